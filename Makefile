@@ -8,7 +8,13 @@ DEMO_FLAGS ?=
 PROCESSES ?= $(shell echo $$(( ($$(getconf _NPROCESSORS_ONLN) * 3 + 1) / 2 )))
 OLDEST ?= $(BIN)/python
 
-.PHONY: screenshots demo demo-train test soak unit lowest lint docs docs-site bench clean help
+EXTRAS := mcp oidc openai-agents postgres s3 strands
+comma := ,
+empty :=
+space := $(empty) $(empty)
+PYTEST = $(BIN)/python -m pytest -n $(PROCESSES) --dist worksteal
+
+.PHONY: help demo demo-train check test test-all slow soak unit lint lowest docs docs-site wheel screenshots bench bridges lock release clean
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
@@ -19,35 +25,57 @@ demo: $(VENV)/.installed  ## the main job, real: from an empty folder to a score
 demo-train: $(VENV)/.installed  ## train a tiny model on this machine and show that it is better: a few minutes on two cores
 	@$(BIN)/python examples/train-tiny/demo.py --dir .demo-train $(DEMO_FLAGS)
 
-test: $(VENV)/.dev  ## every test
-	@$(BIN)/python -m pytest tests -n $(PROCESSES) --dist worksteal $(ARGS)
+check: lint  ## what to run before a commit: style, types, imports, unit tests, rollout servers
+	@$(PYTEST) tests/unit tests/serve $(ARGS)
 
-soak: $(VENV)/.dev  ## the tests that take long, and that no other target runs; they say what they measure
+test: $(VENV)/.dev  ## the tests that a person needs
+	@$(PYTEST) tests -m 'not soak and not slow' $(ARGS)
+
+slow: $(VENV)/.dev  ## the tests that take long: training, kills, environments, published clients
+	@$(PYTEST) tests -m 'slow and not soak' $(ARGS)
+
+test-all: lint test slow lowest  ## everything but `make soak`; CI runs it on both databases
+
+soak: $(VENV)/.dev  ## the tests that take very long, and that no other target runs; they say what they measure
 	@$(BIN)/python -m pytest tests -m soak -s $(ARGS)
 
 unit: $(VENV)/.dev  ## the fast part
-	@$(BIN)/python -m pytest tests/unit -n 3 --dist worksteal $(ARGS)
+	@$(PYTEST) tests/unit $(ARGS)
 
 lowest: $(VENV)/bin/uv  ## unit tests and rollout servers on the lowest versions that the bounds allow, with the Python OLDEST
 	@$(BIN)/uv venv --quiet --clear --python $(OLDEST) .venv-lowest
-	@$(BIN)/uv pip install --quiet --resolution lowest-direct --python .venv-lowest/bin/python -e '.[dev]'
-	@.venv-lowest/bin/python -m pytest tests/unit tests/serve -n 3 --dist worksteal
+	@$(BIN)/uv pip install --quiet --resolution lowest-direct --python .venv-lowest/bin/python -e '.[$(subst $(space),$(comma),$(EXTRAS))]' --group dev
+	@.venv-lowest/bin/python -m pytest tests/unit tests/serve -n $(PROCESSES) --dist worksteal
 
-lint: $(VENV)/.dev  ## style, types, direction of imports
+lint: $(VENV)/.dev  ## style, types, direction of imports, names
 	@$(BIN)/python hatch_build.py
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
+	@$(BIN)/python .ci/ratchet.py
 
 docs: $(VENV)/.dev  ## write the generated pages again
-	@$(BIN)/python -m osmosis.serve.schemas docs/protocol
-	@$(BIN)/python -m osmosis.workspace.reference docs/config.md
-	@$(BIN)/python -m osmosis.cli.reference docs/cli.md
+	@PYTHONPATH=tests $(BIN)/python -m support.protocol_documents docs/protocol
+	@PYTHONPATH=tests $(BIN)/python -m support.config_reference docs/config.md
+	@PYTHONPATH=tests $(BIN)/python -m support.command_reference docs/cli.md
+
+HARNESSES := build/harnesses
+harnesses: $(VENV)/.dev  ## install agent programs and frameworks, and try each unmodified against a scripted model
+	@npm install --silent --prefix $(HARNESSES) @anthropic-ai/claude-code @openai/codex opencode-ai @google/gemini-cli
+	@$(BIN)/uv venv --quiet --allow-existing $(HARNESSES)/py
+	@$(BIN)/uv pip install --quiet --python $(HARNESSES)/py/bin/python "pydantic-ai-slim[openai,anthropic]" \
+		"smolagents[openai]" langgraph langchain-openai langchain-anthropic openai-agents mini-swe-agent
+	@PATH="$(CURDIR)/$(HARNESSES)/node_modules/.bin:$(CURDIR)/$(HARNESSES)/py/bin:$$PATH" \
+		HARNESS_PYTHON=$(CURDIR)/$(HARNESSES)/py/bin/python $(BIN)/python -m pytest tests/flow/test_harnesses.py -m soak -rs
 
 docs-site: $(VENV)/.dev  ## build the documentation; the platform shows it under /docs
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --clean
 	@echo "src/osmosis/_site/index.html"
+
+wheel: docs-site  ## dist/*.whl, with the documentation: what `uv tool install` and `pip install` take
+	@$(BIN)/uv build --quiet --wheel
+	@ls dist/*.whl
 
 screenshots: $(VENV)/.dev  ## pictures of every page of the viewer, wide and on a phone, light and dark: build/screenshots
 	@$(BIN)/python benchmarks/screenshots.py
@@ -59,17 +87,28 @@ $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit("osmosis needs Python 3.10 or newer; this is %d.%d: make PYTHON=python3.12 ..." % sys.version_info[:2] if sys.version_info < (3, 10) else 0)'
 	@$(PYTHON) -m venv $(VENV)
 
-# uv installs in seconds; pip does where uv cannot reach the index that pip is configured for.
+bridges: $(VENV)/.dev  ## make the fixtures of docs/bridges.md again from the real packages
+	@$(BIN)/python tests/fixtures/bridges/make.py
+
+lock: $(VENV)/bin/uv  ## write uv.lock again after a dependency changed
+	@$(BIN)/uv lock
+
+release: $(VENV)/.dev  ## make release VERSION=1.2.0: version, CHANGELOG, tag and wheel; pushes nothing
+	@$(BIN)/python .ci/release.py $(VERSION)
+
+# uv installs what uv.lock names, in seconds; pip does where uv cannot reach the index that pip is configured for.
 $(VENV)/bin/uv: $(VENV)/bin/python
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.8,<0.14'
 
-$(VENV)/.installed: $(VENV)/bin/uv pyproject.toml
+$(VENV)/.installed: $(VENV)/bin/uv pyproject.toml uv.lock
 	@echo "installing osmosis into $(VENV)"
-	@$(BIN)/uv pip install --quiet --python $(BIN)/python -e . || $(BIN)/python -m pip install --quiet -e .
+	@$(BIN)/uv sync --quiet --locked --inexact --no-default-groups || $(BIN)/python -m pip install --quiet -e .
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.installed
-	@$(BIN)/uv pip install --quiet --python $(BIN)/python -e '.[dev]' || $(BIN)/python -m pip install --quiet -e '.[dev]'
+	@$(BIN)/uv sync --quiet --locked --inexact $(addprefix --extra ,$(EXTRAS)) || { \
+	  $(BIN)/python -m pip install --quiet 'pip>=25.1' && \
+	  $(BIN)/python -m pip install --quiet -e '.[$(subst $(space),$(comma),$(EXTRAS))]' --group dev; }
 	@touch $@
 
 clean:  ## remove what make made; the demo's platform is stopped first

@@ -1,4 +1,4 @@
-"""Writes the stubs of `osmosis_ai` from its table, so that type checkers and editors see its names as they are.
+"""Write the stubs of `osmosis` and `osmosis_ai` from their tables, so that type checkers and editors see their names.
 
 Runs whenever the package is built or installed (also in place), and by `make lint`. The stubs are not kept in git.
 """
@@ -11,11 +11,12 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-PACKAGE = Path(__file__).parent / "src" / "osmosis_ai"
+SOURCE = Path(__file__).parent / "src"
+PACKAGE = SOURCE / "osmosis_ai"
 
 
 def write_stubs(package: Path = PACKAGE) -> list[Path]:
-    """One `.pyi` for each module of the table; stubs of modules that are gone are removed."""
+    """Write one `.pyi` for each module of the table; remove stubs of modules that are gone."""
     table = runpy.run_path(str(package / "_table.py"))
     written = []
     for module in table["MODULES"]:
@@ -35,14 +36,24 @@ def write_stubs(package: Path = PACKAGE) -> list[Path]:
     return written
 
 
+def write_public_stub(package: Path = SOURCE / "osmosis") -> None:
+    """Write the stub of `osmosis` from `_public.py`."""
+    home_of = runpy.run_path(str(package / "_public.py"))["HOME_OF"]
+    lines = ["# Written by hatch_build.py from _public.py."]
+    lines += [f"from {home} import {name} as {name}" for name, home in sorted(home_of.items())]
+    (package / "__init__.pyi").write_text("\n".join(lines) + "\n")
+
+
 class Stubs(BuildHookInterface[Any]):
-    """Hatchling's way to call us."""
+    """The build hook that Hatchling calls."""
 
     PLUGIN_NAME = "custom"
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         write_stubs()
+        write_public_stub()
 
 
 if __name__ == "__main__":
     write_stubs()
+    write_public_stub()

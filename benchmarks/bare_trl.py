@@ -24,10 +24,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from osmosis.testing.tiny_task import TOOL
-from osmosis.testing.trainer_drive import recorded
-from osmosis.training.link import Collect, SampleRequest, TrainerPlan
-from osmosis.training.trainer.answers import AnswerReader
+from osmosis.training.protocol import Collect, SampleRequest, TrainerPlan
+from osmosis.training.trainer.parse_answers import AnswerReader
 from osmosis.training.trainer.prompts import Prompts
+
+sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))
+from support.trainer_drive import recorded
 
 
 def steps(plan: TrainerPlan) -> dict[str, Any]:

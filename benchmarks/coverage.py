@@ -7,7 +7,8 @@
 Whether an interval holds the truth is computed for all runs at once, with the formula of `BoundedMean` in numpy; in the
 first runs of each cell the product's own code says so, too, and must agree. The seeds are drawn anew each time and
 printed. A limit holds for the worst seed's estimate, minus (or plus) two standard errors; the exit code is 1 where one
-is missed. Cells that no method can cover are shown without a limit.
+is missed. Cells that no method can cover are shown without a limit. Decisions (blame, gates, judges) run the product's
+own code, fewer times.
 """
 
 from __future__ import annotations
@@ -18,19 +19,20 @@ import secrets
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from itertools import product
 from statistics import NormalDist
 
+import coverage_of_decisions as decisions
 import numpy as np
 from numpy.typing import NDArray
 
 from osmosis.base.stats import pass_at_k, pass_hat_k
 from osmosis.metrics.forecast import UNSEEN, predicted
-from osmosis.metrics.intervals import beyond, bounded_interval, unbounded_interval
-from osmosis.metrics.sequential import levels as look_levels
+from osmosis.metrics.intervals import beyond, bounded_interval, bounds_of
 from osmosis.metrics.significance import difference_of, verdict_of
-from osmosis.records.report import Interval
+from osmosis.metrics.significance import levels as look_levels
+from osmosis.records.run.report import Interval
 
 Floats = NDArray[np.float64]
 WIDTHS = 40
@@ -59,6 +61,8 @@ class Found:
     width: float = math.nan
     beside: float = math.nan
     """The same by the textbook method, where one is shown."""
+    runs: int | None = None
+    """Where they are fewer than asked for."""
 
 
 # -- data ----------------------------------------------------------------------------------------------------------
@@ -130,7 +134,7 @@ SCORES: dict[str, tuple[Callable[[np.random.Generator, tuple[int, int]], Floats]
 
 
 def chance_below_zero(shape: Floats, scale: Floats) -> Floats:
-    """As `osmosis.base.bounded_mean.chance_below_zero`, for each line of both arrays."""
+    """As `osmosis.base.stats.chance_below_zero`, for each line of both arrays."""
     scale = np.where(shape > 0, scale, 0.0)
     low, high = scale.min(1), scale.max(1)
     certain = (low >= 0) | (high <= 0)
@@ -227,10 +231,12 @@ def unknown(rng: np.random.Generator, runs: int, scores: str, rows: int) -> Foun
     low, high = (np.asarray([beyond(pair)[i] for pair in zip(least, most, strict=True)])[least < most] for i in (0, 1))
     said = holds(np.ones(given.shape), given, (low, high), mean)
     for values in drawn[:WIDTHS].tolist():
-        found = unbounded_interval(values, [1] * rows, (min(values), max(values)))
-        assert (found is None) == (min(values) == max(values))
+        bounds, _ = bounds_of((min(values), max(values)), None, values, rows)
+        assert (bounds is None) == (min(values) == max(values))
     for values, hit in zip(given[:WIDTHS].tolist(), said, strict=False):
-        found = unbounded_interval(values, [1] * rows, (min(values), max(values)))
+        bounds, _ = bounds_of((min(values), max(values)), None, values, rows)
+        assert bounds is not None
+        found = bounded_interval(values, [1] * rows, bounds)
         assert found is not None
         agree(hit, found, mean)
     return Found(float(said.mean()), len(given) / runs)
@@ -416,6 +422,8 @@ def cells() -> Iterator[Cell]:
     for costs, size, (rows, n) in product(COSTS, (5, 10, 20, 50), ((200, 1), (100, 5))):
         least = None if costs == "one in ten costs 10 times" else 0.93
         yield Cell("pilot", (costs, str(size), f"{rows} x {n}"), "pilot", (costs, size, rows, n), least)
+    for decision in decisions.lines():
+        yield Cell(*astuple(decision))
 
 
 def _means() -> Iterator[Cell]:
@@ -465,21 +473,31 @@ HEADS = {
     "sequential": ("equally good", "p", "looks", "false verdicts", "rollouts used", "one test at the end"),
     "saved": ("not equally good", "p", "looks", "told", "rollouts used", "one test at the end"),
     "pilot": ("cost of a rollout", "pilot", "rows x attempts", "coverage", "width / total", "t of the mean"),
+    **decisions.HEADS,
 }
 
 
 def simulate(job: tuple[Cell, int, Sequence[int]]) -> tuple[list[Found], bool]:
-    """The cell under each seed, and whether it is within its limit."""
+    """Return the cell's result under each seed, and whether it is within its limit."""
     cell, runs, seeds = job
     place = [ord(letter) for part in cell.name for letter in part]
-    found = [SIMULATIONS[cell.simulate](np.random.default_rng([seed, *place]), runs, *cell.args) for seed in seeds]
+    generators = [np.random.default_rng([seed, *place]) for seed in seeds]
+    if cell.table in decisions.HEADS:
+        outcomes = [decisions.SIMULATIONS[cell.simulate](rng, runs, *cell.args) for rng in generators]
+        results = [Found(outcome.share, outcome.answered, outcome.width, runs=outcome.runs) for outcome in outcomes]
+    else:
+        results = [SIMULATIONS[cell.simulate](rng, runs, *cell.args) for rng in generators]
 
-    def error(one: Found) -> float:
-        return 2 * math.sqrt(one.share * (1 - one.share) / max(1.0, runs * one.said))
+    def error(result: Found) -> float:
+        counted = runs * result.said if result.runs is None else result.runs
+        return 2 * math.sqrt(max(result.share * (1 - result.share), 1 / counted) / max(1.0, counted))
 
-    least = min([one.share - error(one) for one in found if one.said], default=1.0)
-    most = max(one.share + error(one) for one in found)
-    return found, (cell.least is None or least >= cell.least) and (cell.most is None or most <= cell.most)
+    least = min([result.share - error(result) for result in results if result.said], default=1.0)
+    most = max(result.share + error(result) for result in results)
+    if cell.table in decisions.HEADS:  # fewer runs: a limit is missed where the estimate is clearly beyond it
+        least = min([result.share + error(result) for result in results], default=1.0)
+        most = max(result.share - error(result) for result in results)
+    return results, (cell.least is None or least >= cell.least) and (cell.most is None or most <= cell.most)
 
 
 def line(cell: Cell, found: Sequence[Found], *, good: bool) -> str:
@@ -488,7 +506,13 @@ def line(cell: Cell, found: Sequence[Found], *, good: bool) -> str:
     first = found[0]
     percent = cell.most is not None or cell.table in ("power", "saved")
     shown = [f"{share * 100:.1f} %" if percent else f"{share:.3f}"]
-    if cell.table == "unknown":
+    if cell.table in decisions.HEADS:
+        percent = HEADS[cell.table][len(cell.name)] not in ("coverage",)
+        more = [f"{first.said * 100:.0f} %", f"{first.width:.2f}"][: len(HEADS[cell.table]) - len(cell.name) - 1]
+        if cell.table in ("graded", "detectable"):
+            more = [f"{first.width:.3f}"]
+        shown = [f"{share * 100:.1f} %" if percent else f"{share:.3f}", *more]
+    elif cell.table == "unknown":
         shown.append(f"{(1 - first.said) * 100:.0f} %")
     elif cell.simulate == "sequential":
         shown += [f"{first.width * 100:.0f} %", f"{first.beside * 100:.1f} %"]

@@ -16,6 +16,7 @@ import asyncio
 import os
 import random
 import statistics
+import sys
 import tempfile
 import time
 import uuid
@@ -34,9 +35,12 @@ from osmosis._version import __version__
 from osmosis.platform import Platform, tables
 from osmosis.platform.settings import PlatformSettings
 from osmosis.records.base import utc_now
-from osmosis.records.rollout import Rollout, RolloutStatus, Score
-from osmosis.records.run import JOB_PROTOCOL
-from osmosis.testing.platform_process import PlatformProcess
+from osmosis.records.run.job import JOB_PROTOCOL
+from osmosis.records.run.rollout import Rollout, RolloutStatus, Score
+
+sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))
+from support.platform_data import a_job
+from support.platform_process import PlatformProcess
 
 LANES = 16
 """Requests under way at once: more only wait."""
@@ -190,9 +194,10 @@ def fill(platform: Platform, name: str, runs: int, rows: int) -> None:
         for number in range(runs):
             own = {"id": uuid.uuid4().hex, "name": f"fleet-{rows}-{number}", "rows": list(range(rows))}
             new = {"status": "pending", "stop_requested_at": None, "completed_at": None, "created_at": utc_now()}
-            session.add(tables.Run(**{**columns, **own, **new, "sampled_rows": rows, "dataset_rows": rows}))
+            run = tables.Run(**{**columns, **own, **new, "sampled_rows": rows, "dataset_rows": rows})
+            session.add(run)
             session.flush()
-            session.add(tables.Job(run_id=own["id"]))
+            session.add(a_job(run))
 
 
 def database_bytes(platform: Platform, data_dir: Path) -> int:

@@ -5,14 +5,17 @@ Prints milliseconds of the whole `read_source` and of each git call in it, best 
 
 from __future__ import annotations
 
+import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from osmosis.base.git import Git
-from osmosis.testing.git_workspace import GitWorkspace
 from osmosis.workspace.git import read_source
+
+sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))
+from support.git_workspace import GitWorkspace
 
 FILES = 5000
 

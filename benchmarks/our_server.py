@@ -13,6 +13,8 @@ import json
 import sys
 import tempfile
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +22,11 @@ import uvicorn
 from fastapi import FastAPI
 
 from osmosis import AgentWorkflow, AgentWorkflowConfig, Grader, LocalBackend, create_rollout_server
-from osmosis.records.loop_request import RolloutRequest
-from osmosis.records.tool_schema import OpenAIFunctionToolSchema
+from osmosis.compat.server import LoopServerSettings, build_loop_server
+from osmosis.records.protocol.tools import OpenAIFunctionToolSchema
+from osmosis.records.protocol.v02 import RolloutRequest
 from osmosis.sdk.agent_loop import RolloutAgentLoop, RolloutContext, RolloutResult
-from osmosis.serve.server.foreground import calm_collector
 from osmosis.serve.server.queue import ServeLimits
-from osmosis.serve.server.v02 import create_app
 
 
 class OneCall(RolloutAgentLoop):
@@ -88,7 +89,6 @@ def shown(lags: list[float]) -> dict[str, float]:
 
 
 def serve(app: FastAPI, port: int) -> None:
-    calm_collector()
     uvicorn.run(app, host="127.0.0.1", port=port, log_level="error", access_log=False, backlog=4096)
 
 
@@ -108,25 +108,25 @@ def main() -> None:
     loop = OneCall()
     loop.nap_s = float(sys.argv[3]) if len(sys.argv) > 3 else 0.0
     lag = Lag()
-    watch: list[asyncio.Task[None]] = []
 
-    async def start() -> None:
-        watch.append(asyncio.create_task(lag.measure(app)))
-
-    async def stop() -> None:  # uvicorn ends the process with the signal it was sent: nothing after it would run
+    @asynccontextmanager
+    async def measured(app: FastAPI) -> AsyncIterator[None]:
+        watch = asyncio.create_task(lag.measure(app))
+        yield
+        watch.cancel()
+        # uvicorn ends the process with the signal it was sent: nothing after it would run
         sys.stdout.write(lag.report() + "\n")
         sys.stdout.flush()
 
     with tempfile.TemporaryDirectory() as spool:
-        app = create_app(
-            loop,
+        settings = LoopServerSettings(
             max_concurrent=slots,
-            record_ttl_seconds=5.0 if loop.nap_s else None,
-            on_startup=start if loop.nap_s else None,
-            on_shutdown=stop if loop.nap_s else None,
+            record_ttl_s=5.0 if loop.nap_s else None,
+            lifespan=measured if loop.nap_s else None,
             limits=ServeLimits(max_queue=50_000, rollout_timeout_s=600),
             spool_dir=Path(spool),
         )
+        app = build_loop_server(loop, settings)
         serve(app, port)
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import statistics
+import sys
 import tempfile
 import time
 from collections import defaultdict
@@ -26,11 +27,13 @@ import sqlalchemy as sa
 from platform_load import browser
 
 from osmosis.platform import Platform, tables
-from osmosis.platform.security.tokens import hash_token
+from osmosis.platform.auth.tokens import hash_token
 from osmosis.platform.settings import PlatformSettings
 from osmosis.records.base import utc_now
-from osmosis.testing.platform_data import a_worker, add_run, report, rollout
-from osmosis.testing.platform_process import PlatformProcess
+
+sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))
+from support.platform_data import a_job, a_worker, add_run, report, rollout
+from support.platform_process import PlatformProcess
 
 BATCH = 10
 MIB = 1024 * 1024
@@ -98,8 +101,8 @@ def prepare(data_dir: Path, runs: int, rows: int) -> list[tuple[str, str]]:
         lease = f"osj_benchmark-{number}"
         with platform.db.write() as session:
             session.add(
-                tables.Job(
-                    run_id=run_id,
+                a_job(
+                    session.get_one(tables.Run, run_id),
                     state="held",
                     worker_id=worker_id,
                     lease_hash=hash_token(lease),

@@ -27,8 +27,10 @@ import sqlalchemy as sa
 from osmosis.platform import Platform, tables
 from osmosis.platform.settings import PlatformSettings
 from osmosis.records.base import utc_now
-from osmosis.testing.platform_data import add_run
-from osmosis.testing.platform_process import PlatformProcess
+
+sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))
+from support.platform_data import add_run
+from support.platform_process import PlatformProcess
 
 CONNECTIONS = 32
 SECONDS = 3.0

@@ -19,15 +19,15 @@ from pathlib import Path
 from playwright.sync_api import sync_playwright
 
 from osmosis.datasets.scan import row_hash
-from osmosis.local.run_marks import mark
-from osmosis.local.viewing.disk_library import DiskLibrary
-from osmosis.local.viewing.mixed_library import MixedLibrary
-from osmosis.local.viewing.view_server import ViewAccess, ViewServer, application, config_of, listen
-from osmosis.records.annotation import Annotation
-from osmosis.records.marks import MarkChange
-from osmosis.records.rollout import ModelCall, Rollout, Score
-from osmosis.testing.platform_data import rollout, timeout
-from osmosis.testing.stored_run import stored_run
+from osmosis.local.run import mark
+from osmosis.local.viewing.library import LocalLibrary
+from osmosis.local.viewing.server import ViewAccess, ViewServer, application, listen
+from osmosis.records.run.annotations import Annotation, MarkChange
+from osmosis.records.run.rollout import ModelCall, Rollout, Score
+
+sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))
+from support.platform_data import rollout, timeout
+from support.stored_run import stored_run
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 ROWS = 40
@@ -88,9 +88,9 @@ def judged(row: int, attempt: int, right: bool, draw: random.Random) -> Rollout:
 def served(folder: Path, cache: Path) -> Iterator[ViewAccess]:
     listener = listen(0)
     access = ViewAccess(listener.getsockname()[1])
-    app = application(MixedLibrary(DiskLibrary([folder], cache, "ada")), access)
+    app = application(LocalLibrary([folder], cache, "ada"), access)
     ready = threading.Event()
-    server = ViewServer(config_of(app), app.state.live, ready.set)
+    server = ViewServer(app, ready.set)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     ready.wait(30)

@@ -18,7 +18,7 @@ ROUNDS = 15
 BARE = [sys.executable, "-c", "import typer"]
 OSMOSIS = [sys.executable, "-m", "osmosis"]
 CASES: dict[str, tuple[list[str], float]] = {
-    "--version": ([*OSMOSIS, "--version"], 1.0),
+    "--version": ([*OSMOSIS, "--version"], 1.2),
     "--help": ([*OSMOSIS, "--help"], 2.0),
     "whoami": ([*OSMOSIS, "whoami"], 4.0),
     "config check": ([*OSMOSIS, "config", "check"], 4.0),

@@ -24,11 +24,13 @@ from pathlib import Path
 import uv
 
 from osmosis.base.wheel import build_wheel
-from osmosis.jobs.job import JobLog
-from osmosis.jobs.trainer_environment import TrainerBuilder
-from osmosis.testing.fake_tinker import MODEL, FakeTinker
-from osmosis.testing.trainer_drive import Answer, adding, follow
-from osmosis.training.link import Batch, Collect, Done, Failed, Notice, StepMetrics, TrainerLink, TrainerPlan
+from osmosis.jobs.context import JobLog
+from osmosis.jobs.trainer.environment import TrainerBuilder
+from osmosis.training.protocol import Batch, Collect, Done, Failed, Notice, StepMetrics, TrainerClient, TrainerPlan
+
+sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))
+from support.fake_tinker import MODEL, FakeTinker
+from support.trainer_drive import Answer, adding, follow
 
 SHOWN = ("rollout/raw_reward", "train/loss", "perf/rollout_s", "perf/wait_s", "perf/update_s", "perf/tokens_per_s")
 
@@ -66,7 +68,7 @@ async def measured(chosen: argparse.Namespace, url: str, folder: Path) -> int:
     environ = {**os.environ, "PYTHONPATH": str(made.code)}
     process = await asyncio.create_subprocess_exec(*command, env=environ, stderr=asyncio.subprocess.DEVNULL)
     try:
-        async with TrainerLink(folder / "s") as link:
+        async with TrainerClient(folder / "s") as link:
             await link.wait_up(timeout_s=120)
             return await _followed(link, adding(link) if chosen.base_url else every_other(adding(link)))
     finally:
@@ -86,7 +88,7 @@ def every_other(answer: Answer) -> Answer:
     return rewarded
 
 
-async def _followed(link: TrainerLink, answer: Answer) -> int:
+async def _followed(link: TrainerClient, answer: Answer) -> int:
     began = time.monotonic()
     async for event in follow(link, answer):
         if isinstance(event, StepMetrics):

@@ -25,14 +25,17 @@ from pathlib import Path
 import aiohttp
 import psutil
 
-from osmosis.jobs.trainer_environment import TrainerEnvironment
-from osmosis.serve.drive.model_endpoint import RolloutEndpoint
-from osmosis.serve.drive.traingate import TrainGate
+from osmosis.jobs.trainer.environment import TrainerEnvironment
+from osmosis.serve.client.model_proxy import ModelProxy
+from osmosis.serve.client.rollout_endpoint import RolloutEndpoint
 from osmosis.testing.tiny_task import TOOL, run_tool
-from osmosis.testing.trainer_drive import follow, replay
-from osmosis.testing.trainer_environment import trainer_environment
-from osmosis.training.link import Batch, Collect, SampleRequest, StepMetrics, TrainerLink, TrainerPlan
-from osmosis.training.trained_model import TrainedModel
+from osmosis.training.models import TrainedModel
+from osmosis.training.protocol import Batch, Collect, SampleRequest, StepMetrics, TrainerClient, TrainerPlan
+
+sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))
+from support import RUN
+from support.trainer_drive import follow, replay
+from support.trainer_environment import trainer_environment
 
 HERE = Path(__file__).parent
 GENERATION_MS = 50.0
@@ -47,9 +50,9 @@ def cpu(pid: int) -> float:
     return times.user + times.system
 
 
-async def one_rollout(session: aiohttp.ClientSession, gate: TrainGate, model: TrainedModel, number: int) -> int:
+async def one_rollout(session: aiohttp.ClientSession, gate: ModelProxy, model: TrainedModel, number: int) -> int:
     """Two turns of an agent over HTTP, then what was stitched of it."""
-    endpoint: RolloutEndpoint = gate.open_rollout(f"r{number}", row_index=number)
+    endpoint: RolloutEndpoint = gate.open_rollout(f"r{number}")
     messages: list[dict[str, object]] = [{"role": "user", "content": "17+25"}]
     headers = {"Authorization": f"Bearer {endpoint.bearer}"}
     address = f"{endpoint.chat_completions_url}/chat/completions"
@@ -69,15 +72,13 @@ async def turns(plan: TrainerPlan, folder: Path, rollouts: int, rounds: int = 5)
     """CPU milliseconds of a turn in each round, with a trainer whose tokens cost nothing."""
     written, socket = folder / "fake.json", folder / "f"
     written.write_text(plan.model_dump_json())
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "osmosis.testing.fake_trainer", str(written), str(socket)
-    )
+    process = await asyncio.create_subprocess_exec(*RUN, "fake_trainer", str(written), str(socket))
     found = []
-    async with TrainerLink(socket) as link:
+    async with TrainerClient(socket) as link:
         await link.wait_up()
         model = TrainedModel(link, "policy")
-        gate = TrainGate(model)
-        await gate.start()
+        gate = ModelProxy(model)
+        await gate.open()
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
             for round_ in range(rounds + 1):
                 model.begin(f"round-{round_}")
@@ -85,7 +86,7 @@ async def turns(plan: TrainerPlan, folder: Path, rollouts: int, rounds: int = 5)
                 first = round_ * rollouts
                 await asyncio.gather(*(one_rollout(session, gate, model, first + n) for n in range(rollouts)))
                 found.append((cpu(os.getpid()) + cpu(process.pid) - before) * 1000 / (rollouts * TURNS))
-        await gate.stop()
+        await gate.close()
     process.terminate()
     await process.wait()
     return found[1:]  # the first one opens the connections
@@ -101,7 +102,7 @@ async def our_steps(
     process = await asyncio.create_subprocess_exec(*command, env=environ)
     samples: list[dict[str, object]] = []
     ends: list[float] = []
-    async with TrainerLink(socket) as link:
+    async with TrainerClient(socket) as link:
 
         async def answer(collect: Collect) -> Batch:
             if collect.step == 1:

@@ -1,5 +1,5 @@
 """How long the viewer takes for a table of 1,000, 10,000 and 100,000 rollouts: to index them once, and for what a page
-of it asks afterwards: least processor time of several, without what was counted before.
+of it asks afterwards: least processor time of several.
 
     python benchmarks/viewer.py [--rollouts 1000 10000 100000] [--attempts 4] [--json]
 
@@ -17,13 +17,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import parse_qsl
 
-from osmosis.records.dataset import Row
-from osmosis.records.rollout import Rollout, RolloutStatus, Score, Usage
-from osmosis.viewer.asked import Asked
-from osmosis.viewer.index import search as index_search
-from osmosis.viewer.index.file import RolloutIndex
-from osmosis.viewer.index.query import query_of
+from osmosis.records.run.rollout import Rollout, RolloutStatus, Score, Usage
+from osmosis.records.run.rows import Row
+from osmosis.viewer.index.database import RolloutIndex
+from osmosis.viewer.index.query import parse_query
 from osmosis.viewer.index.search import Search
+from osmosis.viewer.query_params import QueryParams
 
 WORDS = [f"word{number}" for number in range(5000)]
 ASKED = {
@@ -91,10 +90,9 @@ def made(number: int, attempts: int, draw: random.Random) -> bytes:
 
 def page_of(index: RolloutIndex, query: str, by: str) -> Callable[[], object]:
     """What a page asks of the index, all of it."""
-    wanted = query_of(Asked(parse_qsl(query)))
+    wanted = parse_query(QueryParams(parse_qsl(query)))
 
     def ask() -> object:
-        index_search.forget()
         search = Search(index)
         heads = (search.outcomes(), search.score_names(), search.tool_names(), search.categories(), search.columns(),
                  search.extras(), search.most_attempts())  # fmt: skip
@@ -122,7 +120,7 @@ def measured(rollouts: int, attempts: int, folder: Path) -> dict[str, object]:
     indexed_s = time.process_time() - begun
     by = "row" if attempts > 1 else "rollout"
     asked = {name: round(least_ms(page_of(index, query, by)), 1) for name, query in ASKED.items()}
-    near = query_of(Asked([("q", "answer"), ("sort", "tokens")]))
+    near = parse_query(QueryParams([("q", "answer"), ("sort", "tokens")]))
     asked["previous and next"] = round(least_ms(lambda: Search(index).neighbours(5, 0, 0, near)), 1)
     index.close()
     assert index.path is not None

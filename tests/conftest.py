@@ -16,9 +16,9 @@ import pytest
 
 import osmosis.testing
 from osmosis.base.locks import locked
-from osmosis.jobs.trainer_environment import TrainerEnvironment
+from osmosis.jobs.trainer.environment import TrainerEnvironment
 from osmosis.sandbox import Level, probe
-from osmosis.testing.trainer_environment import NoTorch, trainer_environment
+from support.trainer_environment import NoTorch, trainer_environment
 
 REQUIRED = "OSMOSIS_TEST_REQUIRE_SANDBOX"
 """Set where the sandbox has to work, as in CI: what is skipped elsewhere without one fails there."""
@@ -28,15 +28,15 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _started_by_requests: list[str] = []
-_ANSWERING = ("api", "AnyIO worker thread")
+_ANSWERING = "AnyIO worker thread"
 """How the threads are called in which the platform's routes are answered."""
 
 
 def _watch(event: str, args: tuple[object, ...]) -> None:
     if event != "subprocess.Popen" or not threading.current_thread().name.startswith(_ANSWERING):
         return
-    slow_work = sys.modules.get("osmosis.platform.slow_work")  # most tests do without the platform
-    if slow_work is not None and not slow_work.is_here():
+    background = sys.modules.get("osmosis.platform.background")  # most tests do without the platform
+    if background is not None and not background.is_background():
         ours = [frame for frame in traceback.extract_stack() if "/osmosis/platform/" in frame.filename]
         if ours:
             _started_by_requests.append(f"{ours[-1].filename}:{ours[-1].lineno} starts {args[0]!r}")
@@ -51,7 +51,7 @@ def _requests_start_no_process() -> Iterator[None]:
     reader."""
     yield
     seen, _started_by_requests[:] = list(_started_by_requests), []
-    assert not seen, f"a request's thread started a process (platform/slow_work.py): {'; '.join(seen)}"
+    assert not seen, f"a request's thread started a process (platform/background.py): {'; '.join(seen)}"
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ import asyncio
 import json
 
 from osmosis import ModelSpec, Run, Timeouts, evaluate, evaluate_async, tool
-from osmosis.sdk.tool_loop import ToolLoop
+from osmosis.sdk.tools import ToolLoop
 
 
 @tool

@@ -103,14 +103,17 @@ def main() -> int:
     set_up(demo, chosen.yes)
     push(demo, "osmosis/tiny")
     demo.run("osmosis", "eval", "submit", CONFIG.format("eval"), "--yes", "--wait")
-    before = newest(demo, "eval")
     demo.run("osmosis", "train", "submit", CONFIG.format("training"), "--yes", "--wait")
     trained = newest(demo, "train")
     demo.run("osmosis", "train", "metrics", trained)
-    push(demo, f"osmosis/{trained}")
-    demo.run("osmosis", "eval", "submit", CONFIG.format("eval"), "--yes", "--wait")
-    after = newest(demo, "eval")
-    return judged(demo, before, after)
+    evaluations = []
+    for model in ("tiny", trained):  # on rows that were not trained on
+        push(demo, f"osmosis/{model}")
+        held_out = ("--held-out-of", trained, "--yes", "--wait")
+        demo.run("osmosis", "eval", "submit", CONFIG.format("eval"), *held_out)
+        evaluations.append(newest(demo, "eval"))
+    print(f"\nServe it: osmosis model deploy {trained} --wait. End the platform: osmosis platform stop", flush=True)
+    return judged(demo, *evaluations)
 
 
 if __name__ == "__main__":

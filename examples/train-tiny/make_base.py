@@ -17,8 +17,8 @@ from pathlib import Path
 import uv
 
 from osmosis.base.wheel import build_wheel
-from osmosis.jobs.job import JobLog
-from osmosis.jobs.trainer_environment import TrainerBuilder, TrainerEnvironment
+from osmosis.jobs.context import JobLog
+from osmosis.jobs.trainer.environment import TrainerBuilder, TrainerEnvironment
 from osmosis.metrics.formats import size
 
 

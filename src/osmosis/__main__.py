@@ -1,9 +1,7 @@
 """`python -m osmosis` is the `osmosis` command."""
 
-from __future__ import annotations
-
 import sys
 
-from .cli import main
+from osmosis.cli import main
 
 sys.exit(main())

@@ -1,12 +1,8 @@
-"""Every error osmosis raises on purpose, in one tree.
+"""Errors that osmosis raises on purpose.
 
-Each class carries what all borders need: `code` (the word in JSON output and in HTTP bodies), `exit_code`
-(the process), `http_status` (the server) and `hint` (what to type next). The class that left the server is
-rebuilt in the client from its `code`, so no layer translates errors. This module imports nothing of ours
-and never decides how an error is shown.
+Each class has `code` (JSON output and HTTP bodies), `exit_code` (the process), `http_status` (the server) and `hint`
+(what to type next). The client rebuilds the class from its `code`.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any, ClassVar
@@ -32,7 +28,7 @@ class OsmosisError(Exception):
         return self.message
 
     def to_wire(self) -> dict[str, Any]:
-        """The HTTP error body: `error` and `message` carry the same text, details ride beside them."""
+        """Return the HTTP error body: `error` and `message` have the same text, details are beside them."""
         body: dict[str, Any] = {**self.details, "error": self.message, "message": self.message}
         body["code"] = self.details.get("code", self.code)
         if self.hint:
@@ -64,8 +60,6 @@ class ValidationError(OsmosisError):
 
 
 class TooLarge(ValidationError):
-    """A request body, or a file in it, is larger than is taken."""
-
     http_status = 413
 
 
@@ -76,54 +70,42 @@ class UsageError(ValidationError):
 
 
 class AuthRequired(OsmosisError):
-    """No credential, or one the platform does not accept."""
-
     code = "AUTH_REQUIRED"
     http_status = 401
 
 
 class Forbidden(OsmosisError):
-    """The credential is good, the action is not allowed."""
-
     code = "PLATFORM_ERROR"
     http_status = 403
 
 
 class NotFound(OsmosisError):
-    """The named thing does not exist, or not for this person."""
-
     code = "NOT_FOUND"
     http_status = 404
 
 
 class NotOffered(NotFound):
-    """Part of the API, and nothing that this platform has."""
+    """A part of the API that this platform does not have."""
 
     code = "NOT_OFFERED"
 
 
 class Conflict(OsmosisError):
-    """It already exists, or its state does not allow this."""
-
     code = "CONFLICT"
     http_status = 409
 
 
 class LeaseLost(Conflict):
-    """A job speaks for a run that another job has taken over; its writes are dropped."""
+    """Another job has taken over the run; this job's writes are dropped."""
 
     code = "LEASE_LOST"
 
 
 class NothingToRetry(Conflict):
-    """Everything succeeded: doing it again has to be asked for."""
-
     code = "NOTHING_TO_RETRY"
 
 
 class UpgradeRequired(OsmosisError):
-    """The versions of client and platform are too far apart."""
-
     code = "UPGRADE_REQUIRED"
     http_status = 426
 
@@ -135,53 +117,40 @@ class RateLimited(OsmosisError):
     http_status = 429
 
 
-class PlatformError(OsmosisError):
-    """The platform answered with a failure it could not explain better."""
+class PlatformError(OsmosisError): ...
 
 
 class DiskFull(OsmosisError):
-    """Nothing more can be written: here, or on the platform's machine."""
-
     code = "DISK_FULL"
     http_status = 507
 
 
 class NetworkError(OsmosisError):
-    """No response: connection refused, name not resolved, or timed out."""
-
     code = "NETWORK"
     http_status = 502
 
 
 class InteractiveRequired(OsmosisError):
-    """A question has to be answered and there is no terminal to ask on; names the flags that answer it."""
+    """A question has to be answered without a terminal; names the flags that answer it."""
 
     code = "INTERACTIVE_REQUIRED"
     http_status = 400
 
 
 class WorkspaceRequired(OsmosisError):
-    """The command needs a workspace, and the current folder is not in one."""
-
     code = "WORKSPACE_REQUIRED"
     http_status = 400
 
 
 class SandboxUnavailable(OsmosisError):
-    """The sandbox that was asked for does not work here; the message says why."""
-
     code = "SANDBOX_UNAVAILABLE"
 
 
 class KeyringUnavailable(OsmosisError):
-    """The chosen credential store does not work on this machine."""
-
     code = "KEYRING_UNAVAILABLE"
 
 
 class CredentialsUnavailable(OsmosisError):
-    """The credential store exists but cannot be read or written."""
-
     code = "CREDENTIALS_UNAVAILABLE"
 
 
@@ -192,14 +161,12 @@ class CredentialsParseFailed(OsmosisError):
 
 
 class EnvTokenPlatformRequired(OsmosisError):
-    """`OSMOSIS_TOKEN` is set without saying which platform it is for."""
+    """`OSMOSIS_TOKEN` is set without the platform it is for."""
 
     code = "ENV_TOKEN_PLATFORM_REQUIRED"
 
 
 class EnvTokenPlatformMismatch(OsmosisError):
-    """`OSMOSIS_TOKEN` is for another platform than the one addressed."""
-
     code = "ENV_TOKEN_PLATFORM_MISMATCH"
 
 
@@ -210,14 +177,12 @@ class TokenRevokeFailed(OsmosisError):
 
 
 class InternalError(OsmosisError):
-    """A bug in osmosis, shown with the path of a bug report."""
-
     code = "INTERNAL"
     exit_code = 3
 
 
 class LoadError(ValidationError):
-    """User code named by `module:attribute` or an entrypoint cannot be loaded; says where and why."""
+    """User code named by `module:attribute` or an entrypoint cannot be loaded."""
 
 
 class DatasetError(ValidationError):
@@ -225,7 +190,7 @@ class DatasetError(ValidationError):
 
 
 class ModelError(OsmosisError):
-    """An LLM call failed. `category` says whose fault it is and whether a retry can help."""
+    """A model call failed. `category` says whose fault it is and whether a retry can help."""
 
     code = "MODEL_ERROR"
     http_status = 502
@@ -267,10 +232,9 @@ _SHARED_CODES = {"PLATFORM_ERROR", "VALIDATION", "MODEL_ERROR"}
 
 
 def from_wire(status: int, body: dict[str, Any]) -> OsmosisError:
-    """The error that left the server, rebuilt from its HTTP status and body.
+    """Rebuild the error that left the server from its HTTP status and body.
 
-    Works with any server of the contract: an unknown `code` is kept as `details["platform_code"]` and the
-    status decides the class.
+    An unknown `code` is kept as `details["platform_code"]`; the status then decides the class.
     """
     details = dict(body)
     message = str(details.pop("message", None) or details.pop("error", None) or f"HTTP {status}")

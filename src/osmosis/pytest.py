@@ -22,10 +22,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 import osmosis
+from osmosis.metrics.intervals import missed_bar
 
 if TYPE_CHECKING:
-    from osmosis import Run
-    from osmosis.records.report import Interval, Report
+    from osmosis.local.run import Run
+    from osmosis.records.run.report import Interval, Report
 
 _MARK = "osmosis"
 _PROPERTY = "osmosis."
@@ -48,36 +49,27 @@ class Bars:
     """Ask for the lower end of the interval, not the upper one, to reach the bar."""
 
     def missed(self, report: Report, deciding: Report | None = None) -> list[str]:
-        """Each bar that was missed, as a sentence. `deciding`: the figures without rows in quarantine."""
+        """Return each missed bar as a sentence. `deciding`: the figures without rows in quarantine."""
         if report.stopped:
             return [f"the run stopped: {report.stopped}"]
         report = deciding or report
-        found = next((one for one in report.scores if self.score in (None, one.name)), None)
-        if found is None:
-            names = ", ".join(one.name for one in report.scores) or "none"
+        score = next((score_report for score_report in report.scores if self.score in (None, score_report.name)), None)
+        if score is None:
+            names = ", ".join(score_report.name for score_report in report.scores) or "none"
             return [f"there is no score {self.score or ''}: {names}".replace("  ", " ")]
-        said = [
-            self._missed("pass rate", self.pass_rate, found.pass_rate, found.pass_rate_interval),
-            self._missed("mean", self.mean, found.mean, found.mean_interval),
+        sentences = [
+            missed_bar(name, bar, value, interval, strict=self.strict)
+            for name, bar, value, interval in (
+                ("pass rate", self.pass_rate, score.pass_rate, score.pass_rate_interval),
+                ("mean", self.mean, score.mean, score.mean_interval),
+            )
+            if bar is not None
         ]
         failed = report.failed / report.total if report.total else 0.0
         if self.max_failed is not None and failed > self.max_failed:
             worst = report.failures[0].example if report.failures else ""
-            said.append(f"{report.failed} of {report.total} rollouts failed ({failed:.0%}): {worst}")
-        return [line for line in said if line]
-
-    def _missed(self, name: str, bar: float | None, value: float | None, interval: Interval | None) -> str | None:
-        if bar is None:
-            return None
-        if value is None:
-            return f"{name}: nothing was scored"
-        low, high = (interval.low, interval.high) if interval is not None else (value, value)
-        reached = low if self.strict else high
-        if reached >= bar:
-            return None
-        shown = f" ({low:.3g} to {high:.3g})" if interval is not None else ""
-        how = "is not shown to reach" if self.strict and high >= bar else "is below"
-        return f"{name} {value:.3g}{shown} {how} {bar:g}"
+            sentences.append(f"{report.failed} of {report.total} rollouts failed ({failed:.0%}): {worst}")
+        return [line for line in sentences if line]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -89,10 +81,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    known = ", ".join(one.name for one in fields(Bars))
+    names = ", ".join(field.name for field in fields(Bars))
     config.addinivalue_line(
         "markers",
-        f"{_MARK}(agent, dataset, scorers, model, ...): evaluate an agent; osmosis.evaluate's keywords, {known}",
+        f"{_MARK}(agent, dataset, scorers, model, ...): evaluate an agent; osmosis.evaluate's keywords, {names}",
     )
 
 
@@ -105,7 +97,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @pytest.fixture
 def osmosis_run(request: pytest.FixtureRequest) -> Run:
-    """The `Run` of the test's `osmosis` marker, over and on disk."""
+    """Return the finished `Run` of the test's `osmosis` marker."""
     mark = request.node.get_closest_marker(_MARK)
     if mark is None or mark.args:
         pytest.fail("osmosis_run needs @pytest.mark.osmosis(agent=..., dataset=..., model=...)", pytrace=False)
@@ -117,7 +109,7 @@ def osmosis_run(request: pytest.FixtureRequest) -> Run:
         options.setdefault("name", _name_of(request.node.nodeid))
         options.setdefault("accept_changes", True)
     try:
-        run = osmosis.evaluate(**options)
+        run: Run = osmosis.evaluate(**options)
     except osmosis.OsmosisError as error:
         hint = f"\n  try: {error.hint}" if error.hint else ""
         pytest.fail(f"osmosis: {error.message}{hint}", pytrace=False)
@@ -128,7 +120,7 @@ def osmosis_run(request: pytest.FixtureRequest) -> Run:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """After the test's own assertions: the bars."""
+    """Check the bars after the test's own assertions."""
     result = yield
     run = item.stash.get(_RUN, None)
     if run is not None:
@@ -140,24 +132,24 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
             item.user_properties.append((f"{_PROPERTY}quarantine", "; ".join(judged.met.lines)))
         missed = bars.missed(run.report, judged.report)
         if missed:
-            lines = [*missed, *judged.met.lines, f"osmosis eval show {run.folder}", f"osmosis eval report {run.folder}"]
+            lines = [*missed, *judged.met.lines, f"osmosis eval show {run.folder}", f"osmosis eval show {run.folder}"]
             pytest.fail("\n".join(lines), pytrace=False)
     return result
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """One line for each run, also of those that other processes (pytest-xdist) made."""
-    reports = [one for key in ("passed", "failed") for one in terminalreporter.stats.get(key, [])]
-    shown = [(one.nodeid, found) for one in reports if one.when == "call" and (found := _of_report(one))]
-    if not shown:
+    """Print one line for each run, also for those of other processes (pytest-xdist)."""
+    reports = [report for key in ("passed", "failed") for report in terminalreporter.stats.get(key, [])]
+    tests = [(report.nodeid, values) for report in reports if report.when == "call" and (values := _of_report(report))]
+    if not tests:
         return
     terminalreporter.section("osmosis evaluations")
-    for nodeid, found in shown:
-        rate = found.get("pass_rate", "")
-        figures = f"pass rate {rate}" if rate else f"mean {found.get('mean', '-')}"
-        terminalreporter.write_line(f"{nodeid}: {figures}, {found.get('rollouts')} rollouts, {found.get('journal')}")
-        if found.get("quarantine"):
-            terminalreporter.write_line(f"  {found['quarantine']}")
+    for nodeid, values in tests:
+        rate = values.get("pass_rate", "")
+        figures = f"pass rate {rate}" if rate else f"mean {values.get('mean', '-')}"
+        terminalreporter.write_line(f"{nodeid}: {figures}, {values.get('rollouts')} rollouts, {values.get('journal')}")
+        if values.get("quarantine"):
+            terminalreporter.write_line(f"  {values['quarantine']}")
 
 
 def _of_report(report: pytest.TestReport) -> dict[str, str]:
@@ -166,20 +158,20 @@ def _of_report(report: pytest.TestReport) -> dict[str, str]:
 
 
 def _bar_names() -> set[str]:
-    return {one.name for one in fields(Bars)}
+    return {field.name for field in fields(Bars)}
 
 
 def _overrides(config: pytest.Config, options: dict[str, object]) -> dict[str, object]:
-    found: dict[str, object] = {}
+    overrides: dict[str, object] = {}
     if config.getoption("--osmosis-model"):
-        found["model"] = config.getoption("--osmosis-model")
-        found["base_url"] = config.getoption("--osmosis-base-url")
+        overrides["model"] = config.getoption("--osmosis-model")
+        overrides["base_url"] = config.getoption("--osmosis-base-url")
     limit = config.getoption("--osmosis-limit")
     if limit is not None:
         selection = options.get("selection") or osmosis.Selection()
         assert isinstance(selection, osmosis.Selection)
-        found["selection"] = selection.model_copy(update={"limit": limit})
-    return found
+        overrides["selection"] = selection.model_copy(update={"limit": limit})
+    return overrides
 
 
 def _name_of(nodeid: str) -> str:
@@ -187,17 +179,16 @@ def _name_of(nodeid: str) -> str:
 
 
 def _figures(run: Run) -> list[tuple[str, object]]:
-    """For JUnit XML, and for the table at the end."""
-    report, found = run.report, run.report.primary
+    report, primary = run.report, run.report.primary
     pairs: list[tuple[str, object]] = [("rollouts", report.completed), ("failed", report.failed)]
-    if found is not None:
-        pairs += [("score", found.name), ("mean", _shown(found.mean, found.mean_interval))]
-        pairs.append(("pass_rate", _shown(found.pass_rate, found.pass_rate_interval)))
+    if primary is not None:
+        pairs += [("score", primary.name), ("mean", _format_figure(primary.mean, primary.mean_interval))]
+        pairs.append(("pass_rate", _format_figure(primary.pass_rate, primary.pass_rate_interval)))
     pairs += [("tokens", report.usage.total_tokens), ("cost_usd", report.usage.cost_usd), ("journal", str(run.folder))]
     return [(_PROPERTY + name, value) for name, value in pairs if value is not None]
 
 
-def _shown(value: float | None, interval: Interval | None) -> str | None:
+def _format_figure(value: float | None, interval: Interval | None) -> str | None:
     if value is None:
         return None
     return f"{value:.4g}" + (f" ({interval.low:.3g} to {interval.high:.3g})" if interval is not None else "")

@@ -1,4 +1,4 @@
-"""Makes the modules of the table when they are imported: they have no files of their own.
+"""Create the modules of the table when they are imported: they have no files of their own.
 
 Each name is loaded when it is first used, so importing a module loads nothing else.
 """
@@ -16,7 +16,7 @@ from osmosis_ai._table import MODULES, is_package, names_of
 
 
 class _Aliases(MetaPathFinder, Loader):
-    """Finds and makes the modules of the table that have no file."""
+    """Find and create the modules of the table that have no file."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -30,7 +30,7 @@ class _Aliases(MetaPathFinder, Loader):
 
 
 def _offer(module: ModuleType) -> None:
-    """Gives the module its names, each loaded when it is first used."""
+    """Give the module its names, each loaded when it is first used."""
     homes = names_of(module.__name__)
 
     def find(name: str) -> object:
@@ -48,6 +48,6 @@ def _offer(module: ModuleType) -> None:
 
 
 def install(package: str) -> None:
-    """Makes the package offer its names, and its modules importable."""
+    """Make the package offer its names and its modules importable."""
     _offer(sys.modules[package])
     sys.meta_path.insert(0, _Aliases())  # first: a folder that holds only stubs looks like a package, too

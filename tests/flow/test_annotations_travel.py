@@ -1,32 +1,21 @@
-"""What people said, and the tokens of calls, go up with a run and come down again: nothing lost, nothing doubled."""
-
-from __future__ import annotations
+"""Annotations, and the tokens of calls, survive upload and download without loss or duplicates."""
 
 import json
-from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
 
-from osmosis.local.viewing.annotation_file import AnnotationFile, read_annotations
+from osmosis.local.viewing.local_run import AnnotationFile, read_annotations
 from osmosis.platform import tables
-from osmosis.platform.services import judgements
-from osmosis.records.annotation import Annotation
-from osmosis.records.rollout import CallTokens, ModelCall
-from osmosis.testing.command_line import CommandRun, run_command
-from osmosis.testing.git_workspace import GitWorkspace
-from osmosis.testing.platform_app import RunningPlatform, running_platform
-from osmosis.testing.platform_data import rollout
-from osmosis.testing.stored_run import stored_run
-
-pytestmark = pytest.mark.flow
-
-
-@pytest.fixture
-def platform(tmp_path: Path) -> Iterator[RunningPlatform]:
-    with running_platform(tmp_path / "data") as running:
-        yield running
+from osmosis.platform.runs import annotations as judgements
+from osmosis.records.run.annotations import Annotation
+from osmosis.records.run.rollout import CallTokens, ModelCall
+from support.command_line import CommandRun, run_command
+from support.git_workspace import GitWorkspace
+from support.platform_app import RunningPlatform
+from support.platform_data import rollout
+from support.stored_run import stored_run
 
 
 @pytest.fixture
@@ -40,13 +29,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def go(platform: RunningPlatform, folder: Path, *words: str) -> CommandRun:
-    environ = {
-        "CI": "1",
-        "OSMOSIS_TOKEN": platform.token,
-        "OSMOSIS_TOKEN_PLATFORM_URL": platform.url,
-        "OSMOSIS_PLATFORM_URL": platform.url,
-    }
-    done = run_command(*words, "--workspace", "demo", "--json", cwd=folder, environ=environ)
+    done = platform.run(*words, cwd=folder, CI="1")
     assert done.code == 0, done.err
     return done
 
@@ -65,7 +48,7 @@ def test_labels_go_up_and_come_down_without_doubling(platform: RunningPlatform, 
     with platform.parts.db.write() as session:
         run = session.query(tables.Run).filter_by(name=name).one()
         assert run.tags == ["keep"]
-        assert [one.label for one in judgements.of_run(session, run.id)] == ["wrong"], "the newest counts"
+        assert [one.label for one in judgements.list_annotations(session, run.id)] == ["wrong"], "the newest counts"
         judgements.add(session, run.id, say(1, "unsure", author="bob", minute=9), None)
     pull = ("eval", "download", name, "--type", "annotations", "--labels-into", "nightly", "-o", "out")
     first, second = (go(platform, folder, *pull).json["resource"]["labels_added"] for _ in range(2))
@@ -76,7 +59,7 @@ def test_labels_go_up_and_come_down_without_doubling(platform: RunningPlatform, 
     go(platform, folder, "eval", "upload", "nightly", "--replace")
     with platform.parts.db.read() as session:
         run = session.query(tables.Run).filter_by(name=name).one()
-        assert len(list(judgements.everything(session, run.id))) == 3, "the same words are there once"
+        assert len(list(judgements.iterate_annotations(session, run.id))) == 3, "the same words are there once"
 
 
 def test_lines_that_are_no_annotations_do_not_stop_an_upload(platform: RunningPlatform, folder: Path) -> None:
@@ -87,7 +70,7 @@ def test_lines_that_are_no_annotations_do_not_stop_an_upload(platform: RunningPl
     name = go(platform, folder, "eval", "upload", "nightly").json["resource"]["name"]
     with platform.parts.db.read() as session:
         run = session.query(tables.Run).filter_by(name=name).one()
-        assert [one.row_index for one in judgements.everything(session, run.id)] == [1]
+        assert [one.row_index for one in judgements.iterate_annotations(session, run.id)] == [1]
 
 
 def test_tokens_travel_as_they_were_kept(platform: RunningPlatform, folder: Path) -> None:

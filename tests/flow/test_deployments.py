@@ -1,11 +1,8 @@
 """A model is deployed, asked as OpenAI clients ask, outlives its process and its platform, and is undeployed.
 
-All processes are real, but for the model: it says what it was asked (`osmosis.testing.fake_serving`).
+All processes are real, but for the model: it says what it was asked (`support/fake_serving.py`).
 """
 
-from __future__ import annotations
-
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,13 +11,14 @@ import httpx
 import psutil
 import pytest
 
-from osmosis.base.json_types import JsonObject
-from osmosis.client.models import announced
-from osmosis.testing.model_files import write_model
-from osmosis.testing.platform_process import PlatformProcess, until
+from osmosis.base.jsonable import JsonObject
+from osmosis.client.datasets import announce_file
+from support import RUN
+from support.model_files import write_model
+from support.platform_process import PlatformProcess, until
 
-pytestmark = pytest.mark.flow
-JOB = f"{sys.executable} -m osmosis.testing.fake_training_job"
+pytestmark = pytest.mark.slow
+JOB = " ".join((*RUN, "fake_training_job"))
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +45,7 @@ def served(platform: PlatformProcess) -> Iterator[PlatformProcess]:
 
 
 def upload(platform: PlatformProcess, folder: Path) -> None:
-    files = [announced(path) for path in sorted(folder.iterdir())]
+    files = [announce_file(path) for path in sorted(folder.iterdir())]
     body = {"name": folder.name, "files": [file.to_dict() for file in files]}
     model = platform.json("POST", "models/base", json=body)
     for file in files:
@@ -83,7 +81,7 @@ def serving_process(platform: PlatformProcess) -> psutil.Process:
     """The one that has the model."""
     for one in psutil.process_iter(["cmdline"]):
         words = one.info["cmdline"] or []
-        if "osmosis.testing.fake_serving" in words and any(str(platform.data_dir) in word for word in words):
+        if "tests.support.fake_serving" in words and any(str(platform.data_dir) in word for word in words):
             return one
     raise AssertionError("no model is served")
 
@@ -103,8 +101,12 @@ def test_a_model_is_deployed_asked_and_undeployed(platform: PlatformProcess) -> 
     assert httpx.get(f"http://127.0.0.1:{platform.port}/v1/models").status_code == 401
     listed = platform.json("GET", "deployments")
     assert (listed["deployments"][0]["model_name"], listed["active_deployments"]) == ("tiny", 1)
-    log = platform.json("GET", "models/tiny/logs?limit=200")["logs"]
-    assert any(line["message"] == "serving tiny" for line in log)
+
+    def is_logged() -> bool:
+        log = platform.json("GET", "models/tiny/logs?limit=200")["logs"]
+        return any(line["message"] == "serving tiny" for line in log)
+
+    until(is_logged, "the job's log, which comes in batches, is stored")
     model = serving_process(platform)
     gone = platform.json("POST", "models/tiny/undeploy", json={})
     assert (gone["status"], gone["state"]) == ("inactive", "stopping")

@@ -1,7 +1,5 @@
 """The documentation as a site: it builds without a warning, no link is broken, and the platform shows it, offline."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys
@@ -12,9 +10,9 @@ import pytest
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 
-from osmosis.platform.web.docs_site import mount_docs
+from osmosis.platform.web.templating import mount_docs
 
-pytestmark = pytest.mark.flow
+pytestmark = pytest.mark.slow
 
 TOP = Path(__file__).parents[2]
 

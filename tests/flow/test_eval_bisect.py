@@ -1,18 +1,14 @@
 """The commit that turned rows, found between two runs in a real repository, also past one that does not even load."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from osmosis.testing.command_line import CommandRun, run_command
-from osmosis.testing.eval_project import AGENT, write_rows
-from osmosis.testing.git_workspace import GitWorkspace
-
-pytestmark = pytest.mark.flow
+from support.command_line import CommandRun, run_command
+from support.eval_project import AGENT, write_rows
+from support.git_workspace import GitWorkspace
 
 GOOD = "def judge(solution_str, ground_truth, extra_info=None):\n    return 1.0\n"
 BAD = "def judge(solution_str, ground_truth, extra_info=None):\n    return float(int(ground_truth) % 2)\n"
@@ -60,11 +56,15 @@ def test_the_first_bad_commit_is_found_and_kept(repo: GitWorkspace) -> None:
     assert data["rows"] == [0, 2, 4]
     assert [one["commit"] for one in data["first_bad"]] == [commits[3]]
     assert (data["good_mean"], data["bad_mean"]) == (1.0, 0.0)
-    assert {one["commit"]: one["bad"] for one in data["tried"]} == {commits[3]: True, commits[2]: False}
+    assert {one["commit"]: one["bad"] for one in data["tried"]} == {
+        commits[0]: False, commits[5]: True, commits[3]: True, commits[2]: False,
+    }  # fmt: skip
+    assert data["chances"][0]["commit"] == commits[3]
+    assert data["chances"][0]["chance"] > 0.95
 
     # What was tried is not run again, nothing is left behind, and the working tree is as it was.
     kept = {path: path.read_bytes() for path in repo.root.glob(".osmosis/runs/bisect-*/rollouts.jsonl")}
-    assert len(kept) == 2
+    assert len(kept) == 4
     again = go(repo, "eval", "bisect", "good", "bad", "--rows", "0,2,4", "--json")
     assert again.json["data"]["first_bad"] == data["first_bad"]
     assert {path: path.read_bytes() for path in kept} == kept
@@ -78,6 +78,36 @@ def test_a_commit_that_does_not_load_is_passed_over(repo: GitWorkspace) -> None:
     data = go(repo, "eval", "bisect", "good", "bad", "--json").json["data"]
     assert {one["commit"]: one["bad"] for one in data["tried"]}[commits[2]] is None
     assert [one["commit"] for one in data["first_bad"]] == [commits[2], commits[3]]
+
+
+def test_rows_that_were_lost_by_chance_blame_nobody(repo: GitWorkspace) -> None:
+    marker = ".osmosis/flaky"  # what no commit holds
+    once = GOOD.replace("1.0", f"float(not __import__('os').path.exists({marker!r}))")
+    for number in range(4):
+        repo.write("bis_score.py", once + f"# {number}\n")
+        repo.commit(f"change {number}")
+        if number == 3:
+            (repo.root / marker).touch()
+        if number in (0, 3):
+            repo_run(repo, "bad" if number else "good")
+    refused = go(repo, "eval", "bisect", "good", "bad")
+    assert refused.code == 1
+    assert "measured again, these rows are not worse" in refused.err
+
+
+def test_commits_of_equal_code_are_one(repo: GitWorkspace) -> None:
+    history(repo, [GOOD])
+    repo.write("README.md", "# words\n")
+    repo.commit("docs: words")
+    repo.write("bis_score.py", BAD)
+    blamed = repo.commit("score: count odd ones")
+    repo.write("README.md", "# more words\n")
+    repo.commit("docs: more words")
+    repo_run(repo, "bad")
+    data = go(repo, "eval", "bisect", "good", "bad", "--json").json["data"]
+    assert [one["commit"] for one in data["first_bad"]] == [blamed]
+    assert data["chances"] == [{**data["first_bad"][0], "chance": 1.0}]
+    assert len(data["tried"]) == 2
 
 
 @pytest.mark.parametrize(

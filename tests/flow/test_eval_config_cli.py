@@ -1,19 +1,15 @@
 """A run of a config on this machine: its variables and secrets are there again when it is resumed, and in no file."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from osmosis.testing.command_line import CommandRun, run_command
-from osmosis.testing.endpoint import ModelEndpoint
-from osmosis.testing.eval_project import write_rows
-from osmosis.testing.git_workspace import GitWorkspace
-
-pytestmark = pytest.mark.flow
+from support.command_line import CommandRun, run_command
+from support.endpoint import ModelEndpoint
+from support.eval_project import write_rows
+from support.git_workspace import GitWorkspace
 
 ROLLOUT = """
 import os

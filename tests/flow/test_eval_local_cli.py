@@ -9,10 +9,8 @@ import sys
 import pytest
 
 from osmosis.cli.main import main
-from osmosis.testing.endpoint import ModelEndpoint, Reply
-from osmosis.testing.eval_project import ROLLOUT, SCORE, write_project, write_rows
-
-pytestmark = pytest.mark.flow
+from support.endpoint import ModelEndpoint, Reply
+from support.eval_project import ROLLOUT, SCORE, write_project, write_rows
 
 
 @pytest.fixture
@@ -80,11 +78,11 @@ OFFLINE = f"{BASE} --model offline/calculator"
         (f"{OFFLINE} --pass-threshold nan", 2, "--pass-threshold"),
         (f"{OFFLINE} --top-p 2", 2, "--top-p must be above 0"),
         (f"{OFFLINE} --max-tokens 0", 2, "--max-tokens must be at least 1"),
-        (f"{OFFLINE} --max-turns-per-rollout 0", 2, "--max-turns-per-rollout must be above 0"),
+        (f"{OFFLINE} --max-turns-per-rollout 0", 2, "--max-turns-per-rollout must be at least 1"),
         (f"{OFFLINE} --sandbox jail", 2, "--sandbox jail is not one of auto, bubblewrap, container, none"),
         (f"{OFFLINE} --sandbox container", 2, "--sandbox container needs --sandbox-image"),
         (f"{OFFLINE} --sandbox none --sandbox-image x", 2, "--sandbox-image would not be used"),
-        (f"{OFFLINE} --max-cost-per-rollout nan", 2, "--max-cost-per-rollout must be above 0"),
+        (f"{OFFLINE} --max-cost-per-rollout nan", 2, "--max-cost-per-rollout must be a finite"),
         (f"{OFFLINE} --breaker-after 0", 2, "--breaker-after"),
         (f"{OFFLINE} --rate-limit-budget -1", 2, "--rate-limit-budget"),
         (f"{OFFLINE} --rate-limit-budget nan", 2, "--rate-limit-budget"),
@@ -186,7 +184,7 @@ def test_failed_rollouts_are_run_again_on_demand(osmosis):
         line = f"{BASE} --model m --base-url {endpoint.url} --max-retries 0 --name r"
         assert osmosis(f"{line} -q")[0] == 0
         assert osmosis("eval report r")[0] == 0, "single failed rollouts are data, no failed command"
-        assert osmosis("eval resume r --fail-under 0.9 -q")[0] == 1, "and they do not pass"
+        assert osmosis("eval resume r --fail-under 1.0 -q")[0] == 1, "and they do not pass"
         asked = len(endpoint.requests)
         code, out, err = osmosis("eval resume r --retry-failed server_error --json")
     assert code == 0, err
@@ -196,18 +194,18 @@ def test_failed_rollouts_are_run_again_on_demand(osmosis):
 
 
 def test_a_bar_is_held_against_the_rows_that_are_not_in_quarantine(osmosis):
-    assert osmosis(f"{OFFLINE} --name r --fail-under 0.9 -q")[0] == 1
+    assert osmosis(f"{OFFLINE} --name r --fail-under 1.0 -q")[0] == 1
     rows = [json.loads(line) for line in (osmosis.folder / ".osmosis/runs/r/rollouts.jsonl").read_text().splitlines()]
     missed = [row["row_index"] for row in rows if not next(iter(row["scores"].values()))["value"]]
     for row in missed:
         assert osmosis(f"eval quarantine add r:{row} --reason flaky")[0] == 0
-    code, out, err = osmosis("eval resume r --fail-under 0.9 --json")
+    code, out, err = osmosis("eval resume r --fail-under 1.0 --json")
     assert code == 0, err
     data = json.loads(out)["data"]
     assert (data["quarantine"]["without"]["pass_rate"], data["summary"]["completed_runs"]) == (1.0, 10)
     for row in missed:
-        assert osmosis(f"eval quarantine remove r:{row}")[0] == 0
-    assert osmosis("eval resume r --fail-under 0.9 -q")[0] == 1
+        assert osmosis(f"eval quarantine delete r:{row}")[0] == 0
+    assert osmosis("eval resume r --fail-under 1.0 -q")[0] == 1
 
 
 def test_a_changed_score_function_is_shown_and_agreed_to(osmosis):
@@ -428,8 +426,8 @@ def test_a_key_that_the_endpoint_says_back_is_not_shown(osmosis):
 
 def test_a_run_that_broke_off_says_how_to_run_its_failures_again(osmosis):
     with ModelEndpoint(lambda body, n: Reply("boom", 500) if n > 2 else None) as endpoint:
-        line = f"{BASE} --model m --base-url {endpoint.url} --max-retries 0 --breaker-after 3 --name r --json"
-        code, out, _ = osmosis(line)
+        line = f"{BASE} --model m --base-url {endpoint.url} --max-retries 0 --breaker-after 3 --batch-size 1"
+        code, out, _ = osmosis(f"{line} --name r --json")
     assert code == 1
     commands = [step["command"] for step in json.loads(out)["next_steps_structured"]]
     assert "osmosis eval resume r" in commands
@@ -499,7 +497,7 @@ async def test_a_served_rollout_is_driven_scored_and_journaled(tmp_path):
     import asyncio
 
     from osmosis.serve.server.app import create_rollout_server
-    from osmosis.testing.server import running_app
+    from support.server import running_app
 
     write_rows(tmp_path / "d.jsonl", 8)
     scope: dict = {}
@@ -559,6 +557,8 @@ def test_what_a_platform_would_refuse_is_a_warning_and_data(osmosis):
     (warning,) = json.loads(out)["data"]["warnings"]
     assert (warning["rule"], warning["count"]) == ("rows", 1)
     assert json.loads(err.splitlines()[0])["warning"]["message"] == warning["message"]
+    assert "a platform would" not in osmosis(f"{OFFLINE} --name outside")[2]
+    (osmosis.folder / "rollouts").mkdir()
     code, _, err = osmosis(f"{OFFLINE} --name again")
     assert "a platform would refuse this dataset: the file has 3 rows" in err
     assert osmosis(f"{OFFLINE} --name quiet -q")[2] == ""

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from osmosis.cli import local_platform
 from osmosis.cli.main import main
-from osmosis.testing.endpoint import ModelEndpoint
+from osmosis.cli.platform import process as local_platform
+from support.endpoint import ModelEndpoint
 
-pytestmark = pytest.mark.flow
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 DOC = ROOT / "docs" / "eval.md"
@@ -39,11 +39,13 @@ def examples(page: Path) -> tuple[dict[str, str], list[tuple[str, int]]]:
 def test_every_flag_of_the_command_is_documented():
     import typer
 
-    from osmosis.cli.local_eval.command import local_eval
+    from osmosis.cli.eval.run import run
 
     app = typer.Typer(add_completion=False)
-    app.command()(local_eval)
-    flags = {option for parameter in typer.main.get_command(app).params for option in parameter.opts}
+    app.command()(run)
+    flags = {
+        option for parameter in typer.main.get_command(app).params if not parameter.hidden for option in parameter.opts
+    }
     text = DOC.read_text()
     shown = {"--agent", "--module", "--dataset", "--output", "--quiet", "--api-key"}  # other spellings of what is there
     missing = sorted(f for f in flags if f.startswith("--") and f not in text and f not in shown)

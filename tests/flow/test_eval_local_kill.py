@@ -10,10 +10,10 @@ import time
 
 import pytest
 
-from osmosis.testing.endpoint import ModelEndpoint, Reply
-from osmosis.testing.eval_project import AGENT, SCORE
+from support.endpoint import ModelEndpoint, Reply
+from support.eval_project import AGENT, SCORE
 
-pytestmark = pytest.mark.flow
+pytestmark = pytest.mark.slow
 
 ROWS, ATTEMPTS = 60, 3
 

@@ -4,12 +4,10 @@ import pytest
 
 from osmosis.errors import ModelError
 from osmosis.llm import ChatRequest, Completion, open_model
-from osmosis.llm.chat_format import completion_events
-from osmosis.records.plan import ModelSpec, Retry
-from osmosis.records.rollout import Usage
-from osmosis.testing.endpoint import ModelEndpoint, Reply, text_reply
-
-pytestmark = pytest.mark.flow
+from osmosis.records.run.plan import ModelSpec, Retry
+from osmosis.records.run.rollout import Usage
+from support.dialect_clients import completion_events
+from support.endpoint import ModelEndpoint, Reply, text_reply
 
 ASK = [{"role": "user", "content": "What is 2 * 3?"}]
 TOOL = {

@@ -1,14 +1,9 @@
-"""`osmosis eval --mcp URL`: tools of an MCP server in a process of its own; one that is not there, fails, or dies."""
-
-from __future__ import annotations
+"""MCP servers as tools: a folder or a URL; one that is not there, cannot start, fails, or dies."""
 
 import asyncio
 import json
 import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,13 +11,17 @@ from pathlib import Path
 import pytest
 
 from osmosis.engine.journal import Journal
-from osmosis.serve.drive.process import free_port
-from osmosis.testing.command_line import CommandRun, run_command
-from osmosis.testing.endpoint import ModelEndpoint
-from osmosis.testing.eval_project import write_rows
-from osmosis.testing.waiting import until
+from osmosis.errors import LoadError
+from osmosis.sdk.exceptions import ToolExecutionError
+from osmosis.sdk.mcp import McpTools
+from osmosis.serve.client.process import free_port
+from osmosis.testing.scripted import call
+from support.command_line import CommandRun, run_command
+from support.endpoint import ModelEndpoint
+from support.eval_project import write_rows
+from support.programs import running_program
+from support.waiting import until
 
-pytestmark = pytest.mark.flow
 pytest.importorskip("fastmcp")
 
 SERVER = """
@@ -57,23 +56,9 @@ def tried(messages, ground_truth, metadata=None):
 def mcp_server(folder: Path, port: int, *words: str) -> Iterator[subprocess.Popen[bytes]]:
     (folder / "tools.py").write_text(SERVER)
     (folder / "mcp_score.py").write_text(SCORE)
-    process = subprocess.Popen([sys.executable, "tools.py", str(port), *words], cwd=folder, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 60
-    try:
-        while True:
-            try:
-                urllib.request.urlopen(f"http://127.0.0.1:{port}/mcp", timeout=5).close()
-                break
-            except urllib.error.HTTPError:
-                break  # it answers
-            except OSError:
-                assert process.poll() is None
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
+    command = (sys.executable, "tools.py", str(port), *words)
+    with running_program(*command, cwd=folder, url=f"http://127.0.0.1:{port}/mcp") as process:
         yield process
-    finally:
-        process.kill()
-        process.wait()
 
 
 def evaluate(folder: Path, url: str, name: str, score: str, *words: str) -> CommandRun:
@@ -143,3 +128,69 @@ def test_a_server_that_dies_is_no_wrong_answer_and_the_run_goes_on_later(tmp_pat
     assert again.code == 0, again.err
     summary = again.json["data"]["summary"]
     assert (summary["completed_runs"], summary["failed"], summary["coverage"]) == (12, 0, 1.0)
+
+
+TOOLS = """
+import asyncio
+from fastmcp import FastMCP
+mcp = FastMCP("t")
+
+@mcp.tool
+async def add(a: int, b: int = 2) -> int:
+    "Add."
+    return a + b
+
+@mcp.tool
+async def hang() -> str:
+    "Never."
+    await asyncio.sleep(60)
+
+@mcp.tool
+def boom() -> str:
+    "Fails."
+    raise ValueError("no luck")
+
+@mcp.tool
+def shape() -> dict:
+    "An object."
+    return {"a": [1, 2]}
+
+if __name__ == "__main__":
+    import sys
+    mcp.run(transport="http", host="127.0.0.1", port=int(sys.argv[1]), show_banner=False)
+"""
+
+
+async def test_calls_results_and_failures(tmp_path: Path) -> None:
+    (tmp_path / "main.py").write_text(TOOLS)
+    async with McpTools(tmp_path, timeout_s=1.0) as tools:
+        assert [one.function.name for one in tools.schemas] == ["add", "hang", "boom", "shape"]
+        assert tools.schemas[0].function.parameters.required == ["a"]
+        assert await tools.call("add", {"a": 1}) == "3"
+        assert '"a"' in await tools.call("shape", {})
+        with pytest.raises(ToolExecutionError, match="no luck"):
+            await tools.call("boom", {})
+        calls = [call("add", '{"a": 4, "b": 5}', "c1"), call("hang", "{}", "c2"), call("none", "{}", "c3")]
+        results = await tools.run_calls(calls)
+    assert results[0] == {"role": "tool", "content": "9", "tool_call_id": "c1"}
+    assert results[1]["content"].startswith("Error: ")
+    assert "none" in results[2]["content"]
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ({"main.py": "import nothing_like_this"}, "main.py:1: ModuleNotFoundError"),
+        ({"main.py": "x = 1"}, "defines no FastMCP server"),
+        ({"main.py": "def f(:"}, "SyntaxError"),
+        ({}, "no MCP folder"),
+    ],
+)
+async def test_servers_that_cannot_start_say_why(tmp_path: Path, files: dict[str, str], words: str) -> None:
+    folder = tmp_path / "tools"
+    for name, text in files.items():
+        folder.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+    with pytest.raises(LoadError, match=words):
+        async with McpTools(folder):
+            pass

@@ -12,11 +12,9 @@ from pathlib import Path
 import pytest
 
 from osmosis.cli.main import main
-from osmosis.engine.export import export
 from osmosis.engine.journal import Journal
-from osmosis.records.rollout import Rollout
-
-pytestmark = pytest.mark.flow
+from osmosis.engine.output.upload import export
+from osmosis.records.run.rollout import Rollout
 
 STORED = Path(__file__).parents[1] / "fixtures" / "run_1_0"
 

@@ -1,7 +1,5 @@
 """Waiting out a 429 is nobody's time, by whatever way a rollout reaches the model; hanging still is the agent's."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from typing import Any, cast
@@ -9,26 +7,25 @@ from typing import Any, cast
 import aiohttp
 import pytest
 
-from osmosis.engine.in_process import in_process
 from osmosis.engine.task import Task
 from osmosis.llm import open_model
-from osmosis.records.dataset import Row
-from osmosis.records.plan import EvalPlan, ModelSpec, Timeouts
-from osmosis.records.rollout import Category, Phase, Rollout
+from osmosis.records.run.plan import EvalPlan, ModelSpec, Timeouts
+from osmosis.records.run.rollout import Category, Phase, Rollout
+from osmosis.records.run.rows import Row
 from osmosis.sdk.backend import LocalBackend
 from osmosis.sdk.context import AgentWorkflowContext, get_rollout_context
 from osmosis.sdk.grader import Grader
 from osmosis.sdk.types import AgentWorkflowConfig, ConcurrencyConfig
 from osmosis.sdk.workflow import AgentWorkflow
-from osmosis.serve.drive.client import served
-from osmosis.serve.drive.model_endpoint import RolloutEndpoint
-from osmosis.serve.drive.traingate import TrainGate
+from osmosis.serve.client.model_proxy import ModelProxy
+from osmosis.serve.client.remote import served
+from osmosis.serve.client.rollout_endpoint import RolloutEndpoint
 from osmosis.serve.server.app import create_rollout_server
-from osmosis.testing.endpoint import ModelEndpoint, Reply
-from osmosis.testing.server import running_app
-from osmosis.testing.waiting import until
-
-pytestmark = pytest.mark.flow
+from support.attempts import run_attempt
+from support.endpoint import ModelEndpoint, Reply
+from support.rollout_run import as_agent
+from support.server import running_app
+from support.waiting import until
 
 AGENT_S = 1.5
 """A loaded machine needs most of a second for a rollout that waits for nothing."""
@@ -47,7 +44,6 @@ class Http(AgentWorkflow[AgentWorkflowConfig]):
 
     async def run(self, ctx: AgentWorkflowContext[AgentWorkflowConfig]) -> Any:
         rollout = get_rollout_context()
-        assert rollout is not None
         headers = {"Authorization": f"Bearer {rollout.api_key}"}
         body = {"model": "m", "messages": ctx.prompt}
         async with (
@@ -62,7 +58,6 @@ class Vendor(AgentWorkflow[AgentWorkflowConfig]):
         import openai
 
         rollout = get_rollout_context()
-        assert rollout is not None
         async with openai.AsyncOpenAI(base_url=rollout.chat_completions_url, api_key=rollout.api_key) as client:
             done = await client.chat.completions.create(model="m", messages=cast(Any, ctx.prompt))
         return [*ctx.prompt, {"role": "assistant", "content": done.choices[0].message.content}]
@@ -93,20 +88,19 @@ async def one(workflow: type[AgentWorkflow[Any]], generation: str | None) -> Rol
             name="t", agent="a", model=spec, dataset="d", timeouts=Timeouts(agent_s=AGENT_S, score_s=AGENT_S)
         )
         model = open_model(spec, retry=plan.retry)
-        gate = TrainGate(model)
-        await gate.start()
+        gate = ModelProxy(model)
+        await gate.open()
         try:
             if generation is None:
-                async with in_process(backend, model, plan, endpoints=gate) as rollout_fn:
-                    return await rollout_fn(task)
+                return await run_attempt(as_agent(backend).bind(plan, endpoints=gate), model, plan, task)
             app = create_rollout_server(backend, configure_logging=False)
             async with (
                 running_app(app) as url,
-                served(url, gate, plan, generation=generation) as rollout_fn,  # type: ignore[arg-type]
+                served(url, gate, plan, generation=generation) as agent,  # type: ignore[arg-type]
             ):
-                return await rollout_fn(task)
+                return await run_attempt(agent, model, plan, task)
         finally:
-            await gate.stop()
+            await gate.close()
             await model.close()
 
 
@@ -131,7 +125,6 @@ async def test_a_wait_for_a_rate_limit_is_not_the_agents_time(
 @PLACES
 async def test_an_agent_that_hangs_after_a_wait_still_ends_at_its_limit(generation: str | None) -> None:
     rollout = await asyncio.wait_for(one(HangsAfterwards, generation), 30)
-    assert rollout.failure is not None
     assert (rollout.failure.phase, rollout.failure.category) == (Phase.AGENT, Category.TIMEOUT)
     assert f"{AGENT_S:g} s" in rollout.failure.message
 
@@ -153,8 +146,8 @@ async def test_a_rollout_that_waits_in_the_servers_own_queue_has_its_whole_time(
     first = Task(Row(index=0, data={"user_prompt": "1 + 1?", "hold": True}), 0, "first")
     second = Task(Row(index=1, data={"user_prompt": "1 + 2?", "ground_truth": "3"}), 0, "second")
     model = open_model(spec)
-    gate = TrainGate(model)
-    await gate.start()
+    gate = ModelProxy(model)
+    await gate.open()
     app = create_rollout_server(backend, configure_logging=False)
     try:
         async with (
@@ -162,15 +155,15 @@ async def test_a_rollout_that_waits_in_the_servers_own_queue_has_its_whole_time(
             served(url, gate, patient) as theirs,
             served(url, gate, short) as ours,
         ):
-            holding = asyncio.ensure_future(theirs(first))
+            holding = asyncio.ensure_future(run_attempt(theirs, model, patient, first))
             await until(lambda: app.state.runtime.queue.active == 1)
-            waiting = asyncio.ensure_future(ours(second))
+            waiting = asyncio.ensure_future(run_attempt(ours, model, short, second))
             await asyncio.sleep(2 * AGENT_S)
             held.set()
             assert (await waiting).failure is None
             assert (await holding).failure is None
     finally:
-        await gate.stop()
+        await gate.close()
 
 
 def test_a_state_that_is_read_again_is_no_new_stage() -> None:
@@ -179,5 +172,5 @@ def test_a_state_that_is_read_again_is_no_new_stage() -> None:
     told: list[str] = []
     gate.on_state = told.append
     for state in ("queued", "running", "running", "running", "grading", "grading"):
-        gate.tell(state)
+        gate.report_state(state)
     assert told == ["agent", "score"]

@@ -1,23 +1,17 @@
 """`osmosis eval --server` against a rollout server in a process of its own: its key, its death, the resume after it."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from osmosis.engine.journal import Journal
-from osmosis.serve.drive.process import free_port
-from osmosis.testing.command_line import CommandRun, run_command
-from osmosis.testing.endpoint import ModelEndpoint, Reply
-from osmosis.testing.eval_project import rollout_server, write_rows
-from osmosis.testing.waiting import until
-
-pytestmark = pytest.mark.flow
+from osmosis.serve.client.process import free_port
+from support.command_line import CommandRun, run_command
+from support.endpoint import ModelEndpoint, Reply
+from support.eval_project import rollout_server, write_rows
+from support.waiting import until
 
 KEY = "key-of-the-rollout-server"
 

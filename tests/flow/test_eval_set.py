@@ -1,7 +1,5 @@
 """Eval sets on this machine: configs x models x parameters, resumed and compared run by run."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -13,15 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from osmosis.base.json_types import JsonObject
+from osmosis.base.jsonable import JsonObject
 from osmosis.metrics.significance import adjusted
-from osmosis.records.eval_set import EvalSet
-from osmosis.testing.command_line import CommandRun, run_command
-from osmosis.testing.endpoint import ModelEndpoint, Reply, text_reply
-from osmosis.testing.eval_project import write_rows
-from osmosis.testing.git_workspace import GitWorkspace
-
-pytestmark = pytest.mark.flow
+from osmosis.records.run.history import EvalSet
+from support.command_line import CommandRun, run_command
+from support.endpoint import ModelEndpoint, Reply, text_reply
+from support.eval_project import write_rows
+from support.git_workspace import GitWorkspace
 
 ROLLOUT = """
 import os
@@ -100,7 +96,7 @@ def test_a_set_is_run_resumed_and_compared(workspace: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "text", "code", "said"),
     [
-        (["weekly"], SET, 1, "there is no set weekly"),
+        (["weekly"], SET, 1, "there is no config or set weekly"),
         (["nightly", "--fail-on-regression"], SET, 2, "needs --baseline"),
         (["nightly", "--baseline", "never"], SET, 1, "stored under never"),
         (["nightly"], "configs = []", 1, "configs: "),
@@ -172,6 +168,8 @@ def questions(endpoint: ModelEndpoint) -> int:
 
 def test_the_budget_is_of_the_whole_set(workspace: Path) -> None:
     (workspace / "rollouts/multiply/main.py").write_text(ASKING)
+    config = workspace / "configs/eval/multiply.toml"
+    config.write_text(f"{config.read_text()}\n[evaluation]\nbatch_size = 1\n")
     with ModelEndpoint(priced) as endpoint:
         models = ", ".join(f'"{name}@{endpoint.url}"' for name in ("gpt-4o-mini", "gpt-4.1-mini", "gpt-4o"))
         (workspace / "configs/sets/nightly.toml").write_text(

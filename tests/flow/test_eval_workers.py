@@ -1,7 +1,5 @@
 """Rows over several processes: the same results, one journal, and everything that ends or resumes a run works."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -16,9 +14,7 @@ import pytest
 from osmosis.errors import UsageError
 from osmosis.local.evaluate import evaluate
 from osmosis.local.workers import worker_count
-from osmosis.testing.endpoint import ModelEndpoint, Reply
-
-pytestmark = pytest.mark.flow
+from support.endpoint import ModelEndpoint, Reply
 
 AGENTS = """
 import os, signal

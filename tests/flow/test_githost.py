@@ -1,13 +1,11 @@
 """Real git against a running platform: push, clone, refuse, sync."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +13,12 @@ import httpx
 import pytest
 
 from osmosis.platform import tables
-from osmosis.platform.gitsync import synced
-from osmosis.platform.services import tokens, users
-from osmosis.records.config import Experiment
-from osmosis.testing.platform_app import RunningPlatform, running_platform
-
-pytestmark = pytest.mark.flow
+from osmosis.platform.auth import tokens, users
+from osmosis.platform.git import sync
+from osmosis.records.config.run_config import Experiment
+from support.platform_app import RunningPlatform
 
 Git = Callable[..., subprocess.CompletedProcess[str]]
-
-
-@pytest.fixture
-def platform(tmp_path: Path) -> Iterator[RunningPlatform]:
-    with running_platform(tmp_path / "data") as running:
-        yield running
 
 
 @pytest.fixture
@@ -171,7 +161,7 @@ def test_a_snapshot_is_code_a_run_can_use(platform: RunningPlatform, git: Git) -
     wanted = Experiment(rollout="multiply", entrypoint="main.py", model_path="m", dataset="d", commit_sha=snapshot[:12])
     with platform.parts.db.read() as session:
         repository_id = session.query(tables.Repository).one().id
-    code = synced.code_for_run(platform.parts.db, platform.parts.settings, repository_id, wanted)
+    code = sync.code_for_run(platform.parts.db, platform.parts.settings, repository_id, wanted)
     assert code.commit_sha == snapshot
     assert len(sync_state(platform)["events"]) == 1, "a snapshot moves no branch"
 

@@ -3,8 +3,6 @@
 A terminal's login ends there, too.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -17,17 +15,13 @@ import pytest
 import sqlalchemy as sa
 
 from osmosis.platform import tables
-from osmosis.testing.openid_issuer import OpenIdIssuer, openid_issuer
-from osmosis.testing.platform_app import RunningPlatform, running_platform
+from support.openid_issuer import OpenIdIssuer, openid_issuer
+from support.platform_app import RunningPlatform, running_platform
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.flow,
-    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed"),
-]
+pytestmark = [pytest.mark.browser, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")]
 
 
 @pytest.fixture
@@ -57,7 +51,6 @@ def test_a_terminal_and_its_browser_log_in_and_out(platform: RunningPlatform, tm
         env=environ, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
     try:
-        assert login.stdout is not None
         said = ""
         while not (found := re.search(r"(http\S+/device\S*)", said)):
             line = login.stdout.readline()

@@ -1,8 +1,6 @@
 """What docs/platform.md shows for a team's server, taken out of the page and tried: nginx with TLS in front of a
 platform, the systemd unit, the container file."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -12,22 +10,24 @@ import socket
 import ssl
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import httpx
 import pytest
+import yaml
 
 from osmosis.platform.__main__ import parser
 from osmosis.platform.settings import PlatformSettings
-from osmosis.testing.platform_process import PlatformProcess, until
+from support.platform_process import PlatformProcess, until
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
-pytestmark = pytest.mark.flow
 
 TOP = Path(__file__).parents[2]
 NGINX = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")
@@ -158,26 +158,95 @@ def _is_serve(command: list[str]) -> None:
     settings.refuse_open_http()
 
 
-def test_the_container_file_names_what_there_is() -> None:
-    steps = [line.split(maxsplit=1) for line in block("FROM ").splitlines() if line.strip()]
-    said: dict[str, list[str]] = {}
-    for word, rest in steps:
-        said.setdefault(word, []).append(rest)
-    assert steps[0][0] == "FROM"
+def test_the_container_files_install_from_the_repository_and_start_the_platform() -> None:
+    folder = TOP / "examples" / "container"
+    text = (folder / "Containerfile").read_text().replace("\\\n", " ")
+    lines = [line.split(maxsplit=1) for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    steps = {word: rest for word, rest in lines}
     project = tomllib.loads((TOP / "pyproject.toml").read_text())["project"]
-    version = re.fullmatch(r"python:3\.(\d+)-slim", said["FROM"][0])
-    assert version
-    assert int(version[1]) >= int(project["requires-python"].removeprefix(">=3."))
-    for extra in re.findall(r"osmosis-ai\[([a-z,]+)\]", said["RUN"][0]):
-        assert set(extra.split(",")) <= set(project["optional-dependencies"])
-    assert {"git", "bubblewrap", "slirp4netns"} <= set(said["RUN"][0].split())
-    user = said["USER"][0]
-    made = [
-        number for number, (word, rest) in enumerate(steps) if word == "RUN" and f"useradd --create-home {user}" in rest
-    ]
-    assert made
-    assert made[0] < [word for word, _ in steps].index("USER")
-    folder = said["VOLUME"][0]
-    assert any(rest.endswith(f"-m 0700 {folder}") and f"-o {user}" in rest for rest in said["RUN"])
-    assert said["ENV"] == [f"OSMOSIS_DATA_DIR={folder}"]
-    _is_serve(json.loads(said["CMD"][0]))
+    for version in re.findall(r"python:3\.(\d+)-slim", text):
+        assert int(version) >= int(project["requires-python"].removeprefix(">=3."))
+    (extras,) = re.findall(r"\$wheel\[([a-z0-9,]+)\]", text)
+    assert set(extras.split(",")) <= set(project["optional-dependencies"])
+    assert {"git", "bubblewrap", "slirp4netns"} <= set(text.split())
+    assert f"useradd --create-home {steps['USER']} && install -d -o {steps['USER']} -m 0700 {steps['VOLUME']}" in text
+    assert steps["ENV"] == f"OSMOSIS_DATA_DIR={steps['VOLUME']}"
+    shell = json.loads(steps["CMD"])[2].replace("$PUBLIC_URL", "https://osmosis.example.com")
+    _is_serve(shlex.split(shell.removeprefix("exec ")))
+    services = yaml.safe_load((folder / "compose.yaml").read_text())["services"]
+    build = services["platform"]["build"]
+    assert (folder / build["context"] / build["dockerfile"]).resolve() == folder / "Containerfile"
+    assert {name.partition(":")[0] for each in services.values() for name in each["volumes"]} == {"data", "database"}
+    assert set(PlatformSettings.model_fields) >= {"database_url", "data_dir"}
+
+
+HOP = {"host", "connection", "content-length", "transfer-encoding", "keep-alive"}
+"""Headers that a proxy does not forward."""
+
+
+def forwarding_to(upstream: str) -> type[BaseHTTPRequestHandler]:
+    client = httpx.Client(base_url=upstream, trust_env=False, timeout=60)
+
+    class Forward(BaseHTTPRequestHandler):
+        def forward(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            headers = [(name, value) for name, value in self.headers.items() if name.lower() not in HOP]
+            headers.append(("X-Forwarded-For", self.client_address[0]))
+            answer = client.request(self.command, self.path, content=body, headers=headers)
+            self.send_response(answer.status_code)
+            for name, value in answer.headers.multi_items():
+                if name not in HOP and name != "content-encoding":
+                    self.send_header(name, value)
+            self.send_header("Content-Length", str(len(answer.content)))
+            self.end_headers()
+            self.wfile.write(answer.content)
+
+        do_GET = do_POST = do_PUT = do_DELETE = forward
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    return Forward
+
+
+@pytest.fixture
+def proxied(tmp_path: Path) -> Iterator[tuple[PlatformProcess, str]]:
+    """A platform, and the address of the proxy in front of it."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{probe.getsockname()[1]}"
+    platform = PlatformProcess(tmp_path / "data", environ=dict(os.environ), public_url=url)
+    platform.start()
+    server = ThreadingHTTPServer(("127.0.0.1", int(url.rpartition(":")[2])), forwarding_to(str(platform.http.base_url)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield platform, url
+    finally:
+        server.shutdown()
+        server.server_close()
+        platform.end()
+
+
+def test_forms_uploads_and_pushes_work_through_a_proxy_that_changes_the_host(
+    proxied: tuple[PlatformProcess, str], tmp_path: Path
+) -> None:
+    platform, url = proxied
+    platform.http.close()
+    platform.http = httpx.Client(base_url=url, trust_env=False, timeout=60)
+    token = (platform.data_dir / "bootstrap.token").read_text().strip()
+    with httpx.Client(base_url=url, trust_env=False, timeout=60) as browser:
+        form = re.search(r'name="csrf" value="([^"]+)"', browser.get("/login").text)
+        assert form
+        sent = {"token": token, "csrf": form[1], "next": "/"}
+        entered = browser.post("/login", data=sent, headers={"Origin": url})
+        assert (entered.status_code, entered.headers["location"]) == (303, "/")
+        assert browser.get("/").status_code == 200
+        elsewhere = browser.post("/login", data=sent, headers={"Origin": "https://evil.example"})
+        assert elsewhere.status_code == 403
+        assert browser.get("/metrics").status_code == 404, "whoever asks through a proxy is not from here"
+    platform.login()
+    platform.prepare(tmp_path / "checkout")  # pushes to, and uploads to, the addresses that the platform names
+    repository = platform.json("GET", "workspaces")["workspaces"][0]["connected_repo"]["url"]
+    assert repository.startswith(f"{url}/git/")
+    run = platform.submit()
+    assert platform.reaches(run, "finished")["eval_run"]["status"] == "finished"

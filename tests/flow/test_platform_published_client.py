@@ -1,29 +1,25 @@
 """The client of generation 0.3 that people have installed, driven as a black box against this platform."""
 
-from __future__ import annotations
-
 import json
 import os
-import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from uv import find_uv_bin
 
 from osmosis.platform import tables
 from osmosis.platform.db import Database
 from osmosis.platform.settings import PlatformSettings
-from osmosis.testing.model_files import write_adapter
-from osmosis.testing.platform_process import PlatformProcess, until
-from osmosis.testing.training_platform import JOB, TrainingPlatform, git, training_platform, without_a_model
-from osmosis.testing.waiting import until as until_true
+from support.model_files import write_adapter
+from support.platform_process import PlatformProcess, until
+from support.published_client import install_published_client
+from support.training_platform import JOB, TrainingPlatform, git, training_platform, without_a_model
+from support.waiting import until as until_true
 
-pytestmark = [pytest.mark.flow, pytest.mark.network]
+pytestmark = [pytest.mark.network, pytest.mark.slow]
 
 CONFIG = """
 [experiment]
@@ -42,51 +38,11 @@ required = ["API_KEY"]
 FAKE_JOB = "wait:2"
 """
 ROW = '{"system_prompt": "s", "user_prompt": "q", "ground_truth": "1"}\n'
-UNREACHABLE = (
-    "dns error",
-    "Could not connect",
-    "error sending request",
-    "timed out",
-    "Connection refused",
-    "tcp connect",
-)
-
-
-def python_for_it() -> str | None:
-    """An interpreter of 3.12 or newer, which the published client needs; a name on PATH may be a broken shim."""
-    pyenv = Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser() / "versions"
-    candidates = [
-        sys.executable,
-        *(f"python3.{minor}" for minor in (12, 13, 14)),
-        *map(str, pyenv.glob("3.*/bin/python")),
-    ]
-    for candidate in candidates:
-        check = [shutil.which(candidate) or candidate, "-c", "import sys; sys.exit(sys.version_info < (3, 12))"]
-        try:
-            if subprocess.run(check, capture_output=True, check=False, timeout=30).returncode == 0:
-                return check[0]
-        except OSError:
-            continue
-    return None
 
 
 @pytest.fixture(scope="module")
 def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The published client in an environment of its own."""
-    folder = tmp_path_factory.mktemp("published")
-    uv, python = find_uv_bin(), python_for_it()
-    if python is None:
-        pytest.skip("the published client needs Python 3.12 or newer, and none is installed")
-    subprocess.run([uv, "venv", "-q", "--python", python, str(folder)], check=True, capture_output=True)
-    override = folder / "override.txt"
-    override.write_text("certifi\n")  # a mirror may lag behind the newest one, which the client asks for
-    install = [uv, "pip", "install", "-q", "--python", str(folder), "--override", str(override)]
-    install.append("osmosis-ai[server]==0.3.*")
-    done = subprocess.run(install, capture_output=True, text=True, check=False, timeout=300)
-    if done.returncode != 0 and any(words.lower() in done.stderr.lower() for words in UNREACHABLE):
-        pytest.skip("the package index cannot be reached")
-    assert done.returncode == 0, done.stderr
-    return folder / "bin" / "osmosis"
+    return install_published_client(tmp_path_factory.mktemp("published"))
 
 
 @pytest.fixture
@@ -123,15 +79,12 @@ def client(tmp_path: Path, published: Path, platform: PlatformProcess, workspace
 
 def client_of(published: Path, platform: PlatformProcess, workspace: Path, tmp_path: Path) -> Callable[..., Any]:
     """Runs a command with `--json` and returns what it printed; the exit code must be the expected one."""
-    url = str(platform.http.base_url).rstrip("/")
     (tmp_path / "home").mkdir()
     environ = {
         "PATH": os.environ["PATH"],
         "HOME": str(tmp_path / "home"),
         "XDG_CONFIG_HOME": str(tmp_path / "config"),
-        "OSMOSIS_TOKEN": platform.http.headers["authorization"].partition(" ")[2],
-        "OSMOSIS_TOKEN_PLATFORM_URL": url,
-        "OSMOSIS_PLATFORM_URL": url,
+        **platform.login_environ,
         "API_KEY": "value-for-the-test",
     }
 

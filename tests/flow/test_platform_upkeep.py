@@ -1,6 +1,4 @@
-"""What keeps a platform, as a person does it: commands beside a platform whose job is at work."""
-
-from __future__ import annotations
+"""Maintenance commands beside a platform whose job is running."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -8,10 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from osmosis.testing.command_line import CommandRun, run_command
-from osmosis.testing.platform_process import PlatformProcess, until
-
-pytestmark = pytest.mark.flow
+from support.command_line import CommandRun, run_command
+from support.platform_process import PlatformProcess, until
 
 
 @pytest.fixture
@@ -31,7 +27,7 @@ def osmosis(*words: str, data_dir: Path, environ: Mapping[str, str] | None = Non
 def test_a_backup_with_a_run_in_flight_becomes_a_platform_that_finishes_it(
     platform: PlatformProcess, tmp_path: Path
 ) -> None:
-    """Both finish it, each with a job of its own; neither touches the other's."""
+    """Both platforms finish it, each with a job of its own."""
     name = platform.submit("wait:2")
     until(lambda: platform.rollouts(name) == [0, 1], "two rollouts are there")
     refused = osmosis("platform", "restore", str(tmp_path / "all.tar"), "--json", data_dir=platform.data_dir)
@@ -64,7 +60,7 @@ def test_a_backup_with_a_run_in_flight_becomes_a_platform_that_finishes_it(
 
 
 def test_a_sweep_beside_a_run_takes_what_nothing_needs_and_the_run_finishes(platform: PlatformProcess) -> None:
-    """With every limit at nothing: what is over goes at once, and the run that works keeps all it has."""
+    """With every retention at zero, the running run keeps all it has."""
     done = platform.submit()
     platform.reaches(done, "finished")
     name = platform.submit("wait:2")
@@ -95,9 +91,7 @@ def test_a_sweep_beside_a_run_takes_what_nothing_needs_and_the_run_finishes(plat
 def test_a_retry_of_a_run_without_failures_asks_first(platform: PlatformProcess, tmp_path: Path) -> None:
     name = platform.submit()
     platform.reaches(name, "finished")
-    url = str(platform.http.base_url).rstrip("/")
-    login = {"OSMOSIS_TOKEN": platform.http.headers["authorization"].split()[1], "OSMOSIS_PLATFORM_URL": url}
-    login["OSMOSIS_TOKEN_PLATFORM_URL"] = url
+    login = platform.login_environ
     words = ("eval", "retry", name, "--workspace", "demo", "--json")
     asked = osmosis(*words, data_dir=platform.data_dir, environ=login)
     assert asked.error["code"] == "INTERACTIVE_REQUIRED"

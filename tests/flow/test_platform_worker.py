@@ -1,7 +1,5 @@
 """The platform as a process with its worker: jobs run, crash, hang, are stopped; the platform is killed and returns."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal
@@ -15,9 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from osmosis.testing.platform_process import FAKE_JOB, PlatformProcess, until
-
-pytestmark = pytest.mark.flow
+from support.platform_process import FAKE_JOB, PlatformProcess, until
 
 
 def started_in(folder: Path, **options: str) -> PlatformProcess:
@@ -194,10 +190,9 @@ def test_several_jobs_at_once_and_a_queue_behind_them(serve) -> None:
 @contextmanager
 def worker_of(platform: PlatformProcess, *options: str) -> Iterator[None]:
     """A worker in a process of its own, told to end at the end."""
-    url = str(platform.http.base_url).rstrip("/")
     command = [sys.executable, "-m", "osmosis.platform", "worker", "--data-dir", str(platform.data_dir)]
     worker = subprocess.Popen(
-        [*command, "--platform-url", url, "--job-command", FAKE_JOB, *options],
+        [*command, "--platform-url", platform.url, "--job-command", FAKE_JOB, *options],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
@@ -217,6 +212,7 @@ def test_a_worker_of_its_own_takes_the_runs(serve) -> None:
     assert platform.run(waiting)["status"] == "pending"
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_restarted_again_and_again_costs_no_start(serve) -> None:
     """Its job says in order that it was stopped; one more than the starts that a run has."""
     platform = serve(no_worker="")
@@ -233,6 +229,7 @@ def test_a_worker_that_is_restarted_again_and_again_costs_no_start(serve) -> Non
         platform.reaches(name, "finished")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["stands still", "is killed"])
 def test_a_platform_that_is_away_for_longer_than_the_lease_costs_no_start(serve, how) -> None:
     """The worker is a process of its own, which goes on and sees that no job was heard for several leases."""
@@ -257,7 +254,6 @@ def test_a_platform_that_is_away_for_longer_than_the_lease_costs_no_start(serve,
 @contextmanager
 def taking_no_results(platform: PlatformProcess, how: str) -> Iterator[None]:
     if how == "stands still":
-        assert platform.process is not None
         platform.process.send_signal(signal.SIGSTOP)
         yield
         platform.process.send_signal(signal.SIGCONT)
@@ -268,6 +264,7 @@ def taking_no_results(platform: PlatformProcess, how: str) -> Iterator[None]:
             database.execute("ROLLBACK")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["stands still", "has a locked database"])
 def test_what_jobs_report_while_the_platform_takes_nothing_comes_later_and_once(serve, how) -> None:
     platform = serve(no_worker="", lease="2")

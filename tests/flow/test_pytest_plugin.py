@@ -1,7 +1,5 @@
 """The pytest plugin, as a project uses it: pytest in a process of its own, over a small project."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -10,10 +8,8 @@ from pathlib import Path
 import pytest
 
 from osmosis.pytest import Bars
-from osmosis.records.report import Interval, Report, ScoreReport
-from osmosis.testing.eval_project import AGENT, SCORE, write_rows
-
-pytestmark = pytest.mark.flow
+from osmosis.records.run.report import Interval, Report, ScoreReport
+from support.eval_project import AGENT, SCORE, write_rows
 
 TESTS = """
 import pytest

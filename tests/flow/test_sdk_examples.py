@@ -1,7 +1,5 @@
 """Every folder under `examples/` runs as its README says, each in a process of its own."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os
@@ -11,8 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
-pytestmark = pytest.mark.flow
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 OSMOSIS = [sys.executable, "-m", "osmosis"]
@@ -32,7 +28,7 @@ def run(command: list[str], cwd: Path, *, code: int = 0) -> str:
 
 
 def test_rewards_run(examples: Path) -> None:
-    out = run([sys.executable, "reward_functions.py"], examples / "rewards")
+    out = run([sys.executable, "reward_functions.py"], examples)
     assert [line.split()[-1] for line in out.splitlines()] == ["1.0", "1.0", "1.0"]
 
 
@@ -50,17 +46,17 @@ def test_evaluating_in_python(examples: Path) -> None:
 
 
 def test_rubric_file_is_judged(examples: Path) -> None:
-    words = ["--json", "eval-rubric", "-r", "support_followup", "-d", "conversations.jsonl", "-o", "report.json"]
-    shown = json.loads(run([*OSMOSIS, *words], examples / "rubrics"))["data"]
+    words = ["--json", "eval-rubric", "-r", "support_followup", "-d", "sample_data.jsonl", "-o", "report.json"]
+    shown = json.loads(run([*OSMOSIS, *words], examples))["data"]
     assert shown["overall_statistics"]["success_count"] == 2
     scores = [record["runs"][0]["score"] for record in shown["records"]]
     assert scores[0] > scores[1]
 
 
 def test_rubric_function_is_used(examples: Path) -> None:
-    folder = examples / "rubrics"
+    folder = examples
     assert run([sys.executable, "rubric_functions.py"], folder).strip() == "score: 1.0"
-    words = ["--json", "eval-rubric", "-r", "policy_grounding", "-d", "conversations.jsonl", "-o", "report.json"]
+    words = ["--json", "eval-rubric", "-r", "policy_grounding", "-d", "sample_data.jsonl", "-o", "report.json"]
     shown = json.loads(run([*OSMOSIS, *words, "--rubric-fn", "rubric_functions:judged_and_short"], folder))["data"]
     assert shown["overall_statistics"]["success_count"] == 1
 

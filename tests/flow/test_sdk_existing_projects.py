@@ -3,8 +3,6 @@
 The projects here are ours, in the shape of the public ones: their imports, calls, folders and command lines.
 """
 
-from __future__ import annotations
-
 import asyncio
 import importlib.util
 import json
@@ -22,10 +20,8 @@ import pytest
 from aiohttp import web
 
 from osmosis.testing.mock_trainer import RolloutCompletionTracker, create_mock_trainer_app
-from osmosis.testing.server import running_app
-from osmosis.testing.waiting import until
-
-pytestmark = pytest.mark.flow
+from support.server import running_app
+from support.waiting import until
 
 OSMOSIS = [sys.executable, "-m", "osmosis"]
 ROWS = [("What is 12 + 30?", "42"), ("What is 50 - 8?", "42"), ("What is 6 * 7?", "42"), ("What is 84 / 2?", "42")]
@@ -196,7 +192,7 @@ async def test_loop_project_as_a_server(loop_project: Path, tmp_path: Path) -> N
 @asynccontextmanager
 async def served(folder: Path, tmp_path: Path) -> AsyncIterator[str]:
     """`uvicorn server:app` of a project, as its README starts it."""
-    from osmosis.serve.drive.process import free_port
+    from osmosis.serve.client.process import free_port
 
     port = free_port()
     environ = {**os.environ, "ROLLOUT_DEBUG_DIR": str(tmp_path / "traces")}
@@ -456,7 +452,7 @@ async def test_workflow_project_as_a_server(tmp_path: Path, kind: str) -> None:
         pytest.skip(f"{library} is not installed")
     source = WORKFLOW_MAIN.replace("{imports}", imports).replace("{body}", body)
     project = write(tmp_path / "wt", {"main.py": source.replace("{grade}", grade)})
-    from osmosis.serve.drive.process import free_port
+    from osmosis.serve.client.process import free_port
 
     port = free_port()
     environ = {**os.environ, "_OSMOSIS_ROLLOUT_PORT": str(port)}

@@ -1,35 +1,39 @@
 """`osmosis serve` as a process: serving, traces, reload, registration, bad input."""
 
-from __future__ import annotations
-
 import asyncio
+import contextlib
 import json
 import os
 import signal
 import sys
 import textwrap
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+import httpx
 import pytest
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 
 from osmosis.engine.task import Task
 from osmosis.llm import open_model
-from osmosis.records.dataset import Row
-from osmosis.records.plan import EvalPlan, ModelSpec
-from osmosis.serve.drive.client import served
-from osmosis.serve.drive.process import free_port
-from osmosis.serve.drive.traingate import TrainGate
+from osmosis.records.run.plan import EvalPlan, ModelSpec
+from osmosis.records.run.rows import Row
+from osmosis.serve.client.model_proxy import ModelProxy
+from osmosis.serve.client.process import free_port
+from osmosis.serve.client.remote import served
 from osmosis.testing.mock_trainer import RolloutCompletionTracker, create_mock_trainer_app
-from osmosis.testing.server import running_app
-from osmosis.testing.waiting import until
-
-pytestmark = pytest.mark.flow
+from support import eval_project
+from support.attempts import run_attempt
+from support.command_line import run_command
+from support.platform_process import PlatformProcess
+from support.platform_process import until as wait_until
+from support.programs import LOG, OSMOSIS, running_program
+from support.server import running_app
+from support.waiting import until
 
 AGENT = """
     from osmosis_ai.rollout import RolloutAgentLoop
@@ -204,16 +208,16 @@ async def test_a_workflow_is_served_with_its_grader_key_and_traces(tmp_path: Pat
     model = open_model(ModelSpec(name="offline/echo", kind="offline"))
     plan = EvalPlan(name="t", agent="server:x", model=model.spec, dataset="d.jsonl")
     row = Row(index=0, data={"user_prompt": "hello", "ground_truth": "hello"})
-    gate = TrainGate(model)
-    await gate.start()
+    gate = ModelProxy(model)
+    await gate.open()
     try:
         async with serving(tmp_path, "--api-key", "server-key-1", "--log", "traces", source=WORKFLOW) as server:
             await server.health()
-            async with served(server.url, gate, plan, api_key="server-key-1") as rollout_fn:
-                rollout = await rollout_fn(Task(row=row, attempt=0, rollout_id="r1"))
+            async with served(server.url, gate, plan, api_key="server-key-1") as agent:
+                rollout = await run_attempt(agent, gate.model, plan, Task(row=row, attempt=0, rollout_id="r1"))
             await server.end()
     finally:
-        await gate.stop()
+        await gate.close()
     assert rollout.failure is None, rollout.failure
     assert rollout.value("reward") == 1.0
     [trace] = (tmp_path / "traces").glob("*/r1.jsonl")
@@ -254,3 +258,99 @@ async def test_a_taken_port_says_so(tmp_path: Path) -> None:
         async with serving(tmp_path, "--local", "-p", port) as server:
             assert await asyncio.wait_for(server.process.wait(), 60) == 1
     assert "cannot listen on" in "".join(server.output)
+
+
+ECHO = """
+from osmosis.sdk.workflow import AgentWorkflow, AgentWorkflowOutput
+
+
+class Echo(AgentWorkflow):
+    async def run(self, ctx):
+        return AgentWorkflowOutput(messages=[])
+"""
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    assert run_command("init", "--here", "--no-git", "--no-platform", cwd=tmp_path).code == 0
+    folder = tmp_path / "rollouts" / "echo"
+    folder.mkdir(parents=True)
+    (folder / "main.py").write_text(ECHO)
+    return tmp_path
+
+
+@contextlib.contextmanager
+def served_here(cwd: Path, *words: str) -> Iterator[str]:
+    """The URL of a server that answers."""
+    port = str(free_port())
+    url = f"http://127.0.0.1:{port}"
+    command = (*OSMOSIS, "serve", *words, "--local", "-H", "127.0.0.1", "-p", port)
+    with running_program(*command, cwd=cwd, url=f"{url}/health"):
+        yield url
+
+
+@pytest.mark.parametrize("words", [(), ("echo",)])
+def test_a_rollout_is_served_by_its_name_or_as_the_only_one(workspace: Path, words: tuple[str, ...]) -> None:
+    with served_here(workspace, *words) as url:
+        assert httpx.get(f"{url}/health").json()["status"] == "ok"
+
+
+def test_what_cannot_be_served_is_said_with_what_to_type(workspace: Path, tmp_path_factory) -> None:
+    unknown = run_command("serve", "ecko", "--json", cwd=workspace)
+    assert (unknown.code, unknown.error["details"]["hint"]) == (1, "did you mean echo?")
+    both = run_command("serve", "echo", "-m", "a:b", "--json", cwd=workspace)
+    assert "cannot be used together" in both.error["message"]
+    outside = run_command("serve", "--json", cwd=tmp_path_factory.mktemp("outside"))
+    assert "osmosis serve ROLLOUT" in outside.error["details"]["hint"]
+
+
+SECRET_KEY = "server-key-that-must-not-leak"
+
+
+def test_a_served_agent_is_seen_as_healthy_and_leaves_when_it_ends(tmp_path: Path) -> None:
+    platform = PlatformProcess(tmp_path / "data")
+    platform.start()
+    try:
+        platform.login()
+        check_registration(platform, tmp_path / "agent")
+    finally:
+        platform.terminate()
+
+
+def check_registration(platform: PlatformProcess, folder: Path) -> None:
+    folder.mkdir()
+    (folder / "agent.py").write_text(eval_project.AGENT)
+    port = free_port()
+    words = (
+        "serve",
+        "-m",
+        "agent:agent",
+        "-p",
+        str(port),
+        "-H",
+        "127.0.0.1",
+        "--log",
+        "traces",
+        "--api-key",
+        SECRET_KEY,
+    )
+    environ = {**os.environ, "HOME": str(folder), **platform.login_environ}
+    url = f"http://127.0.0.1:{port}/health"
+    with running_program(*OSMOSIS, "--plain", *words, cwd=folder, url=url, environ=environ) as server:
+        wait_until(lambda: platform.json("GET", "rollout-servers")["rollout_servers"], "the server is registered")
+        [row] = platform.json("GET", "rollout-servers")["rollout_servers"]
+        assert (row["agent_loop_name"], row["host"], row["port"]) == ("chat", "127.0.0.1", port)
+        assert (row["status"], row["scope"], row["has_api_key"]) == ("healthy", "user", True)
+        page = platform.http.get("/demo/repository").text
+        assert f"127.0.0.1:{port}" in page
+        assert 'class="badge healthy"' in page
+        wait_until(lambda: f"registered with {platform.url}" in (folder / LOG).read_text(), "it says so")
+        beat = platform.json("POST", f"rollout-server/{row['id']}/heartbeat")
+        assert beat == {"id": row["id"], "status": "healthy"}
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(30) in (0, -signal.SIGTERM)
+    assert platform.json("GET", "rollout-servers")["rollout_servers"] == []
+    assert f"127.0.0.1:{port}" not in platform.http.get("/demo/repository").text
+    assert SECRET_KEY not in f"{row} {page}"
+    for path in (*platform.data_dir.rglob("*"), *folder.rglob("*")):
+        assert not path.is_file() or SECRET_KEY.encode() not in path.read_bytes(), path

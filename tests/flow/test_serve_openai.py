@@ -1,16 +1,15 @@
 """The model proxy read by the real OpenAI client: plain, streamed, failing."""
 
-from __future__ import annotations
-
 import pytest
 
+from osmosis.engine.rollout_model import RolloutModel
+from osmosis.engine.task import Task
 from osmosis.errors import ModelError
 from osmosis.llm.model import ChatRequest, Completion
-from osmosis.records.plan import ModelSpec
-from osmosis.records.rollout import Usage
-from osmosis.serve.drive.traingate import TrainGate
-
-pytestmark = pytest.mark.flow
+from osmosis.records.run.plan import ModelSpec
+from osmosis.records.run.rollout import Usage
+from osmosis.records.run.rows import Row
+from osmosis.serve.client.model_proxy import ModelProxy
 
 TOOL = {"type": "function", "function": {"name": "multiply", "parameters": {"type": "object", "properties": {}}}}
 ARGUMENTS = ('{"a": 0, "b": 7}', '{"a": 1, "b": 7}')
@@ -49,10 +48,10 @@ async def test_the_openai_client_reads_text_tool_calls_and_usage(stream: bool) -
     from openai import AsyncOpenAI
 
     model = Answers()
-    gate = TrainGate(model)
-    await gate.start()
+    gate = ModelProxy(model)
+    await gate.open()
     try:
-        rollout = gate.open_rollout("r1", row_index=3, attempt=1)
+        rollout = gate.open_rollout("r1", model=RolloutModel(model, Task(Row(3, {}), 1, "r1")))
         client = AsyncOpenAI(base_url=rollout.chat_completions_url, api_key=rollout.bearer)
         asked = {
             "model": "openai/osmosis-rollout",
@@ -88,11 +87,11 @@ async def test_the_openai_client_reads_text_tool_calls_and_usage(stream: bool) -
         assert (request.rollout_id, request.row_index, request.attempt) == ("r1", 3, 1)
         assert request.params == {"seed": 5}
         assert request.tools == [TOOL]
-        assert rollout.usage.total_tokens == 14
+        assert rollout.model.usage.total_tokens == 14
         assert rollout.calls[0].finish_reason == "tool_calls"
-        assert rollout.messages[-1]["content"] == LONG
+        assert rollout.model.messages[-1]["content"] == LONG
     finally:
-        await gate.stop()
+        await gate.close()
 
 
 @pytest.mark.parametrize(
@@ -102,8 +101,8 @@ async def test_a_model_failure_is_one_answer_that_no_client_repeats(category: st
     from openai import APIStatusError, AsyncOpenAI
 
     model = Answers(category)
-    gate = TrainGate(model)
-    await gate.start()
+    gate = ModelProxy(model)
+    await gate.open()
     try:
         rollout = gate.open_rollout("r1")
         client = AsyncOpenAI(base_url=rollout.chat_completions_url, api_key=rollout.bearer, max_retries=5)
@@ -113,7 +112,7 @@ async def test_a_model_failure_is_one_answer_that_no_client_repeats(category: st
         assert caught.value.status_code == status
         assert caught.value.code == category
         assert len(model.requests) == 1
-        assert rollout.model_error is not None
-        assert rollout.model_error.category == category
+        assert rollout.model.error is not None
+        assert rollout.model.error.category == category
     finally:
-        await gate.stop()
+        await gate.close()

@@ -1,7 +1,5 @@
 """One rollout of a run, shown and run again: what was said, what failed, and where a changed agent parts from it."""
 
-from __future__ import annotations
-
 import io
 import json
 import os
@@ -13,14 +11,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from osmosis.cli.draw_rollout import draw_rollout
+from osmosis.cli.eval.show import draw_rollout
 from osmosis.engine.journal import Journal
-from osmosis.records.rollout import Rollout
-from osmosis.testing.command_line import CommandRun, run_command
-from osmosis.testing.eval_project import ROLLOUT, write_rows
-from osmosis.testing.git_workspace import GitWorkspace
-
-pytestmark = pytest.mark.flow
+from osmosis.records.run.rollout import Rollout
+from support.command_line import CommandRun, run_command
+from support.eval_project import ROLLOUT, write_rows
+from support.git_workspace import GitWorkspace
 
 AGENT = """
 import pathlib
@@ -90,6 +86,30 @@ def test_the_list_has_what_failed_first(project: Path) -> None:
         ("0/0", None),
         ("0/1", None),
     ]
+
+
+def test_wrong_answers_come_with_question_expected_answer_and_reason(project: Path) -> None:
+    (project / "shown_score.py").write_text(
+        "from osmosis import Score\ndef judge(solution_str, ground_truth, extra_info=None):\n"
+        "    return Score(float(ground_truth != '10'), 'not ten' if ground_truth == '10' else 'fine')\n"
+    )
+    sys.modules.pop("shown_score", None)
+    go(project, "eval regrade night -q")
+    wrong = json.loads(go(project, "eval show night --outcome wrong --json").out)
+    assert [(row["place"], row["outcome"], row["score"]) for row in wrong["items"]] == [
+        ("0/0", "wrong", 0.0),
+        ("0/1", "wrong", 0.0),
+    ]
+    row = wrong["items"][0]
+    assert (row["prompt"], row["expected"], row["reason"]) == ("What is 2 * 5?", "10", "not ten")
+    assert row["answer"]
+    assert [row["place"] for row in json.loads(go(project, "eval show night --below 0.5 --json").out)["items"]] == [
+        "0/0",
+        "0/1",
+    ]
+    listed = go(project, "eval show night --limit 1").out
+    assert "1 of 6; more: --limit 6" in listed
+    assert "outcome" in listed.lower()
 
 
 def test_one_rollout_with_row_traceback_and_reason(project: Path) -> None:

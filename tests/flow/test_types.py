@@ -1,12 +1,14 @@
 """What a type checker makes of a project that uses us: unknown names are errors, known ones have their types."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
 
 PROGRAM = """
 from osmosis import Nope
@@ -41,7 +43,7 @@ def test_mypy_sees_real_types(tmp_path: Path) -> None:
     assert 'has no attribute "Neither"' in found["4"]
     assert 'has no attribute "RolloutReqest"' in found["6"]
     assert "osmosis_ai.rollout.nothing" in found["7"]
-    assert "osmosis.records.loop_request.RolloutRequest" in found["9"]
+    assert "osmosis.records.protocol.v02.RolloutRequest" in found["9"]
     assert "osmosis.sdk.agent_loop.RolloutAgentLoop" in found["10"]
     assert set(found) == {"2", "4", "6", "7", "9", "10"}, said
 

@@ -1,7 +1,5 @@
 """Two runs that are extended until their difference is decided: other commits, interruptions, budgets."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import signal
@@ -12,13 +10,11 @@ from pathlib import Path
 import pytest
 
 from osmosis.engine.journal import Journal
-from osmosis.records.decision import Decision
-from osmosis.testing.command_line import CommandRun, run_command
-from osmosis.testing.eval_project import AGENT, write_rows
-from osmosis.testing.git_workspace import GitWorkspace
-from osmosis.testing.waiting import until
-
-pytestmark = pytest.mark.flow
+from osmosis.records.run.history import Decision
+from support.command_line import CommandRun, run_command
+from support.eval_project import AGENT, write_rows
+from support.git_workspace import GitWorkspace
+from support.waiting import until
 
 SCORE = """
 def judge(solution_str, ground_truth, extra_info=None):
@@ -74,7 +70,6 @@ def test_each_run_goes_on_with_the_code_that_made_it_until_it_is_decided(repo: G
     assert len(made_looks) < len(looks)  # clear before the end: the rest is saved
     last = made_looks[-1]
     assert data["difference_ci"][0] > 0
-    assert last.p_value is not None
     assert last.p_value < last.level < 0.05
     assert places(a) == places(b) == [(row, 0) for row in range(last.rollouts)]
 

@@ -1,10 +1,4 @@
-"""`osmosis view` in a real browser: the table, search, one rollout, labels, comparison, a run that goes on, the export;
-nothing breaks the policy, nothing serious is wrong for people who cannot see or use no mouse.
-
-Needs a Chromium, `playwright` and the rules of `axe-playwright-python`; skipped where one is missing.
-"""
-
-from __future__ import annotations
+"""`osmosis view` in a real browser: table, search, labels, comparison, live run, export; policy and accessibility."""
 
 import json
 import re
@@ -19,26 +13,22 @@ from typing import Any
 import pytest
 
 from osmosis.datasets.scan import row_hash
-from osmosis.records.annotation import Annotation
-from osmosis.records.rollout import Rollout
-from osmosis.testing.page_checks import axe_rules, findings
-from osmosis.testing.platform_data import rollout, timeout
-from osmosis.testing.stored_run import stored_run
+from osmosis.records.run.annotations import Annotation
+from osmosis.records.run.rollout import Rollout
+from support.page_checks import axe_rules, findings
+from support.platform_data import rollout, timeout
+from support.stored_run import stored_run
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 pytest.importorskip("axe_playwright_python", reason="the rules of axe are not installed")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 ROWS = 60
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.flow,
-    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed"),
-]
+pytestmark = [pytest.mark.browser, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")]
 
 
 def made(right: set[int]) -> list[Rollout]:
-    """Two attempts at each row: the first is right for these rows, the second for all but every fifth."""
+    """Two attempts at each row: the first passes for these rows, the second for all but every fifth."""
     found = []
     for row in range(ROWS):
         for attempt in range(2):
@@ -80,7 +70,6 @@ def link(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     environ = {"PATH": "/usr/bin:/bin", "HOME": str(runs), "OSMOSIS_CACHE_DIR": str(tmp_path_factory.mktemp("cache")),
                "USER": "ada", "LOGNAME": "ada"}  # fmt: skip
     server = subprocess.Popen(command(runs, "--no-open"), stdout=subprocess.PIPE, text=True, env=environ, cwd=runs)
-    assert server.stdout is not None
     yield json.loads(server.stdout.readline())["data"]["url"]
     server.terminate()
     assert server.wait(10) == 0
@@ -96,7 +85,7 @@ def chromium() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def state(chromium: Any, link: str) -> Any:
-    """The cookie that the link leaves."""
+    """Return the cookie that the link leaves."""
     context = chromium.new_context()
     context.new_page().goto(link)
     found = context.storage_state()
@@ -105,7 +94,7 @@ def state(chromium: Any, link: str) -> Any:
 
 
 class Visit:
-    """A page, and everything the browser complained about."""
+    """A page, and everything that the browser complained about."""
 
     def __init__(self, context: Any, url: str) -> None:
         self.page = context.new_page()
@@ -266,7 +255,7 @@ def test_a_stream_whose_first_request_fails_is_asked_for_again(visit: Visit, run
 
 
 def test_a_page_follows_its_run_however_late_its_scripts_come(visit: Visit, runs: Path) -> None:
-    """htmx starts by itself; an extension that it does not know by then is never asked for a stream."""
+    """htmx starts by itself; it ignores an extension that is not loaded by then."""
     journal = stored_run(runs / "going", made(set())[:2], rows=ROWS, ended=False)
 
     def late(route: Any) -> None:

@@ -1,10 +1,4 @@
-"""Pages in a real browser: figures follow a run, the content security policy is kept, small screens fit; no page
-has a serious finding for people who cannot see or use no mouse, and the form that uploads a file does.
-
-Needs a Chromium and the `playwright` package; skipped where either is missing.
-"""
-
-from __future__ import annotations
+"""The platform's pages in a real browser: live figures, content security policy, small screens, accessibility."""
 
 import json
 import shutil
@@ -15,20 +9,16 @@ from typing import Any
 import pytest
 
 from osmosis.platform import tables
-from osmosis.platform.services import run_lifecycle
-from osmosis.records.run_status import RunStatus
-from osmosis.testing.page_checks import axe_rules, findings
-from osmosis.testing.platform_app import RunningPlatform, running_platform
-from osmosis.testing.platform_data import add_rollouts, add_run, report, rollout, timeout
+from osmosis.platform.runs import lifecycle
+from osmosis.records.run.status import RunStatus
+from support.page_checks import axe_rules, findings
+from support.platform_app import RunningPlatform, running_platform
+from support.platform_data import add_rollouts, add_run, report, rollout, timeout
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.flow,
-    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed"),
-]
+pytestmark = [pytest.mark.browser, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")]
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +36,7 @@ def chromium() -> Iterator[Any]:
 
 
 class Visit:
-    """A page of someone who is logged in, and everything the browser complained about."""
+    """A page, and everything that the browser complained about."""
 
     def __init__(self, page: Any, url: str) -> None:
         self.page = page
@@ -85,7 +75,7 @@ def test_figures_follow_a_run_without_a_reload(visit: Visit, platform: RunningPl
     playwright.expect(state).to_contain_text("2 of 30 rollouts", timeout=60_000)
     playwright.expect(visit.page.get_by_role("button", name="Stop")).to_be_visible()
     with platform.parts.db.write() as session:
-        run_lifecycle.switch_status(session, session.get_one(tables.Run, run_id), RunStatus.FINISHED)
+        lifecycle.switch_status(session, session.get_one(tables.Run, run_id), RunStatus.FINISHED)
     playwright.expect(state).to_contain_text("finished", timeout=60_000)
     playwright.expect(visit.page.get_by_role("button", name="Retry failed rollouts")).to_be_visible(timeout=60_000)
     playwright.expect(visit.page.get_by_role("button", name="Stop")).to_have_count(0)
@@ -109,7 +99,7 @@ def test_no_page_breaks_the_policy(visit: Visit, platform: RunningPlatform) -> N
 
 @pytest.fixture(scope="module")
 def every_page(platform: RunningPlatform) -> list[str]:
-    """The addresses of all pages, with something on each."""
+    """Return the addresses of all pages, with something on each."""
     parts, workspace = platform.parts, platform.workspace_id
     runs = [add_run(parts, workspace, name) for name in ("first", "second")]
     for number, run_id in enumerate(runs):

@@ -1,7 +1,5 @@
 """`osmosis eval why`, asked from outside while a run goes on: a blocked loop, rate limits, a run that was killed."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -14,11 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from osmosis.testing.command_line import run_command
-from osmosis.testing.endpoint import ModelEndpoint, Reply
-from osmosis.testing.eval_project import AGENT, SCORE, write_rows
-
-pytestmark = pytest.mark.flow
+from support.command_line import run_command
+from support.endpoint import ModelEndpoint, Reply
+from support.eval_project import AGENT, SCORE, write_rows
 
 BLOCKS = AGENT.replace("messages.append(", "import time; time.sleep(120)\n        messages.append(")
 

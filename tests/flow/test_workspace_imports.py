@@ -1,7 +1,5 @@
 """`doctor --imports`: entrypoints are imported in their own environments and processes, each fault is named."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path
@@ -9,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from osmosis.cli.main import main
-from osmosis.testing.git_workspace import GitWorkspace
+from support.git_workspace import GitWorkspace
 
-pytestmark = [pytest.mark.flow, pytest.mark.network]
+pytestmark = pytest.mark.network
 
 
 def test_each_fault_of_an_import_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

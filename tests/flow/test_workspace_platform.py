@@ -1,7 +1,5 @@
 """A workspace and a real platform: init pushes, sync and status agree, failures say what to type and leave nothing."""
 
-from __future__ import annotations
-
 import io
 import json
 import shutil
@@ -17,12 +15,9 @@ from osmosis.base.git import Git
 from osmosis.cli.git_credential import answer
 from osmosis.cli.main import main
 from osmosis.client.credentials import CredentialStore, Login
-from osmosis.testing.git_workspace import GitWorkspace
-from osmosis.testing.platform_app import RunningPlatform, running_platform
-from osmosis.workspace.git import read_source
-from osmosis.workspace.gitwrite import make_snapshot, push_snapshot
-
-pytestmark = pytest.mark.flow
+from osmosis.workspace.git import make_snapshot, push_snapshot, read_source
+from support.git_workspace import GitWorkspace
+from support.platform_app import RunningPlatform, running_platform
 
 
 @dataclass
@@ -76,7 +71,6 @@ def test_init_commits_pushes_and_is_in_sync(person: Person, platform: RunningPla
     assert made["platform"]["repository"] == "local/demo"
     root = person.cwd / "demo"
     source = read_source(root)
-    assert source is not None
     assert (source.identity, source.upstream, source.ahead) == ("local/demo", "origin/main", 0)
     assert platform.token not in (root / ".git" / "config").read_text()
     code, body = person.run("sync status", cwd=root)

@@ -1,7 +1,5 @@
 """Bodies are refused while they are read, and large ones of somebody unknown before: for every route there is."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -9,8 +7,8 @@ import pytest
 from fastapi.routing import APIRoute
 from starlette.types import Message
 
-from osmosis.platform.edge import bodies
-from osmosis.testing.platform_app import RunningPlatform, running_platform
+from osmosis.platform.http import body_limits
+from support.platform_app import RunningPlatform, running_platform
 
 REFUSED = (400, 401, 403, 404, 405, 409, 413, 422)
 CHUNK = 256 * 1024
@@ -76,8 +74,8 @@ async def test_no_route_reads_much_of_somebody_unknown(platform: RunningPlatform
         status = await visit.send()
         assert visit.read == 0 or status in REFUSED, (method, path, status, visit.text)
         # A webhook is signed over all of its body: that much has to be read of whoever sends it.
-        unknown = bodies.limit_of(path) if bodies.HOOKS.match(path) else bodies.UNKNOWN_BYTES
-        assert visit.read <= (unknown or 0) + CHUNK + bodies.LINGER_BYTES, (method, path)
+        unknown = body_limits.limit_of(path) if body_limits.HOOKS.match(path) else body_limits.UNKNOWN_BYTES
+        assert visit.read <= (unknown or 0) + CHUNK + body_limits.LINGER_BYTES, (method, path)
         announced = Visit(platform, path, announced=10**12, method=method)
         status = await announced.send()
         assert status in REFUSED, (method, path, status)
@@ -88,8 +86,8 @@ async def test_no_route_reads_without_end_of_a_member(platform: RunningPlatform)
         visit = Visit(platform, path, platform.token, method=method)
         status = await visit.send()
         assert visit.read == 0 or status in REFUSED, (method, path, status, visit.text)
-        limit = bodies.limit_of(path)
-        assert visit.read <= (limit or 0) + CHUNK + bodies.LINGER_BYTES, (method, path)
+        limit = body_limits.limit_of(path)
+        assert visit.read <= (limit or 0) + CHUNK + body_limits.LINGER_BYTES, (method, path)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,6 @@
 """A platform whose disk is full, a real one of some megabytes: each thing that needs room says that there is none, what
 only looks goes on, and when there is room again nothing is lost."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator
@@ -13,7 +11,7 @@ import psutil
 import pytest
 
 from osmosis.base.git import Git, GitError
-from osmosis.testing.platform_process import PlatformProcess, until
+from support.platform_process import PlatformProcess, until
 
 pytestmark = pytest.mark.flow
 
@@ -25,7 +23,6 @@ class SmallDisk:
     """The data folder of a platform, which alone sees it."""
 
     def __init__(self, platform: PlatformProcess) -> None:
-        assert platform.process is not None
         inside = psutil.Process(platform.process.pid).children()
         seen = [Path(f"/proc/{one.pid}/root{platform.data_dir}") for one in inside]
         self.filler = next(folder for folder in seen if (folder / "platform.db").exists()) / "filler"

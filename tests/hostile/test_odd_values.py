@@ -1,7 +1,5 @@
 """Values that can be sent and not be kept: every route answers 4xx, and what is stored can still be listed."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,8 +9,8 @@ import pytest
 
 from osmosis.engine.rubrics.rubric_files import load_rubric_configs, load_rubric_suite
 from osmosis.errors import ValidationError
-from osmosis.platform.api.strict_json import LenientResponse
-from osmosis.testing.platform_app import RunningPlatform, running_platform
+from osmosis.platform.http.json_route import JsonResponse
+from support.platform_app import RunningPlatform, running_platform
 
 DEEP = b"[" * 900 + b"]" * 900
 ODD = [b'"\\ud800"', b"9223372036854775808", b"-99999999999999999999", b"1e308", b"1e999", b"NaN", b"-Infinity", DEEP]
@@ -94,7 +92,7 @@ def test_a_repository_that_cannot_be_read(platform: RunningPlatform, url: str) -
 
 def test_answers_leave_whatever_was_stored() -> None:
     odd = {"half": "a\ud800b", "number": float("nan"), "inside": [float("inf"), {"big": 2**80}]}
-    assert json.loads(LenientResponse(odd).body) == {"half": "a?b", "number": None, "inside": [None, {"big": 2**80}]}
+    assert json.loads(JsonResponse(odd).body) == {"half": "a?b", "number": None, "inside": [None, {"big": 2**80}]}
 
 
 LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(

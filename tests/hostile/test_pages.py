@@ -3,8 +3,6 @@
 The list is made of the routes themselves, so that a page that is added is attacked, too.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,12 +12,13 @@ import pytest
 import sqlalchemy as sa
 
 from osmosis.platform import tables
-from osmosis.platform.security.tokens import hash_token
-from osmosis.platform.services import tokens, users, workspaces
+from osmosis.platform.auth import tokens, users
+from osmosis.platform.auth.tokens import hash_token
 from osmosis.platform.web.templating import PageRoute
+from osmosis.platform.workspaces import service as workspaces
 from osmosis.records.base import utc_now
-from osmosis.testing.platform_app import RunningPlatform, running_platform
-from osmosis.testing.platform_data import a_worker, add_run
+from support.platform_app import RunningPlatform, running_platform
+from support.platform_data import a_job, a_worker, add_run
 
 OWN = {"/{workspace}/secrets", "/{workspace}/secrets/delete"}
 """What viewers may post: their own secrets are theirs."""
@@ -124,7 +123,8 @@ def test_only_the_job_of_a_deployment_says_that_it_serves(attacked: Attacked) ->
     parts, lease = attacked.platform.parts, "osj_of-an-evaluation"
     run_id = add_run(parts, attacked.platform.workspace_id, "endless", "running", rows=[0])
     with parts.db.write() as session:
-        job = tables.Job(run_id=run_id, state="held", lease_hash=hash_token(lease), lease_until=utc_now(), starts=3)
+        run = session.get_one(tables.Run, run_id)
+        job = a_job(run, state="held", lease_hash=hash_token(lease), lease_until=utc_now(), starts=3)
         session.add(job)
     said = {"stage": "serving", "endpoint": "http://127.0.0.1:1/v1"}
     url = f"{attacked.platform.url}/api/jobs/{run_id}/heartbeat"

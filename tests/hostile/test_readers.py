@@ -1,7 +1,5 @@
 """What a guest sent is parsed by a process that can be ended: a refusal, and the platform as large as before."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -18,11 +16,11 @@ import sqlalchemy as sa
 from osmosis.base.git import Git, GitError, sealed_environ
 from osmosis.errors import ValidationError
 from osmosis.platform import tables
-from osmosis.platform.gitsync import discovery
+from osmosis.platform.datasets import ingest
+from osmosis.platform.git import discovery
 from osmosis.platform.objects.parts import upload_key
-from osmosis.platform.readers import Unreadable, read_with
-from osmosis.platform.services import dataset_ingest
-from osmosis.testing.platform_app import RunningPlatform, running_platform
+from osmosis.sandbox.limited_reader import Unreadable, read_with
+from support.platform_app import RunningPlatform, running_platform
 
 GROWTH = 200 * 1024 * 1024
 
@@ -60,7 +58,7 @@ def test_a_dataset_that_would_take_all_memory_is_refused(platform: RunningPlatfo
     with platform.parts.db.read() as session:
         upload_row = session.scalars(sa.select(tables.Upload).order_by(tables.Upload.created_at.desc())).first()
         assert (upload_row.status, upload_row.attempts) == ("failed", 1)
-    assert dataset_ingest.recover(platform.parts) == [], "no start reads it again"
+    assert ingest.recover(platform.parts) == [], "no start reads it again"
 
 
 def test_a_file_that_ended_the_platform_is_not_read_at_every_start(platform: RunningPlatform) -> None:
@@ -69,10 +67,10 @@ def test_a_file_that_ended_the_platform_is_not_read_at_every_start(platform: Run
     with platform.parts.db.write() as session:
         dataset = session.scalars(sa.select(tables.Dataset).where(tables.Dataset.name == "killer")).one()
         row = session.scalars(sa.select(tables.Upload).where(tables.Upload.dataset_id == dataset.id)).one()
-        row.status, row.attempts = "processing", dataset_ingest.MAX_ATTEMPTS
+        row.status, row.attempts = "processing", ingest.MAX_ATTEMPTS
         upload_id = row.id
     platform.parts.settings.located(upload_key(upload_id)).mkdir(parents=True)
-    assert dataset_ingest.recover(platform.parts) == []
+    assert ingest.recover(platform.parts) == []
     with platform.parts.db.read() as session:
         assert session.get(tables.Upload, upload_id).status == "failed"
 

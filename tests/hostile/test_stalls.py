@@ -1,7 +1,5 @@
 """Slow work of one workspace holds up nobody else."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,12 +13,14 @@ import sqlalchemy as sa
 
 from osmosis.errors import NetworkError
 from osmosis.platform import tables
-from osmosis.platform.gitsync import mirror, syncing
-from osmosis.platform.gitsync.mirror import MirrorPlace
-from osmosis.platform.objects.addresses import sign_url
+from osmosis.platform.git import mirror, sync
+from osmosis.platform.git.mirror import RepositoryFolder
+from osmosis.platform.objects.parts import sign_url
 from osmosis.platform.objects.s3 import S3Objects
-from osmosis.testing.platform_app import RunningPlatform, running_platform
-from osmosis.testing.platform_data import add_run
+from support.platform_app import RunningPlatform, running_platform
+from support.platform_data import add_run
+
+pytestmark = pytest.mark.slow
 
 LIMIT = {"OSMOSIS_SYNC_LIMIT_S": "3"}
 
@@ -32,10 +32,10 @@ def _answers(platform: RunningPlatform) -> None:
             assert other.get(path).status_code == 200, path
 
 
-def _place(platform: RunningPlatform) -> MirrorPlace:
+def _place(platform: RunningPlatform) -> RepositoryFolder:
     with platform.parts.db.read() as session:
         repository = session.scalars(sa.select(tables.Repository)).one()
-        place = MirrorPlace.of(repository, platform.parts.settings)
+        place = RepositoryFolder.of(repository, platform.parts.settings)
     mirror.prepare(place, platform.parts.settings)
     return place
 
@@ -163,7 +163,7 @@ def test_a_sync_that_waits_for_its_turn_is_not_taken_for_one_that_was_cut_off(tm
 
         def requested(status: str = "Pending") -> str:
             with db.write() as session:
-                event = syncing.request(session, session.scalars(sa.select(tables.Repository)).one())
+                event = sync.add_event(session, session.scalars(sa.select(tables.Repository)).one())
                 event.status = status
                 return event.id
 
@@ -173,12 +173,12 @@ def test_a_sync_that_waits_for_its_turn_is_not_taken_for_one_that_was_cut_off(tm
 
         cut_off, first, second = requested("Syncing"), requested(), requested()
         with mirror.locked(place):
-            waits = many.submit(syncing.run, db, settings, first)
+            waits = many.submit(sync.run, db, settings, first)
             with pytest.raises(NotYet):
                 waits.result(0.3)
             assert status_of(first) == "Pending"
         waits.result(60)
         with db.write() as session:  # as if it had not had its turn yet
             session.get_one(tables.SyncEvent, first).status = "Pending"
-        syncing.run(db, settings, second)
+        sync.run(db, settings, second)
         assert (status_of(cut_off), status_of(first)) == ("Failed", "Pending")

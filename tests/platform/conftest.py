@@ -19,7 +19,7 @@ from fastapi.testclient import TestClient
 
 from osmosis.platform import Platform, tables
 from osmosis.platform.app import create_app
-from osmosis.platform.gitsync import syncing
+from osmosis.platform.git import sync
 from osmosis.platform.settings import PlatformSettings
 
 POSTGRES = os.environ.get("OSMOSIS_TEST_POSTGRES_URL", "")
@@ -75,7 +75,7 @@ class Site:
         _git(checkout, "add", "-A")
         _git(checkout, "-c", "user.name=T", "-c", "user.email=t@localhost", "commit", "-q", "-m", "a change")
         _git(checkout, "push", "-q", str(self.platform.settings.located(repository.path)), branch)
-        syncing.after_push(self.platform.db, self.platform.settings, repository.id)
+        sync.after_push(self.platform.db, self.platform.settings, repository.id)
         return _git(checkout, "rev-parse", "HEAD")
 
 

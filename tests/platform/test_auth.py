@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 
 from osmosis.platform import tables
 from osmosis.platform.app import create_app
-from osmosis.platform.services import login_flows, tokens, users
+from osmosis.platform.auth import login, tokens, users
 from osmosis.records.base import utc_now
 
 
@@ -28,7 +28,7 @@ def test_device_flow_from_the_first_call_to_a_revoked_token(site) -> None:
     assert (waiting.status_code, waiting.json()["error"]) == (400, "authorization_pending")
     assert site.anonymous.post("/api/cli/device/token", json=poll).json()["error"] == "slow_down"
     with site.platform.db.write() as session:
-        login_flows.decide(session, started["user_code"].lower(), users.ensure_owner(session, "x"), approve=True)
+        login.decide(session, started["user_code"].lower(), users.ensure_owner(session, "x"), approve=True)
 
     issued = site.anonymous.post("/api/cli/device/token", json=poll).json()
     assert {"id", "email", "name"} <= set(issued["user"])
@@ -46,13 +46,13 @@ def test_device_flow_from_the_first_call_to_a_revoked_token(site) -> None:
 def test_a_denied_and_an_expired_login(site) -> None:
     started = site.anonymous.post("/api/cli/device/authorize", json={}).json()
     with site.platform.db.write() as session:
-        login_flows.decide(session, started["user_code"], users.ensure_owner(session, "x"), approve=False)
+        login.decide(session, started["user_code"], users.ensure_owner(session, "x"), approve=False)
     poll = {"device_code": started["device_code"]}
     assert site.anonymous.post("/api/cli/device/token", json=poll).json()["error"] == "access_denied"
 
     late = site.anonymous.post("/api/cli/device/authorize", json={}).json()
     with site.platform.db.write() as session:
-        row = login_flows.find(session, late["user_code"])
+        row = login.find(session, late["user_code"])
         row.expires_at = utc_now() - timedelta(seconds=1)
     poll = {"device_code": late["device_code"]}
     assert site.anonymous.post("/api/cli/device/token", json=poll).json()["error"] == "expired_token"

@@ -10,13 +10,13 @@ import pytest
 import sqlalchemy as sa
 
 from osmosis.platform import tables
-from osmosis.platform.own_worker import own_worker
-from osmosis.platform.services import job_queue
+from osmosis.platform.embedded_worker import build_embedded_worker
+from osmosis.platform.scheduling import queue
 from osmosis.records.base import utc_now
-from osmosis.records.run import hold_of
-from osmosis.records.worker import Resources
-from osmosis.testing.platform_data import a_worker
+from osmosis.records.config.worker import Resources
+from osmosis.records.run.job import hold_file
 from osmosis.worker.executors.executor import JobState
+from support.platform_data import a_worker
 
 EXPERIMENT = {"rollout": "multiply", "entrypoint": "main.py", "model_path": "Qwen/Qwen3-0.6B", "dataset": "sums"}
 
@@ -30,7 +30,7 @@ class TrainingJob:
         self.run_id = site.json("POST", "training-runs", json=body)["id"]
         with site.platform.db.write() as session:
             worker = a_worker(session)
-            self.token = job_queue.claim(session, worker, 60).token
+            self.token = queue.claim(session, worker, 60).token
         known = site.platform.settings.data_dir / "workers" / "worker-1"
         known.parent.mkdir()
         known.write_text(worker.id)  # the platform's own, in an earlier life
@@ -94,14 +94,14 @@ def test_a_deployed_checkpoint_is_kept_until_it_is_undeployed(job: TrainingJob) 
     name = site.json("GET", "models/lora")["models"][-1]["model_name"]
     assert name.endswith("step-1")
     site.json("POST", f"models/{name}/deploy", json={})
-    assert hold_of(Path(job.folder(1))).exists()
+    assert hold_file(Path(job.folder(1))).exists()
     job.saved(3, removed=[job.folder(1)])  # a trainer that did not see it, on another machine
     listed = [one["model_name"][-6:] for one in site.json("GET", "models/lora")["models"]]
     assert sorted(listed) == ["step-1", "step-2", "step-3"]
 
     site.json("POST", f"models/{name}/undeploy", json={})
     job.saved(4)
-    assert not hold_of(Path(job.folder(1))).exists()
+    assert not hold_file(Path(job.folder(1))).exists()
     listed = [one["model_name"][-6:] for one in site.json("GET", "models/lora")["models"]]
     assert sorted(listed) == ["step-2", "step-3", "step-4"]
 
@@ -176,5 +176,5 @@ def test_a_stop_waits_for_the_checkpoint_longer_than_for_rollouts(job: TrainingJ
         run = session.get_one(tables.Run, job.run_id)
         run.stop_requested_at = utc_now() - timedelta(seconds=asked_s)
     executor = Living()
-    own_worker(job.site.platform, executor).step()  # type: ignore[arg-type]
+    build_embedded_worker(job.site.platform, executor).step()  # type: ignore[arg-type]
     assert executor.killed == killed

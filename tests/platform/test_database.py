@@ -12,8 +12,8 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
 from osmosis.platform import tables
+from osmosis.platform.auth import users
 from osmosis.platform.db import HEAD, MIGRATIONS, Database
-from osmosis.platform.services import users
 from osmosis.records.base import utc_now
 
 

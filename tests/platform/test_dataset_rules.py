@@ -1,4 +1,4 @@
-"""One rule book: a local scan, `osmosis dataset validate` and a platform's upload check find the same in a file."""
+"""One rule book: a local scan, `osmosis check` and a platform's upload check find the same in a file."""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ import pytest
 import sqlalchemy as sa
 
 from osmosis.platform import tables
+from osmosis.platform.datasets import ingest
 from osmosis.platform.objects.parts import dataset_key, upload_key
-from osmosis.platform.services import dataset_ingest
 
 
 def rows(count: int = 6, **extra) -> bytes:
@@ -271,9 +271,9 @@ def test_pages_of_a_list(site) -> None:
 
 def test_an_upload_that_a_restart_interrupted_is_taken_up_again(site) -> None:
     created = site.announce("d", small("1"))
-    assert dataset_ingest._begin(site.platform, created["id"]) is not None
+    assert ingest._begin(site.platform, created["id"]) is not None
     assert site.json("GET", "datasets/d")["status"] == "processing"
-    for thread in dataset_ingest.recover(site.platform):
+    for thread in ingest.recover(site.platform):
         thread.join(10)
     assert site.json("GET", "datasets/d")["status"] == "uploaded"
 
@@ -282,7 +282,7 @@ def test_an_upload_nobody_finished_is_given_up_after_a_day(site) -> None:
     old, new = site.announce("old", small("1")), site.announce("new", small("1"))
     with site.platform.db.write() as session:
         session.get_one(tables.Upload, old["upload"]["upload_id"]).created_at -= timedelta(days=2)
-    assert dataset_ingest.forget_abandoned(site.platform) == 1
+    assert ingest.forget_abandoned(site.platform) == 1
     assert site.json("GET", "datasets/old")["status"] == "cancelled"
     assert not site.platform.settings.located(upload_key(old["upload"]["upload_id"])).exists()
     assert site.complete(new)["status"] == "uploaded"

@@ -10,11 +10,14 @@ import pytest
 from sqlalchemy.orm import Session
 
 from osmosis.platform import tables
-from osmosis.platform.security.rate_limits import PER_MINUTE, RateLimits
-from osmosis.platform.security.tokens import hash_token
-from osmosis.platform.services import deployments, models, tokens, users, workspaces
+from osmosis.platform.auth import tokens, users
+from osmosis.platform.auth.rate_limits import PER_MINUTE, RateLimits
+from osmosis.platform.auth.tokens import hash_token
+from osmosis.platform.models import deployments
+from osmosis.platform.models import service as models
+from osmosis.platform.workspaces import service as workspaces
 from osmosis.records.base import utc_now
-from osmosis.testing.model_files import write_model
+from support.model_files import write_model
 
 from .conftest import Site
 from .test_models import checkpoint, train, upload
@@ -79,9 +82,9 @@ def test_a_checkpoint_is_deployed_under_every_name_it_has(store: Site) -> None:
 def test_its_job_is_told_base_and_adapter(store: Site) -> None:
     deploy(store, "multiply-1")
     with store.platform.db.read() as session:
-        run = session.query(tables.Run).filter_by(kind="serving").one()
+        run = session.query(tables.Deployment).one()
         spec = deployments.job_of(session, store.platform.settings, run)
-        known = models.served(session, store.platform.settings, run.workspace_id, "osmosis/multiply-1-step-4")
+        known = models.resolve_served(session, store.platform.settings, run.workspace_id, "osmosis/multiply-1-step-4")
     assert (spec.kind, spec.model_path, spec.adapter_path) == ("serving", known.base, known.adapter)
     assert spec.adapter_path.endswith("step-4")
     assert spec.secret_names == []
@@ -174,12 +177,12 @@ def test_a_lease_reaches_the_model_of_its_run_alone(store: Site) -> None:
     assert ask(store, "osmosis/multiply-1", token=LEASE)[0] == 403
     deploy(store, "multiply-1")
     with store.platform.db.write() as session:
-        for run in session.query(tables.Run).filter_by(kind="serving"):
+        for run in session.query(tables.Deployment):
             run.status, run.progress = "running", {"stage": "serving", "endpoint": "http://127.0.0.1:9/v1"}
     assert served(store) == {"tiny", "multiply-1-step-4"}
     assert served(store, token=LEASE) == {"tiny"}
     with store.platform.db.write() as session:
-        for run in session.query(tables.Run).filter_by(kind="serving"):
+        for run in session.query(tables.Deployment):
             run.status, run.progress = "pending", None
     object.__setattr__(store.platform, "rates", RateLimits(per_minute={**PER_MINUTE, "question": 2}))
     people = [ask(store, "tiny")[:2] for _ in range(3)]
@@ -191,7 +194,7 @@ def test_a_lease_reaches_the_model_of_its_run_alone(store: Site) -> None:
 def test_an_evaluation_asks_a_deployment_that_answers(store: Site) -> None:
     deploy(store, "multiply-1")
     with store.platform.db.write() as session:
-        run = session.query(tables.Run).filter_by(kind="serving").one()
+        run = session.query(tables.Deployment).one()
         of_eval = tables.Run(workspace_id=run.workspace_id, kind="eval", model_path="osmosis/multiply-1")
         assert not deployments.answers(session, of_eval)
         run.status = "running"
@@ -204,7 +207,25 @@ def test_an_evaluation_asks_a_deployment_that_answers(store: Site) -> None:
 def test_a_job_cannot_send_questions_anywhere_else(store: Site) -> None:
     deploy(store, "tiny")
     with store.platform.db.write() as session:
-        run = session.query(tables.Run).filter_by(kind="serving").one()
+        run = session.query(tables.Deployment).one()
         run.status = "running"
         run.progress = {"stage": "serving", "endpoint": "http://192.0.2.7:80/v1"}
     assert ask(store, "tiny")[0] == 403
+
+
+@pytest.mark.parametrize("key", ["Authorization", "x-api-key"])
+@pytest.mark.parametrize("path", ["messages", "messages/count_tokens", "responses", "responses/input_tokens"])
+def test_other_apis_reach_deployments_and_have_their_own_errors(store: Site, path: str, key: str) -> None:
+    deploy(store, "multiply-1")
+    token = store.http.headers["Authorization"].removeprefix("Bearer ")
+    header = {key: f"Bearer {token}" if key == "Authorization" else token}
+    for model, status in (("multiply-1", 503), ("nothing", 404)):
+        answer = store.anonymous.post(f"/v1/{path}", json={"model": model}, headers=header)
+        body = answer.json()
+        assert answer.status_code == status
+        if path.startswith("messages"):
+            kinds = {503: "overloaded_error", 404: "not_found_error"}
+            assert (body["type"], body["error"]["type"]) == ("error", kinds[status])
+        else:
+            assert body["error"]["code"] == ("server_is_overloaded" if status == 503 else "model_not_found")
+    assert store.anonymous.post(f"/v1/{path}", json={"model": "x"}).status_code == 401

@@ -11,14 +11,15 @@ import sqlalchemy as sa
 from sqlalchemy.orm import undefer
 
 from osmosis.platform import tables
-from osmosis.platform.services import job_queue, rollouts, run_lifecycle
-from osmosis.platform.services.submit import pick_rows
-from osmosis.records.report import PassAtK, Report, ScoreReport
-from osmosis.records.rollout import Category, Failure, Phase, Rollout, RolloutStatus, Score, Usage
-from osmosis.records.run import JobResult
-from osmosis.records.run_status import RunStatus
+from osmosis.platform.runs import lifecycle, rollouts
+from osmosis.platform.runs.submit import pick_rows
+from osmosis.platform.scheduling import queue
+from osmosis.records.run.job import JobResult
+from osmosis.records.run.report import PassAtK, Report, ScoreReport
+from osmosis.records.run.rollout import Category, Failure, Phase, Rollout, RolloutStatus, Score, Usage
+from osmosis.records.run.status import RunStatus
 from osmosis.records.trajectory import Trajectory
-from osmosis.testing.platform_data import a_worker
+from support.platform_data import a_worker
 
 EXPERIMENT = {"rollout": "multiply", "entrypoint": "main.py", "model_path": "offline/calculator", "dataset": "sums"}
 
@@ -69,10 +70,10 @@ def finished(site, *stored: Rollout, status: RunStatus = RunStatus.FINISHED, **c
     """A run that is over, with these rollouts."""
     run = submit(site, **changes)
     with site.platform.db.write() as session:
-        row = job_queue.claim(session, a_worker(session), 60).run
+        row = queue.claim(session, a_worker(session), 60).run
         assert row.id == run["id"]
         rollouts.store(session, row.id, stored)
-        run_lifecycle.end(session, row, JobResult(status=status, report=a_report()), "done")
+        lifecycle.end(session, row, JobResult(status=status, report=a_report()), "done")
     return run
 
 
@@ -365,7 +366,7 @@ def test_log_pages_lead_back_and_forth(ready) -> None:
     with ready.platform.db.write() as session:
         run_id = session.scalars(sa.select(tables.Run.id)).one()
         for number in range(9):
-            run_lifecycle.log(session, run_id, f"line {number}")
+            lifecycle.log(session, session.get_one(tables.Run, run_id), f"line {number}")
     newest = ready.json("GET", f"eval-runs/{name}/logs?limit=4")
     assert [line["message"] for line in newest["logs"]] == [f"line {n}" for n in (5, 6, 7, 8)]
     assert {"timestamp", "level", "step", "message"} <= set(newest["logs"][0])
@@ -393,7 +394,7 @@ def test_a_pending_run_stops_at_once(ready) -> None:
     assert ready.json("POST", f"eval-runs/{name}/stop", json={})["status"] == "stopped"
     assert ready.json("POST", f"eval-runs/{name}/stop", json={})["status"] == "stopped"
     with ready.platform.db.write() as session:
-        assert job_queue.claim(session, a_worker(session), 60) is None
+        assert queue.claim(session, a_worker(session), 60) is None
 
 
 def test_retry_repeats_what_failed_and_keeps_the_rest(ready) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from osmosis.platform import tables
-from osmosis.platform.services import tokens, users
-from osmosis.testing.platform_data import add_rollouts, add_run, rollout
+from osmosis.platform.auth import tokens, users
+from support.platform_data import add_rollouts, add_run, rollout
 
 
 def workspace_of(site) -> str:

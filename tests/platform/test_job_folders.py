@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from osmosis.platform import tables
-from osmosis.platform.services import job_folders, job_queue
-from osmosis.records.checkpoint_folder import MANIFEST, describe_files
-from osmosis.testing.model_files import write_adapter, write_model
-from osmosis.testing.platform_data import a_worker
+from osmosis.platform.scheduling import job_folders, queue
+from osmosis.records.run.checkpoint import MANIFEST, describe_files
+from support.model_files import write_adapter, write_model
+from support.platform_data import a_worker
 
 from .conftest import Site
 from .test_jobs_api import rollout
@@ -204,7 +204,7 @@ def test_a_job_beside_us_is_told_the_places(ready: Site, tmp_path: Path) -> None
     upload(ready, write_model(tmp_path / "base", numbers=100))
     run = train(ready)
     with ready.platform.db.write() as session:
-        token = job_queue.claim(session, a_worker(session), 60).token  # type: ignore[union-attr]
+        token = queue.claim(session, a_worker(session), 60).token  # type: ignore[union-attr]
     answer = ready.anonymous.get(f"/api/jobs/{run['id']}/spec", headers={"Authorization": f"Bearer {token}"}).json()
     assert answer["models_dir"].endswith(str(run["id"]))
     assert "folders" not in answer or not answer["folders"]

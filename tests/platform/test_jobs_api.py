@@ -11,13 +11,15 @@ import sqlalchemy as sa
 
 from osmosis.errors import Conflict
 from osmosis.platform import tables
-from osmosis.platform.services import job_queue, run_lifecycle
+from osmosis.platform.runs import lifecycle
+from osmosis.platform.scheduling import leases, queue
+from osmosis.platform.scheduling.transitions import Loss
 from osmosis.records.base import utc_now
-from osmosis.records.rollout import Rollout, RolloutStatus, Score
-from osmosis.records.run import JobResult
-from osmosis.records.run_status import RunStatus
-from osmosis.testing import platform_data
-from osmosis.testing.platform_data import a_worker
+from osmosis.records.run.job import JobResult
+from osmosis.records.run.rollout import Rollout, RolloutStatus, Score
+from osmosis.records.run.status import RunStatus
+from support import platform_data
+from support.platform_data import a_job, a_worker
 
 BODY = {
     "experiment_config": {
@@ -77,7 +79,7 @@ def rollout(row: int, attempt: int = 0) -> dict[str, Any]:
 
 def claim(site, worker: str = "one") -> Job | None:
     with site.platform.db.write() as session:
-        found = job_queue.claim(session, a_worker(session, worker), 60)
+        found = queue.claim(session, a_worker(session, worker), 60)
         return Job(site, found.run.id, found.token) if found else None
 
 
@@ -91,8 +93,8 @@ def job(ready) -> Job:
 
 def release(job: Job, **changes: Any) -> None:
     with job.site.platform.db.write() as session:
-        held = job_queue.of_lease(session, job.run_id, job.token)
-        job_queue.release(session, held, "gone", **{"max_starts": 3, **changes})
+        held = leases.require_lease(session, job.run_id, job.token)
+        leases.release(session, held, "gone", **{"max_starts": 3, "loss": Loss.EXITED, **changes})
 
 
 def test_a_job_reports_from_start_to_finish(job) -> None:
@@ -190,9 +192,9 @@ def test_a_stop_reaches_the_job_with_the_next_heartbeat(job) -> None:
 
 def test_many_jobs_are_told_to_speak_less_often_and_get_longer_leases(job) -> None:
     assert job.send("heartbeat", {"stage": "rollouts"}).json() == {"stop": False}
-    others = [tables.Job(run_id=job.run_id, shard=number, state="held") for number in range(1, 1000)]
     with job.site.platform.db.write() as session:
-        session.add_all(others)
+        run = session.get_one(tables.Run, job.run_id)
+        session.add_all(a_job(run, shard=number, state="held") for number in range(1, 1000))
     assert job.send("heartbeat", {"stage": "rollouts"}).json() == {"stop": False, "every_s": 20.0}
     job.send("rollouts", {"rollouts": [rollout(0)]})  # which asks for no longer one
     with job.site.platform.db.read() as session:
@@ -215,13 +217,27 @@ def test_a_run_whose_jobs_keep_vanishing_fails_with_the_reason(job) -> None:
         release(claim(job.site))
     row = job.row()
     assert (row.status, job.starts()) == ("failed", 3)
-    assert "ended 3 times without a result; last time: gone" in row.failure["message"]
+    assert "ended 3 times in a row before anything was stored; last time: gone" in row.failure["message"]
     assert claim(job.site) is None
+
+
+def test_only_lives_that_stored_nothing_count(job) -> None:
+    """A job that dies again and again goes on as long as each life stores something new."""
+    for row in range(5):
+        assert job.rollouts((row, 0)) == {"stored": 1}
+        release(job)
+        assert job.row().status == "running"
+        job = claim(job.site)
+    for life in range(2):
+        assert job.rollouts((0, 0)) == {"stored": 0}
+        release(job)
+        job = claim(job.site) if life == 0 else job
+    assert job.row().status == "failed"
 
 
 def test_a_job_the_platform_itself_ended_does_not_count_as_a_start(job) -> None:
     for _ in range(5):
-        release(job, blame="nobody")
+        release(job, loss=Loss.WORKER_STOPPED)
         job = claim(job.site)
     assert (job.row().status, job.starts()) == ("running", 1)
 
@@ -276,7 +292,7 @@ def test_every_change_of_status_is_an_event_and_nonsense_is_refused(job) -> None
     with job.site.platform.db.write() as session:
         run = session.get_one(tables.Run, job.run_id)
         with pytest.raises(Conflict):
-            run_lifecycle.switch_status(session, run, RunStatus.RUNNING)
+            lifecycle.switch_status(session, run, RunStatus.RUNNING)
         with pytest.raises(Conflict):
-            run_lifecycle.end(session, run, JobResult(status=RunStatus.FAILED), "no")
-        assert [e.status for e in run_lifecycle.events(session, run.id)] == ["pending", "running", "finished"]
+            lifecycle.end(session, run, JobResult(status=RunStatus.FAILED), "no")
+        assert [e.status for e in lifecycle.list_events(session, run.id)] == ["pending", "running", "finished"]

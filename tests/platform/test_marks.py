@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from osmosis.platform.services import tokens, users
+from osmosis.platform.auth import tokens, users
 from osmosis.platform.web.session import SESSION_COOKIE, csrf_of
 
 EXPERIMENT = {"rollout": "multiply", "entrypoint": "main.py", "model_path": "offline/x", "dataset": "sums"}

@@ -9,7 +9,10 @@ import sqlalchemy as sa
 
 from osmosis.errors import Conflict, NotFound
 from osmosis.platform import tables
-from osmosis.platform.services import login_flows, members, tokens, users, workspaces
+from osmosis.platform.auth import login as login_flows
+from osmosis.platform.auth import tokens, users
+from osmosis.platform.workspaces import members
+from osmosis.platform.workspaces import service as workspaces
 
 
 def person(site, handle: str, role: str = "") -> dict[str, str]:
@@ -40,7 +43,7 @@ def test_somebody_joins_by_handle_or_address_and_gets_another_role(site) -> None
     assert ask(site, ada, "GET", "datasets").status_code == 200
     assert ask(site, ada, "POST", "sync").status_code == 403
     again = site.json("POST", "members", expect=409, json={"person": "ada"})
-    assert again["hint"] == "osmosis workspace role ada member"
+    assert again["hint"] == "osmosis workspace members ada --role member"
     site.json("PUT", "members/ada", json={"role": "member"})
     assert ask(site, ada, "POST", "sync").status_code == 202
     site.json("DELETE", "members/bob", expect=204)

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from osmosis.client.models import announced
+from osmosis.client.datasets import announce_file
 from osmosis.platform import tables
-from osmosis.platform.security.tokens import hash_token
-from osmosis.platform.services import merging, models
+from osmosis.platform.auth.tokens import hash_token
+from osmosis.platform.models import merging
+from osmosis.platform.models import service as models
 from osmosis.records.base import utc_now
-from osmosis.testing.model_files import write_model
+from support.model_files import write_model
 
 from .conftest import Site
 from .test_deployments import store as store  # the same models
@@ -30,10 +31,10 @@ def made(site: Site, run_id: str, expect: int = 200, *, broken: bool = False) ->
     """The job makes the files, and says so."""
     folder = write_model(models.folder_of(site.platform.settings, run_id), numbers=500)
     with site.platform.db.write() as session:
-        session.get_one(tables.Run, run_id).status = "running"
-        job = session.query(tables.Job).filter_by(run_id=run_id).one()
+        session.get_one(tables.Merge, run_id).status = "running"
+        job = session.query(tables.Job).filter_by(merge_id=run_id).one()
         job.state, job.lease_hash, job.lease_until = "held", hash_token(LEASE), utc_now() + timedelta(seconds=60)
-    files = [announced(path).to_dict() for path in sorted(folder.iterdir())]
+    files = [announce_file(path).to_dict() for path in sorted(folder.iterdir())]
     if broken:
         (folder / "model.safetensors").write_bytes(b"no weights")
     headers = {"Authorization": f"Bearer {LEASE}"}
@@ -52,7 +53,7 @@ def test_an_adapter_becomes_a_base_model(store: Site) -> None:
     )  # fmt: skip
     assert merge(store, "multiply-1")["id"] == started["id"], "once"
     with store.platform.db.read() as session:
-        run = session.get_one(tables.Run, started["id"])
+        run = session.get_one(tables.Merge, started["id"])
         spec = merging.job_of(session, store.platform.settings, run)
     assert (spec.kind, spec.named_model, spec.secret_names) == ("merge", "multiply-1-step-4", [])
     assert spec.adapter_path.endswith("step-4")

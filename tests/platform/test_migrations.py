@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sqlite3
+from contextlib import closing
 from datetime import datetime
 from pathlib import Path
 
@@ -17,13 +18,14 @@ from alembic.migration import MigrationContext
 
 from osmosis.errors import Conflict
 from osmosis.platform import tables
+from osmosis.platform.auth import tokens
+from osmosis.platform.auth.tokens import hash_token
 from osmosis.platform.db import HEAD, MIGRATIONS, Database
-from osmosis.platform.security.tokens import hash_token
-from osmosis.platform.services import rollouts, tokens
-from osmosis.records.rollout import Rollout
+from osmosis.platform.runs import rollouts
+from osmosis.records.run.rollout import Rollout
 
-OF_1_0 = Path(__file__).with_name("database_of_1_0.sql")
-"""Dumped from a data folder that the migrations of 1.0 made."""
+SAMPLES = {revision: Path(__file__).with_name(f"database_{revision}.sql") for revision in ("0004", "0026")}
+"""Dumps of databases that other versions made: 0004 is from before 1.0.0, 0026 is 1.0.0."""
 ROWS = """
 INSERT INTO users VALUES ('u1', 'ada', 'ada@localhost', 'Ada', '2026-01-01 00:00:00');
 INSERT INTO workspaces VALUES ('w1', 'here', '2026-01-01 00:00:00');
@@ -33,13 +35,17 @@ INSERT INTO members (workspace_id, user_id, role, created_at) VALUES ('w1', 'u1'
 
 @pytest.fixture
 def older(tmp_path: Path) -> Database:
-    """A SQLite database of 1.0 with a workspace and its member."""
-    path = tmp_path / "platform.db"
-    with sqlite3.connect(path) as raw:
-        raw.executescript(OF_1_0.read_text())
+    """A SQLite database of 0004 with a workspace and its member."""
+    db = load_sample(tmp_path, "0004")
+    with closing(sqlite3.connect(tmp_path / "platform.db")) as raw:
         raw.executescript(ROWS)
-    raw.close()
-    return Database(f"sqlite:///{path}")
+    return db
+
+
+def load_sample(folder: Path, revision: str) -> Database:
+    with closing(sqlite3.connect(folder / "platform.db")) as raw:
+        raw.executescript(SAMPLES[revision].read_text())
+    return Database(f"sqlite:///{folder / 'platform.db'}")
 
 
 def members(db: Database) -> list[str]:
@@ -47,22 +53,99 @@ def members(db: Database) -> list[str]:
         return list(session.scalars(sa.text("SELECT user_id FROM members")))
 
 
-def test_a_database_of_1_0_goes_on_with_its_rows(older: Database) -> None:
-    older.migrate()
-    with older.engine.connect() as connection:
+def check_schema(db: Database) -> None:
+    with db.engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
         assert compare_metadata(context, tables.Base.metadata) == []
         assert context.get_current_revision() == HEAD
+
+
+def test_a_database_of_0004_goes_on_with_its_rows(older: Database) -> None:
+    older.migrate()
+    check_schema(older)
     assert members(older) == ["u1"]
+
+
+def test_a_database_of_1_0_0_goes_on_with_its_rows(tmp_path: Path) -> None:
+    db = load_sample(tmp_path, "0026")
+    db.migrate()
+    check_schema(db)
+    with db.read() as session:
+        counts = {
+            mapper.class_.__tablename__: len(session.scalars(sa.select(mapper.class_)).all())
+            for mapper in tables.Base.registry.mappers
+        }
+        run = session.scalars(sa.select(tables.Run)).one()
+        job = session.scalars(sa.select(tables.Job)).one()
+        records = [Rollout.model_validate_json(text) for text in rollouts.list_bodies(session, run.id, limit=10)]
+    assert {table: count for table, count in counts.items() if count} == {
+        "datasets": 1, "jobs": 1, "members": 1, "rollouts": 2, "run_events": 3, "run_logs": 1, "runs": 1, "secrets": 1,
+        "tokens": 1, "users": 1, "workers": 1, "workspaces": 1,
+    }  # fmt: skip
+    assert (run.name, run.status, job.state, job.worker) == ("multiply-1", "running", "held", "w1")
+    assert [record.key for record in records] == rollouts_keys(db, run.id)
+
+
+def test_deployments_and_merges_of_1_0_leave_the_table_of_runs(tmp_path: Path, database_url: str) -> None:
+    db = Database(database_url or f"sqlite:///{tmp_path / 'x.db'}")
+    db.migrate("0026")
+    before = sa.MetaData()
+    before.reflect(db.engine)
+    now = datetime(2026, 1, 1)
+    common = {"workspace_id": "w1", "created_at": now, "updated_at": now, "status": "running"}
+    with db.engine.begin() as connection:
+        _insert(connection, before.tables["workspaces"], {"id": "w1", "name": "here", "created_at": now})
+        for number, (kind, config) in enumerate(
+            {"eval": {}, "serving": {"model": "m"}, "merge": {"model": "adapter-1", "dtype": "bf16"}}.items(), 1
+        ):
+            run = {**common, "id": f"{kind}-id", "kind": kind, "name": "m", "config": config, "priority": number}
+            _insert(connection, before.tables["runs"], run)
+            job = {"id": f"{kind}-job", "run_id": f"{kind}-id", "state": "held", "lease_hash": kind, "starts": 2}
+            _insert(connection, before.tables["jobs"], job)
+            for table in ("run_logs", "run_events"):
+                _insert(connection, before.tables[table], {"run_id": f"{kind}-id", "timestamp": now, "status": "x"})
+    db.migrate()
+    check_schema(db)
+    with db.write() as session:
+        jobs = {job.kind: job for job in session.scalars(sa.select(tables.Job))}
+        deployment, merge = (
+            session.scalars(sa.select(tables.Deployment)).one(),
+            session.scalars(sa.select(tables.Merge)).one(),
+        )
+        runs = session.scalars(sa.select(tables.Run)).all()
+        lines = [line.work_id for line in session.scalars(sa.select(tables.RunLog).order_by(tables.RunLog.id))]
+        session.add(tables.RunLog(**deployment.reference, message="the next id is free"))
+    assert [run.id for run in runs] == ["eval-id"]
+    assert (deployment.id, deployment.name, deployment.status) == ("serving-id", "m", "running")
+    assert (merge.id, merge.adapter, merge.dtype) == ("merge-id", "adapter-1", "bf16")
+    assert {kind: (job.work_id, job.lease_hash, job.priority) for kind, job in jobs.items()} == {
+        kind: (f"{kind}-id", kind, number) for number, kind in enumerate(("eval", "serving", "merge"), 1)
+    }
+    assert (jobs["serving"].deployment_id, jobs["merge"].merge_id, jobs["serving"].run_id) == (
+        "serving-id",
+        "merge-id",
+        None,
+    )
+    assert lines == ["eval-id", "serving-id", "merge-id"]
+    db.close()
+
+
+def rollouts_keys(db: Database, run_id: str) -> list[tuple[int, str, int]]:
+    with db.read() as session:
+        return rollouts.list_keys(session, run_id)
+
+
+def test_an_empty_database_gets_the_tables_of_this_version(tmp_path: Path, database_url: str) -> None:
+    db = Database(database_url or f"sqlite:///{tmp_path / 'x.db'}")
+    db.migrate()
+    check_schema(db)
+    db.close()
 
 
 def test_rollouts_of_1_0_get_keys(tmp_path: Path, database_url: str) -> None:
     """With rows that are equal, more rollouts than are read at once, and one that kept no hash of its row."""
     db = Database(database_url or f"sqlite:///{tmp_path / 'x.db'}")
-    config = Config()
-    config.set_main_option("script_location", str(MIGRATIONS))
-    config.attributes["engine"] = db.engine
-    command.upgrade(config, "0004")
+    db.migrate("0004")
     before = sa.MetaData()
     before.reflect(db.engine)
     now = datetime(2026, 1, 1)
@@ -78,8 +161,8 @@ def test_rollouts_of_1_0_get_keys(tmp_path: Path, database_url: str) -> None:
             _insert(connection, before.tables["rollouts"], {**values, "status": "success", "created_at": now})
     db.migrate()
     with db.read() as session:
-        made = rollouts.keys(session, "r1")
-        records = [Rollout.model_validate_json(text) for text in rollouts.with_bodies(session, "r1", limit=1000)]
+        made = rollouts.list_keys(session, "r1")
+        records = [Rollout.model_validate_json(text) for text in rollouts.list_bodies(session, "r1", limit=1000)]
     keys = {0: "@0", 7: "same", 250: "same#2"}
     assert made == [(0, keys.get(row, f"hash {row}"), attempt) for row, attempt in rows]
     assert [record.key for record in records] == made
@@ -88,10 +171,7 @@ def test_rollouts_of_1_0_get_keys(tmp_path: Path, database_url: str) -> None:
 
 def test_snapshots_of_earlier_runs_leave_their_config(tmp_path: Path, database_url: str) -> None:
     db = Database(database_url or f"sqlite:///{tmp_path / 'x.db'}")
-    config = Config()
-    config.set_main_option("script_location", str(MIGRATIONS))
-    config.attributes["engine"] = db.engine
-    command.upgrade(config, "0005")
+    db.migrate("0004")
     before = sa.MetaData()
     before.reflect(db.engine)
     now = datetime(2026, 1, 1)
@@ -112,10 +192,7 @@ def test_snapshots_of_earlier_runs_leave_their_config(tmp_path: Path, database_u
 
 def test_logins_of_earlier_versions_go_on_with_what_they_could(tmp_path: Path, database_url: str) -> None:
     db = Database(database_url or f"sqlite:///{tmp_path / 'x.db'}")
-    config = Config()
-    config.set_main_option("script_location", str(MIGRATIONS))
-    config.attributes["engine"] = db.engine
-    command.upgrade(config, "0009")
+    db.migrate("0004")
     before = sa.MetaData()
     before.reflect(db.engine)
     with db.engine.begin() as connection:
@@ -136,10 +213,7 @@ def test_logins_of_earlier_versions_go_on_with_what_they_could(tmp_path: Path, d
 
 def test_runs_of_earlier_versions_get_their_job_with_its_lease(tmp_path: Path, database_url: str) -> None:
     db = Database(database_url or f"sqlite:///{tmp_path / 'x.db'}")
-    config = Config()
-    config.set_main_option("script_location", str(MIGRATIONS))
-    config.attributes["engine"] = db.engine
-    command.upgrade(config, "0010")
+    db.migrate("0004")
     before = sa.MetaData()
     before.reflect(db.engine)
     now = datetime(2026, 1, 1)
@@ -173,6 +247,7 @@ def test_runs_of_earlier_versions_get_their_job_with_its_lease(tmp_path: Path, d
 
 def _insert(connection: sa.Connection, table: sa.Table, values: dict[str, object]) -> None:
     """One row, with something in every further column that has to have a value."""
+    values = {name: value for name, value in values.items() if name in table.c}
     for column in table.columns:
         if column.nullable or column.name in values or column.primary_key:
             continue
@@ -183,13 +258,15 @@ def _insert(connection: sa.Connection, table: sa.Table, values: dict[str, object
     connection.execute(table.insert(), values)
 
 
-@pytest.mark.parametrize("revision", ["0003", "9999"])
-def test_a_revision_that_is_not_known_is_refused_in_one_sentence(older: Database, revision: str) -> None:
+@pytest.mark.parametrize(
+    ("revision", "hint"), [("0003", "OSMOSIS_DATA_DIR"), ("9999", "OSMOSIS_DATA_DIR"), ("0012", "osmosis 1.0.0 once")]
+)
+def test_a_revision_that_is_not_known_is_refused_in_one_sentence(older: Database, revision: str, hint: str) -> None:
     with older.engine.begin() as connection:
         connection.execute(sa.text("UPDATE alembic_version SET version_num = :found"), {"found": revision})
     with pytest.raises(Conflict, match=f"the database is at revision {revision}") as refused:
         older.migrate()
-    assert "OSMOSIS_DATA_DIR" in str(refused.value.hint)
+    assert hint in str(refused.value.hint)
     assert members(older) == ["u1"]
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from osmosis.platform import tables
-from osmosis.platform.gitsync import repositories, syncing
-from osmosis.testing.model_files import write_model
-from osmosis.testing.platform_data import report
+from osmosis.platform.git import repositories, sync
+from support.model_files import write_model
+from support.platform_data import report
 
 from .conftest import Site
 from .test_deployments import store as store  # a base model and two checkpoints
@@ -72,7 +72,7 @@ def test_a_deployment_is_followed_by_events_until_it_has_started(store: Site) ->
     assert f'hx-sse:connect="{page}/events"' in text
     assert '<meta http-equiv="refresh"' not in re.sub(r"<noscript>.*?</noscript>", "", text)
     with store.platform.db.write() as session:
-        run = session.query(tables.Run).filter_by(kind="serving").one()
+        run = session.query(tables.Deployment).one()
         run.status = "failed"
     said = store.http.get(f"{page}/events").text
     assert said.endswith("event: end\ndata: over\n\n")
@@ -82,8 +82,8 @@ def test_a_deployment_is_followed_by_events_until_it_has_started(store: Site) ->
 
 def test_the_repository_is_followed_by_events_while_it_is_synced(store: Site) -> None:
     with store.platform.db.write() as session:
-        repository = repositories.require(session, session.query(tables.Workspace).one().id)
-        event = syncing.request(session, repository)
+        repository = repositories.get_for_workspace(session, session.query(tables.Workspace).one().id)
+        event = sync.add_event(session, repository)
     assert 'hx-sse:connect="/demo/repository/events?branch="' in store.http.get("/demo/repository").text
     with store.platform.db.write() as session:
         session.get_one(tables.SyncEvent, event.id).status = "Success"
@@ -96,7 +96,7 @@ def test_the_repository_is_followed_by_events_while_it_is_synced(store: Site) ->
 def test_why_a_deployment_failed_is_said(store: Site) -> None:
     store.json("POST", "models/tiny/deploy", json={})
     with store.platform.db.write() as session:
-        run = session.query(tables.Run).filter_by(kind="serving").one()
+        run = session.query(tables.Deployment).one()
         run.status = "failed"
         run.failure = {"phase": "setup", "category": "unknown", "message": "it does <not> fit", "fix": "a smaller one"}
     text = store.http.get(f"/models/{id_of(store, 'tiny')}").text
@@ -133,12 +133,15 @@ def test_a_merged_model_names_its_adapter(store: Site, tmp_path: Path) -> None:
         adapter = session.query(tables.Checkpoint).filter_by(step=4).one()
         workspace = session.get_one(tables.BaseModel, row["id"]).workspace_id
         session.add(
-            tables.Run(
-                id=row["id"], workspace_id=workspace, kind="merge", name="merged", status="finished", rollout="",
-                config={"model": adapter.name}, model_path="", dataset="", dataset_path="", commit_sha="", rows=[],
-                secret_scopes={},
+            tables.Merge(
+                id=row["id"],
+                workspace_id=workspace,
+                name="merged",
+                status="finished",
+                adapter=adapter.name,
+                dtype="auto",
             )
-        )  # fmt: skip
+        )
     assert (
         f'Merged from</dt><dd><a href="/models/{adapter.id}">{adapter.name}'
         in store.http.get(f"/models/{row['id']}").text

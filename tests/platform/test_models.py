@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from osmosis.client.models import announced
+from osmosis.client.datasets import announce_file
 from osmosis.platform import tables
-from osmosis.platform.services import models
-from osmosis.testing.model_files import write_adapter, write_model
+from osmosis.platform.models import service as models
+from support.model_files import write_adapter, write_model
 
 from .conftest import Site, path_of
 
@@ -18,7 +18,7 @@ EXPERIMENT = {"rollout": "multiply", "entrypoint": "main.py", "model_path": "tin
 
 
 def announce(site: Site, folder: Path, expect: int = 200, name: str = "tiny", **change: Any) -> dict[str, Any]:
-    files = [announced(path).to_dict() for path in sorted(folder.iterdir())]
+    files = [announce_file(path).to_dict() for path in sorted(folder.iterdir())]
     return site.json("POST", "models/base", expect=expect, json={"name": name, "files": files, **change})
 
 
@@ -217,7 +217,7 @@ def test_what_an_evaluation_may_name(ready: Site, tmp_path: Path) -> None:
     def served(model: str) -> models.Served:
         with ready.platform.db.read() as session:
             workspace = session.get_one(tables.Run, run["id"]).workspace_id
-            return models.served(session, ready.platform.settings, workspace, model)
+            return models.resolve_served(session, ready.platform.settings, workspace, model)
 
     row = upload(ready, write_model(tmp_path / "tiny"))
     run = train(ready)

@@ -9,8 +9,8 @@ import sqlalchemy as sa
 
 from osmosis.platform import tables
 from osmosis.platform.app import create_app
-from osmosis.platform.own_worker import own_worker
-from osmosis.platform.services import job_specs
+from osmosis.platform.embedded_worker import build_embedded_worker
+from osmosis.platform.scheduling import job_spec
 from osmosis.platform.settings import PlatformSettings
 
 BODY = {
@@ -45,13 +45,13 @@ def test_a_platform_goes_on_in_a_data_folder_that_was_moved(ready, tmp_path: Pat
     link = ready.json("GET", "datasets/sums/download")["presigned_url"]
     assert len(ready.anonymous.get(link.removeprefix(moved.url)).content.splitlines()) == 40
     after = ready.json("POST", "eval-runs", json=_submit("sums"))
-    worker = own_worker(ready.platform)
+    worker = build_embedded_worker(ready.platform)
     assert worker.step()
     assert worker.step()
     for run, head in ((before, None), (after, commit)):
         with ready.platform.db.read() as session:
             job = session.scalars(sa.select(tables.Job).where(tables.Job.run_id == run["id"])).one()
-            spec = job_specs.spec_of(session, moved, job)
+            spec = job_spec.build_spec(session, moved, job)
         assert Path(spec.repository).parent.parent == new
         assert (Path(spec.repository) / "HEAD").is_file()
         assert Path(spec.dataset_path).is_relative_to(new)

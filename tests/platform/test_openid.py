@@ -13,10 +13,11 @@ import sqlalchemy as sa
 
 from osmosis.base.variables import SettingsError
 from osmosis.platform import tables
-from osmosis.platform.services import members, users
-from osmosis.records.sign_in import OpenIdSettings
-from osmosis.testing.openid_issuer import IssuerAccount, OpenIdIssuer, openid_issuer
-from osmosis.testing.platform_app import RunningPlatform, running_platform
+from osmosis.platform.auth import users
+from osmosis.platform.settings import OpenIdSettings
+from osmosis.platform.workspaces import members
+from support.openid_issuer import IssuerAccount, OpenIdIssuer, openid_issuer
+from support.platform_app import RunningPlatform, running_platform
 
 
 @pytest.fixture
@@ -101,7 +102,7 @@ def test_a_verified_address_links_to_the_person_who_has_it(platform, issuer) -> 
     assert actions(platform)[-2:] == [("user.identity", "countess"), ("login.browser", "countess")]
     issuer.account = IssuerAccount(subject="somebody else who was given the address")
     with browser(platform) as at:
-        refused(sign_in(at), 409, "osmosis platform user unlink countess")
+        refused(sign_in(at), 409, "osmosis platform user link countess --undo")
     answer = httpx.delete(f"{platform.url}/api/cli/users/countess/identities", headers=platform.headers)
     assert answer.status_code == 204
     with browser(platform) as at:
@@ -122,7 +123,7 @@ def test_an_address_that_is_not_verified_opens_nothing(open_platform, issuer) ->
 
 def test_nobody_else_gets_in_unless_the_settings_say_so(platform, open_platform, issuer) -> None:
     with browser(platform) as at:
-        refused(sign_in(at), 403, "osmosis workspace invite ada@example.com")
+        refused(sign_in(at), 403, "osmosis workspace members ada@example.com")
     assert handles(platform) == ["local"]
     with browser(open_platform) as at:
         assert sign_in(at).status_code == 303

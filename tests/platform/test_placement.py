@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from osmosis.platform import tables
-from osmosis.platform.services import job_queue
-from osmosis.records.worker import ResourceNeeds, Resources, megabytes
-from osmosis.testing.platform_data import a_worker
+from osmosis.platform.scheduling import queue
+from osmosis.records.config.worker import ResourceNeeds, Resources, megabytes
+from support.platform_data import a_worker
 
 from .test_jobs_api import BODY
 from .test_workers import Box, worker_token
@@ -94,17 +95,8 @@ def test_workspaces_take_turns(ready: Any) -> None:
         other = session.query(tables.Workspace).filter_by(name="other").one()
         late = session.get_one(tables.Run, runs[-1])
         late.workspace_id = other.id
+        session.execute(sa.update(tables.Job).filter_by(run_id=late.id).values(workspace_id=other.id))
     with ready.platform.db.write() as session:
         worker = a_worker(session)
-        claimed = [job_queue.claim(session, worker, 60) for _ in range(3)]
+        claimed = [queue.claim(session, worker, 60) for _ in range(3)]
     assert [one.run.id for one in claimed if one] == [runs[0], runs[2], runs[1]]
-
-
-def test_what_every_idle_worker_asks_again_and_again_is_put_together_once(site: Any) -> None:
-    """To build the statement costs more than to run it, and a thousand workers ask."""
-    with site.platform.db.write() as session:
-        one, two = a_worker(session, "one"), a_worker(session, "two")
-        own = a_worker(session, "own", workspace_id=session.query(tables.Workspace).one().id)
-        assert job_queue.waiting_for(one) is job_queue.waiting_for(two)
-        assert job_queue.waiting_for(own) is not job_queue.waiting_for(one)
-        assert job_queue.waiting_for(one, deployments=False) is not job_queue.waiting_for(one)

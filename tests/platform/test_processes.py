@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,10 +17,11 @@ import pytest
 from osmosis.errors import Conflict, PlatformError, UsageError, ValidationError
 from osmosis.platform import Platform
 from osmosis.platform.__main__ import gate_of, parser
-from osmosis.platform.announce import listen
-from osmosis.platform.own_worker import own_worker
+from osmosis.platform.embedded_worker import build_embedded_worker
+from osmosis.platform.server import listen
 from osmosis.platform.settings import PlatformSettings
-from osmosis.records.run import JobEntry
+from osmosis.records.config.worker import ResourceNeeds
+from osmosis.records.run.job import JobEntry
 from osmosis.worker.executors.executor import JobStart
 from osmosis.worker.executors.local import LocalExecutor, LocalHandle
 
@@ -80,8 +82,8 @@ def test_what_a_job_printed_last_is_kept(tmp_path: Path) -> None:
     assert gone(executor, handle)
     later = LocalExecutor(("true",), {})
     assert not later.poll([handle])[0].alive
-    assert later.words(handle).endswith("the end")
-    assert len(later.words(handle)) <= 4_000
+    assert later.read_output(handle).endswith("the end")
+    assert len(later.read_output(handle)) <= 4_000
 
 
 def test_only_listed_variables_reach_a_job(tmp_path: Path) -> None:
@@ -104,6 +106,39 @@ def test_only_listed_variables_reach_a_job(tmp_path: Path) -> None:
     assert not names & {"OPENAI_API_KEY", "OSMOSIS_TOKEN", "OSMOSIS_MASTER_KEY", "PYTHONPATH", "MY_PROXY_KEY"}
 
 
+def test_two_jobs_that_need_a_gpu_never_have_the_same(tmp_path: Path) -> None:
+    """Of eight that `nvidia-smi` shows; a job that ended gives its own back, and one that needs none is left alone."""
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text("#!/bin/sh\nfor i in 1 2 3 4 5 6 7 8; do echo 'NVIDIA H100, 81559'; done\n")
+    smi.chmod(0o755)
+    environ = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "CUDA_VISIBLE_DEVICES": "2,3,5,6"}
+    code = "import os, time; print(os.environ['CUDA_VISIBLE_DEVICES'], flush=True); time.sleep(60)"
+    executor = LocalExecutor((sys.executable, "-c", code), environ)
+
+    def start(name: str, gpus: int | None) -> dict[str, object]:
+        return executor.start([replace(job(tmp_path / name), needs=ResourceNeeds(gpus=gpus))])[0]
+
+    first, second, third = start("a", 1), start("b", 2), start("c", None)
+    try:
+        assert [handle["gpus"] for handle in (first, second, third)] == [["2"], ["3", "5"], []]
+        assert until_printed(executor, second) == "3,5"
+        assert until_printed(executor, third) == "2,3,5,6"
+        executor.kill(second)
+        later = LocalExecutor((sys.executable, "-c", code), environ)
+        later.poll([first])  # as a worker that was started again does
+        assert later._choose_gpus(3) == ["3", "5", "6"]
+    finally:
+        for handle in (first, second, third):
+            executor.kill(handle)
+
+
+def until_printed(executor: LocalExecutor, handle: dict[str, object]) -> str:
+    deadline = time.monotonic() + 30
+    while not (text := executor.read_output(handle)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return text
+
+
 def test_the_lease_goes_through_a_pipe_however_large(tmp_path: Path) -> None:
     """Neither the environment nor the command line nor a file of the job has them."""
     code = (
@@ -115,7 +150,7 @@ def test_the_lease_goes_through_a_pipe_however_large(tmp_path: Path) -> None:
     executor = LocalExecutor((sys.executable, "-c", code), os.environ)
     handle = executor.start([job(tmp_path, "the-lease" * 200_000)])[0]
     assert gone(executor, handle)
-    assert executor.words(handle) == "1800000 False False"
+    assert executor.read_output(handle) == "1800000 False False"
     written = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert written
     assert not [path for path in written if b"the-lease" in path.read_bytes()]
@@ -189,63 +224,13 @@ async def test_a_kept_connection_does_not_wait_for_acknowledgements(tmp_path: Pa
     assert delays == [1]
 
 
-SAYS = """
-import json, sys
-words = sys.argv[1:]
-if words[0] == "--wait":
-    words.append(sys.stdin.readline().strip())
-given = sys.stdin.read()
-if given:
-    open(json.loads(given)["work_dir"] + "/said", "w").write(" ".join(words) + " " + given)
-"""
-
-
-def test_a_process_stands_ready_for_the_next_job(tmp_path: Path) -> None:
-    executor = LocalExecutor((sys.executable, "-c", SAYS), os.environ, spare=tmp_path)
-    first = executor.start([job(tmp_path / "1", "lease-1")])[0]
-    assert gone(executor, first)
-    executor.reap()
-    spare = executor._spare
-    assert spare is not None
-    second = executor.start([job(tmp_path / "2", "lease-2")])[0]
-    assert second["pid"] == spare.pid
-    assert gone(executor, second)
-    said = {name: (tmp_path / name / "work" / "said").read_text() for name in "12"}
-    assert said["1"].startswith("--run http://127.0.0.1:1/api/jobs/r1 {")
-    assert said["2"].startswith(f"--wait {tmp_path} http://127.0.0.1:1/api/jobs/r1 {{")
-    assert "lease-2" in said["2"]
-    executor.reap()
-    unused = executor._spare
-    assert unused is not None
-    unused.kill()
-    unused.wait(20)
-    executor.reap()
-    assert executor._spare is None  # one that ended by itself is not replaced again and again
-
-
-@pytest.mark.parametrize("told", [True, False])
-def test_a_job_that_waits_prints_into_its_folder_or_ends(tmp_path: Path, told: bool) -> None:
-    (tmp_path / "job.log").touch()
-    entry = JobEntry(lease="lease", work_dir=str(tmp_path), cache_dir=str(tmp_path))
-    given = b"http://127.0.0.1:1/not-a-job\n" + entry.model_dump_json().encode() if told else b""
-    done = subprocess.run(
-        [sys.executable, "-m", "osmosis.jobs", "--wait", str(tmp_path)],
-        input=given,
-        capture_output=True,
-        timeout=60,
-        check=False,
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (2 if told else 0, b"", b"")
-    assert bool((tmp_path / "job.log").read_text()) is told
-
-
 def test_how_training_jobs_are_reached_is_told_to_those_of_the_platforms_own_worker(tmp_path: Path) -> None:
     told = ["--advertise-url", "https://gpu-box.example.com/gate/{port}"]
     gate = gate_of(parser().parse_args(["serve", *told]))
     assert gate is not None
     platform = Platform.open(PlatformSettings(data_dir=tmp_path, gate=gate))
     try:
-        assert own_worker(platform).plan.gate == gate
+        assert build_embedded_worker(platform).plan.gate == gate
     finally:
         platform.db.close()
     assert gate_of(parser().parse_args(["serve"])) is None

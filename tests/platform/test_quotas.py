@@ -9,10 +9,11 @@ import pytest
 import sqlalchemy as sa
 
 from osmosis.platform import tables
-from osmosis.platform.services import job_queue, run_lifecycle
-from osmosis.records.run import JobResult
-from osmosis.records.run_status import RunStatus
-from osmosis.testing.platform_data import a_worker, add_run
+from osmosis.platform.runs import lifecycle
+from osmosis.platform.scheduling import queue
+from osmosis.records.run.job import JobResult
+from osmosis.records.run.status import RunStatus
+from support.platform_data import a_job, a_worker, add_run
 
 
 def workspace_of(site, name: str = "demo") -> str:
@@ -25,20 +26,20 @@ def waits(site, workspace_id: str, name: str, batch_size: int = 1, **advanced) -
     config = {"experiment": {}, "evaluation": {"batch_size": batch_size}, "advanced": advanced}
     run_id = add_run(site.platform, workspace_id, name, status="pending", config=config)
     with site.platform.db.write() as session:
-        job_queue.put(session, session.get_one(tables.Run, run_id))
+        queue.enqueue_run(session, session.get_one(tables.Run, run_id))
 
 
 def claimed(site, **has) -> str | None:
     """By a worker that has so much."""
     with site.platform.db.write() as session:
-        found = job_queue.claim(session, a_worker(session, resources=has), 60)
+        found = queue.claim(session, a_worker(session, resources=has), 60)
         return found.run.name if found else None
 
 
 def ends(site, name: str) -> None:
     with site.platform.db.write() as session:
         run = session.scalars(sa.select(tables.Run).where(tables.Run.name == name)).one()
-        run_lifecycle.end(session, run, JobResult(status=RunStatus.FINISHED), "")
+        lifecycle.end(session, run, JobResult(status=RunStatus.FINISHED), "")
 
 
 def test_workspaces_take_turns_whoever_came_first(site) -> None:
@@ -76,7 +77,7 @@ def test_runs_in_flight_wait_for_their_quota(site) -> None:
     assert (used["used"]["runs"], used["limits"]["runs"]) == (2, 2)
     with site.platform.db.write() as session:  # a job of a run in flight is no further run
         held = session.scalars(sa.select(tables.Job).where(tables.Job.state == "held").limit(1)).one()
-        session.add(tables.Job(run_id=held.run_id, shard=1))
+        session.add(a_job(session.get_one(tables.Run, held.run_id), shard=1))
     assert claimed(site) in ("r-0", "r-1")
     ends(site, "r-0")
     assert claimed(site) == "r-2"
@@ -139,10 +140,10 @@ def test_datasets_and_bytes_are_asked_before_an_upload(ready) -> None:
     body = {"file_name": "more", "file_size": 100, "extension": "jsonl"}
     refused = ready.json("POST", "datasets", expect=409, json=body)
     assert (refused["code"], "1 of 1 datasets" in refused["message"]) == ("QUOTA_EXCEEDED", True)
-    assert "osmosis platform quota demo --datasets" in refused["hint"]
+    assert "osmosis workspace quota demo --set datasets=" in refused["hint"]
     ready.json("PUT", "workspaces/demo/quota", json={"datasets": 0, "bytes": have["bytes"] + 99})
     refused = ready.json("POST", "datasets", expect=409, json=body)
-    assert "--storage" in refused["hint"]
+    assert "--set storage=" in refused["hint"]
     files = [{"path": "config.json", "size": 100, "sha256": "0" * 64}]
     assert ready.json("POST", "models/base", expect=409, json={"name": "m", "files": files})["code"] == "QUOTA_EXCEEDED"
     ready.json("PUT", "workspaces/demo/quota", json={"bytes": have["bytes"] + 100})

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from osmosis.errors import RateLimited
-from osmosis.platform.security import rate_limits
-from osmosis.platform.security.rate_limits import RateLimits
-from osmosis.platform.services import tokens, users
+from osmosis.platform.auth import rate_limits, tokens, users
+from osmosis.platform.auth.rate_limits import RateLimits
 
 from .test_workers import Box
 

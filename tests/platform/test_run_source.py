@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from osmosis.platform import tables
-from osmosis.platform.viewing.run_source import row_ranges, state_of
-from osmosis.testing.platform_data import report
+from osmosis.platform.run_source import build_state, row_ranges
+from support.platform_data import report
 
 
 def run(**more: Any) -> tables.Run:
@@ -20,7 +20,7 @@ def run(**more: Any) -> tables.Run:
 
 
 def test_before_the_first_report_the_total_comes_from_the_config() -> None:
-    state = state_of(run(progress={"stage": "environment", "completed": 0, "total": 0}), 0, None)
+    state = build_state(run(progress={"stage": "environment", "completed": 0, "total": 0}), 0, None)
     assert (state.total, state.share, state.pass_threshold) == (30, 0.0, 0.5)
     assert dict(state.stages)["environment"] == "now"
     assert dict(state.stages)["checkout"] == "done"
@@ -28,7 +28,7 @@ def test_before_the_first_report_the_total_comes_from_the_config() -> None:
 
 
 def test_a_report_says_how_many_there_should_be() -> None:
-    state = state_of(run(status="finished"), 30, report(rows=20))
+    state = build_state(run(status="finished"), 30, report(rows=20))
     assert (state.completed, state.total, state.pass_threshold, state.over) == (30, 60, 1.0, True)
     assert {now for _, now in state.stages} == {"done"}
 

@@ -8,11 +8,11 @@ import sqlalchemy as sa
 
 from osmosis.platform import tables
 from osmosis.platform.db import SHARED
-from osmosis.platform.services import rollouts
-from osmosis.platform.services.run_tally import KEPT, Tallies, tally_of
-from osmosis.records.rollout import RolloutStatus
-from osmosis.records.run_status import RunStatus
-from osmosis.testing.platform_data import add_rollouts, add_run, rollout, timeout
+from osmosis.platform.runs import rollouts
+from osmosis.platform.runs.rollouts import KEPT, Tallies, tally_of
+from osmosis.records.run.rollout import RolloutStatus
+from osmosis.records.run.status import RunStatus
+from support.platform_data import add_rollouts, add_run, rollout, timeout
 
 
 def workspace_of(site) -> str:

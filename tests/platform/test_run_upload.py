@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from osmosis.platform import tables
 from osmosis.platform.run_upload import finished_run, sessions
 from osmosis.records.base import utc_now
-from osmosis.testing.platform_data import add_rollouts, add_run, report, rollout
+from support.platform_data import add_rollouts, add_run, report, rollout
 
 BASE = "eval-runs/imports"
 ATIF = {
@@ -313,7 +313,7 @@ def test_sessions_over_their_time_are_forgotten_and_interrupted_ends_are_finishe
     with site.platform.db.write() as db:
         db.execute(sa.update(tables.Import).values(expires_at=utc_now() - timedelta(seconds=1)))
     done = of_ours(site, {(0, 0): 1.0, (1, 0): 0.0}, local_run_id="local-2").run()
-    left = sessions.folder_of(site.platform, done["session_id"])
+    left = sessions.session_folder(site.platform, done["session_id"])
     left.mkdir()
     finished_run.recover(site.platform)
     assert not any((site.platform.settings.objects_dir / "imports").iterdir())
@@ -328,10 +328,10 @@ def test_others_write_while_a_large_run_comes_in_and_nobody_sees_half_of_it(site
 
     def others() -> None:
         while not over.is_set():
+            listed = site.json("GET", "eval-runs")["total_count"]
             with site.platform.db.write() as session:
                 stored = session.scalar(sa.select(sa.func.count()).select_from(tables.Rollout))
                 session.add(tables.SyncEvent(repository_id=repository, branch="b", commit_sha="c"))
-            listed = site.json("GET", "eval-runs")["total_count"]
             seen.append((stored, listed))
 
     with site.platform.db.read() as session:

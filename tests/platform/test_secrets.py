@@ -10,8 +10,9 @@ import sqlalchemy as sa
 
 from osmosis.errors import InternalError, ValidationError
 from osmosis.platform import tables
-from osmosis.platform.security.vault import Vault
-from osmosis.platform.services import secrets, tokens, users
+from osmosis.platform.auth import tokens, users
+from osmosis.platform.vault import Vault
+from osmosis.platform.workspaces import secrets
 
 VALUE = "value-that-must-not-leak"
 
@@ -114,7 +115,7 @@ def test_a_secret_tells_which_run_was_last_given_it(ready) -> None:
     before = ready.json("GET", "environment-secrets")["environment_secrets"]
     assert [row["last_used_by"] for row in before] == [None, None, None], "submitted is not given yet"
     with ready.platform.db.write() as session:
-        secrets.note_use(session, session.get_one(tables.Run, submitted["id"]))
+        secrets.use_for(session, ready.platform.vault, session.get_one(tables.Run, submitted["id"]))
     after = ready.json("GET", "environment-secrets")["environment_secrets"]
     used = [(row["name"], row["scope"]) for row in after if row["last_used_by"] == submitted["name"]]
     assert used == [("API_KEY", "user")], "the one that shadows is the one that was given"

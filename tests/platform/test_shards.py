@@ -8,16 +8,15 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from osmosis.metrics.summary import summarize
-from osmosis.metrics.together import together
+from osmosis.metrics.summary import summarize, together
 from osmosis.platform import tables
-from osmosis.platform.services import caretaker
-from osmosis.records.config import EvalConfig
-from osmosis.records.plan import EvalPlan
-from osmosis.records.report import Report
-from osmosis.records.rollout import Category, Failure, Phase, Rollout, RolloutStatus, Score, Usage
-from osmosis.records.run import JobResult
-from osmosis.records.shard import Shard, shards_for, share
+from osmosis.platform.scheduling import leases
+from osmosis.records.config.run_config import EvalConfig
+from osmosis.records.run.job import JobResult
+from osmosis.records.run.plan import EvalPlan
+from osmosis.records.run.report import Report
+from osmosis.records.run.rollout import Category, Failure, Phase, Rollout, RolloutStatus, Score, Usage
+from osmosis.records.run.rows import Shard, count_shards, share_concurrency
 
 from .test_jobs_api import BODY
 from .test_workers import Box, logs_of, worker_token
@@ -90,12 +89,15 @@ def test_every_row_is_in_one_shard(rows: int, count: int) -> None:
 
 @pytest.mark.parametrize(("concurrency", "count"), [(8, 3), (3, 3), (100, 7), (1, 1)])
 def test_the_endpoint_sees_the_concurrency_of_the_config_in_all(concurrency: int, count: int) -> None:
-    assert sum(share(concurrency, place, count) for place in range(count)) == concurrency
+    assert sum(share_concurrency(concurrency, place, count) for place in range(count)) == concurrency
 
 
 def test_there_are_never_more_shards_than_rows_or_rollouts_in_flight() -> None:
-    assert [shards_for(9, rows=4, concurrency=8, room=1), shards_for(9, rows=40, concurrency=2, room=1)] == [4, 2]
-    assert [shards_for("auto", rows=40, concurrency=8, room=6), shards_for("auto", rows=4, concurrency=1, room=0)] == [
+    assert [count_shards(9, rows=4, concurrency=8, room=1), count_shards(9, rows=40, concurrency=2, room=1)] == [4, 2]
+    assert [
+        count_shards("auto", rows=40, concurrency=8, room=6),
+        count_shards("auto", rows=4, concurrency=1, room=0),
+    ] == [
         6,
         1,
     ]
@@ -123,7 +125,7 @@ def test_a_run_is_cut_into_jobs_and_its_report_is_that_of_one(box: Box) -> None:
     report = Report.model_validate(box.site.json("GET", f"eval-runs/{run['id']}/metrics")["report"])
     same = {"duration_ms": 0.0, "dataset_rows": None}
     assert report.model_copy(update=same) == one.model_copy(update=same)
-    assert report.scores[0].mean_interval is not None
+    assert report.scores[0].pass_rate_interval is not None
     assert report.latency_ms is not None
 
 
@@ -225,7 +227,7 @@ def test_a_report_that_was_not_made_is_made_later(box: Box) -> None:
         work(box, order, own_rows(box, order))
     with box.site.platform.db.write() as session:
         session.execute(sa.update(tables.Job).values(state="over", status="finished"))
-    caretaker.look_after(box.site.platform)
+    leases.reap(box.site.platform)
     assert run_of(box, run["id"])["eval_run"]["status"] == "finished"
     assert run_of(box, run["id"])["results"]["total_runs"] == 20
 

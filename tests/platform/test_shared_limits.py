@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from osmosis.platform import tables
-from osmosis.records.report import Report
-from osmosis.records.rollout import Category, Failure, Phase, Usage
+from osmosis.records.run.report import Report
+from osmosis.records.run.rollout import Category, Failure, Phase, Usage
 
 from .test_jobs_api import BODY
 from .test_shards import a_rollout, own_rows, run_of, send, submit
@@ -106,7 +106,7 @@ def test_a_retry_of_a_used_up_budget_asks_for_a_larger_one_before_anything_start
     asks: list[dict[str, Any]] = [{}, {"max_tokens_total": 110}, {"max_tokens_total": 200, "max_cost": 0.5}]
     for asked, flag in zip(asks, ("--max-tokens-total", "--max-tokens-total", "--max-cost"), strict=True):
         refused = box.site.json("POST", f"eval-runs/{name}/retry", expect=409, json=asked)
-        assert f"osmosis eval retry {name} {flag}" in refused["hint"]
+        assert f"osmosis eval resume {name} {flag}" in refused["hint"]
         assert refused["spent"] == {"cost_usd": 0.5, "tokens": 110}
         assert box.round()["start"] is None
         assert run_of(box, name)["config"]["evaluation"]["max_tokens_total"] == 100, "a refusal changes nothing"
@@ -151,6 +151,6 @@ def test_another_workspace_is_not_slowed(box: Box) -> None:
         other = tables.Workspace(id=tables.new_id(), name="other")
         session.add(other)
         session.flush()
-        run.workspace_id = other.id
+        session.get_one(tables.Job, order["job_id"]).workspace_id = run.workspace_id = other.id
     submit(box.site)
     assert beat(box, box.claim(), BEAT).get("pause_s", 0) == 0

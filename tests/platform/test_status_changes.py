@@ -7,8 +7,8 @@ import sqlalchemy as sa
 
 from osmosis.errors import Conflict
 from osmosis.platform import tables
-from osmosis.platform.services import run_lifecycle
-from osmosis.records.run_status import RunStatus
+from osmosis.platform.runs import lifecycle
+from osmosis.records.run.status import RunStatus
 
 BODY = {
     "experiment_config": {
@@ -34,7 +34,7 @@ def test_a_stop_that_read_the_run_before_its_claim_changes_nothing(ready) -> Non
             run = session.get_one(tables.Run, run_id)
             claimed = sa.update(tables.Run).where(tables.Run.id == run_id).values(status="running")
             session.execute(claimed, execution_options={"synchronize_session": False})  # as another process would
-            run_lifecycle.switch_status(session, run, RunStatus.STOPPED, "stopped by request")
+            lifecycle.switch_status(session, run, RunStatus.STOPPED, "stopped by request")
 
     with pytest.raises(Conflict, match="at the same moment"):
         stop()
@@ -45,11 +45,11 @@ def test_a_change_is_written_with_all_that_belongs_to_it(ready) -> None:
     run_id = ready.json("POST", "eval-runs", json=BODY)["id"]
     with ready.platform.db.write() as session:
         run = session.get_one(tables.Run, run_id)
-        run_lifecycle.switch_status(session, run, RunStatus.RUNNING, "claimed")
+        lifecycle.switch_status(session, run, RunStatus.RUNNING, "claimed")
         assert run.status == "running"
-        run_lifecycle.switch_status(session, run, RunStatus.STOPPED, "stopped")
+        lifecycle.switch_status(session, run, RunStatus.STOPPED, "stopped")
     with ready.platform.db.read() as session:
         run = session.get_one(tables.Run, run_id)
         assert (run.status, run.stop_requested_at) == ("stopped", None)
-        assert [job.state for job in run_lifecycle.jobs_of(session, run_id)] == ["over"]
+        assert [job.state for job in lifecycle.list_jobs(session, run)] == ["over"]
         assert None not in (run.started_at, run.completed_at)

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from fastapi.testclient import TestClient
 
 from osmosis.platform import tables
-from osmosis.platform.services import caretaker
+from osmosis.platform.scheduling import leases
 from osmosis.records.base import utc_now
 
 from .test_workers import Box, logs_of, submit, worker_token
@@ -162,6 +162,6 @@ def test_a_worker_that_does_not_return_leaves_its_queued_job_to_others(cluster: 
     submit(cluster.site)
     order = cluster.claim()
     cluster.change(order, lease_until=utc_now() - timedelta(hours=1))
-    caretaker.look_after(cluster.site.platform)
+    leases.reap(cluster.site.platform)
     assert cluster.job(order).state == "waiting"
     cluster.exchange(order, 401)

@@ -11,10 +11,12 @@ import pytest
 import sqlalchemy as sa
 
 from osmosis.platform import Platform, tables
-from osmosis.platform.services import login_flows, tokens, users, workspaces
+from osmosis.platform.auth import login as login_flows
+from osmosis.platform.auth import tokens, users
 from osmosis.platform.settings import PlatformSettings
+from osmosis.platform.workspaces import service as workspaces
 from osmosis.records.base import utc_now
-from osmosis.testing.platform_process import PlatformProcess
+from support.platform_process import PlatformProcess
 
 
 def bearer(token: str) -> dict[str, str]:
@@ -120,7 +122,7 @@ def test_a_logout_takes_no_token_with_it_that_was_made_by_name(site) -> None:
     with site.platform.db.write() as session:
         login = session.get(tables.Token, session.get(tables.Token, ci["token_id"]).parent_id)
         browser = tokens.issue(session, login.user, "a browser", kind="session", maker=login)
-        in_browser = tokens.make(session, browser.row, tokens.NewToken(name="made on the page"))
+        in_browser = tokens.create_named(session, browser.row, tokens.NewToken(name="made on the page"))
     site.json("DELETE", f"tokens/{login.id}?logout=true", expect=204)
     assert site.http.get("/api/cli/verify").json()["code"] == "TOKEN_REVOKED"
     assert ask(site, browser.text).json()["code"] == "TOKEN_REVOKED"

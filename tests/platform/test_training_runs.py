@@ -8,12 +8,14 @@ from typing import Any
 import sqlalchemy as sa
 
 from osmosis.platform import tables
-from osmosis.platform.services import job_queue, rollouts, run_lifecycle, training
-from osmosis.records.config import TrainingConfig
-from osmosis.records.rollout import Rollout, RolloutStatus, Score
-from osmosis.records.run import JobResult, MetricPoint
-from osmosis.records.run_status import RunStatus
-from osmosis.testing.platform_data import a_worker
+from osmosis.platform.runs import lifecycle, rollouts
+from osmosis.platform.scheduling import queue
+from osmosis.platform.training import service
+from osmosis.records.config.run_config import TrainingConfig
+from osmosis.records.run.job import JobResult, MetricPoint
+from osmosis.records.run.rollout import Rollout, RolloutStatus, Score
+from osmosis.records.run.status import RunStatus
+from support.platform_data import a_worker
 
 EXPERIMENT = {"rollout": "multiply", "entrypoint": "main.py", "model_path": "Qwen/Qwen3-0.6B", "dataset": "sums"}
 
@@ -65,7 +67,7 @@ def test_what_a_config_comes_to_is_said_before_it_is_submitted(ready) -> None:
     found = ready.json("POST", "training-runs/check", json=body)
     assert (found["eval_run"], found["no_signal"], found["p95_s"]) == (good, 0.0, 2.0)
     assert found["findings"] == [{**found["findings"][0], "code": "at-once"}]
-    evaluate(ready, {row: [0.0, 0.0] for row in range(4)})
+    evaluate(ready, {row: [0.0] * 8 for row in range(100)})
     assert ready.json("POST", "training-runs/check", json=body)["findings"][0]["severity"] == "error"
     named = ready.json("POST", f"training-runs/check?eval_run={good}", json=body)
     assert named["eval_run"] == good
@@ -82,10 +84,10 @@ def test_a_run_goes_on_or_starts_once_more(ready) -> None:
     run = submit(ready, training_config={"rollout_batch_size": 4})
     assert "already" in ready.json("POST", "training-runs/multiply-1/resume", expect=409, json={})["message"]
     with ready.platform.db.write() as session:
-        row = job_queue.claim(session, a_worker(session), 60).run
+        row = queue.claim(session, a_worker(session), 60).run
         point = MetricPoint(key="rollout/raw_reward", step=3, value=0.25)
-        training.store(session, row.id, [point])
-        run_lifecycle.end(session, row, JobResult(status=RunStatus.FAILED), "killed")
+        service.store(session, row.id, [point])
+        lifecycle.end(session, row, JobResult(status=RunStatus.FAILED), "killed")
     assert ready.json("GET", "training-runs")["training_runs"][0]["reward"] == 0.25
     resumed = ready.json("POST", "training-runs/multiply-1/resume", json={})
     assert (resumed["id"], resumed["status"]) == (run["id"], "pending")
@@ -95,8 +97,8 @@ def test_a_run_goes_on_or_starts_once_more(ready) -> None:
     first, second = (ready.json("GET", f"training-runs/multiply-{number}") for number in (1, 2))
     assert (first["config"], first["commit_sha"]) == (second["config"], second["commit_sha"])
     with ready.platform.db.write() as session:
-        row = job_queue.claim(session, a_worker(session), 60).run
-        run_lifecycle.end(session, row, JobResult(status=RunStatus.FINISHED), "done")
+        row = queue.claim(session, a_worker(session), 60).run
+        lifecycle.end(session, row, JobResult(status=RunStatus.FINISHED), "done")
     assert "is complete" in ready.json("POST", "training-runs/multiply-1/resume", expect=409, json={})["message"]
 
 
@@ -107,7 +109,7 @@ def over(site, name: str) -> None:
     """A run that is over, whatever it was doing."""
     with site.platform.db.write() as session:
         run = session.scalars(sa.select(tables.Run).where(tables.Run.name == name, tables.Run.kind == "eval")).one()
-        run_lifecycle.end(session, run, JobResult(status=RunStatus.STOPPED), "test")
+        lifecycle.end(session, run, JobResult(status=RunStatus.STOPPED), "test")
 
 
 def test_what_a_supervised_run_learns_from_is_checked(ready) -> None:
@@ -149,7 +151,7 @@ def test_an_evaluation_and_a_training_run_of_one_name_are_told_apart(ready) -> N
     with ready.platform.db.write() as session:
         run = session.scalars(sa.select(tables.Run).where(tables.Run.kind == "training")).first()
         assert run is not None
-        run_lifecycle.end(session, run, JobResult(status=RunStatus.STOPPED), "test")
+        lifecycle.end(session, run, JobResult(status=RunStatus.STOPPED), "test")
     issue = submit(ready, expect=400, **IMITATES, advanced_config=body)["issues"][0]
     assert "has 0 rollouts with a score" in issue["message"]
 
@@ -172,7 +174,7 @@ def test_a_job_gets_the_examples_of_its_own_config_and_no_others(ready) -> None:
         over(ready, one)
     sent = submit(ready, **IMITATES, advanced_config={"method": "sft", "from_run": "multiply-1"})
     with ready.platform.db.write() as session:
-        claimed = job_queue.claim(session, a_worker(session), 60)
+        claimed = queue.claim(session, a_worker(session), 60)
         headers = {"Authorization": f"Bearer {claimed.token}"}
 
     def page(run_id: str, query: str) -> Any:

@@ -15,12 +15,12 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
-from osmosis.testing.platform_process import PlatformProcess, until
+from support.platform_process import PlatformProcess, until
 
 ONE_EACH = httpx.Limits(max_keepalive_connections=0)
 """A connection for each request."""
 POSTGRES = os.environ.get("OSMOSIS_TEST_POSTGRES_URL", "")
-pytestmark = pytest.mark.skipif(not POSTGRES, reason="needs a PostgreSQL: .ci/postgres makes one")
+pytestmark = [pytest.mark.skipif(not POSTGRES, reason="needs a PostgreSQL: .ci/postgres makes one"), pytest.mark.slow]
 
 
 class TurnTaker:

@@ -16,10 +16,10 @@ import pytest
 import sqlalchemy as sa
 
 from osmosis.platform import tables
-from osmosis.platform.own_worker import Caretaker, own_worker
+from osmosis.platform.embedded_worker import LeaseReaper, build_embedded_worker
 from osmosis.platform.settings import PlatformSettings
 from osmosis.records.base import utc_now
-from osmosis.testing.platform_data import a_worker
+from support.platform_data import a_worker
 
 BODY = {
     "experiment_config": {
@@ -31,9 +31,9 @@ BODY = {
 
 
 def with_settings(site: Any, **changes: object) -> Any:
-    """The same platform, told otherwise. Its caretaker, which was told the first settings, would give jobs more time at
+    """The same platform, told otherwise. Its reaper, which was told the first settings, would give jobs more time at
     its first look, whenever that comes."""
-    site.http.app.state.caretaker.stop()
+    site.http.app.state.reaper.stop()
     settings: PlatformSettings = site.platform.settings.model_copy(update=changes)
     site.platform = replace(site.platform, settings=settings)
     site.http.app.state.platform = site.anonymous.app.state.platform = site.platform
@@ -59,7 +59,7 @@ def lines_of(site: Any, run_id: str) -> str:
 def test_after_a_gap_leases_are_extended_before_a_job_counts_as_silent(ready) -> None:
     site = with_settings(ready, lease_s=1.0, poll_s=0.05, job_command=("sh", "-c", "sleep 60"))
     run = site.json("POST", "eval-runs", json=BODY)
-    worker = own_worker(site.platform)
+    worker = build_embedded_worker(site.platform)
     try:
         assert worker.step()
         pid = job_of(site, run["id"]).handle["pid"]
@@ -80,7 +80,7 @@ def test_after_a_gap_leases_are_extended_before_a_job_counts_as_silent(ready) ->
 def test_a_job_whose_run_is_over_is_no_zombie(ready) -> None:
     site = with_settings(ready, job_command=("sh", "-c", "sleep 0.2"))
     run = site.json("POST", "eval-runs", json=BODY)
-    worker = own_worker(site.platform)
+    worker = build_embedded_worker(site.platform)
     try:
         assert worker.step()
         pid = job_of(site, run["id"]).handle["pid"]
@@ -103,7 +103,7 @@ def test_a_start_that_the_disk_refuses_says_so_on_the_run(ready) -> None:
     runs = site.platform.settings.runs_dir
     runs.rmdir()
     runs.write_text("where folders should be")  # no folder can be made in it, whoever asks
-    worker = own_worker(site.platform)
+    worker = build_embedded_worker(site.platform)
     try:
         assert worker.step()
         assert worker.step()
@@ -127,7 +127,7 @@ def test_the_files_of_a_deleted_dataset_go_with_the_last_run_that_needed_them(re
 
 def test_a_worker_does_not_wait_for_its_next_round_when_there_is_work(ready) -> None:
     site = with_settings(ready, poll_s=120.0, job_command=("sh", "-c", "sleep 60"))
-    worker = own_worker(site.platform)
+    worker = build_embedded_worker(site.platform)
     worker.start()
     try:
         time.sleep(0.5)  # it has looked, and found nothing
@@ -143,7 +143,7 @@ def test_a_worker_does_not_wait_for_its_next_round_when_there_is_work(ready) -> 
 def test_no_job_is_silent_while_the_loop_that_hears_it_stands_still(ready) -> None:
     site = with_settings(ready, lease_s=1.0, poll_s=0.05)
     run = site.json("POST", "eval-runs", json=BODY)
-    caretaker, loop, over = Caretaker(site.platform), asyncio.new_event_loop(), threading.Event()
+    reaper, loop, over = LeaseReaper(site.platform), asyncio.new_event_loop(), threading.Event()
 
     def late() -> None:
         """As a job is that has not been heard for a while, and whose worker is gone."""
@@ -157,26 +157,26 @@ def test_no_job_is_silent_while_the_loop_that_hears_it_stands_still(ready) -> No
         gone = worker.id
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
-    hearing = asyncio.run_coroutine_threadsafe(caretaker.hear(), loop)
+    watch = asyncio.run_coroutine_threadsafe(reaper.note_loop_alive(), loop)
     try:
         asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(30)  # by now it hears
-        caretaker.step()
+        reaper.step()
         loop.call_soon_threadsafe(over.wait)  # somebody computes where requests are answered
         time.sleep(1.5)
         for _ in range(3):
             late()
-            caretaker.step()
+            reaper.step()
             assert job_of(site, run["id"]).state == "held"
         assert "was suspended for" in lines_of(site, run["id"])
         over.set()
         deadline = time.monotonic() + 60
         while job_of(site, run["id"]).state == "held" and time.monotonic() < deadline:
             late()
-            caretaker.step()
+            reaper.step()
         assert job_of(site, run["id"]).state == "waiting"
     finally:
         over.set()
-        hearing.cancel()
+        watch.cancel()
         loop.call_soon_threadsafe(loop.stop)
         thread.join(30)
         loop.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from osmosis.platform.services import tokens, users
+from osmosis.platform.auth import tokens, users
 
 from .test_workers import Box, submit, worker_token
 

@@ -14,10 +14,11 @@ from fastapi.testclient import TestClient
 
 from osmosis._version import __version__
 from osmosis.platform import tables
-from osmosis.platform.services import caretaker, job_queue, tokens, users
+from osmosis.platform.auth import tokens, users
+from osmosis.platform.scheduling import leases
+from osmosis.records.api.accounts import NewToken
 from osmosis.records.base import utc_now
-from osmosis.records.contract.accounts import NewToken
-from osmosis.records.run import JOB_PROTOCOL
+from osmosis.records.run.job import JOB_PROTOCOL
 
 from .test_jobs_api import BODY, rollout
 
@@ -168,10 +169,10 @@ def test_what_was_made_to_be_sent_goes_with_the_run(box: Box) -> None:
     order = box.claim()
     box.of_job("GET", order, "dataset")
     sent = box.site.platform.settings.sent_dir
-    caretaker.look_after(box.site.platform)
+    leases.reap(box.site.platform)
     assert [folder.name for folder in sent.iterdir()] == [order["run_id"]]
     box.of_job("POST", order, "finish", json={"status": "finished"})
-    caretaker.look_after(box.site.platform)
+    leases.reap(box.site.platform)
     assert not list(sent.iterdir())
     assert box.round(kept=[order["run_id"], "never-there"])["forget"] == [order["run_id"], "never-there"]
 
@@ -215,7 +216,7 @@ def test_a_worker_gets_no_more_work_when_who_made_it_may_have_none(ready: Any, c
         login = tokens.issue(session, ada, "laptop").row
         wish = NewToken(name="box", scopes=["worker"], workspace="demo")
         session.flush()
-        text = tokens.make(session, login, wish).text
+        text = tokens.create_named(session, login, wish).text
     box = Box(ready, text)
     order = box.claim()
     box.started(order)
@@ -302,7 +303,7 @@ def test_a_start_that_failed_is_tried_again_after_a_while(box: Box) -> None:
     with box.site.platform.db.write() as session:
         job = session.scalars(sa.select(tables.Job)).one()
         assert job.not_before is not None
-        job.not_before -= timedelta(seconds=job_queue.LONGEST_PAUSE_S)
+        job.not_before -= timedelta(seconds=leases.MAX_PAUSE_S)
     assert box.claim()["run_id"] == run["id"]
 
 
@@ -380,15 +381,15 @@ def test_leases_of_a_lost_worker_run_out(box: Box) -> None:
     past, now = utc_now().replace(year=2020), utc_now() - timedelta(seconds=1)
     with box.site.platform.db.write() as session:
         session.execute(sa.update(tables.Job).values(lease_until=now))
-    caretaker.look_after(box.site.platform)
+    leases.reap(box.site.platform)
     assert "its lease expired" not in logs_of(box.site, run["id"]), "its worker is there, and says so first"
     with box.site.platform.db.write() as session:
         session.execute(sa.update(tables.Worker).values(last_seen=past))
-    caretaker.look_after(box.site.platform, gap="the platform was suspended for 100 s")
+    leases.reap(box.site.platform, gap="the platform was suspended for 100 s")
     assert "was suspended" in logs_of(box.site, run["id"])
     with box.site.platform.db.write() as session:
         session.execute(sa.update(tables.Job).values(lease_until=past))
-    caretaker.look_after(box.site.platform)
+    leases.reap(box.site.platform)
     assert "the job sent nothing and its lease expired" in logs_of(box.site, run["id"])
     with box.site.platform.db.read() as session:
         job = session.scalars(sa.select(tables.Job)).one()
@@ -400,7 +401,7 @@ def test_a_silent_job_whose_worker_is_there_costs_a_start(box: Box) -> None:
     box.claim()
     with box.site.platform.db.write() as session:
         session.execute(sa.update(tables.Job).values(lease_until=utc_now().replace(year=2020)))
-    caretaker.look_after(box.site.platform)
+    leases.reap(box.site.platform)
     with box.site.platform.db.read() as session:
         job = session.scalars(sa.select(tables.Job)).one()
         assert (job.state, job.starts, job.lost) == ("waiting", 1, 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from osmosis.records.workspace_name import RESERVED, WORKSPACE_NAME
+from osmosis.records.api.workspaces import RESERVED, WORKSPACE_NAME
 
 
 @pytest.mark.parametrize("name", ["runs", "api", "git", "login", "static", "demo.git"])

@@ -1,7 +1,5 @@
 """Agents, models and plans of the serve tests: small and real."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -10,18 +8,20 @@ from typing import Any
 
 from fastapi import FastAPI
 
+from osmosis.compat.server import LoopServerSettings, build_loop_server
 from osmosis.engine.task import Task
 from osmosis.errors import ModelError
 from osmosis.llm.model import ChatRequest, Completion
-from osmosis.records.dataset import Row
-from osmosis.records.plan import EvalPlan, ModelSpec
-from osmosis.records.rollout import Usage
+from osmosis.records.run.plan import EvalPlan, ModelSpec
+from osmosis.records.run.rollout import Usage
+from osmosis.records.run.rows import Row
+from osmosis.sdk.agent_loop import RolloutAgentLoop
 from osmosis.sdk.backend import LocalBackend
 from osmosis.sdk.context import AgentWorkflowContext, GraderContext
 from osmosis.sdk.grader import Grader
 from osmosis.sdk.types import AgentWorkflowConfig, ConcurrencyConfig
 from osmosis.sdk.workflow import AgentWorkflow, AgentWorkflowOutput
-from osmosis.serve.drive.traingate import TrainGate
+from osmosis.serve.client.model_proxy import ModelProxy
 from osmosis.serve.server.app import Backend, create_rollout_server
 
 SPEC = ModelSpec(name="scripted/model", kind="offline")
@@ -85,7 +85,6 @@ class Exact(Grader):
     """1.0 when the last message is the label."""
 
     async def grade(self, ctx: GraderContext) -> None:
-        assert ctx.sample is not None
         ctx.set_reward(1.0 if ctx.sample.messages[-1]["content"] == ctx.label else 0.0)
 
 
@@ -128,11 +127,12 @@ def task(index: int = 0, attempt: int = 0, truth: str = "42", **columns: Any) ->
     return Task(row=Row(index=index, data=data), attempt=attempt, rollout_id=f"test-{index}-{attempt}")
 
 
+def loop_app(loop: RolloutAgentLoop, folder: Path, **more: Any) -> FastAPI:
+    settings = LoopServerSettings(**{"environ": {}, "spool_dir": folder / "spool", **more})
+    return build_loop_server(loop, settings)
+
+
 @asynccontextmanager
-async def open_gate(model: ScriptedModel) -> AsyncIterator[TrainGate]:
-    gate = TrainGate(model)
-    await gate.start()
-    try:
-        yield gate
-    finally:
-        await gate.stop()
+async def open_proxy(model: ScriptedModel) -> AsyncIterator[ModelProxy]:
+    async with ModelProxy(model) as proxy:
+        yield proxy

@@ -14,28 +14,26 @@ import openai
 import pytest
 from yarl import URL
 
-from osmosis.engine.evaluate import evaluate
-from osmosis.engine.in_process import in_process
-from osmosis.engine.observer import Silent
+from osmosis.compat.loop_backend import LoopBackend
+from osmosis.engine.agent import Agent
+from osmosis.engine.evaluate import Evaluation, Silent
 from osmosis.engine.scoring import FunctionScorer
-from osmosis.engine.task import RolloutFn
 from osmosis.errors import ModelError
-from osmosis.records.dataset import Row
-from osmosis.records.plan import Retry, Timeouts
-from osmosis.records.rollout import Failure, Rollout
+from osmosis.records.run.plan import Retry, Timeouts
+from osmosis.records.run.rollout import Failure, Rollout
+from osmosis.records.run.rows import Row
 from osmosis.sdk.agent_loop import RolloutAgentLoop, RolloutContext, RolloutResult
 from osmosis.sdk.context import AgentWorkflowContext, GraderContext
 from osmosis.sdk.exceptions import ToolExecutionError, ToolServerLost
 from osmosis.sdk.grader import Grader
 from osmosis.sdk.judge_model import ProviderRequestError
 from osmosis.sdk.workflow import AgentWorkflow
-from osmosis.serve.drive.client import served
-from osmosis.serve.server.agent_loops import LoopBackend
+from osmosis.serve.client.remote import served
 from osmosis.serve.server.queue import ServeLimits
-from osmosis.serve.server.v02 import create_app
-from osmosis.testing.server import running_app
+from support.rollout_run import as_agent
+from support.server import running_app
 
-from .support import ScriptedModel, backend, fail, open_gate, plan, server
+from .support import ScriptedModel, backend, fail, loop_app, open_proxy, plan, server
 
 REQUEST = httpx.Request("POST", "http://127.0.0.1/v1/chat/completions")
 
@@ -217,35 +215,33 @@ class Kept(Silent):
 
 
 @asynccontextmanager
-async def rollouts_of(kind: str, folder: Path, model: ScriptedModel) -> AsyncIterator[RolloutFn]:
+async def rollouts_of(kind: str, folder: Path, model: ScriptedModel) -> AsyncIterator[Agent]:
     """The five ways in which an agent runs."""
     planned = plan_of()
     if kind == "loop, in process":
-        async with in_process(Loop(), model, planned) as rollout_fn:
-            yield rollout_fn
+        yield as_agent(Loop()).bind(planned)
         return
     local = backend(Workflow, NotANumber, root=folder)
     if kind == "workflow, in process":
-        async with in_process(local, model, planned) as rollout_fn:
-            yield rollout_fn
+        yield as_agent(local).bind(planned)
         return
     limits = ServeLimits(delivery_drain_s=0.1)
     if kind == "loop, served by 0.2":
-        app: Any = create_app(Loop(), spool_dir=folder / "spool", environ={})
+        app: Any = loop_app(Loop(), folder)
     else:
         on = LoopBackend(Loop(), max_concurrent=None) if kind.startswith("loop") else local
         app = server(on, folder, limits=limits)
     generation: Any = kind[-3:]
     async with (
         running_app(app) as url,
-        open_gate(model) as gate,
-        served(url, gate, planned, generation=generation) as rollout_fn,
+        open_proxy(model) as gate,
+        served(url, gate, planned, generation=generation) as agent,
     ):
-        yield rollout_fn
+        yield agent
 
 
 def plan_of() -> Any:
-    return plan(concurrency=64, timeouts=Timeouts(agent_s=2.0), retry=Retry(max_attempts=1, breaker_after=1000))
+    return plan(concurrency=64, timeouts=Timeouts(agent_s=5.0), retry=Retry(max_attempts=1, breaker_after=1000))
 
 
 KINDS = (
@@ -262,8 +258,8 @@ KINDS = (
 async def found(kind: str, folder: Path, cases: list[str], model: ScriptedModel) -> dict[str, tuple[str, str]]:
     rows = [Row(index=i, data={"user_prompt": "?", "ground_truth": "x", "case": case}) for i, case in enumerate(cases)]
     kept = Kept()
-    async with rollouts_of(kind, folder, model) as rollout_fn:
-        await evaluate(plan_of(), rows, rollout_fn, observer=kept)
+    async with rollouts_of(kind, folder, model) as agent:
+        await Evaluation(plan_of(), rows, agent, model=model, observer=kept).run()
     return {cases[one.row_index]: class_of(failure_in(one)) for one in kept.rollouts}
 
 
@@ -307,8 +303,8 @@ async def test_a_grader_and_a_score_function(case: str, tmp_path: Path) -> None:
     kept = Kept()
     row = Row(index=0, data={"user_prompt": "?", "ground_truth": "x"})
     scorers = [FunctionScorer("score", score)]
-    async with in_process(backend(Answers, Raises, root=tmp_path), ScriptedModel(), plan_of()) as rollout_fn:
-        await evaluate(plan_of(), [row], rollout_fn, scorers=scorers, observer=kept)
+    agent = as_agent(backend(Answers, Raises, root=tmp_path)).bind(plan_of())
+    await Evaluation(plan_of(), [row], agent, model=ScriptedModel(), scorers=scorers, observer=kept).run()
     by_grader, by_function = (class_of(kept.rollouts[0].scores[name].failure) for name in ("reward", "score"))
     assert by_grader == by_function
     _, category = RAISED[case][1]

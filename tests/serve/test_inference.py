@@ -1,7 +1,5 @@
 """The endpoint of one model, as OpenAI clients meet it: plain, streamed, refused, cut off."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,7 +10,7 @@ import orjson
 import pytest
 
 from osmosis.llm.model import ChatRequest, Completion, Model, Piece
-from osmosis.serve.drive.inference import InferenceEndpoint
+from osmosis.serve.client.inference import InferenceEndpoint
 
 from .support import SPEC, ScriptedModel, fail, say
 
@@ -23,11 +21,11 @@ ASKED: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content
 @asynccontextmanager
 async def opened(model: Model, time_limit_s: float = 30.0) -> AsyncIterator[tuple[InferenceEndpoint, str]]:
     endpoint = InferenceEndpoint(model, name="tiny", key="the-key", time_limit_s=time_limit_s)
-    url = await endpoint.start()
+    url = await endpoint.open()
     try:
         yield endpoint, url
     finally:
-        await endpoint.stop()
+        await endpoint.close()
 
 
 async def post(url: str, body: object, headers: dict[str, str] = KEY) -> tuple[int, dict[str, Any], dict[str, str]]:

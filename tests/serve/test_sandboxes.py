@@ -1,7 +1,5 @@
 """The sandboxes of rollouts that a server runs: made beside it, asked for at the rollout's own endpoint."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from collections.abc import AsyncIterator
@@ -11,30 +9,31 @@ from typing import Any
 import pytest
 
 from osmosis.errors import OsmosisError, SandboxUnavailable
-from osmosis.sandbox.session import Kind
-from osmosis.sdk.rollout_sandbox import Sandbox
-from osmosis.sdk.sandbox_door import Door
-from osmosis.serve.drive.sandboxes import MOST_EACH, Sandboxes
-from osmosis.serve.drive.traingate import TrainGate
-from osmosis.testing.waiting import until
+from osmosis.sandbox.session import SessionKind
+from osmosis.sdk.sandbox import GateSandbox, Sandbox
+from osmosis.serve.client.model_proxy import ModelProxy
+from osmosis.serve.client.sandboxes import MOST_PER_ROLLOUT, Sandboxes
+from support.waiting import until
 
 from .support import ScriptedModel
 
 
 @pytest.fixture
-async def gate(tmp_path: Path) -> AsyncIterator[TrainGate]:
-    gate = TrainGate(ScriptedModel(), sandboxes=Sandboxes(lambda: Kind(python=Path(sys.executable), parent=tmp_path)))
-    await gate.start()
+async def gate(tmp_path: Path) -> AsyncIterator[ModelProxy]:
+    gate = ModelProxy(
+        ScriptedModel(), sandboxes=Sandboxes(lambda: SessionKind(python=Path(sys.executable), parent=tmp_path))
+    )
+    await gate.open()
     yield gate
-    await gate.stop()
+    await gate.close()
 
 
-def sandbox_of(gate: TrainGate, rollout_id: str) -> tuple[Sandbox, Any]:
+def sandbox_of(gate: ModelProxy, rollout_id: str) -> tuple[Sandbox, Any]:
     endpoint = gate.open_rollout(rollout_id)
-    return Sandbox(lambda: Door(endpoint.chat_completions_url, endpoint.bearer)), endpoint
+    return Sandbox(lambda: GateSandbox(endpoint.chat_completions_url, endpoint.bearer)), endpoint
 
 
-async def test_everything_works_over_the_door(gate: TrainGate, tmp_path: Path) -> None:
+async def test_everything_works_over_the_door(gate: ModelProxy, tmp_path: Path) -> None:
     sandbox, endpoint = sandbox_of(gate, "one")
     done = await sandbox.run(["python", "-c", "print(input())"], stdin="hello", files={"a/b.txt": b"\x00\xff"})
     assert (done.ok, done.stdout) == (True, "hello\n")
@@ -54,17 +53,17 @@ async def test_everything_works_over_the_door(gate: TrainGate, tmp_path: Path) -
     gate.close_rollout(endpoint)
 
 
-async def test_a_rollout_reaches_its_own_sandboxes_only(gate: TrainGate) -> None:
+async def test_a_rollout_reaches_its_own_sandboxes_only(gate: ModelProxy) -> None:
     sandbox, one = sandbox_of(gate, "one")
     await sandbox.write_file("mine.txt", "x")
     other = gate.open_rollout("other")
     named = sandbox._host._name  # type: ignore[union-attr]
-    assert await Sandbox(lambda: Door(other.chat_completions_url, other.bearer, named)).list_files() == []
+    assert await Sandbox(lambda: GateSandbox(other.chat_completions_url, other.bearer, named)).list_files() == []
     with pytest.raises(SandboxUnavailable, match="status 401"):
-        await Sandbox(lambda: Door(one.chat_completions_url, other.bearer, named)).list_files()
+        await Sandbox(lambda: GateSandbox(one.chat_completions_url, other.bearer, named)).list_files()
 
 
-async def test_what_runs_ends_with_its_rollout(gate: TrainGate, tmp_path: Path) -> None:
+async def test_what_runs_ends_with_its_rollout(gate: ModelProxy, tmp_path: Path) -> None:
     marks = tmp_path.parent / f"{tmp_path.name}-marks"
     marks.mkdir()
     sandbox, endpoint = sandbox_of(gate, "one")
@@ -79,7 +78,7 @@ async def test_what_runs_ends_with_its_rollout(gate: TrainGate, tmp_path: Path) 
         await sandbox.run("true")
 
 
-async def test_whoever_hangs_up_ends_the_command(gate: TrainGate, tmp_path: Path) -> None:
+async def test_whoever_hangs_up_ends_the_command(gate: ModelProxy, tmp_path: Path) -> None:
     marks = tmp_path.parent / f"{tmp_path.name}-marks"
     marks.mkdir()
     sandbox, _ = sandbox_of(gate, "one")
@@ -92,38 +91,41 @@ async def test_whoever_hangs_up_ends_the_command(gate: TrainGate, tmp_path: Path
     assert not (marks / "went-on").exists()
 
 
-async def test_a_rollout_has_a_few_at_most(gate: TrainGate) -> None:
+async def test_a_rollout_has_a_few_at_most(gate: ModelProxy) -> None:
     _, endpoint = sandbox_of(gate, "one")
-    doors = [Sandbox(lambda: Door(endpoint.chat_completions_url, endpoint.bearer)) for _ in range(MOST_EACH + 1)]
+    doors = [
+        Sandbox(lambda: GateSandbox(endpoint.chat_completions_url, endpoint.bearer))
+        for _ in range(MOST_PER_ROLLOUT + 1)
+    ]
     for door in doors[:-1]:
         await door.list_files()
-    with pytest.raises(OsmosisError, match=f"at most {MOST_EACH}"):
+    with pytest.raises(OsmosisError, match=f"at most {MOST_PER_ROLLOUT}"):
         await doors[-1].list_files()
     await doors[0].close()
     assert await doors[-1].list_files() == []
 
 
 async def test_a_machine_without_one_says_why(tmp_path: Path) -> None:
-    def lacking() -> Kind:
+    def lacking() -> SessionKind:
         raise SandboxUnavailable("no sandbox works on this machine: it is too old", hint="buy another")
 
-    gate = TrainGate(ScriptedModel(), sandboxes=Sandboxes(lacking))
-    await gate.start()
+    gate = ModelProxy(ScriptedModel(), sandboxes=Sandboxes(lacking))
+    await gate.open()
     try:
         sandbox, _ = sandbox_of(gate, "one")
         with pytest.raises(SandboxUnavailable, match="it is too old") as found:
             await sandbox.run("true")
         assert found.value.hint == "buy another"
     finally:
-        await gate.stop()
+        await gate.close()
 
 
 async def test_an_endpoint_without_any_says_so() -> None:
-    gate = TrainGate(ScriptedModel())
-    await gate.start()
+    gate = ModelProxy(ScriptedModel())
+    await gate.open()
     try:
         sandbox, _ = sandbox_of(gate, "one")
         with pytest.raises(SandboxUnavailable, match="no sandbox is offered"):
             await sandbox.run("true")
     finally:
-        await gate.stop()
+        await gate.close()

@@ -1,49 +1,34 @@
-"""The published schemas are the code's: regenerated and compared, and what is served is what is declared."""
+"""The documents are the code's: schemas regenerated and compared, examples of the guide and the protocol run."""
 
-from __future__ import annotations
-
-from collections.abc import Iterable
+import asyncio
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
-from osmosis.records import loop_request, wire, wire02
-from osmosis.serve import schemas
-from osmosis.serve.drive import traingate
-from osmosis.serve.endpoints import DeclaredEndpoint
-from osmosis.serve.server import v03
+from osmosis.jobs.prepare.entrypoints import classify_entrypoint
+from osmosis.records.protocol import messages as wire
+from osmosis.records.protocol import v02 as wire02
+from osmosis.serve.client.process import RolloutServerProcess
 from osmosis.serve.server.app import create_rollout_server
-from osmosis.serve.server.v02 import create_app
+from support import protocol_documents as schemas
+from support.endpoint import ModelEndpoint, text_reply
 
-from .support import OneCall, ScriptedModel, backend, open_gate
-from .test_v02 import Adds
+from .support import OneCall, backend
 
 FOLDER = Path(__file__).parents[2] / "docs" / "protocol"
 PROTOCOL = FOLDER.parent / "protocol.md"
 
 
-@pytest.mark.parametrize("name", [schemas.SERVER_FILE, schemas.GATE_FILE, schemas.MESSAGES_FILE])
+@pytest.mark.parametrize("name", [schemas.SERVER_FILE, schemas.PROXY_FILE, schemas.MESSAGES_FILE])
 def test_the_committed_documents_are_what_the_code_says(name: str) -> None:
     made = schemas.text_of(schemas.documents()[name])
-    assert (FOLDER / name).read_text(encoding="utf-8") == made, "run: python -m osmosis.serve.schemas docs/protocol"
-
-
-async def test_servers_serve_and_document_what_is_declared(tmp_path: Path) -> None:
-    """A route that is not declared would be missing in the documents."""
-    declared = _named(schemas.SERVER)
-    with_loop = create_app(Adds(), environ={})
-    assert _served(with_loop) == _documented(with_loop) == declared
-    later = create_rollout_server(backend(OneCall, root=tmp_path), configure_logging=False, environ={})
-    assert _served(later) == _documented(later) == _named(v03.ENDPOINTS)
-    async with open_gate(ScriptedModel()) as gate:
-        assert gate._runner is not None
-        resources = {
-            (route.method.lower(), route.resource.canonical)
-            for route in gate._runner.app.router.routes()
-            if route.method != "HEAD" and route.resource is not None
-        }
-    assert resources == _named(traingate.ENDPOINTS)
+    assert (FOLDER / name).read_text(encoding="utf-8") == made, "run: make docs"
 
 
 def test_a_server_documents_each_endpoint_with_its_records_and_its_bearer(tmp_path: Path) -> None:
@@ -66,7 +51,7 @@ def test_a_server_documents_each_endpoint_with_its_records_and_its_bearer(tmp_pa
     assert "422" not in document["paths"]["/health"]["get"]["responses"]
     assert "security" not in document["paths"]["/health"]["get"]
     fields = document["components"]["schemas"]["RolloutInit"]["properties"]
-    assert fields["label"]["description"] == "The row's ground truth."
+    assert fields["rollout_id"]["description"] == "One path segment; required when polling."
     assert "/of/the/author" in document["paths"]
 
 
@@ -80,7 +65,7 @@ def test_every_wire_message_is_published_and_explained() -> None:
         wire.CompletionCallback,
         wire.GraderCallback,
         wire.CancelRequest,
-        loop_request.RolloutRequest,
+        wire02.RolloutRequest,
         wire02.InitResponse,
         wire02.RolloutResponse,
     ):
@@ -94,19 +79,38 @@ def _ref(part: dict[str, Any]) -> str:
     return found
 
 
-def _named(endpoints: Iterable[DeclaredEndpoint]) -> set[tuple[str, str]]:
-    return {(endpoint.method.lower(), endpoint.path) for endpoint in endpoints}
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+GUIDE = DOCS / "sdk.md"
 
 
-def _documented(app: Any) -> set[tuple[str, str]]:
-    return {(method, path) for path, operations in app.openapi()["paths"].items() for method in operations}
+@pytest.mark.usefixtures("isolated")
+def test_the_tool_that_runs_code_prints_what_it_says(tmp_path: Path) -> None:
+    [code] = re.findall(r"```python\n# file: sandboxed.py\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.S)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "42\n['program.py']\n[ended: limit of time]\n"
 
 
-def _served(app: Any) -> set[tuple[str, str]]:
-    own = {"/openapi.json", "/docs", "/docs/oauth2-redirect", "/redoc"}
-    return {
-        (method.lower(), route.path)
-        for route in app.routes
-        for method in route.methods
-        if method != "HEAD" and route.path not in own
-    }
+async def test_the_main_py_serves_on_the_port_it_is_given_and_is_driven(tmp_path: Path) -> None:
+    files = re.findall(r"```\w+\n# file: (\S+)\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.S)
+    assert [name for name, _ in files] == ["main.py", "pyproject.toml", "sandboxed.py"]
+    for name, text in files:
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    assert classify_entrypoint((tmp_path / "main.py").read_text(encoding="utf-8")).kind == "script"
+
+    server = RolloutServerProcess([sys.executable, "main.py"], tmp_path, os.environ, log=print)
+    url = await server.start()
+    try:
+        async with httpx.AsyncClient(trust_env=False) as client:
+            health = (await client.get(f"{url}/health")).json()
+        assert health["concurrency"]["max_concurrent"] == 64
+
+        [code] = re.findall(r"```python\n(.*?)```", (DOCS / "protocol.md").read_text(encoding="utf-8"), re.S)
+        scope: dict[str, Any] = {}
+        exec(compile(code, "protocol.md", "exec", dont_inherit=True), scope)
+        with ModelEndpoint(lambda body, number: text_reply("It is 42")) as model:
+            done = await asyncio.to_thread(scope["run_one"], url, model.url, "key", "What is 6 * 7?", "42")
+        assert (done["status"], done["sample"]["reward"]) == ("success", 1.0)
+    finally:
+        await server.stop()

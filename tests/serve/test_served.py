@@ -1,24 +1,24 @@
 """The served driver against the real server, both generations of `POST /rollout`."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from pathlib import Path
 
 import pytest
 
+from osmosis.engine.rollout_model import RolloutModel
 from osmosis.errors import ModelError, NetworkError
-from osmosis.records.plan import RolloutLimits, Timeouts
-from osmosis.records.rollout import Category, Message, Phase, Rollout, RolloutStatus
+from osmosis.records.run.plan import RolloutLimits, Timeouts
+from osmosis.records.run.rollout import Category, Message, Phase, Rollout, RolloutStatus
 from osmosis.sdk.context import AgentWorkflowContext
 from osmosis.sdk.types import AgentWorkflowConfig
 from osmosis.sdk.workflow import AgentWorkflow
-from osmosis.serve.drive.client import served
-from osmosis.serve.drive.drivers import generation_of
+from osmosis.serve.client.protocols import generation_of
+from osmosis.serve.client.remote import served
 from osmosis.serve.server.queue import ServeLimits
-from osmosis.testing.server import running_app
-from osmosis.testing.waiting import until
+from support.attempts import run_attempt
+from support.server import running_app
+from support.waiting import until
 
 from .support import (
     BrokenGrader,
@@ -31,7 +31,7 @@ from .support import (
     ScriptedModel,
     backend,
     fail,
-    open_gate,
+    open_proxy,
     plan,
     say,
     server,
@@ -56,10 +56,10 @@ async def one(
     app = server(backend(workflow, grader, root=tmp_path), tmp_path, api_key=api_key, limits=limits)
     async with (
         running_app(app) as url,
-        open_gate(model or ScriptedModel()) as gate,
-        served(url, gate, plan(**planned), generation=generation, api_key=api_key) as rollout_fn,
+        open_proxy(model or ScriptedModel()) as gate,
+        served(url, gate, plan(**planned), generation=generation, api_key=api_key) as agent,
     ):
-        return await rollout_fn(task())
+        return await run_attempt(agent, gate.model, plan(**planned), task())
 
 
 class AsksForEver(AgentWorkflow[AgentWorkflowConfig]):
@@ -124,7 +124,6 @@ async def test_a_rollout_comes_back_whole(tmp_path: Path, generation: str) -> No
 async def test_a_crash_is_data_with_phase_category_and_traceback(tmp_path: Path, generation: str) -> None:
     rollout = await one(tmp_path, generation, Crashes)
     assert rollout.status is RolloutStatus.FAILED
-    assert rollout.failure is not None
     assert (rollout.failure.phase, rollout.failure.category) == (Phase.AGENT, Category.AGENT_ERROR)
     assert "burned down" in rollout.failure.message
     assert "Crashes" in (rollout.failure.traceback or "") or "run" in (rollout.failure.traceback or "")
@@ -135,7 +134,6 @@ async def test_a_broken_grader_fails_the_score_not_the_rollout(tmp_path: Path, g
     rollout = await one(tmp_path, generation, OneCall, grader=BrokenGrader)
     assert rollout.status is RolloutStatus.SUCCESS
     failure = rollout.scores["reward"].failure
-    assert failure is not None
     assert failure.phase is Phase.SCORE
     assert "torn" in failure.message
     assert rollout.messages[-1]["content"] == "42"
@@ -146,7 +144,6 @@ async def test_a_reward_of_nan_is_an_invalid_score_on_this_side_too(tmp_path: Pa
     rollout = await one(tmp_path, generation, OneCall, grader=NotANumber)
     assert rollout.status is RolloutStatus.SUCCESS
     failure = rollout.scores["reward"].failure
-    assert failure is not None
     assert (failure.phase, failure.category) == (Phase.SCORE, Category.INVALID_SCORE)
     assert failure.message == "the reward must be a finite number, got nan"
     assert failure.fix
@@ -155,7 +152,6 @@ async def test_a_reward_of_nan_is_an_invalid_score_on_this_side_too(tmp_path: Pa
 @BOTH
 async def test_the_models_own_failure_is_named(tmp_path: Path, generation: str) -> None:
     rollout = await one(tmp_path, generation, OneCall, model=ScriptedModel(fail("rate_limit")))
-    assert rollout.failure is not None
     assert (rollout.failure.phase, rollout.failure.category) == (Phase.MODEL, Category.RATE_LIMIT)
     assert rollout.calls[0].error is not None
 
@@ -163,7 +159,6 @@ async def test_the_models_own_failure_is_named(tmp_path: Path, generation: str) 
 @BOTH
 async def test_a_hanging_agent_ends_at_its_own_limit(tmp_path: Path, generation: str) -> None:
     rollout = await one(tmp_path, generation, Hangs, timeouts=Timeouts(agent_s=0.2, score_s=5))
-    assert rollout.failure is not None
     assert rollout.failure.category is Category.TIMEOUT
 
 
@@ -175,10 +170,10 @@ async def test_the_servers_key_is_used_and_wanted(tmp_path: Path, generation: st
     app = server(backend(OneCall, root=tmp_path), tmp_path, api_key="k-1")
     async with (
         running_app(app) as url,
-        open_gate(ScriptedModel()) as gate,
-        served(url, gate, plan(), generation=generation, api_key="other") as rollout_fn,
+        open_proxy(ScriptedModel()) as gate,
+        served(url, gate, plan(), generation=generation, api_key="other") as agent,
     ):
-        refused = await rollout_fn(task())
+        refused = await run_attempt(agent, gate.model, plan(), task())
     assert refused.failure is not None
     assert (refused.failure.phase, refused.failure.category) == (Phase.SETUP, Category.AUTH)
 
@@ -187,19 +182,19 @@ async def test_our_server_is_polled_by_default_and_more_rollouts_than_slots_all_
     app = server(backend(OneCall, root=tmp_path, limit=2), tmp_path)
     async with (
         running_app(app) as url,
-        open_gate(ScriptedModel(lambda request: say("42" if request.row_index % 2 else "41"))) as gate,
-        served(url, gate, plan()) as rollout_fn,
+        open_proxy(ScriptedModel(lambda request: say("42" if request.row_index % 2 else "41"))) as gate,
+        served(url, gate, plan()) as agent,
     ):
-        rollouts = await asyncio.gather(*(rollout_fn(task(index)) for index in range(20)))
+        rollouts = await asyncio.gather(*(run_attempt(agent, gate.model, plan(), task(index)) for index in range(20)))
     assert [rollout.value("reward") for rollout in rollouts] == [0.0, 1.0] * 10
     assert all(rollout.row_index == index for index, rollout in enumerate(rollouts))
 
 
 async def test_cancelling_the_caller_cancels_on_the_server(tmp_path: Path) -> None:
     app = server(backend(Hangs, root=tmp_path), tmp_path)
-    async with running_app(app) as url, open_gate(ScriptedModel()) as gate:
-        async with served(url, gate, plan()) as rollout_fn:
-            running = asyncio.create_task(rollout_fn(task()))
+    async with running_app(app) as url, open_proxy(ScriptedModel()) as gate:
+        async with served(url, gate, plan()) as agent:
+            running = asyncio.create_task(agent.run(task(), RolloutModel(gate.model, task())))
             await until(lambda: app.state.runtime.queue.active == 1)
             running.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -225,11 +220,11 @@ async def test_what_the_server_cannot_run_yet_waits_here_and_not_on_its_clock(tm
     app = server(backend(OneCall, root=tmp_path, limit=1), tmp_path)
     async with (
         running_app(app) as url,
-        open_gate(ScriptedModel()) as gate,
-        served(url, gate, plan(), generation=generation) as rollout_fn,
+        open_proxy(ScriptedModel()) as gate,
+        served(url, gate, plan(), generation=generation) as agent,
     ):
         queue = app.state.runtime.queue
-        running = asyncio.gather(*(rollout_fn(task(index)) for index in range(6)))
+        running = asyncio.gather(*(run_attempt(agent, gate.model, plan(), task(index)) for index in range(6)))
         most = 0
         while not running.done():
             most = max(most, queue.active)
@@ -250,22 +245,21 @@ async def test_a_dead_server_ends_waiting_at_once(tmp_path: Path, generation: st
     app = server(backend(Hangs, root=tmp_path), tmp_path, limits=ServeLimits(drain_s=0.1, delivery_drain_s=0.1))
     async with (
         running_app(app) as url,
-        open_gate(ScriptedModel()) as gate,
-        served(url, gate, plan(), generation=generation, died=died) as rollout_fn,
+        open_proxy(ScriptedModel()) as gate,
+        served(url, gate, plan(), generation=generation, died=died) as agent,
     ):
-        waiting = [asyncio.create_task(rollout_fn(task(index))) for index in range(3)]
+        waiting = [asyncio.create_task(run_attempt(agent, gate.model, plan(), task(index))) for index in range(3)]
         await until(lambda: app.state.runtime.queue.active == 3)
         gone.set()
         rollouts = await asyncio.wait_for(asyncio.gather(*waiting), 5)
-        after = await rollout_fn(task(9))
+        after = await run_attempt(agent, gate.model, plan(), task(9))
     for rollout in [*rollouts, after]:
-        assert rollout.failure is not None
         assert (rollout.failure.phase, rollout.failure.category) == (Phase.SETUP, Category.SERVER_DIED)
         assert "137" in rollout.failure.message
 
 
 async def test_no_server_is_one_clear_error() -> None:
-    async with open_gate(ScriptedModel()) as gate:
+    async with open_proxy(ScriptedModel()) as gate:
         with pytest.raises(NetworkError, match="no rollout server answers"):
             async with served("http://127.0.0.1:9", gate, plan()):
                 raise AssertionError

@@ -1,7 +1,5 @@
 """A rollout server on another machine, as a job sees it: its key, its coming and going, and the way to the job."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,18 +13,17 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from osmosis.errors import UsageError
-from osmosis.jobs.job import JobFailed, JobLog
-from osmosis.jobs.open_gate import check_reach
-from osmosis.jobs.server_elsewhere import ServerElsewhere
-from osmosis.records.gate_address import GateAddress
-from osmosis.records.plan import EvalPlan
-from osmosis.records.run import LogLine
-from osmosis.serve.drive.traingate import TrainGate
+from osmosis.jobs.context import JobFailed, JobLog
+from osmosis.jobs.server.remote import RemoteServer, check_reach
+from osmosis.records.config.worker import GateAddress
+from osmosis.records.run.job import LogLine
+from osmosis.records.run.plan import EvalPlan
+from osmosis.serve.client.model_proxy import ModelProxy
 from osmosis.serve.server.app import create_rollout_server
-from osmosis.testing.server import running_app
-from osmosis.testing.waiting import until
+from support.server import running_app
+from support.waiting import until
 
-from .support import SPEC, OneCall, ScriptedModel, backend, open_gate
+from .support import SPEC, OneCall, ScriptedModel, backend, open_proxy
 
 PLAN = EvalPlan(name="r", agent="a", model=SPEC, dataset="d")
 
@@ -34,10 +31,10 @@ PLAN = EvalPlan(name="r", agent="a", model=SPEC, dataset="d")
 async def test_a_key_that_is_refused_is_known_before_anything_is_trained(tmp_path: Path) -> None:
     app = create_rollout_server(backend(OneCall, root=tmp_path), api_key="right", environ={})
     async with running_app(app) as url:
-        await ServerElsewhere(url, "right", JobLog()).check()
+        await RemoteServer(url, "right", JobLog()).check()
         for key in ("wrong", None):
             with pytest.raises(JobFailed, match="key") as refused:
-                await ServerElsewhere(url, key, JobLog()).check()
+                await RemoteServer(url, key, JobLog()).check()
             assert "rollout_server_key_env" in (refused.value.hint or "")
 
 
@@ -51,8 +48,8 @@ async def test_a_proxy_that_says_that_its_server_is_gone_is_believed() -> None:
 
     lines: list[LogLine] = []
     async with running_app(Starlette(routes=[Route("/health", health)])) as url:
-        server = ServerElsewhere(url, None, JobLog(None, lines.append))
-        async with open_gate(ScriptedModel()) as gate, server.running(gate, PLAN):
+        server = RemoteServer(url, None, JobLog(None, lines.append))
+        async with open_proxy(ScriptedModel()) as gate, server.running(gate, PLAN):
             await until(lambda: server.up, within=60)
             assert server.at_once == 3
             there.clear()
@@ -65,13 +62,13 @@ async def test_a_proxy_that_says_that_its_server_is_gone_is_believed() -> None:
 
 
 @asynccontextmanager
-async def gate_at(advertise_url: str) -> AsyncIterator[TrainGate]:
-    gate = TrainGate(ScriptedModel(), advertise_url=advertise_url)
-    await gate.start()
+async def gate_at(advertise_url: str) -> AsyncIterator[ModelProxy]:
+    gate = ModelProxy(ScriptedModel(), advertise_url=advertise_url)
+    await gate.open()
     try:
         yield gate
     finally:
-        await gate.stop()
+        await gate.close()
 
 
 async def test_rollouts_are_told_the_address_that_is_advertised() -> None:

@@ -1,7 +1,5 @@
 """Rollout servers of every generation, unmodified, under training: tools, tokens, masks, rewards, through the proxy."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,28 +9,27 @@ import pytest
 from starlette.types import ASGIApp
 
 from osmosis.llm.model import ChatRequest, Piece
-from osmosis.records.loop_request import RolloutRequest
-from osmosis.records.rollout import Message
-from osmosis.records.tool_schema import OpenAIFunctionToolSchema
+from osmosis.records.protocol.tools import OpenAIFunctionToolSchema
+from osmosis.records.protocol.v02 import RolloutRequest
+from osmosis.records.run.rollout import Message
 from osmosis.sdk.agent_loop import RolloutAgentLoop, RolloutContext, RolloutResult
 from osmosis.sdk.context import AgentWorkflowContext, GraderContext
 from osmosis.sdk.grader import Grader
 from osmosis.sdk.types import AgentWorkflowConfig
 from osmosis.sdk.workflow import AgentWorkflow, AgentWorkflowOutput
-from osmosis.serve.drive.client import served
-from osmosis.serve.drive.drivers import Generation
-from osmosis.serve.drive.traingate import TrainGate
-from osmosis.serve.server.v02 import create_app
-from osmosis.testing.fake_trainer import END, FakeTrainer
+from osmosis.serve.client.model_proxy import ModelProxy
+from osmosis.serve.client.protocols import Generation
+from osmosis.serve.client.remote import served
 from osmosis.testing.scripted import call, says
-from osmosis.testing.server import running_app
-from osmosis.testing.training_desk import KeptListener, TwoTurns, plan_of, run_of
-from osmosis.testing.waiting import until
 from osmosis.training.driver import TrainingDriver
-from osmosis.training.link import SampleRequest, Sequence, TrainerLink, TrainerPlan
-from osmosis.training.trained_model import TrainedModel
+from osmosis.training.models import TrainedModel
+from osmosis.training.protocol import SampleRequest, Sequence, TrainerClient, TrainerPlan
+from support.fake_trainer import END, FakeTrainer
+from support.server import running_app
+from support.training_desk import RecordingListener, TwoTurns, plan_of, run_of
+from support.waiting import until
 
-from .support import backend, server
+from .support import backend, loop_app, server
 
 TOOL = {"type": "function", "function": {"name": "look_up", "description": "Looks.", "parameters": {"type": "object"}}}
 
@@ -65,7 +62,6 @@ class Looks(AgentWorkflow[AgentWorkflowConfig]):
 
 class Judges(Grader):
     async def grade(self, ctx: GraderContext) -> None:
-        assert ctx.sample is not None
         ctx.set_reward(reward(ctx.sample.messages))
 
 
@@ -89,14 +85,14 @@ class LooksToo(RolloutAgentLoop):
 
 def app_of(generation: Generation, folder: Path) -> ASGIApp:
     if generation == "0.2":
-        return create_app(LooksToo(), spool_dir=folder / "spool", environ={})
+        return loop_app(LooksToo(), folder)
     return server(backend(Looks, Judges, root=folder), folder)
 
 
 @asynccontextmanager
-async def linked(folder: Path, plan: TrainerPlan) -> AsyncIterator[tuple[FakeTrainer, TrainerLink, TrainedModel]]:
+async def linked(folder: Path, plan: TrainerPlan) -> AsyncIterator[tuple[FakeTrainer, TrainerClient, TrainedModel]]:
     with FakeTrainer(plan, folder / "t.sock", policy=policy) as trainer:
-        async with TrainerLink(folder / "t.sock") as link:
+        async with TrainerClient(folder / "t.sock") as link:
             yield trainer, link, TrainedModel(link, "base", seed=3)
 
 
@@ -107,17 +103,17 @@ def by_mask(one: Sequence, mask: int) -> str:
 
 @pytest.mark.parametrize("generation", ["0.2", "0.3", "0.4"])
 async def test_a_server_of_every_generation_trains_unmodified(tmp_path: Path, generation: Generation) -> None:
-    listener = KeptListener()
+    listener = RecordingListener()
     run = run_of(tmp_path, listener)
     async with (
         linked(tmp_path, plan_of(tmp_path, steps=2)) as (trainer, link, model),
         running_app(app_of(generation, tmp_path)) as url,
     ):
-        gate = TrainGate(model, observer=model)
-        await gate.start()
+        gate = ModelProxy(model, observer=model)
+        await gate.open()
         async with served(url, gate, run.plan, generation=generation) as rollout:
             done = await asyncio.wait_for(TrainingDriver(run, link, model, rollout).run(), 60)
-        await gate.stop()
+        await gate.close()
     assert done.step == 2
     train = [batch for batch in trainer.batches if batch.kind == "train"]
     assert [len(batch.sequences) for batch in train] == [8, 8]
@@ -161,7 +157,8 @@ async def test_a_stream_of_the_trained_model_is_told_while_it_is_sampled(tmp_pat
 async def test_a_rollout_that_begins_anew_has_said_nothing(tmp_path: Path) -> None:
     async with linked(tmp_path, plan_of(tmp_path, validation_rows=[])) as (trainer, _, model):
         await until(lambda: trainer.service.sampler is not None)
-        gate = TrainGate(model, observer=model)
+        gate = ModelProxy(model, observer=model)
+        model.start("r", "train-000001")
         for _ in range(2):  # its server died and was started again
             endpoint = gate.open_rollout("r")
             await model.complete(ChatRequest([{"role": "user", "content": "?"}], [TOOL], {}, "r"))
@@ -173,11 +170,11 @@ async def test_a_rollout_that_begins_anew_has_said_nothing(tmp_path: Path) -> No
 async def test_a_lost_trainer_stores_no_failure(tmp_path: Path) -> None:
     """What fails because the trainer is gone is run again: it must not count as a failed rollout."""
     plan = plan_of(tmp_path, validation_rows=[])
-    listener = KeptListener()
+    listener = RecordingListener()
     gate = asyncio.Event()
     async with linked(tmp_path, plan) as (trainer, link, model):
         agent = TwoTurns(model, gate=gate)
-        going = asyncio.create_task(TrainingDriver(run_of(tmp_path, listener), link, model, agent.rollout).run())
+        going = asyncio.create_task(TrainingDriver(run_of(tmp_path, listener), link, model, agent).run())
         await until(lambda: len(agent.runs) == 8)
         trainer.service.__exit__()  # as if it were killed
         gate.set()

@@ -1,7 +1,5 @@
 """`trajectory.json` and `diagnostics.json`: when they are written, what is in them, what never is."""
 
-from __future__ import annotations
-
 import base64
 import json
 import textwrap
@@ -12,19 +10,19 @@ from typing import Any
 import pytest
 
 from osmosis.llm.model import ChatRequest, Completion
-from osmosis.records.rollout import Rollout
+from osmosis.records.protocol.messages import RolloutInit
+from osmosis.records.run.rollout import Rollout
 from osmosis.records.trajectory import Trajectory
-from osmosis.records.wire import RolloutInit
 from osmosis.sdk.context import AgentWorkflowContext, WorkflowRollout
 from osmosis.sdk.types import RolloutSample
 from osmosis.sdk.workflow import AgentWorkflow
-from osmosis.serve.drive.client import served
+from osmosis.serve.client.remote import served
 from osmosis.serve.server.queue import RolloutOutcome
-from osmosis.serve.server.traces import SHORT, EndedRollout, TrajectoryWriter
-from osmosis.serve.server.v02 import create_app
-from osmosis.testing.server import running_app
+from osmosis.serve.server.trace_files import EndedRollout, TrajectoryWriter
+from support.attempts import run_attempt
+from support.server import running_app
 
-from .support import Crashes, NotANumber, OneCall, ScriptedModel, backend, open_gate, plan, say, server, task
+from .support import Crashes, NotANumber, OneCall, ScriptedModel, backend, loop_app, open_proxy, plan, say, server, task
 from .test_v02 import Adds
 
 KEY = "the-key-of-this-server"
@@ -37,10 +35,10 @@ async def run(tmp_path: Path, workflow: type, generation: str = "0.3", **more: A
     app = server(backend(workflow, root=tmp_path, **grader), tmp_path, api_key=KEY, **more)
     async with (
         running_app(app) as url,
-        open_gate(ScriptedModel(leaky)) as gate,
-        served(url, gate, plan(), generation=generation, api_key=KEY) as rollout_fn,
+        open_proxy(ScriptedModel(leaky)) as gate,
+        served(url, gate, plan(), generation=generation, api_key=KEY) as agent,
     ):
-        return await rollout_fn(task())
+        return await run_attempt(agent, gate.model, plan(), task())
 
 
 def leaky(_: ChatRequest) -> Completion:
@@ -120,13 +118,12 @@ def test_the_key_of_a_rollout_is_in_no_file_however_it_is_written(
     assert said["plain"]["steps"][0]["message"] == "nothing in here"
 
 
-@pytest.mark.parametrize("turns", [1, SHORT + 1], ids=["composed-at-once", "composed-in-the-thread"])
-def test_a_conversation_that_cannot_be_written_costs_only_its_own_file(tmp_path: Path, turns: int) -> None:
+def test_a_conversation_that_cannot_be_written_costs_only_its_own_file(tmp_path: Path) -> None:
     files = TrajectoryWriter(tmp_path)
     for rollout_id, figure in (("cannot", float("nan")), ("can", 1.0)):
         init = RolloutInit(
             rollout_id=rollout_id,
-            initial_messages=[{"role": "user", "content": "whole"}] * turns,
+            initial_messages=[{"role": "user", "content": "whole"}],
             chat_completions_url="http://127.0.0.1:1/v1",
         )
         sample = RolloutSample(messages=[], metrics={"figure": figure})
@@ -136,7 +133,7 @@ def test_a_conversation_that_cannot_be_written_costs_only_its_own_file(tmp_path:
     assert sorted(path.name for path in (tmp_path / "cannot").iterdir()) == ["diagnostics.json"]
     assert sorted(path.name for path in (tmp_path / "can").iterdir()) == ["diagnostics.json", "trajectory.json"]
     steps = json.loads((tmp_path / "can" / "trajectory.json").read_text())["steps"]
-    assert [step["message"] for step in steps] == ["whole"] * turns
+    assert [step["message"] for step in steps] == ["whole"]
 
 
 class Private(AgentWorkflow):
@@ -181,13 +178,13 @@ async def test_nothing_is_written_unless_somebody_wants_it(
 
 async def test_the_artifact_root_asks_for_the_files_of_agent_loops_too(tmp_path: Path) -> None:
     environ = {"_OSMOSIS_ROLLOUT_ARTIFACT_ROOT": str(tmp_path)}
-    app = create_app(Adds(), spool_dir=tmp_path / "spool", environ=environ)
+    app = loop_app(Adds(), tmp_path, environ=environ)
     async with (
         running_app(app) as url,
-        open_gate(ScriptedModel()) as gate,
-        served(url, gate, plan(), generation="0.3") as rollout_fn,
+        open_proxy(ScriptedModel()) as gate,
+        served(url, gate, plan(), generation="0.3") as agent,
     ):
-        await rollout_fn(task())
+        await run_attempt(agent, gate.model, plan(), task())
     body = read(tmp_path, "trajectory.json")
     assert body["extra"]["osmosis"]["reward"] == 1.0
     assert body["final_metrics"]["total_completion_tokens"] == 3

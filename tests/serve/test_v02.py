@@ -1,7 +1,5 @@
 """Generation 0.2: init, the agent loop, exactly one completion, authentication, idempotency."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys
@@ -14,24 +12,26 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
+from fastapi.testclient import TestClient
 
+from osmosis.compat.server import create_app
+from osmosis.compat.settings import RolloutClientSettings, RolloutSettings
 from osmosis.errors import AuthRequired
-from osmosis.records.loop_request import RolloutRequest
-from osmosis.records.rollout import Category
-from osmosis.records.tool_schema import OpenAIFunctionToolSchema
+from osmosis.records.protocol.tools import OpenAIFunctionToolSchema
+from osmosis.records.protocol.v02 import RolloutRequest
+from osmosis.records.run.rollout import Category
 from osmosis.sdk.agent_loop import RolloutAgentLoop, RolloutContext, RolloutResult
-from osmosis.serve.drive.client import check_key, served
-from osmosis.serve.server.delivery import DeliveryPolicy
-from osmosis.serve.server.queue import ServeLimits, crashed
-from osmosis.serve.server.rollout_settings import RolloutClientSettings, RolloutSettings
-from osmosis.serve.server.traces import TraceFolder
-from osmosis.serve.server.v02 import create_app
-from osmosis.testing.faults import Fault, Faulty
-from osmosis.testing.mock_trainer import RolloutCompletionTracker, create_mock_trainer_app
-from osmosis.testing.server import running_app
-from osmosis.testing.waiting import until
+from osmosis.serve.client.remote import check_key, served
+from osmosis.serve.server.callbacks import DeliveryPolicy, Post, Spool, spool_folder
+from osmosis.serve.server.queue import ServeLimits, crashed_outcome
+from osmosis.serve.server.trace_files import TraceFolder
+from osmosis.testing.mock_trainer import RolloutCompletionTracker, create_mock_trainer_app, patch_httpx_for_mock_trainer
+from support.attempts import run_attempt
+from support.faults import Fault, Faulty
+from support.server import running_app
+from support.waiting import until
 
-from .support import ScriptedModel, open_gate, plan, task
+from .support import ScriptedModel, loop_app, open_proxy, plan, task
 
 ADD = {"type": "function", "function": {"name": "add", "description": "Adds.", "parameters": {"type": "object"}}}
 QUICK = DeliveryPolicy(quick_tries=50, base_delay_s=0.01, max_delay_s=0.02)
@@ -88,7 +88,7 @@ async def pair(tmp_path: Path, fault: Any = None, **more: Any) -> AsyncIterator[
     """A server and a trainer: the client session, both URLs, the tracker."""
     tracker = RolloutCompletionTracker()
     policy = more.pop("delivery_policy", QUICK)
-    app = create_app(Adds(), spool_dir=tmp_path / "spool", environ={}, delivery_policy=policy, **more)
+    app = loop_app(Adds(), tmp_path, delivery_policy=policy, **more)
     async with (
         running_app(Faulty(create_mock_trainer_app(tracker), fault or _none)) as trainer,
         running_app(app) as url,
@@ -228,7 +228,7 @@ async def test_parameters_of_a_tool_name_enum_and_description_as_they_did(tmp_pa
         def get_tools(self, request: RolloutRequest) -> list[OpenAIFunctionToolSchema]:
             return [tool]  # type: ignore[list-item]
 
-    app = create_app(Typed(), spool_dir=tmp_path / "spool", environ={})
+    app = loop_app(Typed(), tmp_path)
     async with running_app(app) as url, aiohttp.ClientSession() as session:
         body = request("r1", "http://127.0.0.1:9")
         async with session.post(f"{url}/v1/rollout/init", json=body) as reply:
@@ -302,13 +302,13 @@ async def test_traces_stay_in_their_folder_and_hold_no_key(tmp_path: Path) -> No
 
 
 async def test_our_driver_drives_an_agent_loop_in_every_generation(tmp_path: Path) -> None:
-    app = create_app(Adds(), spool_dir=tmp_path, environ={}, delivery_policy=QUICK)
+    app = loop_app(Adds(), tmp_path, delivery_policy=QUICK)
     model = ScriptedModel()
-    async with running_app(app) as url, open_gate(model) as gate:
+    async with running_app(app) as url, open_proxy(model) as gate:
         for generation in ("0.2", "0.3", "0.4"):
-            async with served(url, gate, plan(), generation=generation) as rollout_fn:
+            async with served(url, gate, plan(), generation=generation) as agent:
                 one = task(attempt=int(generation[-1]))
-                rollout = await rollout_fn(one)
+                rollout = await run_attempt(agent, gate.model, plan(), one)
             assert rollout.failure is None, (generation, rollout.failure)
             assert rollout.value("reward") == 1.0
             assert rollout.messages[-1]["content"] == "42"
@@ -320,24 +320,23 @@ async def test_our_driver_drives_an_agent_loop_in_every_generation(tmp_path: Pat
 async def test_a_reward_of_nan_is_an_invalid_score_in_every_generation(tmp_path: Path, generation: str) -> None:
     loop = Adds()
     loop.reward = float("nan")
-    app = create_app(loop, spool_dir=tmp_path, environ={}, delivery_policy=QUICK)
+    app = loop_app(loop, tmp_path, delivery_policy=QUICK)
     async with (
         running_app(app) as url,
-        open_gate(ScriptedModel()) as gate,
-        served(url, gate, plan(), generation=generation) as rollout_fn,
+        open_proxy(ScriptedModel()) as gate,
+        served(url, gate, plan(), generation=generation) as agent,
     ):
-        rollout = await rollout_fn(task())
+        rollout = await run_attempt(agent, gate.model, plan(), task())
     assert rollout.failure is None
     assert rollout.messages[-1]["content"] == "42"
     failure = rollout.scores["reward"].failure
-    assert failure is not None
     assert failure.category is Category.INVALID_SCORE
     assert failure.message == "the reward must be a finite number, got nan"
 
 
 def test_limits_that_make_no_sense_are_refused() -> None:
     with pytest.raises(ValueError, match="max_concurrent must be positive"):
-        create_app(Adds(), max_concurrent=0, environ={})
+        create_app(Adds(), max_concurrent=0)
 
 
 async def test_a_line_that_cannot_be_written_costs_no_later_trace(tmp_path: Path) -> None:
@@ -353,8 +352,7 @@ async def test_a_line_that_cannot_be_written_costs_no_later_trace(tmp_path: Path
 
 
 async def test_an_error_text_that_utf8_cannot_hold_is_told(tmp_path: Path) -> None:
-    outcome = crashed(ValueError("half \ud83d"))
-    assert outcome.failure is not None
+    outcome = crashed_outcome(ValueError("half \ud83d"))
     assert "half \ufffd" in outcome.failure.model_dump_json()
 
 
@@ -370,7 +368,7 @@ async def test_tools_that_take_their_time_hold_nobody_up(tmp_path: Path, path: s
             return []
 
     limits = ServeLimits(drain_s=0, delivery_drain_s=0.1)
-    app = create_app(Slow(), spool_dir=tmp_path / "spool", limits=limits, environ={})
+    app = loop_app(Slow(), tmp_path, limits=limits)
     bodies = {
         "/v1/rollout/init": request("r", "http://127.0.0.1:9"),
         "/rollout": {"rollout_id": "r", "initial_messages": [], "chat_completions_url": "http://127.0.0.1:9"},
@@ -380,3 +378,48 @@ async def test_tools_that_take_their_time_hold_nobody_up(tmp_path: Path, path: s
             assert reply.status == 202
         await until(lambda: bool(asked_in))
     assert asked_in[0] is not threading.main_thread()
+
+
+def test_init_to_completion_without_a_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tracker = RolloutCompletionTracker()
+    with TestClient(create_mock_trainer_app(tracker)) as trainer:
+        patch_httpx_for_mock_trainer(trainer, monkeypatch)
+        with TestClient(loop_app(Adds(), tmp_path, spool_dir=tmp_path)) as server:
+            answer = server.post("/v1/rollout/init", json=request("r1", "http://trainer.invalid"))
+            assert answer.status_code == 202
+            assert tracker.wait(10)
+    [response] = tracker.responses
+    assert response["status"] == "COMPLETED"
+    assert response["metrics"]["num_tool_calls"] == 1
+
+
+def test_real_results_never_end_in_a_mock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spool = Spool(tmp_path)
+    spool.add(Post("real", "http://trainer.invalid/v1/rollout/completed", '{"rollout_id": "real"}'))
+    spool.close()
+    tracker = RolloutCompletionTracker()
+    with TestClient(create_mock_trainer_app(tracker)) as trainer:
+        patch_httpx_for_mock_trainer(trainer, monkeypatch)
+        with TestClient(loop_app(Adds(), tmp_path, spool_dir=tmp_path)) as server:
+            server.post("/v1/rollout/init", json=request("r1", "http://trainer.invalid"))
+            assert tracker.wait(10)
+    assert [response["rollout_id"] for response in tracker.responses] == ["r1"]
+    assert len(list(tmp_path.glob("server-*/*.json"))) == 1
+
+
+def test_a_result_is_sent_again_by_its_own_server_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    environ = {"_OSMOSIS_ROLLOUT_ARTIFACT_ROOT": str(tmp_path / "root")}
+    for name in ("mine", "other"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "mine")
+    spool = Spool(spool_folder(tmp_path / "root" / "undelivered", Adds.name))
+    kept = spool.add(Post("real", "http://127.0.0.1:9/v1/rollout/completed", '{"rollout_id": "real"}'))
+    spool.close()
+    left = {}
+    for folder in ("other", "mine"):
+        monkeypatch.chdir(tmp_path / folder)
+        app = loop_app(Adds(), tmp_path, environ=environ, spool_dir=None)
+        with TestClient(app):
+            left[folder] = app.state.runtime.delivery.has("real")
+    assert left == {"other": False, "mine": True}
+    assert kept.exists()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -16,15 +15,6 @@ def test_every_public_name_resolves() -> None:
     missing = [name for name in osmosis.__all__ if getattr(osmosis, name, None) is None]
     assert missing == []
     assert osmosis.__all__ == sorted(osmosis.__all__)
-
-
-def test_the_interpreter_and_the_type_checker_read_the_same_names() -> None:
-    """The table of homes says what the imports for type checkers say."""
-    tree = ast.parse(Path(str(osmosis.__file__)).read_text())
-    branch = next(one for one in tree.body if isinstance(one, ast.If))
-    imports = [one for one in branch.body if isinstance(one, ast.ImportFrom)]
-    typed = {str(alias.asname): str(one.module) for one in imports for alias in one.names}
-    assert typed == osmosis._HOMES
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

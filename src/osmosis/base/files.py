@@ -1,12 +1,8 @@
-"""Files that appear whole or not at all: written beside their place, then renamed over it; and files that only grow.
-
-A reader sees the old file or the new one, never half of one, also after a crash. Writes only; what a file means is
-its owner's business.
-"""
-
-from __future__ import annotations
+"""Atomic and durable files: a reader sees the old content or the new, never half of it, also after a crash."""
 
 import contextlib
+import errno
+import hashlib
 import itertools
 import json
 import os
@@ -15,19 +11,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from osmosis.errors import DiskFull
+
 _OURS = secrets.token_hex(4)
-"""Processes of other machines, or in other namespaces, may have our number."""
 _DRAFTS = itertools.count()
 
 
 @contextlib.contextmanager
 def replacing(path: Path, *, mode: int | None = None, durable: bool = False) -> Iterator[BinaryIO]:
-    """A draft to write into, which takes the place of `path` when the block ends; it is removed if the block raises.
-
-    `mode` are the permission bits of the new file (from its first byte on); None: as the umask says.
-    With `durable`, content and name are on the disk when this returns.
-    """
-    draft = beside(path)
+    """Yield a draft that replaces `path` when the block ends, and is removed if the block raises. `mode`: permission
+    bits from the first byte on; None: by the umask. With `durable`, content and name are on the disk on return."""
+    draft = draft_path(path)
     try:
         with _create(draft, mode) as file:
             yield file
@@ -43,27 +37,24 @@ def replacing(path: Path, *, mode: int | None = None, durable: bool = False) -> 
 
 
 def write_bytes(path: Path, data: bytes, *, mode: int | None = None, durable: bool = False) -> None:
-    """`replacing`, for content that is at hand."""
     with replacing(path, mode=mode, durable=durable) as file:
         file.write(data)
 
 
 def write_text(path: Path, text: str, *, mode: int | None = None, durable: bool = False) -> None:
-    """`write_bytes` of UTF-8, line ends as they are."""
     write_bytes(path, text.encode("utf-8"), mode=mode, durable=durable)
 
 
 def write_json(
     path: Path, data: object, *, indent: int | None = None, mode: int | None = None, durable: bool = False
 ) -> None:
-    """`write_text` of a JSON document and a line end. Raises ValueError or TypeError for what JSON cannot hold."""
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, indent=indent)
     write_text(path, text + "\n", mode=mode, durable=durable)
 
 
 def create_once(path: Path, data: bytes, *, mode: int | None = None) -> bool:
-    """A durable file that is never replaced: the first of several processes makes it, the others get False."""
-    draft = beside(path)
+    """Create a durable file that is never replaced; return False when another process was first."""
+    draft = draft_path(path)
     try:
         with _create(draft, mode) as file:
             file.write(data)
@@ -79,8 +70,7 @@ def create_once(path: Path, data: bytes, *, mode: int | None = None) -> bool:
 
 
 def append_line(path: Path, line: bytes) -> None:
-    """Adds a line that ends with a newline, or several, on disk when this returns; one that was cut off before stays
-    apart."""
+    """Append lines that end with a newline, durably; a line that was cut off before stays apart."""
     with path.open("ab+") as file:
         if file.tell():
             file.seek(-1, os.SEEK_END)
@@ -91,11 +81,8 @@ def append_line(path: Path, line: bytes) -> None:
 
 
 class GrowingFile:
-    """A file that only grows: what `append` was given is on the disk when it returns.
-
-    With one system call where there is one for that: a thread asks for the interpreter's lock after each, and those who
-    have it wait, too. Made when it is missing; not for several threads at once.
-    """
+    """An append-only file whose data is on the disk when `append` returns. Not thread-safe. O_DSYNC, where available,
+    saves a second system call."""
 
     def __init__(self, path: Path) -> None:
         self._syncs = getattr(os, "O_DSYNC", 0)
@@ -107,7 +94,9 @@ class GrowingFile:
         return os.fstat(self._handle).st_size
 
     def append(self, data: bytes) -> None:
-        """Raises OSError when the disk refuses it; some of it may be in the file then."""
+        """Append; raise OSError when the disk refuses it, perhaps after a part of the data."""
+        if not os.fstat(self._handle).st_nlink:
+            raise FileNotFoundError("it was deleted while it was written")
         left = memoryview(data)
         while left:
             left = left[os.write(self._handle, left) :]
@@ -118,13 +107,11 @@ class GrowingFile:
         os.close(self._handle)
 
 
-def beside(path: Path) -> Path:
-    """A name for a draft of `path`, in the same folder, that no other writer uses."""
+def draft_path(path: Path) -> Path:
     return path.with_name(f".{path.name}.{os.getpid()}-{_OURS}-{next(_DRAFTS)}.part")
 
 
 def sync_folder(folder: Path) -> None:
-    """Makes a rename or a new file in this folder durable."""
     if os.name != "posix":  # elsewhere a folder cannot be opened
         return
     handle = os.open(folder, os.O_RDONLY)
@@ -139,3 +126,37 @@ def _create(draft: Path, mode: int | None) -> BinaryIO:
     if mode is not None and os.name == "posix":
         os.fchmod(handle, mode)  # whatever the umask took away
     return os.fdopen(handle, "wb")
+
+
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_DATABASES = ("database or disk is full", "no space left on device", "could not extend file")
+
+
+def find_full_disk(problem: BaseException, *, where: str) -> DiskFull | None:
+    """Return the error to show if a full disk, quota or file-size limit caused `problem`, however deeply wrapped; else
+    None. `where` names the machine."""
+    cause: BaseException | None = problem
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno in FULL:
+            path = next((str(name) for name in (cause.filename2, cause.filename) if name), "")
+            return _disk_full(where, f" ({path})" if path else "")
+        database = getattr(cause, "orig", None)
+        if isinstance(database, Exception) and any(text in str(database).lower() for text in _DATABASES):
+            return _disk_full(where, " (its database could not write)")
+        cause = cause.__cause__ or cause.__context__
+    return None
+
+
+def _disk_full(where: str, detail: str) -> DiskFull:
+    return DiskFull(f"the disk of {where} is full{detail}", hint="free some space there, then do it again: df -h")
+
+
+_BLOCK = 1 << 20
+
+
+def file_sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()

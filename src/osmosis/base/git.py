@@ -1,9 +1,8 @@
-"""The one place where git is started: as a process, with an environment that is chosen, never asking a question.
+"""Git as a process: the one place where it is started, with a chosen environment and without prompts.
 
-Three environments exist. `users_environ` is the person's own, for their workspace. `sealed_environ` is for bare
-repositories of ours: no personal or system configuration reaches it. `fetching_environ` is for reading somebody's
-remote and keeps what that may need (home, ssh agent, proxies). The last two run no hook, no `ext::` transport and no
-submodule. No credential of a URL leaves in an error.
+`users_environ` is the person's own, for their workspace. `sealed_environ` is for our bare repositories: no personal or
+system configuration. `fetching_environ` is for reading a remote: home, ssh agent and proxies stay. The last two run no
+hook, no `ext::` transport and no submodule. Errors contain no credential of a URL.
 """
 
 from __future__ import annotations
@@ -15,26 +14,23 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from osmosis.base.light_dataclass import dataclass
 from osmosis.errors import PlatformError
 
 from .processes import kill_group, kill_tree, limit_files
 from .redact import without_credentials
 
 _TOO_LARGE = (f"signal {signal.SIGXFSZ.value}", "File too large") if sys.platform == "linux" else ()
-"""What git says when a program of it met the limit of `max_file_bytes`."""
-_QUIET = {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
-_KEPT = frozenset(
+QUIET = {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
+_PASSED = frozenset(
     {
         "HOME", "USER", "LOGNAME", "TMPDIR", "SSH_AUTH_SOCK", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "SSL_CERT_FILE",
         "SSL_CERT_DIR", "CURL_CA_BUNDLE", "NIX_SSL_CERT_FILE", "LD_LIBRARY_PATH", "GIT_SSH_COMMAND", "GIT_SSL_CAINFO",
     }
 )  # fmt: skip
-"""What a fetch may need of the environment, besides `*_proxy`."""
 _SETTINGS = {
     "safe.directory": "*",
     "core.hooksPath": "/dev/null",
@@ -58,81 +54,72 @@ _REAP_S = 5.0
 
 
 class GitError(PlatformError):
-    """Git refused; the message carries its last words, `stderr` all of them, both without credentials."""
+    """Git failed. The message has the end of its error output, `stderr` all of it, both without credentials."""
 
     def __init__(self, message: str, *, hint: str | None = None, stderr: str = "", **details: object) -> None:
         super().__init__(message, hint=hint, **details)
         self.stderr = stderr
 
 
-class GitTooLarge(GitError):
-    """It would have written a larger file than it may."""
+class GitTooLarge(GitError): ...
 
 
-class GitMissing(GitError):
-    """There is no git on this machine, or not on PATH."""
+class GitMissing(GitError): ...
 
 
-class GitTimeout(GitError):
-    """Git was not done in time, and was stopped with all it had started."""
+class GitTimeout(GitError): ...
 
 
-class NoRepository(GitError):
-    """The folder is in no git repository."""
+class NoRepository(GitError): ...
 
 
 def users_environ(environ: Mapping[str, str] | None = None, **more: str) -> dict[str, str]:
-    """The person's own environment (this process's, unless given) with prompts and optional locks off."""
-    return {**(os.environ if environ is None else environ), **_QUIET, **more}
+    """Return the person's environment (default: this process's) without prompts and optional locks."""
+    return {**(os.environ if environ is None else environ), **QUIET, **more}
 
 
 def sealed_environ(environ: Mapping[str, str], *, settings: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Of `environ` only PATH: nothing of the person's configuration. `settings` are configuration keys of git."""
-    made = _safe_environ(environ, settings)
-    made.update({"HOME": "/nonexistent", "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull})
-    return made
+    """Return an environment without personal and system configuration; `settings` are git configuration keys."""
+    sealed = _safe_environ(environ, settings)
+    sealed.update({"HOME": "/nonexistent", "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull})
+    return sealed
 
 
 def fetching_environ(environ: Mapping[str, str], *, settings: Mapping[str, str] | None = None) -> dict[str, str]:
-    """With the credential helpers, ssh keys and proxies of whoever started this process."""
-    kept = {name: value for name, value in environ.items() if name in _KEPT or name.lower().endswith("_proxy")}
-    return {**_safe_environ(environ, settings), **kept}
+    passed = {name: value for name, value in environ.items() if name in _PASSED or name.lower().endswith("_proxy")}
+    return {**_safe_environ(environ, settings), **passed}
 
 
 def _safe_environ(environ: Mapping[str, str], settings: Mapping[str, str] | None) -> dict[str, str]:
     pairs = {**_SETTINGS, **(settings or {})}
-    made = {
-        **_QUIET,
+    safe = {
+        **QUIET,
         "PATH": environ.get("PATH") or os.defpath,
         "GIT_ASKPASS": "",
         "GCM_INTERACTIVE": "never",
         "GIT_CONFIG_COUNT": str(len(pairs)),
     }
     for number, (key, value) in enumerate(pairs.items()):
-        made[f"GIT_CONFIG_KEY_{number}"] = key
-        made[f"GIT_CONFIG_VALUE_{number}"] = value
-    return made
+        safe[f"GIT_CONFIG_KEY_{number}"] = key
+        safe[f"GIT_CONFIG_VALUE_{number}"] = value
+    return safe
 
 
 @dataclass(frozen=True, slots=True)
 class Git:
-    """Git in one place with one environment. Every call raises `GitError` when git does not end with success."""
-
     cwd: Path | None = None
     environ: Mapping[str, str] = field(default_factory=users_environ, repr=False)
-    """All of it: what is not in here, git does not see."""
     git_dir: Path | None = None
-    """A bare repository; None: what git finds from `cwd` on."""
+    """A bare repository; None: the one that git finds from `cwd`."""
     timeout_s: float | None = None
-    """Seconds for one command; then it is killed with everything it started. None: no limit."""
+    """Seconds for one command, which is then killed with its children. None: no limit."""
     own_group: bool = False
-    """Away from the terminal: nothing can ask there, and no Ctrl-C reaches it."""
+    """Own process group: no terminal, no Ctrl-C."""
     max_file_bytes: int | None = None
-    """No file that it writes may be larger (Linux); `GitTooLarge` then. A fetch writes one file for all it brings."""
+    """Bytes of the largest file that git may write (Linux), else `GitTooLarge`. A fetch writes one file."""
 
     @classmethod
     def bare(cls, git_dir: Path | None, environ: Mapping[str, str], *, timeout_s: float = 60.0) -> Git:
-        """For a server's repositories, or with None for a command that needs none."""
         return cls(None, environ, git_dir, timeout_s, own_group=True)
 
     def run(
@@ -142,16 +129,15 @@ class Git:
         timeout_s: float | None = None,
         log: Callable[[str], None] | None = None,
     ) -> bytes:
-        """One command; what it wrote to standard output. `log` gets each line of what it wrote to the other."""
         process = self._start(args, stdin is not None)
         return self._outcome(process, args, stdin, timeout_s, log)
 
     def text(self, *args: str, timeout_s: float | None = None, log: Callable[[str], None] | None = None) -> str:
-        """`run`, as text without the last line end; bytes that are not UTF-8 become surrogates (see `shown`)."""
+        """Return the output as text without the last newline; invalid UTF-8 becomes surrogates (see
+        `to_valid_text`)."""
         return _text(self.run(*args, timeout_s=timeout_s, log=log))
 
     async def text_async(self, *args: str, log: Callable[[str], None] | None = None) -> str:
-        """`text` without blocking the event loop; a cancelled call ends git."""
         import asyncio  # costs a short command more than all of its own code
 
         process = self._start(args, False)
@@ -202,15 +188,15 @@ class Git:
             if process.returncode is None:
                 self._kill(process)
                 _reap(process)
-        said = without_credentials(err.decode("utf-8", "replace")).strip()
+        stderr = without_credentials(err.decode("utf-8", "replace")).strip()
         if log:
-            for line in said.splitlines():
+            for line in stderr.splitlines():
                 log(line)
         if process.returncode != 0:
-            if self.max_file_bytes is not None and any(sign in said for sign in _TOO_LARGE):
-                raise GitTooLarge(f"git {_name(args)} would write more than {self.max_file_bytes} bytes", stderr=said)
+            if self.max_file_bytes is not None and any(sign in stderr for sign in _TOO_LARGE):
+                raise GitTooLarge(f"git {_name(args)} would write more than {self.max_file_bytes} bytes", stderr=stderr)
             # Some commands say on the wrong side what is missing ("nothing to commit").
-            raise _explained(args, said or without_credentials(_text(out)), process.returncode)
+            raise explain_failure(args, stderr or without_credentials(_text(out)), process.returncode)
         return out
 
     def _kill(self, process: subprocess.Popen[bytes]) -> None:
@@ -222,14 +208,11 @@ def _text(out: bytes) -> str:
     return out.decode("utf-8", "surrogateescape").removesuffix("\n")
 
 
-def shown(text: str) -> str:
-    """Output of git for people and for JSON: bytes that are not UTF-8 are replaced."""
+def to_valid_text(text: str) -> str:
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
-def last_words(stderr: str) -> str:
-    """The last lines of git's error output that say what happened, with what a hook or ssh said before them and
-    without the advice after them; at most 500 characters."""
+def summarize_stderr(stderr: str) -> str:
     lines = [line.strip() for line in stderr.splitlines() if line.strip() and not line.startswith("hint:")]
     telling = [number for number, line in enumerate(lines, 1) if line.startswith(_TELLING)]
     return "; ".join(lines[: telling[-1] if telling else None][-3:])[:500] or "no message"
@@ -239,10 +222,14 @@ def _name(args: tuple[str, ...]) -> str:
     return next((word for word in args if re.match(r"^[a-z][a-z-]*$", word)), "")
 
 
-def _explained(args: tuple[str, ...], stderr: str, status: int) -> GitError:
+def no_repository(stderr: str = "") -> NoRepository:
+    return NoRepository("this is not a git repository", hint="git init, or osmosis init", stderr=stderr)
+
+
+def explain_failure(args: tuple[str, ...], stderr: str, status: int) -> GitError:
     lower = stderr.lower()
     if "not a git repository" in lower:
-        return NoRepository("this is not a git repository", hint="git init, or osmosis init", stderr=stderr)
+        return no_repository(stderr)
     if "dubious ownership" in lower:
         folder = re.search(r"at '([^']+)'", stderr)
         return GitError(
@@ -250,7 +237,7 @@ def _explained(args: tuple[str, ...], stderr: str, status: int) -> GitError:
             hint=f"git config --global --add safe.directory {folder[1] if folder else '<folder>'}",
             stderr=stderr,
         )
-    return GitError(f"git {_name(args)} failed: {last_words(stderr)}", stderr=stderr, exit_status=status)
+    return GitError(f"git {_name(args)} failed: {summarize_stderr(stderr)}", stderr=stderr, exit_status=status)
 
 
 def _reap(process: subprocess.Popen[bytes]) -> None:

@@ -1,10 +1,4 @@
-"""The URL of a git remote, read: https, ssh, git, scp form, file and plain path, with user, port, `.git` or not.
-
-Gives the identity that the platform knows a repository by and a form that is safe to print. Never keeps, returns or
-quotes a credential.
-"""
-
-from __future__ import annotations
+"""URLs of git remotes: https, ssh, git, scp form, file and plain path. Credentials are never kept or quoted."""
 
 import re
 from dataclasses import dataclass
@@ -23,27 +17,23 @@ HINT = "git remote set-url origin <url>, for example https://host/owner/repo.git
 
 
 WEB_HOSTS = ("github.com", "codeberg.org")
-"""Their pages compare two commits under `/compare/A...B`."""
 
 
 @dataclass(frozen=True, slots=True)
 class GitUrl:
-    """A remote as it may be shown: `display` has no credentials."""
-
     scheme: str
     host: str | None
-    """Lower-case, with the port when it is not the scheme's own; None for a path."""
+    """Lower-case, with a port that is not the scheme's default; None for a path."""
     path: str
-    """Path of the repository on the host, without slashes at the ends and without `.git`."""
+    """Path of the repository on the host, without outer slashes and `.git`."""
     identity: str | None
     """`owner/repo`, lower-case; None when the path has fewer than two segments."""
     display: str
     has_credential: bool = False
-    """It was written with a password, with a query, or over http with a user: the last two may be tokens."""
+    """Has a password, a query, or a user over http: the last two may be tokens."""
 
 
 def parse_git_url(url: str) -> GitUrl:
-    """Take a remote's URL apart. Raises ValidationError (without the credentials) when it is none."""
     if not url or url != url.strip() or any(ord(c) < 32 or ord(c) == 127 for c in url):
         raise _refused(url, "is empty or has whitespace at its ends or control characters in it")
     if scheme := _SCHEME.match(url):
@@ -59,13 +49,12 @@ def parse_git_url(url: str) -> GitUrl:
     return _from_path(url)
 
 
-def web_address(url: str) -> str:
-    """Where people read the repository of this remote, on the hosts whose pages are known; empty elsewhere."""
+def find_web_page(url: str) -> str:
     try:
-        found = parse_git_url(url)
+        remote = parse_git_url(url)
     except ValidationError:
         return ""
-    return f"https://{found.host}/{found.path}" if found.host in WEB_HOSTS else ""
+    return f"https://{remote.host}/{remote.path}" if remote.host in WEB_HOSTS else ""
 
 
 def _from_url(url: str, scheme: str) -> GitUrl:
@@ -131,6 +120,6 @@ def _identity(path: str, *, local: bool = False) -> str | None:
     return "/".join(segments[-2:]).lower()
 
 
-def _refused(url: str, why: str) -> ValidationError:
-    shown = _QUERY.sub("", without_credentials(_SCP_PASSWORD.sub(r"\1@", url)))
-    return ValidationError(f"the remote URL {shown!r} {why}", hint=HINT)
+def _refused(url: str, reason: str) -> ValidationError:
+    safe_url = _QUERY.sub("", without_credentials(_SCP_PASSWORD.sub(r"\1@", url)))
+    return ValidationError(f"the remote URL {safe_url!r} {reason}", hint=HINT)

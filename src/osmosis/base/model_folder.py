@@ -1,11 +1,5 @@
-"""A base model as `save_pretrained` leaves it in a folder: which files belong to it, and whether it can be loaded.
-
-Read by whoever sends one and by whoever receives one. Weights are safetensors only: any other kind of weight file can
-run code when it is loaded, and so can Python files beside a model, which are never taken along. Reads headers, no
-weights, and imports no library of the field.
-"""
-
-from __future__ import annotations
+"""A base model in a folder as `save_pretrained` writes it. Reads headers, no weights. Weights are safetensors only:
+other weight files, and Python files beside a model, can run code when it is loaded."""
 
 import json
 import math
@@ -26,49 +20,44 @@ OTHER_WEIGHTS = (".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".gguf")
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "spiece.model")
 MAX_FILES = 500
 MAX_TEXT_BYTES = 64 << 20
-"""Of one file that is not weights."""
+"""Bytes of one file that is not weights."""
 MAX_HEADER_BYTES = 100 << 20
 MAX_BYTES = 2_000_000_000_000
-"""Of a model."""
 
 
 @dataclass(frozen=True, slots=True)
 class FolderFacts:
-    """What a model's files say about it."""
-
     architecture: str
     parameters: int
     context_length: int | None
     chat_template: bool
     size: int
-    """Bytes."""
 
 
-def belongs(name: str) -> bool:
-    """Whether a file of this name is part of a model; names with folders never are."""
+def is_model_file(name: str) -> bool:
     return BELONGS.match(name) is not None
 
 
-def model_files(folder: Path) -> list[Path]:
-    """The files of a model in `folder`, sorted by name. ValidationError when there is no model to send."""
+def list_model_files(folder: Path) -> list[Path]:
+    """Return the model's files by name; raise ValidationError when there is no model."""
     if not folder.is_dir():
         raise ValidationError(f"{folder} is not a folder", hint="name the folder that save_pretrained wrote")
-    here = [path for path in sorted(folder.iterdir()) if path.is_file()]
-    files = [path for path in here if belongs(path.name)]
+    present = [path for path in sorted(folder.iterdir()) if path.is_file()]
+    files = [path for path in present if is_model_file(path.name)]
     if not any(path.name == CONFIG for path in files):
-        what = f"{folder} holds no model: it has no {CONFIG}"
-        raise ValidationError(what, hint="name the folder that save_pretrained wrote")
+        problem = f"{folder} holds no model: it has no {CONFIG}"
+        raise ValidationError(problem, hint="name the folder that save_pretrained wrote")
     if not any(path.suffix == ".safetensors" for path in files):
-        other = next((path.name for path in here if path.suffix in OTHER_WEIGHTS), None)
-        found = f"{other} is of another kind" if other else "there are none"
+        other = next((path.name for path in present if path.suffix in OTHER_WEIGHTS), None)
+        reason = f"{other} is of another kind" if other else "there are none"
         fix = "save it again: model.save_pretrained(FOLDER), which writes safetensors"
-        raise ValidationError(f"{folder}: weights must be safetensors files; {found}", hint=fix)
+        raise ValidationError(f"{folder}: weights must be safetensors files; {reason}", hint=fix)
     return files
 
 
 def check_model(folder: Path) -> FolderFacts:
-    """What the files say. ValidationError names the file that is missing, broken or too large."""
-    files = {path.name: path for path in model_files(folder)}
+    """Read the facts; raise ValidationError for a missing, broken or too large file."""
+    files = {path.name: path for path in list_model_files(folder)}
     size = sum(path.stat().st_size for path in files.values())
     if len(files) > MAX_FILES or size > MAX_BYTES:
         raise ValidationError(f"{folder}: too large for a model: {len(files)} files, {size} bytes")
@@ -78,8 +67,8 @@ def check_model(folder: Path) -> FolderFacts:
     config = _json(files[CONFIG])
     architectures = config.get("architectures")
     if not isinstance(config.get("model_type"), str) or not isinstance(architectures, list) or not architectures:
-        what = f"{CONFIG} names no model_type and architectures, so no library knows how to load it"
-        raise ValidationError(what, hint="save the model with save_pretrained of a recent transformers")
+        problem = f"{CONFIG} names no model_type and architectures, so no library knows how to load it"
+        raise ValidationError(problem, hint="save the model with save_pretrained of a recent transformers")
     if not any(name in files for name in TOKENIZERS):
         fix = "tokenizer.save_pretrained(FOLDER), into the same folder"
         raise ValidationError(f"{folder} has no tokenizer ({', '.join(TOKENIZERS)})", hint=fix)
@@ -94,7 +83,6 @@ def check_model(folder: Path) -> FolderFacts:
 
 
 def check_tokenizer(folder: Path) -> None:
-    """Of a model whose weights are elsewhere. ValidationError when there is none."""
     if not any((folder / name).is_file() for name in TOKENIZERS):
         fix = "tokenizer.save_pretrained(FOLDER)"
         raise ValidationError(f"{folder} has no tokenizer ({', '.join(TOKENIZERS)})", hint=fix)
@@ -103,8 +91,8 @@ def check_tokenizer(folder: Path) -> None:
 def _context_length(config: dict[str, object]) -> int | None:
     inner = config.get("text_config")
     for table in (config, inner if isinstance(inner, dict) else {}):
-        if isinstance(found := table.get("max_position_embeddings"), int):
-            return found
+        if isinstance(length := table.get("max_position_embeddings"), int):
+            return length
     return None
 
 
@@ -116,22 +104,21 @@ def _check_index(index: dict[str, object], files: dict[str, Path]) -> None:
 
 
 def count_parameters(path: Path) -> int:
-    """Numbers in a safetensors file, by its header. ValidationError when it is none: the header is a JSON object
-    with the shape and place of each tensor, its length the first eight bytes (https://github.com/huggingface/safetensors).
-    """
-    whole = path.stat().st_size
+    """Count the numbers in a safetensors file by its header: JSON with the shape of each tensor, its length in the
+    first eight bytes (https://github.com/huggingface/safetensors). Raise ValidationError when the file is broken."""
+    file_size = path.stat().st_size
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
-        if not 2 <= length <= min(MAX_HEADER_BYTES, whole - 8):
+        if not 2 <= length <= min(MAX_HEADER_BYTES, file_size - 8):
             raise _broken(path)
         try:
             header = json.loads(file.read(length))
-            tensors = [one for name, one in header.items() if name != "__metadata__"]
-            ends = [int(one["data_offsets"][1]) for one in tensors]
-            count = sum(math.prod(int(size) for size in one["shape"]) for one in tensors)
+            tensors = [tensor for name, tensor in header.items() if name != "__metadata__"]
+            ends = [int(tensor["data_offsets"][1]) for tensor in tensors]
+            count = sum(math.prod(int(size) for size in tensor["shape"]) for tensor in tensors)
         except (ValueError, TypeError, KeyError, IndexError, AttributeError):
             raise _broken(path) from None
-    if 8 + length + max(ends, default=0) != whole:
+    if 8 + length + max(ends, default=0) != file_size:
         raise _broken(path)
     return count
 
@@ -142,15 +129,14 @@ def _broken(path: Path) -> ValidationError:
 
 def _json(path: Path) -> dict[str, object]:
     try:
-        found = json.loads(path.read_bytes())
+        document = json.loads(path.read_bytes())
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
+        document = None
+    if not isinstance(document, dict):
         raise ValidationError(f"{path.name} is not a JSON object", hint="copy or download it again")
-    return found
+    return document
 
 
 def check_name(name: str) -> None:
-    """ValidationError when a file's name is none of a model's."""
-    if PurePosixPath(name).name != name or not belongs(name):
+    if PurePosixPath(name).name != name or not is_model_file(name):
         raise ValidationError(f"{name!r} is not a file of a model", hint="send safetensors, config and tokenizer files")

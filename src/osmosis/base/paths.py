@@ -1,9 +1,4 @@
-"""Where osmosis keeps things on a machine: config, data and cache folders, each movable by environment.
-
-Only resolves paths from an environment that is passed in; creates nothing and reads no file.
-"""
-
-from __future__ import annotations
+"""Folders of this machine. Creates nothing."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +8,7 @@ DEFAULT_PLATFORM_URL = "http://127.0.0.1:7575"
 
 
 def config_dir(environ: Mapping[str, str]) -> Path:
-    """Credentials and personal settings: `OSMOSIS_CONFIG_DIR`, else `$XDG_CONFIG_HOME/osmosis`."""
+    """Return the folder of credentials and settings: `OSMOSIS_CONFIG_DIR`, else `$XDG_CONFIG_HOME/osmosis`."""
     if moved := environ.get("OSMOSIS_CONFIG_DIR"):
         return Path(moved).expanduser()
     if xdg := environ.get("XDG_CONFIG_HOME"):
@@ -22,7 +17,7 @@ def config_dir(environ: Mapping[str, str]) -> Path:
 
 
 def data_dir(environ: Mapping[str, str]) -> Path:
-    """What the embedded platform stores: `OSMOSIS_DATA_DIR`, else the user data directory."""
+    """Return the folder of the embedded platform: `OSMOSIS_DATA_DIR`, else the user data directory."""
     if moved := environ.get("OSMOSIS_DATA_DIR"):
         return Path(moved).expanduser()
     import platformdirs  # a fiftieth of the start of an evaluation, which asks for neither folder
@@ -31,7 +26,7 @@ def data_dir(environ: Mapping[str, str]) -> Path:
 
 
 def cache_dir(environ: Mapping[str, str]) -> Path:
-    """What can be made again (environments, wheels, downloads): `OSMOSIS_CACHE_DIR`, else the user cache."""
+    """Return the folder of environments, wheels and downloads: `OSMOSIS_CACHE_DIR`, else the user cache."""
     if moved := environ.get("OSMOSIS_CACHE_DIR"):
         return Path(moved).expanduser()
     import platformdirs

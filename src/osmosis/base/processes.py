@@ -1,28 +1,31 @@
-"""Processes on this machine: tell one from a later one with the same id, and end a group or a tree of them.
-
-A process is named by its id and its start together, so an id that was given to somebody else is never signalled.
-"""
-
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import json
 import os
+import queue
 import signal
 import sys
-from collections.abc import AsyncIterator
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from osmosis.base.jsonable import JsonObject
+from osmosis.errors import OsmosisError
 
 if TYPE_CHECKING:
     import asyncio
 
+
 PR_SET_DUMPABLE = 4
+PR_SET_PDEATHSIG = 1
 
 
 def start_token(pid: int) -> str | None:
-    """A text that changes when the id is used by another process; None when there is no such process, or a dead one
-    that nobody has waited for."""
+    """Return text that changes when the id is reused; None for no process, or a zombie."""
     if sys.platform == "linux":
         # Linux counts from the start of the machine; psutil would add when that was by today's clock, which may be set
         # meanwhile: a token is compared days later, by another process.
@@ -44,32 +47,42 @@ def start_token(pid: int) -> str | None:
 
 
 def is_same(pid: int, token: str | None) -> bool:
-    """Whether the process that had this start token still runs."""
     return token is not None and start_token(pid) == token
 
 
-def keep_to_itself() -> None:
-    """Other processes of the same user can no longer read this one's memory, environment and descriptors (Linux; the
-    administrator still can)."""
+def protect_memory() -> None:
+    """Keep other processes of the same user from reading this one's memory, environment and descriptors (Linux)."""
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
-def with_words(word: str) -> list[tuple[int, list[str]]]:
-    """Id and command line of each process of this user that has `word` in it."""
+def die_with_parent() -> None:
+    """End this process when the one that started it is gone, whatever its code is doing then."""
+    parent = os.getppid()
+    with contextlib.suppress(AttributeError, OSError):
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1.0)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True, name="parent").start()  # elsewhere than on Linux, and if it went before
+
+
+def find_processes(word: str) -> list[tuple[int, list[str]]]:
     import psutil
 
-    found = []
+    processes = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            words = process.cmdline()
-            if word in words:
-                found.append((process.pid, words))
-    return found
+            arguments = process.cmdline()
+            if word in arguments:
+                processes.append((process.pid, arguments))
+    return processes
 
 
-def group_alive(group: int) -> bool:
-    """Whether any process of the group is left."""
+def is_group_alive(group: int) -> bool:
     try:
         os.killpg(group, 0)
     except ProcessLookupError:
@@ -80,18 +93,15 @@ def group_alive(group: int) -> bool:
 
 
 def signal_group(group: int, number: int) -> None:
-    """Sends to the whole group; a group that is gone is fine."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, number)
 
 
 def kill_group(group: int) -> None:
-    """Ends the group at once; a group that is gone is fine."""
     signal_group(group, signal.SIGKILL)
 
 
 def kill_tree(pid: int) -> None:
-    """Ends a process that leads no group, and what it started."""
     import psutil
 
     with contextlib.suppress(psutil.Error):
@@ -101,12 +111,12 @@ def kill_tree(pid: int) -> None:
                 each.kill()
 
 
-_TOO_LONG = "(a line that is too long was left out)"
+_LINE_TOO_LONG = "(a line that is too long was left out)"
 
 
-async def lines_of(stream: asyncio.StreamReader) -> AsyncIterator[str]:
-    """What a process prints, line by line, without the newline; a line beyond the stream's limit is left out whole:
-    its rest could begin within a secret, which nobody would recognize."""
+async def iterate_lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:
+    """Yield the output lines of a process, without lines beyond the stream's limit: their rest could begin within a
+    secret, which redaction would miss."""
     cut = False
     while True:
         try:
@@ -114,11 +124,11 @@ async def lines_of(stream: asyncio.StreamReader) -> AsyncIterator[str]:
         except ValueError as error:  # what is buffered of it is dropped, with its end if that was there
             cut = "is found" not in str(error)
             if not cut:
-                yield _TOO_LONG
+                yield _LINE_TOO_LONG
             continue
         if cut:
             cut = False
-            yield _TOO_LONG
+            yield _LINE_TOO_LONG
             continue
         if not line:
             return
@@ -126,8 +136,69 @@ async def lines_of(stream: asyncio.StreamReader) -> AsyncIterator[str]:
 
 
 def limit_files(pid: int, most: int) -> None:
-    """No file that this process, or one that it starts from now on, writes may be larger than `most` bytes. Linux."""
+    """Limit the bytes of each file that this process and its later children may write (Linux)."""
     import psutil
 
     with contextlib.suppress(psutil.NoSuchProcess):
         psutil.Process(pid).rlimit(psutil.RLIMIT_FSIZE, (most, most))
+
+
+REFUSED = 3
+"""Exit code of a reader that wrote an error instead of its result."""
+
+
+def reader_main(read: Callable[[JsonObject], object]) -> int:
+    """Run `read`, which parses untrusted bytes, on the JSON of stdin and write its result as JSON; return the exit
+    code."""
+    request = json.load(sys.stdin)
+    try:
+        answer, code = read(request), 0
+    except OsmosisError as error:
+        answer, code = {**error.to_wire(), "status": error.http_status}, REFUSED
+    except RecursionError:
+        answer, code = {"message": "it is nested too deeply to be read", "status": 400}, REFUSED
+    json.dump(answer, sys.stdout)
+    sys.stdout.flush()
+    return code
+
+
+STOPS = (signal.SIGTERM, signal.SIGINT)
+
+
+def on_stop(action: Callable[[], object], *, signals: tuple[signal.Signals, ...] = STOPS) -> None:
+    """Call `action` in a thread of its own at each of these signals. For the main thread. A handler that calls
+    `threading.Event.set` itself could wait forever: it interrupts the main thread, which may hold the event's lock."""
+    received: queue.SimpleQueue[int] = queue.SimpleQueue()  # its `put` may interrupt another one, and takes no lock
+
+    def tell() -> None:
+        while True:
+            received.get()
+            action()
+
+    threading.Thread(target=tell, name="stop-signals", daemon=True).start()
+    for number in signals:
+        signal.signal(number, lambda number, _: received.put(number))
+
+
+AGAIN_S = 30.0
+
+
+async def wait_for_first(*futures: asyncio.Future[Any], timeout_s: float | None = None) -> None:
+    """Wait until one of them is done, whatever its result, or the time is over."""
+    import asyncio  # half of what importing this file costs a short command
+
+    await asyncio.wait(set(futures), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+
+
+async def end_tasks(*tasks: asyncio.Future[Any], again_s: float = AGAIN_S) -> None:
+    """Cancel tasks, again if they go on; return when all have ended, whatever their result."""
+    import asyncio  # the same
+
+    running = {task for task in tasks if not task.done()}
+    while running:
+        for task in running:
+            task.cancel()
+        _, running = await asyncio.wait(running, timeout=again_s)
+    for task in tasks:
+        if not task.cancelled():
+            task.exception()  # seen: nobody else asks

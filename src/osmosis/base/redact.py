@@ -1,11 +1,4 @@
-"""Takes declared secrets out of whatever is written: by exact value, in each form it may appear in.
-
-Knows values, not patterns: it never guesses what a secret looks like, but for the user name and password of a URL.
-A value shorter than four characters is left alone, since its replacement would destroy ordinary text. Of a value with
-several lines each line counts by itself: logs are written line by line.
-"""
-
-from __future__ import annotations
+"""Redact secrets by exact value, in each form they may appear in; never guesses what a secret looks like."""
 
 import base64
 import contextlib
@@ -19,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, quote_plus
 
-from .no_follow import FOLDER, folder_at, is_plain, walk_open
+from .safe_open import FOLDER, clean_names, folder_at, is_plain, walk_open
 
 MARK = "[redacted]"
 _SHORTEST = 4
@@ -28,41 +21,36 @@ LARGEST_FILE = 64 * 1024 * 1024
 AT_A_TIME = 1024 * 1024
 MOST_FILES = 100_000
 MOST_HELD = 8
-"""Lines; a secret that is broken more often is not found."""
+"""Lines; a secret that is broken over more is not found."""
 BEGINNING = 3
 CHANGED_FILE = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _FRAME = re.compile(r"^-----[A-Z0-9 ]+-----$")
-"""Says what a key is, and is in every file of its kind."""
 _BREAK = r"(?:\\r\\n|\\n|\r?\n[ \t]*)?"
 _LINE_END = re.compile(r"(?:\\r)?\\n|\r?\n[ \t]*")
-"""Base64 and its like are wrapped: here a line may end, also one inside JSON."""
 _LINE_END_BYTES = re.compile(_LINE_END.pattern.encode())
 _HTML = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
-"""As `html.escape` without quotes; that module reads a table of all entities when it is imported."""
+"""`html.escape` without quotes; that module reads a table of all entities on import."""
 _URL_USER = re.compile(r"(://)[^/\s]*@")
 
 log = logging.getLogger(__name__)
 
 
 def without_credentials(text: str) -> str:
-    """`https://user:token@host/x` becomes `https://host/x`, wherever it stands in the text."""
     return _URL_USER.sub(r"\1", text)
 
 
 class Redactor:
-    """Replaces each value in every form it is usually written in: raw, as `repr`, JSON (also twice), HTML, a shell
-    word, percent-encoded, hexadecimal, base32 and base64 (any alignment, wrapped, the latter also twice).
-
-    Looking costs one plain search for each form; patterns are made when something was found.
-    """
+    """Replaces values in every usual form: raw, `repr`, JSON (also twice), HTML, a shell word, percent-encoded,
+    hexadecimal, base32 and base64 (any alignment, wrapped, the latter also twice). A search costs one plain search per
+    form; patterns are built after the first hit."""
 
     def __init__(self, values: Iterable[str] = ()) -> None:
-        whole = {one for value in values if value for one in _worth_hiding(value)}
-        codes = {code for one in whole for code in _codes(one)}
-        plain = {text for one in whole for text in _texts(one)}
+        secrets = {secret for value in values if value for secret in _worth_hiding(value)}
+        codes = {code for secret in secrets for code in _codes(secret)}
+        plain = {text for secret in secrets for text in _texts(secret)}
         # A value may be broken over lines as a code may.
-        codes |= {one for one in whole if len(one) >= _SHORTEST_LINE and "\n" not in one}
-        self._percent = {code for one in whole for code in _percent_codes(one)}
+        codes |= {secret for secret in secrets if len(secret) >= _SHORTEST_LINE and "\n" not in secret}
+        self._percent = {code for secret in secrets for code in _percent_codes(secret)}
         self._codes = sorted(codes, key=_longest_first)
         self._forms = sorted(codes | plain | self._percent, key=_longest_first)
         self._code_bytes = [code.encode() for code in self._codes]
@@ -79,12 +67,11 @@ class Redactor:
         for form in self._forms:
             if form in text:
                 text = text.replace(form, MARK)
-        if ("\n" in text or "\\n" in text) and (found := self._wrapped(_squeezed(text))):
-            text = found.sub(MARK, text)
+        if ("\n" in text or "\\n" in text) and (pattern := self._wrapped(_squeezed(text))):
+            text = pattern.sub(MARK, text)
         return text
 
     def touches(self, line: bytes) -> bool:
-        """Whether these bytes hold a secret: most do not, and then nothing has to be taken apart."""
         for form in self._form_bytes:
             if form in line:
                 return True
@@ -101,12 +88,11 @@ class Redactor:
         return re.compile("|".join(_any_case(code) for code in sorted(self._percent, key=_longest_first)))
 
     def _wrapped(self, squeezed: str) -> re.Pattern[str] | None:
-        """What finds the codes that this text holds once its line ends are gone; None when it holds none."""
-        found = [code for code in self._codes if code in squeezed]
-        return re.compile("|".join(_BREAK.join(code) for code in map(_escaped, found))) if found else None
+        """Return the encodings that this text holds without its line ends; None for none."""
+        codes = [code for code in self._codes if code in squeezed]
+        return re.compile("|".join(_BREAK.join(code) for code in map(_escaped, codes))) if codes else None
 
     def data(self, value: Any) -> Any:
-        """A copy of JSON-like data with every text redacted, keys included."""
         if not self._forms:
             return value
         if isinstance(value, str):
@@ -118,13 +104,9 @@ class Redactor:
         return value
 
     def files(self, folder: Path, parts: Sequence[str] = ()) -> int:
-        """Rewrites every file beneath `folder`/`parts` that holds a secret; returns how many did.
-
-        Whoever wrote them may still do so: links and second names are not followed. Packed files are not opened; a
-        file that cannot be read or written, or is larger than `LARGEST_FILE`, is logged and left.
-        """
-        if not self._forms:
-            return 0
+        """Redact every file beneath `folder`/`parts`, and its name; return how many changed. Set-user-ID bits go, too.
+        Its writer may still be at work, so links and hard links are not followed. Packed files are not opened; a file
+        that cannot be read or written, or is larger than `LARGEST_FILE`, is logged and left."""
         try:
             with folder_at(folder, parts) as opened:
                 return self._below(opened)
@@ -132,10 +114,9 @@ class Redactor:
             return 0  # there is none
 
     def folders(self, folder: Path, names: Iterable[str]) -> int:
-        """`files` of some folders in `folder`, in fewer steps than one by one."""
         changed = 0
         with contextlib.suppress(OSError), folder_at(folder, ()) as opened:
-            for name in names if self._forms else ():
+            for name in names:
                 with contextlib.suppress(OSError):
                     below = os.open(name, FOLDER, dir_fd=opened)
                     try:
@@ -145,7 +126,8 @@ class Redactor:
         return changed
 
     def _below(self, folder: int) -> int:
-        return sum(self._file(*found) for found in walk_open(folder, MOST_FILES))
+        clean_names(folder, self.text, [MOST_FILES])
+        return sum(self._file(*entry) for entry in walk_open(folder, MOST_FILES)) if self._forms else 0
 
     def _file(self, path: str, folder: int, about: os.stat_result) -> int:
         if not is_plain(about):
@@ -164,7 +146,6 @@ class Redactor:
             return 0
 
     def _rewritten(self, file: int) -> bool:
-        """Whether this open file held a secret, which is then gone."""
         parts, size = [], 0
         while size < LARGEST_FILE and (part := os.read(file, min(LARGEST_FILE - size, AT_A_TIME))):
             parts.append(part)
@@ -182,8 +163,7 @@ class Redactor:
         return True
 
     def begins(self, text: str) -> bool:
-        """Whether the text ends with the beginning of a secret, of at least three characters: what follows may be its
-        rest."""
+        """Return whether the text ends with the first three or more characters of a secret."""
         longest = max(self._beginnings.values(), default=0)
         for start in range(max(0, len(text) - longest), len(text) - BEGINNING + 1):
             if text[start : start + BEGINNING] in self._beginnings and any(
@@ -194,34 +174,31 @@ class Redactor:
 
     @cached_property
     def _beginnings(self) -> dict[str, int]:
-        """The first letters of each form: how long the longest is that begins so."""
-        found: dict[str, int] = {}
+        longest: dict[str, int] = {}
         for form in self._forms:
-            found[form[:BEGINNING]] = max(found.get(form[:BEGINNING], 0), len(form))
-        return found
+            longest[form[:BEGINNING]] = max(longest.get(form[:BEGINNING], 0), len(form))
+        return longest
 
 
 class LineRedactor:
-    """For output that comes line by line: a secret that is split over two or more lines is found, too.
-
-    A line that ends as a secret begins is held back until the next one, or `rest`, says what it was.
-    """
+    """Redacts output that comes line by line, secrets over several lines included. A line that ends as a secret begins
+    is held back until the next line, or `rest`."""
 
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
         self._held: list[str] = []
 
     def lines(self, line: str) -> list[str]:
-        """The lines that can be shown now; none when this one is held back."""
         self._held.append(line)
-        if len(self._held) <= MOST_HELD and self._redactor.begins("".join(one.strip() for one in self._held)):
+        if len(self._held) <= MOST_HELD and self._redactor.begins(
+            "".join(text_line.strip() for text_line in self._held)
+        ):
             return []
         return self.rest()
 
     def rest(self) -> list[str]:
-        """What is held back, as far as it is known now."""
-        held, self._held = self._held, []
-        return self._redactor.text("\n".join(held)).split("\n") if held else []
+        lines, self._held = self._held, []
+        return self._redactor.text("\n".join(lines)).split("\n") if lines else []
 
     @property
     def holds(self) -> bool:
@@ -229,7 +206,6 @@ class LineRedactor:
 
 
 def _worth_hiding(value: str) -> Iterator[str]:
-    """The value, and of one with several lines each line that could be told from ordinary text."""
     if len(value) >= _SHORTEST:
         yield value
     lines = [line.strip() for line in value.splitlines()]
@@ -242,7 +218,6 @@ def _longest_first(form: str) -> tuple[int, str]:
 
 
 def _squeezed(text: str) -> str:
-    """Without line ends, and without those of JSON, and the blanks after them."""
     return _LINE_END.sub("", text)
 
 
@@ -251,9 +226,12 @@ def _escaped(code: str) -> list[str]:
 
 
 def _texts(value: str) -> set[str]:
-    """The value as programs print it."""
     forms = {value, json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1], repr(value)[1:-1]}
-    forms |= {json.dumps(text)[1:-1] for text in tuple(forms)}  # JSON within JSON
+    for _ in range(2):  # JSON within JSON
+        forms |= {json.dumps(text)[1:-1] for text in tuple(forms)}
+    raw = value.encode("utf-8", "replace")
+    forms |= {ascii(value)[1:-1], repr(raw)[2:-1], json.dumps(repr(raw))[3:-2]}
+    forms |= {"".join(f"\\x{byte:02x}" for byte in raw), "".join(f"\\u{ord(letter):04x}" for letter in value)}
     marked = value.translate(_HTML)
     quoted = marked.replace('"', "&quot;")
     forms |= {marked, quoted.replace("'", "&#x27;"), quoted.replace("'", "&#39;")}
@@ -263,11 +241,11 @@ def _texts(value: str) -> set[str]:
 
 
 def _percent_codes(value: str) -> set[str]:
-    return {quote(value, safe=""), quote(value), quote_plus(value)} - {value}
+    once = {quote(value, safe=""), quote(value), quote_plus(value)}
+    return (once | {quote(code, safe="") for code in once}) - {value}
 
 
 def _codes(value: str) -> Iterator[str]:
-    """The value in hexadecimal, base32 and base64."""
     raw = value.encode("utf-8", "replace")
     yield from (raw.hex(), raw.hex().upper())
     for encode in (base64.b64encode, base64.urlsafe_b64encode):
@@ -278,7 +256,7 @@ def _codes(value: str) -> Iterator[str]:
 
 
 def _aligned(raw: bytes, encode: Callable[[bytes], bytes], group: int, bits: int) -> Iterator[str]:
-    """What the value fully decides of its code, wherever it begins within the `group` bytes of a block."""
+    """Encode only what the value decides fully, wherever it begins within the `group` bytes of a block."""
     for shift in range(group):
         coded = encode(b"\0" * shift + raw).decode().rstrip("=")
         fixed = coded[-(-shift * 8 // bits) : (len(raw) + shift) * 8 // bits]
@@ -287,9 +265,8 @@ def _aligned(raw: bytes, encode: Callable[[bytes], bytes], group: int, bits: int
 
 
 def _any_case(code: str) -> str:
-    """A percent-encoded value as a pattern: `%2F` may be `%2f`."""
     return re.sub(r"%([0-9A-F])([0-9A-F])", _any_digits, re.escape(code))
 
 
-def _any_digits(found: re.Match[str]) -> str:
-    return "%" + "".join(f"[{digit}{digit.lower()}]" for digit in found.groups())
+def _any_digits(match: re.Match[str]) -> str:
+    return "%" + "".join(f"[{digit}{digit.lower()}]" for digit in match.groups())

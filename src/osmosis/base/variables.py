@@ -1,11 +1,4 @@
-"""Settings from environment variables that are passed in: what is given in code over a variable, over the default.
-
-pydantic-settings does the reading and checking; this adds a source over a given mapping, so that nothing below the
-borders reads the environment of the process, and errors that name the variable. Costs too much at the start of a
-command line to be imported there.
-"""
-
-from __future__ import annotations
+"""Settings from environment variables that are passed in: arguments win over variables, which win over defaults."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,47 +13,43 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from osmosis.errors import ValidationError
 
 
-class SettingsError(ValidationError, ValueError):
-    """A setting has an invalid value."""
+class SettingsError(ValidationError, ValueError): ...
 
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """Metadata of a field that a variable of this name sets; an empty variable sets nothing."""
+    """Field metadata: the variable that sets it; an empty variable sets nothing."""
 
     name: str
 
 
 class GivenEnvironment(PydanticBaseSettingsSource):
-    """The variables that the fields name, from a mapping."""
-
     def __init__(self, settings: type[BaseSettings], environ: Mapping[str, str]) -> None:
         super().__init__(settings)
         self._environ = environ
 
     def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[str | None, str, bool]:
-        variable = variable_of(field)
+        variable = find_variable(field)
         return (self._environ.get(variable) or None if variable else None), field_name, False
 
     def __call__(self) -> dict[str, Any]:
-        found = {name: self.get_field_value(field, name)[0] for name, field in self.settings_cls.model_fields.items()}
-        return {name: value for name, value in found.items() if value is not None}
+        values = {name: self.get_field_value(field, name)[0] for name, field in self.settings_cls.model_fields.items()}
+        return {name: value for name, value in values.items() if value is not None}
 
 
 class Settings(BaseSettings):
-    """Settings that read `environ`, and never the environment of the process. Refused values are a `SettingsError`."""
+    """Settings that read `environ`, never the environment of the process. Raises `SettingsError`."""
 
     model_config = SettingsConfigDict(frozen=True)
 
     environ: Mapping[str, str] = Field(default_factory=dict, repr=False)
-    """The environment to read; of a process, the whole of it."""
 
-    def __init__(self, **given: Any) -> None:
+    def __init__(self, **values: Any) -> None:
         try:
-            super().__init__(**given)
+            super().__init__(**values)
         except BadShape as error:
             hint = "correct it where it is set: on the command line or in the environment"
-            raise refused(error, type(self), hint=hint) from None
+            raise settings_error(error, type(self), hint=hint) from None
 
     @classmethod
     def settings_customise_sources(
@@ -74,26 +63,25 @@ class Settings(BaseSettings):
         return init_settings, GivenEnvironment(settings_cls, init_settings().get("environ") or {})
 
 
-def variable_of(field: FieldInfo) -> str | None:
-    """The variable that sets a field, as far as its metadata names one."""
+def find_variable(field: FieldInfo) -> str | None:
     return next((part.name for part in field.metadata if isinstance(part, Variable)), None)
 
 
-def refused(error: BadShape, *kinds: type[BaseSettings], hint: str) -> SettingsError:
-    """The error of settings of one of these kinds, each value under the name that sets it; secrets are not shown."""
+def settings_error(error: BadShape, *kinds: type[BaseSettings], hint: str) -> SettingsError:
+    """Convert the error, with each value under the name that sets it; secrets are not shown."""
     kind = next((kind for kind in kinds if kind.__name__ == error.title), kinds[0])
-    return SettingsError("; ".join(_said(kind, found) for found in error.errors(include_url=False)), hint=hint)
+    return SettingsError("; ".join(_describe(kind, detail) for detail in error.errors(include_url=False)), hint=hint)
 
 
-def _said(kind: type[BaseSettings], found: ErrorDetails) -> str:
-    name = "_".join(map(str, found["loc"]))
-    field = kind.model_fields.get(str(found["loc"][0])) if found["loc"] else None
-    variable = variable_of(field) if field else None
+def _describe(kind: type[BaseSettings], detail: ErrorDetails) -> str:
+    name = "_".join(map(str, detail["loc"]))
+    field = kind.model_fields.get(str(detail["loc"][0])) if detail["loc"] else None
+    variable = find_variable(field) if field else None
     prefix = str(kind.model_config.get("env_prefix") or "")
-    shown = variable or (f"{prefix}{name}".upper() if prefix else name)
-    hidden = field is None or field.annotation is SecretStr or not field.repr or found["type"] == "missing"
-    value = "" if hidden else f"={found['input']}"
-    message = found["msg"].removeprefix("Value error, ")
-    if not found["loc"]:  # about several of them, which it names itself
+    label = variable or (f"{prefix}{name}".upper() if prefix else name)
+    hidden = field is None or field.annotation is SecretStr or not field.repr or detail["type"] == "missing"
+    value = "" if hidden else f"={detail['input']}"
+    message = detail["msg"].removeprefix("Value error, ")
+    if not detail["loc"]:  # about several of them, which it names itself
         return message
-    return f"{shown}{value}: {message[:1].lower()}{message[1:]}"
+    return f"{label}{value}: {message[:1].lower()}{message[1:]}"

@@ -1,15 +1,7 @@
-"""A wheel of the running osmosis installation, made without a build backend.
-
-A rollout's own environment, and the sandbox of a Harbor trial, must get exactly the osmosis that runs here, whether
-that is an editable checkout or an installed wheel, and never one of the same name from a package index. So the
-installed packages are zipped as they are; the version gets their content hash as its local part, and that exact
-version is what environments pin.
-
-The wheel declares only what the SDK and a rollout server import; everything else that this installation has is behind
-extras. What more a rollout uses it names in its own `pyproject.toml`.
-"""
-
-from __future__ import annotations
+"""A wheel of the running osmosis installation, made without a build backend. A rollout's environment and a Harbor
+sandbox get exactly the osmosis that runs here, editable or installed, never one of the same name from an index: the
+packages are zipped as they are, and environments pin the version with their content hash. The wheel requires only what
+the SDK and a rollout server import; the rest is behind extras."""
 
 import base64
 import hashlib
@@ -36,12 +28,22 @@ TEMPLATES = "osmosis/_templates"
 SKIPPED_DIRS = {"__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache"}
 EPOCH = (1980, 1, 1, 0, 0, 0)
 ROLLOUT = frozenset(
-    {"aiohttp", "fastapi", "httptools", "orjson", "packaging", "platformdirs", "psutil", "pydantic"}
+    {
+        "aiohttp",
+        "fastapi",
+        "filelock",
+        "httptools",
+        "msgspec",
+        "orjson",
+        "packaging",
+        "platformdirs",
+        "psutil",
+        "pydantic",
+    }
     | {"pydantic-settings", "rich", "tomli", "uvicorn"}
 )
-"""The distributions that the SDK and a rollout server import; a test imports them with nothing else there."""
+"""Distributions that the SDK and a rollout server import; a test imports them with nothing else installed."""
 PLATFORM = frozenset(["alembic", "cryptography", "jinja2", "python-multipart", "sqlalchemy"])
-"""Those that only the platform imports."""
 EXTRAS: Mapping[str, Callable[[str], bool]] = {
     "server": lambda name: False,
     "rubric": lambda name: name == "litellm",
@@ -50,13 +52,11 @@ EXTRAS: Mapping[str, Callable[[str], bool]] = {
     "platform": lambda name: True,
     "full": lambda name: True,
 }
-"""The extras that older projects ask for: what each adds to `ROLLOUT`. An ordinary installation has all of it."""
+"""Extras of older projects: what each adds to `ROLLOUT`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wheel:
-    """The built wheel: its file, the exact version environments pin, and the folder offered as find-links."""
-
     path: Path
     version: str
     content_hash: str
@@ -67,15 +67,11 @@ class Wheel:
 
     @property
     def base_version(self) -> str:
-        """The public version, without the content hash: what requirements are compared with."""
         return self.version.partition("+")[0]
 
 
 def build_wheel(cache_dir: Path) -> Wheel:
-    """The wheel of this installation in `cache_dir/wheels/<hash>/`, built only when it is not there yet.
-
-    Safe to call from several processes at once: each writes a temporary file and renames it.
-    """
+    """Build the wheel in `cache_dir/wheels/<hash>/`, unless it exists. Safe to call from several processes at once."""
     dist = _distribution()
     files = {name: path.read_bytes() for name, path in _package_files(dist)}
     base = dist.version.partition("+")[0]
@@ -95,21 +91,21 @@ def build_wheel(cache_dir: Path) -> Wheel:
     return Wheel(path=path, version=version, content_hash=content_hash)
 
 
-def requirements_of(extra: str) -> list[str]:
-    """What a process needs that uses the records, files and HTTP of osmosis, and an extra of it; without osmosis."""
-    found = []
+def list_requirements(extra: str) -> list[str]:
+    """Return what a process needs that uses the records, files and HTTP of osmosis, and an extra, without osmosis."""
+    requirements = []
     for line in _distribution().requires or ():
-        wanted, _, marker = (part.strip() for part in line.partition(";"))
+        requirement, _, marker = (part.strip() for part in line.partition(";"))
         named = _EXTRA.search(marker)
-        if named[1] != extra if named else _name(wanted) not in ROLLOUT:
+        if named[1] != extra if named else _name(requirement) not in ROLLOUT:
             continue
         rest = _EXTRA.sub("", marker).strip("() ")
-        found.append(f"{wanted}; {rest}" if rest else wanted)
-    return sorted(found)
+        requirements.append(f"{requirement}; {rest}" if rest else requirement)
+    return sorted(requirements)
 
 
-def unpacked(wheel: Wheel) -> Path:
-    """The wheel's content as a folder for PYTHONPATH, beside it; safe to call from several processes at once."""
+def unpack_wheel(wheel: Wheel) -> Path:
+    """Extract the wheel beside it, for PYTHONPATH. Safe to call from several processes at once."""
     folder = wheel.folder / "code"
     if folder.is_dir():
         return folder
@@ -130,12 +126,11 @@ def _distribution() -> metadata.Distribution:
     except metadata.PackageNotFoundError:
         raise InternalError(
             f"the distribution {DISTRIBUTION} is not installed in this Python",
-            hint="install it first: `pip install -e .` in a checkout, or `pip install osmosis-ai`",
+            hint="install it first: python -m pip install -e . in a clone, or its wheel",
         ) from None
 
 
 def _package_files(dist: metadata.Distribution) -> Iterator[tuple[str, Path]]:
-    """Each file of the packages with its name inside the wheel; compiled files are left out."""
     shipped_templates = False
     for package in PACKAGES:
         spec = importlib.util.find_spec(package)
@@ -159,7 +154,6 @@ def _tree(root: Path, prefix: str) -> Iterator[tuple[str, Path]]:
 
 
 def _editable_project(dist: metadata.Distribution) -> Path | None:
-    """The checkout behind an editable installation: its templates lie beside `src`, not inside the package."""
     origin = json.loads(dist.read_text("direct_url.json") or "{}")
     if not origin.get("dir_info", {}).get("editable"):
         return None
@@ -167,10 +161,10 @@ def _editable_project(dist: metadata.Distribution) -> Path | None:
 
 
 def _dist_info(dist: metadata.Distribution, base: str) -> dict[str, bytes]:
-    """What stands in `.dist-info` besides RECORD; METADATA with the version `base` and the requirements of a rollout,
-    so that an installation of this very wheel has the same content."""
+    """Build `.dist-info` except RECORD, with the version `base`, so that an installation of this wheel has the same
+    content."""
     described = {
-        "METADATA": for_rollouts(_with_version((dist.read_text("METADATA") or "").encode(), base)),
+        "METADATA": split_requirements(_with_version((dist.read_text("METADATA") or "").encode(), base)),
         "WHEEL": b"Wheel-Version: 1.0\nGenerator: osmosis\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
     if points := dist.read_text("entry_points.txt"):
@@ -183,38 +177,37 @@ def _dist_info(dist: metadata.Distribution, base: str) -> dict[str, bytes]:
     return described
 
 
-def for_rollouts(text: bytes) -> bytes:
-    """METADATA whose requirements are those of a rollout, the others behind `EXTRAS`; twice is the same as once."""
+def split_requirements(text: bytes) -> bytes:
+    """Keep a rollout's requirements in METADATA and move the others behind `EXTRAS`; idempotent."""
     head, separator, body = text.decode().partition("\n\n")
-    kept: list[str] = []
+    lines: list[str] = []
     ours: dict[str, str] = {}
     for line in head.splitlines():
         key, _, value = line.partition(": ")
-        wanted, _, marker = (part.strip() for part in value.partition(";"))
+        requirement, _, marker = (part.strip() for part in value.partition(";"))
         extra = _EXTRA.search(marker)
         if key == "Provides-Extra" and value in EXTRAS:
             continue
         if key == "Requires-Dist" and (extra is None or extra[1] in EXTRAS):
-            ours[wanted] = _EXTRA.sub("", marker).strip("() ")
+            ours[requirement] = _EXTRA.sub("", marker).strip("() ")
         else:
-            kept.append(line)
-    for wanted, marker in sorted(ours.items()):
-        if _name(wanted) in ROLLOUT:
-            kept.append(f"Requires-Dist: {wanted}" + (f"; {marker}" if marker else ""))
+            lines.append(line)
+    for requirement, marker in sorted(ours.items()):
+        if _name(requirement) in ROLLOUT:
+            lines.append(f"Requires-Dist: {requirement}" + (f"; {marker}" if marker else ""))
     for extra_name, has in EXTRAS.items():
-        kept.append(f"Provides-Extra: {extra_name}")
-        for wanted, marker in sorted(ours.items()):
-            if _name(wanted) not in ROLLOUT and has(_name(wanted)):
+        lines.append(f"Provides-Extra: {extra_name}")
+        for requirement, marker in sorted(ours.items()):
+            if _name(requirement) not in ROLLOUT and has(_name(requirement)):
                 condition = f'({marker}) and extra == "{extra_name}"' if marker else f'extra == "{extra_name}"'
-                kept.append(f"Requires-Dist: {wanted}; {condition}")
-    return ("\n".join(kept) + separator + body).encode()
+                lines.append(f"Requires-Dist: {requirement}; {condition}")
+    return ("\n".join(lines) + separator + body).encode()
 
 
 _EXTRA = re.compile(r"""(?:\s+and\s+)?extra == ['"]([^'"]+)['"]""")
 
 
 def _name(requirement: str) -> str:
-    """The distribution's normalised name."""
     return re.sub(r"[-_.]+", "-", re.split(r"[\s\[<>=!~;@(]", requirement, maxsplit=1)[0]).lower()
 
 

@@ -1,18 +1,33 @@
-"""The command line. `main` is the console script; importing this package loads no command and no library."""
-
-from __future__ import annotations
-
-import gc
+import os
+import sys
+import threading
 from collections.abc import Sequence
+from contextlib import suppress
+
+from osmosis._version import __version__
+
+IS_PROCESS = False
+"""Whether this process is one command."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command line (default: this process's) and return the exit code."""
-    # Imports make many objects that stay, rollouts many and hardly a cycle: the collector's defaults cost a tenth.
-    gc.set_threshold(20_000, 20, 20)
-    from .main import main as run
+    global IS_PROCESS
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words in (["--version"], ["-V"]):
+        sys.stdout.write(f"osmosis-ai {__version__}\n")
+        return 0
+    from osmosis.cli.main import main as run  # importing this package loads no command
 
-    return run(argv)
+    IS_PROCESS = argv is None
+    code = run(words)
+    others = [thread for thread in threading.enumerate() if thread is not threading.main_thread() and not thread.daemon]
+    if IS_PROCESS and others:
+        # A thread that an agent left behind would keep the command, whose result is out, for as long as it runs.
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(code)
+    return code
 
 
 __all__ = ["main"]

@@ -1,8 +1,7 @@
-"""`osmosis login, logout, whoami` and the same under `osmosis auth`; and the helper git asks for a password.
+"""`osmosis login`, `logout` and `whoami`.
 
-On the machine where the platform was started, its 0600 bootstrap token approves the login without a browser;
-elsewhere a page does. A login is replaced only after the new one works, and logout revokes only tokens that
-this tool had made.
+On the platform's own machine its bootstrap token (mode 0600) approves the login without a browser. A stored login is
+replaced only after the new one works, and logout revokes only tokens that `osmosis login` created.
 """
 
 from __future__ import annotations
@@ -15,10 +14,19 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from osmosis.base.jsonable import JsonObject
 from osmosis.base.net import is_loopback
+from osmosis.cli.core import prompts
+from osmosis.cli.core.app import new_app
+from osmosis.cli.core.connect import usable
+from osmosis.cli.core.context import AppContext, current
+from osmosis.cli.core.output import Mode
+from osmosis.cli.core.prompts import open_page
+from osmosis.cli.core.results import DetailResult, NextStep, OperationResult
+from osmosis.cli.git_credential import answer
 from osmosis.client import PlatformClient
 from osmosis.client.credentials import CredentialStore, Login
-from osmosis.client.settings import checked_ca_file
+from osmosis.client.settings import check_ca_file
 from osmosis.errors import (
     AuthRequired,
     Conflict,
@@ -29,19 +37,10 @@ from osmosis.errors import (
     ValidationError,
 )
 
-from . import prompts
-from .connect import usable
-from .context import AppContext, current
-from .git_credential import answer
-from .local_platform import data_dir_of, find
-from .output import Mode
-from .prompts import open_page
-from .results import DetailResult, NextStep, OperationResult
-
 if TYPE_CHECKING:
-    from osmosis.records.contract.accounts import DeviceOffer, IssuedLogin, Verified
+    from osmosis.records.api.accounts import DeviceOffer, IssuedLogin, Verified
 
-app = typer.Typer(
+app = new_app(
     help="""Log in, log out, see who is logged in.
 
     Example:
@@ -83,17 +82,17 @@ def login(
         raise Conflict("OSMOSIS_TOKEN is set and overrides any login", hint="unset OSMOSIS_TOKEN")
     credentials = CredentialStore(ctx.environ)
     old = _quiet_stored(credentials, url)
-    trusted = checked_ca_file(ctx.path(ca_file), "--ca-file") if ca_file else credentials.ca_file(url)
+    trusted = check_ca_file(ctx.path(ca_file), "--ca-file") if ca_file else credentials.ca_file(url)
     if not force and token is None and old is not None and _still_good(ctx, old, trusted):
         if trusted != (old.ca_file or ""):
             old, _ = credentials.save(replace(old, ca_file=trusted), store=old.store)
         return _logged_in(old, credentials, already=True)
     fresh = _new_login(ctx, url, trusted, token, no_browser=no_browser)
     active = old.active_workspace if old else None
-    saved, aside = credentials.save(replace(fresh, active_workspace=active, ca_file=trusted or None), store=store)
-    if aside:
+    saved, backup = credentials.save(replace(fresh, active_workspace=active, ca_file=trusted or None), store=store)
+    if backup:
         ctx.output.warn(
-            "CREDENTIALS_PARSE_FAILED", f"the old credentials file could not be read and was kept as {aside}"
+            "CREDENTIALS_PARSE_FAILED", f"the old credentials file could not be read and was kept as {backup}"
         )
     if old and old.token != saved.token:
         _revoke(ctx, old)
@@ -116,18 +115,18 @@ def logout(
     ctx = current()
     credentials = CredentialStore(ctx.environ)
     urls = credentials.urls() if everywhere else [ctx.platform_url]
-    known = [url for url in urls if url in credentials.urls()]
+    logins = [url for url in urls if url in credentials.urls()]
     note = " (OSMOSIS_TOKEN is still set and is used)" if ctx.environ.get("OSMOSIS_TOKEN") else ""
-    if not known:
+    if not logins:
         return OperationResult("auth.logout", f"not logged in{note}", {"platforms": []})
-    if not prompts.confirm(ctx, f"Log out of {', '.join(known)}?", yes=yes):
+    if not prompts.confirm(ctx, f"Log out of {', '.join(logins)}?", yes=yes):
         return OperationResult("auth.logout", "Cancelled.", {"platforms": []}, status="cancelled")
     outcome = []
-    for url in known:
-        gone = credentials.remove(url)
-        revoked = _revoke(ctx, gone) if gone else False
+    for url in logins:
+        login = credentials.remove(url)
+        revoked = _revoke(ctx, login) if login else False
         outcome.append({"platform_url": url, "revoked": revoked})
-    return OperationResult("auth.logout", f"logged out of {', '.join(known)}{note}", {"platforms": outcome})
+    return OperationResult("auth.logout", f"logged out of {', '.join(logins)}{note}", {"platforms": outcome})
 
 
 @app.command()
@@ -141,34 +140,34 @@ def whoami() -> DetailResult:
     ctx = current()
     url = ctx.platform_url
     credentials = CredentialStore(ctx.environ)
-    found = usable(credentials.find(url), url)
-    checked, workspace, reachable = _verified(ctx, found)
-    mine = _workspaces(ctx) if reachable else []
+    login = usable(credentials.find(url), url)
+    checked, workspace, mine = _verified(ctx, login)
+    reachable = mine is not None
     account = {
         "email": checked.user.get("email"),
         "name": checked.user.get("name"),
         "expires_at": checked.expires_at,
         "platform_url": url,
-        "source": found.store,
-        "effective_source": found.store,
-        "persistent_login": found.store != "environment",
+        "source": login.store,
+        "effective_source": login.store,
+        "persistent_login": login.store != "environment",
         "token_id": checked.token_id,
     }
-    where = {"file": str(credentials.path), "keyring": "the OS keyring", "environment": "OSMOSIS_TOKEN"}[found.store]
+    where = {"file": str(credentials.path), "keyring": "the OS keyring", "environment": "OSMOSIS_TOKEN"}[login.store]
     others = [other for other in credentials.urls() if other != url]
     extra = {"stored_in": where, "verified": reachable, "other_platforms": others or None}
-    data = {"account": account, **account, "workspace": workspace, "workspaces": mine, **extra}
-    shown = {"name": account["name"], "email": account["email"], "platform": url}
+    data = {"account": account, **account, "workspace": workspace, "workspaces": mine or [], **extra}
+    brief = {"name": account["name"], "email": account["email"], "platform": url}
     spoken_for = f"{workspace.get('name')} ({workspace.get('role')})" if workspace else None
-    listed = ", ".join(f"{one['name']} ({one['role']})" for one in mine) or "none"
-    shown |= {
+    listed = ", ".join(f"{row['name']} ({row['role']})" for row in mine or []) or "none"
+    brief |= {
         "workspace": spoken_for,
         "workspaces": listed if reachable else None,
         "expires at": checked.expires_at,
         "kept in": where,
         "also logged in to": others,
     }
-    return DetailResult(data, brief=shown)
+    return DetailResult(data, brief=brief)
 
 
 @app.command("git-credential", hidden=True)
@@ -194,7 +193,7 @@ def _still_good(ctx: AppContext, stored: Login, trusted: str) -> bool:
 
 
 def _quiet_stored(credentials: CredentialStore, url: str) -> Login | None:
-    """The stored login; a store that cannot be read counts as none, because a new login repairs it."""
+    """Return the stored login; None also when the store cannot be read, because a new login repairs it."""
     try:
         return credentials.stored(url)
     except OsmosisError:
@@ -206,8 +205,8 @@ def _new_login(ctx: AppContext, url: str, trusted: str, token: str | None, *, no
         return _by_token(ctx, url, trusted, ctx.stdin.readline().strip() if token == "-" else token)
     if is_loopback(url) and (answer := _by_bootstrap(ctx, url)):
         return _login(url, answer.token, answer, "bootstrap")
-    made = _by_device(ctx, url, trusted, no_browser=no_browser)
-    return _login(url, made.token, made, "device")
+    issued = _by_device(ctx, url, trusted, no_browser=no_browser)
+    return _login(url, issued.token, issued, "device")
 
 
 def _by_token(ctx: AppContext, url: str, trusted: str, token: str) -> Login:
@@ -219,7 +218,11 @@ def _by_token(ctx: AppContext, url: str, trusted: str, token: str) -> Login:
 
 
 def _by_bootstrap(ctx: AppContext, url: str) -> IssuedLogin | None:
-    """Log in with the token file of the platform on this machine; None when this person did not start it."""
+    from osmosis.cli.platform.process import (
+        data_dir_of,
+        find,
+    )  # brings ctypes, which only a login on this machine needs
+
     data_dir = data_dir_of(ctx.environ)
     running = find(data_dir)
     if running is None or running.url != url:
@@ -260,15 +263,15 @@ def _poll(client: PlatformClient, offer: DeviceOffer) -> IssuedLogin:
         except NetworkError:
             continue  # a restart of the platform must not end the login
         except OsmosisError as error:
-            said = {error.message, str(error.details.get("platform_code")), str(error.details.get("error_code"))}
-            if "authorization_pending" in said:
+            codes = {error.message, str(error.details.get("platform_code")), str(error.details.get("error_code"))}
+            if "authorization_pending" in codes:
                 continue
-            if "slow_down" in said:
+            if "slow_down" in codes:
                 interval = min(interval + 5, 30.0)
                 continue
-            if "access_denied" in said:
+            if "access_denied" in codes:
                 raise AuthRequired("the login was denied in the browser", hint="osmosis login") from error
-            if "expired_token" in said:
+            if "expired_token" in codes:
                 break
             raise
     raise AuthRequired("the login was not approved in time", hint="osmosis login")
@@ -286,7 +289,7 @@ def _login(url: str, token: str, answer: Verified | IssuedLogin, source: str) ->
 
 
 def _logged_in(saved: Login, credentials: CredentialStore, *, already: bool) -> OperationResult:
-    who = saved.user.get("name") or saved.user.get("email") or "you"
+    person = saved.user.get("name") or saved.user.get("email") or "you"
     where = str(credentials.path) if saved.store == "file" else "the OS keyring"
     how = "already logged in" if already else "logged in"
     resource = {
@@ -299,44 +302,38 @@ def _logged_in(saved: Login, credentials: CredentialStore, *, already: bool) -> 
         "stored_in": where,
         "already": already,
     }
-    message = f"{how} at {saved.url} as {who}; the login is stored in {where}"
-    steps = [NextStep("create a workspace", command="osmosis init NAME")]
+    message = f"{how} at {saved.url} as {person}; the login is stored in {where}"
+    steps = [] if already or saved.active_workspace else [NextStep("create a workspace", command="osmosis init NAME")]
     return OperationResult("auth.login", message, resource, next_steps=steps)
 
 
-def _verified(ctx: AppContext, found: Login) -> tuple[Login, dict[str, object] | None, bool]:
-    """The login as the platform sees it; as stored when the platform cannot be reached.
+def _verified(ctx: AppContext, login: Login) -> tuple[Login, JsonObject | None, list[JsonObject] | None]:
+    """Return the login as the platform sees it, the workspace, and all of this person; None: it cannot be reached.
 
-    Reads the answer as it is: loading records would make this command half as slow again.
+    Reads plain JSON: importing the records would slow this command down by half.
     """
     try:
         with ctx.client() as client:
-            answer = client.http.call("GET", "verify")
+            try:
+                answer = client.http.call("GET", "verify")
+            except (AuthRequired, NetworkError):
+                raise
+            except OsmosisError:  # the workspace is not this person's: who one is can still be said
+                answer = client.http.call("GET", "verify", scoped=False)
+            rows = client.http.call("GET", "workspaces", scoped=False).get("workspaces") or []
     except NetworkError as error:
         ctx.output.warn("NETWORK", f"{error.message}; shown as stored")
-        return found, None, False
-    except AuthRequired:
-        raise
-    except OsmosisError:  # the workspace is not this person's: who one is can still be said
-        with ctx.client(scoped=False) as client:
-            answer = client.http.call("GET", "verify")
-    facts = {key: answer.get(key) or getattr(found, key) for key in ("user", "expires_at", "token_id")}
-    return replace(found, **facts), answer.get("workspace"), True
-
-
-def _workspaces(ctx: AppContext) -> list[dict[str, object]]:
-    """`id`, `name` and `role` of every workspace this person belongs to; read as it is, as above."""
-    with ctx.client(scoped=False) as client:
-        rows = client.http.call("GET", "workspaces").get("workspaces") or []
-    return [{"id": row.get("id"), "name": row.get("name"), "role": row.get("role")} for row in rows]
+        return login, None, None
+    facts = {key: answer.get(key) or getattr(login, key) for key in ("user", "expires_at", "token_id")}
+    mine = [{key: row.get(key) for key in ("id", "name", "role")} for row in rows]
+    return replace(login, **facts), answer.get("workspace"), mine
 
 
 def _revoke(ctx: AppContext, old: Login) -> bool:
-    """Tell the platform to forget a token this tool had made; a failure is a warning, the login is gone here."""
     if old.source not in ("device", "bootstrap") or not old.token_id or not old.token:
         return False
     try:
-        trusted = checked_ca_file(old.ca_file, f"the login to {old.url}") if old.ca_file else ""
+        trusted = check_ca_file(old.ca_file, f"the login to {old.url}") if old.ca_file else ""
         with PlatformClient(old.url, old.token, ca_file=trusted) as client:
             client.accounts.revoke(old.token_id, logout=True)
         return True

@@ -1,8 +1,3 @@
-"""`osmosis dataset`: upload, list, look into, download, validate and delete the datasets of a workspace.
-
-A file is checked here before a byte is sent, by the same reader that evaluations use.
-"""
-
 from __future__ import annotations
 
 import time
@@ -10,24 +5,36 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
+from rich.text import Text
 
-from osmosis.base.checksum import file_sha256
-from osmosis.base.json_types import JsonObject
+from osmosis.base.files import file_sha256
+from osmosis.base.jsonable import JsonObject
+from osmosis.cli.core import completion, prompts
+from osmosis.cli.core.app import new_app
+from osmosis.cli.core.context import current, scope_of
+from osmosis.cli.core.paging import Cursor, Everything, Limit, Lines, Offset, Paging, list_result
+from osmosis.cli.core.render import draw_list, pairs
+from osmosis.cli.core.results import (
+    Column,
+    DetailResult,
+    ListResult,
+    NextStep,
+    OperationResult,
+    build_columns,
+    clean,
+    when,
+)
+from osmosis.cli.eval.download import byte_progress
 from osmosis.errors import Conflict, DatasetError, NotFound, ValidationError
 from osmosis.metrics.formats import size
-from osmosis.records.contract.uploads import DatasetEntry
-from osmosis.records.dataset import FORMATS, MAX_BYTES
-
-from . import prompts
-from .context import current, scope_of
-from .download import byte_progress
-from .paging import Cursor, Everything, Limit, Lines, Offset, Paging, list_result
-from .results import Column, DetailResult, ListResult, NextStep, OperationResult, when
+from osmosis.records.api.datasets import DatasetEntry
+from osmosis.records.run.rows import FORMATS, MAX_BYTES
 
 if TYPE_CHECKING:
     from osmosis.client import PlatformClient
 
-app = typer.Typer(
+app = new_app(
     help="""Datasets of the workspace: the rows that rollouts run on.
 
     Example:
@@ -35,10 +42,9 @@ app = typer.Typer(
         osmosis dataset list
     """
 )
-Name = Annotated[str, typer.Argument(help="Name or id of the dataset")]
+Name = Annotated[str, typer.Argument(help="Name or id of the dataset", autocompletion=completion.datasets)]
 COLUMNS = (
-    Column("file_name", "Name"),
-    Column("status", "Status"),
+    *build_columns("file_name=Name", "status=Status"),
     Column("row_count", "Rows", justify="right"),
     Column("file_size", "Size", justify="right", show=size),
     Column("file_format", "Format"),
@@ -46,6 +52,44 @@ COLUMNS = (
 )
 READY_TIMEOUT_S = 300.0
 MAX_LISTED = 5
+
+
+@app.command("from")
+def make_from(
+    source: Annotated[
+        str,
+        typer.Argument(help="reasoning-gym:NAME, hf:FOLDER[:SPLIT], or a log that osmosis eval import reads"),
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="JSONL file to write")],
+    rows: Annotated[int, typer.Option("--size", min=1, help="How many tasks of reasoning-gym to make")] = 100,
+    seed: Annotated[int, typer.Option(help="Seed of reasoning-gym's tasks")] = 0,
+    mapping: Annotated[
+        list[str] | None,
+        typer.Option("--map", metavar="NAME=COLUMN", help="Column for prompt, target, id or messages. Repeatable"),
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Write at most this many rows")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file")] = False,
+) -> OperationResult:
+    """Make a dataset of procedural tasks, of a hub's dataset, or of the rows of another tool's log.
+
+    Example:
+        osmosis dataset from reasoning-gym:countdown -o data/countdown.jsonl --size 500 --seed 1
+        osmosis dataset from hf:data/gsm8k:test -o data/gsm8k.jsonl --map prompt=question --map target=answer
+        osmosis dataset from logs/gsm8k.eval -o data/gsm8k.jsonl
+    """
+    from osmosis.bridges.mapped import parse_mapping  # with pyarrow, which only this needs
+    from osmosis.bridges.rows import read_source, write_rows
+
+    ctx = current()
+    path = ctx.path(output)
+    if path.exists() and not overwrite:
+        raise Conflict(f"{path} exists", hint="--overwrite, or another --output")
+    columns = parse_mapping(mapping or ())
+    count = write_rows(read_source(source, ctx.cwd, size=rows, seed=seed, mapping=columns), path, limit=limit)
+    steps = [NextStep("check it", command=f"osmosis check {output}")]
+    return OperationResult(
+        "dataset.from", f"{count} rows written to {path}", {"path": str(path), "rows": count}, next_steps=steps
+    )
 
 
 @app.command()
@@ -81,37 +125,35 @@ def upload(
         if present and not prompts.confirm(ctx, f"Replace dataset {path.stem}?", yes=yes):
             return OperationResult("dataset.upload", "Cancelled.", status="cancelled")
         with byte_progress(ctx, path.stat().st_size, path.name) as moved:
-            made = client.datasets.upload(path, overwrite_id=present.id if present else None, progress=moved)
-        made = _until_ready(client, made)
+            row = client.datasets.upload(path, overwrite_id=present.id if present else None, progress=moved)
+        row = _until_ready(client, row)
         scope = scope_of(client)
-    count = f", {made.row_count} rows" if made.row_count is not None else ""
-    message = f"dataset {made.file_name or path.stem} is {made.status}{count}"
-    steps = [NextStep("show it", command=f"osmosis dataset preview {path.stem}")]
-    return OperationResult("dataset.upload", message, {**made.brief(), "uploaded": True}, next_steps=steps, extra=scope)
+    count = f", {row.row_count} rows" if row.row_count is not None else ""
+    message = f"dataset {row.file_name or path.stem} is {row.status}{count}"
+    steps = [NextStep("show it", command=f"osmosis dataset show {path.stem}")]
+    return OperationResult("dataset.upload", message, {**row.brief(), "uploaded": True}, next_steps=steps, extra=scope)
 
 
 def _present(client: PlatformClient, name: str) -> DatasetEntry | None:
     try:
-        found = client.datasets.get(name)
+        row = client.datasets.get(name)
     except NotFound:
         return None
-    return found if found.ready else None
+    return row if row.ready else None
 
 
-def _until_ready(client: PlatformClient, made: DatasetEntry) -> DatasetEntry:
-    """Wait for the platform's own check of the file."""
+def _until_ready(client: PlatformClient, row: DatasetEntry) -> DatasetEntry:
     deadline = time.monotonic() + READY_TIMEOUT_S
-    while made.in_progress and time.monotonic() < deadline:
+    while row.in_progress and time.monotonic() < deadline:
         time.sleep(0.5)
-        made = client.datasets.get(made.id)
-    if made.status in ("error", "cancelled"):
-        why = made.error or "no reason given"
-        raise ValidationError(f"the platform refused the dataset: {why}", hint="osmosis dataset validate FILE")
-    return made
+        row = client.datasets.get(row.id)
+    if row.status in ("error", "cancelled"):
+        why = row.error or "no reason given"
+        raise ValidationError(f"the platform refused the dataset: {why}", hint="osmosis check FILE")
+    return row
 
 
 def _check(path: Path) -> JsonObject:
-    """The facts of a file that can be uploaded, by a platform's rules. Raises with the first problems."""
     from osmosis.datasets.scan import check_upload  # with pyarrow, which only a check needs
 
     if not path.is_file():
@@ -128,7 +170,7 @@ def _check(path: Path) -> JsonObject:
         count = "1 problem" if facts.found == 1 else f"{facts.found} problems"
         listed = "" if facts.found == len(issues) else f", the first {len(issues)} of them"
         message = f"{path.name} has {count}{listed}"
-        raise DatasetError(message, hint="fix them, then check again: osmosis dataset validate FILE", issues=issues)
+        raise DatasetError(message, hint="fix them, then check again: osmosis check FILE", issues=issues)
     size_bytes, warnings = path.stat().st_size, facts.warnings()
     return {
         "path": str(path),
@@ -156,42 +198,106 @@ def list_datasets(
 
 
 @app.command()
-def info(name: Name) -> DetailResult:
-    """Show one dataset.
+def show(
+    name: Name, rows: Annotated[int, typer.Option("--rows", min=0, max=100, help="Show the first N rows")] = 5
+) -> DetailResult:
+    """Show one dataset, its first rows and, when something went wrong, the log of how the platform read it.
 
     Example:
-        osmosis dataset info multiply
+        osmosis dataset show multiply --rows 3
     """
     with current().client() as client:
-        found = client.datasets.get(name)
-    return DetailResult(found.to_dict(), brief=found.brief())
+        row = client.datasets.get(name)
+        lines = [] if row.ready else client.datasets.logs(name, limit=50, cursor=None).logs
+    listed = _first_rows(row, rows)
+    data = {**row.to_dict(), "data_preview": listed.items, "logs": [line.to_dict() for line in lines]}
+
+    def draw(console: Console) -> None:
+        console.print(pairs(row.brief()))
+        if listed.items:
+            console.print()
+            draw_list(console, listed)
+        for line in lines:
+            console.print(Text(clean(f"{line.level}: {line.message}")))
+
+    return DetailResult(data, human=draw)
 
 
-@app.command()
+@app.command(hidden=True)
+def info(name: Name) -> DetailResult:
+    """Show one dataset."""
+    with current().client() as client:
+        row = client.datasets.get(name)
+    return DetailResult(row.to_dict(), brief=row.brief())
+
+
+@app.command(hidden=True)
 def preview(
     name: Name, rows: Annotated[int, typer.Option("--rows", min=1, max=100, help="Show the first N rows")] = 5
 ) -> ListResult:
-    """Show the first rows of a dataset on the platform.
-
-    Example:
-        osmosis dataset preview multiply --rows 3
-    """
+    """Show the first rows of a dataset on the platform."""
     with current().client() as client:
-        found = client.datasets.get(name)
-    shown = found.data_preview
-    items = [row if isinstance(row, dict) else {"row": row} for row in shown] if isinstance(shown, list) else []
+        row = client.datasets.get(name)
+    return _first_rows(row, rows)
+
+
+def _first_rows(row: DatasetEntry, rows: int) -> ListResult:
+    raw_rows = row.data_preview
+    items = [row if isinstance(row, dict) else {"row": row} for row in raw_rows] if isinstance(raw_rows, list) else []
     keys = list(dict.fromkeys(key for row in items for key in row))
     columns = [Column(key, key) for key in keys]
-    return ListResult(items[:rows], columns, empty="no preview", extra={"dataset": found.file_name})
+    return ListResult(items[:rows], columns, empty="no preview", extra={"dataset": row.file_name})
 
 
 @app.command()
-def validate(file: Annotated[str, typer.Argument(help="The file to check")]) -> OperationResult:
-    """Check a file the way upload does, without a platform.
+def check(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Train, validation and other files")],
+    prompts: Annotated[
+        list[Path] | None,
+        typer.Option("--prompt", metavar="FILE", help="Text with few-shot examples, such as a prompt. Repeatable"),
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Show at most N")] = 50,
+) -> ListResult:
+    """Find rows that make figures misleading: twice, contradictory, empty, or in another file or prompt, too.
+
+    Exits with 1 when there are any. A row overlaps when half of its 13-word sequences are in the other text.
 
     Example:
-        osmosis dataset validate data/multiply.jsonl
+        osmosis dataset check data/multiply.jsonl
+        osmosis dataset check data/train.jsonl data/validation.jsonl --prompt prompts/system.txt
     """
+    from osmosis.datasets.quality import find_flaws  # with pyarrow, which only a check needs
+
+    ctx = current()
+    paths = [ctx.path(file) for file in (*files, *(prompts or ()))]
+    if missing := next((path for path in paths if not path.is_file()), None):
+        raise NotFound(f"there is no file {missing}", hint="osmosis dataset check data/NAME.jsonl")
+    examples = {path.name: path.read_text(encoding="utf-8", errors="replace") for path in paths[len(files) :]}
+    flaws = list(find_flaws(paths[: len(files)], examples))
+    items: list[JsonObject] = [
+        {
+            **flaw.to_dict(),
+            "at": f"{flaw.file}:{flaw.row}",
+            "other": flaw.other_file
+            and ":".join(str(part) for part in (flaw.other_file, flaw.other_row) if part is not None),
+        }
+        for flaw in flaws[:limit]
+    ]
+    columns = build_columns("kind=What", "at=Row", "other=Same as", "text=Prompt")
+    return ListResult(
+        items,
+        columns,
+        empty="no row is empty, twice, contradictory, or in two files",
+        total_count=len(flaws),
+        has_more=len(items) < len(flaws),
+        more="--limit",
+        exit_code=1 if flaws else 0,
+    )
+
+
+@app.command(hidden=True)
+def validate(file: Annotated[str, typer.Argument(help="The file to check")]) -> OperationResult:
+    """Check a file the way upload does, without a platform."""
     path = current().path(file)
     facts = _check(path)
     for warning in facts["warnings"]:
@@ -205,7 +311,7 @@ def validate(file: Annotated[str, typer.Argument(help="The file to check")]) -> 
 @app.command()
 def download(
     name: Name,
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="File or folder [default: this folder]")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="File or folder [default: this folder]")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file")] = False,
 ) -> OperationResult:
     """Download a dataset's file.
@@ -215,29 +321,21 @@ def download(
     """
     ctx = current()
     with ctx.client() as client:
-        found = client.datasets.get(name)
-        file_name = f"{found.file_name}.{found.file_format or 'jsonl'}"
+        row = client.datasets.get(name)
+        file_name = f"{row.file_name}.{row.file_format or 'jsonl'}"
         target = ctx.path(output) if output else ctx.cwd
         target = target / file_name if target.is_dir() else target
         if target.exists() and not overwrite:
             raise Conflict(f"{target} exists", hint=f"osmosis dataset download {name} --overwrite")
-        with byte_progress(ctx, found.file_size or 0, file_name) as moved:
+        with byte_progress(ctx, row.file_size or 0, file_name) as moved:
             client.datasets.download(name, target, moved)
-    resource = {"name": found.file_name, "path": str(target), "bytes": target.stat().st_size}
+    resource = {"name": row.file_name, "path": str(target), "bytes": target.stat().st_size}
     return OperationResult("dataset.download", f"dataset {name} is in {target}", resource)
 
 
-@app.command()
-def logs(
-    name: Name,
-    limit: Lines = 50,
-    cursor: Cursor = None,
-) -> ListResult:
-    """Show the log of how the platform read a dataset.
-
-    Example:
-        osmosis dataset logs multiply
-    """
+@app.command(hidden=True)
+def logs(name: Name, limit: Lines = 50, cursor: Cursor = None) -> ListResult:
+    """Show the log of how the platform read a dataset."""
     with current().client() as client:
         page = client.datasets.logs(name, limit=limit, cursor=cursor)
     columns = [Column("timestamp", "Time", show=when), Column("level", "Level"), Column("message", "Message")]
@@ -253,9 +351,8 @@ def delete(name: Name, yes: prompts.Yes = False) -> OperationResult:
     """
     ctx = current()
     with ctx.client() as client:
-        found = client.datasets.get(name)
-        shown = found.file_name
-        if not prompts.confirm(ctx, f"Delete dataset {shown}?", yes=yes):
-            return OperationResult("dataset.delete", "Cancelled.", status="cancelled")
-        client.datasets.delete(found.id)
-    return OperationResult("dataset.delete", f"dataset {shown} is deleted", {"id": found.id, "name": shown})
+        row = client.datasets.get(name)
+        label = row.file_name
+        prompts.agree(ctx, f"Delete dataset {label}?", "dataset.delete", yes=yes)
+        client.datasets.delete(row.id)
+    return OperationResult("dataset.delete", f"dataset {label} is deleted", {"id": row.id, "name": label})

@@ -1,10 +1,8 @@
-"""The credential helper that `osmosis init` sets for a platform's git host: answers git with the stored login.
+"""The git credential helper that `osmosis init` sets for a platform's git host.
 
-`python -m osmosis.cli.git_credential get` is run by git, which writes `protocol=` and `host=` lines to it. It
-stores and erases nothing, and answers only for platforms the user is logged in to.
+Git runs `python -m osmosis.cli.git_credential get` and writes `protocol=` and `host=` lines to it. It stores and
+erases nothing.
 """
-
-from __future__ import annotations
 
 import os
 import sys
@@ -12,17 +10,16 @@ from collections.abc import Mapping
 from typing import TextIO
 
 from osmosis.client.credentials import CredentialStore
-from osmosis.client.settings import normalise
+from osmosis.client.settings import normalize_url
 from osmosis.errors import OsmosisError
 
 
 def answer(action: str, stdin: TextIO, stdout: TextIO, stderr: TextIO, environ: Mapping[str, str]) -> int:
-    """One request of git. An unknown host gets no answer, which lets git report the failure."""
-    asked = dict(line.rstrip("\n").partition("=")[::2] for line in stdin if "=" in line)
+    request = dict(line.rstrip("\n").partition("=")[::2] for line in stdin if "=" in line)
     if action != "get":
         return 0
     try:
-        url = normalise(f"{asked.get('protocol', 'https')}://{asked.get('host', '')}")
+        url = normalize_url(f"{request.get('protocol', 'https')}://{request.get('host', '')}")
         login = CredentialStore(environ).find(url)
     except OsmosisError as error:
         stderr.write(f"osmosis: {error.message}\n")

@@ -1,7 +1,4 @@
-"""`osmosis reward test`: can this reward be had for nothing? Answers nobody should be paid for, and what they earn.
-
-Exit 0 when no worthless answer earns more than `--allow` of the reward, 1 when one does or nothing can be told apart.
-"""
+"""`osmosis reward test`: exits with 1 when a worthless answer earns more than `--allow`, or nothing can be told."""
 
 from __future__ import annotations
 
@@ -13,51 +10,49 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
+from rich.text import Text
 
+from osmosis.cli.core import completion
+from osmosis.cli.core.app import new_app, takes
+from osmosis.cli.core.context import AppContext, current
+from osmosis.cli.core.results import Column, DetailResult, NextStep, clean
+from osmosis.cli.targets import AgentRef, find_agent
 from osmosis.datasets.scan import read_rows, scan_dataset
-from osmosis.engine.reward_test import load_reward, try_reward
+from osmosis.engine.reward_audit import load_reward, try_reward
 from osmosis.errors import UsageError, ValidationError
-from osmosis.metrics.reward_battery import ALLOWED, Battery, Probed
-from osmosis.records.plan import Selection
-
-from .agent_ref import AgentRef, find_agent
-from .context import AppContext, current
-from .drawing import Canvas, Line
-from .flags import takes
-from .results import Column, DetailResult, NextStep, clean
+from osmosis.metrics.reward_audit import ALLOWED, Battery, Probed
+from osmosis.records.run.plan import Selection
 
 if TYPE_CHECKING:
-    from osmosis.records.dataset import Row
+    from osmosis.records.run.rows import Row
 
 ROWS = 50
 JUDGED_ROWS = 5
 AT_ONCE = 8
 SAY_EVERY_S = 3.0
 
-app = typer.Typer(
+app = new_app(
     help="""Test a reward before training with it.
 
     Example:
         osmosis reward test rewards:exact -d data.jsonl
-    """,
-    no_args_is_help=True,
+    """
 )
 
 
 @app.callback()
-def _group() -> None:
-    """Keeps `test` a command of its own."""
+def _group() -> None: ...
 
 
 @dataclass(frozen=True)
 class RewardFlags:
-    """What `osmosis reward test` is told."""
-
     reward: Annotated[
         str | None,
         typer.Argument(
             metavar="REWARD",
             help="A score function or grader (module:name), rubric:FILE#ID, or a rollout of the workspace.",
+            autocompletion=completion.rollouts,
         ),
     ] = None
     dataset: Annotated[
@@ -88,7 +83,6 @@ def test(flags: RewardFlags) -> DetailResult:
     Each is compared with the best form of the ground truth. Exits with 1 when a worthless answer earns a reward.
 
     Example:
-
         osmosis reward test rewards:exact -d data.jsonl
         osmosis reward test multiply
         osmosis reward test rewards:boxed -d data.jsonl --form 'So it is {answer}' --allow 0.1
@@ -110,13 +104,23 @@ def test(flags: RewardFlags) -> DetailResult:
     at_once = AT_ONCE if judged else 1
     batteries = asyncio.run(
         try_reward(
-            scorer, rows, forms=flags.form, allowed=flags.allow, concurrency=at_once, told=_progress(ctx, ref.label)
+            scorer,
+            rows,
+            forms=flags.form,
+            allowed=flags.allow,
+            concurrency=at_once,
+            on_progress=_progress(ctx, ref.label),
         )
     )
     batteries = _chosen(batteries, flags.score)
     free = any(battery.free for battery in batteries)
     return DetailResult(
-        {"reward": ref.label, "dataset": str(data), "free": free, "scores": [one.to_dict() for one in batteries]},
+        {
+            "reward": ref.label,
+            "dataset": str(data),
+            "free": free,
+            "scores": [battery.to_dict() for battery in batteries],
+        },
         exit_code=1 if free else 0,
         human=lambda console: _draw(console, ref.label, data, batteries),
         next_steps=[NextStep("read how each answer is made", command="osmosis reward test --help")] if free else [],
@@ -132,15 +136,14 @@ def _reward_of(ctx: AppContext, name: str | None) -> AgentRef:
 def _chosen(batteries: list[Battery], score: str | None) -> list[Battery]:
     if score is None:
         return batteries
-    found = [one for one in batteries if score in (one.score, one.score.rpartition(".")[2])]
-    if not found:
-        names = ", ".join(one.score for one in batteries)
+    matching = [battery for battery in batteries if score in (battery.score, battery.score.rpartition(".")[2])]
+    if not matching:
+        names = ", ".join(battery.score for battery in batteries)
         raise UsageError(f"there is no score {score!r}: {names}", hint=f"--score {batteries[0].score}")
-    return found
+    return matching
 
 
 def _rows(data: Path, limit: int) -> list[Row]:
-    """At most `limit` rows, evenly spread: a dataset is often sorted."""
     facts = scan_dataset(data, Selection())
     facts.refuse_bad(data)
     step = max(1, facts.selected // limit)
@@ -151,49 +154,48 @@ def _rows(data: Path, limit: int) -> list[Row]:
 
 
 def _progress(ctx: AppContext, label: str) -> Callable[[int, int], None]:
-    """A remark every few seconds, for a reward that takes its time."""
-    said = time.monotonic()
+    last_report = time.monotonic()
 
-    def told(done: int, of: int) -> None:
-        nonlocal said
-        if time.monotonic() - said > SAY_EVERY_S:
-            said = time.monotonic()
+    def report(done: int, of: int) -> None:
+        nonlocal last_report
+        if time.monotonic() - last_report > SAY_EVERY_S:
+            last_report = time.monotonic()
             ctx.output.say(f"{label}: {done} of {of} answers scored", style="dim")
 
-    return told
+    return report
 
 
-def _draw(console: Canvas, label: str, data: Path, batteries: list[Battery]) -> None:
-    from .render import table
+def _draw(console: Console, label: str, data: Path, batteries: list[Battery]) -> None:
+    from osmosis.cli.core.render import table
 
     for battery in batteries:
         name = label if len(batteries) == 1 else battery.score
         best = "-" if battery.best is None else f"{battery.best:.3g}"
         floor = "-" if battery.floor is None else f"{battery.floor:.3g}"
-        console.print(Line(clean(f"{name} on {battery.rows} rows of {data.name}"), style="bold"))
-        console.print(Line(f"the best answers earn {best}, the least of the worthless ones {floor}"))
-        console.print(Line(f"one score takes {battery.median_ms:.2g} ms, the slowest took {battery.slowest_ms:.2g} ms"))
+        console.print(Text(clean(f"{name} on {battery.rows} rows of {data.name}"), style="bold"))
+        console.print(Text(f"the best answers earn {best}, the least of the worthless ones {floor}"))
+        console.print(Text(f"one score takes {battery.median_ms:.2g} ms, the slowest took {battery.slowest_ms:.2g} ms"))
         console.print()
-        console.print(table(_COLUMNS, [_shown(one) for one in battery.tried], width=console.width))
+        console.print(table(_COLUMNS, [_build_row(probe) for probe in battery.tried], width=console.width))
         console.print()
         for finding in battery.findings:
             style = {"error": "red", "warning": "yellow"}.get(finding.severity, "dim")
-            console.print(Line(clean(f"{finding.severity}: {finding.what}"), style=style))
+            console.print(Text(clean(f"{finding.severity}: {finding.what}"), style=style))
             if finding.fix:
-                console.print(Line(clean(f"  {finding.fix}"), style="dim"))
+                console.print(Text(clean(f"  {finding.fix}"), style="dim"))
         if not battery.findings:
-            console.print(Line("nothing that was tried earns the reward for nothing", style="green"))
+            console.print(Text("nothing that was tried earns the reward for nothing", style="green"))
         console.print()
 
 
-def _shown(one: Probed) -> dict[str, object]:
+def _build_row(probe: Probed) -> dict[str, object]:
     return {
-        "name": one.name,
-        "mean": "-" if one.mean is None else f"{one.mean:.3g}",
-        "range": "-" if one.low is None else f"{one.low:.3g} .. {one.high:.3g}",
-        "share": "-" if one.share is None else f"{one.share:.0%}",
-        "failed": one.failed or "",
-        "rows": one.rows,
+        "name": probe.name,
+        "mean": "-" if probe.mean is None else f"{probe.mean:.3g}",
+        "range": "-" if probe.low is None else f"{probe.low:.3g} .. {probe.high:.3g}",
+        "share": "-" if probe.share is None else f"{probe.share:.0%}",
+        "failed": probe.failed or "",
+        "rows": probe.rows,
     }
 
 

@@ -1,22 +1,23 @@
-"""`osmosis schema COMMAND`: the JSON Schema of what a command prints under `--json`.
+"""`osmosis schema`: the envelope comes from the return type of the command's function, its content from a record."""
 
-The envelope follows from what the command's function says it returns; what is inside is a record.
-"""
-
-from __future__ import annotations
-
+import inspect
 import typing
 from typing import Annotated, Any
 
 import typer
 from pydantic.json_schema import models_json_schema
+from typer.core import TyperGroup
 
+from osmosis.cli.core import completion
+from osmosis.cli.core.app import find_command
+from osmosis.cli.core.context import current
+from osmosis.cli.core.results import SCHEMA_VERSION, DetailResult, ListResult, OperationResult, Result, to_json
+from osmosis.cli.main import ROOT
 from osmosis.errors import UsageError
-from osmosis.records.base import Record
-from osmosis.records.contract.accounts import WorkspaceRow
-from osmosis.records.contract.body import LogEntry
-from osmosis.records.contract.eval_bodies import EvalRunRow
-from osmosis.records.contract.printed import (
+from osmosis.records.api.accounts import WorkspaceRow
+from osmosis.records.api.body import LogEntry
+from osmosis.records.api.datasets import DatasetEntry
+from osmosis.records.api.printed import (
     PrintedDataset,
     PrintedEnd,
     PrintedEval,
@@ -24,20 +25,15 @@ from osmosis.records.contract.printed import (
     PrintedModel,
     PrintedPlatform,
     PrintedSecret,
+    PrintedSubmit,
     PrintedTraining,
     PrintedUpload,
     PrintedWorkspace,
 )
-from osmosis.records.contract.printed_submit import PrintedSubmit
-from osmosis.records.contract.run_bodies import RetriedRun
-from osmosis.records.contract.training_bodies import CheckpointRow, TrainingRunRow
-from osmosis.records.contract.uploads import DatasetEntry
-from osmosis.records.describe import described
-
-from .context import current
-from .main import ROOT
-from .resolve import resolve, unknown_command
-from .results import SCHEMA_VERSION, DetailResult, ListResult, OperationResult, Result, to_json
+from osmosis.records.api.runs import EvalRunRow, RetriedRun
+from osmosis.records.api.training import CheckpointRow, TrainingRunRow
+from osmosis.records.base import Record
+from osmosis.records.config.docs import describe_fields
 
 Json = dict[str, Any]
 _COUNT: Json = {"type": ["integer", "null"]}
@@ -72,10 +68,13 @@ INSIDE: dict[str, tuple[type[Record], ...]] = {
     "platform start": (PrintedPlatform,),
     "platform status": (PrintedPlatform,),
 }
-"""Command -> what is inside its envelope: one of these records."""
 
 
-def schema(command: Annotated[list[str], typer.Argument(help="The command, for example: eval info")]) -> None:
+def schema(
+    command: Annotated[
+        list[str], typer.Argument(help="The command, for example: eval info", autocompletion=completion.commands)
+    ],
+) -> None:
     """Print the JSON Schema of a command's output under --json.
 
     Example:
@@ -86,7 +85,6 @@ def schema(command: Annotated[list[str], typer.Argument(help="The command, for e
 
 
 def schema_of(words: list[str]) -> Json:
-    """The schema of one command. UsageError when there is none of that name, or it prints no result."""
     name = " ".join(words)
     kinds = [kind for kind in result_kinds(words) if kind is not Result] or [ListResult, DetailResult, OperationResult]
     inside, definitions = _inside(INSIDE.get(name, ()))
@@ -97,16 +95,14 @@ def schema_of(words: list[str]) -> Json:
 
 
 def _inside(records: tuple[type[Record], ...]) -> tuple[Json, Json]:
-    """What an envelope holds, and the definitions it refers to."""
     if not records:
         return {"type": "object"}, {}
-    keys, made = models_json_schema([(described(record), "serialization") for record in records])
+    keys, definitions = models_json_schema([(describe_fields(record), "serialization") for record in records])
     forms = list(keys.values())
-    return forms[0] if len(forms) == 1 else {"anyOf": forms}, made.get("$defs", {})
+    return forms[0] if len(forms) == 1 else {"anyOf": forms}, definitions.get("$defs", {})
 
 
 def result_kinds(words: list[str]) -> list[type[Result]]:
-    """Which results a command's function says it returns."""
     hints = typing.get_type_hints(function_of(words))
     returned = hints.get("return", type(None))
     options = typing.get_args(returned) or (returned,)
@@ -117,25 +113,13 @@ def result_kinds(words: list[str]) -> list[type[Result]]:
 
 
 def function_of(words: list[str]) -> Any:
-    """The function behind a command line without arguments."""
-    found = resolve(ROOT, words)
-    if found.command is None:
-        raise UsageError(f"osmosis {' '.join(words)} is a group", hint=f"osmosis {' '.join(words)} --help")
-    target = found.command.target()
-    if not isinstance(target, typer.Typer):
-        if found.args:
-            raise UsageError(f"{found.args[0]} is an argument, not a command", hint=f"osmosis schema {found.path[0]}")
-        return target
-    if not found.args and target.registered_callback and target.registered_callback.callback:
-        return target.registered_callback.callback
-    known = {
-        c.name or c.callback.__name__.replace("_", "-"): c.callback for c in target.registered_commands if c.callback
-    }
-    if not found.args:
-        raise UsageError(f"osmosis {' '.join(words)} is a group", hint=f"one of: {', '.join(known)}")
-    if found.args[0] not in known:
-        raise unknown_command(found.args[0], found.path, list(known), {})
-    return known[found.args[0]]
+    command, path, rest = find_command(ROOT, words)
+    line = f"osmosis {' '.join(path)}"
+    if isinstance(command, TyperGroup) and not command.invoke_without_command:
+        raise UsageError(f"{line} is a group", hint=f"{line} --help; one of: {', '.join(command.commands)}")
+    if rest and not rest[0].startswith("-"):
+        raise UsageError(f"{rest[0]} is an argument, not a command", hint=f"osmosis schema {path[0]}")
+    return inspect.unwrap(command.callback)
 
 
 def _envelope(kind: type[Result], inside: Json) -> Json:

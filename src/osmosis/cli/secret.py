@@ -1,31 +1,24 @@
-"""`osmosis secret`: names with values that go in once and never come back.
-
-A value is read from a hidden prompt, a variable, a file or standard input, never from the command line, where it
-would stay in the shell's history.
-"""
-
-from __future__ import annotations
+"""`osmosis secret`: values are never read from the command line, where the shell's history would keep them."""
 
 import sys
 from typing import Annotated, Literal
 
 import typer
 
+from osmosis.cli.core import completion, prompts
+from osmosis.cli.core.app import nearest, new_app
+from osmosis.cli.core.context import AppContext, current, scope_of
+from osmosis.cli.core.environment import read_secrets_file
+from osmosis.cli.core.paging import Everything, Limit, Paging
+from osmosis.cli.core.results import Column, ListResult, NextStep, OperationResult, build_columns, when
 from osmosis.errors import NotFound, UsageError, ValidationError
-from osmosis.records.config import SECRET_NAME
-from osmosis.records.contract.secret import SecretPage, SecretRow
-from osmosis.records.run_kind import RunKind
+from osmosis.records.api.workspaces import SecretPage, SecretRow
+from osmosis.records.config.run_config import SECRET_NAME
+from osmosis.records.run.status import RunKind
 from osmosis.workspace.config_file import load_config
-from osmosis.workspace.layout import find_workspace
+from osmosis.workspace.layout import find_workspace, pick_config
 
-from . import prompts
-from .context import AppContext, current, scope_of
-from .paging import Everything, Limit, Paging
-from .resolve import nearest
-from .results import Column, ListResult, NextStep, OperationResult, when
-from .secrets_file import read_secrets_file
-
-app = typer.Typer(
+app = new_app(
     help="""Secrets, which runs get as environment variables: set, list, delete, import, check.
 
     Example:
@@ -33,7 +26,10 @@ app = typer.Typer(
         osmosis secret check configs/eval/multiply.toml
     """
 )
-Name = Annotated[str, typer.Argument(help="Name of the environment variable: capitals, digits and _")]
+Name = Annotated[
+    str,
+    typer.Argument(help="Name of the environment variable: capitals, digits and _", autocompletion=completion.secrets),
+]
 Scope = Annotated[Literal["personal", "workspace"], typer.Option("--scope", help="Whose secret")]
 MAX_NAME = 255
 
@@ -62,7 +58,7 @@ def set_secret(
     with ctx.client() as client:
         row = client.secrets.set(name, value, scope=scope)
         extra = scope_of(client)
-    return OperationResult("secret.set", f"secret {name} is set ({scope})", _shown(row), extra=extra)
+    return OperationResult("secret.set", f"secret {name} is set ({scope})", _describe_secret(row), extra=extra)
 
 
 @app.command("list")
@@ -86,8 +82,7 @@ def list_secrets(
             page = client.secrets.page(scope=scope, limit=paging.size)
     rows = page.environment_secrets
     columns = [
-        Column("name", "Name"),
-        Column("scope", "Scope"),
+        *build_columns("name=Name", "scope=Scope"),
         Column("shadows", "Shadows", show=lambda v: "the workspace's" if v else ""),
         Column("updated_at", "Set", show=when),
         Column("updater_name", "By", wide=True),
@@ -121,8 +116,7 @@ def delete(name: Name, scope: Scope = "personal", yes: prompts.Yes = False) -> O
             raise NotFound(
                 f"there is no {scope} secret {name}", hint=f"did you mean {near}?" if near else "osmosis secret list"
             )
-        if not prompts.confirm(ctx, f"Delete {scope} secret {name}?", yes=yes):
-            return OperationResult("secret.delete", "Cancelled.", status="cancelled")
+        prompts.agree(ctx, f"Delete {scope} secret {name}?", "secret.delete", yes=yes)
         client.secrets.delete(name, scope=scope)
     return OperationResult("secret.delete", f"secret {name} is deleted ({scope})", {"name": name, "scope": scope})
 
@@ -150,8 +144,7 @@ def import_file(
         _check_name(name)
         if not value:
             raise ValidationError(f"{name} is empty in {file}", hint="give it a value, or choose names with --only")
-    if not prompts.confirm(ctx, f"Set {', '.join(values)} ({scope})?", yes=yes):
-        return OperationResult("secret.import", "Cancelled.", status="cancelled")
+    prompts.agree(ctx, f"Set {', '.join(values)} ({scope})?", "secret.import", yes=yes)
     with ctx.client() as client:
         for name, value in values.items():
             client.secrets.set(name, value, scope=scope)
@@ -160,7 +153,9 @@ def import_file(
 
 
 @app.command()
-def check(config: Annotated[str, typer.Argument(help="A config under configs/")]) -> ListResult:
+def check(
+    config: Annotated[str, typer.Argument(help="A config under configs/", autocompletion=completion.configs)],
+) -> ListResult:
     """Check that every secret a config requires is registered. Exits with 1 when one is missing.
 
     Example:
@@ -170,6 +165,8 @@ def check(config: Annotated[str, typer.Argument(help="A config under configs/")]
     workspace = find_workspace(ctx.cwd)
     path = ctx.path(config)
     kind: RunKind = "training" if "training" in path.parts else "eval"
+    if not path.is_file():
+        path = ctx.path(pick_config(workspace, kind, config))
     required = load_config(path, workspace.root, kind)[0].secret_names()
     with ctx.client() as client:
         rows = client.secrets.all()
@@ -187,17 +184,15 @@ def check(config: Annotated[str, typer.Argument(help="A config under configs/")]
 
 
 def _effective(scopes: list[str]) -> str | None:
-    """A personal secret shadows the workspace's of the same name."""
     return "personal" if "personal" in scopes else scopes[0] if scopes else None
 
 
 def _with_shadows(rows: list[SecretRow]) -> list[dict[str, object]]:
     shared = {row.name for row in rows if row.scope == "workspace"}
-    return [{**_shown(row), "shadows": row.scope == "personal" and row.name in shared} for row in rows]
+    return [{**_describe_secret(row), "shadows": row.scope == "personal" and row.name in shared} for row in rows]
 
 
-def _shown(row: SecretRow) -> dict[str, object]:
-    """Never a value, whatever a server sends."""
+def _describe_secret(row: SecretRow) -> dict[str, object]:
     return {key: value for key, value in row.to_dict().items() if key != "value"}
 
 

@@ -1,5 +1,3 @@
-"""`osmosis serve`: an agent as an HTTP server that trainers and evaluations call. Parses, checks, hands over."""
-
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -9,36 +7,39 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from osmosis.engine.agent import load_agent
+from osmosis.cli.core import completion
+from osmosis.cli.core.app import takes
+from osmosis.cli.core.connect import login_of, usable
+from osmosis.cli.core.context import AppContext, current
+from osmosis.cli.core.output import Mode
+from osmosis.cli.targets import find_agent
+from osmosis.compat.validator import validate_agent_loop
+from osmosis.engine.load_agent import load_agent
 from osmosis.engine.loader import load_object
 from osmosis.errors import AuthRequired, ValidationError
-from osmosis.serve.server.validator import validate_agent_loop
-
-from .agent_ref import find_agent
-from .connect import login_of, usable
-from .context import AppContext, current
-from .flags import takes
-from .output import Mode
 
 if TYPE_CHECKING:
-    from osmosis.serve.server.foreground import ServeOptions
+    from osmosis.serve.server.run import ServeOptions
 
 LogLevel = Literal["debug", "info", "warning", "error", "critical"]
 
 
 @dataclass(frozen=True)
 class ServeFlags:
-    """What `osmosis serve` is told."""
-
-    name: Annotated[str | None, typer.Argument(help="A rollout of the workspace, or module:attribute.")] = None
+    name: Annotated[
+        str | None,
+        typer.Argument(help="A rollout of the workspace, or module:attribute.", autocompletion=completion.rollouts),
+    ] = None
     module: Annotated[str | None, typer.Option("--module", "-m", "--agent", help="The agent: module:attribute.")] = None
     port: Annotated[int, typer.Option("--port", "-p", min=1, max=65535, help="Port to listen on.")] = 9000
     host: Annotated[
         str | None, typer.Option("--host", "-H", help="Address to listen on [default: 0.0.0.0, with --local 127.0.0.1]")
     ] = None
-    no_validate: Annotated[bool, typer.Option("--no-validate", help="Skip the check of the agent.")] = False
+    no_validate: Annotated[bool, typer.Option("--no-validate", help="Skip the check of the agent.", hidden=True)] = (
+        False
+    )
     reload: Annotated[bool, typer.Option("--reload", help="Restart when a file changes.")] = False
-    log_level: Annotated[LogLevel, typer.Option("--log-level", help="How much the server logs.")] = "info"
+    log_level: Annotated[LogLevel, typer.Option("--log-level", help="How much the server logs.", hidden=True)] = "info"
     skip_register: Annotated[
         bool, typer.Option("--skip-register", help="Do not register with the platform; callers still need the API key.")
     ] = False
@@ -51,10 +52,10 @@ class ServeFlags:
     log: Annotated[Path | None, typer.Option("--log", help="Write one trace per rollout to this folder.")] = None
     drain: Annotated[
         float | None,
-        typer.Option("--drain", min=0, help="Seconds that running rollouts have to finish on shutdown [30]."),
+        typer.Option("--drain", min=0, help="Seconds for running rollouts on shutdown [30].", hidden=True),
     ] = None
     max_concurrent: Annotated[
-        int | None, typer.Option("--max-concurrent", min=1, help="Maximum number of concurrent rollouts.")
+        int | None, typer.Option("--max-concurrent", min=1, help="Most rollouts at once.", hidden=True)
     ] = None
 
 
@@ -63,16 +64,17 @@ def serve(flags: ServeFlags) -> None:
     """Serve an agent over HTTP.
 
     Example:
-
         osmosis serve multiply
         osmosis serve -m server:agent_loop --local
         osmosis serve -m server:agent_loop -p 9001 --log ./traces
     """
     ctx = current()
-    from osmosis.serve.server import foreground  # brings the web framework, which no help needs
+    # They bring the web framework, which no help needs.
+    from osmosis.compat.run import serve_target
+    from osmosis.serve.server import run
 
-    key, note = foreground.choose_key(flags.api_key, local=flags.local)
-    host = foreground.choose_host(flags.host, local=flags.local)
+    key, note = run.choose_key(flags.api_key, local=flags.local)
+    host = run.choose_host(flags.host, local=flags.local)
     ref = find_agent(ctx, flags.name, flags.module)
     module = ref.module or ref.label
     target = _load(ref.base_dir, module)
@@ -84,7 +86,7 @@ def serve(flags: ServeFlags) -> None:
                 hint="name the agent instead, or pass api_key=, log_dir= and max_concurrent= where the app is made",
             )
         key, note = None, "set by the app"
-    options = foreground.ServeOptions(
+    options = run.ServeOptions(
         target=module,
         base_dir=str(ref.base_dir),
         host=host,
@@ -100,16 +102,14 @@ def serve(flags: ServeFlags) -> None:
     )
     if is_loop and not flags.no_validate:
         _validate(ctx, target)
-    foreground.serve(
-        target, options, reload=flags.reload, environ=ctx.environ, announce=_announcer(ctx, foreground.print_panel)
-    )
+    serve_target(target, options, reload=flags.reload, environ=ctx.environ, announce=_announcer(ctx, run.print_panel))
 
 
 def _load(base_dir: Path, module: str) -> object:
     if ":" in module:
-        found = load_object(module, base_dir)
-        if hasattr(found, "router"):  # an app of the person's own: served as it is
-            return found
+        target = load_object(module, base_dir)
+        if hasattr(target, "router"):  # an app of the person's own: served as it is
+            return target
     agent = load_agent(module, base_dir)
     return agent.loop if agent.loop is not None else agent.backend
 

@@ -1,17 +1,15 @@
-"""`osmosis token`: tokens for machines, with a name, scopes, perhaps one workspace, and an end.
-
-The text of a token is printed once, when it is made, and never again; nothing here stores it.
-"""
-
-from __future__ import annotations
-
 import re
 from typing import Annotated
 
 import typer
 
+from osmosis.cli.core import prompts
+from osmosis.cli.core.app import nearest, new_app
+from osmosis.cli.core.context import current
+from osmosis.cli.core.output import Mode
+from osmosis.cli.core.results import Column, ListResult, NextStep, OperationResult, build_columns, when
 from osmosis.errors import Conflict, NotFound, ValidationError
-from osmosis.records.contract.accounts import (
+from osmosis.records.api.accounts import (
     MAX_TOKEN_DAYS,
     SCOPES,
     TOKEN_DAYS,
@@ -21,18 +19,13 @@ from osmosis.records.contract.accounts import (
     TokenScope,
 )
 
-from . import prompts
-from .context import current
-from .resolve import nearest
-from .results import Column, ListResult, NextStep, OperationResult, when
-
-app = typer.Typer(
-    help="""Tokens for machines: create, list, revoke.
+app = new_app(
+    help="""Tokens for machines: create, list, delete.
 
     Example:
         osmosis token create ci --expires 30d
         osmosis token list
-        osmosis token revoke ci
+        osmosis token delete ci
     """
 )
 _UNITS = {"m": 60, "h": 3600, "d": 86400}
@@ -46,8 +39,8 @@ def create(
         typer.Option(help=f"Scope: {', '.join(SCOPES)}. Repeatable [default: {', '.join(USUAL_SCOPES)}]"),
     ] = None,
     expires: Annotated[str, typer.Option(help="Lifetime, such as 12h or 30d; at most 366d")] = f"{TOKEN_DAYS}d",
-) -> OperationResult:
-    """Create a token for a machine and print it. It is not shown again.
+) -> OperationResult | int:
+    """Create a token for a machine and print it, alone, on standard output. It is not shown again.
 
     It can do no more than you can, in all your workspaces or, with --workspace, in one. `api` is for the API, `git`
     for the git host, `worker` for running jobs, `inference` for calling deployed models. Revoking the login that
@@ -55,7 +48,7 @@ def create(
 
     Example:
         osmosis token create ci --expires 30d
-        osmosis token create gpu-box --scope worker --workspace demo
+        osmosis token create gpu-box --scope worker --workspace demo > worker.token
         osmosis token create laptop --scope git --json
     """
     ctx = current()
@@ -64,15 +57,19 @@ def create(
         raise ValidationError("the name of a token has 1 to 200 characters", field="name")
     wish = NewToken(name=name, scopes=scopes, workspace=ctx.options.workspace, expires_in=expiry_seconds(expires))
     with ctx.client(scoped=False) as client:
-        made = client.accounts.make_token(wish)
-    where = f"in workspace {made.workspace}" if made.workspace else "in all your workspaces"
-    what = f"token {name} ({', '.join(made.scopes or scopes)}, {where}) works until {when(made.expires_at)}"
-    message = f"{what}; it is shown this once:\n{made.token}"
+        token = client.accounts.make_token(wish)
+    where = f"in workspace {token.workspace}" if token.workspace else "in all your workspaces"
+    summary = f"token {name} ({', '.join(token.scopes or scopes)}, {where}) works until {when(token.expires_at)}"
+    if ctx.mode is not Mode.JSON:
+        ctx.output.say(f"{summary}; it is shown this once")
+        ctx.output.stdout.write(f"{token.token}\n")
+        return 0
     steps = [
         NextStep("log in with it", command=f"osmosis login --platform {ctx.platform_url} --token -"),
-        NextStep("take it back", command=f"osmosis token revoke {made.token_id}"),
+        NextStep("take it back", command=f"osmosis token delete {token.token_id}"),
     ]
-    return OperationResult("token.create", message, made.to_dict(), next_steps=steps)
+    message = f"{summary}; it is shown this once:\n{token.token}"
+    return OperationResult("token.create", message, token.to_dict(), next_steps=steps)
 
 
 @app.command("list")
@@ -87,8 +84,7 @@ def list_tokens() -> ListResult:
         rows = client.accounts.tokens()
     columns = [
         Column("current", "", show=lambda v: "*" if v else ""),
-        Column("name", "Name"),
-        Column("kind", "Kind"),
+        *build_columns("name=Name", "kind=Kind"),
         Column("scopes", "Scopes", show=" ".join),
         Column("workspace", "Workspace", show=lambda v: v or "all"),
         Column("expires_at", "Expires", show=when),
@@ -98,44 +94,43 @@ def list_tokens() -> ListResult:
     return ListResult([row.to_dict() for row in rows], columns, empty="no tokens: osmosis token create NAME")
 
 
-@app.command()
-def revoke(
+@app.command("delete")
+def delete(
     token: Annotated[str, typer.Argument(help="Its name or id, as `osmosis token list` shows it")],
     yes: prompts.Yes = False,
 ) -> OperationResult:
-    """Revoke a token at once, with every token created with it.
+    """Delete a token, which stops working at once, with every token created with it.
 
     Example:
-        osmosis token revoke ci
+        osmosis token delete ci
     """
     ctx = current()
     with ctx.client(scoped=False) as client:
         rows = client.accounts.tokens()
         row = find_token(rows, token)
-        what = f"{row.name} ({row.kind})" + (", the login of this terminal" if row.current else "")
-        made = _made_with(rows, row.id)
-        also = f" and {len(made)} made with it ({', '.join(one.name for one in made)})" if made else ""
-        if not prompts.confirm(ctx, f"Revoke token {what}{also}?", yes=yes):
-            return OperationResult("token.revoke", "Cancelled.", status="cancelled")
+        label = f"{row.name} ({row.kind})" + (", the login of this terminal" if row.current else "")
+        children = _made_with(rows, row.id)
+        also = f" and {len(children)} made with it ({', '.join(child.name for child in children)})" if children else ""
+        prompts.agree(ctx, f"Revoke token {label}{also}?", "token.revoke", yes=yes)
         client.accounts.revoke(row.id)
-    gone = [one.id for one in (row, *made)]
-    return OperationResult("token.revoke", f"token {row.name}{also} is revoked", {**row.to_dict(), "revoked": gone})
+    revoked_ids = [child.id for child in (row, *children)]
+    return OperationResult(
+        "token.revoke", f"token {row.name}{also} is revoked", {**row.to_dict(), "revoked": revoked_ids}
+    )
 
 
 def _made_with(rows: list[TokenRow], token_id: str) -> list[TokenRow]:
-    """What is revoked with a token, at any depth."""
-    found = [row for row in rows if row.parent_id == token_id]
-    return [*found, *(deeper for row in found for deeper in _made_with(rows, row.id))]
+    children = [row for row in rows if row.parent_id == token_id]
+    return [*children, *(deeper for row in children for deeper in _made_with(rows, row.id))]
 
 
 def find_token(rows: list[TokenRow], token: str) -> TokenRow:
-    """The one of this name or id. NotFound or Conflict otherwise."""
-    found = [row for row in rows if token in (row.id, row.name)]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        ids = ", ".join(row.id for row in found)
-        raise Conflict(f"{len(found)} tokens are named {token!r}", hint=f"say which by its id: {ids}")
+    matching = [row for row in rows if token in (row.id, row.name)]
+    if len(matching) == 1:
+        return matching[0]
+    if matching:
+        ids = ", ".join(row.id for row in matching)
+        raise Conflict(f"{len(matching)} tokens are named {token!r}", hint=f"say which by its id: {ids}")
     near = nearest(token, [row.name for row in rows])
     raise NotFound(f"you have no token {token!r}", hint=f"did you mean {near}?" if near else "osmosis token list")
 
@@ -151,7 +146,6 @@ def _scope(word: str) -> TokenScope:
 
 
 def expiry_seconds(text: str) -> int:
-    """What `--expires` says. ValidationError for what is no time."""
     match = re.fullmatch(r"(\d{1,6})([mhd])", text.strip())
     seconds = int(match[1]) * _UNITS[match[2]] if match else 0
     if not 60 <= seconds <= MAX_TOKEN_DAYS * 86400:

@@ -1,10 +1,6 @@
-"""The client of a platform: HTTP calls by noun, its address, and the login there.
+"""The synchronous client of a platform (contract B), for any server that speaks it."""
 
-Speaks contract B, so it works against any server that does. Synchronous; imports no command and no engine.
-"""
-
-from __future__ import annotations
-
+from . import lean_httpx  # isort: skip  # noqa: F401 - before anything else imports httpx
 from .platform import PlatformClient
 
 __all__ = ["PlatformClient"]

@@ -1,10 +1,9 @@
-"""Logins and workspaces: who one is, and what one may speak for."""
-
-from __future__ import annotations
-
+from collections.abc import Iterator
+from itertools import islice
 from urllib.parse import quote
 
-from osmosis.records.contract.accounts import (
+from osmosis.client.http import Http, Params
+from osmosis.records.api.accounts import (
     BrowserLink,
     ConnectRepository,
     DeviceOffer,
@@ -19,83 +18,195 @@ from osmosis.records.contract.accounts import (
     WorkspaceList,
     WorkspaceRow,
 )
-from osmosis.records.contract.repository import WebhookAddress
-
-from .access import AccessClient
-from .http import Http
+from osmosis.records.api.people import (
+    AuditPage,
+    AuditRow,
+    MemberList,
+    MemberRole,
+    MemberRow,
+    NewMember,
+    NewPerson,
+    PersonList,
+    PersonRow,
+    Quota,
+    QuotaUse,
+    WantedLink,
+)
+from osmosis.records.api.policy import Role
+from osmosis.records.api.workers import WorkerList, WorkerRemoved, WorkerRow
+from osmosis.records.api.workspaces import WIRE_SCOPE, NewSecret, SecretName, SecretPage, SecretRow, WebhookAddress
 
 
 class Accounts:
-    """Tokens: made by device flow or bootstrap, verified, revoked."""
-
     def __init__(self, http: Http) -> None:
         self._http = http
 
     def authorize(self, device_name: str) -> DeviceOffer:
-        """Start a device login: where a person approves it."""
         return self._http.read(
             DeviceOffer, "POST", "device/authorize", json=DeviceStart(device_name=device_name), scoped=False
         )
 
     def poll(self, device_code: str) -> IssuedLogin:
-        """The login, once it is approved; raises with `authorization_pending` or `slow_down` as its text."""
+        """Return the login once it is approved; raise with `authorization_pending` or `slow_down` as the text
+        before."""
         return self._http.read(
             IssuedLogin, "POST", "device/token", json=DevicePoll(device_code=device_code), scoped=False
         )
 
     def bootstrap(self, device_name: str) -> IssuedLogin:
-        """As `poll`; this client's token must be the platform's bootstrap token."""
         return self._http.read(
             IssuedLogin, "POST", "bootstrap", json=DeviceStart(device_name=device_name), scoped=False
         )
 
     def verify(self) -> Verified:
-        """Who the token belongs to, and the workspace when the client speaks for one."""
         return self._http.read(Verified, "GET", "verify")
 
     def browser_link(self) -> BrowserLink:
-        """A link that logs a browser in once."""
         return self._http.read(BrowserLink, "POST", "browser-login", json={}, scoped=False)
 
     def tokens(self) -> list[TokenRow]:
-        """The usable tokens of the person."""
         return self._http.read(TokenList, "GET", "tokens", scoped=False).tokens
 
     def make_token(self, wish: NewToken) -> IssuedLogin:
-        """A token by name; its text is in this answer only."""
         return self._http.read(IssuedLogin, "POST", "tokens", json=wish, scoped=False)
 
     def revoke(self, token_id: str, *, logout: bool = False) -> None:
-        """Revoke a token and all that was made with it; at a `logout` what was made by name goes on."""
+        """Revoke a token and its descendants; at a `logout`, tokens created by name stay."""
         path = f"tokens/{quote(token_id, safe='')}"
         self._http.call("DELETE", path, params={"logout": "true" if logout else None}, scoped=False, timeout=5.0)
 
 
 class Workspaces:
-    """The workspaces of a person."""
-
     def __init__(self, http: Http) -> None:
         self._http = http
         self.access = AccessClient(http)
 
     def list(self) -> list[WorkspaceRow]:
-        """All of them."""
         return self._http.read(WorkspaceList, "GET", "workspaces", scoped=False).workspaces
 
     def find(self, name: str) -> WorkspaceRow | None:
-        """One of them by its exact name."""
         return next((row for row in self.list() if row.name == name), None)
 
     def create(self, name: str) -> WorkspaceRow:
-        """A new workspace with a repository of its own."""
         return self._http.read(WorkspaceRow, "POST", "workspaces", json=NewWorkspace(name=name), scoped=False)
 
     def webhook(self) -> WebhookAddress:
-        """What to tell the git host of the workspace that the client speaks for."""
         return self._http.read(WebhookAddress, "GET", "webhook")
 
     def connect(self, name: str, repository_url: str, secret: str | None = None) -> WorkspaceRow:
-        """Connect a repository elsewhere."""
         path = f"workspaces/{quote(name, safe='')}/connect"
         body = ConnectRepository(repository_url=repository_url, secret=secret)
         return self._http.read(WorkspaceRow, "POST", path, json=body, scoped=False)
+
+
+class AccessClient:
+    def __init__(self, http: Http) -> None:
+        self._http = http
+        self.members = Members(http)
+        self.people = People(http)
+        self.audit = Audit(http)
+
+    def quota(self) -> QuotaUse:
+        return self._http.read(QuotaUse, "GET", "quota")
+
+    def set_quota(self, workspace: str, wish: Quota) -> QuotaUse:
+        path = f"workspaces/{quote(workspace, safe='')}/quota"
+        limits = wish.model_dump(exclude_none=True)
+        return self._http.read(QuotaUse, "PUT", path, json=limits, scoped=False)
+
+
+class Members:
+    def __init__(self, http: Http) -> None:
+        self._http = http
+
+    def list(self) -> list[MemberRow]:
+        return self._http.read(MemberList, "GET", "members").members
+
+    def invite(self, person: str, role: Role) -> MemberRow:
+        return self._http.read(MemberRow, "POST", "members", json=NewMember(person=person, role=role))
+
+    def change(self, person: str, role: Role) -> MemberRow:
+        return self._http.read(MemberRow, "PUT", f"members/{quote(person, safe='')}", json=MemberRole(role=role))
+
+    def remove(self, person: str) -> None:
+        self._http.call("DELETE", f"members/{quote(person, safe='')}")
+
+
+class People:
+    """Everybody the platform knows; for operators."""
+
+    def __init__(self, http: Http) -> None:
+        self._http = http
+
+    def list(self) -> list[PersonRow]:
+        return self._http.read(PersonList, "GET", "users", scoped=False).users
+
+    def add(self, person: NewPerson) -> PersonRow:
+        return self._http.read(PersonRow, "POST", "users", json=person, scoped=False)
+
+    def remove(self, handle: str, heir: str | None = None) -> None:
+        """Remove a person; `heir` becomes the owner of what they own alone."""
+        self._http.call("DELETE", f"users/{quote(handle, safe='')}", params={"heir": heir}, scoped=False)
+
+    def link(self, handle: str, hours: int) -> BrowserLink:
+        path = f"users/{quote(handle, safe='')}/link"
+        return self._http.read(BrowserLink, "POST", path, json=WantedLink(hours=hours), scoped=False)
+
+    def unlink(self, handle: str) -> None:
+        self._http.call("DELETE", f"users/{quote(handle, safe='')}/identities", scoped=False)
+
+
+class Audit:
+    def __init__(self, http: Http) -> None:
+        self._http = http
+
+    def entries(self, *, count: int | None, everywhere: bool, action: str, actor: str) -> Iterator[AuditRow]:
+        """Yield the newest `count` entries (None: all) of the workspace, or of the whole platform."""
+        path = "platform/audit" if everywhere else "audit"
+        pages = self._http.pages(AuditPage, path, params={"action": action, "actor": actor})
+        return islice((row for page in pages for row in page.entries), count)
+
+
+SECRETS_PATH = "environment-secrets"
+
+
+class SecretsClient:
+    """Secrets by scope: `personal` (on the wire `user`) and `workspace`."""
+
+    def __init__(self, http: Http) -> None:
+        self._http = http
+
+    def page(self, *, scope: str = "all", limit: int = 50, offset: int = 0) -> SecretPage:
+        params: Params = {"scope": WIRE_SCOPE[scope], "limit": limit, "offset": offset}
+        page = self._http.read(SecretPage, "GET", SECRETS_PATH, params=params)
+        rows = [row.for_people() for row in page.environment_secrets]
+        return page.model_copy(update={"environment_secrets": rows})
+
+    def all(self, *, scope: str = "all") -> list[SecretRow]:
+        pages = self._http.pages(SecretPage, SECRETS_PATH, params={"scope": WIRE_SCOPE[scope]})
+        return [row.for_people() for page in pages for row in page.environment_secrets]
+
+    def set(self, name: str, value: str, *, scope: str) -> SecretRow:
+        body = NewSecret(name=name, value=value, scope=WIRE_SCOPE[scope])
+        return self._http.read(SecretRow, "POST", SECRETS_PATH, json=body).for_people()
+
+    def delete(self, name: str, *, scope: str) -> None:
+        self._http.call("DELETE", SECRETS_PATH, json=SecretName(name=name, scope=WIRE_SCOPE[scope]))
+
+
+WORKERS_PATH = "workers"
+
+
+class Workers:
+    def __init__(self, http: Http) -> None:
+        self._http = http
+
+    def all(self) -> list[WorkerRow]:
+        return self._http.read(WorkerList, "GET", WORKERS_PATH, scoped=False).workers
+
+    def drain(self, name: str) -> None:
+        self._http.call("POST", f"{WORKERS_PATH}/{quote(name, safe='')}/drain", json={}, scoped=False)
+
+    def remove(self, name: str) -> int:
+        """Remove it; return how many of its jobs go elsewhere."""
+        return self._http.read(WorkerRemoved, "DELETE", f"{WORKERS_PATH}/{quote(name, safe='')}", scoped=False).released

@@ -1,44 +1,39 @@
-"""The login at each platform: `OSMOSIS_TOKEN`, else a stored login; several platforms side by side.
-
-A login's facts live in `credentials.json` (0600, in a 0700 folder), its token there too or in the OS keyring
-when that really works. A store that cannot be read is an error and is kept aside before anything new is
-written; it is never overwritten silently and never mistaken for "logged out".
-"""
-
-from __future__ import annotations
+"""Logins: `OSMOSIS_TOKEN`, else a stored login; several platforms side by side. A login is in `credentials.json` (0600,
+in a 0700 folder), its token there or in the OS keyring. An unreadable store is put aside before anything is written,
+never overwritten, never mistaken for "logged out"."""
 
 import contextlib
+import hashlib
 import json
 import os
 import stat
-from collections.abc import Iterator, Mapping
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import TypeVar
 
 from osmosis.base import paths
 from osmosis.base.files import write_json
-from osmosis.base.json_types import JsonObject
-from osmosis.base.locks import FileLock
+from osmosis.base.jsonable import JsonObject
+from osmosis.client.settings import CA_FILE, check_ca_file, local_url, normalize_url
 from osmosis.errors import (
     CredentialsParseFailed,
     CredentialsUnavailable,
     EnvTokenPlatformMismatch,
     EnvTokenPlatformRequired,
+    KeyringUnavailable,
 )
-
-from . import keyrings
-from .settings import CA_FILE, checked_ca_file, local_url, normalise
 
 VERSION = 2
 HOSTED = "https://platform.osmosis.ai"
-"""Where logins of version 1 belong: that generation knew one platform."""
+"""Platform of logins in files of version 1, which knew one platform."""
 
 
 @dataclass(frozen=True)
 class Login:
-    """One login at one platform."""
-
     url: str
     token: str = field(repr=False)
     user: dict[str, object] = field(default_factory=dict)
@@ -47,17 +42,17 @@ class Login:
     expires_at: str | None = None
     created_at: str | None = None
     source: str = "device"
-    """`device` or `bootstrap`: a token this tool had made, revoked on logout; `token`: one that was given to
-    us, and `environment`: `OSMOSIS_TOKEN`; those are left alone."""
+    """`device` or `bootstrap`: created by this tool and revoked on logout; `token` (given by the person) and
+    `environment` (`OSMOSIS_TOKEN`) are left alone.
+    """
     store: str = "file"
     """`file`, `keyring` or `environment`."""
     active_workspace: str | None = None
     ca_file: str | None = None
-    """Certificates to know this platform by, where its authority is a private one."""
 
     @property
     def expired(self) -> bool:
-        """Is the expiry date over. Unknown or unreadable dates are for the platform to judge."""
+        """Return whether the expiry date is over; False for unknown or unreadable dates, which the platform judges."""
         try:
             end = datetime.fromisoformat(str(self.expires_at).replace("Z", "+00:00"))
         except ValueError:
@@ -67,35 +62,31 @@ class Login:
 
 
 def environment_login(environ: Mapping[str, str], url: str) -> Login | None:
-    """The login by `OSMOSIS_TOKEN`, when it is meant for this platform."""
     token = environ.get("OSMOSIS_TOKEN")
     if not token:
         return None
-    meant = environ.get("OSMOSIS_TOKEN_PLATFORM_URL")
-    if not meant:
+    platform = environ.get("OSMOSIS_TOKEN_PLATFORM_URL")
+    if not platform:
         if url in (paths.DEFAULT_PLATFORM_URL, local_url(environ)):
             return Login(url=url, token=token, source="environment", store="environment")
         raise EnvTokenPlatformRequired(
             f"OSMOSIS_TOKEN is set without OSMOSIS_TOKEN_PLATFORM_URL, so it is not sent to {url}",
             hint=f"export OSMOSIS_TOKEN_PLATFORM_URL={url}",
         )
-    if normalise(meant) != url:
+    if normalize_url(platform) != url:
         raise EnvTokenPlatformMismatch(
-            f"OSMOSIS_TOKEN is for {normalise(meant)}, and the platform addressed is {url}",
-            hint=f"unset OSMOSIS_TOKEN, or --platform {normalise(meant)}",
+            f"OSMOSIS_TOKEN is for {normalize_url(platform)}, and the platform addressed is {url}",
+            hint=f"unset OSMOSIS_TOKEN, or --platform {normalize_url(platform)}",
         )
     return Login(url=url, token=token, source="environment", store="environment")
 
 
 class CredentialStore:
-    """The stored logins of one person on one machine."""
-
     def __init__(self, environ: Mapping[str, str]) -> None:
         self.environ = environ
         self.path = paths.config_dir(environ) / "credentials.json"
 
     def find(self, url: str) -> Login | None:
-        """`OSMOSIS_TOKEN` when set, else the stored login for this platform."""
         return environment_login(self.environ, url) or self.stored(url)
 
     def stored(self, url: str) -> Login | None:
@@ -103,37 +94,32 @@ class CredentialStore:
         return None if entry is None else self._login(url, entry)
 
     def ca_file(self, url: str) -> str:
-        """The certificates to know a platform by: `OSMOSIS_CA_FILE`, else what the login there kept; may be empty.
-
-        A store that cannot be read is a matter for whoever needs a login: here it has kept nothing.
-        """
-        if told := self.environ.get(CA_FILE):
-            return checked_ca_file(told, CA_FILE)
+        """Return the certificates of a platform: `OSMOSIS_CA_FILE`, else those of the login; empty for none. An
+        unreadable store counts as empty here."""
+        if variable := self.environ.get(CA_FILE):
+            return check_ca_file(variable, CA_FILE)
         try:
             entry = self._read()["platforms"].get(url) or {}
         except (CredentialsParseFailed, CredentialsUnavailable):
             return ""
-        kept = entry.get("ca_file")
-        return checked_ca_file(kept, f"the login to {url}") if kept else ""
+        file = entry.get("ca_file")
+        return check_ca_file(file, f"the login to {url}") if file else ""
 
     def urls(self) -> list[str]:
-        """The platforms with a stored login."""
         return sorted(self._read()["platforms"])
 
     def save(self, login: Login, *, store: str = "auto") -> tuple[Login, Path | None]:
-        """Keep a login. `store`: `auto` (keyring where sound, else file), `file`, `keyring`.
-
-        Returns the login with the store used, and where an unreadable old store was put aside, if any.
-        """
-        chosen = keyrings.choose(self.environ, store)
+        """Store a login in `auto` (keyring where it works, else file), `file` or `keyring`. Return the login with the
+        store used, and where an unreadable old store was put aside, if any."""
+        chosen = choose_store(self.environ, store)
         saved = replace(login, store=chosen, created_at=login.created_at or _now())
         entry = {key: value for key, value in asdict(saved).items() if value not in (None, "")}
         for key in ("url", "token", "store"):
             entry.pop(key, None)
         entry["token_type"], entry["token_store"] = "Bearer", chosen
         if chosen == "keyring":
-            entry["keyring_account"] = keyrings.account(login.url, login.token_id or login.token)
-            keyrings.put(entry["keyring_account"], login.token)
+            entry["keyring_account"] = keyring_account(login.url, login.token_id or login.token)
+            store_in_keyring(entry["keyring_account"], login.token)
         else:
             entry["access_token"] = login.token
         with self._locked():
@@ -143,11 +129,10 @@ class CredentialStore:
             data["platforms"][login.url] = entry
             self._write(data)
         if old and old.get("keyring_account") not in (None, entry.get("keyring_account")):
-            keyrings.drop(old["keyring_account"])
+            delete_from_keyring(old["keyring_account"])
         return saved, aside
 
     def set_workspace(self, url: str, name: str | None) -> None:
-        """Remember the active workspace at a platform; without a stored login the choice is kept by itself."""
         with self._locked():
             data = self._read()
             entry = data["platforms"].get(url)
@@ -158,14 +143,12 @@ class CredentialStore:
             self._write(data)
 
     def active_workspace(self, url: str) -> str | None:
-        """The workspace chosen with `workspace switch` at this platform."""
         data = self._read()
         entry = data["platforms"].get(url) or {}
         name = entry.get("active_workspace") or (data.get("active_workspaces") or {}).get(url)
         return str(name) if name else None
 
     def remove(self, url: str) -> Login | None:
-        """Forget a login; returns it, so that its token can be revoked."""
         with self._locked():
             data = self._read()
             entry = data["platforms"].pop(url, None)
@@ -177,13 +160,13 @@ class CredentialStore:
                 login = Login(url=url, token="", user=entry.get("user") or {}, source=entry.get("source", "device"))
             self._write(data)
         if entry.get("keyring_account"):
-            keyrings.drop(entry["keyring_account"])
+            delete_from_keyring(entry["keyring_account"])
         return login
 
     # -- the file --------------------------------------------------------------------------------------------
     def _login(self, url: str, entry: JsonObject) -> Login:
         store = entry.get("token_store", "file")
-        token = keyrings.get(entry["keyring_account"]) if store == "keyring" else entry.get("access_token")
+        token = read_keyring(entry["keyring_account"]) if store == "keyring" else entry.get("access_token")
         if not token:
             raise CredentialsUnavailable(
                 f"the {store} holds no token for {url} any more", hint=f"osmosis login --force --platform {url}"
@@ -237,6 +220,8 @@ class CredentialStore:
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         try:
+            from osmosis.base.locks import FileLock  # brings asyncio, which no reading command needs
+
             lock = FileLock(self.path.with_name(".credentials.lock"))
             lock.take(timeout_s=None)
         except OSError as error:
@@ -274,12 +259,107 @@ def _from_version_1(data: Mapping[str, object]) -> dict[str, object]:
     entry = workspaces.get(name) if isinstance(workspaces, dict) else None
     if not isinstance(entry, dict) or "access_token" not in entry:
         return {"version": VERSION, "platforms": {}}
-    kept = {key: entry.get(key) for key in ("access_token", "expires_at", "user", "created_at", "token_id")}
+    fields = {key: entry.get(key) for key in ("access_token", "expires_at", "user", "created_at", "token_id")}
     return {
         "version": VERSION,
-        "platforms": {HOSTED: {**kept, "token_store": "file", "source": "device", "active_workspace": name}},
+        "platforms": {HOSTED: {**fields, "token_store": "file", "source": "device", "active_workspace": name}},
     }
 
 
 def _now() -> str:
     return datetime.now(timezone.utc).isoformat()
+
+
+SERVICE = "osmosis-cli"
+PROBE_TIMEOUT_S = 5.0
+Result = TypeVar("Result")
+_SOUND = ("SecretService", "kwallet", "libsecret", "macOS", "Windows")
+
+
+def keyring_account(url: str, token_id: str) -> str:
+    return f"platform:{_short(url)}:{_short(token_id)}"
+
+
+def _short(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+
+def choose_store(environ: Mapping[str, str], wanted: str = "auto") -> str:
+    """Return `keyring` or `file`. `auto` takes the keyring where it works; raise when a required keyring does not."""
+    wanted = environ.get("OSMOSIS_CREDENTIAL_STORE", "auto") if wanted == "auto" else wanted
+    if wanted == "file":
+        return "file"
+    if is_keyring_sound(environ):
+        return "keyring"
+    if wanted == "keyring":
+        raise KeyringUnavailable("no working OS keyring on this machine", hint="osmosis login --store file")
+    return "file"
+
+
+def is_keyring_sound(environ: Mapping[str, str]) -> bool:
+    if sys.platform not in ("darwin", "win32") and not environ.get("DBUS_SESSION_BUS_ADDRESS"):
+        return False
+    return _within(_probe, default=False)
+
+
+def _probe() -> bool:
+    import keyring
+
+    backend = keyring.get_keyring()
+    parts = getattr(backend, "backends", [backend])
+    names = [type(part).__module__ for part in parts]
+    if not any(name.startswith(f"keyring.backends.{good}") for name in names for good in _SOUND):
+        return False
+    keyring.set_password(SERVICE, "probe", "probe")
+    works = keyring.get_password(SERVICE, "probe") == "probe"
+    keyring.delete_password(SERVICE, "probe")
+    return works
+
+
+def _within(work: Callable[[], Result], *, default: Result) -> Result:
+    """Run `work`; return the default when it fails or hangs (a locked keyring may wait for a dialog)."""
+    box: list[Result] = []
+
+    def run() -> None:
+        try:
+            box.append(work())
+        except Exception:  # noqa: BLE001 - backends raise anything; every failure means: not usable
+            return
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(PROBE_TIMEOUT_S)
+    return box[0] if box else default
+
+
+def store_in_keyring(name: str, token: str) -> None:
+    import keyring
+    from keyring.errors import KeyringError
+
+    try:
+        keyring.set_password(SERVICE, name, token)
+    except KeyringError as error:
+        raise KeyringUnavailable(
+            f"the OS keyring returned an error: {error}", hint="osmosis login --store file"
+        ) from error
+
+
+def read_keyring(name: str) -> str | None:
+    import keyring
+    from keyring.errors import KeyringError
+
+    try:
+        return keyring.get_password(SERVICE, name)
+    except KeyringError as error:
+        raise KeyringUnavailable(
+            f"the OS keyring is not responding: {error}", hint="unlock it, or log in again"
+        ) from error
+
+
+def delete_from_keyring(name: str) -> None:
+    def delete() -> None:
+        import keyring
+
+        keyring.delete_password(SERVICE, name)
+
+    _within(delete, default=None)

@@ -1,15 +1,17 @@
-"""Datasets: created by a call, their bytes sent to and fetched from presigned URLs."""
-
-from __future__ import annotations
+"""Client of datasets and models. An interrupted model upload resumes."""
 
 import time
 from pathlib import Path
+from typing import Literal
 from urllib.parse import quote
 
-from osmosis.base.backoff import backoff_delay
-from osmosis.errors import OsmosisError, RateLimited
-from osmosis.records.contract.body import LogPage
-from osmosis.records.contract.uploads import (
+from osmosis.base.files import file_sha256
+from osmosis.base.net import backoff_delay
+from osmosis.client.http import Http, Params
+from osmosis.client.transfer import Progress, Transfer
+from osmosis.errors import NotFound, OsmosisError, PlatformError, RateLimited, ValidationError
+from osmosis.records.api.body import LogPage
+from osmosis.records.api.datasets import (
     AbortDataset,
     CompleteDataset,
     CreatedDataset,
@@ -18,17 +20,24 @@ from osmosis.records.contract.uploads import (
     DatasetPage,
     NewDataset,
 )
-
-from .http import Http, Params
-from .transfer import Progress, Transfer
+from osmosis.records.api.models import (
+    AnnouncedFile,
+    MergeRequest,
+    ModelFile,
+    ModelFiles,
+    ModelFileUpload,
+    ModelMerge,
+    ModelPath,
+    ModelUpload,
+    NewModel,
+)
+from osmosis.records.api.training import ModelDeployment, ModelPage, ModelRow
 
 COMPLETE_TIMEOUT_S = 120.0
 COMPLETE_TRIES = 5
 
 
 class Datasets:
-    """The datasets of a workspace."""
-
     def __init__(self, http: Http, transfer: Transfer) -> None:
         self._http = http
         self._transfer = transfer
@@ -50,7 +59,7 @@ class Datasets:
         return self._http.read(LogPage, "GET", f"datasets/{quote(name, safe='')}/logs", params=params)
 
     def upload(self, path: Path, *, overwrite_id: str | None = None, progress: Progress | None = None) -> DatasetEntry:
-        """Create, send the bytes, complete; the dataset. A failure on the way aborts the upload."""
+        """Create the dataset, send the bytes, complete. A failure aborts the upload."""
         extension = path.suffix.lstrip(".").lower()
         announced = NewDataset(
             file_name=path.stem,
@@ -68,7 +77,6 @@ class Datasets:
             raise
 
     def download(self, name: str, destination: Path, progress: Progress | None = None) -> DatasetDownload:
-        """Fetch the file to `destination` (written beside it, then renamed)."""
         answer = self._http.read(DatasetDownload, "GET", f"datasets/{quote(name, safe='')}/download")
         self._transfer.download(answer.presigned_url, destination, progress)
         return answer
@@ -89,3 +97,98 @@ class Datasets:
             self._http.call("POST", f"datasets/{identifier}/abort", json=body, timeout=5.0)
         except OsmosisError:
             return  # the platform sweeps unfinished uploads; the first error is the one to show
+
+
+Kind = Literal["base", "lora"]
+JOIN_TIMEOUT_S = 600.0
+
+
+class Models:
+    def __init__(self, http: Http, transfer: Transfer) -> None:
+        self._http = http
+        self._transfer = transfer
+
+    def page(self, kind: str, *, limit: int = 50, offset: int = 0) -> ModelPage:
+        return self._http.read(ModelPage, "GET", f"models/{kind}", params={"limit": limit, "offset": offset})
+
+    def all(self, kind: str) -> list[ModelRow]:
+        return [row for page in self._http.pages(ModelPage, f"models/{kind}") for row in page.models]
+
+    def lora(self, name: str) -> ModelRow:
+        return self._http.read(ModelRow, "GET", f"models/{_word(name)}")
+
+    def base(self, name: str) -> ModelRow:
+        return self._http.read(ModelRow, "GET", f"models/base/{_word(name)}")
+
+    def find(self, name: str) -> tuple[Kind, ModelRow]:
+        try:
+            return "base", self.base(name)
+        except NotFound:
+            return "lora", self.lora(name)
+
+    def logs(self, name: str, *, limit: int = 50, cursor: str | None = None) -> LogPage:
+        params: dict[str, str | int | None] = {"limit": limit, "direction": "older", "cursor": cursor}
+        return self._http.read(LogPage, "GET", f"models/{_word(name)}/logs", params=params)
+
+    def deploy(self, name: str) -> ModelDeployment:
+        return self._http.read(ModelDeployment, "POST", f"models/{_word(name)}/deploy", json={})
+
+    def undeploy(self, name: str) -> ModelDeployment:
+        return self._http.read(ModelDeployment, "POST", f"models/{_word(name)}/undeploy", json={})
+
+    def merge(self, name: str, wish: MergeRequest) -> ModelMerge:
+        return self._http.read(ModelMerge, "POST", f"models/{_word(name)}/merge", json=wish)
+
+    def merged(self, name: str) -> ModelMerge:
+        return self._http.read(ModelMerge, "GET", f"models/{_word(name)}/merge")
+
+    def delete(self, kind: str, name: str) -> None:
+        path = f"models/base/{_word(name)}" if kind == "base" else f"models/{_word(name)}"
+        self._http.call("DELETE", path)
+
+    def announce(self, name: str, files: list[AnnouncedFile]) -> ModelUpload:
+        return self._http.read(ModelUpload, "POST", "models/base", json=NewModel(name=name, files=files))
+
+    def send(self, announced: ModelUpload, folder: Path, progress: Progress | None = None) -> ModelRow:
+        base = f"models/base/{announced.id}"
+        for file in announced.pending:
+            body = ModelPath(path=file.path)
+            while True:
+                plan = self._http.read(ModelFileUpload, "POST", f"{base}/uploads", json=body)
+                if not plan.upload.presigned_urls:
+                    break
+                self._transfer.upload(folder / file.path, plan.upload, progress)
+            self._http.call("POST", f"{base}/uploads/complete", json=body, timeout=JOIN_TIMEOUT_S)
+        return self._http.read(ModelRow, "POST", f"{base}/finalize", json={}, timeout=JOIN_TIMEOUT_S)
+
+    def files(self, kind: str, name: str) -> ModelFiles:
+        path = f"models/base/{_word(name)}/files" if kind == "base" else f"models/{_word(name)}/files"
+        files = self._http.read(ModelFiles, "GET", path)
+        for named in (files.name, *(file.path for file in files.files)):
+            if Path(named).name != named or named.startswith("."):
+                raise PlatformError(f"the platform named a file outside the folder: {named}")
+        return files
+
+    def fetch(self, file: ModelFile, folder: Path, progress: Progress | None = None) -> bool:
+        """Download one file into `folder`; return False when it is there already. Raise ValidationError when it is
+        damaged."""
+        target = folder / file.path
+        if target.is_file() and target.stat().st_size == file.size and _same(target, file.sha256):
+            return False
+        self._transfer.download(file.url or "", target, progress)
+        if not _same(target, file.sha256):
+            target.unlink()
+            raise ValidationError(f"{file.path} arrived damaged", hint="download the model again; the rest is kept")
+        return True
+
+
+def announce_file(path: Path) -> AnnouncedFile:
+    return AnnouncedFile(path=path.name, size=path.stat().st_size, sha256=file_sha256(path))
+
+
+def _same(path: Path, sha256: str | None) -> bool:
+    return sha256 is None or file_sha256(path) == sha256
+
+
+def _word(name: str) -> str:
+    return quote(name, safe="")

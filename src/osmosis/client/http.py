@@ -1,36 +1,32 @@
-"""One HTTP conversation with a platform: headers, errors, pages. Knows no noun and asks no question.
-
-Every error body becomes the error class that left the server; a connection that fails is a `NetworkError` that
-says how to start the platform. API calls are not retried automatically: the platform may have acted on them.
-"""
+"""HTTP to a platform: headers, errors, pages. Every error body becomes the error class that left the server. Calls are
+not retried: the platform may have acted on them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
+import httpx
+
 from osmosis._version import __version__
-from osmosis.base.json_types import JsonObject
+from osmosis.base.jsonable import JsonObject
 from osmosis.base.net import is_loopback
 from osmosis.errors import AuthRequired, NetworkError, PlatformError, from_wire
 
-from .lean_httpx import httpx
 from .settings import trust
 
 if TYPE_CHECKING:
+    from osmosis.records.api.body import Body, Page
     from osmosis.records.base import Record
-    from osmosis.records.contract.body import Page
 
 Warn = Callable[[str, str], None]
 Params = Mapping[str, str | int | None]
 R = TypeVar("R", bound="Record")
-P = TypeVar("P", bound="Page")
+P = TypeVar("P", bound="Page[Body]")
 _VERSION_CODES = {"upgrade_available": "UPGRADE_AVAILABLE", "deprecated": "DEPRECATED"}
 
 
 class Http:
-    """A session with one platform."""
-
     def __init__(
         self,
         url: str,
@@ -46,7 +42,7 @@ class Http:
         self.identity = identity
         self.workspace = workspace
         self.auth_hint = ""
-        """What to type when the token is not taken; empty: to log in again."""
+        """Command to type when the token is refused; empty: log in again."""
         self._warn = warn
         headers = {"User-Agent": f"osmosis-cli/{__version__}", "X-Osmosis-CLI-Version": __version__}
         headers["Content-Type"] = "application/json"
@@ -59,7 +55,8 @@ class Http:
             headers=headers,
             timeout=30.0,
             transport=transport,
-            verify=trust(ca_file),
+            # Plain http has nothing to verify, and reading the public certificates takes longer than a call.
+            verify=trust(ca_file) if url.startswith("https:") else False,
             trust_env=trust_env,
             follow_redirects=False,
         )
@@ -74,17 +71,17 @@ class Http:
         scoped: bool = True,
         timeout: float | None = None,
     ) -> JsonObject:
-        """One call under `/api/cli/`. Returns the JSON object, `{}` for an empty body."""
+        """Make one call under `/api/cli/`; return the JSON object, `{}` for an empty body."""
         if json is not None and not isinstance(json, Mapping):
             json = json.to_dict()
         headers = self.scope() if scoped else {}
-        given = {key: value for key, value in (params or {}).items() if value is not None}
+        query = {key: value for key, value in (params or {}).items() if value is not None}
         try:
             response = self._client.request(
                 method,
                 f"/api/cli/{path}",
                 json=json,
-                params=given,
+                params=query,
                 headers=headers,
                 timeout=httpx.USE_CLIENT_DEFAULT if timeout is None else timeout,
             )
@@ -109,7 +106,7 @@ class Http:
         scoped: bool = True,
         timeout: float | None = None,
     ) -> R:
-        """One call, its answer as a record. PlatformError when the answer is another one."""
+        """Make one call and return a record; raise PlatformError for an unexpected response."""
         from pydantic import ValidationError
 
         answer = self.call(method, path, json=json, params=params, scoped=scoped, timeout=timeout)
@@ -124,7 +121,6 @@ class Http:
             ) from error
 
     def scope(self) -> dict[str, str]:
-        """The header that says for which workspace one speaks: its name, else the repository; never both."""
         if self.workspace:
             return {"X-Osmosis-Workspace": self.workspace}
         return {"X-Osmosis-Git": self.identity} if self.identity else {}
@@ -132,7 +128,6 @@ class Http:
     def pages(
         self, kind: type[P], path: str, *, limit: int = 50, offset: int = 0, params: Params | None = None
     ) -> Iterator[P]:
-        """Every page of a list, until one says that it is the last or has no row."""
         at: int | None = offset
         while at is not None:
             page = self.read(kind, "GET", path, params={**(params or {}), "limit": limit, "offset": at})
@@ -140,11 +135,10 @@ class Http:
             at = page.next_offset if page.rows else None
 
     def healthy(self) -> bool:
-        """Does a platform answer here."""
         return self.health() is not None
 
     def health(self) -> dict[str, object] | None:
-        """`{"status", "version"}` of the platform; None when none answers."""
+        """Return `{"status", "version"}` of the platform; None when it does not answer."""
         try:
             response = self._client.get("/health", timeout=3.0)
         except httpx.HTTPError:
@@ -155,11 +149,13 @@ class Http:
         self._client.close()
 
     def _unreachable(self, error: httpx.HTTPError) -> NetworkError:
-        why = "did not answer in time" if isinstance(error, httpx.TimeoutException) else f"cannot be reached: {error}"
+        reason = (
+            "did not answer in time" if isinstance(error, httpx.TimeoutException) else f"cannot be reached: {error}"
+        )
         hint = "osmosis platform start" if is_loopback(self.url) else "check the address: --platform URL"
         if "CERTIFICATE_VERIFY_FAILED" in str(error):
             hint = f"with a private authority: osmosis login --force --platform {self.url} --ca-file FILE"
-        return NetworkError(f"the platform at {self.url} {why}", hint=hint, platform_url=self.url)
+        return NetworkError(f"the platform at {self.url} {reason}", hint=hint, platform_url=self.url)
 
     def _refused(self, response: httpx.Response, body: dict[str, object] | None) -> Exception:
         if body is None:

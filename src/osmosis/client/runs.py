@@ -1,34 +1,60 @@
-"""Runs of a platform: what evaluations and training runs have in common."""
-
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 from urllib.parse import quote
 
-from osmosis.base.short_names import meant
+from osmosis.client.http import Http
 from osmosis.errors import NotFound
-from osmosis.records.contract.body import LogPage
-from osmosis.records.contract.run_bodies import MarkedRun, RunDetail, RunPage, RunPriority, RunRow
-from osmosis.records.marks import MarkChange
-
-from .http import Http
+from osmosis.records.api.body import LogPage
+from osmosis.records.api.runs import (
+    EvalMetrics,
+    EvalRunDetail,
+    EvalRunPage,
+    FileAddresses,
+    MarkedRun,
+    OutcomePage,
+    RetriedRun,
+    RetryRun,
+    RolloutPage,
+    RunDetail,
+    RunFile,
+    RunFiles,
+    RunPage,
+    RunPriority,
+    RunRow,
+    SubmittedRun,
+    WantedFile,
+    WantedFiles,
+)
+from osmosis.records.api.training import (
+    CheckpointList,
+    CheckpointRow,
+    TrainingCheck,
+    TrainingMetrics,
+    TrainingRunDetail,
+    TrainingRunPage,
+)
+from osmosis.records.run.annotations import MarkChange
+from osmosis.records.run.history import History
+from osmosis.records.run.rollout import Rollout
+from osmosis.records.run.status import RunKind, match_name
 
 if TYPE_CHECKING:
-    from osmosis.records.contract.eval_bodies import EvalMetrics
-    from osmosis.records.contract.training_bodies import TrainingMetrics
+    from osmosis.records.api.runs import EvalMetrics
+    from osmosis.records.api.training import TrainingMetrics
+
 
 LOG_PAGE = 200
+PREFIX = "platform:"
+"""How a run is named that is not a local one."""
 NAMES = 50
-"""So many of the newest runs are looked through for one that a beginning stands for."""
 T = TypeVar("T")
 
 
 class Runs:
-    """The runs of one kind; `noun` is their path.
-
-    What only reads also finds a run by the beginning of its name, or as `latest`; what changes one wants its name.
-    """
+    """The runs of one kind; `noun` is their path. Reading methods also accept the beginning of a name, or `latest`;
+    changing ones need the name. `platform:NAME` is the same as NAME."""
 
     noun: ClassVar[str]
     listed: ClassVar[type[RunPage]]
@@ -39,16 +65,13 @@ class Runs:
         self._http = http
         self._tag: str | None = None
         self._full: dict[str, str] = {}
-        """Beginnings and `latest`, as they were found."""
 
     def tagged(self, tag: str | None) -> Runs:
-        """The same, of which lists hold only the runs with this tag."""
-        found = type(self)(self._http)
-        found._tag = tag
-        return found
+        tagged = type(self)(self._http)
+        tagged._tag = tag
+        return tagged
 
     def page(self, *, limit: int = 50, offset: int = 0) -> RunPage:
-        """Some runs, newest first."""
         params = {"limit": limit, "offset": offset, "tag": self._tag}
         return self._http.read(self.listed, "GET", self.noun, params=params)
 
@@ -58,7 +81,6 @@ class Runs:
         ]
 
     def get(self, name: str) -> RunDetail:
-        """One run with config, dataset, rollout and results."""
         return self._found(name, lambda full: self._http.read(self.whole, "GET", self._path(full)))
 
     def metrics(self, name: str) -> EvalMetrics | TrainingMetrics:
@@ -68,11 +90,9 @@ class Runs:
         self._http.call("POST", self._path(name, "stop"), json={})
 
     def mark(self, name: str, change: MarkChange) -> MarkedRun:
-        """Change tags, note, pin or name."""
         return self._http.read(MarkedRun, "PATCH", self._path(name), json=change.to_dict())
 
     def prioritize(self, name: str, priority: int) -> RunPriority:
-        """The place of a run that waits, among those of its workspace: the highest first."""
         body = RunPriority(priority=priority)
         return self._http.read(RunPriority, "PUT", self._path(name, "priority"), json=body)
 
@@ -80,23 +100,111 @@ class Runs:
         self._http.call("DELETE", self._path(name))
 
     def logs(self, name: str, *, limit: int = LOG_PAGE, cursor: str | None = None, newer: bool = False) -> LogPage:
-        """One page, oldest first within it.
-
-        Without a cursor: the last lines, or with `newer` the first ones. `next_cursor` goes on in that direction.
-        """
+        """Return one page, oldest first within it. Without a cursor: the last lines, or with `newer` the first ones.
+        `next_cursor` goes on in that direction."""
         params = {"limit": limit, "direction": "newer" if newer else "older", "cursor": cursor}
         return self._found(name, lambda full: self._http.read(LogPage, "GET", self._path(full, "logs"), params=params))
 
     def _found(self, name: str, ask: Callable[[str], T]) -> T:
-        """What `ask` says of the run with this name, or of the one that it stands for."""
+        name = name.removeprefix(PREFIX)
         try:
             return ask(self._full.get(name, name))
         except NotFound:
-            full = meant(name, [row.name for row in self.page(limit=NAMES).rows])
+            full = match_name(name, [row.name for row in self.page(limit=NAMES).rows])
             if full is None or full == self._full.get(name, name):
                 raise  # the run is there, and something of it is not; or there is no such run
             self._full[name] = full
             return ask(full)
 
     def _path(self, name: str, tail: str = "") -> str:
-        return f"{self.noun}/{quote(name, safe='')}" + (f"/{tail}" if tail else "")
+        return f"{self.noun}/{quote(name.removeprefix(PREFIX), safe='')}" + (f"/{tail}" if tail else "")
+
+
+PATHS: Mapping[RunKind, str] = {"eval": "eval-runs", "training": "training-runs"}
+
+
+class Submits:
+    def __init__(self, http: Http) -> None:
+        self._http = http
+
+    def submit(self, kind: RunKind, body: Mapping[str, object]) -> SubmittedRun:
+        return self._http.read(SubmittedRun, "POST", PATHS[kind], json=body)
+
+
+OUTCOMES = 200
+WHOLE = 50
+
+
+class EvalRuns(Runs):
+    noun = PATHS["eval"]
+    listed = EvalRunPage
+    whole = EvalRunDetail
+    figures = EvalMetrics
+
+    def retry(self, name: str, asked: RetryRun) -> RetriedRun:
+        """Retry failed and skipped rollouts. Raise NothingToRetry when all succeeded, unless `everything`; Conflict
+        when the run has spent its budget and no larger one is given."""
+        return self._http.read(RetriedRun, "POST", self._path(name, "retry"), json=asked)
+
+    def rollouts(self, name: str, *, limit: int = 50, offset: int = 0, status: str | None = None) -> RolloutPage:
+        params = {"limit": limit, "offset": offset, "status": status}
+        return self._found(
+            name, lambda full: self._http.read(RolloutPage, "GET", self._path(full, "rollouts"), params=params)
+        )
+
+    def outcomes(self, name: str) -> Iterator[Rollout]:
+        for page in self._http.pages(OutcomePage, self._path(name, "outcomes"), limit=OUTCOMES):
+            yield from page.outcomes
+
+    def arrived(self, name: str, *, after: int) -> Iterator[OutcomePage]:
+        """Yield all rollouts but the first ones, with conversations, in the order of arrival."""
+        return self._http.pages(
+            OutcomePage, self._path(name, "outcomes"), limit=WHOLE, offset=after, params={"whole": 1}
+        )
+
+    def amount(self, name: str) -> int:
+        params = {"limit": 1, "offset": 0}
+        page = self._http.read(OutcomePage, "GET", self._path(name, "outcomes"), params=params)
+        return page.total_count or len(page.outcomes)
+
+    def rollout(self, name: str, row: int, attempt: int) -> Rollout:
+        tail = f"rollouts/{row}/{attempt}"
+        return self._found(name, lambda full: self._http.read(Rollout, "GET", self._path(full, tail)))
+
+    def history(self, **asked: str) -> History:
+        return self._http.read(History, "GET", "history", params=asked)
+
+    def manifest(self, name: str, *, types: str, rows: str | None = None) -> RunFiles:
+        params = {"types": types, "rows": rows}
+        return self._http.read(RunFiles, "GET", self._path(name, "samples/manifest"), params=params)
+
+    def download_urls(self, name: str, files: Sequence[RunFile]) -> dict[str, str]:
+        body = WantedFiles(items=[WantedFile(path=file.path, token=file.token) for file in files])
+        answer = self._http.read(FileAddresses, "POST", self._path(name, "samples/download-urls"), json=body)
+        return {item.path: item.url for item in answer.items if item.url}
+
+
+class TrainingRuns(Runs):
+    noun = PATHS["training"]
+    listed = TrainingRunPage
+    whole = TrainingRunDetail
+    figures = TrainingMetrics
+
+    def check(self, body: Mapping[str, object], *, eval_run: str | None = None) -> TrainingCheck:
+        path = f"{self.noun}/check" + (f"?eval_run={quote(eval_run, safe='')}" if eval_run else "")
+        return self._http.read(TrainingCheck, "POST", path, json=body)
+
+    def resume(self, name: str, secrets: Mapping[str, str] | None = None) -> SubmittedRun:
+        return self._again(name, "resume", secrets)
+
+    def retry(self, name: str, secrets: Mapping[str, str] | None = None) -> SubmittedRun:
+        return self._again(name, "retry", secrets)
+
+    def _again(self, name: str, how: str, secrets: Mapping[str, str] | None) -> SubmittedRun:
+        body = RetryRun(secrets=dict(secrets)) if secrets else RetryRun()
+        return self._http.read(SubmittedRun, "POST", self._path(name, how), json=body)
+
+    def checkpoints(self, name: str) -> list[CheckpointRow]:
+        return self._found(
+            name, lambda full: self._http.read(CheckpointList, "GET", self._path(full, "checkpoints")).checkpoints
+        )

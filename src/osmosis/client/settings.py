@@ -1,11 +1,5 @@
-"""Which platform is meant, as a normalised URL that is safe to send a token to; and by which certificates it is known.
-
-Plain http is refused beyond loopback unless the person allows it; nothing is contacted here. The few variables of a
-client are texts that need no parsing, read where they are used from the environment that the border passes down:
-pydantic-settings, which reads those of servers, would make every command start half as slow again.
-"""
-
-from __future__ import annotations
+"""The platform's URL, safe to send a token to, and its certificates. Plain http is refused beyond loopback unless the
+person allows it."""
 
 import json
 import ssl
@@ -25,8 +19,8 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 def platform_url(environ: Mapping[str, str], option: str | None = None) -> str:
-    """`option`, else `OSMOSIS_PLATFORM_URL`, else the platform of this machine (its own note says where)."""
-    url = normalise(option) if option else _from_variable(environ) or local_url(environ)
+    """Return `option`, else `OSMOSIS_PLATFORM_URL`, else the platform of this machine."""
+    url = normalize_url(option) if option else _from_variable(environ) or local_url(environ)
     if url.startswith("http://") and not is_loopback(url) and environ.get(ALLOW_INSECURE) != "1":
         raise ValidationError(
             f"{url} is plain http to another machine: the token would be sent unencrypted",
@@ -38,16 +32,16 @@ def platform_url(environ: Mapping[str, str], option: str | None = None) -> str:
 def _from_variable(environ: Mapping[str, str]) -> str | None:
     value = environ.get(PLATFORM_URL)
     try:
-        return normalise(value) if value else None
+        return normalize_url(value) if value else None
     except ValidationError as error:
         raise ValidationError(f"{PLATFORM_URL}: {error.message}", hint=f"export {PLATFORM_URL}={_EXAMPLE}") from None
 
 
 def local_url(environ: Mapping[str, str]) -> str:
-    """Where the embedded platform of this machine listens, or last did; else its default address."""
+    """Return the last address of this machine's embedded platform, else its default."""
     folder = paths.data_dir(environ)
     try:
-        return normalise(str(json.loads((folder / "platform.json").read_text())["url"]))
+        return normalize_url(str(json.loads((folder / "platform.json").read_text())["url"]))
     except (OSError, ValueError, KeyError, TypeError):
         pass
     try:
@@ -56,8 +50,9 @@ def local_url(environ: Mapping[str, str]) -> str:
         return paths.DEFAULT_PLATFORM_URL
 
 
-def normalise(value: str) -> str:
-    """Scheme added (http on loopback, else https), default port and trailing slashes dropped, host lower-case."""
+def normalize_url(value: str) -> str:
+    """Normalize a URL: scheme added (http on loopback, else https), default port and trailing slashes dropped, host
+    lower-case."""
     text = value.strip()
     try:
         if "://" not in text:
@@ -70,14 +65,14 @@ def normalise(value: str) -> str:
     if not host or any(c.isspace() or ord(c) < 32 for c in text):
         host = ""
     _check(value, parts, host)
-    shown = f"[{host}]" if ":" in host else host
+    display = f"[{host}]" if ":" in host else host
     if port is not None and port != _DEFAULT_PORTS[parts.scheme]:
-        shown += f":{port}"
-    return f"{parts.scheme}://{shown}{parts.path.rstrip('/')}"
+        display += f":{port}"
+    return f"{parts.scheme}://{display}{parts.path.rstrip('/')}"
 
 
-def checked_ca_file(file: str | Path, told_by: str) -> str:
-    """The whole path of a file of certificates that can be trusted by; `ValidationError` naming who told us."""
+def check_ca_file(file: str | Path, told_by: str) -> str:
+    """Return the absolute path of a valid certificate file; raise ValidationError that names `told_by`."""
     path = Path(file).expanduser().absolute()
     try:
         trust(str(path))
@@ -89,7 +84,7 @@ def checked_ca_file(file: str | Path, told_by: str) -> str:
 
 
 def trust(ca_file: str) -> ssl.SSLContext | bool:
-    """What a connection is checked by: the certificates of this file alone; without one, those of everybody."""
+    """Return how to verify a connection: by this file alone, or by the public certificates."""
     return ssl.create_default_context(cafile=ca_file) if ca_file else True
 
 
@@ -104,5 +99,5 @@ def _check(value: str, parts: SplitResult, host: str) -> None:
         raise _bad(value, "it must not contain a query or fragment")
 
 
-def _bad(value: str, why: str) -> ValidationError:
-    return ValidationError(f"not a platform URL: {value}: {why}", hint=f"for example --platform {_EXAMPLE}")
+def _bad(value: str, reason: str) -> ValidationError:
+    return ValidationError(f"not a platform URL: {value}: {reason}", hint=f"for example --platform {_EXAMPLE}")

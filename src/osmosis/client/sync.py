@@ -1,13 +1,9 @@
-"""Git Sync: what the platform has of the repository one speaks for, and waiting until it has a commit."""
-
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 
 from osmosis.errors import Conflict, NotFound, OsmosisError, PlatformError
-from osmosis.records.contract.repository import SyncedRollout, SyncedRolloutPage, SyncReport, SyncStarted
-from osmosis.records.source import SyncState
+from osmosis.records.api.workspaces import SyncedRollout, SyncedRolloutPage, SyncReport, SyncStarted
+from osmosis.records.run.source import SyncState
 
 from .http import Http
 
@@ -21,16 +17,12 @@ TIMEOUT_S = 300.0
 
 
 class Sync:
-    """What the platform has of the workspace's repository."""
-
     def __init__(self, http: Http) -> None:
         self._http = http
 
     def state(self, *, rollouts: bool = False) -> SyncState:
-        """Branches as synced, the latest events; with `rollouts` also the names found by the latest sync.
-
-        A repository the platform does not know is a state too, not an error.
-        """
+        """Return synced branches and the latest events; with `rollouts` also the names found by the latest sync. An
+        unknown repository is a state too, not an error."""
         try:
             state = self._http.read(SyncReport, "GET", "sync").state()
         except OsmosisError as error:
@@ -42,22 +34,17 @@ class Sync:
         return state
 
     def start(self) -> SyncStarted:
-        """Ask the platform to look at the repository now."""
         return self._http.read(SyncStarted, "POST", "sync", json={})
 
     def rollouts(self, *, branch: str | None = None) -> list[SyncedRollout]:
-        """Every rollout the platform has found."""
         pages = self._http.pages(SyncedRolloutPage, "rollouts", params={"branch": branch})
         return [row for page in pages for row in page.rollouts]
 
     def wait_for(
         self, commit: str, branch: str | None = None, *, timeout_s: float = TIMEOUT_S, said: Said = lambda _: None
     ) -> SyncState:
-        """Poll until the platform has this commit of the branch (None: the default branch), asking it to look once.
-
-        Raises `PlatformError` with the sync's own error at once when it failed, or when time is over, `Conflict` when
-        the platform looked and found another commit.
-        """
+        """Poll until the platform has this commit of the branch (None: the default branch), starting one sync. Raise
+        PlatformError when the sync failed or time is over, Conflict when the platform synced another commit."""
         deadline = time.monotonic() + timeout_s
         started, last = False, ""
         while (state := self.state()).synced(branch) != commit:
@@ -71,18 +58,18 @@ class Sync:
                 said(status)
                 last = status
             if time.monotonic() > deadline:
-                hint = "osmosis sync status; the platform's log says more: osmosis platform logs"
+                hint = "osmosis sync --status; the platform's log says more: osmosis platform logs"
                 raise PlatformError(f"the platform has not synced {commit[:10]} after {timeout_s:g} s", hint=hint)
             time.sleep(POLL_S)
         return state
 
     def wait_until_done(self, *, timeout_s: float = TIMEOUT_S) -> SyncState:
-        """Ask the platform to look, and poll until it has; raises as `wait_for` does."""
+        """Start a sync and wait for its end; raise as `wait_for` does."""
         self.start()
         deadline = time.monotonic() + timeout_s
         while (state := self.state()).status in BUSY:
             if time.monotonic() > deadline:
-                raise PlatformError(f"the sync has not finished after {timeout_s:g} s", hint="osmosis sync status")
+                raise PlatformError(f"the sync has not finished after {timeout_s:g} s", hint="osmosis sync --status")
             time.sleep(POLL_S)
         if state.status == "Failed":
             raise _failed(state)
@@ -90,12 +77,12 @@ class Sync:
 
 
 def _failed(state: SyncState) -> PlatformError:
-    hint = "osmosis sync status, then fix the problem and push again"
+    hint = "osmosis sync --status, then fix the problem and push again"
     return PlatformError(f"the sync failed: {state.error or 'no reason given'}", hint=hint)
 
 
 def _ended_without(state: SyncState, commit: str, branch: str | None) -> OsmosisError:
     if state.status == "Failed":
         return _failed(state)
-    what = f"the platform synced {branch or state.default_branch}, but not {commit[:10]}"
-    return Conflict(what, hint="git push, then osmosis sync --wait")
+    problem = f"the platform synced {branch or state.default_branch}, but not {commit[:10]}"
+    return Conflict(problem, hint="git push, then osmosis sync --wait")

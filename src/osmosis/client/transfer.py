@@ -1,24 +1,30 @@
-"""Bytes to and from presigned URLs: streamed, retried, in parts when the platform says so.
-
-Refuses plain http except on loopback or at the platform's own address.
-"""
-
-from __future__ import annotations
+"""Transfers to and from presigned URLs: streamed, retried, in parts when the platform says so. Refuses plain http
+except on loopback or at the platform's own address."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 from urllib.parse import urlsplit
 
-from osmosis.base.backoff import backoff_delay
-from osmosis.base.files import replacing
-from osmosis.base.net import is_loopback
-from osmosis.errors import NetworkError, NotFound, PlatformError, ValidationError
-from osmosis.records.contract.uploads import SentPart, UploadPlan
+import httpx
 
-from .lean_httpx import httpx
-from .settings import trust
+from osmosis.base.files import replacing
+from osmosis.base.net import backoff_delay, is_loopback
+from osmosis.client.http import Http
+from osmosis.client.settings import trust
+from osmosis.errors import NetworkError, NotFound, PlatformError, ValidationError
+from osmosis.records.api.datasets import (
+    ImportPart,
+    ImportPaths,
+    ImportSent,
+    ImportSession,
+    ImportUpload,
+    ImportUploads,
+    SentPart,
+    UploadPlan,
+)
 
 Result = TypeVar("Result")
 Progress = Callable[[int], None]
@@ -30,16 +36,14 @@ TIMEOUT = httpx.Timeout(60.0, read=120.0)
 
 
 class Transfer:
-    """Moves files for one platform."""
-
     def __init__(self, platform_url: str, transport: httpx.BaseTransport | None = None, *, ca_file: str = "") -> None:
         self._origin = urlsplit(platform_url).netloc
         self._ca_file = ca_file
-        """Certificates to know the platform by; an object store elsewhere is known by those of everybody."""
+        """Certificates of the platform; an object store elsewhere is verified by the public ones."""
         self._transport = transport
 
     def upload(self, path: Path, plan: UploadPlan, progress: Progress | None = None) -> list[SentPart]:
-        """Send a file as the platform's `upload` answer says; the parts to name on completion (may be none)."""
+        """Send a file as the platform's `upload` response says; return the parts to name on completion."""
         total = path.stat().st_size
         if plan.method != "multipart" or plan.part_size is None:
             self._put(plan.presigned_url or "", path, (0, total), plan.upload_headers, progress)
@@ -57,7 +61,6 @@ class Transfer:
         return parts
 
     def download(self, url: str, destination: Path, progress: Progress | None = None) -> int:
-        """Fetch a URL into a file; its size in bytes. Nothing half-written is left under the final name."""
         destination.parent.mkdir(parents=True, exist_ok=True)
         with replacing(destination) as out:
             size = self._tried(url, progress, lambda client, moved: _fetch(client, url, out, moved))
@@ -98,8 +101,7 @@ class Transfer:
         raise ValidationError(f"the platform returned an unsafe transfer URL: {parts.scheme}://{parts.netloc}")
 
 
-class _Again(Exception):
-    """A failure that a retry may fix."""
+class _Again(Exception): ...
 
 
 class _Counter:
@@ -139,13 +141,49 @@ def _fetch(client: httpx.Client, url: str, out: BinaryIO, moved: Progress) -> in
     return size
 
 
-def _raise_for(response: httpx.Response, what: str) -> None:
+def _raise_for(response: httpx.Response, action: str) -> None:
     if response.is_success:
         return
     status = response.status_code
     if status == 429 or status >= 500:
-        raise _Again(f"{what}: HTTP {status}")
+        raise _Again(f"{action}: HTTP {status}")
     text = response.read().decode("utf-8", "replace").strip()[:200]
     if status in (403, 404):
-        raise NotFound(f"{what}: the object store answered HTTP {status}" + (f": {text}" if text else ""))
-    raise PlatformError(f"{what}: the object store answered HTTP {status}" + (f": {text}" if text else ""))
+        raise NotFound(f"{action}: the object store answered HTTP {status}" + (f": {text}" if text else ""))
+    raise PlatformError(f"{action}: the object store answered HTTP {status}" + (f": {text}" if text else ""))
+
+
+PATH = "eval-runs/imports"
+BATCH = 100
+AT_ONCE = 8
+IMPORT_TIMEOUT_S = 120.0
+FINALIZE_TIMEOUT_S = 300.0
+
+
+class Imports:
+    def __init__(self, http: Http, transfer: Transfer) -> None:
+        self._http = http
+        self._transfer = transfer
+
+    def open(self, manifest: Mapping[str, object]) -> ImportSession:
+        """Open a session for this manifest; return the finished one when it was uploaded before."""
+        return self._http.read(ImportSession, "POST", PATH, json=manifest, timeout=IMPORT_TIMEOUT_S)
+
+    def send(self, opened: ImportSession, folder: Path, progress: Progress | None = None) -> ImportSession:
+        session = opened.session_id
+        pending = [file.path for file in opened.pending]
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            for start in range(0, len(pending), BATCH):
+                plans = self._plans(session, pending[start : start + BATCH])
+                list(pool.map(lambda plan: self._send_one(session, folder, plan, progress), plans))
+        return self._http.read(ImportSession, "POST", f"{PATH}/{session}/finalize", json={}, timeout=FINALIZE_TIMEOUT_S)
+
+    def _plans(self, session: str, paths: Sequence[str]) -> list[ImportUpload]:
+        body = ImportPaths(paths=list(paths))
+        return self._http.read(ImportUploads, "POST", f"{PATH}/{session}/uploads", json=body).files
+
+    def _send_one(self, session: str, folder: Path, plan: ImportUpload, progress: Progress | None) -> None:
+        parts = self._transfer.upload(folder / plan.path, plan.upload, progress)
+        sent = [ImportPart(part_number=part.PartNumber, etag=part.ETag) for part in parts]
+        body = ImportSent(path=plan.path, parts=sent or None)
+        self._http.call("POST", f"{PATH}/{session}/uploads/complete", json=body, timeout=IMPORT_TIMEOUT_S)

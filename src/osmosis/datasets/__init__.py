@@ -1,4 +1,1 @@
-"""Dataset files: one reader and one rule book, for local runs, for `osmosis dataset validate` and for a platform.
-
-Looks at data only: nothing in a file is ever run, and no file is changed.
-"""
+"""Dataset files for local runs, `osmosis check` and the platform. No content is executed, no file changed."""

@@ -1,24 +1,19 @@
-"""Reads `.jsonl .json .csv .parquet`, one row at a time, in bounded memory, with line numbers.
-
-Says what is there and judges nothing but whether it can be read; what cannot be is a `RowFault` in the row's place.
-"""
-
-from __future__ import annotations
+"""Read `.jsonl .json .csv .parquet` row by row, in bounded memory, with line numbers. Unreadable content is a
+`RowFault` in the row's place."""
 
 import csv
 import io
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 import orjson
 
-from osmosis.base.light_dataclass import dataclass
 from osmosis.errors import DatasetError
-from osmosis.records.dataset import FORMATS
+from osmosis.records.run.rows import FORMATS
 
 from .rules import COLUMN_COUNT, COLUMN_TWICE, NOT_CSV, NOT_JSON, NOT_PARQUET, NOT_UTF8, ROW_LENGTH, RowFault
 
@@ -28,24 +23,21 @@ _BOM = b"\xef\xbb\xbf"
 _NOT_UTF8 = re.compile("[\udc80-\udcff]")
 
 Raw = tuple[int | None, object, bytes | None]
-"""The one-based line where there are lines; the row as parsed, or a `RowFault`; the line's bytes in a .jsonl file."""
+"""One-based line, where there are lines; the parsed row or a `RowFault`; the line's bytes in a .jsonl file."""
 
 
 @dataclass(slots=True)
 class DatasetFile:
-    """A dataset file that exists and has a known format."""
-
     path: Path
     format: str
     header: list[str] = field(default_factory=list)
-    """The columns, once reading has begun, of a format that names them once for all rows."""
+    """The columns, once reading has begun, in formats with a header."""
 
     def rows(self) -> Iterator[Raw]:
         return _READERS[self.format](self)
 
 
 def open_source(path: Path) -> DatasetFile:
-    """Raises `DatasetError` for a file that is not there or of another format."""
     suffix = path.suffix.lower().lstrip(".")
     if suffix not in FORMATS:
         raise DatasetError(f"{path}: unknown format {path.suffix!r}", hint=f"use one of: {', '.join(FORMATS)}")
@@ -55,7 +47,6 @@ def open_source(path: Path) -> DatasetFile:
 
 
 def count_rows(path: Path) -> int:
-    """Rows in the file, bad ones included."""
     return sum(1 for _ in open_source(path).rows())
 
 
@@ -103,8 +94,8 @@ def _json(source: DatasetFile) -> Iterator[Raw]:
             for data in ijson.items(file, "item", use_float=True):
                 yield None, data, None
         except (ijson.JSONError, UnicodeDecodeError) as error:
-            said = str(error.args[0] if error.args else error).split("\n")[0]
-            yield None, RowFault(NOT_JSON, f"not a JSON array of objects: {said}", ends=True), None
+            reason = str(error.args[0] if error.args else error).split("\n")[0]
+            yield None, RowFault(NOT_JSON, f"not a JSON array of objects: {reason}", ends=True), None
 
 
 def _csv(source: DatasetFile) -> Iterator[Raw]:
@@ -137,7 +128,6 @@ def _csv(source: DatasetFile) -> Iterator[Raw]:
 
 
 def _record(header: list[str], values: list[str]) -> object:
-    """A row of a .csv file; a column without a value is left out."""
     if len(values) != len(header):
         return RowFault(COLUMN_COUNT, f"{len(values)} columns, the header has {len(header)}")
     if any(not value.isascii() and _NOT_UTF8.search(value) for value in values):

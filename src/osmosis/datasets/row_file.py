@@ -1,9 +1,6 @@
-"""The selected rows of a dataset as a file of their own, with the keys that the whole selection gives them: what a
-platform sends to a job on another machine.
-
-One JSON object a line: first `{"rows", "by_id"}`, then `{"index", "line", "hash", "key", "data"}` for each row. Run as
-`python -m osmosis.datasets.row_file` it is a reader: given `{"path", "target", "rows", "stored"}`, it writes the file.
-"""
+"""The selected rows of a dataset as a file with their keys, for a job on another machine. One JSON object a line: first
+`{"rows", "by_id"}`, then `{"index", "line", "hash", "key", "data"}` for each row. `python -m osmosis.datasets.row_file`
+writes the file, given `{"path", "target", "rows", "stored"}`."""
 
 from __future__ import annotations
 
@@ -14,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from osmosis.base.files import replacing
-from osmosis.base.json_types import JsonObject
-from osmosis.base.reader import reader_main
+from osmosis.base.jsonable import JsonObject
+from osmosis.base.processes import reader_main
 from osmosis.errors import DatasetError
-from osmosis.records.dataset import Row
-from osmosis.records.plan import Selection
+from osmosis.records.run.plan import Selection
+from osmosis.records.run.rows import Row
 
 from .keys import SelectedRows
 from .scan import read_rows, scan_dataset
@@ -26,22 +23,19 @@ from .scan import read_rows, scan_dataset
 
 @dataclass(frozen=True, slots=True)
 class KnownRows:
-    """The keys of a selection, and whether they are the rows' ids."""
-
     keys: SelectedRows
     by_id: bool
 
     @classmethod
     def of_dataset(cls, path: Path, rows: Sequence[int], stored: Sequence[str] = ()) -> KnownRows:
-        """Scans the selection once. `stored` are row keys under which there is something already: a run whose rollouts
-        were not stored by id goes on as it began. Raises `DatasetError` for a row that cannot be used."""
+        """Scan the selection once; raise DatasetError for a bad row. `stored`: row keys with stored rollouts, which
+        decide how rows are keyed."""
         keys = SelectedRows()
         facts = scan_dataset(path, Selection(rows=list(rows)), rows=keys)
         by_id = facts.by_id and (not stored or any(key in keys.places for key in stored))
         return cls(keys if by_id or not facts.by_id else keys.by_content(), by_id)
 
     def only(self, rows: Sequence[int]) -> KnownRows:
-        """Those of a shard: the keys that the whole selection gives them."""
         chosen = set(rows)
         places = {key: index for key, index in self.keys.places.items() if index in chosen}
         if len(places) == len(self.keys):
@@ -51,7 +45,6 @@ class KnownRows:
 
     @classmethod
     def of_row_file(cls, path: Path) -> KnownRows:
-        """Raises `DatasetError` for a file that is none."""
         places, hashes = dict[str, int](), dict[str, str]()
         by_id = bool(_head(path)["by_id"])
         for line in _lines(path):
@@ -60,30 +53,27 @@ class KnownRows:
 
 
 def write_row_file(path: Path, target: Path, rows: Sequence[int], stored: Sequence[str] = ()) -> int:
-    """Writes these rows of the dataset to `target`, at once or not at all; how many they are."""
-    known = KnownRows.of_dataset(path, rows, stored)
+    keys = KnownRows.of_dataset(path, rows, stored)
     count = 0
     with replacing(target) as out:
-        out.write(_text({"rows": len(known.keys), "by_id": known.by_id}))
-        for row in read_rows(path, Selection(rows=list(rows)), by_id=known.by_id):
+        out.write(_text({"rows": len(keys.keys), "by_id": keys.by_id}))
+        for row in read_rows(path, Selection(rows=list(rows)), by_id=keys.by_id):
             line = {"index": row.index, "line": row.line, "hash": row.content_hash, "key": row.key, "data": row.data}
             out.write(_text(line))
             count += 1
     return count
 
 
-def cut_row_file(path: Path, target: Path, wanted: Sequence[int]) -> None:
-    """Writes those of the rows that are `wanted`, as they are, at once or not at all."""
-    chosen, head = set(wanted), _head(path)
+def cut_row_file(path: Path, target: Path, indices: Sequence[int]) -> None:
+    chosen, head = set(indices), _head(path)
     with replacing(target) as out, path.open("rb") as source:
         source.readline()
         out.write(_text({**head, "rows": len(chosen)}))
         out.writelines(raw for raw in source if json.loads(raw.decode(errors="surrogatepass"))["index"] in chosen)
 
 
-def read_row_file(path: Path, wanted: Sequence[int] | None = None) -> Iterator[Row]:
-    """The rows in order; of `wanted` only those."""
-    chosen = None if wanted is None else set(wanted)
+def read_row_file(path: Path, indices: Sequence[int] | None = None) -> Iterator[Row]:
+    chosen = None if indices is None else set(indices)
     for line in _lines(path):
         if chosen is None or line["index"] in chosen:
             yield Row(
@@ -112,8 +102,8 @@ def _lines(path: Path) -> Iterator[JsonObject]:
             yield json.loads(raw.decode(errors="surrogatepass"))
 
 
-def read(given: JsonObject) -> int:
-    return write_row_file(Path(str(given["path"])), Path(str(given["target"])), given["rows"], given["stored"])
+def read(request: JsonObject) -> int:
+    return write_row_file(Path(str(request["path"])), Path(str(request["target"])), request["rows"], request["stored"])
 
 
 if __name__ == "__main__":

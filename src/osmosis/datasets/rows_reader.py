@@ -1,26 +1,22 @@
-"""`python -m osmosis.datasets.rows_reader`: writes the selected rows of a dataset to a file, as a process of its own.
-
-Given `{"path", "rows", "draft"}`, it writes `[index, content hash, data]` of each row, a line each, and says how many.
-"""
-
-from __future__ import annotations
+"""Process that writes the selected rows of a dataset to a file. Given `{"path", "rows", "draft"}`, it writes a line
+`[index, content hash, data]` for each row and prints their number."""
 
 import sys
 from pathlib import Path
 
 import orjson
 
-from osmosis.base.json_types import JsonObject
-from osmosis.base.reader import reader_main
-from osmosis.records.plan import Selection
+from osmosis.base.jsonable import JsonObject
+from osmosis.base.processes import reader_main
+from osmosis.records.run.plan import Selection
 
 from .scan import read_rows
 
 
-def read(given: JsonObject) -> int:
+def read(request: JsonObject) -> int:
     written = 0
-    rows = read_rows(Path(str(given["path"])), Selection(rows=given["rows"]), skip_bad=True)
-    with Path(str(given["draft"])).open("wb") as out:
+    rows = read_rows(Path(str(request["path"])), Selection(rows=request["rows"]), skip_bad=True)
+    with Path(str(request["draft"])).open("wb") as out:
         for row in rows:
             out.write(orjson.dumps([row.index, row.content_hash, row.data], default=str) + b"\n")
             written += 1

@@ -1,20 +1,12 @@
-"""The rule book of datasets: what a row must be, each rule with a code and a severity.
-
-A rule of severity `error` holds for every run. One of severity `platform` is what a platform asks beyond that: a local
-run warns of it and goes on. Rules look at one row at a time and keep a little about the rows before.
-"""
-
-from __future__ import annotations
-
 import json
 from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
 import orjson
 
-from osmosis.base.light_dataclass import dataclass
-from osmosis.records.dataset import MIN_ROWS
+from osmosis.records.run.rows import MIN_ROWS
 
 NAMED = ("system_prompt", "user_prompt", "ground_truth", "label", "metadata", "messages")
 INT64 = range(-(2**63), 2**63)
@@ -27,7 +19,7 @@ class Severity(str, Enum):
     PLATFORM = "platform"
     """Fine for a local run, which warns; a platform refuses the file."""
     NOTE = "note"
-    """Said, and nothing is refused."""
+    """Shown; nothing is refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,29 +70,23 @@ RULES: dict[str, Rule] = {rule.code: rule for rule in list(globals().values()) i
 
 @dataclass(frozen=True, slots=True)
 class RowFault:
-    """A rule that a row or a file breaks."""
-
     rule: Rule
     message: str
     key: str = ""
-    """Of the column, or the path inside metadata."""
     ends: bool = False
-    """Nothing behind this place can be read."""
+    """Nothing after this place can be read."""
 
 
-def normalised(data: object, usual: dict[tuple[str, ...], bool]) -> object:
-    """A row with known columns in lower case and `metadata` as an object; a `RowFault` when that fails.
-
-    `usual` collects the column lists that need no renaming, each with whether metadata is among them: nearly all rows
-    of a file have the same one.
-    """
+def normalize_row(data: object, usual: dict[tuple[str, ...], bool]) -> object:
+    """Return the row with known columns in lower case and `metadata` as an object; or a `RowFault`. `usual` caches
+    column lists that need no renaming, each with whether metadata is among them."""
     if not isinstance(data, dict):
         return data
     names = tuple(data)
-    known = usual.get(names)
-    if known is False:
+    columns = usual.get(names)
+    if columns is False:
         return data
-    if known is None:
+    if columns is None:
         renamed = {key: key.strip().lower() for key in data if key not in NAMED and key.strip().lower() in NAMED}
         if renamed:
             names = tuple(renamed.get(key, key) for key in data)
@@ -118,8 +104,7 @@ def normalised(data: object, usual: dict[tuple[str, ...], bool]) -> object:
     return data
 
 
-def error_of(data: object, require_ground_truth: bool = False) -> RowFault | None:
-    """Why no run can use this normalised row; None when one can."""
+def find_error(data: object, require_ground_truth: bool = False) -> RowFault | None:
     if isinstance(data, RowFault):
         return data
     if not isinstance(data, dict):
@@ -144,14 +129,11 @@ def error_of(data: object, require_ground_truth: bool = False) -> RowFault | Non
 
 
 class PlatformRules:
-    """What a platform asks of the rows of one file. Which rules apply is decided by the columns of its first row."""
-
     def __init__(self, columns: Sequence[str], *, same_columns: bool) -> None:
-        """`same_columns`: the rows name their columns themselves, and all have to name these."""
+        """With `same_columns` every row must name the same columns."""
         self.columns = frozenset(columns)
         self._in_order = tuple(columns)
         self.faults: list[RowFault] = []
-        """Of the file as a whole."""
         self._same_columns = same_columns
         self._metadata = "metadata" in self.columns
         self._truth = "ground_truth" if "ground_truth" in self.columns else "label"
@@ -165,7 +147,7 @@ class PlatformRules:
                     self.faults.append(RowFault(COLUMNS, message, key))
 
     def faults_of(self, data: dict[str, object], line: bytes | None = None) -> Sequence[RowFault]:
-        """The rules that a row breaks which `error_of` lets pass. `line` is its text in a .jsonl file."""
+        """Return the broken rules of a row without errors. `line` is its text in a .jsonl file."""
         if self.faults:
             return ()
         if self._same_columns and tuple(data) != self._in_order and data.keys() != self.columns:
@@ -196,18 +178,18 @@ class PlatformRules:
             value = value if line is None else _exact_metadata(line)
         elif shape in self._shapes:  # as in rows before: nearly all rows of a file look alike
             return ()
-        found = list(self._walk("metadata", value))
-        if not found and shape is not None and len(self._shapes) < _MANY:
+        fault = list(self._walk("metadata", value))
+        if not fault and shape is not None and len(self._shapes) < _MANY:
             self._shapes.add(shape)
-        return found
+        return fault
 
     def _walk(self, path: str, value: object) -> Iterator[RowFault]:
         if value is None:
             return
         kind = _kind(value)
-        known = self._kinds.setdefault(path, kind)
-        if kind != known:
-            yield RowFault(METADATA_TYPE, f"{path} is {kind}, but {known} in earlier rows", path)
+        shapes = self._kinds.setdefault(path, kind)
+        if kind != shapes:
+            yield RowFault(METADATA_TYPE, f"{path} is {kind}, but {shapes} in earlier rows", path)
         elif isinstance(value, dict):
             if not value:
                 yield RowFault(METADATA_EMPTY, f"{path} is an empty object", path)
@@ -225,19 +207,17 @@ def _blank(value: object) -> bool:
 
 
 def _shape(value: Any) -> Hashable:
-    """Of an object or a list: the same for two that keep the same rules; None where a number may not fit 64 bits.
-
-    Every row with metadata comes through here, so types are compared by identity.
-    """
+    """Return the shape of an object or list: equal shapes keep the same rules; None where a number may not fit 64
+    bits."""
     keyed = value.__class__ is dict
     kinds: list[Hashable] = []
-    for one in value.values() if keyed else value:
-        kind: Hashable = one.__class__
+    for item in value.values() if keyed else value:
+        kind: Hashable = item.__class__
         if kind is int or kind is float:
-            if not -(2**63) < one < 2**63:
+            if not -(2**63) < item < 2**63:
                 return None
         elif kind is dict or kind is list:
-            kind = _shape(one)
+            kind = _shape(item)
             if kind is None:
                 return None
         kinds.append(kind)
@@ -246,8 +226,8 @@ def _shape(value: Any) -> Hashable:
 
 def _exact_metadata(line: bytes) -> object:
     data = json.loads(line.decode("utf-8-sig"))
-    found = next(value for key, value in data.items() if key.strip().lower() == "metadata")
-    return json.loads(found) if isinstance(found, str) else found
+    metadata = next(value for key, value in data.items() if key.strip().lower() == "metadata")
+    return json.loads(metadata) if isinstance(metadata, str) else metadata
 
 
 _KINDS = {dict: "an object", list: "a list", str: "text", bool: "true or false", int: "a number", float: "a number"}

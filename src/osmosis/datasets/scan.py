@@ -1,33 +1,36 @@
-"""Checks the selected rows of a dataset before anything is spent, then streams the good ones.
-
-`scan_dataset` looks at every selected row and reports all findings at once; `read_rows` streams. Neither reads further
-than the selection needs. `check_upload` is the same scan over a whole file, with a platform's verdict.
-"""
-
-from __future__ import annotations
+"""Check the selected rows of a dataset before anything is spent, then stream the good ones."""
 
 import hashlib
 import json
 import random
-from collections.abc import Iterator
-from dataclasses import field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from osmosis.base.checksum import file_sha256
-from osmosis.base.light_dataclass import dataclass
-from osmosis.errors import DatasetError
-from osmosis.records.dataset import MIN_ROWS, Row
-from osmosis.records.plan import Selection
+from osmosis.base.files import file_sha256
+from osmosis.datasets.keys import Repeats, RowKeys, SelectedRows, read_id
+from osmosis.datasets.reader import DatasetFile, count_rows, open_source
+from osmosis.datasets.rules import (
+    ID,
+    ROW_DEPTH,
+    ROWS,
+    RULES,
+    PlatformRules,
+    RowFault,
+    Rule,
+    Severity,
+    find_error,
+    normalize_row,
+)
+from osmosis.errors import DatasetError, ValidationError
+from osmosis.records.run.plan import Selection
+from osmosis.records.run.rows import MIN_ROWS, Row
 
-from .keys import Repeats, RowKeys, SelectedRows, id_of
-from .reader import DatasetFile, count_rows, open_source
-from .rules import ID, ROW_DEPTH, ROWS, RULES, PlatformRules, RowFault, Rule, Severity, error_of, normalised
-
-_SHOWN = 20
-_KEPT = 1000
+_MAX_EXAMPLES = 20
+_MAX_FAULTS = 1000
 _BATCH = 1024
 _KEPT_BYTES = 4 * 2**20
 _KEPT_ROWS = 20_000
@@ -35,19 +38,17 @@ _TOO_DEEP = "nested too deep to be written as JSON"
 
 
 KeptRow = tuple[int, "int | None", dict[str, Any], str]
-"""Of a row: its index, its line, its columns, the hash of its content."""
+"""A row's index, line, columns, and hash of its content."""
 
 
 @dataclass(slots=True)
 class BrokenRule:
-    """A rule that is broken, and where."""
-
     rule: Rule
     message: str
     index: int | None = None
-    """Of the row, zero-based; None for the file as a whole."""
+    """Zero-based row index; None for the file as a whole."""
     line: int | None = None
-    """One-based, in a format that has lines."""
+    """One-based, in formats with lines."""
     key: str = ""
 
     @property
@@ -65,40 +66,31 @@ class BrokenRule:
 
 @dataclass(slots=True)
 class DatasetFacts:
-    """What a scan found."""
-
     selected: int = 0
-    """Good rows in the selection."""
     rows: int | None = None
-    """Rows in the whole file; None when the scan did not need to reach its end."""
+    """Rows in the whole file; None when the scan did not reach its end."""
     sha256: str | None = None
-    """Of the file; None when the scan did not reach its end."""
+    """Hash of the file; None when the scan did not reach its end."""
     rows_hash: str = ""
-    """Of the selected rows, in order."""
     bad: list[BrokenRule] = field(default_factory=list)
-    """Rows that no run can use; the first thousand."""
+    """The first thousand rows that no run can use."""
     strict: list[BrokenRule] = field(default_factory=list)
-    """What only a platform refuses; the first thousand."""
+    """The first thousand faults that only a platform refuses."""
     notes: list[BrokenRule] = field(default_factory=list)
-    """What is only said."""
     counts: dict[str, int] = field(default_factory=dict)
-    """All findings, by the code of their rule."""
+    """Number of all findings, by rule code."""
     by_id: bool = False
-    """Whether the selected rows are known by their column `id`, else by their content."""
+    """True when rows are keyed by their column `id`, False by their content."""
     columns: list[str] = field(default_factory=list)
-    """Of the first good row."""
     preview: list[dict[str, Any]] = field(default_factory=list)
-    """The first rows, where they were asked for."""
     kept: list[KeptRow] | None = None
-    """All good rows of the selection, where they were asked for and are few: a run need not read them again."""
+    """All good rows of the selection, if requested and few, so that a run need not read them again."""
 
     def kept_rows(self) -> Iterator[Row] | None:
-        """The selected rows as `read_rows` gives them; None when they were not kept."""
         return None if self.kept is None else _rows_of(self.kept, RowKeys(by_id=self.by_id))
 
     @property
     def found(self) -> int:
-        """What a platform refuses, kept or not."""
         return sum(count for code, count in self.counts.items() if RULES[code].severity is not Severity.NOTE)
 
     @property
@@ -106,24 +98,22 @@ class DatasetFacts:
         return sum(count for code, count in self.counts.items() if RULES[code].severity is Severity.ERROR)
 
     def add(self, fault: RowFault, index: int | None = None, line: int | None = None) -> None:
-        kept = {Severity.ERROR: self.bad, Severity.PLATFORM: self.strict}.get(fault.rule.severity, self.notes)
+        limited = {Severity.ERROR: self.bad, Severity.PLATFORM: self.strict}.get(fault.rule.severity, self.notes)
         self.counts[fault.rule.code] = self.counts.get(fault.rule.code, 0) + 1
-        if len(kept) < _KEPT or self.counts[fault.rule.code] == 1:
-            kept.append(BrokenRule(fault.rule, fault.message, index, line, fault.key))
+        if len(limited) < _MAX_FAULTS or self.counts[fault.rule.code] == 1:
+            limited.append(BrokenRule(fault.rule, fault.message, index, line, fault.key))
 
     def issues(self, most: int) -> list[dict[str, str]]:
-        """The first findings in the order of the file, for an answer to a person."""
         ordered = sorted([*self.bad, *self.strict], key=lambda finding: -1 if finding.index is None else finding.index)
         return [finding.to_issue() for finding in ordered[:most]]
 
-    def warnings(self) -> list[dict[str, Any]]:
-        """What a local run says and goes on: one for each rule that stops nothing here, with how often."""
+    def warnings(self, *, of_platform: bool = True) -> list[dict[str, Any]]:
         first: dict[str, BrokenRule] = {}
-        for finding in [*self.strict, *self.notes]:
+        for finding in [*(self.strict if of_platform else ()), *self.notes]:
             first.setdefault(finding.rule.code, finding)
         return [
-            {"rule": code, "count": self.counts[code], "where": found.where, "message": self._warning(found)}
-            for code, found in first.items()
+            {"rule": code, "count": self.counts[code], "where": message.where, "message": self._warning(message)}
+            for code, message in first.items()
         ]
 
     def _warning(self, finding: BrokenRule) -> str:
@@ -134,13 +124,12 @@ class DatasetFacts:
         return f"a platform would refuse this dataset: {finding}{more} [{finding.rule.code}]"
 
     def refuse_bad(self, path: Path) -> None:
-        """Raises `DatasetError` naming the bad rows, when there are any."""
         if not self.bad:
             return
-        shown = "; ".join(str(bad) for bad in self.bad[:_SHOWN])
-        more = f" and {self.bad_count - _SHOWN} more" if self.bad_count > _SHOWN else ""
+        examples = "; ".join(str(bad) for bad in self.bad[:_MAX_EXAMPLES])
+        more = f" and {self.bad_count - _MAX_EXAMPLES} more" if self.bad_count > _MAX_EXAMPLES else ""
         raise DatasetError(
-            f"{path}: invalid rows ({self.bad_count}): {shown}{more}",
+            f"{path}: invalid rows ({self.bad_count}): {examples}{more}",
             hint="fix them, or skip them with --skip-bad-rows",
             issues=[{**bad.to_issue(), "key": f"row {bad.index}", "where": str(path)} for bad in self.bad],
         )
@@ -154,11 +143,9 @@ def scan_dataset(
     rows: SelectedRows | None = None,
     keep: bool = False,
 ) -> DatasetFacts:
-    """Checks every selected row. Reads to the end of the file only when the selection does.
-
-    `rows` is filled with every good row, for whoever compares them; with `keep` the facts hold those of a small file.
-    Raises `DatasetError` for a file that cannot be read to the end of the selection, and for a selected row beyond it.
-    """
+    """Check every selected row; read to the end of the file only when the selection does. `rows` is filled with every
+    good row; with `keep` the facts hold those of a small file. Raise DatasetError for a file that cannot be read to the
+    end of the selection, and for a selected row beyond it."""
     selection = selection or Selection()
     scan = _Scan(open_source(path), selection, require_ground_truth, rows)
     if keep and scan.source.format == "jsonl" and path.stat().st_size <= _KEPT_BYTES:  # others unpack to any size
@@ -178,10 +165,8 @@ def scan_dataset(
 
 
 def check_upload(path: Path, *, preview: int = 0) -> DatasetFacts:
-    """Reads the whole file once, as a platform does before it takes it in. A finding of any severity refuses it.
-
-    Never raises for what is in the file: a file that cannot be read is a finding, too.
-    """
+    """Check the whole file as a platform does before it accepts it: a finding of any severity refuses it. Never raises
+    for content: a file that cannot be read is a finding, too."""
     return _Scan(open_source(path), Selection(), preview=preview).go()
 
 
@@ -193,20 +178,18 @@ def read_rows(
     require_ground_truth: bool = False,
     by_id: bool = False,
 ) -> Iterator[Row]:
-    """The selected rows in file order. A bad row raises `DatasetError`, or is left out with `skip_bad`.
-
-    `by_id` is what a scan of the same selection found.
-    """
+    """Yield the selected rows in file order; raise DatasetError for a bad row, or leave it out with `skip_bad`. `by_id`
+    comes from a scan of the same selection."""
     keys = RowKeys(by_id=by_id)
     for index, line, data, _ in _selected(open_source(path), selection or Selection(), _End()):
-        fault = error_of(data, require_ground_truth)
+        fault = find_error(data, require_ground_truth)
         if fault is None:
             try:
-                found = row_hash(data)
+                content_hash = row_hash(data)
             except RecursionError:
                 fault = RowFault(ROW_DEPTH, _TOO_DEEP)
             else:
-                yield Row(index, data, line, found, keys.of(data, found))
+                yield Row(index, data, line, content_hash, keys.of(data, content_hash))
                 continue
         if fault.ends or not skip_bad:
             finding = BrokenRule(fault.rule, fault.message, index, line)
@@ -214,13 +197,12 @@ def read_rows(
             raise DatasetError(f"{path}: {finding}", hint=hint, rule=fault.rule.code, row=index)
 
 
-def _rows_of(kept: list[KeptRow], keys: RowKeys) -> Iterator[Row]:
-    for index, line, data, found in kept:
-        yield Row(index, data, line, found, keys.of(data, found))
+def _rows_of(rows: list[KeptRow], keys: RowKeys) -> Iterator[Row]:
+    for index, line, data, content_hash in rows:
+        yield Row(index, data, line, content_hash, keys.of(data, content_hash))
 
 
 def row_hash(data: dict[str, Any]) -> str:
-    """A short digest of a row's content; the order of its columns does not matter."""
     try:
         text = orjson.dumps(data, option=orjson.OPT_SORT_KEYS, default=str)
     except TypeError:  # whole numbers beyond 64 bits, or deeper than that library goes
@@ -229,8 +211,6 @@ def row_hash(data: dict[str, Any]) -> str:
 
 
 class _Scan:
-    """One pass over the selected rows."""
-
     def __init__(
         self,
         source: DatasetFile,
@@ -247,9 +227,7 @@ class _Scan:
         self.preview = preview
         self.facts = DatasetFacts()
         self.ended: BrokenRule | None = None
-        """What ended the reading before its time."""
         self._ids: dict[str, int] | None = {}
-        """The index of each id, while the rows so far can be known by them."""
 
     def go(self) -> DatasetFacts:
         facts, end, digest, required = self.facts, _End(), hashlib.sha256(), self.require_ground_truth
@@ -257,10 +235,10 @@ class _Scan:
         selected, hashes = 0, list[str]()
         rules: PlatformRules | None = None
         for index, line, data, raw in _selected(self.source, self.selection, end):
-            fault = error_of(data, required)
+            fault = find_error(data, required)
             if fault is None:
                 try:
-                    found = row_hash(data)
+                    content_hash = row_hash(data)
                     rules = rules or self._begin(data)
                     for broken in rules.faults_of(data, raw):
                         facts.add(broken, index, line)
@@ -274,17 +252,17 @@ class _Scan:
                 continue
             if self._ids is not None:
                 self._see_id(data, index, line)
-            hashes.append(found)
+            hashes.append(content_hash)
             if len(hashes) == _BATCH:
                 digest.update("".join(hashes).encode())
                 hashes.clear()
             selected += 1
             if facts.kept is not None:
-                facts.kept.append((index, line, data, found))
+                facts.kept.append((index, line, data, content_hash))
                 if selected > _KEPT_ROWS:
                     facts.kept = None
             if places is not None:
-                places[repeats.next(found) if found in places else found] = index
+                places[repeats.next(content_hash) if content_hash in places else content_hash] = index
             if selected <= self.preview:
                 facts.preview.append(data)
         digest.update("".join(hashes).encode())
@@ -296,20 +274,20 @@ class _Scan:
         facts, rows = self.facts, self.rows
         facts.by_id = bool(self._ids)
         if rows is not None and self._ids:
-            known = rows.by_id(self._ids)
-            rows.places, rows.hashes = known.places, known.hashes
+            columns = rows.by_id(self._ids)
+            rows.places, rows.hashes = columns.places, columns.hashes
             del rows.at
         if facts.rows is not None and facts.rows < MIN_ROWS:
             facts.add(RowFault(ROWS, f"the file has {facts.rows} rows; a platform needs at least {MIN_ROWS}", "rows"))
 
     def _see_id(self, data: dict[str, Any], index: int, line: int | None) -> None:
         assert self._ids is not None
-        found = id_of(data)
-        if found is not None and found not in self._ids:
-            self._ids[found] = index
+        identifier = read_id(data)
+        if identifier is not None and identifier not in self._ids:
+            self._ids[identifier] = index
             return
-        why = f"id {found!r} is also that of row {self._ids[found]}" if found else "no valid id"
-        self.facts.add(RowFault(ID, f"{why}; rows are identified by their content instead", "id"), index, line)
+        reason = f"id {identifier!r} is also that of row {self._ids[identifier]}" if identifier else "no valid id"
+        self.facts.add(RowFault(ID, f"{reason}; rows are identified by their content instead", "id"), index, line)
         self._ids = None
 
     def _begin(self, data: dict[str, Any]) -> PlatformRules:
@@ -317,49 +295,46 @@ class _Scan:
         if "id" not in data and "id" not in self.source.header:
             self._ids = None
         columns = [name.strip() for name in self.source.header] or list(data)
-        rules = PlatformRules(_known(columns), same_columns=not self.source.header)
+        rules = PlatformRules(_list_known_columns(columns), same_columns=not self.source.header)
         for fault in rules.faults:
             self.facts.add(fault)
         return rules
 
 
-def _known(columns: list[str]) -> list[str]:
-    """A header as its rows have it."""
-    named = normalised(dict.fromkeys(columns), {})
+def _list_known_columns(columns: list[str]) -> list[str]:
+    named = normalize_row(dict.fromkeys(columns), {})
     return list(named) if isinstance(named, dict) else columns
 
 
 @dataclass(slots=True)
 class _End:
-    """How many rows the file has, once its end was reached."""
-
     rows: int | None = None
 
 
 def _selected(
     source: DatasetFile, selection: Selection, end: _End
 ) -> Iterator[tuple[int, int | None, Any, bytes | None]]:
-    wanted: set[int] | None = None
+    chosen: set[int] | None = None
     first, last = selection.offset, None
     if selection.rows is not None:
-        wanted = set(selection.rows)
-        first, last = 0, max(wanted, default=-1)
+        chosen = set(selection.rows)
+        first, last = 0, max(chosen, default=-1)
     elif selection.limit is not None:
         last = first + selection.limit - 1
     if selection.sample is not None and selection.rows is None:
-        wanted = _draw(source.path, selection, first, last)
-        last = max(wanted, default=-1)
+        chosen = _draw(source.path, selection, first, last)
+        last = max(chosen, default=-1)
     index = -1
     usual: dict[tuple[str, ...], bool] = {}
-    everything = first == 0 and last is None and wanted is None
+    everything = first == 0 and last is None and chosen is None
     for index, (line, data, raw) in enumerate(source.rows()):
         if not everything:
             if last is not None and index > last:
                 return
-            skipped = index < first or (wanted is not None and index not in wanted)
+            skipped = index < first or (chosen is not None and index not in chosen)
             if skipped and not (isinstance(data, RowFault) and data.ends):
                 continue
-        yield index, line, normalised(data, usual), raw
+        yield index, line, normalize_row(data, usual), raw
     end.rows = index + 1
 
 
@@ -368,3 +343,35 @@ def _draw(path: Path, selection: Selection, first: int, last: int | None) -> set
     population = range(first, total if last is None else min(total, last + 1))
     size = min(len(population), max(1, round(len(population) * (selection.sample or 0.0))))
     return set(random.Random(selection.seed).sample(population, size))
+
+
+MISSING = "(none)"
+_LONGEST = 80
+
+
+def read_groups(data: Mapping[str, object], columns: Sequence[str]) -> dict[str, str]:
+    """Return the row's value in each column; a missing or null one is `(none)`."""
+    return {column: _text(data.get(column)) for column in columns}
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return MISSING
+    text = value if isinstance(value, str) else orjson.dumps(value, default=str).decode()
+    flat = " ".join(text.split())
+    return flat if len(flat) <= _LONGEST else flat[: _LONGEST - 1] + "…"
+
+
+def check_columns(path: Path, columns: Sequence[str], required: Sequence[str]) -> None:
+    missing = [column for column in required if column not in columns]
+    if missing:
+        raise ValidationError(f"{path} has no column {missing[0]!r} to group by", hint=f"one of: {', '.join(columns)}")
+
+
+def read_groups_by_content(path: Path, selection: Selection, columns: Sequence[str]) -> dict[str, dict[str, str]]:
+    groups: dict[str, dict[str, str]] = {}
+    for row in read_rows(path, selection, skip_bad=True):
+        if not groups:
+            check_columns(path, list(row.data), columns)
+        groups[row.content_hash or ""] = read_groups(row.data, columns)
+    return groups

@@ -1,10 +1,4 @@
-"""Loads what a person names as `module:attribute`, and explains failures by file and line.
-
-User code runs here for the first time, so anything may be raised: every failure becomes one `LoadError` that
-points into the user's file, never into ours.
-"""
-
-from __future__ import annotations
+"""Load `module:attribute`, and explain failures by file and line."""
 
 import difflib
 import hashlib
@@ -23,22 +17,21 @@ _SKIPPED = ("site-packages", "dist-packages")
 
 
 def load_object(path: str, base_dir: Path) -> object:
-    """The object at `module:attribute` (or `folder/file.py:attribute`), imported with `base_dir` on the path."""
+    """Return the object at `module:attribute` (or `folder/file.py:attribute`), imported with `base_dir` on the path."""
     module_name, _, attribute = path.partition(":")
     if not module_name or not attribute:
         raise LoadError(
             f"{path!r} does not name an object", hint="write module:attribute, for example server:agent_loop"
         )
-    found: object = load_module(module_name, base_dir)
+    target: object = load_module(module_name, base_dir)
     for part in attribute.split("."):
-        if not hasattr(found, part):
-            raise _no_attribute(path, found, part)
-        found = getattr(found, part)
-    return found
+        if not hasattr(target, part):
+            raise _no_attribute(path, target, part)
+        target = getattr(target, part)
+    return target
 
 
 def load_module(name: str, base_dir: Path) -> ModuleType:
-    """The module of this dotted name or `.py` path."""
     base = str(base_dir.resolve())
     if base not in sys.path:
         sys.path.insert(0, base)
@@ -68,7 +61,6 @@ def load_module(name: str, base_dir: Path) -> ModuleType:
 
 
 def _forget_stranger(name: str, base: Path) -> None:
-    """A module of this name from another folder, loaded earlier in this process, is not the one that is meant."""
     top = name.partition(".")[0]
     loaded = getattr(sys.modules.get(top), "__file__", None)
     ours = [base / f"{top}.py", base / top / "__init__.py"]
@@ -81,35 +73,29 @@ def _forget_stranger(name: str, base: Path) -> None:
         sys.path.insert(0, str(base))
 
 
-def name_of(found: object) -> tuple[str, bool]:
-    """The `module:attribute` of an object, and whether it is found again by that name in another process.
-
-    What stands in `__main__`, in a function or nowhere is known by its bare name alone.
-    """
-    owner = found if hasattr(found, "__qualname__") else type(found)
-    name, module_name = owner.__qualname__, getattr(found, "__module__", None) or owner.__module__
+def name_of(target: object) -> tuple[str, bool]:
+    """Return the `module:attribute` of an object, and whether another process finds it by that name."""
+    owner = target if hasattr(target, "__qualname__") else type(target)
+    name, module_name = owner.__qualname__, getattr(target, "__module__", None) or owner.__module__
     module = sys.modules.get(module_name)
-    if owner is not found:
-        name = next((key for key, value in vars(module).items() if value is found), name) if module else name
-    if module is None or module_name == "__main__" or _attribute(module, name) is not found:
+    if owner is not target:
+        name = next((key for key, value in vars(module).items() if value is target), name) if module else name
+    if module is None or module_name == "__main__" or _attribute(module, name) is not target:
         return name.rpartition(".")[2], False
     return f"{module_name}:{name}", True
 
 
 def _attribute(module: ModuleType, path: str) -> object:
-    found: object = module
+    target: object = module
     for part in path.split("."):
-        found = getattr(found, part, None)
-    return found
+        target = getattr(target, part, None)
+    return target
 
 
-def source_of(found: object, base_dir: Path) -> tuple[list[Path], str]:
-    """The files that an object's module is made of, and of the script that made it when no name finds it again.
-
-    Where there are none, as in a notebook, the source of the object itself.
-    """
-    owner = found if hasattr(found, "__qualname__") else type(found)
-    names = [getattr(owner, "__module__", None) or "", *([] if name_of(found)[1] else ["__main__"])]
+def source_of(target: object, base_dir: Path) -> tuple[list[Path], str]:
+    """Return the files of an object's module, and the script that made it when no name finds it again."""
+    owner = target if hasattr(target, "__qualname__") else type(target)
+    names = [getattr(owner, "__module__", None) or "", *([] if name_of(target)[1] else ["__main__"])]
     modules = [sys.modules[name] for name in names if name in sys.modules]
     files = list(dict.fromkeys(file for module in modules for file in source_files(module, base_dir)))
     if files:
@@ -121,28 +107,26 @@ def source_of(found: object, base_dir: Path) -> tuple[list[Path], str]:
 
 
 def source_hash(files: list[Path]) -> str:
-    """One digest of these files' contents; order and location do not matter."""
     digests = sorted(hashlib.sha256(f.read_bytes()).hexdigest() for f in files if f.is_file())
     return hashlib.sha256("\n".join(digests).encode()).hexdigest()[:16]
 
 
 def source_files(module: ModuleType, base_dir: Path) -> list[Path]:
-    """The module's file and every file under `base_dir` that it imports, directly or not."""
     root = base_dir.resolve()
-    seen: dict[Path, None] = {}
+    files: dict[Path, None] = {}
     queue = [module]
     while queue:
         current = queue.pop()
         file = _local_file(current, root)
-        if file is None or file in seen:
+        if file is None or file in files:
             continue
-        seen[file] = None
+        files[file] = None
         for value in list(vars(current).values()):
             if isinstance(value, ModuleType):
                 queue.append(value)
             elif (owner := getattr(value, "__module__", None)) and isinstance(owner, str) and owner in sys.modules:
                 queue.append(sys.modules[owner])
-    return list(seen)
+    return list(files)
 
 
 def _local_file(module: ModuleType, root: Path) -> Path | None:
@@ -175,12 +159,12 @@ def _load_file(path: Path) -> ModuleType:
     return module
 
 
-def _failed(name: str, error: BaseException, what: str) -> LoadError:
+def _failed(name: str, error: BaseException, problem: str) -> LoadError:
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not _is_machinery(f.filename)]
     where = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else name
     tail = "".join(traceback.format_exception(type(error), error, error.__traceback__)[-6:])
     again = f"python {name}" if name.endswith(".py") else f"python -c 'import {name}'"
-    return LoadError(f"{where}: {what}", hint=f"`{again}` shows the whole error", module=name, traceback=tail)
+    return LoadError(f"{where}: {problem}", hint=f"`{again}` shows the whole error", module=name, traceback=tail)
 
 
 def _is_machinery(filename: str) -> bool:

@@ -1,178 +1,138 @@
-"""The model as one in-process rollout sees it: every call counted and timed, the conversation remembered.
-
-Waiting for a rate limit moves the rollout's deadline. Nothing is decided here about what the agent makes of a call.
-"""
-
-from __future__ import annotations
+"""The model of one rollout: its calls are counted, timed and limited, its conversation is remembered."""
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable
 
-from osmosis.base.json_types import JsonObject
+from osmosis.base.jsonable import JsonObject
 from osmosis.errors import ModelError
-from osmosis.llm.model import STREAMING, ChatRequest, Completion, Model
-from osmosis.records.loop_request import RolloutMetrics
-from osmosis.records.plan import RolloutLimits
-from osmosis.records.rollout import Message, ModelCall, Usage
-from osmosis.sdk.agent_loop import CompletionsResult
-from osmosis.sdk.driven import LimitReached
+from osmosis.llm.model import ChatRequest, Completion, Model
+from osmosis.records.base import utc_now
+from osmosis.records.run.plan import EvalPlan, RolloutLimits, Timeouts
+from osmosis.records.run.rollout import Category, Message, ModelCall, Usage
+from osmosis.sdk.user_code import LimitReached
 
-from .clock import Deadline, Waits
+from .deadline import Deadline, Waits
 from .task import Task
 
 
-class RolloutLLM:
-    """The model as one rollout of an agent loop sees it; remembers the calls and the conversation."""
+class RolloutModel:
+    """A model for one attempt: `ask` is for code of this process, `complete` for what answers calls from elsewhere."""
 
-    def __init__(
-        self,
-        model: Model,
-        task: Task,
-        deadline: Deadline,
-        tools: Sequence[Mapping[str, object]] | None,
-        limits: RolloutLimits | None = None,
-    ) -> None:
-        """`limits` are looked at before each call; None: there are none but the time."""
-        self._model = model
-        self._task = task
-        self._deadline = deadline
-        self._tools = tools
-        self._started = time.monotonic()
+    def __init__(self, model: Model | None, task: Task, plan: EvalPlan | None = None) -> None:
+        """Answer from `model`, which an agent without model calls lacks; without a plan there are no limits."""
+        timeouts, limits = (plan.timeouts, plan.limits) if plan is not None else (Timeouts(agent_s=None), None)
         self.calls: list[ModelCall] = []
         self.messages: list[Message] = []
         self.offered: list[JsonObject] | None = None
-        """The tools of the last call that had any."""
         self.error: ModelError | None = None
         self.finish_reason: str | None = None
+        self.queued_ms = 0.0
+        self.on_wait: Callable[[float], None] | None = None
+        max_time_s = limits.max_time_s if limits is not None else None
+        times = [seconds for seconds in (timeouts.agent_s, max_time_s) if seconds is not None]
+        self.deadline = Deadline(min(times, default=None))
+        """The sooner of the agent's time limit, which fails the rollout, and the rollout's, which does not."""
+        self._max_time_s = max_time_s if max_time_s != timeouts.agent_s else None
+        self._limits = limits if limits is not None and limits.calls_differ else None
+        self._reason: str | None = None
+        self._model = model
+        self.task = task
+        self.started = time.monotonic()
+        self.started_at = utc_now()
         self._waits = Waits()
-        self._limits = limits
-        self.limit_reached: str | None = None
-        """The finish reason, when a limit of the rollout ended it."""
+        self._in_flight = 0
+        self._ended = asyncio.Event()
 
-    async def chat_completions(self, messages: list[Message], **kwargs: object) -> CompletionsResult:
-        """One call; `tools` replaces the rollout's own, `on_piece` hears the answer while it is written, everything
-        else is a sampling parameter."""
-        tools = kwargs.pop("tools", self._tools)
-        done = await self.ask(messages, tools, kwargs)
-        return CompletionsResult.of(done)
-
-    async def ask(self, messages: list[Message], tools: object, params: dict[str, object]) -> Completion:
-        task = self._task
-        if self._deadline.fired:
-            # The time is up: code that goes on after its cancellation asks, and spends, nothing more.
-            await asyncio.get_running_loop().create_future()
-        if self._limits is not None:
-            await self._check(self._limits, messages)
-        stage, task.stage = task.stage, "model call"
-        offered = plain_tools(tools) if tools else None
-        request = ChatRequest(messages, offered, params, task.rollout_id, task.row.index, task.attempt, self.wait)
-        if params:
-            listener = params.pop("on_piece", None)
-            if callable(listener):
-                request.on_piece = listener
-            if not STREAMING.isdisjoint(params):
-                request.params = {name: value for name, value in params.items() if name not in STREAMING}
-        if offered:
-            self.offered = offered
-        started = task.since = time.monotonic()
-        try:
-            done = await self._model.complete(request)
-        except asyncio.CancelledError:
-            self.messages = list(messages)
-            raise
-        except ModelError as error:
-            self.error = error
-            self.messages = list(messages)
-            self._note(started, error=error)
-            raise
-        finally:
-            task.stage, task.since = stage, time.monotonic()
-        self.error = None
-        self.messages = [*messages, done.message]
-        self.finish_reason = done.finish_reason
-        self._note(started, done)
-        return done
-
-    async def _check(self, limits: RolloutLimits, messages: list[Message]) -> None:
-        if self.limit_reached is not None:  # the agent went on: as with a time limit, it is cancelled, then left behind
-            self._deadline.end()
-            await asyncio.get_running_loop().create_future()
-        reason = limits.reached(self.calls, len(messages))
-        if reason is not None:
-            self.limit_reached, self.messages = reason, list(messages)
-            raise LimitReached(reason, self.messages)
-
-    def get_metrics(self) -> RolloutMetrics:
-        usage, calls = self.usage(), self.calls
-        return RolloutMetrics.made(
-            total_latency_ms=0.0,
-            llm_latency_ms=sum([call.duration_ms for call in calls]),
-            tool_latency_ms=0.0,
-            num_llm_calls=len(calls),
-            num_tool_calls=0,
-            prompt_tokens=usage.prompt_tokens,
-            response_tokens=usage.completion_tokens,
-            max_context_tokens=max([call.usage.total_tokens for call in calls], default=0),
-        )
-
-    def usage(self) -> Usage:
-        return sum_usage(self.calls)
+    @property
+    def limit_reached(self) -> str | None:
+        """Return the finish reason of a rollout that one of its limits ended, which is no failure."""
+        if self._reason is not None:
+            return self._reason
+        is_time = self.deadline.fired and self.deadline.seconds == self._max_time_s and not self.task.left_behind
+        return "max_time" if is_time else None
 
     @property
     def waited_ms(self) -> float:
-        """Time spent waiting for rate limits."""
-        return self._waits.seconds * 1000
+        """Return the milliseconds in queues and rate limits, which are not the attempt's time."""
+        return self.queued_ms + self._waits.seconds * 1000
+
+    @property
+    def usage(self) -> Usage:
+        """Return the usage of all calls; the cost of unpriced calls is unknown, not zero."""
+        if len(self.calls) == 1:
+            return self.calls[0].usage
+        return sum((call.usage for call in self.calls), Usage())
+
+    async def ask(self, request: ChatRequest) -> Completion:
+        """Answer code of this rollout; once the rollout is over it waits for its cancellation instead."""
+        if self._reason is not None:
+            self.deadline.end()  # the agent goes on: as with a time limit, it is cancelled, then left behind
+        if self.deadline.fired:
+            await asyncio.get_running_loop().create_future()
+        return await self.complete(request)
+
+    async def complete(self, request: ChatRequest) -> Completion:
+        """Return the answer; raise `ModelError`, or `LimitReached` when the rollout may make no further call."""
+        if self._model is None:
+            raise ModelError("this agent has no model to ask", category=Category.UNKNOWN.value)
+        if self._limits is not None:
+            await self._check(self._limits, request.messages)
+        task = self.task
+        request.rollout_id, request.row_index, request.attempt = task.rollout_id, task.row.index, task.attempt
+        request.on_wait = self.wait
+        self.offered = request.tools or self.offered
+        stage, task.stage = task.stage, "model call"
+        started = task.since = time.monotonic()
+        self._in_flight += 1
+        try:
+            done = await self._model.complete(request)
+        except asyncio.CancelledError:
+            self.messages = list(request.messages)
+            raise
+        except ModelError as error:
+            self.error, self.messages = error, list(request.messages)
+            self._add_call(started, error=f"{error.category}: {error.message}")
+            raise
+        finally:
+            self._in_flight -= 1
+            self._ended.set()
+            task.stage, task.since = stage, time.monotonic()
+        self.error, self.finish_reason = None, done.finish_reason
+        self.messages = [*request.messages, done.message]
+        self._add_call(started, done)
+        return done
 
     def wait(self, seconds: float) -> None:
-        """A wait for a rate limit begins: it is not the agent's time."""
-        self._task.enter(waiting(seconds))
-        self._deadline.extend(self._waits.add(seconds))
+        self.task.enter(f"waiting {seconds:.0f} s for a rate limit")
+        added_s = self._waits.add(seconds)
+        self.deadline.extend(added_s)
+        if self.on_wait is not None:
+            self.on_wait(added_s)
 
-    def _note(self, started: float, done: Completion | None = None, error: ModelError | None = None) -> None:
-        """One call that ended just now."""
-        started_ms = round((started - self._started) * 1000, 3)
-        duration_ms = round((time.monotonic() - started) * 1000, 3)
-        if done is None:
-            why = f"{error.category}: {error.message}" if error else None
-            self.calls.append(ModelCall.made(started_ms=started_ms, duration_ms=duration_ms, error=why))
-            return
+    async def _check(self, limits: RolloutLimits, messages: list[Message]) -> None:
+        while self._reason is None:
+            if limits.reached(self.calls, len(messages), in_flight=self._in_flight) is None:
+                return
+            self._reason = limits.reached(self.calls, len(messages))
+            if self._reason is None:
+                self._ended.clear()
+                await self._ended.wait()  # what is in flight may fail, or use less than is reserved for it
+        self.messages = list(messages)
+        raise LimitReached(self._reason, self.messages)
+
+    def _add_call(self, started: float, done: Completion | None = None, error: str | None = None) -> None:
         self.calls.append(
-            ModelCall.whole(
-                {
-                    "started_ms": started_ms,
-                    "duration_ms": duration_ms,
-                    "usage": done.usage,
-                    "finish_reason": done.finish_reason,
-                    "model": done.model,
-                    "fingerprint": done.fingerprint,
-                    "retries": done.retries,
-                    "cached": done.cached,
-                    "error": None,
-                    "tokens": done.tokens,
-                }
+            ModelCall(
+                started_ms=round((started - self.started) * 1000, 3),
+                duration_ms=round((time.monotonic() - started) * 1000, 3),
+                usage=done.usage if done else Usage(),
+                finish_reason=done.finish_reason if done else None,
+                model=done.model if done else None,
+                fingerprint=done.fingerprint if done else None,
+                retries=done.retries if done else 0,
+                cached=done.cached if done else False,
+                error=error,
+                tokens=done.tokens if done else None,
             )
         )
-
-
-def waiting(seconds: float) -> str:
-    """The stage of a rollout that waits for a rate limit."""
-    return f"waiting {seconds:.0f} s for a rate limit"
-
-
-def sum_usage(calls: list[ModelCall]) -> Usage:
-    """Tokens and money of all calls; the cost of unpriced calls is unknown, not zero."""
-    if len(calls) == 1:
-        return calls[0].usage
-    total = Usage()
-    for call in calls:
-        total = total + call.usage
-    return total
-
-
-def plain_tools(tools: Any) -> list[JsonObject] | None:
-    """Tools as a chat request carries them."""
-    if not tools:
-        return None
-    return [tool if isinstance(tool, dict) else tool.model_dump(mode="json", exclude_none=True) for tool in tools]

@@ -1,94 +1,83 @@
 """Score functions: `module:function` in the simple form (`solution_str, ground_truth, extra_info`) or the full form
-(`messages, ground_truth, metadata`), sync or async, found out by the first parameter's name.
-
-A function returns a number, a `Score`, or a dict of either by name. The signature is checked when the function is
-loaded, before anything is spent. A function that raises, overruns or returns no finite number leaves a failure, never a
-zero.
-"""
+(`messages, ground_truth, metadata`), sync or async; the first parameter's name decides. The signature is checked when
+the function is loaded, before anything is spent. A function that raises, overruns or returns no finite number leaves a
+failure, never a zero."""
 
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import functools
 import inspect
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Protocol
 
-from osmosis.base.plain_json import own_copy
-from osmosis.errors import LoadError
-from osmosis.records.dataset import Row
-from osmosis.records.rollout import Rollout, Score
-from osmosis.sdk.calls import as_coroutine, is_async
-from osmosis.sdk.driven import loop_user
+from osmosis.base.jsonable import copy_json, to_valid_text
+from osmosis.engine.build_rollout import as_number, own_json
+from osmosis.engine.deadline import Deadline
+from osmosis.engine.score_threads import ScoreThreads
+from osmosis.errors import OsmosisError
+from osmosis.records.run.rollout import LARGEST_SCORE, Category, Failure, Phase, Rollout, Score
+from osmosis.records.run.rows import Row
+from osmosis.sdk.classify import failure_of, traceback_tail
+from osmosis.sdk.judge_model import JudgeUsage, judge_usage
 from osmosis.sdk.messages import solution_of
-from osmosis.sdk.score_functions import bounds_of, is_full
-
-from .clock import Deadline
-from .loader import load_object
-from .pool import DaemonPool
-from .score_result import Judging, Range
+from osmosis.sdk.score_functions import bounds_of, takes_conversation
+from osmosis.sdk.user_code import contain, is_async, left_behind
 
 
 class Scorer(Protocol):
-    """One judgement of a finished rollout. `score` never raises for the function's own failure."""
+    """A judgement of a finished rollout. `score` never raises for the function's own failure."""
 
     name: str
 
     @property
-    def bounds(self) -> Range | None:
-        """The least and the greatest score, when they are declared."""
-        ...
+    def bounds(self) -> Range | None: ...
 
-    async def score(self, rollout: Rollout, row: Row) -> Sequence[Score]:
-        """One score, or several named ones."""
-        ...
+    async def score(self, rollout: Rollout, row: Row) -> Sequence[Score]: ...
 
 
 class FunctionScorer:
-    """A score function in either form."""
-
     def __init__(
         self,
         name: str,
         function: Callable[..., object],
         *,
-        pool: DaemonPool | None = None,
+        threads: ScoreThreads | None = None,
         timeout_s: float | None = None,
     ) -> None:
         self.name = name
         self.function = function
         self.timeout_s = timeout_s
         self.bounds = bounds_of(function)
-        self.full = is_full(name, function)
-        self._pool = pool or DaemonPool()
+        self.full = takes_conversation(name, function)
+        self._threads = threads or ScoreThreads()
         self._is_async = is_async(function)
 
     async def score(self, rollout: Rollout, row: Row) -> Sequence[Score]:
         function: Callable[..., Any] = self.function
+        # What a program agent left (exit status, output, diff) is a grader's business as much as the row is.
+        data = {**row.data, "command": rollout.info["command"]} if "command" in rollout.info else row.data
         if self.full:
             call = functools.partial(
                 function,
-                messages=own_copy(rollout.messages),
+                messages=copy_json(rollout.messages),
                 ground_truth=row.ground_truth,
-                metadata=own_copy(row.data),
+                metadata=copy_json(data),
             )
         else:
             call = functools.partial(
                 function,
                 solution_str=solution_of(rollout.messages),
                 ground_truth=row.ground_truth,
-                extra_info=own_copy(row.data),
+                extra_info=copy_json(data),
             )
         judging = Judging(self.name, self.timeout_s, self.bounds)
         try:
             if self._is_async:
                 return judging.gave(await self._limited(call()))
-            # The thread works in this context, so that what a judge consumes is counted for this score.
-            within = functools.partial(contextvars.copy_context().run, call)
-            result: Any = await self._pool.start(within, self.timeout_s)
-            if type(result) is not float and inspect.isawaitable(result):
+            result: Any = await self._threads.run(call, self.timeout_s)
+            if inspect.isawaitable(result):
                 result = await self._limited(result)  # a plain function that hands back a coroutine
             return judging.gave(result)
         except Exception as error:  # noqa: BLE001 - one rollout: a score function may raise anything
@@ -97,52 +86,99 @@ class FunctionScorer:
             judging.close()
 
     async def _limited(self, work: Awaitable[object]) -> object:
-        limit = Deadline(self.timeout_s)
-        try:
-            with limit:
-                return await limit.run(as_coroutine(work))
-        except asyncio.TimeoutError:
-            if limit.given_up and (user := loop_user.get()) is not None:
-                user.left_behind.append(self.name)
-            raise
+        return await Deadline(self.timeout_s).run(work, self.name)
 
 
-def load_scorers(
-    paths: Sequence[str],
-    base_dir: Path,
-    *,
-    timeout_s: float | None = None,
-    pool: DaemonPool | None = None,
-    environ: Mapping[str, str] | None = None,
-    functions: Mapping[str, Callable[..., object]] | None = None,
-) -> list[Scorer]:
-    """The score functions as given, `module:function` or `rubric:file.yaml#id`; `functions` are there already.
-
-    Raises `LoadError` for one that is missing, named twice or has another shape. `environ` holds judges' keys.
-    """
-    doubled = sorted({path for path in paths if list(paths).count(path) > 1})
-    if doubled:
-        raise LoadError(f"score function listed twice: {', '.join(doubled)}", hint="name each --eval-fn once")
-    pool = pool or DaemonPool()
-    scorers: list[Scorer] = []
-    for path in paths:
-        if path.startswith("rubric:"):
-            from .rubrics.rubric_scorer import RubricScorer  # brings YAML and the judge along
-
-            scorers.append(RubricScorer.load(path, base_dir, timeout_s=timeout_s, environ=environ))
-            continue
-        found = functions[path] if functions and path in functions else load_object(path, base_dir)
-        if isinstance(found, type):
-            found = found()
-        if not callable(found):
-            raise LoadError(f"{path} is a {type(found).__name__}, not a function", hint="name a score function")
-        scorers.append(FunctionScorer(path, found, pool=pool, timeout_s=timeout_s))
-    return scorers
+Range = tuple[float, float]
 
 
-async def close_scorers(scorers: Sequence[Scorer]) -> None:
-    """Lets go of what scorers hold: a judge's connection, for one."""
-    for scorer in scorers:
-        close = getattr(scorer, "close", None)
-        if close is not None:
-            await close()
+async def run_score(
+    name: str, call: Callable[[], Awaitable[object]], timeout_s: float | None, bounds: Range | None = None
+) -> list[Score]:
+    """Await `call()`, which may be user code, and turn its result or error into scores, one per key of a dict."""
+    judging = Judging(name, timeout_s, bounds)
+    try:
+        return judging.gave(await contain(call()))
+    except Exception as error:  # noqa: BLE001 - one rollout: a score function may raise anything
+        return judging.raised(error)
+    finally:
+        judging.close()
+
+
+class Judging:
+    __slots__ = ("_before", "_bounds", "_judged", "_name", "_started", "_timeout_s")
+
+    def __init__(self, name: str, timeout_s: float | None, bounds: Range | None) -> None:
+        self._name, self._timeout_s, self._bounds = name, timeout_s, bounds
+        self._started = time.perf_counter()
+        self._judged = JudgeUsage()
+        self._before = judge_usage.set(self._judged)
+
+    def gave(self, result: object) -> list[Score]:
+        return self._with_usage(_scores(self._name, result, self._started, self._bounds))
+
+    def raised(self, error: Exception) -> list[Score]:
+        failure = _raised(self._name, error, self._timeout_s)
+        return self._with_usage([_score(self._name, self._started, failure=failure)])
+
+    def close(self) -> None:
+        judge_usage.reset(self._before)
+
+    def _with_usage(self, scores: list[Score]) -> list[Score]:
+        if self._judged.calls and scores[0].usage is None:
+            scores[0].usage = self._judged.usage
+        return scores
+
+
+def _raised(name: str, error: Exception, timeout_s: float | None) -> Failure:
+    if isinstance(error, asyncio.TimeoutError):
+        limit = "its time limit" if timeout_s is None else f"{timeout_s:g} s"
+        left = ", and was left behind" if name in (left_behind.get() or ()) else ""
+        return _failure(Category.TIMEOUT, f"{name} did not finish within {limit}{left}", error)
+    failure = failure_of(error, Phase.SCORE)
+    if failure.category is Category.SCORE_ERROR and not isinstance(error, OsmosisError):
+        failure.message = f"{name} raised {failure.message}"
+    return failure
+
+
+def _scores(name: str, result: object, started: float, bounds: Range | None) -> list[Score]:
+    if type(result) is float and bounds is None and abs(result) <= LARGEST_SCORE:
+        return [_score(name, started, value=result)]
+    if isinstance(result, (float, int)) or not isinstance(result, Mapping):  # asking for the latter is slow
+        return [_judged(name, result, started, bounds)]
+    if not result or not all(isinstance(key, str) and key.strip() for key in result):
+        problem = "a dict without scores" if not result else "a dict whose keys are not all names"
+        return [_score(name, started, failure=_failure(Category.INVALID_SCORE, f"{name} returned {problem}", None))]
+    return [_judged(f"{name}.{key}", value, started, bounds) for key, value in result.items()]
+
+
+def _judged(name: str, result: object, started: float, bounds: Range | None) -> Score:
+    score = result if isinstance(result, Score) else None
+    if score is not None and score.failure is not None:
+        return score.model_copy(update={"name": name})
+    refused: list[str] = []
+    value, problem = as_number(result if score is None else score.value)
+    if problem is None and bounds is not None and not bounds[0] <= (value or 0.0) <= bounds[1]:
+        problem = f"{value:g}, which is not between {bounds[0]:g} and {bounds[1]:g} as it declares"
+    metadata = own_json(score.metadata, "metadata", refused) if score is not None and score.metadata else None
+    if problem is None and refused:
+        problem = f"metadata that cannot be stored as JSON: {refused[0]}"
+    if problem is not None:
+        return _score(name, started, failure=_failure(Category.INVALID_SCORE, f"{name} returned {problem}", None))
+    judged = _score(name, started, value=value)
+    if score is not None:
+        judged.reason = None if score.reason is None else to_valid_text(score.reason)
+        judged.usage, judged.duration_ms = score.usage, score.duration_ms or judged.duration_ms
+        judged.parts = {to_valid_text(key): part for key, part in score.parts.items()} if score.parts else None
+        judged.metadata = metadata if isinstance(metadata, dict) else None
+    return judged
+
+
+def _score(name: str, started: float, *, value: float | None = None, failure: Failure | None = None) -> Score:
+    duration_ms = (time.perf_counter() - started) * 1000
+    return Score(value, name=name, failure=failure, duration_ms=duration_ms)
+
+
+def _failure(category: Category, message: str, error: BaseException | None) -> Failure:
+    trace = traceback_tail(error) if error is not None and error.__traceback__ is not None else None
+    return Failure(phase=Phase.SCORE, category=category, message=message[:2000], traceback=trace)

@@ -1,42 +1,64 @@
-"""Notices what hangs: a rollout that stays in one stage, and code that blocks the event loop, by file and line.
-
-Only tells; time limits end things. Once a second, from a thread of its own, it says what is in flight (`Pulse`): also
-while the event loop is blocked, so that another process can ask what a run waits for.
-"""
-
-from __future__ import annotations
+"""Report what hangs: a rollout that stays in one stage, and code that blocks the event loop, by file and line. Such
+code is interrupted past its time limit, and past that of the run its process is ended."""
 
 import asyncio
+import contextlib
+import ctypes
 import os
+import signal
 import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from contextvars import ContextVar
 from types import FrameType
+from typing import Any
+from weakref import WeakSet
+
+from typing_extensions import Self
 
 from osmosis.base.processes import start_token
-from osmosis.records.keys import Key
-from osmosis.sdk.driven import LoopUse
-
-from .limiter import Limiter
-from .task import Task
+from osmosis.engine.deadline import HELD_S, LoopUse
+from osmosis.engine.limits import Limiter
+from osmosis.engine.task import Task
+from osmosis.records.run.rows import Key
+from osmosis.sdk.user_code import Blocked, LoopUser, loop_user
 
 EVERY_S = 1.0
 LONGEST_SHOWN = 10
 STUCK_S = 60.0
 BLOCKED_S = 2.0
+BLOCK_GRACE_S = 1.0
+LAST_GRACE_S = 15.0
+"""Seconds past the run's time limit after which its process is ended, if it is its own."""
 _RATE_LIMIT = "for a rate limit"
 
 
+owns_process: ContextVar[bool] = ContextVar("osmosis_owns_process", default=False)
+
 Pulse = Mapping[str, object]
-"""`at` (seconds since the epoch), `pid` and `process` (its start, as `base.processes` tells it), `limit` (rollouts that
-may be in flight), `stages` (how many are in each),
-`longest` (`[name, stage, seconds]` of the oldest), `blocked_s` and `blocked_at` (of the event loop, else null)."""
+"""`at` (seconds since the epoch), `pid` and `process` (its start, as in `base.processes`), `limit` (rollouts that may
+be in flight), `stages` (how many are in each), `longest` (`[name, stage, seconds]` of the oldest), `blocked_s` and
+`blocked_at` (of the event loop, else null).
+"""
+
+
+_loops: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
+
+
+def _leave_forked_child() -> None:
+    for loop in _loops:
+        if loop.is_running():
+            loop.call_soon(os._exit, 1)  # a child in which code goes on awaiting is no second run
+
+
+os.register_at_fork(after_in_child=_leave_forked_child)
 
 
 class Watchdog:
-    """Looks at the tasks in flight once a second; `say` hears what it finds, once per stage."""
+    """Looks at the tasks in flight once a second; `say` receives each finding, once per stage."""
 
     def __init__(
         self,
@@ -49,7 +71,16 @@ class Watchdog:
         blocked_s: float = BLOCKED_S,
         loop_use: LoopUse | None = None,
         pulse: Callable[[Pulse], None] | None = None,
+        run_s: float | None = None,
+        on_beat: Callable[[], None] | None = None,
+        on_end: Callable[[], None] | None = None,
     ) -> None:
+        """`run_s` is the time limit of the run, `on_beat` is called with each beat of the loop, and `on_end`, from a
+        thread, before this process is ended."""
+        self._run_ends_at = None if run_s is None else time.monotonic() + run_s
+        self._on_beat = on_beat
+        self._on_end = on_end
+        self._owns_process = owns_process.get()
         self._active = active
         self._pulse = pulse
         self._say = say
@@ -60,39 +91,60 @@ class Watchdog:
         self._said: dict[Key, float] = {}
         self._beat = time.monotonic()
         self._culprit: str | None = None
+        self._blocker: Task | None = None
+        self._charged = 0.0
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_use = loop_use or LoopUse()
         self._warned = 0.0
         self._stop = threading.Event()
         self._process: str | None = None
         self._thread_id = threading.get_ident()
+        self._interrupter = Interrupter(lambda: self._is_overdue(loop_user.get()))
 
     async def watch(self) -> None:
-        """Runs until cancelled."""
+        self._loop = asyncio.get_running_loop()
+        _loops.add(self._loop)
         thread = threading.Thread(target=self._listen, daemon=True, name="watchdog")
         thread.start()
         try:
-            while True:
-                before = time.monotonic()
-                self._beat = before
-                await asyncio.sleep(self._every_s)
-                lag = time.monotonic() - before - self._every_s
-                if self._limiter is not None:
-                    self._limiter.lagging(lag)
-                self._tell_held(lag)
-                self._look()
+            with self._interrupter:
+                while True:
+                    await self._watch_once()
         finally:
             self._stop.set()
 
+    async def _watch_once(self) -> None:
+        before = self._beat = time.monotonic()
+        if self._on_beat is not None:
+            self._on_beat()
+        await asyncio.sleep(self._every_s)
+        lag = time.monotonic() - before - self._every_s
+        if self._limiter is not None:
+            self._limiter.lagging(lag)
+        self._tell_held(lag)
+        self._look()
+
     def _tell_held(self, lag: float) -> None:
-        """Who held the event loop since the last look, and where, as far as that is known."""
-        held, self._loop_use.said = self._loop_use.said, []
+        if lag >= HELD_S:
+            self._charge(lag - self._charged)
         where, self._culprit = self._culprit, None
-        long = [(user, seconds) for user, seconds in held if seconds >= self._blocked_s]
-        for user, seconds in long:
-            at = f" at {where}" if where else ""
-            self._say(f"{user.name} blocked the event loop for {seconds:.1f} s{at}: await, or use a thread")
-        if where is not None and not long:
+        blocker, self._blocker = self._blocker, None
+        self._charged = 0.0
+        if where is not None and blocker is not None:
+            self._say(f"{blocker.name} blocked the event loop for {lag:.1f} s at {where}: await, or use a thread")
+        elif where is not None:
             self._say(f"the event loop was blocked for {lag:.1f} s at {where}")
+
+    def _charge(self, seconds: float) -> None:
+        self._charged += seconds
+        self._loop_use.held_s += seconds
+        if self._blocker is not None:
+            self._blocker.held_s += seconds
+
+    def _find_blocker(self) -> Task | None:
+        current = asyncio.current_task(self._loop)
+        name = current.get_name() if current is not None else ""
+        return next((task for task in list(self._active) if name == task.name or task.rollout_id in name), None)
 
     def _look(self) -> None:
         now = time.monotonic()
@@ -115,13 +167,36 @@ class Watchdog:
             if silent > self._blocked_s and self._culprit is None:
                 frame = sys._current_frames().get(self._thread_id)
                 if frame is not None:
-                    self._culprit = _where(frame)
+                    self._culprit, self._blocker = _where(frame), self._find_blocker()
+            if silent > self._blocked_s:
+                self._charge(silent - self._charged)
+                self._interrupter.interrupt(is_certain=self._is_overdue(self._blocker))
+                self._end_process_if_due(silent)
             if silent > self._stuck_s and self._warned != self._beat:
                 # It may never end, and nobody on the loop could say so.
                 self._warned = self._beat
-                user = self._loop_use.running
-                who = f"{user.name} has" if user is not None else "something has"
-                self._say(f"{who} blocked the event loop for {silent:.0f} s at {self._culprit}")
+                blocker = f"{self._blocker.name} has" if self._blocker is not None else "something has"
+                self._say(f"{blocker} blocked the event loop for {silent:.0f} s at {self._culprit}")
+
+    def _is_overdue(self, user: LoopUser | None) -> bool:
+        """Return whether this code has blocked the loop past its time limit, or past that of the run."""
+        now = time.monotonic()
+        if user is None or now - self._beat - self._every_s < self._blocked_s:
+            return False
+        ends = [at for at in (user.ends_at, self._run_ends_at) if at is not None]
+        return bool(ends) and now > min(ends) + BLOCK_GRACE_S
+
+    def _end_process_if_due(self, silent: float) -> None:
+        if self._run_ends_at is None or not self._owns_process:
+            return
+        if min(time.monotonic() - self._run_ends_at, silent) < LAST_GRACE_S:
+            return
+        if self._on_end is not None:
+            self._on_end()
+        with suppress(Exception):  # a closed pipe must not keep the process
+            sys.stderr.write(f"ended past the run's time limit: code at {self._culprit} blocks it; rollouts are kept\n")
+            sys.stderr.flush()
+        os._exit(1)
 
     def _in_flight(self, silent: float) -> Pulse:
         now = time.monotonic()
@@ -142,7 +217,6 @@ class Watchdog:
 
 
 def _where(frame: FrameType | None) -> str:
-    """The innermost frame that is not the standard library's."""
     first = frame
     while frame is not None:
         name = frame.f_code.co_filename
@@ -150,3 +224,42 @@ def _where(frame: FrameType | None) -> str:
             return f"{name}:{frame.f_lineno} in {frame.f_code.co_name}"
         frame = frame.f_back
     return f"{first.f_code.co_filename}:{first.f_lineno}" if first else "an unknown location"
+
+
+EVERY_CPU_S = 1.0
+_SIGNALS = [
+    getattr(signal, name) for name in ("SIGURG", "SIGVTALRM") if hasattr(signal, name) and hasattr(signal, "setitimer")
+]
+
+
+class Interrupter:
+    """`with Interrupter(is_due)` on the event loop's thread; `is_due` is asked there, with the context of that code."""
+
+    def __init__(self, is_due: Callable[[], bool]) -> None:
+        self._is_due = is_due
+        self._thread_id = threading.get_ident()
+        self._handlers: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        with contextlib.suppress(ValueError):  # only the main thread has handlers
+            self._handlers = {number: signal.signal(number, self._on_signal) for number in _SIGNALS}
+            if self._handlers:
+                signal.setitimer(signal.ITIMER_VIRTUAL, EVERY_CPU_S, EVERY_CPU_S)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._handlers:
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+
+    def interrupt(self, *, is_certain: bool) -> None:
+        """Have the loop's thread ask `is_due`; where it has no handlers, raise there if `is_certain`."""
+        if self._handlers:
+            signal.pthread_kill(self._thread_id, signal.SIGURG)
+        elif is_certain:
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread_id), ctypes.py_object(Blocked))
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self._is_due():
+            raise Blocked("the code blocked the event loop past its time limit")

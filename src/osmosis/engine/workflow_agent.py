@@ -1,99 +1,80 @@
-"""The agents that are no agent loops: a workflow with its grader, or a backend that is one already.
+"""A workflow and its grader as the engine's agent, through the SDK's `LocalBackend`."""
 
-Says what else an object is that was named as an agent, and which agent a module means.
-"""
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
 
-from __future__ import annotations
+from osmosis.records.protocol.messages import RolloutState
+from osmosis.records.run.plan import EvalPlan
+from osmosis.records.run.rollout import Phase, Rollout, Score
+from osmosis.sdk.backend import LocalBackend, WorkflowTask
 
-import inspect
-from pathlib import Path
-from types import ModuleType
-from typing import Any
-
-from osmosis.errors import LoadError
-from osmosis.sdk.agent_loop import RolloutAgentLoop
-from osmosis.sdk.backend import LocalBackend
-from osmosis.sdk.grader import Grader, GraderClass
-from osmosis.sdk.types import AgentWorkflowConfig
-from osmosis.sdk.workflow import AgentWorkflow
-
-from .loader import load_object
+from .build_rollout import REWARD, add_info, add_sample, build_rollout
+from .rollout_model import RolloutModel
+from .task import Task
 
 
-def backend_of(
-    path: str, found: object, module: ModuleType | None, grader: str | GraderClass | None, base_dir: Path
-) -> LocalBackend:
-    """What runs this workflow; the grader is the one that is given, else the only one of the module.
+class Endpoint(Protocol):
+    bearer: str
 
-    Raises LoadError for an object that is no agent.
-    """
-    given = _grader_class(grader, base_dir)
-    if isinstance(found, LocalBackend):
-        if given is not None:
-            raise LoadError(
-                f"{path} is a LocalBackend, which brings its own grader: {given.__name__} would not be used",
-                hint="leave out --grader",
+    @property
+    def chat_completions_url(self) -> str: ...
+
+
+class Endpoints(Protocol):
+    def open_rollout(self, rollout_id: str, *, model: RolloutModel) -> Endpoint: ...
+
+    def close_rollout(self, endpoint: Any) -> None: ...
+
+
+class WorkflowAgent:
+    def __init__(self, backend: LocalBackend, plan: EvalPlan, endpoints: Endpoints | None = None) -> None:
+        self._backend = backend
+        self._score_s = plan.timeouts.score_s
+        self._endpoints = endpoints
+
+    async def run(self, task: Task, model: RolloutModel) -> Rollout:
+        def on_state(state: RolloutState) -> None:
+            task.enter({"grading": "score", "running": "agent"}.get(state, state))
+            if state == "running":
+                model.deadline.restart()
+            else:
+                model.deadline.stop()
+
+        row = task.row
+        with self._open_endpoint(task, model) as (url, key):
+            attempt = WorkflowTask(
+                row.messages(),
+                row.ground_truth,
+                row.data if row.metadata is None else row.metadata,
+                task.rollout_id,
+                chat_completions_url=url,
+                api_key=key,
+                grader_timeout_s=self._score_s,
             )
-        return found
-    if isinstance(found, AgentWorkflow):
-        found = type(found)
-    if inspect.isclass(found) and issubclass(found, AgentWorkflow):
-        # A config without a limit: how many run at once is the plan's decision here.
-        config = AgentWorkflowConfig(name=found.__name__)
-        return LocalBackend(found, config, given or _only_grader(path, module))
-    from osmosis.sdk.harbor.backend import HarborBackend  # of all agents, the fewest are one
-
-    if isinstance(found, HarborBackend):
-        raise LoadError(
-            f"{path} is a HarborBackend: its agent runs in sandboxes, which cannot call into this process",
-            hint=f"serve it (`osmosis serve -m {path} --local`), then evaluate that with --server URL",
+            done = await self._backend.run(attempt, ask=model.ask, on_state=on_state)
+        model.queued_ms += done.queue_ms
+        is_score_failure = done.err_phase is Phase.SCORE
+        rollout = build_rollout(
+            task,
+            model,
+            done.sample.messages if done.sample else None,
+            failure=None if is_score_failure else done.failure,
         )
-    raise LoadError(
-        f"{path} is a {type(found).__name__}, not an agent",
-        hint="name a RolloutAgentLoop (instance or class), an AgentWorkflow class or a LocalBackend",
-    )
+        add_info(rollout, done.info)
+        if done.sample is not None:
+            add_sample(rollout, done.sample, graded=done.status == "success")
+        if is_score_failure and done.failure is not None:
+            rollout.scores[REWARD] = Score(name=REWARD, failure=done.failure)
+        return rollout
 
-
-def _grader_class(grader: str | GraderClass | None, base_dir: Path) -> GraderClass | None:
-    if not grader:
-        return None
-    if isinstance(grader, str):
-        return _grader(load_object(grader, base_dir), grader)
-    return _grader(grader, grader.__qualname__)
-
-
-def _grader(found: object, path: str | None) -> GraderClass:
-    if not (inspect.isclass(found) and issubclass(found, Grader)):
-        raise LoadError(f"{path} is not a subclass of Grader", hint="name a subclass of Grader")
-    return found
-
-
-def _own(module: ModuleType, base: type) -> list[Any]:
-    """The concrete subclasses of `base` that the module itself defines."""
-    return [
-        v
-        for v in vars(module).values()
-        if inspect.isclass(v) and issubclass(v, base) and v.__module__ == module.__name__ and not inspect.isabstract(v)
-    ]
-
-
-def _only_grader(path: str, module: ModuleType | None) -> GraderClass | None:
-    graders = _own(module, Grader) if module else []
-    if len(graders) > 1:
-        names = ", ".join(g.__name__ for g in graders)
-        raise LoadError(
-            f"{path}: the module has several graders: {names}", hint="choose one with --grader module:Class"
-        )
-    return graders[0] if graders else None
-
-
-def only_agent(path: str, module: ModuleType) -> object:
-    """The one agent that a module defines: an instance, else a class. Raises LoadError for none and for several."""
-    ready = [v for v in vars(module).values() if isinstance(v, (RolloutAgentLoop, LocalBackend))]
-    found = list(dict.fromkeys(ready)) or _own(module, RolloutAgentLoop) or _own(module, AgentWorkflow)
-    if len(found) == 1:
-        return found[0]
-    if not found:
-        raise LoadError(f"{path} defines no agent", hint="write module:attribute, for example server:agent_loop")
-    names = ", ".join(sorted(n for n, v in vars(module).items() if any(v is f for f in found)))
-    raise LoadError(f"{path} defines several agents: {names}", hint=f"name one: {path}:{names.split(', ')[0]}")
+    @contextmanager
+    def _open_endpoint(self, task: Task, model: RolloutModel) -> Iterator[tuple[str, str]]:
+        if self._endpoints is None:
+            yield "", ""
+            return
+        endpoint = self._endpoints.open_rollout(task.rollout_id, model=model)
+        try:
+            yield endpoint.chat_completions_url, endpoint.bearer
+        finally:
+            self._endpoints.close_rollout(endpoint)

@@ -1,67 +1,111 @@
-"""`python -m osmosis.jobs --run URL`: reads its lease from standard input, asks the platform what to do, and does it.
-With `--wait CACHE` it reads the URL from there, too: it may be started before there is a job for it, and has a rollout
-server ready where the last job of that cache had one.
-
-SIGTERM and SIGINT end it gracefully: what is in flight may finish for a moment, then it reports `stopped`. A job
-that cannot even begin says so on stderr, where the executor's log is.
-"""
+"""`python -m osmosis.jobs --run URL`: read the lease from standard input, fetch the job's spec, and run it."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import signal
 import sys
 from collections.abc import Mapping
-from pathlib import Path
+from dataclasses import dataclass
 
-from pydantic import ValidationError as BadSpec
+import orjson
+from pydantic import ValidationError as RecordError
 
-from osmosis.base.collector import calm_collector
-from osmosis.base.processes import keep_to_itself
-from osmosis.base.tasks import end
-from osmosis.errors import LeaseLost, OsmosisError
-from osmosis.records.run import JobEntry, LogLine
+from osmosis.base.processes import protect_memory
+from osmosis.errors import LeaseLost, OsmosisError, ValidationError
+from osmosis.records.api.jobs import JobClaim, JobLease
+from osmosis.records.run.job import Handover, JobEntry, JobSpec, LogLine
 
-from .entry import JobAddress, enter, why_not
-from .ready_server import ReadyServer
+from .client import JobClient, patiently
 from .runner import Exit, JobRunner
-from .standing_by import stand_by
 
 BAD_CALL = 2
+PATH_OF_JOBS = "/api/jobs/"
 
 
-def main(argv: list[str], given: bytes, environ: Mapping[str, str]) -> int:
-    """The exit code of the job process. `given` is a `JobEntry`, as JSON."""
-    return asyncio.run(_do(argv, given, environ))
+@dataclass(frozen=True, slots=True)
+class JobAddress:
+    platform_url: str
+    run_id: str
+
+    @classmethod
+    def parse(cls, url: str) -> JobAddress:
+        """Raise `ValidationError` for any other URL than `https://PLATFORM/api/jobs/RUN`."""
+        platform, path, run_id = url.rstrip("/").rpartition(PATH_OF_JOBS)
+        if not path or not platform or not run_id or "/" in run_id:
+            raise ValidationError(f"{url!r} is not the address of a job: https://PLATFORM{PATH_OF_JOBS}RUN")
+        return cls(platform, run_id)
 
 
-async def _do(argv: list[str], given: bytes, environ: Mapping[str, str], at_hand: ReadyServer | None = None) -> int:
+def main(argv: list[str], standard_input: bytes, environ: Mapping[str, str]) -> int:
+    """Return the exit code of the process. `standard_input` is a `JobEntry` as JSON."""
     if len(argv) != 2 or argv[0] != "--run":
         return _refuse("usage: python -m osmosis.jobs --run https://PLATFORM/api/jobs/RUN")
     try:
-        entry = JobEntry.model_validate_json(given)
-    except BadSpec:  # its words would show what was given
+        entry = JobEntry.model_validate_json(standard_input)
+    except RecordError:  # its message would show what came in
         return _refuse("no lease came on standard input: jobs are started by a worker")
     try:
-        return int(await _run(JobAddress.of(argv[1]), entry, environ, at_hand))
+        return int(asyncio.run(_run(JobAddress.parse(argv[1]), entry, environ)))
     except LeaseLost as problem:
-        sys.stderr.write(f"{why_not(problem)}\n")
+        sys.stderr.write(f"{_describe(problem)}\n")
         return int(Exit.LEASE_LOST)
     except OsmosisError as problem:
-        return _refuse(why_not(problem))
-    except BadSpec as problem:
+        return _refuse(_describe(problem))
+    except RecordError as problem:
         where = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in problem.errors()[:5])
         return _refuse(f"this version cannot run the platform's job: {where}")
 
 
-async def _run(address: JobAddress, entry: JobEntry, environ: Mapping[str, str], at_hand: ReadyServer | None) -> Exit:
-    spec, handover = await enter(address, entry)
-    job = JobRunner(spec, handover, environ, echo=_echo, ca_file=entry.ca_file, server_at_hand=at_hand)
+async def load_job(address: JobAddress, entry: JobEntry) -> tuple[JobSpec, Handover]:
+    """Return the job's spec, with its folders on this machine, its lease and its secrets. Raise `LeaseLost` when
+    another process has the job, `NetworkError` when the platform cannot be reached."""
+    lease = entry.lease or await _redeem_ticket(address, entry)
+    client = JobClient(address.platform_url, address.run_id, lease, ca_file=entry.ca_file)
+    await client.open()
+    try:
+        spec = JobSpec.model_validate(await patiently(lambda: client.request("GET", "spec", None)))
+        taker = orjson.dumps({"taker": secrets.token_urlsafe(32)})
+        answer = await patiently(lambda: client.post("secrets", taker))
+    finally:
+        await client.close()
+    update: dict[str, object] = {
+        "platform_url": address.platform_url,
+        "work_dir": _local_folder(entry, entry.work_dir),
+        "cache_dir": _local_folder(entry, entry.cache_dir),
+    }
+    if entry.sandbox is not None:
+        required = spec.sandbox.required or entry.sandbox.required
+        update["sandbox"] = entry.sandbox.model_copy(update={"required": required})
+    if entry.gate is not None:
+        update["gate"] = entry.gate
+    return spec.model_copy(update=update), Handover(token=lease, secrets=answer.get("values", {}))
+
+
+async def _redeem_ticket(address: JobAddress, entry: JobEntry) -> str:
+    client = JobClient(address.platform_url, "claim", entry.ticket, ca_file=entry.ca_file)
+    claim = JobClaim(run_id=address.run_id, taker=secrets.token_urlsafe(32))
+    await client.open()
+    try:
+        answer = await patiently(lambda: client.post("", claim.model_dump_json().encode()))
+    finally:
+        await client.close()
+    return JobLease.model_validate(answer).lease
+
+
+def _local_folder(entry: JobEntry, folder: str) -> str:
+    return os.path.expandvars(folder) if entry.ticket else folder
+
+
+async def _run(address: JobAddress, entry: JobEntry, environ: Mapping[str, str]) -> Exit:
+    spec, handover = await load_job(address, entry)
+    job = JobRunner(spec, handover, environ, echo=_echo, ca_file=entry.ca_file)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, job.stop)
-    return await job.go()
+    return await job.run()
 
 
 def _echo(line: LogLine) -> None:
@@ -70,47 +114,15 @@ def _echo(line: LogLine) -> None:
         sys.stderr.flush()
 
 
+def _describe(problem: OsmosisError) -> str:
+    return f"{problem.message}: {problem.hint}" if problem.hint else problem.message
+
+
 def _refuse(message: str) -> int:
     sys.stderr.write(f"{message}\n")
     return BAD_CALL
 
 
-async def _stand_by(cache_dir: Path, environ: Mapping[str, str]) -> int:
-    """Started before its job is known: the URL is the first line of standard input, a `JobEntry` the rest, and
-    `job.log` in the job's folder is where it prints to. Ends when no job ever comes."""
-    stand_by()
-    calm_collector()
-    starting = asyncio.create_task(ReadyServer.start(cache_dir, environ))
-    try:
-        url, given = await asyncio.to_thread(_told)
-        # One that is not ready yet is not waited for: one of the job's own takes no longer.
-        at_hand = starting.result() if starting.done() and not starting.exception() else None
-        starting.cancel()
-        if not given:
-            return 0
-        _print_to(Path(JobEntry.model_validate_json(given).work_dir))
-        return await _do(["--run", url.decode().rstrip("\n")], given, environ, at_hand)
-    finally:
-        await end(starting)
-        if not starting.cancelled() and not starting.exception() and (unused := starting.result()):
-            await unused.close()
-
-
-def _told() -> tuple[bytes, bytes]:
-    return sys.stdin.buffer.readline(), sys.stdin.buffer.read()
-
-
-def _print_to(folder: Path) -> None:
-    os.chdir(folder)
-    output = os.open("job.log", os.O_WRONLY | os.O_APPEND)
-    for descriptor in (1, 2):
-        os.dup2(output, descriptor)
-    os.close(output)
-
-
 if __name__ == "__main__":
-    keep_to_itself()
-    calm_collector()
-    if sys.argv[1:2] == ["--wait"]:
-        sys.exit(asyncio.run(_stand_by(Path(sys.argv[2]), os.environ)))
+    protect_memory()
     sys.exit(main(sys.argv[1:], sys.stdin.buffer.read(), os.environ))

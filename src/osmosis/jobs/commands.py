@@ -1,20 +1,16 @@
-"""The commands of a stage (uv, a trainer's setup): each runs in a sandbox, streamed, bounded in time, ended as a whole.
-What a job starts is also written down, so that the next attempt can end what a killed job left running. A command that
-fails is a result, not an exception.
-"""
-
-from __future__ import annotations
+"""Commands of a stage (uv, a trainer's setup), each in a sandbox, with a timeout."""
 
 import asyncio
 import json
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from osmosis.base.files import write_json
-from osmosis.base.processes import is_same, kill_group, lines_of, start_token
+from osmosis.base.git import fetching_environ
+from osmosis.base.processes import is_same, iterate_lines, kill_group, start_token
 from osmosis.sandbox import Box, Policy, start
 
 TAIL = 200
@@ -22,7 +18,7 @@ TAIL = 200
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """How a command ended. `code` is None when its time was up; `output` is the tail of both streams."""
+    """How a command ended. `code` is None after a timeout; `output` is the tail of both streams."""
 
     code: int | None
     output: str
@@ -44,11 +40,8 @@ async def run_command(
     policy: Policy | None = None,
     beside: Callable[[Box], AbstractAsyncContextManager[None]] | None = None,
 ) -> CommandResult:
-    """Runs `argv` in a sandbox (None: level 0); each line of its output goes to `log`. `started` is told the process;
-    `beside` is open while the command runs.
-
-    Raises `OSError` when the program cannot be started at all.
-    """
+    """Run `argv` in a sandbox (None: level 0); `log` gets each line of its output. Raise `OSError` when it cannot be
+    started."""
     allowed = replace(policy or Policy(), cwd=cwd, environ=environ)
     box = await start(argv, allowed, stderr_apart=True)
     if started:
@@ -57,7 +50,7 @@ async def run_command(
     stdout: list[str] = []
 
     async def read(stream: asyncio.StreamReader, keep: list[str] | None) -> None:
-        async for text in lines_of(stream):
+        async for text in iterate_lines(stream):
             if keep is not None:
                 keep.append(text)
             tail.append(text)
@@ -81,21 +74,18 @@ PROCESSES_FILE = "processes.json"
 
 
 class Leftovers:
-    """The list in `<work folder>/processes.json`."""
-
     def __init__(self, work_dir: Path) -> None:
         self._path = work_dir / PROCESSES_FILE
         self._known: dict[int, str] = {}
 
     def add(self, pid: int | None) -> None:
-        """Remembers the process group led by `pid`."""
         if pid is not None and (started := start_token(pid)):
             self._known = {p: s for p, s in self._known.items() if is_same(p, s)}
             self._known[pid] = started
             self._write()
 
     def end_all(self) -> int:
-        """Kills what an earlier attempt left, by process group. Returns how many there were."""
+        """Kill the process groups that an earlier attempt left; return how many there were."""
         try:
             listed = json.loads(self._path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -111,3 +101,90 @@ class Leftovers:
 
     def _write(self) -> None:
         write_json(self._path, self._known)
+
+
+KEEP = frozenset(
+    {
+        "PATH",
+        "HOME",
+        "USER",
+        "LOGNAME",
+        "LANG",
+        "TZ",
+        "TMPDIR",
+        "TEMP",
+        "TMP",
+        "SYSTEMROOT",
+        "SSL_CERT_FILE",
+        "SSL_CERT_DIR",
+        "REQUESTS_CA_BUNDLE",
+        "CURL_CA_BUNDLE",
+        "GIT_SSL_CAINFO",
+        "SSH_AUTH_SOCK",
+        "XDG_CACHE_HOME",
+        "LD_LIBRARY_PATH",
+        "CUDA_VISIBLE_DEVICES",
+    }
+)
+KEEP_PREFIXES = ("LC_", "UV_", "PIP_", "NIX_")
+# These would point uv at another interpreter, project or target than the one the job names.
+UV_STEERING = frozenset(
+    {
+        "UV_PYTHON",
+        "UV_PROJECT",
+        "UV_PROJECT_ENVIRONMENT",
+        "UV_WORKING_DIRECTORY",
+        "UV_SYSTEM_PYTHON",
+        "UV_BREAK_SYSTEM_PACKAGES",
+        "UV_CONSTRAINT",
+        "UV_OVERRIDE",
+        "UV_EXCLUDE",
+        "UV_TARGET",
+        "UV_PREFIX",
+        "UV_RUN_RECURSION_DEPTH",
+        "UV_ENV_FILE",
+        "UV_FROZEN",
+        "UV_LOCKED",
+        "UV_NO_SYNC",
+    }
+)
+
+
+def machine_environ(environ: Mapping[str, str], *, without: Iterable[str] = ()) -> dict[str, str]:
+    """Return the machine's part of `environ`: paths, locale, certificates, proxies, package index settings."""
+    dropped = set(without)
+    variables = {}
+    for name, value in environ.items():
+        if name in dropped or name in UV_STEERING:
+            continue
+        if name in KEEP or name.startswith(KEEP_PREFIXES) or name.lower().endswith("_proxy"):
+            variables[name] = value
+    return variables
+
+
+def uv_environ(environ: Mapping[str, str], *, without: Iterable[str] = ()) -> dict[str, str]:
+    # A download of Python hangs on machines that reach only a package index.
+    return {**machine_environ(environ, without=without), "UV_PYTHON_DOWNLOADS": "never", "UV_NO_PROGRESS": "1"}
+
+
+def git_environ(environ: Mapping[str, str]) -> dict[str, str]:
+    # A filter that the machine's user has set up would run on, and fetch from, what a commit names.
+    large_files = {"filter.lfs.process": "", "filter.lfs.smudge": "cat", "filter.lfs.required": "false"}
+    variables = fetching_environ(environ, settings={"advice.detachedHead": "false", **large_files})
+    return {**variables, "GIT_SSH_COMMAND": "ssh -o BatchMode=yes -o ConnectTimeout=20"}
+
+
+def rollout_environ(
+    environ: Mapping[str, str],
+    *,
+    env: Mapping[str, str],
+    secrets: Mapping[str, str],
+    venv: str | None = None,
+) -> dict[str, str]:
+    """Return the rollout server's variables: the machine's part without index settings, `[env]`, secrets."""
+    machine = machine_environ(environ)
+    variables = {name: value for name, value in machine.items() if not name.startswith(("UV_", "PIP_"))}
+    if venv:
+        variables["VIRTUAL_ENV"] = venv
+        variables["PATH"] = f"{venv}/bin:{variables['PATH']}" if variables.get("PATH") else f"{venv}/bin"
+    return {**variables, **env, **secrets}

@@ -1,9 +1,4 @@
-"""What a job tells the platform: heartbeats, rollouts, logs, and how it ended.
-
-Rollouts and log lines are queued and sent in order, in batches; while the platform is down they wait, because the
-run's journal already has them. Who makes more of them asks for `room` first, so that what waits stays within bounds.
-A lost lease ends all writing at once. Everything that leaves is redacted here.
-"""
+"""What a job reports to the platform: heartbeats, rollouts, logs, and how it ended."""
 
 from __future__ import annotations
 
@@ -20,16 +15,16 @@ from urllib.parse import quote
 
 import orjson
 
-from osmosis.base.artifact_files import ArtifactFile
+from osmosis.base.processes import end_tasks
 from osmosis.base.redact import Redactor
-from osmosis.base.tasks import end
+from osmosis.base.safe_open import ArtifactFile
 from osmosis.errors import InternalError, LeaseLost, NetworkError, OsmosisError
+from osmosis.records.api.jobs import JobFolder, JobFolders, StoredExample
 from osmosis.records.base import Record
-from osmosis.records.contract.job_messages import JobFolder, JobFolders, StoredExample
-from osmosis.records.keys import Key
-from osmosis.records.run import CheckpointReport, HeartbeatReply, JobResult, LogLine, MetricPoint, Progress
+from osmosis.records.run.job import CheckpointReport, HeartbeatReply, JobResult, LogLine, MetricPoint, Progress
+from osmosis.records.run.rows import Key
 
-from .job_client import PATIENCE_S, JobClient, patiently
+from .client import PATIENCE_S, JobClient, patiently
 
 BATCH_SIZE = 100
 BATCH_BYTES = 4 * 1024 * 1024
@@ -37,23 +32,18 @@ BATCH_WAIT_S = 0.5
 PAGE = 200
 LOG_LINES_KEPT = 20_000
 HELD_BYTES = 64 * 1024 * 1024
-"""Of rollouts and figures that wait; with more nothing is begun until the platform has taken some."""
 HEARTBEAT_TIMEOUT_S = 10.0
 SILENT_AT_MOST_S = 60.0
-"""No platform is obeyed that wants to hear less often."""
 
 
 @dataclass(slots=True)
 class _Lane:
-    """One ordered stream of messages to one endpoint."""
-
     path: str
     key: str
     kept: int | None = None
-    """At most this many wait; the oldest are dropped. None = all are kept."""
+    """Most messages that wait; the oldest are dropped. None: no limit."""
     waiting: deque[bytes] = field(default_factory=deque)
     size: int = 0
-    """Of what waits or is on its way, in bytes."""
     dropped: int = 0
     news: asyncio.Event = field(default_factory=asyncio.Event)
     idle: asyncio.Event = field(default_factory=asyncio.Event)
@@ -77,11 +67,7 @@ class _Lane:
 
 
 class Reporter:
-    """The job's voice. Use as an async context manager; `ended` says when it makes no sense to go on.
-
-    `ended` holds `LeaseLost` when another job has the run, `NetworkError` when the platform did not answer for
-    `patience_s`, another `OsmosisError` when it refused something for good. After that only `finish` may be sent.
-    """
+    """Use as an async context manager; `ended` is done when it makes no sense to go on."""
 
     def __init__(
         self,
@@ -101,7 +87,6 @@ class Reporter:
         self._batch_wait_s = batch_wait_s
         self._held_bytes = held_bytes
         self._taken = asyncio.Event()
-        """Set whenever the platform has taken something."""
         self._rollouts = _Lane("rollouts", "rollouts")
         self._logs = _Lane("logs", "lines", kept=LOG_LINES_KEPT)
         self._metrics = _Lane("metrics", "points")
@@ -110,7 +95,7 @@ class Reporter:
         self._pumps: list[asyncio.Task[None]] = []
         self.ended: asyncio.Future[OsmosisError] | None = None
         self.every_s = 0.0
-        """How many seconds the platform wants between two heartbeats, or two reports, at least."""
+        """Least seconds that the platform wants between two heartbeats, or two reports."""
 
     async def __aenter__(self) -> Reporter:
         self.ended = asyncio.get_running_loop().create_future()
@@ -121,7 +106,7 @@ class Reporter:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await end(*self._pumps)
+        await end_tasks(*self._pumps)
         await self._client.close()
 
     @property
@@ -129,47 +114,43 @@ class Reporter:
         return (self._rollouts, self._logs, self._metrics, self._checkpoints)
 
     def rollout(self, line: bytes) -> None:
-        """Queues a finished rollout as its journal line (`Journal.line`): JSON, redacted, safe on disk already."""
-        if not self._over:
+        """Queue a finished rollout as its journal line (`Journal.line`): redacted JSON, safe on disk already."""
+        if not self._is_over:
             self._rollouts.put(line.rstrip(b"\n"))
 
     @property
     def full(self) -> bool:
-        """Whether so much waits for the platform that no more should be made."""
         waits = self._rollouts.size + self._metrics.size + self._checkpoints.size
-        return waits > self._held_bytes and not self._over
+        return waits > self._held_bytes and not self._is_over
 
-    async def room(self, stop: asyncio.Event) -> None:
-        """Waits while it is `full`, but no longer than until `stop`."""
+    async def wait_for_room(self, stop: asyncio.Event) -> None:
         if not self.full:
             return
         stopped = asyncio.ensure_future(stop.wait())
         try:
             while self.full and not stop.is_set():
                 self._taken.clear()
-                taken = asyncio.ensure_future(self._taken.wait())
-                either: set[asyncio.Future[Any]] = {taken, stopped, self._future()}
+                accepted = asyncio.ensure_future(self._taken.wait())
+                either: set[asyncio.Future[Any]] = {accepted, stopped, self._future()}
                 await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-                taken.cancel()
+                accepted.cancel()
         finally:
             stopped.cancel()
 
     def log(self, line: LogLine) -> None:
-        """Queues a log line; when far too many wait, the oldest are dropped and a line says how many."""
+        """Queue a log line; when too many wait, the oldest are dropped and a line says how many."""
         self._put(self._logs, line)
 
     def metrics(self, points: Iterable[MetricPoint]) -> None:
-        """Queues points of curves."""
         for point in points:
             self._put(self._metrics, point)
 
     def checkpoint(self, saved: CheckpointReport) -> None:
-        """Queues a checkpoint that is complete on the disk."""
         self._put(self._checkpoints, saved)
 
     async def heartbeat(self, progress: Progress) -> HeartbeatReply | None:
-        """Says that the job lives. None when the platform does not answer now; the next one will try again."""
-        if self._over:
+        """Send a heartbeat. Return None when the platform does not answer now."""
+        if self._is_over:
             return None
         try:
             body = await self._client.post("heartbeat", self._encode(progress), timeout_s=HEARTBEAT_TIMEOUT_S)
@@ -182,13 +163,11 @@ class Reporter:
         self.every_s = min(max(0.0, reply.every_s), SILENT_AT_MOST_S)
         return reply
 
-    async def stored(self) -> set[Key]:
-        """The keys the platform has already. Raises what `ended` would hold."""
+    async def list_stored_keys(self) -> set[Key]:
         body = await self._patiently("GET", "rollouts", None)
         return {(int(step), str(row_key), int(attempt)) for step, row_key, attempt in body.get("keys", ())}
 
-    async def bodies(self) -> AsyncIterator[dict[str, Any]]:
-        """The rollouts the platform has, whole, as JSON objects, a page at a time."""
+    async def iterate_rollouts(self) -> AsyncIterator[dict[str, Any]]:
         offset = 0
         while True:
             path = f"rollouts?bodies=true&limit={PAGE}&offset={offset}"
@@ -199,20 +178,18 @@ class Reporter:
                 return
             offset += len(lines)
 
-    async def examples(self) -> AsyncIterator[StoredExample]:
-        """What this run is to imitate, a page at a time. Raises what the platform says against it."""
+    async def iterate_examples(self) -> AsyncIterator[StoredExample]:
         after = 0
         while True:
             lines = (await self._patiently("GET", f"examples?after={after}&limit={PAGE}", None)).get("lines", [])
             if not lines:
                 return
             for line in lines:
-                one = StoredExample.model_validate(line)
-                after = one.place
-                yield one
+                example = StoredExample.model_validate(line)
+                after = example.place
+                yield example
 
     async def flush(self) -> None:
-        """Returns when everything queued so far has arrived, or `ended` is set."""
         self._hurry.set()
         try:
             for lane in self._lanes:
@@ -223,12 +200,12 @@ class Reporter:
         finally:
             self._hurry.clear()
 
-    async def tell(self, path: str, record: Record) -> None:
-        """A message that is answered before the job goes on. Raises what the platform has against it."""
+    async def post(self, path: str, record: Record) -> None:
+        """Send a message and wait until it is accepted. Raise the platform's own error."""
         await self._patiently("POST", path, self._encode(record))
 
     async def finish(self, result: JobResult) -> None:
-        """Sends the last message, after everything else has arrived. Raises when the platform no longer accepts it."""
+        """Send the last message, after everything else has arrived. Raise when the platform refuses it."""
         await self.flush()
         try:
             await self._patiently("POST", "finish", self._encode(result))
@@ -237,13 +214,12 @@ class Reporter:
             raise
 
     @property
-    def _over(self) -> bool:
+    def _is_over(self) -> bool:
         return self._future().done()
 
     @property
-    def _mute(self) -> bool:
-        """Whether there is nobody to speak to: after any other refusal a job can still say how it ended."""
-        return self._over and isinstance(self._future().result(), (LeaseLost, NetworkError))
+    def _is_mute(self) -> bool:
+        return self._is_over and isinstance(self._future().result(), (LeaseLost, NetworkError))
 
     def _future(self) -> asyncio.Future[OsmosisError]:
         if self.ended is None:
@@ -251,7 +227,7 @@ class Reporter:
         return self.ended
 
     def _end(self, problem: OsmosisError) -> None:
-        if not self._over:
+        if not self._is_over:
             self._future().set_result(problem)
 
     def _encode(self, record: Record) -> bytes:
@@ -261,17 +237,16 @@ class Reporter:
         return orjson.dumps(self._redactor.data(orjson.loads(line)))
 
     def _put(self, lane: _Lane, record: Record) -> None:
-        if not self._over:
+        if not self._is_over:
             lane.put(self._encode(record))
 
     async def _pump(self, lane: _Lane) -> None:
-        """Sends what waits in `lane`, oldest first, until the reporter closes or has ended."""
-        while not self._over:
+        while not self._is_over:
             if not lane.waiting:
                 lane.idle.set()
                 lane.news.clear()
                 await lane.news.wait()
-            await self._come_together(lane)
+            await self._wait_for_batch(lane)
             batch = lane.take()
             size = sum(map(len, batch))
             if lane.dropped:
@@ -287,8 +262,7 @@ class Reporter:
             except Exception as problem:  # noqa: BLE001 - border of a task nobody awaits: the job must hear of it
                 self._end(InternalError(f"reporting failed: {type(problem).__name__}: {problem}"))
 
-    async def _come_together(self, lane: _Lane) -> None:
-        """Waits until there is a whole batch, or for as long as the platform wants not to be spoken to."""
+    async def _wait_for_batch(self, lane: _Lane) -> None:
         began = time.monotonic()
         while len(lane.waiting) < BATCH_SIZE and lane.size < BATCH_BYTES and not self._hurry.is_set():
             left = began + max(self._batch_wait_s, self.every_s) - time.monotonic()
@@ -309,10 +283,8 @@ class Reporter:
             await self._send(lane, batch[middle:])
 
     async def _patiently(self, method: str, path: str, body: bytes | None) -> dict[str, Any]:
-        """One request, retried while the platform does not answer, for at most `patience_s`."""
-
         async def ask() -> dict[str, Any]:
-            if self._mute:
+            if self._is_mute:
                 raise self._future().result()
             return await self._client.request(method, path, body)
 
@@ -320,34 +292,28 @@ class Reporter:
 
     async def _pause(self, seconds: float) -> None:
         await asyncio.wait({self._future()}, timeout=seconds)
-        if self._mute:
+        if self._is_mute:
             raise self._future().result()
 
-    async def stored_artifacts(self, rollout_id: str) -> dict[str, int]:
-        """How many bytes the platform has of each file of a rollout, whole ones and those that were cut off."""
+    async def list_artifact_sizes(self, rollout_id: str) -> dict[str, int]:
         answer = await self._patiently("GET", f"artifacts/{quote(rollout_id, safe='')}", None)
         return {str(path): int(size) for path, size in answer.get("files", {}).items()}
 
     async def send_artifact(self, rollout_id: str, path: str, file: ArtifactFile, offset: int) -> None:
-        """One file of a rollout, from `offset` on. Raises what the platform said of it, NetworkError when it was cut
-        off: then `stored_artifacts` says where to go on."""
+        """Send one file of a rollout, from `offset` on. Raise `NetworkError` when it was cut off."""
         where = f"artifacts/{quote(rollout_id, safe='')}/{quote(path)}?size={file.size}&offset={offset}"
         await self._client.send(where, file.pieces(offset))
 
-    async def folders(self) -> list[JobFolder]:
-        """What the platform has for this training run. Raises what `ended` would hold."""
+    async def list_folders(self) -> list[JobFolder]:
         return JobFolders.model_validate(await self._patiently("GET", "folders", None)).folders
 
-    async def checkpoint_there(self, name: str) -> dict[str, int]:
-        """How many bytes the platform has of each file of a checkpoint that is on its way."""
+    async def list_checkpoint_sizes(self, name: str) -> dict[str, int]:
         answer = await self._patiently("GET", f"checkpoints/{name}", None)
         return {str(path): int(size) for path, size in answer.get("files", {}).items()}
 
     async def send(self, path: str, pieces: Iterator[bytes]) -> None:
-        """These bytes to a route of the job's protocol. Raises what the platform said, NetworkError when cut off."""
         await self._client.send(path, pieces)
 
     async def save(self, path: str, target: Path) -> None:
-        """A file of the job's protocol, whole, in `target`. Raises what `ended` would hold."""
         target.parent.mkdir(parents=True, exist_ok=True)
         await patiently(lambda: self._client.save(path, target), patience_s=self._patience_s, pause=self._pause)

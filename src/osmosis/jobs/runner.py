@@ -1,10 +1,4 @@
-"""One job from its spec to its last message: heartbeats beside the work, stop requests, a lost lease, the result.
-
-Every way to end passes through here: finished, stopped, failed with a `Failure`, or silent because another job has
-the run. The work itself is elsewhere: `work` says where, for each kind of job.
-"""
-
-from __future__ import annotations
+"""One job from its spec to its last message: heartbeats beside the work, stop requests, a lost lease, the result."""
 
 import asyncio
 import contextlib
@@ -13,42 +7,61 @@ import math
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from osmosis.base.full_disk import full_disk
+from osmosis.base.files import find_full_disk
+from osmosis.base.processes import end_tasks, wait_for_first
 from osmosis.base.redact import Redactor
-from osmosis.base.tasks import end, until_one
 from osmosis.errors import LeaseLost, OsmosisError
-from osmosis.records.rollout import Category, Failure, Phase
-from osmosis.records.run import Handover, JobResult, JobSpec, LogLine, Stage
-from osmosis.records.run_kind import JobKind
-from osmosis.records.run_status import RunStatus
+from osmosis.jobs.commands import Leftovers
+from osmosis.jobs.kinds.evaluation import EvaluationJob
+from osmosis.jobs.kinds.merge import MergeJob
+from osmosis.jobs.kinds.serving import ServingJob
+from osmosis.jobs.kinds.training import TrainingJob
+from osmosis.jobs.reporter import Reporter
+from osmosis.records.run.job import Handover, JobResult, JobSpec, LogLine, Stage
+from osmosis.records.run.report import Report
+from osmosis.records.run.rollout import Category, Failure, Phase
+from osmosis.records.run.status import JobKind, RunStatus
 
-from .commands import Leftovers
-from .job import TAIL_LINES, JobContext, JobFailed, JobLog, ServerAtHand, secret_values, setup_failed
-from .job_client import PATIENCE_S
-from .reporter import Reporter
-from .work import WORK, JobWork
+from .client import PATIENCE_S
+from .context import TAIL_LINES, JobContext, JobFailed, JobLog, secret_values, setup_failure
 
 HEARTBEAT_S = 5.0
 HEARTBEAT_AT_MOST_EVERY_S = 1.0
 TERM_GRACE_S = 8.0
 
 
+class Job(Protocol):
+    async def run(self) -> JobResult:
+        """Run all stages. Raise `JobFailed` when a stage cannot go on; cancelling cuts it off."""
+        ...
+
+    def report(self) -> Report | None: ...
+
+    def stop(self) -> float:
+        """Ask it to end soon; return how many seconds to wait for that (0: cutting it off loses nothing)."""
+        ...
+
+
+WORK: Mapping[JobKind, Callable[[JobContext], Job]] = {
+    "eval": EvaluationJob.from_context,
+    "training": TrainingJob.from_context,
+    "serving": ServingJob.from_context,
+    "merge": MergeJob.from_context,
+}
+
+
 class Exit(enum.IntEnum):
-    """Exit codes of a job process: for the executor's log, the platform goes by the last message."""
+    """Exit codes of a job process, for the executor's log; the platform goes by the last message."""
 
     REPORTED = 0
-    """The platform has the result, whatever it is."""
     UNREPORTED = 1
-    """The platform could not be told: it will start the run again."""
+    """The platform was not told: it will start the run again."""
     LEASE_LOST = 3
-    """Another job has the run."""
 
 
 class JobRunner:
-    """One job. `stop()` asks it to end soon; a second kind of asking shortens the wait."""
-
     def __init__(
         self,
         spec: JobSpec,
@@ -58,13 +71,13 @@ class JobRunner:
         echo: Callable[[LogLine], None] | None = None,
         ca_file: str = "",
         patience_s: float = PATIENCE_S,
-        kinds: Mapping[JobKind, Callable[[JobContext], JobWork]] = WORK,
-        server_at_hand: ServerAtHand | None = None,
+        kinds: Mapping[JobKind, Callable[[JobContext], Job]] = WORK,
     ) -> None:
         self.spec = spec
         self._kinds = kinds
         redactor = Redactor(secret_values(spec, handover))
         log = JobLog(redactor, *([echo] if echo else []))
+        log.stream_bytes = spec.sandbox.output_mb * 1024 * 1024
         self._reporter = Reporter(
             spec.platform_url, spec.run_id, handover.token, redactor=redactor, ca_file=ca_file, patience_s=patience_s
         )
@@ -77,23 +90,21 @@ class JobRunner:
             redactor=redactor,
             leftovers=Leftovers(_made(spec.work_dir)),
             handover=handover,
-            server_at_hand=server_at_hand,
         )
         self._grace_s = math.inf
-        self._run: JobWork | None = None
+        self._run: Job | None = None
 
     def stop(self, grace_s: float = TERM_GRACE_S) -> None:
-        """Lets what is in flight finish for at most `grace_s`, then cuts it off."""
+        """Let work in flight finish for at most `grace_s` seconds, then cut it off; a second call may shorten that."""
         self._grace_s = min(self._grace_s, grace_s)
         self.context.stop.set()
 
-    async def go(self) -> Exit:
-        """Runs the job to its end."""
+    async def run(self) -> Exit:
         async with self._reporter as reporter:
             self.context.log.add_sink(reporter.log)
             if ended := self.context.leftovers.end_all():
                 self.context.log.write("job", f"ended {ended} processes left over from an earlier attempt", "warning")
-            beats = asyncio.create_task(self._beat())
+            beats = asyncio.create_task(self._send_heartbeats())
             work = asyncio.create_task(self._work())
             try:
                 result = await self._first(work, beats, reporter.ended)
@@ -107,19 +118,17 @@ class JobRunner:
             except OsmosisError:
                 return Exit.UNREPORTED
             finally:
-                await end(beats, work)
+                await end_tasks(beats, work)
         return Exit.REPORTED
 
     async def _first(
         self, work: asyncio.Task[JobResult], beats: asyncio.Task[None], ended: asyncio.Future[OsmosisError] | None
     ) -> JobResult | None:
-        """The result; None when another job has the run. The work is cut off when nobody listens any more, and when
-        the heartbeats have died: a run without them would be given to another job anyway."""
         assert ended is not None
-        await until_one(work, beats, ended)
+        await wait_for_first(work, beats, ended)
         if work.done():
             return work.result()
-        await end(work)
+        await end_tasks(work)
         if not ended.done():
             problem = beats.exception()
             return self._failed(_crash(problem if isinstance(problem, Exception) else RuntimeError("no heartbeat")))
@@ -127,26 +136,25 @@ class JobRunner:
         if isinstance(problem, LeaseLost):
             return None
         message = f"the platform rejected the job's report: {problem.message}"
-        return self._failed(setup_failed(message, fix=problem.hint, category=Category.UNKNOWN).failure)
+        return self._failed(setup_failure(message, fix=problem.hint, category=Category.UNKNOWN).failure)
 
     async def _work(self) -> JobResult:
-        """The result of the run: never raises but for its own cancellation."""
         try:
             make = self._kinds.get(self.spec.kind)
             if make is None:
-                raise setup_failed(f"this machine runs no jobs of kind {self.spec.kind}", category=Category.UNKNOWN)
+                raise setup_failure(f"this machine runs no jobs of kind {self.spec.kind}", category=Category.UNKNOWN)
             self._run = make(self.context)
             return await self._until_stopped(self._run)
         except JobFailed as problem:
             return self._failed(problem.failure)
         except OsmosisError as problem:
             message = problem.message
-            return self._failed(setup_failed(message, fix=problem.hint, category=Category.UNKNOWN).failure)
+            return self._failed(setup_failure(message, fix=problem.hint, category=Category.UNKNOWN).failure)
         except Exception as problem:  # noqa: BLE001 - border of the job: whatever it is, the person is told
             return self._failed(_crash(problem))
 
-    async def _until_stopped(self, run: JobWork) -> JobResult:
-        going = asyncio.create_task(run.go())
+    async def _until_stopped(self, run: Job) -> JobResult:
+        going = asyncio.create_task(run.run())
         stopping = asyncio.create_task(self.context.stop.wait())
         either: set[asyncio.Future[Any]] = {going, stopping}
         try:
@@ -157,17 +165,16 @@ class JobRunner:
                 return JobResult(status=RunStatus.STOPPED, report=run.report())
             return going.result()
         finally:
-            await end(going, stopping)
+            await end_tasks(going, stopping)
 
-    async def _wind_down(self, going: asyncio.Task[JobResult], run: JobWork) -> None:
-        """Waits as long as the work asks for, and whoever stops the job allows: a second asking may allow less."""
+    async def _wind_down(self, going: asyncio.Task[JobResult], run: Job) -> None:
         self.context.log.write("job", "asked to stop", "warning")
         patience_s, waited = run.stop(), 0.0
         while not going.done() and waited < min(patience_s, self._grace_s):
             await asyncio.wait({going}, timeout=0.5)
             waited += 0.5
         if not going.done():
-            await end(going)
+            await end_tasks(going)
 
     def _failed(self, failure: Failure) -> JobResult:
         report = None
@@ -176,9 +183,7 @@ class JobRunner:
                 report = self._run.report()
         return JobResult(status=RunStatus.FAILED, report=report, failure=failure)
 
-    async def _beat(self) -> None:
-        """Says that the job lives, at least every five seconds and soon after something changed, unless the platform
-        wants to hear less."""
+    async def _send_heartbeats(self) -> None:
         while True:
             self.context.changed.clear()
             reply = await self._reporter.heartbeat(self.context.progress)
@@ -199,7 +204,7 @@ def _made(folder: str) -> Path:
 
 
 def _crash(problem: Exception) -> Failure:
-    if full := full_disk(problem, where="the machine that runs this job"):
+    if full := find_full_disk(problem, where="the machine that runs this job"):
         return Failure(phase=Phase.SETUP, category=Category.UNKNOWN, message=full.message, fix=full.hint)
     lines = traceback.format_exception(type(problem), problem, problem.__traceback__)
     return Failure(

@@ -1,18 +1,12 @@
-"""Asking language models: one protocol, one file per kind of model.
-
-`open_model` turns a plan's `ModelSpec` into a `Model`; `probe` finds out with one tiny call whether it answers
-at all. Vendor libraries stay behind this package, each in the one file that needs it.
-"""
-
-from __future__ import annotations
+"""Asking language models: one protocol, one file per kind of model."""
 
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from osmosis.errors import ModelError
-from osmosis.records.plan import ModelSpec, Retry
-from osmosis.records.rollout import Category
+from osmosis.records.run.plan import ModelSpec, Retry
+from osmosis.records.run.rollout import Category
 
 from .cache import CachedModel
 from .litellm_model import LiteLLMModel
@@ -34,37 +28,24 @@ def open_model(
     signals: Signals | None = None,
     provider_variables: Mapping[str, str] | None = None,
 ) -> Model:
-    """The model of this spec. `timeout_s` limits one call; `cache_dir` keeps answers; nothing is asked yet.
-
-    `provider_variables` stands for this process's environment where a provider's own names (`ANTHROPIC_API_KEY`) are
-    looked up, for a caller that must not have them there.
-    """
-    given = provider_variables or {}
-    model = _open(spec, api_key=api_key, retry=retry, timeout_s=timeout_s, signals=signals, given=given)
-    if cache_dir is not None:
-        return CachedModel(model, cache_dir)
-    return model
-
-
-def _open(
-    spec: ModelSpec,
-    *,
-    api_key: str | None,
-    retry: Retry | None,
-    timeout_s: float | None,
-    signals: Signals | None,
-    given: Mapping[str, str],
-) -> Model:
+    """Open the model of this spec, without asking it. `timeout_s` limits one call; `cache_dir` stores answers."""
+    model: Model
     if spec.kind == "offline":
-        return OfflineModel(spec)
-    if spec.kind == "replay":
-        return ReplayModel(spec)
-    if spec.kind == "openai":
-        return OpenAICompatibleModel(spec, api_key=api_key, retry=retry, timeout_s=timeout_s, signals=signals)
-
-    return LiteLLMModel(
-        spec, api_key=api_key, retry=retry, timeout_s=timeout_s, signals=signals, provider_variables=given
-    )
+        model = OfflineModel(spec)
+    elif spec.kind == "replay":
+        model = ReplayModel(spec)
+    elif spec.kind == "openai":
+        model = OpenAICompatibleModel(spec, api_key=api_key, retry=retry, timeout_s=timeout_s, signals=signals)
+    else:
+        model = LiteLLMModel(
+            spec,
+            api_key=api_key,
+            retry=retry,
+            timeout_s=timeout_s,
+            signals=signals,
+            provider_variables=provider_variables,
+        )
+    return model if cache_dir is None else CachedModel(model, cache_dir)
 
 
 PROBE = ChatRequest(messages=[{"role": "user", "content": "Say OK."}])
@@ -74,11 +55,7 @@ _LENGTH_PARAMETERS = ("max_tokens", "max_completion_tokens")
 
 
 async def probe(model: Model) -> Completion | None:
-    """One tiny call, with the plan's own parameters; raises `ModelError` when the model cannot be used.
-
-    The answer; None when there is none although the model can be used. A wrong key, name or parameter fails at once.
-    A recording is not probed: it answers only what it holds.
-    """
+    """Make one tiny call with the plan's parameters; raise `ModelError` when the model cannot be used."""
     if model.spec.kind == "replay":
         return None
     request = replace(PROBE)

@@ -1,10 +1,4 @@
-"""Answers kept on disk, by the whole request and the attempt number.
-
-The attempt is part of the key, so that five attempts at one row are five answers and pass@k stays honest; so is
-how often this rollout asked the same thing before. Failures are never kept. Off unless asked for.
-"""
-
-from __future__ import annotations
+"""Answers on disk, by the request, the attempt number, and how often this rollout asked the same before."""
 
 import hashlib
 from collections import OrderedDict
@@ -13,8 +7,8 @@ from pathlib import Path
 import orjson
 
 from osmosis.base.files import write_bytes
-from osmosis.base.json_types import JsonObject
-from osmosis.records.rollout import Usage
+from osmosis.base.jsonable import JsonObject
+from osmosis.records.run.rollout import Usage
 
 from .model import ChatRequest, Completion, Model
 
@@ -26,7 +20,7 @@ _REMEMBERED = 100_000
 
 
 class CachedModel:
-    """Asks `inner` once per distinct question; one small file per answer under `folder`."""
+    """Asks `inner` once per distinct question; stores one small file per answer under `folder`."""
 
     def __init__(self, inner: Model, folder: Path) -> None:
         self.spec = inner.spec
@@ -37,10 +31,10 @@ class CachedModel:
 
     async def complete(self, request: ChatRequest) -> Completion:
         path = self._path(request)
-        known = _read(path)
-        if known is not None:
+        cached = _read(path)
+        if cached is not None:
             self.hits += 1
-            return known
+            return cached
         completion = await self.inner.complete(request)
         _write(path, completion)
         return completion

@@ -1,17 +1,12 @@
-"""Whose fault a failed call is: HTTP statuses and bodies become one `ModelError` with a category.
-
-Knows no client library. Only the categories in `RETRYABLE` are worth a retry.
-"""
-
-from __future__ import annotations
+"""Turn HTTP statuses and bodies into one `ModelError` with a category. Knows no client library."""
 
 import re
 
 import orjson
 
-from osmosis.base.backoff import parse_retry_after
+from osmosis.base.net import parse_retry_after
 from osmosis.errors import ModelError
-from osmosis.records.rollout import Category
+from osmosis.records.run.rollout import Category
 
 RETRYABLE = frozenset(
     c.value
@@ -48,17 +43,16 @@ _BY_CLASS = {
     "ServerTimeoutError": Category.TIMEOUT,
     "TimeoutException": Category.TIMEOUT,
 }
-"""Errors of OpenAI, LiteLLM, Anthropic, httpx, aiohttp and requests whose names tell more than their statuses."""
 
 _NO_KEY = re.compile(r"missing credentials|api_key client option must be set|missing .{0,20}api key", re.I)
-"""A key that is nowhere is an internal server error in some versions of LiteLLM, and would be tried again."""
+"""Some versions of LiteLLM report a missing key as an internal server error, which would be tried again."""
 _CONTEXT = re.compile(r"context.{0,20}(length|window)|maximum context|too many tokens|prompt is too long", re.I)
 _QUOTA = re.compile(r"insufficient_quota|billing|exceeded your current quota", re.I)
 _MESSAGE_LIMIT = 500
 
 
 def error_text(body: bytes) -> str:
-    """The endpoint's own words, whatever shape its error body has; at most a few lines."""
+    """Return the endpoint's own message, whatever shape its error body has; at most a few lines."""
     try:
         data: object = orjson.loads(body)
     except orjson.JSONDecodeError:
@@ -73,7 +67,6 @@ def error_text(body: bytes) -> str:
 
 
 def category_of(status: int, text: str) -> Category:
-    """The category of an HTTP answer that is not a success."""
     if status in (401, 403):
         return Category.AUTH
     if status == 404:
@@ -92,24 +85,19 @@ def category_of(status: int, text: str) -> Category:
 
 
 def category_of_error(error: BaseException) -> Category | None:
-    """The category of a vendor library's error, by its class and its HTTP status; None for any other error.
-
-    No vendor is imported: OpenAI, LiteLLM, Anthropic, httpx, aiohttp and requests name their errors alike, and carry
-    the status in one of three places.
-    """
+    """Return the category of a vendor library's error, by its class and its HTTP status; None for any other error."""
     names = [cls.__name__ for cls in type(error).__mro__]
-    found = next((_BY_CLASS[name] for name in names if name in _BY_CLASS), None)
+    category = next((_BY_CLASS[name] for name in names if name in _BY_CLASS), None)
     status = status_of(error)
-    if found is None and status is None:
+    if category is None and status is None:
         return None
-    text = _said(error)
-    if status is not None and found in (None, Category.RATE_LIMIT):
-        found = category_of(status, text)  # tells a used-up quota from a rate limit
-    return Category.AUTH if _NO_KEY.search(text) else found
+    text = _read_message(error)
+    if status is not None and category in (None, Category.RATE_LIMIT):
+        category = category_of(status, text)  # tells a used-up quota from a rate limit
+    return Category.AUTH if _NO_KEY.search(text) else category
 
 
 def status_of(error: BaseException) -> int | None:
-    """The HTTP status of a refusal that an exception carries."""
     response = getattr(error, "response", None)
     for status in (
         getattr(error, "status_code", None),
@@ -121,7 +109,7 @@ def status_of(error: BaseException) -> int | None:
     return None
 
 
-def _said(error: BaseException) -> str:
+def _read_message(error: BaseException) -> str:
     try:
         return str(error)
     except Exception:  # noqa: BLE001 - an exception's __str__ is anybody's code
@@ -129,12 +117,12 @@ def _said(error: BaseException) -> str:
 
 
 def http_error(status: int, body: bytes, *, model: str, retry_after: str | None = None) -> ModelError:
-    """The error of an answer with this status and body; `retry_after` is the header as received."""
+    """Return the error of an answer with this status and body; `retry_after` is the header as received."""
     text = error_text(body)
-    category = category_of(status, _words(body))
-    said = f": {text}" if text else ""
+    category = category_of(status, body[:4000].decode("utf-8", "replace"))
+    detail = f": {text}" if text else ""
     return ModelError(
-        f"{model} answered HTTP {status}{said}",
+        f"{model} answered HTTP {status}{detail}",
         category=category.value,
         status=status,
         retry_after=parse_retry_after(retry_after),
@@ -142,11 +130,27 @@ def http_error(status: int, body: bytes, *, model: str, retry_after: str | None 
     )
 
 
-def _words(body: bytes) -> str:
-    """The body as text, bounded, for looking for words in it."""
-    return body[:4000].decode("utf-8", "replace")
+def reported_error(error: object, *, model: str) -> ModelError:
+    """Return the error that an answer with status 200 reports; its `code` counts like an HTTP status."""
+    code = str(error.get("code") or error.get("status") or "") if isinstance(error, dict) else ""
+    text = orjson.dumps({"error": error}, default=str)
+    status = int(code) if re.fullmatch("[45][0-9]{2}", code) else 429 if "rate_limit" in code else 502
+    failure = http_error(status, text, model=model)
+    failure.message = f"{model} answered with an error: {error_text(text)}"
+    return failure
+
+
+_FILTERS = ("content_filter", "content_policy_violation", "ResponsibleAIPolicyViolation")
+
+
+def is_filtered(status: int, body: bytes) -> bool:
+    """Return whether a content filter refused the prompt, as Azure says it with status 400."""
+    try:
+        error = orjson.loads(body)["error"]
+        return status == 400 and (error.get("code") in _FILTERS or error["innererror"].get("code") in _FILTERS)
+    except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
+        return False
 
 
 def model_error(category: Category, message: str) -> ModelError:
-    """An error that is not an HTTP answer."""
     return ModelError(message, category=category.value, hint=HINTS.get(category))

@@ -1,10 +1,4 @@
-"""A model of any provider that LiteLLM knows. The only file that imports LiteLLM.
-
-LiteLLM's own retries, banners and remote price map are switched off: retries, errors and costs are ours, so
-that every kind of model behaves the same.
-"""
-
-from __future__ import annotations
+"""A model of any provider that LiteLLM knows. The only file that imports LiteLLM."""
 
 import asyncio
 import os
@@ -13,23 +7,20 @@ from types import ModuleType
 
 import orjson
 
-from osmosis.base.backoff import parse_retry_after
+from osmosis.base.net import parse_retry_after
 from osmosis.errors import ModelError
-from osmosis.records.plan import ModelSpec, Retry
-from osmosis.records.rollout import Category
+from osmosis.records.run.plan import ModelSpec, Retry
+from osmosis.records.run.rollout import Category
 
 from .failures import HINTS, category_of_error, model_error, status_of
 from .model import ChatRequest, Completion, Signals, sampling
-from .openai_compatible import completion_of, read_completion
-from .pricing import price_of
-from .provider_variables import arguments_for
+from .openai_compatible import FILTERED, completion_of, read_completion
+from .providers import arguments_for, price_of
 from .retry import RetryingModel
 from .streaming import StreamedBody
 
 
 class LiteLLMModel(RetryingModel):
-    """`provider/model` through LiteLLM's chat completions."""
-
     def __init__(
         self,
         spec: ModelSpec,
@@ -70,6 +61,8 @@ class LiteLLMModel(RetryingModel):
         except (asyncio.CancelledError, ModelError):
             raise
         except Exception as error:  # every provider raises its own classes; all become ours
+            if "ContentPolicyViolationError" in [cls.__name__ for cls in type(error).__mro__]:
+                return completion_of(FILTERED, model=self.spec.name)
             raise _translate(error, self.spec.name) from error
         return read_completion(
             orjson.dumps(reply.model_dump(exclude_none=True)), model=self.spec.name, price=self._price
@@ -77,7 +70,7 @@ class LiteLLMModel(RetryingModel):
 
 
 def supports_schema(model: str) -> bool:
-    """Whether LiteLLM says that the model takes a JSON schema as its response format."""
+    """Return whether LiteLLM knows that the model takes a JSON schema as its response format."""
     litellm = _litellm()
     try:
         return bool(litellm.supports_response_schema(model=model.replace("/responses/", "/")))
@@ -86,7 +79,6 @@ def supports_schema(model: str) -> bool:
 
 
 def _provider(model: str) -> str:
-    """The name of its provider; empty when LiteLLM does not know one, which the first call then says."""
     try:
         return str(_litellm().get_llm_provider(model)[1])
     except Exception:  # noqa: BLE001 - a vendor library's own classes; the call itself explains
@@ -127,12 +119,11 @@ def _translate(error: Exception, model: str) -> ModelError:
 
 
 def _is_unreadable(error: BaseException) -> bool:
-    """Whether an "internal server error" of LiteLLM is an answer with a success status that it could not read."""
-    seen: list[BaseException] = []
-    found: BaseException | None = error
-    while found is not None and found not in seen:
-        seen.append(found)
-        found = found.__cause__ or found.__context__
-    names = {type(one).__name__ for one in seen}
-    said = "Invalid response object" in str(error) or "Empty or invalid response" in str(error)
-    return "HTTPStatusError" not in names and (said or "JSONDecodeError" in names)
+    causes: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None and cause not in causes:
+        causes.append(cause)
+        cause = cause.__cause__ or cause.__context__
+    names = {type(link).__name__ for link in causes}
+    is_invalid = "Invalid response object" in str(error) or "Empty or invalid response" in str(error)
+    return "HTTPStatusError" not in names and (is_invalid or "JSONDecodeError" in names)

@@ -1,11 +1,4 @@
-"""Stand-ins for a model: deterministic, without network, account or key. They say so wherever they are shown.
-
-`offline/calculator` does arithmetic the way an agent would: it calls an offered tool, then answers
-`#### <number>`, and is wrong in about one rollout of four, by seed. `offline/echo` repeats the prompt.
-`offline/judge` answers a rubric with JSON. None of them is a language model, and none pretends to be one.
-"""
-
-from __future__ import annotations
+"""Stand-ins for a model: deterministic, without network, account or key."""
 
 import hashlib
 import re
@@ -13,10 +6,10 @@ from collections.abc import Callable
 
 import orjson
 
-from osmosis.base.json_types import JsonObject
+from osmosis.base.jsonable import JsonObject
 from osmosis.errors import ModelError
-from osmosis.records.plan import ModelSpec
-from osmosis.records.rollout import Category, Message, Usage
+from osmosis.records.run.plan import ModelSpec
+from osmosis.records.run.rollout import Category, Message, Usage
 
 from .model import ChatRequest, Completion
 
@@ -47,8 +40,6 @@ _WRONG_ONE_IN = 4
 
 
 class OfflineModel:
-    """The stand-in that `spec.name` names."""
-
     def __init__(self, spec: ModelSpec) -> None:
         self.spec = spec
         policies = {"offline/calculator": calculate, "offline/echo": echo, "offline/judge": judge}
@@ -75,12 +66,10 @@ class OfflineModel:
             model=self.spec.name,
         )
 
-    async def close(self) -> None:
-        """Nothing to release."""
+    async def close(self) -> None: ...
 
 
 def calculate(request: ChatRequest, seed: int) -> Message:
-    """A tool call while a fitting tool is offered and unanswered, then the number."""
     question = _last(request.messages, "user")
     task = parse_task(question)
     if task is None:
@@ -101,33 +90,35 @@ def calculate(request: ChatRequest, seed: int) -> Message:
         }
     value = _APPLY[operation](a, b)
     if results:
-        said = re.findall(_NUMBER, str(results[-1].get("content") or ""))
-        value = float(said[-1].replace(",", "")) if said else value
+        numbers = re.findall(_NUMBER, str(results[-1].get("content") or ""))
+        value = float(numbers[-1].replace(",", "")) if numbers else value
     value = mistaken(value, request, seed)
     return {"role": "assistant", "content": f"The result is {format_number(value)}.\n#### {format_number(value)}"}
 
 
 def echo(request: ChatRequest, seed: int) -> Message:
-    """The last user message, unchanged."""
     return {"role": "assistant", "content": _last(request.messages, "user")}
 
 
 def judge(request: ChatRequest, seed: int) -> Message:
-    """How much of the reference's words the candidate contains, as a judge's JSON verdict between 0 and 1."""
+    """Return the share of the reference's words in the candidate, as a judge's JSON verdict between 0 and 1."""
     text = "\n".join(str(m.get("content") or "") for m in request.messages)
     candidate, truth = _block(text, "CANDIDATE_OUTPUT"), _block(text, "GROUND_TRUTH")
-    wanted = set(re.findall(r"\w+", truth.lower()))
-    said = set(re.findall(r"\w+", candidate.lower()))
-    if wanted:
-        score, why = len(wanted & said) / len(wanted), "share of the reference's words in the output"
+    truth_words = set(re.findall(r"\w+", truth.lower()))
+    output_words = set(re.findall(r"\w+", candidate.lower()))
+    if truth_words:
+        score, reason = (
+            len(truth_words & output_words) / len(truth_words),
+            "share of the reference's words in the output",
+        )
     else:
-        score, why = float(bool(said)), "no reference: 1 if there is any output"
-    verdict = {"score": round(score, 4), "explanation": f"stand-in judge: {why}"}
+        score, reason = float(bool(output_words)), "no reference: 1 if there is any output"
+    verdict = {"score": round(score, 4), "explanation": f"stand-in judge: {reason}"}
     return {"role": "assistant", "content": orjson.dumps(verdict).decode()}
 
 
 def parse_task(text: str) -> tuple[str, float, float] | None:
-    """The operation and its two numbers, from `12 * 34` or from words; None when there is no such task."""
+    """Return the operation and its two numbers, from `12 * 34` or from words; None when there is no such task."""
     infix = _INFIX.search(text)
     if infix:
         return _SYMBOLS[infix.group(2)], _number(infix.group(1)), _number(infix.group(3))
@@ -135,37 +126,35 @@ def parse_task(text: str) -> tuple[str, float, float] | None:
     if len(numbers) < 2:
         return None
     a, b = numbers[0], numbers[1]
-    for operation, words in _WORDS:
-        if words.search(text):
+    for operation, pattern in _WORDS:
+        if pattern.search(text):
             backwards = operation == "subtract" and re.search(r"subtract\b.*\bfrom\b|less than", text, re.I)
             return (operation, b, a) if backwards else (operation, a, b)
     return None
 
 
 def choose_tool(tools: list[JsonObject], operation: str) -> tuple[str, str, str] | None:
-    """The tool named like the operation, else the only one, with its first two numeric parameters."""
-    found = []
+    tools_with_numbers = []
     for tool in tools:
         function = tool.get("function") or {}
         operands = _numeric_parameters(function.get("parameters") or {})
         if len(operands) >= 2:
-            found.append((str(function.get("name")), operands[0], operands[1]))
-    named = [tool for tool in found if operation in tool[0].lower()]
+            tools_with_numbers.append((str(function.get("name")), operands[0], operands[1]))
+    named = [tool for tool in tools_with_numbers if operation in tool[0].lower()]
     if named:
         return named[0]
-    known = [tool for tool in found if any(o in tool[0].lower() for o in _APPLY)]
-    return found[0] if len(found) == 1 and not known else None
+    operations = [tool for tool in tools_with_numbers if any(o in tool[0].lower() for o in _APPLY)]
+    return tools_with_numbers[0] if len(tools_with_numbers) == 1 and not operations else None
 
 
 def _numeric_parameters(parameters: JsonObject) -> list[str]:
-    """The required ones; all, where none is said to be required."""
     properties: JsonObject = parameters.get("properties") or {}
-    numeric = [name for name, said in properties.items() if _takes_number(said or {})]
+    numeric = [name for name, schema in properties.items() if _takes_number(schema or {})]
     return [name for name in numeric if name in (parameters.get("required") or numeric)]
 
 
 def mistaken(value: float, request: ChatRequest, seed: int) -> float:
-    """The value, or by seed a wrong one; without a rollout the messages decide, so that a question has one answer."""
+    """Return the value, or by seed a wrong one; without a rollout, the messages decide."""
     if request.rollout_id:
         key = _digest(seed, request.row_index, request.attempt)
     else:
@@ -176,16 +165,14 @@ def mistaken(value: float, request: ChatRequest, seed: int) -> float:
     return value + 1 + draw // _WRONG_ONE_IN % 9
 
 
-def _takes_number(said: JsonObject) -> bool:
-    """Whether a parameter may be a number, perhaps among other things."""
-    kinds = said.get("type")
-    either = [one for one in said.get("anyOf") or () if isinstance(one, dict)]
+def _takes_number(schema: JsonObject) -> bool:
+    kinds = schema.get("type")
+    either = [variant for variant in schema.get("anyOf") or () if isinstance(variant, dict)]
     named = kinds if isinstance(kinds, list) else [kinds]
-    return not {"number", "integer"}.isdisjoint(named) or any(_takes_number(one) for one in either)
+    return not {"number", "integer"}.isdisjoint(named) or any(_takes_number(variant) for variant in either)
 
 
 def format_number(value: float) -> str:
-    """Without a decimal point when whole, else at most six decimals."""
     return str(int(value)) if float(value).is_integer() else f"{value:.6f}".rstrip("0").rstrip(".")
 
 
@@ -198,11 +185,10 @@ def _number(text: str) -> float:
 
 
 def _block(text: str, name: str) -> str:
-    """A fenced text: between markers with the word that the judge's system message names, which no text contains."""
-    said = re.search(r"Only a marker with (\[\w+\])", text)
-    fence = re.escape(said.group(1)) if said else ""
-    found = re.search(rf"{fence} ?<<<BEGIN_{name}>>>\n?(.*?)\n?<<<END_{name}>>> ?{fence}", text, re.S)
-    return found.group(1) if found else ""
+    marker = re.search(r"Only a marker with (\[\w+\])", text)
+    fence = re.escape(marker.group(1)) if marker else ""
+    match = re.search(rf"{fence} ?<<<BEGIN_{name}>>>\n?(.*?)\n?<<<END_{name}>>> ?{fence}", text, re.S)
+    return match.group(1) if match else ""
 
 
 def _text(message: Message) -> str:
@@ -222,7 +208,6 @@ def _last(messages: list[Message], role: str) -> str:
 
 
 def _tokens(message: Message) -> int:
-    """A rough count, four characters each: enough to add up, not a tokenizer."""
     calls = message.get("tool_calls")
     return 3 + (len(_text(message)) + (len(orjson.dumps(calls)) if calls else 0)) // 4
 

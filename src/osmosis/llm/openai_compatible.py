@@ -1,41 +1,36 @@
-"""A model behind an OpenAI-compatible `/chat/completions`: vLLM, SGLang, Ollama, OpenAI, a trainer's endpoint.
-
-One wire, with its kept-alive connections, serves every rollout of a run. Replies stay plain dicts: nothing is
-validated beyond what an agent needs, and no parameter is dropped or renamed on the way.
-"""
-
-from __future__ import annotations
+"""A model behind an OpenAI-compatible `/chat/completions`: vLLM, SGLang, Ollama, OpenAI, a trainer's endpoint."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+import codecs
+import json
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
 import orjson
 
-from osmosis.base.json_types import JsonObject
+from osmosis.base.jsonable import JsonObject, copy_as_json
 from osmosis.base.net import is_loopback
-from osmosis.base.plain_json import plain
 from osmosis.errors import ModelError
-from osmosis.records.plan import ModelSpec, Retry
-from osmosis.records.rollout import Category, Message, Usage
+from osmosis.records.run.plan import ModelSpec, Retry
+from osmosis.records.run.rollout import Category, Message, Usage
 
-from .failures import http_error, model_error
+from .failures import http_error, is_filtered, model_error, reported_error
+from .http import HttpEndpoint, OnData
 from .model import ChatRequest, Completion, Signals, sampling
-from .pricing import Price, price_of
+from .providers import Price, price_of
 from .retry import RetryingModel
 from .streaming import StreamedBody
-from .wire import Wire, open_wire
 
 MOST_USAGE = 10**12
-"""The most tokens, or dollars, of one call that are believed."""
 _CONTENT = (str, list, type(None))
+_REDIRECTS = 5
+_NEVER = -9999.0
+"""Log-probability of what cannot be sampled, as vLLM writes it: JSON has no infinity."""
 _WRITTEN = "cache_creation_input_tokens"
 
 
 class OpenAICompatibleModel(RetryingModel):
-    """`spec.base_url` + `/chat/completions`, with the model's name verbatim and a bearer when there is a key."""
-
     def __init__(
         self,
         spec: ModelSpec,
@@ -52,16 +47,15 @@ class OpenAICompatibleModel(RetryingModel):
         headers = {"content-type": "application/json"}
         if api_key:
             headers["authorization"] = f"Bearer {api_key.strip()}"
-        self._wire = open_wire(self._url, headers, timeout_s=timeout_s, direct=local)
+        self._endpoint = HttpEndpoint(self._url, headers, timeout_s=timeout_s, use_proxies=not local)
         self._origin = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
         self._price: Price | None = price_of(spec, local=local)
         self._streams = True
 
     async def close(self) -> None:
-        await self._wire.close()
+        await self._endpoint.close()
 
     def body(self, request: ChatRequest) -> dict[str, object]:
-        """The request as it is sent."""
         body = sampling(self.spec, request)
         extra = body.pop("extra_body", None)
         if isinstance(extra, dict):  # what OpenAI's client merges into the body, too
@@ -75,14 +69,13 @@ class OpenAICompatibleModel(RetryingModel):
     async def once(self, request: ChatRequest) -> Completion:
         if request.on_piece is not None and self._streams:
             return await self._streamed(request)
-        return self._read(await ask(self._wire, self.body(request), name=self.spec.name, origin=self._origin))
+        return self._read(await ask(self._endpoint, self.body(request), name=self.spec.name, origin=self._origin))
 
     async def _streamed(self, request: ChatRequest) -> Completion:
-        """Told while it is written, by an endpoint that streams and says what it used; else in one piece."""
         stream = StreamedBody(request.tell)
         body = {**self.body(request), "stream": True, "stream_options": {"include_usage": True}}
         try:
-            raw = await ask(self._wire, body, name=self.spec.name, origin=self._origin, heard=stream.feed)
+            raw = await ask(self._endpoint, body, name=self.spec.name, origin=self._origin, on_data=stream.feed)
         except ModelError as error:
             if error.category != Category.BAD_REQUEST.value or "stream" not in error.message:
                 raise
@@ -97,50 +90,84 @@ class OpenAICompatibleModel(RetryingModel):
 
 
 async def ask(
-    wire: Wire,
+    endpoint: HttpEndpoint,
     body: Mapping[str, object],
     *,
     name: str,
     origin: str,
     limit: str = "the time limit",
-    heard: Callable[[bytes], None] | None = None,
+    on_data: OnData | None = None,
 ) -> bytes:
-    """Sends one chat-completions request, without retries; the body of its answer. `ModelError` unless it succeeds."""
+    """Send one chat-completions request without retries; return its body, or raise `ModelError`."""
     try:
         payload = orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
     except TypeError:
         refused: list[str] = []
-        payload = orjson.dumps(plain(body, "", refused))
+        payload = orjson.dumps(copy_as_json(body, "", refused))
         if refused:
             raise model_error(Category.BAD_REQUEST, f"the request is not JSON: {refused[0]}") from None
     try:
-        reply = await wire.post(payload, heard=heard)
+        reply = await endpoint.post(payload, on_data=on_data, redirects=_REDIRECTS)
     except asyncio.TimeoutError as error:
         raise model_error(Category.TIMEOUT, f"{name} did not answer within {limit}") from error
     except OSError as error:
         raise model_error(Category.CONNECTION, f"no answer from {origin}: {type(error).__name__}: {error}") from error
+    if is_filtered(reply.status, reply.body):
+        return orjson.dumps(FILTERED)
     if reply.status != 200:
-        raise http_error(reply.status, reply.body, model=name, retry_after=reply.retry_after)
-    return reply.body
+        raise http_error(reply.status, reply.body, model=name, retry_after=reply.headers.get("retry-after"))
+    return _utf8(reply.body, reply.charset)
+
+
+FILTERED: JsonObject = {
+    "choices": [{"message": {"role": "assistant", "content": ""}, "finish_reason": "content_filter"}]
+}
+"""A prompt that a filter refused, in the form in which a filtered answer comes: both are the same finding."""
+
+
+def _utf8(body: bytes, charset: str | None) -> bytes:
+    try:
+        if charset and codecs.lookup(charset).name not in ("utf-8", "ascii"):
+            return body.decode(charset).encode()
+    except (LookupError, UnicodeError):
+        pass  # not what the header says: read as it is
+    return body.removeprefix(codecs.BOM_UTF8)
+
+
+def parse_body(raw: bytes, *, model: str) -> Any:
+    """Parse a reply's body as OpenAI's client does: JSON, also with NaN, or events nobody asked for; raise `ModelError`
+    (`bad_response`)."""
+    try:
+        return orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        if raw.lstrip().startswith((b"data:", b"event:", b":")):
+            stream = StreamedBody(lambda piece: None)
+            stream.feed(raw)
+            return stream.body()
+        try:
+            data = json.loads(raw, parse_constant=lambda name: _NEVER if name == "-Infinity" else None)
+            orjson.dumps(data)  # a lone surrogate could not be stored
+            return data
+        except (ValueError, TypeError, RecursionError):
+            raise malformed(model, raw, error) from error
 
 
 def read_completion(raw: bytes, *, model: str, price: Price | None = None) -> Completion:
-    """The completion in a reply's body; raises `ModelError` (`bad_response`) when there is none."""
-    try:
-        data = orjson.loads(raw)
-    except orjson.JSONDecodeError as error:
-        raise malformed(model, raw, error) from error
-    return completion_of(data, model=model, price=price)
+    """Parse the completion in a reply's body; raise `ModelError` (`bad_response`) when there is none."""
+    return completion_of(parse_body(raw, model=model), model=model, price=price)
 
 
 def completion_of(data: Any, *, model: str, price: Price | None = None) -> Completion:
-    """`read_completion` of a body that is parsed already."""
+    if isinstance(data, dict) and data.get("error") and not data.get("choices"):
+        raise reported_error(data["error"], model=model)
     try:
         choice = data["choices"][0]
+        if choice.get("error") or choice.get("finish_reason") == "error":
+            raise reported_error(choice.get("error") or data.get("error") or "it ended half-way", model=model)
         message = choice["message"]
         if not isinstance(message, dict):
             raise TypeError("the message is not an object")
-    except (KeyError, IndexError, TypeError) as error:
+    except (KeyError, IndexError, TypeError, AttributeError) as error:
         raise malformed(model, data, error) from error
     message = clean_message(message)
     if not isinstance(message.get("content"), _CONTENT):
@@ -168,29 +195,32 @@ def completion_of(data: Any, *, model: str, price: Price | None = None) -> Compl
 
 
 def _choices(raw: list[Any], model: str) -> list[JsonObject]:
-    """Every choice of an answer with more than one, its message cleaned like the first's."""
-    found = []
+    choices = []
     for choice in raw:
         if not isinstance(choice, dict) or not isinstance(choice.get("message"), dict):
             raise malformed(model, raw, TypeError("a choice has no message"))
-        found.append({**choice, "message": clean_message(choice["message"])})
-    return found
+        choices.append({**choice, "message": clean_message(choice["message"])})
+    return choices
 
 
 def clean_message(message: Message) -> Message:
-    """Without the empty fields some servers add and refuse when they come back."""
-    if "role" in message and "content" in message and "tool_calls" not in message and None not in message.values():
+    """Remove the empty fields that some servers add and refuse when they come back."""
+    is_old = isinstance(message.get("function_call"), dict)
+    is_whole = "role" in message and "content" in message and None not in message.values()
+    if is_whole and not is_old and "tool_calls" not in message:
         return message
     cleaned = {k: v for k, v in message.items() if v is not None or k == "content"}
     cleaned.setdefault("role", "assistant")
     cleaned.setdefault("content", None)
     if not cleaned.get("tool_calls", True):
         del cleaned["tool_calls"]
+    if is_old and "tool_calls" not in cleaned:  # the form before tools; it stays, for a server that knows no other
+        cleaned["tool_calls"] = [{"id": "call_0", "type": "function", "function": cleaned["function_call"]}]
     return cleaned
 
 
 def read_usage(raw: JsonObject | None, price: Price | None) -> Usage:
-    """Tokens and money of one call; the provider's own cost wins over the price table."""
+    """Return tokens and money of one call; the provider's own cost wins over the price table."""
     if not raw:
         return Usage()
     prompt, completion = _count(raw, "prompt_tokens"), _count(raw, "completion_tokens")
@@ -203,20 +233,17 @@ def read_usage(raw: JsonObject | None, price: Price | None) -> Usage:
         cached, written = _count(details, "cached_tokens"), _written(raw, details)
     if cost is None and price is not None:
         cost = price.of(prompt, completion, cached, written)
-    return Usage.whole(
-        {
-            "prompt_tokens": prompt,
-            "completion_tokens": completion,
-            "cached_tokens": cached,
-            "cache_write_tokens": written,
-            "reasoning_tokens": _count(thought, "reasoning_tokens") if thought else 0,
-            "cost_usd": None if cost is None else _amount("cost", float(cost)),
-        }
+    return Usage(
+        prompt_tokens=prompt,
+        completion_tokens=completion,
+        cached_tokens=cached,
+        cache_write_tokens=written,
+        reasoning_tokens=_count(thought, "reasoning_tokens") if thought else 0,
+        cost_usd=None if cost is None else _amount("cost", float(cost)),
     )
 
 
 def _written(raw: JsonObject, details: JsonObject) -> int:
-    """Tokens written to the provider's cache: the names of LiteLLM, Anthropic and OpenRouter."""
     return _count(details, "cache_creation_tokens") or _count(raw, _WRITTEN) or _count(details, "cache_write_tokens")
 
 
@@ -228,31 +255,26 @@ def _count(raw: JsonObject, name: str) -> int:
 
 
 def _amount(name: str, value: float) -> float:
-    """Refuses what can only be an error, and would add up to nonsense."""
     if not 0 <= value <= MOST_USAGE:
         raise ValueError(f"usage.{name} is {value:g}")
     return value
 
 
 def _logprobs(raw: object) -> list[float] | None:
-    if isinstance(raw, list):
-        return raw
     if isinstance(raw, dict) and isinstance(raw.get("content"), list):
-        return [entry["logprob"] for entry in raw["content"] if isinstance(entry, dict) and "logprob" in entry]
-    return None
+        raw = [entry["logprob"] for entry in raw["content"] if isinstance(entry, dict) and "logprob" in entry]
+    return raw if isinstance(raw, list) and None not in raw else None
 
 
 def _top_logprobs(raw: object) -> list[JsonObject] | None:
-    """The entries by token, where they say more than one log-probability each."""
     content = raw.get("content") if isinstance(raw, dict) else None
     entries = [entry for entry in content if isinstance(entry, dict)] if isinstance(content, list) else []
     return entries if any(entry.get("top_logprobs") for entry in entries) else None
 
 
 def malformed(model: str, raw: object, error: Exception) -> ModelError:
-    """The error for an answer that is not a chat completion; it quotes the beginning."""
-    shown = raw[:200].decode("utf-8", "replace") if isinstance(raw, bytes) else str(raw)[:200]
+    excerpt = raw[:200].decode("utf-8", "replace") if isinstance(raw, bytes) else str(raw)[:200]
     return model_error(
         Category.BAD_RESPONSE,
-        f"{model} did not answer with a chat completion ({type(error).__name__}: {error}): {shown}",
+        f"{model} did not answer with a chat completion ({type(error).__name__}: {error}): {excerpt}",
     )

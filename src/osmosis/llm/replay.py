@@ -1,19 +1,13 @@
-"""A model that answers from a run's journal: the agent runs again, the answers are the recorded ones.
-
-Answers the n-th call of a row's attempt with the n-th recorded assistant message, and only while the agent asks
-what it asked then: a conversation that has gone another way is a `bad_request`, never a made-up answer.
-"""
-
-from __future__ import annotations
+"""A model that answers from a run's journal."""
 
 from pathlib import Path
 
 import orjson
 
-from osmosis.base.json_types import JsonObject
+from osmosis.base.jsonable import JsonObject
 from osmosis.errors import ModelError, NotFound
-from osmosis.records.plan import ModelSpec
-from osmosis.records.rollout import Category, Message, Usage
+from osmosis.records.run.plan import ModelSpec
+from osmosis.records.run.rollout import Category, Message, Usage
 
 from .model import ChatRequest, Completion
 
@@ -39,8 +33,8 @@ class ReplayModel:
         position = len(request.messages)
         if position >= len(recorded) or recorded[position].get("role") != "assistant":
             raise self._refusal(f"row {key[0]} attempt {key[1]}: the recording has no answer after {position} messages")
-        for i, (asked, was) in enumerate(zip(request.messages, recorded, strict=False)):
-            if any(asked.get(name) != was.get(name) for name in _COMPARED):
+        for i, (request_message, was) in enumerate(zip(request.messages, recorded, strict=False)):
+            if any(request_message.get(name) != was.get(name) for name in _COMPARED):
                 raise self._refusal(f"row {key[0]} attempt {key[1]}: message {i} differs from the recording")
         answers = sum(1 for m in recorded[:position] if m.get("role") == "assistant")
         calls: list[JsonObject] = rollout.get("calls") or []
@@ -54,8 +48,7 @@ class ReplayModel:
             cached=True,
         )
 
-    async def close(self) -> None:
-        """Nothing to release."""
+    async def close(self) -> None: ...
 
     def _refusal(self, message: str) -> ModelError:
         return ModelError(

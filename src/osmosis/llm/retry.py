@@ -1,29 +1,19 @@
-"""Repeating a model call that may succeed next time.
-
-Rate limits are waited for, with the endpoint's `Retry-After` when it gives one, and close the gate for every
-other call of the same model, so that a hundred lanes do not each find out for themselves; they cost time, not
-attempts. Other transient failures are retried with exponential delays and full jitter, up to a cap.
-Wrong keys, names and requests are never retried, nor is an answer of which somebody has heard a part.
-"""
-
-from __future__ import annotations
+"""Repeat a model call that may succeed next time."""
 
 import asyncio
 import random
 import time
 
-from osmosis.base.backoff import backoff_delay
+from osmosis.base.net import backoff_delay
 from osmosis.errors import ModelError
-from osmosis.records.plan import ModelSpec, Retry
-from osmosis.records.rollout import Category
+from osmosis.records.run.plan import ModelSpec, Retry
+from osmosis.records.run.rollout import Category
 
 from .failures import RETRYABLE
 from .model import ChatRequest, Completion, Signals
 
 
 class RetryingModel:
-    """The part that endpoint and provider models share: subclasses make one call in `once`."""
-
     def __init__(self, spec: ModelSpec, *, retry: Retry | None = None, signals: Signals | None = None) -> None:
         self.spec = spec
         self.retry = retry or Retry()
@@ -31,18 +21,15 @@ class RetryingModel:
         self._closed_until = 0.0
 
     async def once(self, request: ChatRequest) -> Completion:
-        """One call, without retries."""
         raise ModelError(f"{type(self).__name__} makes no calls", category=Category.UNKNOWN.value)
 
     def retries(self, error: ModelError) -> bool:
-        """Whether the same call may succeed next time."""
         return error.category in RETRYABLE
 
-    async def close(self) -> None:
-        """Nothing to release here."""
+    async def close(self) -> None: ...
 
     def hold(self, seconds: float) -> None:
-        """No call for so long: somebody else was told that the endpoint has too many. Calls under way go on."""
+        """Start no call for this long: another job met the endpoint's rate limit."""
         self._closed_until = max(self._closed_until, time.monotonic() + seconds)
 
     async def complete(self, request: ChatRequest) -> Completion:

@@ -1,27 +1,21 @@
-"""An answer that comes in pieces: chunks of chat completions in, pieces out, and at the end the very body that the
-answer would have had in one piece. What a stream says beyond its pieces (usage, token ids, other keys) is kept.
-
-The form is that of OpenAI's chat completions API: server-sent events, each a `chat.completion.chunk`, then `[DONE]`.
-"""
-
-from __future__ import annotations
+"""Chunks of chat completions in, pieces out, and at the end the body that the answer would have had in one piece."""
 
 from collections.abc import Callable, Mapping
 
 import orjson
 
-from osmosis.base.json_types import JsonObject
-from osmosis.records.rollout import Category
+from osmosis.base.jsonable import JsonObject
+from osmosis.records.run.rollout import Category
 
-from .failures import error_text, model_error
+from .failures import model_error, reported_error
 from .model import Piece
 
 _WHOLE = ("role", "id", "type", "name", "finish_reason", "stop_reason")
-"""Text that is said at once: a second time repeats it. All other text goes on where it left off."""
+"""Text that a stream sends whole: a second time repeats it. All other text continues."""
 
 
 class StreamedBody:
-    """Collects the chunks of one answer. `feed` takes bytes, `chunk` what is parsed already; neither ever raises."""
+    """Collects the chunks of one answer. `feed` takes bytes, `chunk` a parsed one; neither ever raises."""
 
     def __init__(self, tell: Callable[[Piece], None]) -> None:
         self._tell = tell
@@ -34,20 +28,17 @@ class StreamedBody:
         self._done = False
         self._problem: Exception | None = None
         self.began = False
-        """Whether any chunk has come: a server that cannot stream answers with a plain body."""
+        """True once a chunk has come: a server that cannot stream answers with a plain body."""
 
     def feed(self, data: bytes) -> None:
-        """More bytes of the event stream, cut anywhere."""
         *lines, self._line = (self._line + data).split(b"\n")
         for line in lines:
             self._read(line.rstrip(b"\r"))
 
     def chunk(self, chunk: Mapping[str, object]) -> None:
-        """One parsed chunk."""
         self.began = True
         if chunk.get("error") is not None:
-            text = error_text(orjson.dumps(chunk))
-            self._problem = model_error(Category.SERVER_ERROR, f"the stream ended with an error: {text}")
+            self._problem = reported_error(chunk["error"], model="the stream")
             return
         for key, value in chunk.items():
             if key not in ("choices", "object") and value is not None:
@@ -57,7 +48,7 @@ class StreamedBody:
                 self._add(choice)
 
     def body(self) -> JsonObject:
-        """The answer as one `chat.completion`. `ModelError` when the stream was no stream, or stopped in the middle."""
+        """Return the answer as one `chat.completion`; raise `ModelError` when the stream was none, or was cut off."""
         if self._line:
             self.feed(b"\n")
         self._event()
@@ -83,58 +74,55 @@ class StreamedBody:
         if not data or self._done or self._problem is not None:
             return
         try:
-            found = orjson.loads(data)
-            if not isinstance(found, dict):
+            chunk = orjson.loads(data)
+            if not isinstance(chunk, dict):
                 raise TypeError("an event is not an object")
-            self.chunk(found)
+            self.chunk(chunk)
         except (orjson.JSONDecodeError, TypeError, ValueError) as error:
-            shown = data[:200].decode("utf-8", "replace")
-            message = f"the stream holds no chat completion ({error}): {shown}"
+            excerpt = data[:200].decode("utf-8", "replace")
+            message = f"the stream holds no chat completion ({error}): {excerpt}"
             self._problem = model_error(Category.BAD_RESPONSE, message)
 
     def _add(self, choice: JsonObject) -> None:
-        """One choice of a chunk, into the answer and to whoever listens."""
         for key, value in choice.items():
             if key not in ("delta", "index") and value is not None:
                 self._choice[key] = _joined(key, self._choice.get(key), value)
         delta = choice.get("delta")
         if not isinstance(delta, dict):
             return
-        said = {key: value for key, value in delta.items() if key != "role" and value not in (None, "", [])}
-        calls = _objects(said.get("tool_calls"))
+        new_fields = {key: value for key, value in delta.items() if key != "role" and value not in (None, "", [])}
+        calls = _objects(new_fields.get("tool_calls"))
         for call in calls:
             self._call(call)
         for key, value in delta.items():
             if key != "tool_calls" and value is not None:
                 self._message[key] = _joined(key, self._message.get(key), value)
-        if said:
+        if new_fields:
             logprobs = choice.get("logprobs")
-            self._tell(Piece(said, logprobs if isinstance(logprobs, dict) else None))
+            self._tell(Piece(new_fields, logprobs if isinstance(logprobs, dict) else None))
 
     def _call(self, fragment: JsonObject) -> None:
-        """A piece of a tool call. Servers that number none mean a new one with each new id."""
         index = fragment.get("index")
         if not isinstance(index, int):
-            known = next((i for i, call in self._calls.items() if call.get("id") == fragment.get("id")), None)
+            known_index = next((i for i, call in self._calls.items() if call.get("id") == fragment.get("id")), None)
             last = max(self._calls, default=0)
-            index = known if known is not None else len(self._calls) if fragment.get("id") else last
+            index = known_index if known_index is not None else len(self._calls) if fragment.get("id") else last
             fragment["index"] = index
-        held = self._calls.setdefault(index, {"type": "function", "function": {"name": "", "arguments": ""}})
+        call_so_far = self._calls.setdefault(index, {"type": "function", "function": {"name": "", "arguments": ""}})
         for key, value in fragment.items():
             if key != "index" and value is not None:
-                held[key] = _joined(key, held.get(key), value)
+                call_so_far[key] = _joined(key, call_so_far.get(key), value)
 
 
-def _joined(key: str, held: object, more: object) -> object:
-    """What was there and what came: text goes on, lists grow, objects are joined key by key."""
-    if isinstance(held, dict) and isinstance(more, dict):
-        return {**held, **{k: _joined(k, held.get(k), v) for k, v in more.items() if v is not None}}
-    if isinstance(held, str) and isinstance(more, str):
-        return (more or held) if key in _WHOLE else held + more
-    if isinstance(held, list) and isinstance(more, list):
-        return held + more
+def _joined(key: str, before: object, more: object) -> object:
+    if isinstance(before, dict) and isinstance(more, dict):
+        return {**before, **{k: _joined(k, before.get(k), v) for k, v in more.items() if v is not None}}
+    if isinstance(before, str) and isinstance(more, str):
+        return (more or before) if key in _WHOLE else before + more
+    if isinstance(before, list) and isinstance(more, list):
+        return before + more
     return more
 
 
 def _objects(value: object) -> list[JsonObject]:
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []

@@ -1,163 +1,305 @@
-"""Which commit turned these rows: a binary search between the commits of two runs, each step a run of its own.
+"""Find the commit that changed the scores of rows: a noisy binary search between the commits of two runs."""
 
-A step is the later run's plan on the rows that are asked about, with the code of one commit in a worktree and the same
-dataset, model and score functions; it is kept like any run (`bisect-<commit>`), so what was tried once is not run
-again. A commit at which nothing can be scored is passed over, as with `git bisect skip`. Branches and the working tree
-stay as they are.
-"""
-
-from __future__ import annotations
-
+import math
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path, PurePosixPath
 
 from osmosis.base.files import write_json
 from osmosis.base.git import Git, GitError
-from osmosis.base.json_types import JsonObject
+from osmosis.base.jsonable import JsonObject
+from osmosis.engine.agent_files import is_agent_file
 from osmosis.engine.journal import Journal
+from osmosis.engine.provenance import digest
 from osmosis.errors import ValidationError
+from osmosis.metrics.change_point import CERTAIN, chances, next_version
+from osmosis.metrics.significance import difference_of, levels, verdict_of
 from osmosis.records.base import utc_now
-from osmosis.records.plan import Selection
+from osmosis.records.run.plan import Selection
+from osmosis.records.run.rollout import Category
 
-from .at_commit import commit_of, folder_at
+from .resume_at_commit import commit_of, folder_at
 from .run import stored_report
 
 Say = Callable[[str], None]
+Values = dict[int, dict[int, float]]
+"""Scores by row and attempt; failures of the agent as 0."""
+LEAST_ROLLOUTS = 10
+MOST_MEASUREMENTS = 40
+_NOT_THE_CODE = (
+    Category.RATE_LIMIT, Category.AUTH, Category.MODEL_NOT_FOUND, Category.SERVER_ERROR, Category.CONNECTION,
+    Category.BAD_RESPONSE, Category.CANCELLED, Category.BUDGET,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Commit:
+    commit: str
+    subject: str
+    files: str
 
 
 @dataclass(frozen=True)
 class TriedCommit:
-    """One commit of the search."""
-
     commit: str
     subject: str
     mean: float | None
-    """Of the score over the rows and attempts; None where nothing could be scored."""
     bad: bool | None
 
 
 @dataclass(frozen=True)
 class BisectResult:
-    """How a search ended. `first_bad` is one commit, or several where those between could not be scored."""
-
     score: str
     rows: list[int]
     good_mean: float
     bad_mean: float
     first_bad: list[tuple[str, str]]
-    """Commit and subject."""
+    """Several where those between cannot be scored; none where the budget ended before one was certain."""
     tried: list[TriedCommit] = field(default_factory=list)
+    chances: list[tuple[str, str, float]] = field(default_factory=list)
+    """Commit, subject and the chance that it is the first bad one, the likeliest first."""
+    rollouts: int = 0
 
     def to_dict(self) -> JsonObject:
-        return {
-            "score": self.score,
-            "rows": self.rows,
-            "good_mean": self.good_mean,
-            "bad_mean": self.bad_mean,
-            "first_bad": [{"commit": commit, "subject": subject} for commit, subject in self.first_bad],
-            "tried": [
-                {"commit": one.commit, "subject": one.subject, "mean": one.mean, "bad": one.bad} for one in self.tried
-            ],
+        names = ("commit", "subject", "chance")
+        return asdict(self) | {
+            "first_bad": [dict(zip(names, commit, strict=False)) for commit in self.first_bad],
+            "chances": [dict(zip(names, commit, strict=True)) for commit in self.chances],
         }
 
 
-def mean_of(journal: Journal, score: str, rows: Sequence[int]) -> float | None:
-    """Over the rollouts of these rows, failures as 0; None where none has the score."""
-    values, scored = [], False
-    for outcome in journal.outcomes():
-        if outcome.row_index in rows:
-            found = outcome.scores.get(score)
-            scored = scored or (found is not None and found.value is not None)
-            values.append(found.value or 0.0 if found is not None else 0.0)
-    return sum(values) / len(values) if scored else None
-
-
 def bisect(
-    good: Journal, bad: Journal, rows: Sequence[int], score: str, *, environ: Mapping[str, str], say: Say
+    good: Journal,
+    bad: Journal,
+    rows: Sequence[int],
+    score: str,
+    *,
+    environ: Mapping[str, str],
+    say: Say,
+    max_rollouts: int | None = None,
 ) -> BisectResult:
-    """The first commit after `good`'s at which these rows score as in `bad`. Raises ValidationError where the two
-    commits are not in line, or the two runs do not differ on these rows."""
-    ends = mean_of(good, score, rows), mean_of(bad, score, rows)
-    if ends[0] is None or ends[1] is None or ends[0] <= ends[1]:
+    """Return the first commit after `good`'s at which these rows score as in `bad`, with the chance of each."""
+    before, after = (_mean(_values_of(journal, rows, score)) for journal in (good, bad))
+    if before is None or after is None or before <= after:
         raise ValidationError(
-            f"on these rows {score} is {ends[0]} in {good.folder.name} and {ends[1]} in {bad.folder.name}",
+            f"on these rows {score} is {before} in {good.folder.name} and {after} in {bad.folder.name}",
             hint="the first run has to be the better one on the rows that are bisected",
         )
-    middle = (ends[0] + ends[1]) / 2
     root = Path(bad.run()["local"]["base_dir"])
-    git = Git(root)
-    commits = _between(git, commit_of(good), commit_of(bad))
-    tried: dict[str, TriedCommit] = {}
+    commits = _list_commits(root, commit_of(good), commit_of(bad), dataset=Path(bad.plan().dataset))
+    search = _Search(root, bad, commits, rows, score, environ, say)
+    budget = max_rollouts or MOST_MEASUREMENTS * len(rows) * search.step
+    search.check_ends(budget)
+    while True:
+        chance = chances(search.versions, search.counts())
+        first_bad = _certain(commits, chance, search.unscored)
+        position = next_version(search.versions, chance, search.unscored)
+        if first_bad or position is None or search.rollouts + len(rows) * search.step > budget:
+            break
+        search.measure(position, search.attempts.get(commits[position].files, 0) + search.step)
+    order = sorted(range(1, len(commits)), key=lambda position: -chance[position])
+    likely = [
+        (commits[position].commit, commits[position].subject, chance[position])
+        for position in order
+        if chance[position] > 0
+    ]
+    means = search.mean(commits[0]) or 0.0, search.mean(commits[-1]) or 0.0
+    return BisectResult(score, list(rows), *means, first_bad, list(search.tried(chance)), likely, search.rollouts)
 
-    def try_at(index: int) -> bool | None:
-        commit, subject = commits[index]
-        if commit not in tried:
-            mean = _mean_at(root, bad, commit, rows, score, environ)
-            verdict = None if mean is None else mean < middle
-            tried[commit] = TriedCommit(commit, subject, mean, verdict)
-            shown = "cannot be scored" if mean is None else f"{score} {mean:.3f}, {'bad' if verdict else 'good'}"
-            say(f"{commit[:10]} {subject}: {shown}")
-        return tried[commit].bad
 
-    low, high = -1, len(commits) - 1  # the last one is the bad run's own commit
-    while high - low > 1:
-        index = next((i for i in _nearest(low, high) if try_at(i) is not None), None)
-        if index is None:
-            break  # none between them can be scored
-        if tried[commits[index][0]].bad:
-            high = index
+class _Search:
+    def __init__(
+        self,
+        root: Path,
+        bad: Journal,
+        commits: Sequence[Commit],
+        rows: Sequence[int],
+        score: str,
+        environ: Mapping[str, str],
+        say: Say,
+    ) -> None:
+        self._root, self._bad, self._environ, self._say = root, bad, environ, say
+        self._commits, self._rows, self._score = commits, rows, score
+        self.versions = [commit.files for commit in commits]
+        self.step = max(bad.plan().attempts, math.ceil(LEAST_ROLLOUTS / len(rows)))
+        self.attempts: dict[str, int] = {}
+        self.unscored: set[str] = set()
+        self._values: dict[str, Values] = {}
+        self._measured: dict[str, Commit] = {}
+
+    @property
+    def rollouts(self) -> int:
+        return sum(self.attempts.values()) * len(self._rows)
+
+    def measure(self, position: int, attempts: int) -> None:
+        commit = self._commits[position]
+        values = _values_at(self._root, self._bad, commit, attempts, self._rows, self._score, self._environ)
+        self.attempts[commit.files] = attempts
+        self._measured.setdefault(commit.files, commit)
+        if values is None:
+            self.unscored.add(commit.files)
         else:
-            low = index
-    return BisectResult(score, list(rows), ends[0], ends[1], commits[low + 1 : high + 1], list(tried.values()))
+            self._values[commit.files] = values
+        mean = self.mean(commit)
+        result = "cannot be scored" if mean is None else f"{self._score} {mean:.3f} over {attempts} attempts"
+        self._say(f"{commit.commit[:10]} {commit.subject}: {result}")
+
+    def check_ends(self, budget: int) -> None:
+        """Measure the first and the last commit, with twice the attempts each time; raise ValidationError unless the
+        last is clearly worse."""
+        most = max(self.step, budget // 4 // len(self._rows))
+        looks = [self.step * 2**i for i in range(most.bit_length()) if self.step * 2**i < most] + [most]
+        verdict, p_value = "no clear difference", None
+        for attempts, level in zip(looks, levels([look / most for look in looks]), strict=True):
+            for position in (0, -1):
+                self.measure(position, attempts)
+                if self.unscored:
+                    raise ValidationError(
+                        f"at commit {self._commits[position].commit[:10]} nothing can be scored any more",
+                        hint="restore what the run needed, then try again",
+                    )
+            verdict, p_value = self._compare_ends(level)
+            if verdict in ("better", "worse"):
+                break
+        if verdict != "worse":
+            p = "" if p_value is None else f", p {p_value:.2g}"
+            raise ValidationError(
+                f"measured again, these rows are not worse at the later commit: {verdict}{p} "
+                f"({self.mean(self._commits[0]):.3f} before, {self.mean(self._commits[-1]):.3f} after, "
+                f"{self.attempts[self.versions[0]]} attempts each): they were lost by chance",
+                hint="osmosis eval compare says whether the runs differ; with more rows or attempts less is chance",
+            )
+
+    def _compare_ends(self, level: float) -> tuple[str, float | None]:
+        # The rows are these and no sample of others, so that each attempt is an observation.
+        before, after = (self._values[self.versions[position]] for position in (0, -1))
+        pairs = [(before[row], after[row]) for row in before if row in after]
+        changes = [b[attempt] - a[attempt] for a, b in pairs for attempt in a if attempt in b]
+        low, high = self._scale()
+        return verdict_of([difference_of(changes, (low, high), (low, high), 1, 1 - level)], 1 - level)
+
+    def _scale(self) -> tuple[float, float]:
+        every = [value for values in self._values.values() for row in values.values() for value in row.values()]
+        low, high = min([0.0, *every]), max([1.0, *every])
+        return low, high
+
+    def counts(self) -> dict[str, dict[int, tuple[float, int]]]:
+        low, high = self._scale()
+        return {
+            files: {row: (sum((v - low) / (high - low) for v in by.values()), len(by)) for row, by in values.items()}
+            for files, values in self._values.items()
+        }
+
+    def mean(self, commit: Commit) -> float | None:
+        return _mean(self._values.get(commit.files))
+
+    def tried(self, chance: Sequence[float]) -> list[TriedCommit]:
+        changed = {commit.files: sum(chance[: i + 1]) > 0.5 for i, commit in enumerate(self._commits)}
+        return [
+            TriedCommit(
+                commit.commit, commit.subject, self.mean(commit), None if files in self.unscored else changed[files]
+            )
+            for files, commit in self._measured.items()
+        ]
 
 
-def _nearest(low: int, high: int) -> Iterator[int]:
-    """What lies between, from the middle outwards."""
-    middle = (low + high) // 2
-    return iter(sorted(range(low + 1, high), key=lambda i: abs(i - middle)))
+def _mean(values: Values | None) -> float | None:
+    every = [value for row in (values or {}).values() for value in row.values()]
+    return sum(every) / len(every) if every else None
 
 
-def _between(git: Git, good: str, bad: str) -> list[tuple[str, str]]:
-    """Commit and subject, oldest first, the bad one last."""
+def _certain(commits: Sequence[Commit], chance: Sequence[float], unscored: set[str]) -> list[tuple[str, str]]:
+    best = max(range(len(commits)), key=lambda position: chance[position])
+    first = last = best
+    while first > 1 and commits[first - 1].files in unscored:
+        first -= 1
+    while last + 1 < len(commits) and commits[last].files in unscored:
+        last += 1
+    block = [position for position in range(first, last + 1) if chance[position] > 0]
+    if sum(chance[position] for position in block) < CERTAIN:
+        return []
+    return [(commits[position].commit, commits[position].subject) for position in block]
+
+
+def _list_commits(root: Path, good: str, bad: str, *, dataset: Path) -> list[Commit]:
+    """List the good commit and all after it up to the bad one, each with the digest of its files."""
+    git = Git(root)
     try:
-        listed = git.text("log", "--reverse", "--first-parent", "--format=%H%x09%s", f"{good}..{bad}").splitlines()
         git.text("merge-base", "--is-ancestor", good, bad)
+        lines = git.text("log", "--reverse", "--first-parent", "--format=%H%x09%s", f"{good}..{bad}").splitlines()
     except GitError as problem:
         raise ValidationError(
             f"commit {good[:10]} is not an ancestor of {bad[:10]}: {problem.message}",
             hint="bisect runs of one line of commits",
         ) from problem
-    if not listed:
+    if not lines:
         raise ValidationError("both runs are of the same commit: what differs is not the code")
-    return [(commit, subject) for commit, _, subject in (line.partition("\t") for line in listed)]
+    commits = [Commit(good, "", _files_of(git, good, dataset))]
+    for commit, _, subject in (line.partition("\t") for line in lines):
+        commits.append(Commit(commit, subject, _files_of(git, commit, dataset)))
+    if commits[0].files == commits[-1].files:
+        raise ValidationError("the agent's files are the same at both commits: what differs is not the code")
+    return commits
 
 
-def _mean_at(
-    root: Path, bad: Journal, commit: str, rows: Sequence[int], score: str, environ: Mapping[str, str]
-) -> float | None:
-    folder = bad.folder.parent / f"bisect-{commit[:12]}"
-    with folder_at(root, commit) as base:
-        _ask(bad, folder, base, rows)
+def _files_of(git: Git, commit: str, dataset: Path) -> str:
+    entries = git.text("ls-tree", "-r", "-z", commit, ".").split("\0")
+    files = [
+        (name, head) for head, _, name in (entry.partition("\t") for entry in entries)
+        if name and is_agent_file(PurePosixPath(name)) and PurePosixPath(name) != PurePosixPath(dataset)
+    ]  # fmt: skip
+    return digest(files)
+
+
+def _values_at(
+    root: Path,
+    bad: Journal,
+    commit: Commit,
+    attempts: int,
+    rows: Sequence[int],
+    score: str,
+    environ: Mapping[str, str],
+) -> Values | None:
+    folder = bad.folder.parent / f"bisect-{commit.commit[:12]}"
+    with folder_at(root, commit.commit) as base:
+        _write_plan(bad, folder, base, rows, attempts)
         # A process of its own: its code is another version of modules that may be loaded here.
         command = [sys.executable, "-m", "osmosis", "eval", "resume", str(folder), "--yes", "--quiet"]
         subprocess.run(command, cwd=base, env=dict(environ), capture_output=True, check=False)
     journal = Journal(folder)
-    return mean_of(journal, score, rows) if stored_report(journal) is not None else None
+    return None if stored_report(journal) is None else _values_of(journal, rows, score, attempts)
 
 
-def _ask(bad: Journal, folder: Path, base: Path, rows: Sequence[int]) -> None:
-    """The run of one commit, as its `run.json` says; what it holds already stays."""
-    plan, made = bad.plan(), bad.run()
-    local: JsonObject = {**made["local"], "base_dir": str(base)}
-    dataset = Path(made["local"]["base_dir"], plan.dataset).expanduser().absolute()
-    wanted = plan.model_copy(
-        update={"name": folder.name, "selection": Selection(rows=sorted(rows)), "dataset": str(dataset)}
+def _values_of(journal: Journal, rows: Sequence[int], score: str, attempts: float = math.inf) -> Values | None:
+    values: Values = {}
+    scored = False
+    for outcome in journal.rollouts():
+        if outcome.row_index not in rows or outcome.attempt >= attempts:
+            continue
+        outcome_score = outcome.scores.get(score)
+        value = outcome_score.value if outcome_score is not None else None
+        failure = outcome.failure or (outcome_score.failure if outcome_score is not None else None)
+        if value is None and failure is not None and failure.category in _NOT_THE_CODE:
+            continue
+        scored = scored or value is not None
+        values.setdefault(outcome.row_index, {})[outcome.attempt] = value or 0.0
+    return values if scored else None
+
+
+def _write_plan(bad: Journal, folder: Path, base: Path, rows: Sequence[int], attempts: int) -> None:
+    plan, bad_run = bad.plan(), bad.run()
+    local: JsonObject = {**bad_run["local"], "base_dir": str(base)}
+    dataset = Path(bad_run["local"]["base_dir"], plan.dataset).expanduser().absolute()
+    selection = Selection(rows=sorted(rows))
+    step_plan = plan.model_copy(
+        update={"name": folder.name, "selection": selection, "dataset": str(dataset), "attempts": attempts}
     )
     old = Journal(folder)
-    known = old.run() if old.exists else {"schema": made.get("schema", 1), "created_at": utc_now().isoformat()}
+    if old.exists and old.plan().selection == selection:
+        step_plan.attempts = max(attempts, old.plan().attempts)
+    record = old.run() if old.exists else {"schema": bad_run.get("schema", 1), "created_at": utc_now().isoformat()}
     folder.mkdir(parents=True, exist_ok=True)
-    run = {**known, "plan": wanted.model_dump(mode="json"), "local": local, "sessions": known.get("sessions", [])}
+    run = {**record, "plan": step_plan.model_dump(mode="json"), "local": local, "sessions": record.get("sessions", [])}
     write_json(folder / "run.json", run)

@@ -1,13 +1,10 @@
-"""`osmosis.evaluate`: an agent over the rows of a dataset, scored, journaled, resumable, from Python.
-
-The same run as `osmosis eval`, with the same journal and report. Turns what Python code holds (objects, rows in memory)
-into the plan's names and files; everything after is shared. Asks nothing unless `confirm` answers, prints nothing.
-"""
+"""`osmosis.evaluate`: an agent over the rows of a dataset, scored, journaled, resumable, from Python."""
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
+import dataclasses
 import hashlib
 import os
 import threading
@@ -22,19 +19,37 @@ from pydantic import ValidationError as PydanticError
 from typing_extensions import TypedDict, Unpack
 
 from osmosis.base.files import replacing
-from osmosis.base.json_types import JsonObject
+from osmosis.base.jsonable import JsonObject
 from osmosis.engine.loader import name_of
 from osmosis.errors import DatasetError, UsageError, ValidationError
-from osmosis.records.dataset import Row
-from osmosis.records.plan import Budget, EvalPlan, ModelSpec, Retry, RolloutLimits, Selection, Timeouts
-from osmosis.records.reducer import ReducerName
+from osmosis.records.run.plan import (
+    AUTO_CONCURRENCY,
+    Budget,
+    EvalPlan,
+    ModelSpec,
+    ProgramSpec,
+    Retry,
+    RolloutLimits,
+    Selection,
+    Timeouts,
+)
+from osmosis.records.run.rows import ReducerName, Row
 from osmosis.records.sandbox import SandboxChoice
-from osmosis.sdk.calls import alone
+from osmosis.sdk.user_code import run_main
 
 from .prepare import prepare
-from .prepared import Confirm, Watcher
-from .request import Request, ScoreFunction, check_classes, check_name, generated_name, parse_model, runs_folder
 from .run import Run
+from .run_options import (
+    Confirm,
+    RunOptions,
+    ScoreFunction,
+    Watcher,
+    check_classes,
+    check_name,
+    generated_name,
+    parse_model,
+    runs_folder,
+)
 from .workers import worker_count
 
 if TYPE_CHECKING:
@@ -51,8 +66,8 @@ AgentLike: TypeAlias = "str | RolloutAgentLoop | type[RolloutAgentLoop] | Workfl
 DatasetLike: TypeAlias = "str | os.PathLike[str] | Iterable[Mapping[str, Any] | Row]"
 
 
-class PlanFields(TypedDict, total=False):
-    """The fields of `EvalPlan` that say how a run goes; their meaning and defaults are described there."""
+class EvaluateOptions(TypedDict, total=False):
+    """Keywords of `evaluate`: the fields of `EvalPlan` and `RunOptions` that a caller can set, and the model's."""
 
     name: str
     selection: Selection
@@ -64,6 +79,7 @@ class PlanFields(TypedDict, total=False):
     ks: list[int] | None
     reducers: list[ReducerName]
     group_by: list[str]
+    primary: str | None
     max_turns: int
     max_tokens_total: int | None
     timeouts: Timeouts
@@ -71,16 +87,12 @@ class PlanFields(TypedDict, total=False):
     budget: Budget
     limits: RolloutLimits
     sandbox: SandboxChoice
+    program: ProgramSpec
     cache: bool
     skip_bad_rows: bool
     require_ground_truth: bool
-
-
-class EvaluateOptions(PlanFields, total=False):
-    """Keywords of `evaluate`: the plan's, and what surrounds a run on this machine."""
-
     grader: str | GraderClass
-    """Of a workflow; default: the one beside it."""
+    """Grader of a workflow; default: the one beside it."""
     base_url: str
     """OpenAI-compatible endpoint of `model`, up to `/v1`."""
     api_key: str
@@ -104,11 +116,11 @@ class EvaluateOptions(PlanFields, total=False):
     confirm: Confirm
     """Answers questions; `accept_changes=True` answers yes in advance."""
     watcher: Watcher
-    """Is told what happens during the run."""
+    """Receives the events of the run."""
     base_dir: str | os.PathLike[str]
-    """Where `module:name` and relative paths are looked for; default: the current folder."""
+    """Folder for `module:name` and relative paths; default: the current folder."""
     runs_dir: str | os.PathLike[str]
-    """Where the run's folder is made; default: `.osmosis/runs` of the workspace, else of `base_dir`."""
+    """Parent of the run's folder; default: `.osmosis/runs` of the workspace, else of `base_dir`."""
 
 
 def evaluate(
@@ -119,22 +131,22 @@ def evaluate(
     scorers: Sequence[str | ScoreFunction] | str | ScoreFunction = (),
     **options: Unpack[EvaluateOptions],
 ) -> Run:
-    """Runs an agent on every selected row, scores what comes back, and returns the `Run` when it is over.
+    """Run an agent on every selected row, score its rollouts, and return the `Run` when it is over.
 
-        `agent` is an agent loop, a workflow, or a name: `"module:agent"`, `"mcp:./folder"`, `"server:http://..."`.
-        `dataset` is a file, or rows: mappings with `user_prompt` (see docs/eval.md). `scorers` are functions,
-        `"module:function"` or `"rubric:file.yaml#id"`. `model` is a name as on the command line, or a `ModelSpec`.
+    `agent` is an agent loop, a workflow, or a name: `"module:agent"`, `"mcp:./folder"`, `"server:http://..."`.
+    `dataset` is a file, or rows: mappings with `user_prompt` (see docs/eval.md). `scorers` are functions,
+    `"module:function"` or `"rubric:file.yaml#id"`. `model` is a name as on the command line, or a `ModelSpec`.
 
     An existing `name` is resumed where it stopped. Works inside a running event loop too (a notebook), which it blocks;
-        in code of your own that is async, await `evaluate_async`. Raises OsmosisError for what concerns the whole run,
-        before anything is spent where that can be; a rollout or score that fails is data in the run.
+    in async code, await `evaluate_async`. Raise OsmosisError for problems of the whole run, before anything is spent
+    where possible; a rollout or score that fails is data in the run.
     """
-    started = _Call(agent, dataset, model, scorers, options)
+    plan, run_options = _read_keywords(agent, dataset, model, scorers, options)
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(alone(started.go()))
-    return _in_thread(started.go)
+        return asyncio.run(run_main(_run(plan, run_options)))
+    return _in_thread(lambda: _run(plan, run_options))
 
 
 async def evaluate_async(
@@ -145,108 +157,90 @@ async def evaluate_async(
     scorers: Sequence[str | ScoreFunction] | str | ScoreFunction = (),
     **options: Unpack[EvaluateOptions],
 ) -> Run:
-    """`evaluate`, on the running event loop. Cancelling interrupts the run; the same `name` resumes it.
+    """Run `evaluate` on the running event loop. Cancelling interrupts the run; the same `name` resumes it.
 
     Loading and checking, which read the dataset once, happen before the loop gets its first turn.
     """
-    return await _Call(agent, dataset, model, scorers, options).go()
+    return await _run(*_read_keywords(agent, dataset, model, scorers, options))
 
 
-class _Call:
-    """One call of `evaluate`, from keywords to a request."""
+async def _run(plan: EvalPlan, options: RunOptions) -> Run:
+    # Not in a thread: it imports the user's code, which other code of this process must not see half done.
+    prepared = prepare(plan, options)
+    try:
+        prepared.agree()
+        return await prepared.run()
+    finally:
+        prepared.close()
 
-    def __init__(
-        self,
-        agent: AgentLike,
-        dataset: DatasetLike,
-        model: str | ModelSpec,
-        scorers: Sequence[str | ScoreFunction] | str | ScoreFunction,
-        options: EvaluateOptions,
-    ) -> None:
-        unknown = sorted(set(options) - set(EvaluateOptions.__annotations__))
-        if unknown:
-            raise TypeError(f"evaluate() got an unexpected keyword argument {unknown[0]!r}")
-        self.options = options
-        self.base_dir = Path(options.get("base_dir", ".")).expanduser().absolute()
-        runs = options.get("runs_dir")
-        self.runs_dir = Path(runs).expanduser().absolute() if runs is not None else runs_folder(self.base_dir)
-        self.accepted: Confirm | None = (lambda _: True) if options.get("accept_changes") else options.get("confirm")
-        if options.get("pilot") is not None and self.accepted is None:
-            raise UsageError(
-                "a pilot run needs a confirmation before it continues", hint="pass confirm=... or accept_changes=True"
-            )
-        check_classes(options.get("retry_failed") or ())
-        self.request = self._request(agent, dataset, model, scorers)
 
-    async def go(self) -> Run:
-        # Not in a thread: it imports the user's code, which other code of this process must not see half done.
-        prepared = prepare(self.request)
-        try:
-            prepared.agree(self.accepted)
-            return await prepared.run(self.options.get("watcher"), confirm=self.accepted)
-        finally:
-            prepared.close()
+def _read_keywords(
+    agent: AgentLike,
+    dataset: DatasetLike,
+    model: str | ModelSpec,
+    scorers: Sequence[str | ScoreFunction] | str | ScoreFunction,
+    keywords: EvaluateOptions,
+) -> tuple[EvalPlan, RunOptions]:
+    unknown = sorted(set(keywords) - set(EvaluateOptions.__annotations__))
+    if unknown:
+        raise TypeError(f"evaluate() got an unexpected keyword argument {unknown[0]!r}")
+    agent_name, agent_object = (agent, None) if isinstance(agent, str) else _named(agent)
+    score_fns, functions = _scorers([scorers] if isinstance(scorers, str) or callable(scorers) else scorers)
+    options = _run_options(keywords, agent_object, functions)
+    stem = str(dataset) if isinstance(dataset, (str, os.PathLike)) else "rows"
+    name = check_name(keywords["name"] if "name" in keywords else generated_name(agent_name, stem))
+    assert options.runs_dir is not None
+    path = stem if isinstance(dataset, (str, os.PathLike)) else str(_write(dataset, options.runs_dir / name))
+    fields: JsonObject = {key: value for key, value in keywords.items() if key in EvalPlan.model_fields}
+    if "concurrency" not in keywords and "adaptive" not in keywords:
+        fields |= AUTO_CONCURRENCY
+    fields |= {"name": name, "agent": agent_name, "dataset": path, "score_fns": score_fns}
+    try:
+        return EvalPlan(**fields, model=_model(model, keywords)), options
+    except PydanticError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the plan"
+        raise ValidationError(f"{where}: {first['msg']}, got {first['input']!r}") from error
 
-    def _request(
-        self,
-        agent: AgentLike,
-        dataset: DatasetLike,
-        model: str | ModelSpec,
-        scorers: Sequence[str | ScoreFunction] | str | ScoreFunction,
-    ) -> Request:
-        options = self.options
-        agent_name, found = (agent, None) if isinstance(agent, str) else _named(agent)
-        names, functions = _scorers([scorers] if isinstance(scorers, str) or callable(scorers) else scorers)
-        stem = str(dataset) if isinstance(dataset, (str, os.PathLike)) else "rows"
-        run_name = check_name(options["name"] if "name" in options else generated_name(agent_name, stem))
-        path = stem if isinstance(dataset, (str, os.PathLike)) else str(_write(dataset, self.runs_dir / run_name))
-        fields = {key: options[key] for key in PlanFields.__annotations__ if key in options}  # type: ignore[literal-required]  # its own keys
-        named = {"name": run_name, "agent": agent_name, "dataset": path, "score_fns": names}
-        plan = self._plan({**fields, **named}, model)
-        return Request(
-            plan,
-            self.base_dir,
-            self.runs_dir,
-            dict(os.environ),
-            agent=found,
-            functions=functions,
-            grader=options.get("grader"),
-            api_key=options.get("api_key"),
-            server_key_env=options.get("server_key_env"),
-            secrets=options.get("secrets", ()),
-            retry_failed=options.get("retry_failed"),
-            baselines=[parse_model(m) if isinstance(m, str) else m for m in options.get("baselines", ())],
-            pilot=options.get("pilot"),
-            workers=worker_count(str(options.get("workers", 1))),
+
+def _run_options(keywords: EvaluateOptions, agent: object, functions: Mapping[str, ScoreFunction]) -> RunOptions:
+    check_classes(keywords.get("retry_failed") or ())
+    base_dir = Path(keywords.get("base_dir", ".")).expanduser().absolute()
+    runs = keywords.get("runs_dir")
+    own = {field.name for field in dataclasses.fields(RunOptions)}
+    fields: JsonObject = {key: value for key, value in keywords.items() if key in own and value is not None}
+    fields |= {
+        "base_dir": base_dir,
+        "runs_dir": runs_folder(base_dir) if runs is None else Path(runs).expanduser().absolute(),
+        "baselines": [parse_model(m) if isinstance(m, str) else m for m in keywords.get("baselines", ())],
+        "workers": worker_count(str(keywords.get("workers", 1))),
+    }
+    if keywords.get("accept_changes"):
+        fields["confirm"] = lambda _: True
+    if fields.get("pilot") is not None and fields.get("confirm") is None:
+        raise UsageError(
+            "a pilot run needs a confirmation before it continues", hint="pass confirm=... or accept_changes=True"
         )
-
-    def _plan(self, fields: JsonObject, model: str | ModelSpec) -> EvalPlan:
-        try:
-            return EvalPlan(**fields, model=self._model(model))
-        except PydanticError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"])) or "the plan"
-            raise ValidationError(f"{where}: {first['msg']}, got {first['input']!r}") from error
-
-    def _model(self, model: str | ModelSpec) -> ModelSpec:
-        base_url, api_key_env = self.options.get("base_url"), self.options.get("api_key_env")
-        if isinstance(model, str):
-            return parse_model(model, base_url=base_url, api_key_env=api_key_env)
-        if base_url is not None or api_key_env is not None:
-            raise UsageError(
-                "a ModelSpec names its own endpoint and key", hint="set base_url and api_key_env on the ModelSpec"
-            )
-        return model
+    return RunOptions(**fields, environ=dict(os.environ), agent=agent, functions=functions)
 
 
-def _named(found: T) -> tuple[str, T | None]:
-    """How a plan names an object, and the object where that name alone does not find it again."""
-    name, findable = name_of(found)
-    return name, None if findable else found
+def _model(model: str | ModelSpec, keywords: EvaluateOptions) -> ModelSpec:
+    base_url, api_key_env = keywords.get("base_url"), keywords.get("api_key_env")
+    if isinstance(model, str):
+        return parse_model(model, base_url=base_url, api_key_env=api_key_env)
+    if base_url is not None or api_key_env is not None:
+        raise UsageError(
+            "a ModelSpec names its own endpoint and key", hint="set base_url and api_key_env on the ModelSpec"
+        )
+    return model
+
+
+def _named(target: T) -> tuple[str, T | None]:
+    name, findable = name_of(target)
+    return name, None if findable else target
 
 
 def _write(rows: Iterable[Mapping[str, object] | Row], folder: Path) -> Path:
-    """Rows in memory as a file in the run's folder, named by their content: a resume and a regrade read it again."""
     folder.mkdir(parents=True, exist_ok=True)
     digest = hashlib.sha256()
     draft = folder / "rows.jsonl"
@@ -263,7 +257,6 @@ def _write(rows: Iterable[Mapping[str, object] | Row], folder: Path) -> Path:
 
 
 def _in_thread(go: Callable[[], Coroutine[None, None, T]]) -> T:
-    """Runs `go()` on an event loop of its own in another thread; an interrupt here cancels it there."""
     loop = asyncio.new_event_loop()
     done: Future[T] = Future()
     context = contextvars.copy_context()
@@ -276,7 +269,7 @@ def _in_thread(go: Callable[[], Coroutine[None, None, T]]) -> T:
         finally:
             loop.close()
 
-    task = context.run(loop.create_task, alone(go()))
+    task = context.run(loop.create_task, run_main(go()))
     thread = threading.Thread(target=context.run, args=(work,), name="evaluate", daemon=True)
     try:
         thread.start()
@@ -290,11 +283,10 @@ def _in_thread(go: Callable[[], Coroutine[None, None, T]]) -> T:
         raise
 
 
-def _scorers(given: Iterable[str | ScoreFunction]) -> tuple[list[str], dict[str, ScoreFunction]]:
-    """The names of the scores, and the functions among them that are here already."""
+def _scorers(functions_or_paths: Iterable[str | ScoreFunction]) -> tuple[list[str], dict[str, ScoreFunction]]:
     names: list[str] = []
     functions: dict[str, ScoreFunction] = {}
-    for scorer in given:
+    for scorer in functions_or_paths:
         name, function = (scorer, None) if isinstance(scorer, str) else _named(scorer)
         names.append(name)
         if function is not None:

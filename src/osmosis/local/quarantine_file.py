@@ -1,10 +1,4 @@
-"""`quarantine.toml` of a workspace, read, and changed by command as one changes it by hand.
-
-The file lies in the top folder, beside `.osmosis/`, and is committed like a config. One that cannot be read stops
-whoever asks it: a gate that passes over it would decide by rows that somebody took out.
-"""
-
-from __future__ import annotations
+"""`quarantine.toml` of a workspace, in its top folder, committed like a config."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -12,66 +6,82 @@ from pathlib import Path
 from osmosis.base.files import write_text
 from osmosis.base.locks import locked
 from osmosis.engine.journal import Journal
-from osmosis.errors import ValidationError
-from osmosis.metrics.judged import Judged, judged
-from osmosis.records.plan import EvalPlan
-from osmosis.records.quarantine import NAME, QuarantinedRow, RowQuarantine, quarantine_of
-from osmosis.records.report import Report
+from osmosis.errors import NotFound, ValidationError
+from osmosis.metrics.quarantine import Judged, judged
+from osmosis.records.run.plan import EvalPlan
+from osmosis.records.run.quarantine import NAME, QuarantinedRow, RowQuarantine, parse_quarantine
+from osmosis.records.run.report import Report
+from osmosis.records.run.rows import place_key
 
-from .request import runs_folder
+from .run_options import runs_folder
 
 _HEAD = "# Rows known to be flaky: they are shown, but do not count. osmosis eval quarantine --help\n"
 
 
 def file_around(cwd: Path) -> Path:
-    """The file of the workspace around this folder, else of the folder itself; it need not exist."""
     return runs_folder(cwd).parent.parent / NAME
 
 
 def file_of_run(folder: Path) -> Path | None:
-    """The file of the workspace in whose `.osmosis/runs` this run lies; None for a run that lies elsewhere."""
+    """Return the file of the workspace that holds this run; None for a run elsewhere."""
     runs = folder.resolve().parent
     return runs.parent.parent / NAME if (runs.parent.name, runs.name) == (".osmosis", "runs") else None
 
 
 def read(path: Path) -> RowQuarantine:
-    """What it holds; nothing where there is no file. Raises ValidationError with all that is wrong."""
+    """Read the file; empty when there is none. Raise ValidationError with every problem."""
     try:
-        return quarantine_of(path.read_text(encoding="utf-8"), str(path))
+        return parse_quarantine(path.read_text(encoding="utf-8"), str(path))
     except FileNotFoundError:
-        return RowQuarantine.made()
+        return RowQuarantine()
     except UnicodeDecodeError as error:
         raise ValidationError(f"{path}: {error}") from error
 
 
 def judged_by(quarantine: RowQuarantine, journal: Journal, plan: EvalPlan, report: Report) -> Judged:
-    """The figures that decide about a local run."""
     dataset = Path(plan.dataset).stem
-    return judged(journal.outcomes, report, quarantine, dataset=dataset, plan=plan, score_names=list(plan.score_fns))
+    return judged(journal.rollouts, report, quarantine, dataset=dataset, plan=plan, score_names=list(plan.score_fns))
 
 
-def put(path: Path, entry: QuarantinedRow) -> None:
-    """Adds it, instead of one that there is for the same row of the same dataset."""
-    _edit(path, drop=lambda one: (one.key, one.dataset) == (entry.key, entry.dataset), add=entry)
+_RUNS_SEARCHED = 50
 
 
-def take(path: Path, key: str) -> list[QuarantinedRow]:
-    """Takes away what is said about this row; what that was."""
-    found = read(path).about(key)
-    if found:
-        _edit(path, drop=lambda one: one.key == key)
-    return found
+def check_row(cwd: Path, key: str, dataset: str) -> None:
+    """Raise NotFound when runs of this workspace over the dataset (any, when empty) have rows, and none of this key."""
+    runs = sorted(runs_folder(cwd).glob("*/run.json"), key=lambda path: path.stat().st_mtime, reverse=True)
+    searched = []
+    for path in runs[:_RUNS_SEARCHED]:
+        journal = Journal(path.parent)
+        if dataset in ("", Path(journal.plan().dataset).stem):
+            if any(key in (rollout.row_key, place_key(rollout.row_index)) for rollout in journal.rollouts()):
+                return
+            searched.append(journal.folder.name)
+    if searched:
+        raise NotFound(
+            f"no row of {len(searched):,} local runs{f' over {dataset}' if dataset else ''} has the key {key!r}",
+            hint=f"name it by its place in a run: {searched[0]}:INDEX",
+        )
+
+
+def add_entry(path: Path, entry: QuarantinedRow) -> None:
+    _edit(path, drop=lambda other: (other.key, other.dataset) == (entry.key, entry.dataset), add=entry)
+
+
+def remove_entries(path: Path, key: str) -> list[QuarantinedRow]:
+    entries = read(path).about(key)
+    if entries:
+        _edit(path, drop=lambda other: other.key == key)
+    return entries
 
 
 def _edit(path: Path, *, drop: Callable[[QuarantinedRow], bool], add: QuarantinedRow | None = None) -> None:
-    """Rewrites the file; comments and the other entries stay as they are."""
     import tomlkit
 
     with locked(path.parent / ".osmosis" / "quarantine.lock"):
-        known = read(path).row
+        stored = read(path).row
         document = tomlkit.parse(path.read_text(encoding="utf-8") if path.exists() else _HEAD)
         entries = document.get("row") or tomlkit.aot()
-        for number in reversed([number for number, one in enumerate(known) if drop(one)]):
+        for number in reversed([number for number, entry in enumerate(stored) if drop(entry)]):
             del entries[number]
         if add is not None:
             table = tomlkit.table()

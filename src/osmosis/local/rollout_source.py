@@ -1,82 +1,78 @@
-"""Where a local run's rollouts come from: an agent in this process, MCP tools, or a rollout server elsewhere."""
-
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from osmosis.base.light_dataclass import dataclass
-from osmosis.engine.agent import Agent, agent_of, load_agent
-from osmosis.engine.identity import folder_files
-from osmosis.engine.in_process import in_process
-from osmosis.engine.task import RolloutFn
+from osmosis.engine.agent import Agent
+from osmosis.engine.load_agent import LoadedAgent, agent_of, load_agent
+from osmosis.engine.loop_agent import LoopAgent
+from osmosis.engine.provenance import folder_files
 from osmosis.errors import ValidationError
 from osmosis.llm import Model
-from osmosis.records.plan import EvalPlan
-from osmosis.serve.deferred import apps_deferred
-from osmosis.serve.drive.on_demand import GateOnDemand
+from osmosis.records.run.plan import EvalPlan
 
-from .request import Request, server_key
+from .run_options import RunOptions, server_key
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutSource:
-    """What a plan's `agent` names, loaded as far as it is here."""
-
     kind: str
-    """`module`, `mcp` or `server`."""
+    """`module`, `mcp`, `server` or `command`."""
     target: str
-    """The agent's name, a folder or a URL."""
     environ: Mapping[str, str] = field(repr=False)
-    agent: Agent | None = None
+    agent: LoadedAgent | None = None
     files: tuple[Path, ...] = ()
-    """The code it is made of, as far as it is the user's own and here."""
     server_key: str | None = field(default=None, repr=False)
+    base_dir: Path = Path()
 
     @property
     def brings_reward(self) -> bool:
-        """Whether rollouts come with a reward of their own."""
         return self.kind == "server" or (self.agent is not None and self.agent.graded)
 
     @asynccontextmanager
-    async def rollouts(self, plan: EvalPlan, model: Model) -> AsyncIterator[RolloutFn]:
-        """The `RolloutFn` of this source against `model`, while the block lasts."""
+    async def open(self, plan: EvalPlan, model: Model) -> AsyncIterator[Agent]:
+        """Yield the agent of a run; `model` is what one that asks over HTTP is served."""
         if self.kind == "mcp":
             from osmosis.sdk.mcp import mcp_agent  # hosts and tool loops: only an MCP folder or URL needs them
 
-            async with (
-                mcp_agent(self.target, environ=self.environ, timeout_s=plan.timeouts.tool_s) as loop,
-                in_process(loop, model, plan) as rollout_fn,
-            ):
-                yield rollout_fn
+            async with mcp_agent(self.target, environ=self.environ, timeout_s=plan.timeouts.tool_s) as loop:
+                yield LoopAgent(loop, plan)
         elif self.agent is not None and self.agent.loop is not None:
-            async with in_process(self.agent, model, plan) as rollout_fn:
-                yield rollout_fn
-        elif self.agent is not None:
-            async with (
-                GateOnDemand(model) as gate,
-                in_process(self.agent, model, plan, endpoints=gate) as rollout_fn,
-            ):
-                yield rollout_fn
+            yield self.agent.bind(plan)
         else:
-            async with _through_gate(self, plan, model) as rollout_fn:
-                yield rollout_fn
+            # A third of a second: most of the start of an agent loop, which needs no web framework.
+            from osmosis.serve.client.remote import ModelProxy, check_key, served
+
+            async with ModelProxy(model) as proxy:
+                if self.kind == "command":
+                    # Sandboxes and harnesses: only a command needs them.
+                    from osmosis.serve.client.program_agent import ProgramAgent
+
+                    yield ProgramAgent(self.target, plan.program, proxy, self.base_dir, plan.sandbox)
+                    return
+                if self.agent is not None:
+                    yield self.agent.bind(plan, endpoints=proxy)
+                    return
+                await check_key(self.target, self.server_key)
+                async with served(self.target, proxy, plan, api_key=self.server_key) as agent:
+                    yield agent
 
 
-def load_source(request: Request) -> RolloutSource:
-    """The source of a request. Raises what loading raises, and ValidationError for a folder or key that is missing."""
-    base_dir, environ = request.base_dir, request.environ
-    if request.agent is not None:
-        agent = agent_of(request.agent, request.plan.agent, base_dir, grader=request.grader)
-        return RolloutSource("module", request.plan.agent, environ, agent, tuple(agent.files))
-    kind, target = agent_kind(request.plan.agent)
+def load_source(plan: EvalPlan, options: RunOptions) -> RolloutSource:
+    """Load the source of rollouts; raise ValidationError for a missing folder or key, and every error of loading."""
+    base_dir, environ = options.base_dir, options.environ
+    if options.agent is not None:
+        agent = agent_of(options.agent, plan.agent, base_dir, grader=options.grader)
+        return RolloutSource("module", plan.agent, environ, agent, tuple(agent.files))
+    kind, target = agent_kind(plan.agent)
     if kind == "server":
-        return RolloutSource(kind, target, environ, server_key=server_key(request.server_key_env, environ))
+        return RolloutSource(kind, target, environ, server_key=server_key(options.server_key_env, environ))
+    if kind == "command":
+        folders = [base_dir / name for name in (plan.program.folder, plan.program.home) if name]
+        files = [path for folder in folders for path in sorted(folder.rglob("*")) if path.is_file()]
+        return RolloutSource(kind, target, environ, files=tuple(files), base_dir=base_dir)
     if kind == "module":
-        with apps_deferred():  # its agent runs here: a server that its module makes for others is not wanted
-            agent = load_agent(target, base_dir, grader=request.grader)
+        agent = load_agent(target, base_dir, grader=options.grader)
         return RolloutSource(kind, target, environ, agent, tuple(agent.files))
     if "://" in target:
         return RolloutSource(kind, target, environ)
@@ -87,29 +83,10 @@ def load_source(request: Request) -> RolloutSource:
 
 
 def agent_kind(agent: str) -> tuple[str, str]:
-    """What a plan's agent is (`server`, `mcp` or `module`) and where.
-
-    A module may be called `server` or `mcp`: only what follows, a URL or a path, makes it something else.
-    """
+    """Return the kind of a plan's agent (`server`, `mcp`, `command` or `module`) and its target."""
     kind, _, target = agent.partition(":")
     if kind == "server" and target.startswith(("http://", "https://")):
         return kind, target
-    if kind == "mcp" and "/" in target:
+    if (kind == "mcp" and "/" in target) or (kind == "command" and target):
         return kind, target
     return "module", agent
-
-
-@asynccontextmanager
-async def _through_gate(source: RolloutSource, plan: EvalPlan, model: Model) -> AsyncIterator[RolloutFn]:
-    """A rollout server elsewhere, whose rollouts call the model over HTTP."""
-    # What runs here needs no HTTP server: it is most of what there would be to import.
-    from osmosis.serve.drive import client, traingate
-
-    gate = traingate.TrainGate(model)
-    await gate.start()
-    try:
-        await client.check_key(source.target, source.server_key)
-        async with client.served(source.target, gate, plan, api_key=source.server_key) as rollout_fn:
-            yield rollout_fn
-    finally:
-        await gate.stop()

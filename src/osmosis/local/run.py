@@ -1,30 +1,34 @@
-"""A local run that is over, or was cut off: its report, its rollouts read from disk as they are needed, and beside
-another run. Reads a run's folder; changes nothing in it.
-"""
+"""A local run that is over, or was cut off. Reads a run's folder; changes nothing in it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from osmosis.base.json_types import JsonObject
-from osmosis.base.light_dataclass import dataclass
-from osmosis.datasets.groups import groups_by_content
+import pydantic
+
+from osmosis.base.files import write_json
+from osmosis.base.installation import install_command
+from osmosis.base.jsonable import JsonObject
+from osmosis.base.locks import locked
+from osmosis.bridges.table import flat_rollouts
+from osmosis.datasets.scan import read_groups_by_content
 from osmosis.engine.journal import Journal
-from osmosis.errors import OsmosisError
+from osmosis.errors import Conflict, OsmosisError, ValidationError
+from osmosis.local.quarantine_file import file_around, judged_by, read
 from osmosis.metrics.figures import figures, grouped
 from osmosis.metrics.formats import interval, score
-from osmosis.metrics.judged import Judged
+from osmosis.metrics.quarantine import Judged
 from osmosis.metrics.summary import Summary
-from osmosis.records.plan import EvalPlan
-from osmosis.records.report import Report
-from osmosis.records.rollout import Rollout
+from osmosis.records.run.annotations import MOST_TAGS, MarkChange, Marks
+from osmosis.records.run.plan import EvalPlan
+from osmosis.records.run.report import Report
+from osmosis.records.run.rollout import Rollout
 
-from .quarantine_file import file_around, judged_by, read
-from .request import run_folder
+from .run_options import check_name, run_folder
 
 if TYPE_CHECKING:
     import pandas
@@ -32,19 +36,19 @@ if TYPE_CHECKING:
 
     from osmosis.metrics.compare import Comparison
 
+
 CUT_OFF = "cut off"
-"""How a session ends, in the journal's words, when somebody did not wait for what was in flight."""
+"""End of a session, in the journal's words, when a person did not wait for rollouts in flight."""
 _COLUMNS = ("score", "figure", "value", "95 % interval", "")
 
 
 class Rollouts:
-    """The stored rollouts of a run, read anew each time: a loop over them holds one at a time."""
+    """The stored rollouts of a run, read from disk each time: a loop over them holds one at a time."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
 
     def __iter__(self) -> Iterator[Rollout]:
-        """In the order in which they finished."""
         return self._journal.rollouts()
 
     def __len__(self) -> int:
@@ -59,7 +63,6 @@ class Run:
     """One evaluation on this machine."""
 
     folder: Path
-    """`run.json`, `rollouts.jsonl` and `report.json` are here."""
     plan: EvalPlan
     report: Report
     baselines: Mapping[str, Run | OsmosisError] = field(default_factory=dict)
@@ -67,7 +70,7 @@ class Run:
 
     @classmethod
     def open(cls, name: str | Path) -> Run:
-        """A stored run, by name or folder. Raises NotFound, which names the runs that there are."""
+        """Open a stored run, by name or folder; raise NotFound, which names the existing runs."""
         journal = Journal(run_folder(str(name), Path.cwd()))
         plan = journal.plan()
         return cls(journal.folder, plan, stored_report(journal) or summary_of(journal, plan))
@@ -78,52 +81,54 @@ class Run:
 
     @property
     def rollouts(self) -> Rollouts:
-        """Every rollout with its conversation, scores and failure; read from disk while you loop."""
+        """Return every rollout with its conversation, scores and failure; read from disk while you loop."""
         return Rollouts(Journal(self.folder))
 
     def compare(self, other: Run | str | Path, *, score: str | None = None) -> Comparison:
-        """This run (B) against another one (A), paired by row and attempt. A name is looked for beside this run first.
+        """Compare this run (B) with another one (A), by row and attempt; a name is looked for beside this run first.
 
-        Raises ValidationError when the two have no score or no row in common.
+        Raise ValidationError when the two have no score or no row in common.
         """
         from osmosis.metrics.compare import compare  # few runs are put beside another
 
         if isinstance(other, Run):
             before = other
         else:
-            beside = self.folder.parent / other
-            before = Run.open(beside if (beside / "run.json").exists() else other)
+            sibling = self.folder.parent / other
+            before = Run.open(sibling if (sibling / "run.json").exists() else other)
         return compare(
-            Journal(before.folder).outcomes(),
-            Journal(self.folder).outcomes(),
+            Journal(before.folder).rollouts(),
+            Journal(self.folder).rollouts(),
             threshold=before.plan.pass_threshold,
             score=score,
             bounds={**self.plan.score_bounds, **before.plan.score_bounds},
         )
 
     def judged(self, base_dir: Path | None = None) -> Judged:
-        """The figures without the rows in the `quarantine.toml` around a folder, the current one by default."""
+        """Return the figures without the rows in the `quarantine.toml` around a folder, the current one by default."""
         quarantine = read(file_around(base_dir or Path.cwd()))
         return judged_by(quarantine, Journal(self.folder), self.plan, self.report)
 
     def to_pandas(self) -> pandas.DataFrame:
-        """A row for each rollout: `row_index`, `attempt`, `status`, each score by its name, `failure` (phase/category),
-        `prompt_tokens`, `completion_tokens`, `cost_usd`, `duration_ms`. Raises OsmosisError without pandas."""
+        """Return a data frame with a row for each rollout, with the columns of `osmosis.bridges.table.flatten`: its
+        place, prompt, expected, answer, each score by its name with reason and parts, failure, tokens, cost in US
+        dollars, milliseconds, and the columns of its dataset row. Raise OsmosisError without pandas.
+        """
         try:
             import pandas
         except ImportError as error:
-            raise OsmosisError("pandas is not installed", hint="pip install pandas") from error
-        return pandas.DataFrame([_flat(rollout) for rollout in self.rollouts])
+            raise OsmosisError("pandas is not installed", hint=install_command("pandas")) from error
+        return pandas.DataFrame(flat_rollouts(Journal(self.folder)))
 
     def __repr__(self) -> str:
         report, primary = self.report, self.report.primary
-        said = [f"{report.completed} of {report.total} rollouts"]
+        parts = [f"{report.completed} of {report.total} rollouts"]
         if primary is not None and primary.mean is not None:
             between = f" ({interval(primary.mean_interval, score)})" if primary.mean_interval else ""
-            said.append(f"{primary.name} {score(primary.mean)}{between}")
-        said += [f"{report.failed} failed"] if report.failed else []
-        said += [f"stopped: {report.stopped}"] if report.stopped else []
-        return f"<Run {self.name}: {', '.join(said)}>"
+            parts.append(f"{primary.name} {score(primary.mean)}{between}")
+        parts += [f"{report.failed} failed"] if report.failed else []
+        parts += [f"stopped: {report.stopped}"] if report.stopped else []
+        return f"<Run {self.name}: {', '.join(parts)}>"
 
     def __rich__(self) -> Table:
         from rich.table import Table
@@ -152,7 +157,7 @@ class Run:
 
 
 def stored_report(journal: Journal) -> Report | None:
-    """The report of a run that came to its end; None while one goes on, or after one that was killed."""
+    """Return the report of a run that ended; None while one is running, or after one that was killed."""
     sessions = journal.run().get("sessions") or []
     if sessions and ("ended_at" not in sessions[-1] or sessions[-1].get("stopped") == CUT_OFF):
         return None  # the report on disk, if any, is of an earlier session
@@ -160,47 +165,66 @@ def stored_report(journal: Journal) -> Report | None:
 
 
 def regrouped(journal: Journal, plan: EvalPlan, ended: Report | None, dataset: Path) -> Report:
-    """The figures under another plan: other reducers, or grouped by columns that the rollouts were stored without.
-
-    Those are read from the dataset, for each row that is still what it was. `ended`: the report of the run's end.
-    """
-    groups = groups_by_content(dataset, plan.selection, plan.group_by) if plan.group_by else {}
-    found = summary_of(journal, plan, groups)
+    """Return the figures under another plan: other reducers, or grouped by columns that were not stored."""
+    groups = read_groups_by_content(dataset, plan.selection, plan.group_by) if plan.group_by else {}
+    summary = summary_of(journal, plan, groups)
     if ended is None:
-        return found
-    kept = {"rows": ended.rows, "dataset_rows": ended.dataset_rows, "duration_ms": ended.duration_ms}
-    return found.model_copy(update={**kept, "stopped": ended.stopped})
+        return summary
+    figures = {"rows": ended.rows, "dataset_rows": ended.dataset_rows, "duration_ms": ended.duration_ms}
+    return summary.model_copy(update={**figures, "stopped": ended.stopped})
 
 
 def summary_of(journal: Journal, plan: EvalPlan, groups: Mapping[str, dict[str, str]] | None = None) -> Report:
-    """The figures of a run that did not end. `groups`: of the rows, by the hash of their content."""
+    """Return the figures of a run that did not end; `groups` of the rows are by the hash of their content."""
     summary = Summary(plan, score_names=plan.score_fns)
-    for outcome in journal.outcomes():
+    for rollout in journal.rollouts():
         if groups:
-            outcome.groups = groups.get(outcome.hashes.get("row", ""), outcome.groups)
-        summary.add(outcome)
+            rollout.groups = groups.get(rollout.hashes.get("row", ""), rollout.groups)
+        summary.add(rollout)
     run = journal.run()
     spent = sum(_took(session, journal.rollouts_path) for session in run.get("sessions") or [])
     return summary.report(rows=run.get("rows"), duration_ms=spent, stopped="it is still running, or was interrupted")
 
 
 def _took(session: JsonObject, rollouts: Path) -> float:
-    """Milliseconds of a session; one that was killed lasted at least until its last rollout."""
     if "ended_at" in session or not rollouts.exists():
         return float(session.get("duration_ms") or 0.0)
     return max(0.0, rollouts.stat().st_mtime - datetime.fromisoformat(session["started_at"]).timestamp()) * 1000
 
 
-def _flat(rollout: Rollout) -> dict[str, object]:
-    failure = rollout.failure
-    return {
-        "row_index": rollout.row_index,
-        "attempt": rollout.attempt,
-        "status": rollout.status.value,
-        **{score.name: score.value for score in rollout.scores.values()},
-        "failure": f"{failure.phase.value}/{failure.category.value}" if failure else None,
-        "prompt_tokens": rollout.usage.prompt_tokens,
-        "completion_tokens": rollout.usage.completion_tokens,
-        "cost_usd": rollout.usage.cost_usd,
-        "duration_ms": rollout.duration_ms,
-    }
+FILE = "marks.json"
+
+
+def marks_of(folder: Path) -> Marks:
+    """Read the marks of the run in this folder; empty when there are none, or when they cannot be read."""
+    try:
+        return Marks.model_validate_json((folder / FILE).read_bytes())
+    except (FileNotFoundError, pydantic.ValidationError):
+        return Marks()
+
+
+def mark(folder: Path, change: MarkChange) -> Path:
+    """Change the marks of a run and return its folder; raise Conflict when its new name is taken."""
+    with locked(folder / ".marks.lock"):
+        try:
+            after = change.of(marks_of(folder))
+        except pydantic.ValidationError as error:
+            hint = "take some away with --remove"
+            raise ValidationError(f"a run has at most {MOST_TAGS} tags", field="tags", hint=hint) from error
+        if after != marks_of(folder):
+            write_json(folder / FILE, after.to_dict())
+    if change.name is None or change.name == folder.name:
+        return folder
+    return _renamed(folder, check_name(change.name, "the new name"))
+
+
+def _renamed(folder: Path, name: str) -> Path:
+    target, journal = folder.with_name(name), Journal(folder)
+    journal.lock()
+    try:
+        if target.exists():
+            raise Conflict(f"there is already a run named {name}", hint="choose another name")
+        folder.rename(target)
+    finally:
+        journal.close()
+    return target

@@ -1,39 +1,37 @@
-"""Rows over several processes: a `RolloutFn` that hands each attempt to a worker and gets it back scored.
-
-The run itself (journal, resume, budget, breaker, stop, progress) stays where it is, in one process; a worker runs
-agents and score functions, and knows nothing of the others. One that dies costs what it had in flight, and is replaced.
-"""
-
-from __future__ import annotations
+"""Rows over several processes: an agent that hands each attempt to a worker and gets it back scored."""
 
 import asyncio
+import math
 import os
 import pickle
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 
+from osmosis.engine.agent import Agent
 from osmosis.engine.agent_files import learn
-from osmosis.engine.attempt import broken
-from osmosis.engine.limiter import Limiter
-from osmosis.engine.task import RolloutFn, Task
+from osmosis.engine.attempt import failed_rollout
+from osmosis.engine.limits import Limiter
+from osmosis.engine.rollout_model import RolloutModel
+from osmosis.engine.task import Task
 from osmosis.errors import OsmosisError, UsageError
-from osmosis.records.rollout import Category, Failure, Phase, Rollout
+from osmosis.records.run.plan import EvalPlan
+from osmosis.records.run.rollout import Category, Failure, Phase, Rollout
 from osmosis.sdk.agent_loop import trace_folder
 
 from . import frames
-from .forked import Forked, ForkedProcess
-from .request import Request
+from .run_options import Quiet, RunOptions
 
 END_S = 2.0
-"""How long a worker has to end by itself."""
+BLOCKED_GRACE_S = 5.0
+"""Seconds after which a worker whose code blocks past its time limits, also when it is interrupted, is killed."""
 RESTARTS = 5
-"""How often a worker that died is replaced in one run."""
 MOST = 256
 
 
 def worker_count(text: str) -> int:
-    """From `--workers`: a number, or `auto` for one per core that this process may use."""
+    """Parse `--workers`: a number, or `auto` for one per core that this process may use."""
     if text.strip().lower() == "auto":
         return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
@@ -45,12 +43,11 @@ def worker_count(text: str) -> int:
     return count
 
 
-def check_workers(request: Request) -> None:
-    """Refuses what other processes could not load."""
-    objects = [*([request.plan.agent] if request.agent is not None else []), *request.functions]
-    if request.grader is not None and not isinstance(request.grader, str):
-        objects.append(request.grader.__qualname__)
-    if request.workers > 1 and objects:
+def check_workers(plan: EvalPlan, options: RunOptions) -> None:
+    objects = list(options.objects(plan))
+    if options.grader is not None and not isinstance(options.grader, str):
+        objects.append(options.grader.__qualname__)
+    if options.workers > 1 and objects:
         raise UsageError(
             f"workers load agents and score functions by name, and {objects[0]} has none that can be imported",
             hint="put it into a module and name it as module:attribute, or leave out workers",
@@ -58,35 +55,45 @@ def check_workers(request: Request) -> None:
 
 
 @asynccontextmanager
-async def in_workers(
-    request: Request,
-    count: int,
-    *,
-    say: Callable[[str], None],
-    limiter: Limiter | None = None,
-    forked: Sequence[Forked] = (),
-) -> AsyncIterator[RolloutFn]:
-    """The `RolloutFn` of `count` worker processes; what comes back from it is scored. They end with the block.
-
-    `forked` are used first.
-    """
-    crew = _Crew(request, say, limiter, forked)
+async def in_workers(plan: EvalPlan, options: RunOptions, *, limiter: Limiter | None = None) -> AsyncIterator[Agent]:
+    crew = _Crew(plan, options, limiter)
     try:
-        await asyncio.gather(*(crew.start() for _ in range(count)))
-        yield crew.run
+        await asyncio.gather(*(crew.start() for _ in range(options.workers)))
+        yield crew
     finally:
         await crew.end()
 
 
 class _Worker:
-    """One process, and what it has in hand."""
-
-    def __init__(self, number: int, process: asyncio.subprocess.Process | ForkedProcess) -> None:
+    def __init__(self, number: int, process: asyncio.subprocess.Process) -> None:
         self.number = number
         self.process = process
         self.waiting: dict[str, tuple[Task, asyncio.Future[Rollout]]] = {}
         self.reader: asyncio.Task[None] | None = None
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.is_blocked = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def kill(self) -> None:
+        if self.process.returncode is None:
+            with suppress(ProcessLookupError):
+                self.process.kill()
+
+    def expect_beat(self, left_s: float) -> None:
+        """Kill the process when its loop has not come round some time after everything on it had to have ended."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None
+        if left_s != math.inf:
+            self._timer = asyncio.get_running_loop().call_later(max(0.0, left_s) + BLOCKED_GRACE_S, self._kill_blocked)
+
+    @property
+    def expects_beat(self) -> bool:
+        return self._timer is not None
+
+    def _kill_blocked(self) -> None:
+        self.is_blocked = True
+        self.kill()
 
     def send(self, kind: bytes, payload: bytes = b"") -> None:
         assert self.process.stdin is not None
@@ -94,49 +101,65 @@ class _Worker:
 
 
 class _Crew:
-    def __init__(
-        self, request: Request, say: Callable[[str], None], limiter: Limiter | None, forked: Sequence[Forked] = ()
-    ) -> None:
-        self._request = request
-        self._forked = [one for one in forked if one.to >= 0]
-        self._say = say
+    def __init__(self, plan: EvalPlan, options: RunOptions, limiter: Limiter | None) -> None:
+        # The worker process watches nothing and asks nobody.
+        self._order = plan, replace(options, confirm=None, watcher=Quiet())
+        self._say = options.watcher.stage
         self._limiter = limiter
         self._workers: list[_Worker] = []
         self._started = 0
         self._restarts = RESTARTS
         self._replacing: set[asyncio.Task[None]] = set()
         self._ending = False
+        self._alone = asyncio.Lock()
+        limits = plan.timeouts
+        self._limit_s = (limits.agent_s or math.inf) + (limits.score_s or math.inf)
 
     async def start(self) -> None:
-        """One more worker, once it has loaded everything. Raises what it cannot start with."""
+        self._workers.append(await self._start())
+
+    async def _start(self) -> _Worker:
         self._started += 1
         worker = _Worker(self._started, await self._process())
-        worker.send(frames.REQUEST, pickle.dumps((self._request, trace_folder.get())))
+        worker.send(frames.ORDER, pickle.dumps((*self._order, trace_folder.get())))
         worker.reader = asyncio.create_task(self._read(worker))
         try:
             await worker.ready
         except BaseException:
-            with suppress(ProcessLookupError):
-                worker.process.kill()
+            worker.kill()
             raise
-        self._workers.append(worker)
+        return worker
 
-    async def _process(self) -> asyncio.subprocess.Process | ForkedProcess:
-        if self._forked:
-            return await self._forked.pop().opened()
+    async def _process(self) -> asyncio.subprocess.Process:
         return await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "osmosis.local.worker_process"),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
         )
 
-    async def run(self, task: Task) -> Rollout:
-        """The attempt, done and scored by the worker that has the least to do."""
+    async def run(self, task: Task, model: RolloutModel) -> Rollout:
+        model.deadline.stop()  # the worker keeps the limits
         if not self._workers and self._replacing:
             await asyncio.wait(self._replacing)
         if not self._workers:
-            return _lost(task, "no worker process is left")
-        worker = min(self._workers, key=lambda one: len(one.waiting))
+            return _lost(task, "no worker process is left", blocked=False)
+        try:
+            return await self._run_on(min(self._workers, key=lambda other: len(other.waiting)), task)
+        except _WorkerLost as lost:
+            if lost.was_alone:
+                return _lost(task, str(lost), blocked=lost.blocked)
+        # It may be innocent: whoever ends its worker again, alone, was it.
+        async with self._alone:
+            worker = await self._start()
+            try:
+                return await self._run_on(worker, task)
+            except _WorkerLost as lost:
+                return _lost(task, str(lost), blocked=lost.blocked)
+            finally:
+                worker.send(frames.END)
+                await self._close(worker)
+
+    async def _run_on(self, worker: _Worker, task: Task) -> Rollout:
         task.enter(f"worker {worker.number}")
         row = task.row
         done: asyncio.Future[Rollout] = asyncio.get_running_loop().create_future()
@@ -147,6 +170,8 @@ class _Crew:
                 (row.index, row.data, row.line, row.content_hash, row.key, task.attempt, task.rollout_id, task.step)
             ),
         )
+        if not worker.expects_beat:
+            worker.expect_beat(self._limit_s)
         try:
             return await done
         except asyncio.CancelledError:
@@ -160,25 +185,27 @@ class _Crew:
             work.cancel()
         for worker in self._workers:
             worker.send(frames.END)
-        readers = [worker.reader for worker in self._workers if worker.reader is not None]
-        if readers:
-            await asyncio.wait(readers, timeout=END_S)
-        for worker in self._workers:
-            if worker.process.returncode is None:
-                with suppress(ProcessLookupError):
-                    worker.process.kill()
-            await worker.process.wait()
+        await asyncio.gather(*map(self._close, self._workers))
+
+    async def _close(self, worker: _Worker) -> None:
+        if worker.reader is not None:
+            await asyncio.wait([worker.reader], timeout=END_S)
+        worker.kill()
+        await worker.process.wait()
 
     async def _read(self, worker: _Worker) -> None:
         assert worker.process.stdout is not None
         with suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
                 self._take(worker, *await frames.read_frame(worker.process.stdout))
+        worker.expect_beat(math.inf)
         code = await worker.process.wait()
         if not worker.ready.done():
-            worker.ready.set_exception(OsmosisError(f"a worker process ended while it started ({_how(code)})"))
+            worker.ready.set_exception(
+                OsmosisError(f"a worker process ended while it started ({_describe_exit(code)})")
+            )
         if not self._ending:
-            self._gone(worker, code)
+            self._remove_worker(worker, code)
 
     def _take(self, worker: _Worker, kind: bytes, payload: bytes) -> None:
         if kind == frames.DONE:
@@ -192,14 +219,16 @@ class _Crew:
             worker.ready.set_exception(OsmosisError(f"a worker process cannot start: {payload.decode()}"))
         elif kind == frames.SAY:
             self._say(f"worker {worker.number}: {payload.decode()}")
+        elif kind == frames.BEAT:
+            if payload or not worker.waiting:  # else what was sent has not begun
+                worker.expect_beat(float(payload) if payload else math.inf)
         elif kind == frames.FILES:
             learn(pickle.loads(payload))
         elif self._limiter is not None:
             tell = self._limiter.answered if kind == frames.ANSWERED else self._limiter.rate_limited
             tell(float(payload))
 
-    def _gone(self, worker: _Worker, code: int) -> None:
-        """What it had in flight is lost; another one takes its place."""
+    def _remove_worker(self, worker: _Worker, code: int) -> None:
         if worker in self._workers:
             self._workers.remove(worker)
             if self._restarts > 0:
@@ -207,9 +236,11 @@ class _Crew:
                 replacing = asyncio.create_task(self._replace())
                 self._replacing.add(replacing)
                 replacing.add_done_callback(self._replacing.discard)
-        for task, done in worker.waiting.values():
+        act = "blocked past its time limits and was killed" if worker.is_blocked else f"ended ({_describe_exit(code)})"
+        reason = f"worker process {worker.number} {act}"
+        for _, done in worker.waiting.values():
             if not done.done():
-                done.set_result(_lost(task, f"worker process {worker.number} ended ({_how(code)})"))
+                done.set_exception(_WorkerLost(reason, was_alone=len(worker.waiting) == 1, blocked=worker.is_blocked))
         worker.waiting.clear()
 
     async def _replace(self) -> None:
@@ -219,15 +250,21 @@ class _Crew:
             self._say(f"a worker that ended could not be replaced: {error.message}")
 
 
-def _lost(task: Task, why: str) -> Rollout:
-    failure = Failure(
-        phase=Phase.SETUP,
-        category=Category.SERVER_DIED,
-        message=f"{why} with this rollout in flight",
-        fix="look for native code that crashes or takes all memory, then resume with --retry-failed server_died",
-    )
-    return broken(task, failure)
+class _WorkerLost(Exception):
+    def __init__(self, reason: str, *, was_alone: bool, blocked: bool) -> None:
+        super().__init__(reason)
+        self.was_alone = was_alone
+        self.blocked = blocked
 
 
-def _how(code: int) -> str:
+def _lost(task: Task, reason: str, *, blocked: bool) -> Rollout:
+    phase, category = (Phase.AGENT, Category.TIMEOUT) if blocked else (Phase.SETUP, Category.SERVER_DIED)
+    fix = "look for native code that crashes or takes all memory, then resume with --retry-failed server_died"
+    if blocked:
+        fix = "await what takes long, or hand it to asyncio.to_thread"
+    message = f"{reason} with this rollout in flight"
+    return failed_rollout(task, Failure(phase=phase, category=category, message=message, fix=fix))
+
+
+def _describe_exit(code: int) -> str:
     return f"signal {-code}" if code < 0 else f"exit status {code}"

@@ -1,81 +1,155 @@
-"""How far a judge's verdicts agree with people's: Cohen's kappa with its interval, and which way the judge errs.
+"""Agreement of a judge's verdicts with people's: share, bias and Cohen's kappa, each with an interval. Kappa is the
+agreement beyond what the two pass rates would give by chance (Cohen 1960). A row is one observation, with all its
+labels. The intervals are Gaffke's (`osmosis.base.stats`); that of kappa, which is no mean, applies his idea to the four
+cells: the rows and one more, of the verdicts that would be worst for the bound, get random weights that add up to one,
+and the bound is a quantile of the weighted kappa. Fewer than `LEAST` rows have no interval of kappa."""
 
-Kappa is the agreement beyond what the two pass rates would give by chance (Cohen 1960); its standard error is that of
-Fleiss, Cohen and Everitt (1969), for labels drawn independently. Refuses an interval of fewer than `LEAST` labels.
-"""
-
-from __future__ import annotations
-
-import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from random import Random
 
-from osmosis.records.report import Interval
+from osmosis.base.jsonable import JsonObject
+from osmosis.base.stats import quantile
+from osmosis.records.run.annotations import Annotation
+from osmosis.records.run.report import Interval
+
+from .intervals import bounded_interval, pair_of
 
 LEAST = 10
-Z_95 = 1.959963984540054
+_DRAWS = 2000
+_BOTH_PASS, _JUDGE_ONLY, _PERSON_ONLY, _BOTH_FAIL = range(4)
+_CELLS = {(True, True): _BOTH_PASS, (True, False): _JUDGE_ONLY, (False, True): _PERSON_ONLY}
+
+Verdict = tuple[Hashable, bool, bool]
+"""Row, the judge's verdict, the person's."""
+Cells = tuple[float, float, float, float]
 
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """Of pairs of verdicts: the judge's and a person's."""
-
     pairs: int
+    rows: int
     both_pass: int
     judge_only: int
-    """The judge lets pass what the person does not."""
     person_only: int
     both_fail: int
     rate: float
-    """Share of the pairs that agree."""
+    rate_interval: Interval | None
     kappa: float | None
-    """None when both always say the same one thing: there is nothing to agree about."""
+    """Absent when both always give the same verdict."""
     kappa_interval: Interval | None
     bias: float
-    """The judge's pass rate minus the people's: above 0 it is too kind."""
+    """The judge's pass rate minus the people's: above 0, the judge is too kind."""
+    bias_interval: Interval | None
 
-    def to_dict(self) -> dict[str, object]:
-        between = self.kappa_interval
+    def to_dict(self) -> JsonObject:
+        counts = {name: getattr(self, name) for name in ("pairs", "rows", "both_pass", "judge_only", "person_only")}
         return {
-            "pairs": self.pairs,
-            "both_pass": self.both_pass,
-            "judge_only": self.judge_only,
-            "person_only": self.person_only,
+            **counts,
             "both_fail": self.both_fail,
             "agreement": self.rate,
+            "agreement_ci": pair_of(self.rate_interval),
             "kappa": self.kappa,
-            "kappa_ci": [between.low, between.high] if between else None,
+            "kappa_ci": pair_of(self.kappa_interval),
             "bias": self.bias,
+            "bias_ci": pair_of(self.bias_interval),
         }
 
 
-def agreement(verdicts: Iterable[tuple[bool, bool]]) -> Agreement | None:
-    """Of `(judge, person)` verdicts; None without any."""
-    counted = Counter(verdicts)
-    n = counted.total() if hasattr(counted, "total") else sum(counted.values())
-    if not n:
+def agreement(verdicts: Iterable[Verdict]) -> Agreement | None:
+    by_row: dict[Hashable, list[int]] = {}
+    for row, judge, person in verdicts:
+        by_row.setdefault(row, [0, 0, 0, 0])[_CELLS.get((judge, person), _BOTH_FAIL)] += 1
+    if not by_row:
         return None
-    a, b, c, d = (counted[pair] for pair in ((True, True), (True, False), (False, True), (False, False)))
+    rows = [(a, b, c, d) for a, b, c, d in by_row.values()]
+    sizes = [sum(row) for row in rows]
+    a, b, c, d = (sum(row[cell] for row in rows) for cell in range(4))
+    n = a + b + c + d
+    kappa = _kappa((a, b, c, d))
+    return Agreement(
+        pairs=n,
+        rows=len(rows),
+        both_pass=a,
+        judge_only=b,
+        person_only=c,
+        both_fail=d,
+        rate=(a + d) / n,
+        rate_interval=bounded_interval([row[_BOTH_PASS] + row[_BOTH_FAIL] for row in rows], sizes),
+        kappa=kappa,
+        kappa_interval=None if kappa is None or len(rows) < LEAST else _kappa_interval(rows),
+        bias=(b - c) / n,
+        bias_interval=bounded_interval([row[_JUDGE_ONLY] - row[_PERSON_ONLY] for row in rows], sizes, (-1.0, 1.0)),
+    )
+
+
+def _kappa(cells: Cells) -> float | None:
+    a, b, c, d = cells
+    n = a + b + c + d
     judge, person = (a + b) / n, (a + c) / n
-    observed = (a + d) / n
     chance = judge * person + (1 - judge) * (1 - person)
-    kappa = None if chance == 1 else (observed - chance) / (1 - chance)
-    return Agreement(n, a, b, c, d, observed, kappa, _interval(kappa, n, a, b, c, d), judge - person)
+    return None if chance >= 1 else ((a + d) / n - chance) / (1 - chance)
 
 
-def _interval(kappa: float | None, n: int, a: int, b: int, c: int, d: int) -> Interval | None:
-    if kappa is None or n < LEAST:
-        return None
-    error = kappa_error(a / n, b / n, c / n, d / n, n)
-    return Interval(low=max(-1.0, kappa - Z_95 * error), high=min(1.0, kappa + Z_95 * error))
+def _kappa_interval(rows: Sequence[Cells]) -> Interval:
+    source = Random(0)  # the same labels have the same interval
+    equal = Counter(rows)
+    size = sum(map(sum, rows)) / len(rows)
+    lows, highs = [], []
+    for _ in range(_DRAWS):
+        weighted = [(cells, source.gammavariate(count, 1.0)) for cells, count in equal.items()]
+        cells = [sum(row[cell] * weight for row, weight in weighted) for cell in range(4)]
+        more = source.gammavariate(1.0, 1.0) * size
+        kappas = []
+        for cell in range(4):
+            a, b, c, d = (share + more * (i == cell) for i, share in enumerate(cells))
+            kappa = _kappa((a, b, c, d))
+            kappas.append(1.0 if kappa is None else kappa)
+        lows.append(min(kappas[_JUDGE_ONLY], kappas[_PERSON_ONLY]))
+        highs.append(max(kappas[_BOTH_PASS], kappas[_BOTH_FAIL]))
+    return Interval(low=quantile(sorted(lows), 0.025), high=quantile(sorted(highs), 0.975))
 
 
-def kappa_error(a: float, b: float, c: float, d: float, n: int) -> float:
-    """The standard error of kappa from the shares of the four cells (equation 10 of the paper of 1969)."""
-    judge, person = (a + b, c + d), (a + c, b + d)
-    observed, chance = a + d, (a + b) * (a + c) + (c + d) * (b + d)
-    same = sum(share * ((1 - chance) - (judge[i] + person[i]) * (1 - observed)) ** 2 for i, share in enumerate((a, d)))
-    other = (1 - observed) ** 2 * (b * (person[0] + judge[1]) ** 2 + c * (person[1] + judge[0]) ** 2)
-    rest = (observed * chance - 2 * chance + observed) ** 2
-    return math.sqrt(max(0.0, same + other - rest)) / ((1 - chance) ** 2 * math.sqrt(n))
+Verdicts = dict[tuple[str, str], list[Verdict]]
+
+
+@dataclass(frozen=True, slots=True)
+class Calibrated:
+    score: str
+    score_hash: str
+    """Hash of the rubric or function that scored; empty when none was stored."""
+    found: Agreement
+
+
+def verdicts(annotations: Iterable[Annotation], rollouts: Iterable[JsonObject], threshold: float) -> Verdicts:
+    """Pair the verdicts of stored rollouts with people's labels; rollouts without a label are skipped."""
+    by_place: dict[tuple[int, int, int], list[Annotation]] = {}
+    for annotation in annotations:
+        by_place.setdefault(annotation.place, []).append(annotation)
+    by_scorer: Verdicts = {}
+    for line in rollouts:
+        at_place = by_place.get((line.get("step", 0), line["row_index"], line["attempt"]), ())
+        people = [
+            annotation.passes(threshold)
+            for annotation in at_place
+            if annotation.rollout_id in (None, line["rollout_id"])
+        ]
+        hashed = str((line.get("hashes") or {}).get("score") or "")
+        for name, value in _values(line.get("scores")):
+            pairs = [(line["row_index"], value >= threshold, passes) for passes in people if passes is not None]
+            if pairs:
+                by_scorer.setdefault((name, hashed), []).extend(pairs)
+    return by_scorer
+
+
+def calibrated(by_scorer: Verdicts) -> Iterator[Calibrated]:
+    for (name, hashed), pairs in by_scorer.items():
+        if (compared := agreement(pairs)) is not None:
+            yield Calibrated(name, hashed, compared)
+
+
+def _values(scores: object) -> Iterator[tuple[str, float]]:
+    for name, score in scores.items() if isinstance(scores, Mapping) else ():
+        if score.get("value") is not None:
+            yield name, float(score["value"])

@@ -1,28 +1,24 @@
-"""Every figure of a report or a comparison, in the order in which people read them: the one list that all show.
-
-The terminal, the pages and the written reports iterate over `figures` and name no figure themselves. To add one, add
-it to a function here, or register another with `@of_score` or `@of_run`.
-"""
+"""Every figure of a report or a comparison, in reading order: terminal, pages and written reports iterate over them. To
+add one, add it to a function here, or register another with `@of_score` or `@of_run`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from itertools import groupby, product
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-from osmosis.base.light_dataclass import dataclass
-from osmosis.records.report import Distribution, Interval, PassAtK, Report, ScoreReport
+from osmosis.records.run.report import Distribution, Interval, PassAtK, Report, ScoreReport
 
 from . import formats
-from .answers import MEANING
-from .reducers import reducer
+from .score_values import reducer
+from .warnings import MEANING
 
 if TYPE_CHECKING:
     from .compare import Comparison
 
 Format = Literal["score", "difference", "share", "count", "ms", "usd", "p", "text"]
 RUN = ""
-"""The group of what is said of the run as a whole."""
 
 _WRITE: dict[str, Callable[[float | None], str]] = {
     "score": formats.score,
@@ -31,29 +27,23 @@ _WRITE: dict[str, Callable[[float | None], str]] = {
     "count": formats.count,
     "ms": formats.duration,
     "usd": formats.dollars,
-    "p": lambda value: formats.NOTHING if value is None else f"{value:.4g}",
+    "p": formats.p_value,
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One figure, ready to be shown."""
-
     name: str
     """Stable, for machines: `pass_at_3`."""
     label: str
     value: float | str | None
     format: Format = "score"
-    """What the value is: a score, a share between 0 and 1, milliseconds, US dollars, ..."""
+    """Kind of the value: a score, a share between 0 and 1, milliseconds, US dollars, ..."""
     interval: Interval | None = None
     detail: str = ""
-    """What the figure is made of, beside the value."""
     help: str = ""
-    """What it means, in a sentence."""
     group: str = RUN
-    """The score it belongs to, or `RUN`."""
     headline: bool = False
-    """Whether it is one of the few to be seen first."""
 
     @property
     def text(self) -> str:
@@ -61,7 +51,7 @@ class Figure:
 
     @property
     def between(self) -> str:
-        """The interval as text, empty when there is none; its level where it is not 95 %."""
+        """Return the interval as text, empty when there is none, with its level unless that is 95 %."""
         if self.interval is None:
             return ""
         level = "" if self.interval.level == 0.95 else f" ({self.interval.level * 100:g} %)"
@@ -78,19 +68,16 @@ _R = TypeVar("_R", bound=RunFigures)
 
 
 def of_score(make: _S) -> _S:
-    """Registers figures that each score has; their group is the score's name."""
     SCORE_FIGURES.append(make)
     return make
 
 
 def of_run(make: _R) -> _R:
-    """Registers figures of the run as a whole."""
     RUN_FIGURES.append(make)
     return make
 
 
 def figures(report: Report) -> Iterator[Figure]:
-    """Score by score, then the run."""
     for score in report.scores:
         for score_figures in SCORE_FIGURES:
             yield from score_figures(score, report)
@@ -98,23 +85,25 @@ def figures(report: Report) -> Iterator[Figure]:
         yield from run_figures(report)
 
 
-def grouped(found: Iterable[Figure]) -> list[tuple[str, list[Figure]]]:
-    """The figures by group, in order."""
-    return [(group, list(members)) for group, members in groupby(found, key=lambda figure: figure.group)]
+def grouped(figures: Iterable[Figure]) -> list[tuple[str, list[Figure]]]:
+    return [(group, list(members)) for group, members in groupby(figures, key=lambda figure: figure.group)]
 
 
 def headlines(report: Report) -> list[Figure]:
-    """The few to be seen first: of the first score, and of the run."""
-    shown = {RUN, report.primary.name if report.primary else RUN}
-    return [figure for figure in figures(report) if figure.headline and figure.group in shown]
+    groups = {RUN, report.primary.name if report.primary else RUN}
+    return [figure for figure in figures(report) if figure.headline and figure.group in groups]
 
 
 @of_score
 def _mean(score: ScoreReport, report: Report) -> Iterator[Figure]:
     group = score.name
     help_text = "Rollouts without a score count as 0; skipped ones count nowhere."
-    unsure = score.mean_interval is None and score.bounds is None and report.rows > 1 and score.scored
-    detail = "no interval: declare min and max" if unsure else ""
+    detail = ""
+    if score.assumed_bounds is not None:
+        low, high = score.assumed_bounds
+        detail = f"assumed between {low:g} and {high:g}: declare min and max"
+    elif score.mean_interval is None and score.bounds is None and report.rows > 1 and score.scored:
+        detail = "no interval: declare min and max"
     yield Figure(
         "mean", "mean (failures as 0)", score.mean, "score", score.mean_interval, detail, help_text, group,
         headline=True,
@@ -173,20 +162,27 @@ def _unscored(score: ScoreReport, report: Report) -> Iterator[Figure]:
 
 
 @of_score
+def _out_of_range(score: ScoreReport, report: Report) -> Iterator[Figure]:
+    if score.out_of_range:
+        help_text = "The judge's number was beyond the range of the score: it counts as the nearest bound."
+        detail = "replies of the judge; they count as the nearest bound"
+        yield Figure("out_of_range", "out of range", score.out_of_range, "count", None, detail, help_text, score.name)
+
+
+@of_score
 def _reduced(score: ScoreReport, report: Report) -> Iterator[Figure]:
-    for one in score.reduced:
-        rows = f"over {one.rows:,} rows" if one.rows != report.rows else ""
-        share = reducer(one.name).is_share
+    for estimate in score.reduced:
+        rows = f"over {estimate.rows:,} rows" if estimate.rows != report.rows else ""
+        share = reducer(estimate.name).is_share
         help_text = "Of the attempts at a row, then the mean over rows; failures as 0."
         yield Figure(
-            f"reduced_{one.name}", f"{one.name} of attempts", one.value, "share" if share else "score", one.interval,
-            rows, help_text, score.name,
+            f"reduced_{estimate.name}", f"{estimate.name} of attempts", estimate.value, "share" if share else "score",
+            estimate.interval, rows, help_text, score.name,
         )  # fmt: skip
 
 
 @of_score
 def _answers(score: ScoreReport, report: Report) -> Iterator[Figure]:
-    """Beside the first score: what its zeros may come from."""
     if report.primary is not score:
         return
     for issue in report.answer_issues:
@@ -198,16 +194,15 @@ def _answers(score: ScoreReport, report: Report) -> Iterator[Figure]:
 
 @of_run
 def _groups(report: Report) -> Iterator[Figure]:
-    """A table for each score and column: the mean by value."""
     columns = dict.fromkeys(group.column for group in report.groups)
     for column, score in product(columns, report.scores):
         for group in report.groups:
-            one = next((found for found in group.scores if found.name == score.name), None)
-            if group.column != column or one is None:
+            in_group = next((group_score for group_score in group.scores if group_score.name == score.name), None)
+            if group.column != column or in_group is None:
                 continue
-            detail = f"{group.rows:,} rows, pass rate {formats.percent(one.pass_rate)}"
+            detail = f"{group.rows:,} rows, pass rate {formats.percent(in_group.pass_rate)}"
             yield Figure(
-                f"{column}={group.value}", group.value, one.mean, "score", one.mean_interval, detail,
+                f"{column}={group.value}", group.value, in_group.mean, "score", in_group.mean_interval, detail,
                 "Failures as 0.", f"{score.name} by {column}",
             )  # fmt: skip
 
@@ -263,45 +258,58 @@ def _per_rollout(name: str, label: str, spread: Distribution, unit: Format) -> F
     )
 
 
-def comparison_line(found: Comparison) -> str:
-    """Run B against run A in a few words."""
-    between = f" ({formats.interval(found.interval, formats.signed)})" if found.interval else ""
-    means = f"{formats.score(found.mean_b)} vs {formats.score(found.mean_a)}"
-    return f"{means}, difference {formats.signed(found.difference)}{between}, {found.verdict}"
+def comparison_line(comparison: Comparison) -> str:
+    between = f" ({formats.interval(comparison.interval, formats.signed)})" if comparison.interval else ""
+    means = f"{formats.score(comparison.mean_b)} vs {formats.score(comparison.mean_a)}"
+    return f"{means}, difference {formats.signed(comparison.difference)}{between}, {comparison.verdict}"
 
 
-def comparison_figures(found: Comparison) -> Iterator[Figure]:
-    """Of run B against run A, in one group: the score's name."""
-    group = found.score
-    only = f"only A {found.only_a:,}, only B {found.only_b:,}"
-    rows = f"on {found.rows:,} rows ({only})"
-    yield Figure("pairs", "pairs", found.pairs, "count", None, rows, "Rollouts that both runs have a score for.", group)
-    yield Figure("mean_a", "mean of A", found.mean_a, "score", None, "", "Over rows.", group)
-    yield Figure("mean_b", "mean of B", found.mean_b, "score", None, "", "Over rows.", group)
+def comparison_figures(comparison: Comparison) -> Iterator[Figure]:
+    group = comparison.score
+    only = f"only A {comparison.only_a:,}, only B {comparison.only_b:,}"
+    rows = f"on {comparison.rows:,} rows ({only})"
+    help_text = "Attempts that both runs have a score for; the means are of all attempts at a row."
+    yield Figure("pairs", "pairs", comparison.pairs, "count", None, rows, help_text, group)
+    yield Figure("mean_a", "mean of A", comparison.mean_a, "score", None, "", "Over rows.", group)
+    yield Figure("mean_b", "mean of B", comparison.mean_b, "score", None, "", "Over rows.", group)
     help_text = "B minus A."
     yield Figure(
-        "difference", "difference", found.difference, "difference", found.interval, found.verdict, help_text, group
+        "difference",
+        "difference",
+        comparison.difference,
+        "difference",
+        comparison.interval,
+        comparison.verdict,
+        help_text,
+        group,
     )
-    yield Figure("pass_rate_a", "pass rate of A", found.pass_rate_a, "share", None, "", "", group)
-    yield Figure("pass_rate_b", "pass rate of B", found.pass_rate_b, "share", None, "", "", group)
-    if found.failed_a or found.failed_b:
-        where = f"failed: {found.failed_a:,} in A, {found.failed_b:,} in B"
+    if comparison.detectable is not None:
+        help_text = "The smallest true difference that these rows show in four of five runs."
+        yield Figure(
+            "detectable", "could have shown", comparison.detectable, "difference", None, "or more, with 80 % power",
+            help_text, group,
+        )  # fmt: skip
+    yield Figure("pass_rate_a", "pass rate of A", comparison.pass_rate_a, "share", None, "", "", group)
+    yield Figure("pass_rate_b", "pass rate of B", comparison.pass_rate_b, "share", None, "", "", group)
+    if comparison.failed_a or comparison.failed_b:
+        where = f"failed: {comparison.failed_a:,} in A, {comparison.failed_b:,} in B"
         help_text = "B minus A over all pairs that both ran."
         yield Figure(
-            "difference_failures_0", "difference with failures as 0", found.difference_failures_0, "difference",
-            found.interval_failures_0, where, help_text, group,
+            "difference_failures_0", "difference with failures as 0", comparison.difference_failures_0, "difference",
+            comparison.interval_failures_0, where, help_text, group,
         )  # fmt: skip
     help_text = "Pairs that pass in B alone, and in A alone."
-    flips = f"{found.gained:,} gained, {found.lost:,} lost"
-    yield Figure("flips", "flips", found.gained + found.lost, "count", None, flips, help_text, group)
+    flips = f"{comparison.gained:,} gained, {comparison.lost:,} lost"
+    yield Figure("flips", "flips", comparison.gained + comparison.lost, "count", None, flips, help_text, group)
     help_text = "How likely a difference this large is by chance, by row, two-sided (docs/statistics.md)."
-    yield Figure("p_value", "p", found.p_value, "p", None, "of the verdict", help_text, group)
-    help_text = "The same of the pass rates: for one attempt a row it is McNemar's mid-p test."
-    yield Figure("p_value_flips", "p of flips", found.p_value_flips, "p", None, "", help_text, group)
-    if found.rows_differ:
+    yield Figure("p_value", "p", comparison.p_value, "p", None, "chance of such a difference", help_text, group)
+    if comparison.p_value_flips != comparison.p_value:
+        help_text = "The same of the pass rates: for one attempt a row it is McNemar's mid-p test."
+        yield Figure("p_value_flips", "p of flips", comparison.p_value_flips, "p", None, "", help_text, group)
+    if comparison.rows_differ:
         help_text = "Rows edited between the runs; interpret the difference with care."
-        yield Figure("rows_differ", "rows edited", found.rows_differ, "count", None, "", help_text, group)
-    if found.aside:
+        yield Figure("rows_differ", "rows edited", comparison.rows_differ, "count", None, "", help_text, group)
+    if comparison.aside:
         help_text = "Rows of quarantine.toml: in none of these figures."
-        count = len(found.aside)
+        count = len(comparison.aside)
         yield Figure("quarantined", "rows in quarantine", count, "count", None, "not counted", help_text, group)

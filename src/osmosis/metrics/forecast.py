@@ -1,31 +1,29 @@
-"""What a whole run will cost and take, from a few of its rollouts, with a prediction interval.
-
-The interval is of the total that will be seen, not of its mean, and wide where a few rollouts cannot show more: one in
-ten that costs ten times as much is easily missing among twenty.
-"""
-
-from __future__ import annotations
+"""Cost and duration of a whole run, predicted from a few of its rollouts. The interval is of the total that will be
+seen, not of its mean: wide, because one rollout in ten that costs ten times as much is easily missing among twenty."""
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from heapq import heapreplace
+from random import Random
 from statistics import NormalDist
-from typing import Any
 
-from osmosis.base.bounded_mean import BoundedMean
-from osmosis.base.light_dataclass import dataclass
-from osmosis.records.report import Interval
-from osmosis.records.rollout import Rollout
+from osmosis.base.jsonable import JsonObject
+from osmosis.base.stats import BoundedMean
+from osmosis.records.run.report import Interval
+from osmosis.records.run.rollout import Rollout
+
+from .intervals import pair_of
 
 LEVEL = 0.95
 LEAST_PILOT = 5
+_SIMULATED = 20_000
 UNSEEN = 3.0
-"""The most that one rollout can take: in the greatest values of the pilot."""
+"""The most that one rollout can take, in multiples of the pilot's greatest value."""
 
 
 @dataclass(slots=True)
 class Forecast:
-    """Of the rollouts that are left. Seconds, US dollars, tokens."""
-
     measured: int
     left: int
     tokens: float
@@ -36,7 +34,6 @@ class Forecast:
     seconds_interval: Interval | None
 
     def line(self) -> str:
-        """The forecast in one line."""
         cost = "cost unknown"
         if self.cost_usd is not None:
             cost = f"{self.cost_usd:.4g} USD{_range(self.cost_interval, '.4g')}"
@@ -45,39 +42,26 @@ class Forecast:
             f"about {self.seconds:.0f} s{_range(self.seconds_interval, '.0f')} (from {self.measured} rollouts)"
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        def pair(interval: Interval | None) -> list[float] | None:
-            return [interval.low, interval.high] if interval else None
-
-        return {
-            "measured": self.measured,
-            "left": self.left,
-            "tokens": self.tokens,
-            "tokens_ci": pair(self.tokens_interval),
-            "cost_usd": self.cost_usd,
-            "cost_usd_ci": pair(self.cost_interval),
-            "seconds": self.seconds,
-            "seconds_ci": pair(self.seconds_interval),
-        }
+    def to_dict(self) -> JsonObject:
+        plain = {name: getattr(self, name) for name in ("measured", "left", "tokens", "cost_usd", "seconds")}
+        intervals = {"tokens": self.tokens_interval, "cost_usd": self.cost_interval, "seconds": self.seconds_interval}
+        return plain | {f"{name}_ci": pair_of(interval) for name, interval in intervals.items()}
 
 
 def forecast(rollouts: Sequence[Rollout], left: int, concurrency: int, attempts: int = 1) -> Forecast:
-    """From the rollouts of a pilot, each of another row; `left` are still to run, `concurrency` at once, `attempts` of
-    them at each row."""
+    """Predict from the rollouts of a pilot, each of another row; `left` are still to run, `concurrency` at once,
+    `attempts` at each row."""
     costs = [r.usage.cost_usd for r in rollouts if r.usage.cost_usd is not None]
     tokens, tokens_interval = predicted([float(r.usage.total_tokens) for r in rollouts], left, attempts)
     cost, cost_interval = predicted(costs, left, attempts) if costs else (None, None)
-    lanes = max(1, min(concurrency, left or 1))
-    seconds, seconds_interval = predicted([r.duration_ms / 1000 / lanes for r in rollouts], left, attempts)
+    seconds, seconds_interval = predicted_time([r.duration_ms / 1000 for r in rollouts], left, concurrency, attempts)
     return Forecast(len(rollouts), left, tokens, tokens_interval, cost, cost_interval, seconds, seconds_interval)
 
 
 def predicted(values: Sequence[float], left: int, attempts: int) -> tuple[float, Interval | None]:
-    """The sum of what is left, and its prediction interval: how far off the mean of the pilot may be, and how much
-    the rest varies around its own mean, combined as by Zou and Donner (2008). None with a pilot of fewer than five.
-
-    Values lie between 0 and `UNSEEN` times the greatest seen; attempts at one row count as one value.
-    """
+    """Return the sum of what is left, and its prediction interval: the error of the pilot's mean and the spread of the
+    rest, combined as by Zou and Donner (2008). None with a pilot of fewer than five. Values lie between 0 and `UNSEEN`
+    times the greatest seen; attempts at one row count as one value."""
     if not values:
         return 0.0, None
     mean = math.fsum(values) / len(values)
@@ -88,6 +72,28 @@ def predicted(values: Sequence[float], left: int, attempts: int) -> tuple[float,
     rest = NormalDist().inv_cdf((1 + LEVEL) / 2) * math.sqrt(variance * attempts / left)
     least, most = mean - math.hypot(mean - low, rest), mean + math.hypot(high - mean, rest)
     return mean * left, Interval(low=max(0.0, least) * left, high=most * left, level=LEVEL)
+
+
+def predicted_time(
+    durations: Sequence[float], left: int, concurrency: int, attempts: int
+) -> tuple[float, Interval | None]:
+    """Return when the last of the rollouts ends, `concurrency` of them at once, and its prediction interval. That is no
+    sooner than the work shared out evenly, and later by less than one rollout (R. Graham, "Bounds on multiprocessing
+    timing anomalies", SIAM Journal on Applied Mathematics 17, 1969). The estimate draws the durations from the
+    pilot's."""
+    lanes = max(1, min(concurrency, left or 1))
+    work, interval = predicted([duration / lanes for duration in durations], left, attempts)
+    if lanes == 1 or not durations:
+        return work, interval
+    source = Random(0)
+    free = [0.0] * lanes
+    for duration in source.choices(durations, k=min(left, _SIMULATED)):
+        heapreplace(free, free[0] + duration)
+    last = max(free) - math.fsum(free) / lanes  # how much later than the mean lane
+    if interval is not None:
+        straggler = UNSEEN * max(durations) * (1 - 1 / lanes)
+        interval = Interval(low=interval.low, high=interval.high + straggler, level=LEVEL)
+    return work + last, interval
 
 
 def _range(interval: Interval | None, spec: str) -> str:

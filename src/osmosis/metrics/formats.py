@@ -1,7 +1,4 @@
-"""How figures are written, everywhere alike: numbers, shares, money, durations, sizes.
-
-Pure functions; a missing value is an en dash, never a zero, and an unknown price is not free.
-"""
+"""Text of figures: numbers, shares, money, durations, sizes. A missing value is an en dash, never a zero."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # commands that only write a size need no record
-    from osmosis.records.report import Interval
+    from osmosis.records.run.report import Interval
 
 NOTHING = "–"
 
@@ -33,12 +30,10 @@ def percent(value: float | None) -> str:
 
 
 def interval(value: Interval | None, write: Callable[[float | None], str] = score) -> str:
-    """`0.61 to 0.78`"""
     return NOTHING if value is None else f"{write(value.low)} to {write(value.high)}"
 
 
 def signed(value: float | None) -> str:
-    """Of a difference: `+0.031`."""
     return NOTHING if value is None else f"{value:+,.3f}".replace("-0.000", "+0.000")
 
 
@@ -47,9 +42,11 @@ def count(value: float | None) -> str:
 
 
 def dollars(value: float | None) -> str:
-    """An unknown price is not free."""
+    """Format US dollars; an unknown price is not free."""
     if value is None:
         return "unknown"
+    if value == 0:
+        return "$0"
     return f"${value:,.4f}" if value < 1 else f"${value:,.2f}"
 
 
@@ -79,3 +76,10 @@ def size(value: int | None) -> str:
             return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
         amount /= 1000
     return NOTHING
+
+
+def p_value(value: float | None) -> str:
+    """`0.032`, `< 0.0001`."""
+    if value is None:
+        return NOTHING
+    return "< 0.0001" if value < 0.0001 else f"{value:.2g}"

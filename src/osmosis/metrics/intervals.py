@@ -1,74 +1,90 @@
-"""Confidence intervals and distributions of a run's values, from the numbers of `osmosis.base`.
-
-Intervals are 95 % unless asked otherwise. A row is one observation: attempts at one row are not independent. How often
-each interval covers the truth is simulated by `benchmarks/coverage.py` and written down in `docs/statistics.md`.
-"""
-
-from __future__ import annotations
+"""Confidence intervals and distributions of a run's values, 95 % by default. A row is one observation: attempts at one
+row are not independent. `benchmarks/coverage.py` simulates how often each interval covers the truth
+(`docs/statistics.md`)."""
 
 import math
 from collections.abc import Sequence
 
-from osmosis.base.bounded_mean import BoundedMean
-from osmosis.base.stats import quantile
-from osmosis.records.report import Bounds, Distribution, Interval
+from osmosis.base.stats import BoundedMean, quantile
+from osmosis.records.run.report import Bounds, Distribution, Interval
 
 ROWS_WITHOUT_BOUNDS = 20
 """Fewer rows support no interval of values whose bounds are unknown."""
 UNSEEN = 1.0
-"""How far values may lie beyond those seen, where their bounds are unknown: in ranges of those seen."""
+"""How far unbounded values may lie beyond those seen, in ranges of those seen."""
 
 
 def bounded_interval(
     sums: Sequence[float], sizes: Sequence[int], bounds: Bounds = (0.0, 1.0), level: float = 0.95
 ) -> Interval | None:
-    """Of the mean of values between `bounds`, given the sum and the number of each row's; None with one row.
-
-    Gaffke's interval (`osmosis.base.bounded_mean`): never beyond the bounds, and never a point, even when all is equal.
-    """
-    found = BoundedMean(zip(sums, sizes, strict=True), *bounds)
-    if found.rows < 2:
+    """Return the interval of the mean of values between `bounds`, given the sum and the number of each row's; None with
+    one row. Gaffke's interval (`osmosis.base.stats`): never beyond the bounds, and never a point, even when all is
+    equal."""
+    bounded = BoundedMean(zip(sums, sizes, strict=True), *bounds)
+    if bounded.rows < 2:
         return None
-    low, high = found.interval(level)
-    return Interval.made(low=low, high=high, level=level)
+    low, high = bounded.interval(level)
+    return Interval(low=low, high=high, level=level)
 
 
-def unbounded_interval(
-    sums: Sequence[float], sizes: Sequence[int], seen: Bounds, level: float = 0.95
-) -> Interval | None:
-    """The same where only the least and the greatest value `seen` are known.
+def bounds_of(
+    extremes: Bounds, declared: Bounds | None, scored: Sequence[float], rows: int
+) -> tuple[Bounds | None, bool]:
+    """Return the bounds that an interval of the mean uses, None for no interval, and whether they are known. Known are
+    declared bounds, and 0 and 1 when every one of the `scored` values is one of them and some are 0. Only ones may be
+    of a reward of -1 and 1. For other values, of which `extremes` are the least and the greatest, a failure as 0, the
+    bounds are assumed: that far beyond those seen, from 20 rows on."""
+    if declared is not None and (scale := scale_of(extremes, declared)) is not None:
+        return scale, True
+    if all(value in (0.0, 1.0) for value in scored):
+        return ((0.0, 1.0), True) if 0.0 in scored or not len(scored) else ((-1.0, 1.0), False)
+    return (beyond(extremes) if rows >= ROWS_WITHOUT_BOUNDS and extremes[0] < extremes[1] else None), False
 
-    Values as far beyond those as they are apart are allowed for. None where the sample cannot support that: with few
-    rows, or when all values are equal.
-    """
-    if len(sizes) < ROWS_WITHOUT_BOUNDS or seen[0] == seen[1]:
-        return None
-    return bounded_interval(sums, sizes, beyond(seen), level)
 
-
-def beyond(seen: Bounds) -> Bounds:
-    """The bounds that are assumed around the values seen."""
-    low, high = seen
+def beyond(extremes: Bounds) -> Bounds:
+    low, high = extremes
     reach = UNSEEN * (high - low)
     return low - reach, high + reach
 
 
-def scale_of(seen: Bounds, declared: Bounds | None) -> Bounds | None:
-    """The bounds of values: those declared, else 0 and 1 when all are between them; None = unknown.
-
-    `seen` counts a failure as 0, which may be outside what was declared.
-    """
+def scale_of(extremes: Bounds, declared: Bounds | None) -> Bounds | None:
+    """Return the declared bounds, else (0, 1) when all values are between them, else None."""
     low, high = declared or (0.0, 1.0)
     if declared is not None:
-        low, high = min(low, 0.0) if seen[0] == 0 else low, max(high, 0.0) if seen[1] == 0 else high
-    return (low, high) if low <= seen[0] and seen[1] <= high and math.isfinite(high - low) else None
+        low, high = min(low, 0.0) if extremes[0] == 0 else low, max(high, 0.0) if extremes[1] == 0 else high
+    return (low, high) if low <= extremes[0] and extremes[1] <= high and math.isfinite(high - low) else None
+
+
+FALSE_ALARMS = 0.025
+"""Chance that a bar is called missed although the true figure is at it."""
+
+
+def missed_bar(
+    name: str, bar: float, value: float | None, interval: Interval | None, *, strict: bool = False
+) -> str | None:
+    """Return the sentence that says that a figure misses its bar, None when it does not. It misses where the upper end
+    of the interval is below the bar; `strict`: where the lower one is."""
+    if value is None:
+        return f"{name}: nothing was scored"
+    low, high = (interval.low, interval.high) if interval is not None else (value, value)
+    if (low if strict else high) >= bar:
+        return None
+    between = f" ({low:.3g} to {high:.3g})" if interval is not None else ""
+    if strict and high >= bar:
+        return f"{name} {value:.3g}{between} is not shown to reach {bar:g}"
+    chance = f", a false alarm in at most {FALSE_ALARMS:.1%} of runs" if interval is not None else ""
+    return f"{name} {value:.3g}{between} is below {bar:g}{chance}"
+
+
+def pair_of(interval: Interval | None) -> list[float] | None:
+    return [interval.low, interval.high] if interval else None
 
 
 def distribution(values: Sequence[float]) -> Distribution | None:
     if not len(values):
         return None
     ordered = sorted(values)
-    return Distribution.made(
+    return Distribution(
         mean=math.fsum(ordered) / len(ordered),
         median=quantile(ordered, 0.5),
         p90=quantile(ordered, 0.9),

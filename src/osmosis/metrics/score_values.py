@@ -1,37 +1,33 @@
-"""The values of one score, and the figures they add up to.
-
-Attempts at one row belong together: intervals, pass@k and flakes are computed row by row. Nothing here depends on the
-order in which values arrived.
-"""
+"""The values of one score and their figures, row by row, independent of the order of arrival."""
 
 from __future__ import annotations
 
 import math
+import re
 from array import array
+from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass
 
-from osmosis.base.stats import pass_at_k, pass_hat_k, spread
-from osmosis.records.report import Bounds, Interval, PassAtK, Reduced, ScoreReport
-
-from .intervals import bounded_interval, scale_of, unbounded_interval
-from .reducers import Reducer
+from osmosis.base.stats import pass_at_k, pass_hat_k, quantile, spread
+from osmosis.errors import ValidationError
+from osmosis.metrics.intervals import bounded_interval, bounds_of
+from osmosis.records.run.report import Bounds, PassAtK, Reduced, ScoreReport
 
 Estimate = Callable[[int, int, int], float]
-"""Of attempts, passes and k."""
 
 
 class ScoreValues:
-    """The values of one score, each with its row."""
-
     def __init__(self, name: str, place: tuple[int, int, int]) -> None:
         self.name = name
         self.place = place
-        """Orders the scores: by when they were given, else by the first rollout that has one."""
+        """Order of the scores: by when they were given, else by the first rollout that has one."""
         self.values = array("d")
         self.rows = array("q")
         self.total = 0.0
         self.squares = 0.0
         self.passed = 0
+        self.out_of_range = 0
 
     def add(self, row: int, value: float, passed: bool) -> None:
         self.values.append(value)
@@ -48,9 +44,9 @@ class ScoreValues:
         self.total += other.total
         self.squares += other.squares
         self.passed += other.passed
+        self.out_of_range += other.out_of_range
 
     def brief(self, counted: int) -> ScoreReport:
-        """Without what needs a look at every rollout; `counted` rollouts were not skipped."""
         scored = len(self.values)
         mean = self.total / counted if counted else None
         return ScoreReport.model_construct(
@@ -75,23 +71,28 @@ class ScoreValues:
         declared: Bounds | None = None,
         reducers: Sequence[Reducer] = (),
     ) -> ScoreReport:
-        """Everything; `attempts` counts the rollouts of each row that were not skipped."""
         scored, counted = len(self.values), sum(attempts.values())
         missing = counted - scored
         ordered = sorted([*self.values, *[0.0] * missing])
         values = spread(ordered)
         if values is None:
-            return ScoreReport.made(name=self.name, passed=0, scored=0, failed=0)
+            return ScoreReport(name=self.name, passed=0, scored=0, failed=0)
         by_row = _ByRow(self, attempts, threshold)
-        seen = (values.min, values.max)
-        bounds = scale_of(seen, declared)
-        rate = bounded_interval(by_row.passes, by_row.sizes)
+        extremes = (values.min, values.max)
+        bounds, is_known = bounds_of(extremes, declared, self.values, len(attempts))
+        ones = [1] * len(attempts)
+        rates = by_row.means(by_row.passes)
+        rate = bounded_interval(rates, ones)
         yes_or_no = bounds == (0.0, 1.0) and by_row.sums == by_row.passes  # the mean is the pass rate
-        return ScoreReport.made(
+        mean_interval = (
+            rate if yes_or_no else bounded_interval(by_row.means(by_row.sums), ones, bounds) if bounds else None
+        )
+        return ScoreReport(
             name=self.name,
-            mean=values.mean,
-            mean_interval=rate if yes_or_no else by_row.mean_interval(seen, bounds),
-            bounds=bounds,
+            mean=by_row.mean(by_row.sums, values.mean),
+            mean_interval=mean_interval,
+            bounds=bounds if is_known else None,
+            assumed_bounds=None if is_known else bounds,
             mean_scored=math.fsum(self.values) / scored if scored else None,
             std=values.std,
             min=values.min,
@@ -100,84 +101,139 @@ class ScoreValues:
             passed=self.passed,
             scored=scored,
             failed=missing,
-            pass_rate=self.passed / counted,
+            pass_rate=by_row.mean(by_row.passes, self.passed / counted),
             pass_rate_interval=rate,
             pass_at_k=by_row.over_k(ks, pass_at_k),
             pass_hat_k=by_row.over_k(ks, pass_hat_k),
             flake_rate=by_row.flake_rate(),
-            reduced=[found for one in reducers if (found := self._reduced(one, by_row, seen, bounds))],
+            out_of_range=self.out_of_range,
+            reduced=[
+                reduced_score for reducer in reducers if (reduced_score := self._reduced(reducer, by_row, bounds))
+            ],
         )
 
     def only(self, rows: Container[int], threshold: float) -> ScoreValues:
-        """The values of these rows."""
-        found = ScoreValues(self.name, self.place)
+        selected = ScoreValues(self.name, self.place)
         for value, row in zip(self.values, self.rows, strict=True):
             if row in rows:
-                found.add(row, value, value >= threshold)
-        return found
+                selected.add(row, value, value >= threshold)
+        return selected
 
-    def _reduced(self, reducer: Reducer, by_row: _ByRow, seen: Bounds, bounds: Bounds | None) -> Reduced | None:
-        found = [
+    def _reduced(self, reducer: Reducer, by_row: _ByRow, bounds: Bounds | None) -> Reduced | None:
+        reduced = [
             value
             for values, passed in zip(by_row.values(self), by_row.passes, strict=True)
             if (value := reducer.of(values, passed)) is not None
         ]
-        if not found:
+        if not reduced:
             return None
-        ones = [1] * len(found)
+        ones = [1] * len(reduced)
         scale = (0.0, 1.0) if reducer.is_share else bounds
-        interval = bounded_interval(found, ones, scale) if scale else unbounded_interval(found, ones, seen)
-        return Reduced(name=reducer.name, value=math.fsum(found) / len(found), interval=interval, rows=len(found))
+        interval = bounded_interval(reduced, ones, scale) if scale else None
+        return Reduced(name=reducer.name, value=math.fsum(reduced) / len(reduced), interval=interval, rows=len(reduced))
 
 
 class _ByRow:
-    """One score added up per row, rows in ascending order."""
-
     def __init__(self, score: ScoreValues, attempts: Mapping[int, int], threshold: float) -> None:
         places = dict.fromkeys(sorted(attempts), 0)
         self.sizes = array("q", map(attempts.__getitem__, places))
-        for place, row in enumerate(places):
-            places[row] = place
+        for index, row in enumerate(places):
+            places[row] = index
         self.places = places
         self.sums = array("d", bytes(8 * len(places)))
         self.passes = array("q", bytes(8 * len(places)))
         several: dict[int, array[float]] = {}
         for value, row in zip(score.values, score.rows, strict=True):
-            place = places[row]
-            if self.sizes[place] == 1:  # most rows of a large run: no array for each
-                self.sums[place] = value
+            index = places[row]
+            if self.sizes[index] == 1:  # most rows of a large run: no array for each
+                self.sums[index] = value
             else:
-                several.setdefault(place, array("d")).append(value)
+                several.setdefault(index, array("d")).append(value)
             if value >= threshold:
-                self.passes[place] += 1
-        for place, values in several.items():
-            self.sums[place] = math.fsum(values)
+                self.passes[index] += 1
+        for index, values in several.items():
+            self.sums[index] = math.fsum(values)
 
-    def mean_interval(self, seen: Bounds, bounds: Bounds | None) -> Interval | None:
-        if bounds is None:
-            return unbounded_interval(self.sums, self.sizes, seen)
-        return bounded_interval(self.sums, self.sizes, bounds)
+    def means(self, totals: Sequence[float]) -> list[float]:
+        return [total / size for total, size in zip(totals, self.sizes, strict=True)]
+
+    def mean(self, totals: Sequence[float], of_all: float) -> float:
+        return of_all if len(set(self.sizes)) == 1 else math.fsum(self.means(totals)) / len(self.sizes)
 
     def values(self, score: ScoreValues) -> list[list[float]]:
-        """The values of each row in ascending order, one for every attempt: a missing one is 0."""
-        found: dict[int, list[float]] = {row: [] for row in self.places}
+        by_row: dict[int, list[float]] = {row: [] for row in self.places}
         for value, row in zip(score.values, score.rows, strict=True):
-            found[row].append(value)
-        return [sorted(have + [0.0] * (n - len(have))) for have, n in zip(found.values(), self.sizes, strict=True)]
+            by_row[row].append(value)
+        return [sorted(have + [0.0] * (n - len(have))) for have, n in zip(by_row.values(), self.sizes, strict=True)]
 
     def over_k(self, ks: Sequence[int], estimate: Estimate) -> list[PassAtK]:
-        """One point for each k that some row has enough attempts for."""
         return [point for k in ks if (point := self._at(k, estimate))]
 
     def _at(self, k: int, estimate: Estimate) -> PassAtK | None:
         enough = [(n, c) for n, c in zip(self.sizes, self.passes, strict=True) if n >= k]
         if not enough:
             return None
-        known = {(n, c): estimate(n, c, k) for n, c in set(enough)}
-        values = [known[pair] for pair in enough]
+        estimates = {(n, c): estimate(n, c, k) for n, c in set(enough)}
+        values = [estimates[pair] for pair in enough]
         interval = bounded_interval(values, [1] * len(values))
         return PassAtK(k=k, value=sum(values) / len(values), interval=interval, rows=len(values))
 
     def flake_rate(self) -> float | None:
         repeated = [(n, c) for n, c in zip(self.sizes, self.passes, strict=True) if n > 1]
         return sum(1 for n, c in repeated if 0 < c < n) / len(repeated) if repeated else None
+
+
+NAMES = ("mean", "median", "mode", "max", "at-least-K", "pass@K", "pass^K")
+
+Values = Sequence[float]
+"""Scores of the attempts at one row, in ascending order."""
+
+
+def _mode(values: Values) -> float:
+    counted = Counter(values)
+    return min(counted, key=lambda value: (-counted[value], value))
+
+
+_PLAIN: dict[str, Callable[[Values], float]] = {
+    "mean": lambda values: math.fsum(values) / len(values),
+    "median": lambda values: quantile(values, 0.5),
+    "mode": _mode,
+    "max": lambda values: values[-1],
+}
+_COUNTING: dict[str, Callable[[int, int, int], float]] = {
+    "at-least-": lambda n, c, k: float(c >= k),
+    "pass@": pass_at_k,
+    "pass^": pass_hat_k,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Reducer:
+    name: str
+    kind: str
+    k: int = 0
+
+    @property
+    def is_share(self) -> bool:
+        """Return whether the result lies between 0 and 1, whatever the score's scale."""
+        return self.kind in _COUNTING
+
+    def of(self, values: Values, passed: int) -> float | None:
+        if not self.is_share:
+            return _PLAIN[self.kind](values)
+        return _COUNTING[self.kind](len(values), passed, self.k) if len(values) >= self.k else None
+
+
+def reducer(name: str, *, attempts: int | None = None) -> Reducer:
+    """Return a reducer by name; raise ValidationError for an unknown one, or one that needs more than `attempts`."""
+    if name in _PLAIN:
+        return Reducer(name, name)
+    match = re.fullmatch(r"(at-least-|pass@|pass\^)([1-9][0-9]{0,8})", name)
+    if match is None:
+        raise ValidationError(f"there is no reducer {name!r}", hint=f"one of {', '.join(NAMES)} (K is a number)")
+    k = int(match[2])
+    if attempts is not None and k > attempts:
+        raise ValidationError(
+            f"the reducer {name} needs at least {k} attempts per row, there are {attempts}", hint=f"--n {k}"
+        )
+    return Reducer(name, match[1], k)

@@ -1,39 +1,38 @@
-"""Whether a difference between two runs can be told from chance: one test gives interval, p-value and verdict.
+"""One test of the difference between two runs: interval, p-value and verdict.
 
 The mean of the rows' differences is tested with `BoundedMean` in its mid-p form: for one attempt that passes or not it
-is McNemar's mid-p test, and several attempts at a row count as the one row they are. Refuses a verdict where even the
-clearest result would not be one.
+is McNemar's mid-p test. Several attempts at a row count as one row. There is no verdict where even the clearest result
+would not be one. Beside each verdict stands the smallest difference that the rows could have shown.
 """
 
-from __future__ import annotations
-
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Literal
 
-from osmosis.base.bounded_mean import BoundedMean, Tails
-from osmosis.base.light_dataclass import dataclass
-from osmosis.records.report import Bounds, Interval
-
-from .intervals import ROWS_WITHOUT_BOUNDS, beyond, scale_of
+from osmosis.base.stats import BoundedMean, Tails
+from osmosis.metrics.intervals import ROWS_WITHOUT_BOUNDS, beyond, scale_of
+from osmosis.records.run.report import Bounds, Interval
 
 Verdict = Literal["better", "worse", "no clear difference", "too few rows to tell"]
 LEVEL = 0.95
+POWER = 0.8
+_NORMAL = NormalDist()
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The mean difference of some rows, as a test sees it."""
-
     tested: BoundedMean | None
-    """None: all scores are equal, on a scale that is not known."""
+    """Absent when all scores are equal, on a scale that is not known."""
     level: float
     """Higher where several differences are looked at (Bonferroni)."""
     enough: bool
-    """Whether so many rows can show a difference at all."""
+    error: float = 0.0
+    """Standard error of the mean difference."""
 
     @property
     def tails(self) -> Tails:
-        """Against no difference."""
         return self.tested.tails(0.0) if self.tested else Tails(1.0, 1.0)
 
     @property
@@ -43,30 +42,51 @@ class Difference:
         low, high = self.tested.interval(self.level)
         return Interval(low=low, high=high, level=self.level)
 
+    @property
+    def detectable(self) -> float | None:
+        """Return the smallest true difference that rows like these show in 80 % of runs; None with too few rows.
+
+        It has to reach beyond the interval around no difference, and most of the time by chance no less than that.
+        """
+        interval = self.interval
+        if interval is None or self.tested is None:
+            return None
+        beyond_noise = max(interval.high - self.tested.mean, self.tested.mean - interval.low)
+        return beyond_noise + _NORMAL.inv_cdf(POWER) * self.error
+
 
 def difference_of(
-    rows: Sequence[float], seen: Bounds, declared: Bounds | None, looks: int = 1, level: float = LEVEL
+    rows: Sequence[float],
+    extremes: Bounds,
+    declared: Bounds | None,
+    looks: int = 1,
+    level: float = LEVEL,
+    largest_change: float | None = None,
 ) -> Difference:
-    """Of the difference of each row; `seen` are the least and the greatest score of either run, a failure as 0.
+    """Test the difference of each row; `extremes`: least and greatest score of either run, a failure as 0.
 
-    `looks`: at how many differences the verdict looks, which is right at this `level`.
+    `looks`: number of differences that the verdict looks at, which is right at this `level`. `largest_change`: the most
+    that a row can change by, where that is known to be less than the score's range.
     """
-    scale = scale_of(seen, declared)
+    scale = (0.0, largest_change) if largest_change is not None else scale_of(extremes, declared)
     level = 1 - (1 - level) / looks
     enough = 0.5 ** len(rows) < 1 - level if scale else len(rows) >= ROWS_WITHOUT_BOUNDS
-    low, high = scale or beyond(seen)
+    low, high = scale or beyond(extremes)
     tested = BoundedMean(((row, 1) for row in rows), low - high, high - low, mid=True) if low < high else None
-    return Difference(tested, level, enough)
+    mean = math.fsum(rows) / max(1, len(rows))
+    variance = math.fsum([(row - mean) ** 2 for row in rows]) / max(1, len(rows) - 1)
+    return Difference(tested, level, enough, math.sqrt(variance / max(1, len(rows))))
 
 
 def verdict_of(differences: Sequence[Difference], level: float = LEVEL) -> tuple[Verdict, float | None]:
-    """The verdict, and its two-sided p-value: `worse` when one difference is clearly negative, `better` when all are
-    clearly positive. Too few rows have no p-value."""
-    if not all(one.enough for one in differences):
+    """Return the verdict and its two-sided p-value: `worse` when one difference is clearly negative, `better` when all
+    are clearly positive. Too few rows have no p-value.
+    """
+    if not all(difference.enough for difference in differences):
         return "too few rows to tell", None
     looks = len(differences)
-    worse = min(1.0, 2 * looks * min(one.tails.below for one in differences))
-    better = min(1.0, 2 * looks * max(one.tails.above for one in differences))
+    worse = min(1.0, 2 * looks * min(difference.tails.below for difference in differences))
+    better = min(1.0, 2 * looks * max(difference.tails.above for difference in differences))
     p_value = min(worse, better)
     if p_value >= 1 - level:
         return "no clear difference", p_value
@@ -74,10 +94,75 @@ def verdict_of(differences: Sequence[Difference], level: float = LEVEL) -> tuple
 
 
 def adjusted(p_values: Sequence[float | None]) -> list[float | None]:
-    """The p-values of several verdicts looked at together (Holm 1979): one that is None was not tested."""
+    """Adjust the p-values of several verdicts looked at together (Holm 1979); None was not tested."""
     tested = sorted((p, i) for i, p in enumerate(p_values) if p is not None)
-    found: list[float | None] = [None] * len(p_values)
+    adjusted_values: list[float | None] = [None] * len(p_values)
     least = 0.0
-    for place, (p, i) in enumerate(tested):
-        least = found[i] = max(least, min(1.0, p * (len(tested) - place)))
-    return found
+    for rank, (p, i) in enumerate(tested):
+        least = adjusted_values[i] = max(least, min(1.0, p * (len(tested) - rank)))
+    return adjusted_values
+
+
+ALPHA = 0.05
+_STEPS = 200
+
+
+def spent(share: float, alpha: float = ALPHA) -> float:
+    """Return how much of `alpha`, half of it on each side, is spent at this share of the rollouts."""
+    if share <= 0:
+        return 0.0
+    return 4 * (1 - _NORMAL.cdf(_NORMAL.inv_cdf(1 - alpha / 4) / math.sqrt(min(1.0, share))))
+
+
+def levels(shares: Sequence[float], alpha: float = ALPHA) -> list[float]:
+    """Return the two-sided p-value below which each look ends the test; `shares` of the rollouts increase to at most 1.
+
+    The sum of the standardized differences is a Brownian motion under no difference (Jennison and Turnbull, "Group
+    Sequential Methods", 2000, chapter 19); the chance to reach a look and end there is integrated from look to look.
+    Raise ValueError for shares that do not increase.
+    """
+    if list(shares) != sorted(set(shares)) or not shares or not 0 < shares[0] <= shares[-1] <= 1:
+        raise ValueError(f"shares must increase and be within 0 and 1, got {list(shares)}")
+    level_list: list[float] = []
+    going_on: list[tuple[float, float]] = [(0.0, 1.0)]
+    """Places of the sum where the test has not ended, with their weights."""
+    before = used = 0.0
+    for share in shares:
+        look_share = spent(share, alpha) - used
+        step = math.sqrt(share - before)
+        bound = _bound(going_on, step, look_share)
+        level_list.append(2 * (1 - _NORMAL.cdf(bound / math.sqrt(share))))
+        going_on = _inside(going_on, step, bound)
+        before, used = share, used + look_share
+    return level_list
+
+
+def _bound(places: Sequence[tuple[float, float]], step: float, share: float) -> float:
+    low, high = 0.0, 40.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        if _beyond(places, step, middle) > share:
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2
+
+
+def _beyond(places: Sequence[tuple[float, float]], step: float, bound: float) -> float:
+    root = step * math.sqrt(2)
+    each = (
+        weight * (math.erfc((bound - point) / root) + math.erfc((bound + point) / root)) for point, weight in places
+    )
+    return sum(each) / 2
+
+
+def _inside(places: Sequence[tuple[float, float]], step: float, bound: float) -> list[tuple[float, float]]:
+    width = 2 * bound / _STEPS
+    scale = 1 / (step * math.sqrt(2 * math.pi))
+    densities = []
+    for i in range(_STEPS + 1):
+        at = -bound + i * width
+        density = scale * sum(weight * math.exp(-(((at - point) / step) ** 2) / 2) for point, weight in places)
+        simpson = 1 if i in (0, _STEPS) else 4 if i % 2 else 2
+        densities.append((at, density * simpson * width / 3))
+    return densities

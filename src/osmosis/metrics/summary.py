@@ -1,41 +1,38 @@
-"""Adds rollouts up to a `Report`, one at a time: constant time per rollout, a few numbers of memory each.
-
-`Summary.running` is cheap enough to show while a run goes on; `Summary.report` computes everything once, and does not
-depend on the order of the rollouts: however they are split and merged, the report is the same to the last digit.
-A failure counts as 0.0 in `mean` and as nothing in `mean_scored`; a skipped rollout counts nowhere.
-"""
+"""Adds rollouts up to a `Report`, one at a time, in constant time and a few numbers of memory each. The report does not
+depend on the order of the rollouts, nor on how they are split and merged. A failure counts as 0.0 in `mean` and as
+nothing in `mean_scored`; a skipped rollout counts nowhere."""
 
 from __future__ import annotations
 
 import math
 from array import array
 from bisect import insort
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from osmosis.base.light_dataclass import dataclass
 from osmosis.base.stats import DEFAULT_KS
-from osmosis.records.plan import EvalPlan
-from osmosis.records.report import AnswerIssueCount, Bounds, FailureCount, GroupReport, Report, ScoreReport
-from osmosis.records.rollout import AnswerIssue, Category, Phase, RolloutStatus, Usage
+from osmosis.metrics.intervals import distribution
+from osmosis.metrics.score_values import ScoreValues
+from osmosis.records.run.plan import EvalPlan
+from osmosis.records.run.report import AnswerIssueCount, Bounds, FailureCount, GroupReport, Report, ScoreReport
+from osmosis.records.run.rollout import AnswerIssue, Category, Failure, Phase, Rollout, RolloutStatus, Usage
 
-from .answers import issue_of_reason
-from .counted import Counted, CountedFailure, CountedUsage
-from .intervals import distribution
-from .reducers import reducer
-from .score_values import ScoreValues
+from .score_values import reducer
+from .warnings import issue_of_reason
 
 _ROWS_SHOWN = 10
 GROUPS_SHOWN = 50
-"""Of one column; the rows of all further values are one group."""
+"""Values of one column; the rows of all further values are one group."""
+OWN_SCORE = "reward"
+"""Score of a grader, or of the agent itself: the primary one, unless the plan names another."""
 OTHER = "(other)"
 NOT_RECORDED = "(not recorded)"
-"""Of rollouts that were stored before figures were grouped by that column."""
+"""Group of rollouts that were stored before figures were grouped by that column."""
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What decides how rollouts are counted; an `EvalPlan` has it, too."""
+    """How rollouts are counted; an `EvalPlan` has it, too."""
 
     attempts: int
     pass_threshold: float
@@ -43,12 +40,12 @@ class Terms:
     score_bounds: Mapping[str, Bounds] = field(default_factory=dict)
     reducers: Sequence[str] = ()
     group_by: Sequence[str] = ()
+    primary: str | None = None
 
 
 def summarize(
-    rollouts: Iterable[Counted], plan: EvalPlan | Terms, *, rows: int | None = None, score_names: Iterable[str] = ()
+    rollouts: Iterable[Rollout], plan: EvalPlan | Terms, *, rows: int | None = None, score_names: Iterable[str] = ()
 ) -> Report:
-    """The report of these rollouts; `rows` when more were selected than appear."""
     summary = Summary(plan, score_names=score_names)
     for rollout in rollouts:
         summary.add(rollout)
@@ -57,8 +54,6 @@ def summarize(
 
 @dataclass(slots=True)
 class _Failures:
-    """Of one phase and category: how many, the first message and the first rows, by row and attempt."""
-
     count: int = 0
     first: tuple[int, int, str] = (0, 0, "")
     rows: list[int] = field(default_factory=list)
@@ -72,9 +67,10 @@ class _Failures:
                 del self.rows[_ROWS_SHOWN:]
 
 
-class _Spent:
-    """Tokens and money of a run's models."""
+_TOKENS = ("prompt_tokens", "completion_tokens", "cached_tokens", "cache_write_tokens", "reasoning_tokens")
 
+
+class _Spent:
     def __init__(self) -> None:
         self.prompt_tokens = 0
         self.completion_tokens = 0
@@ -84,8 +80,7 @@ class _Spent:
         self.cost_usd: float | None = None
         self._costs = array("d")
 
-    def add(self, usage: CountedUsage) -> int:
-        """The tokens of this usage."""
+    def add(self, usage: Usage) -> int:
         prompt, completion = usage.prompt_tokens, usage.completion_tokens
         self.prompt_tokens += prompt
         self.completion_tokens += completion
@@ -98,29 +93,18 @@ class _Spent:
         return prompt + completion
 
     def merge(self, other: _Spent) -> None:
-        self.prompt_tokens += other.prompt_tokens
-        self.completion_tokens += other.completion_tokens
-        self.cached_tokens += other.cached_tokens
-        self.cache_write_tokens += other.cache_write_tokens
-        self.reasoning_tokens += other.reasoning_tokens
+        for name in _TOKENS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
         self._costs.extend(other._costs)
         if other.cost_usd is not None:
             self.cost_usd = (self.cost_usd or 0.0) + other.cost_usd
 
     def usage(self, *, exact: bool) -> Usage:
-        return Usage.model_construct(
-            prompt_tokens=self.prompt_tokens,
-            completion_tokens=self.completion_tokens,
-            cached_tokens=self.cached_tokens,
-            cache_write_tokens=self.cache_write_tokens,
-            reasoning_tokens=self.reasoning_tokens,
-            cost_usd=math.fsum(self._costs) if exact and self._costs else self.cost_usd,
-        )
+        cost = math.fsum(self._costs) if exact and self._costs else self.cost_usd
+        return Usage.model_construct(**{name: getattr(self, name) for name in _TOKENS}, cost_usd=cost)
 
 
 class Summary:
-    """The figures of a run so far."""
-
     def __init__(self, plan: EvalPlan | Terms, *, score_names: Iterable[str] = ()) -> None:
         self.plan = plan
         self._threshold = plan.pass_threshold
@@ -131,11 +115,9 @@ class Summary:
         self._agents = _Spent()
         self._judges = _Spent()
         self._attempts: dict[int, int] = {}
-        """By row: how many rollouts were not skipped."""
         self._failures: dict[tuple[Phase, Category], _Failures] = {}
         self._issues: dict[AnswerIssue, _Failures] = {}
         self._groups: dict[int, Mapping[str, str]] = {}
-        """By row: the values of its columns, where figures are grouped."""
         self._durations = array("d")
         self._tokens = array("d")
         self._given = {name: i for i, name in enumerate(score_names)}
@@ -147,18 +129,16 @@ class Summary:
 
     @property
     def total_tokens(self) -> int:
-        """The agents' and the judges'."""
         spent = (self._agents, self._judges)
-        return sum(one.prompt_tokens + one.completion_tokens for one in spent)
+        return sum(usage.prompt_tokens + usage.completion_tokens for usage in spent)
 
     @property
     def total_cost_usd(self) -> float | None:
-        """The agents' and the judges'; None when no price is known."""
-        known = [one.cost_usd for one in (self._agents, self._judges) if one.cost_usd is not None]
-        return sum(known) if known else None
+        """Cost of agents and judges; None when no price is known."""
+        costs = [usage.cost_usd for usage in (self._agents, self._judges) if usage.cost_usd is not None]
+        return sum(costs) if costs else None
 
-    def add(self, rollout: Counted) -> None:
-        """One more finished rollout."""
+    def add(self, rollout: Rollout) -> None:
         self._tokens.append(self._agents.add(rollout.usage))
         self._durations.append(rollout.duration_ms)
         if rollout.failure is not None:
@@ -184,7 +164,7 @@ class Summary:
         else:
             self.failed += 1
 
-    def _score(self, rollout: Counted, row: int) -> None:
+    def _score(self, rollout: Rollout, row: int) -> None:
         for i, (name, score) in enumerate(rollout.scores.items()):
             values = self._scores.get(name)
             if values is None:
@@ -193,27 +173,24 @@ class Summary:
                 values.place = min(values.place, (row, rollout.attempt, i))
             elif values.place[0] < 0 and i < values.place[2]:
                 values.place = self._place(name, (row, rollout.attempt, i))
+            values.out_of_range += score.replied is not None
             if score.value is not None:
                 values.add(row, score.value, score.value >= self._threshold)
 
     def _place(self, name: str, first: tuple[int, int, int]) -> tuple[int, int, int]:
-        """One of several scores of a function stands where the function was given."""
-        given = self._given.get(_function_of(name, self._given))
-        return first if given is None else (-1, given, first[2])
+        order = self._given.get(_function_of(name, self._given))
+        return first if order is None else (-1, order, first[2])
 
-    def _fail(self, failure: CountedFailure, rollout: Counted) -> None:
+    def _fail(self, failure: Failure, rollout: Rollout) -> None:
         entry = self._failures.setdefault((failure.phase, failure.category), _Failures())
         entry.add(1, (rollout.row_index, rollout.attempt, failure.message), (rollout.row_index,))
 
     def _label(self, row: int, groups: Mapping[str, str]) -> None:
-        """Where the attempts at a row disagree, because it was edited between them, the order does not decide."""
-        self._groups[row] = min(self._groups.get(row, groups), groups, key=lambda one: sorted(one.items()))
+        self._groups[row] = min(self._groups.get(row, groups), groups, key=lambda labels: sorted(labels.items()))
 
     def merge(self, other: Summary) -> None:
-        """Count what `other` counted, too: `report` is then that of all rollouts in one pass. `other` stays as it is.
-
-        Both must have been made under the same terms; a rollout that both have seen counts twice.
-        """
+        """Add the counts of `other`; `report` is then that of all rollouts in one pass. Both must have the same terms;
+        a rollout that both have seen counts twice."""
         if _terms(self.plan) != _terms(other.plan):
             raise ValueError("summaries with other attempts, threshold or ks cannot be merged")
         self.succeeded += other.succeeded
@@ -225,8 +202,8 @@ class Summary:
         self._tokens.extend(other._tokens)
         for row, count in other._attempts.items():
             self._attempts[row] = self._attempts.get(row, 0) + count
-        for kind, found in other._failures.items():
-            self._failures.setdefault(kind, _Failures()).add(found.count, found.first, found.rows)
+        for kind, failures in other._failures.items():
+            self._failures.setdefault(kind, _Failures()).add(failures.count, failures.first, failures.rows)
         for issue, places in other._issues.items():
             self._issues.setdefault(issue, _Failures()).add(places.count, places.first, places.rows)
         for row, groups in other._groups.items():
@@ -235,7 +212,6 @@ class Summary:
             self._scores.setdefault(name, ScoreValues(name, values.place)).merge(values)
 
     def running(self, *, rows: int | None = None, duration_ms: float = 0.0) -> Report:
-        """The figures so far, without intervals, percentiles and pass@k."""
         counted = self.succeeded + self.failed
         return self._report(rows, duration_ms, [score.brief(counted) for score in self._in_order()], exact=False)
 
@@ -247,12 +223,11 @@ class Summary:
         dataset_rows: int | None = None,
         stopped: str | None = None,
     ) -> Report:
-        """Everything. `rows` is how many were selected, when that is more than have appeared."""
         report = self._report(rows, duration_ms, self._full(self._attempts), exact=True)
         report.groups = list(self._by_group())
         report.answer_issues = [
-            AnswerIssueCount(kind=kind, count=found.count, rows=list(found.rows))
-            for kind, found in sorted(self._issues.items(), key=lambda pair: (-pair[1].count, pair[0]))
+            AnswerIssueCount(kind=kind, count=issues.count, rows=list(issues.rows))
+            for kind, issues in sorted(self._issues.items(), key=lambda pair: (-pair[1].count, pair[0]))
         ]
         report.failures = [
             FailureCount(phase=phase, category=category, count=e.count, example=e.first[2][:500], rows=list(e.rows))
@@ -265,7 +240,6 @@ class Summary:
         return report
 
     def _full(self, attempts: Mapping[int, int], rows: Container[int] | None = None) -> list[ScoreReport]:
-        """Every score over these attempts; `rows` when they are not all."""
         ks, threshold, bounds = self._ks(), self._threshold, self.plan.score_bounds
         named = [reducer(name) for name in self.plan.reducers]
         return [
@@ -289,15 +263,17 @@ class Summary:
                 yield GroupReport(column=column, value=value, rows=len(attempts), scores=self._full(attempts, attempts))
 
     def _ks(self) -> list[int]:
-        """With one attempt per row, there is nothing to draw from."""
         n = self.plan.attempts
         return sorted({k for k in (*DEFAULT_KS, *(self.plan.ks or ())) if k <= n}) if n > 1 else []
 
     def _in_order(self) -> list[ScoreValues]:
-        """Without a function that has only named scores: what it failed of is missing of those."""
         split = {_function_of(name, self._scores) for name in self._scores}
-        shown = [score for score in self._scores.values() if len(score.values) or score.name not in split]
-        return sorted(shown, key=lambda score: (score.place, score.name))
+        scores = [score for score in self._scores.values() if len(score.values) or score.name not in split]
+        primary = self.plan.primary or OWN_SCORE
+        return sorted(
+            scores,
+            key=lambda score: (primary not in (score.name, _function_of(score.name, split)), score.place, score.name),
+        )
 
     def _report(self, rows: int | None, duration_ms: float, scores: list[ScoreReport], *, exact: bool) -> Report:
         selected = len(self._attempts) if rows is None else rows
@@ -327,14 +303,12 @@ def _terms(plan: EvalPlan | Terms) -> Terms:
 
 
 def _function_of(name: str, functions: Container[str]) -> str:
-    """The function that gave the score `FN.KEY`; empty when none of these did. A key may hold dots, too."""
     parts = name.split(".")
     starts = (".".join(parts[:n]) for n in range(len(parts) - 1, 0, -1))
     return next((start for start in starts if start in functions), "")
 
 
 def _natural(text: str) -> tuple[float, str]:
-    """Numbers by their size, then words; what is no value of the column comes last."""
     if text in (OTHER, NOT_RECORDED):
         return math.inf, "~" + text
     try:
@@ -342,3 +316,59 @@ def _natural(text: str) -> tuple[float, str]:
     except ValueError:
         return math.inf, text
     return (number if math.isfinite(number) else math.inf), text
+
+
+def together(reports: Sequence[Report], *, rows: int) -> Report:
+    """Merge the running reports of all shards; `rows` counts those of the run, also of shards that have not begun."""
+    first = reports[0]
+    total = max(rows * first.attempts, sum(report.completed for report in reports))
+    names = list(dict.fromkeys(score.name for report in reports for score in report.scores))
+    scores = [_score(name, reports) for name in names]
+    scored = scores[0].scored if scores else sum(report.succeeded for report in reports)
+    return Report(
+        rows=rows,
+        attempts=first.attempts,
+        pass_threshold=first.pass_threshold,
+        total=total,
+        completed=sum(report.completed for report in reports),
+        succeeded=sum(report.succeeded for report in reports),
+        failed=sum(report.failed for report in reports),
+        skipped=sum(report.skipped for report in reports),
+        coverage=scored / total if total else 0.0,
+        scores=scores,
+        usage=sum((report.usage for report in reports), Usage()),
+        judge_usage=sum((report.judge_usage for report in reports), Usage()),
+        duration_ms=max(report.duration_ms for report in reports),
+    )
+
+
+def _score(name: str, reports: Sequence[Report]) -> ScoreReport:
+    same_name = [score for report in reports for score in report.scores if score.name == name]
+    without = [report for report in reports if all(score.name != name for score in report.scores)]
+    missing = sum(report.succeeded + report.failed for report in without)
+    scored, passed = sum(score.scored for score in same_name), sum(score.passed for score in same_name)
+    failed = sum(score.failed for score in same_name) + missing
+    lows = [score.min for score in same_name if score.min is not None]
+    highs = [score.max for score in same_name if score.max is not None]
+    return ScoreReport(
+        name=name,
+        mean=_mean(same_name, lambda score: score.mean, lambda score: score.scored + score.failed, missing),
+        mean_scored=_mean(same_name, lambda score: score.mean_scored, lambda score: score.scored),
+        min=min(lows, default=None),
+        max=max(highs, default=None),
+        passed=passed,
+        scored=scored,
+        failed=failed,
+        pass_rate=passed / (scored + failed) if scored + failed else None,
+    )
+
+
+def _mean(
+    scores: Sequence[ScoreReport],
+    value: Callable[[ScoreReport], float | None],
+    weight: Callable[[ScoreReport], int],
+    more: int = 0,
+) -> float | None:
+    means = [(mean, weight(score)) for score in scores if (mean := value(score)) is not None]
+    over = sum(count for _, count in means) + more
+    return sum(mean * count for mean, count in means) / over if over else None

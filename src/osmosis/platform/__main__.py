@@ -1,10 +1,6 @@
-"""`python -m osmosis.platform serve`: the platform as one process, in the foreground; `worker` adds a worker to it.
-
-Writes `<data dir>/platform.json` once it answers, so that its starter can find it, and removes it at the end.
-SIGTERM and Ctrl-C shut it down cleanly: no new work, requests and the worker finish, the database is closed.
-"""
-
-from __future__ import annotations
+"""`python -m osmosis.platform serve` runs the platform in the foreground; `worker` adds a worker to it. `<data
+dir>/platform.json` exists while the platform answers, so that its starter finds it. SIGTERM and Ctrl-C end new work,
+wait for requests and the worker, and close the database."""
 
 import argparse
 import getpass
@@ -19,21 +15,19 @@ from pathlib import Path
 import uvicorn
 from pydantic import ValidationError as BadSettings
 
-from osmosis.base.bounded_http import BoundedHttp
-from osmosis.base.stop_signals import on_stop
+from osmosis.base.http_server import BoundedHttp
+from osmosis.base.processes import on_stop
 from osmosis.errors import OsmosisError, UsageError
-from osmosis.records.gate_address import GateAddress
-from osmosis.records.sandbox import LIMITS, SandboxSettings, limit_of
+from osmosis.platform.maintenance.logging import LogFile, formatter
+from osmosis.records.config.worker import GateAddress
+from osmosis.records.sandbox import LIMITS, SandboxSettings, parse_limit
 from osmosis.sandbox import Level, probe
 
 from . import Platform
-from .announce import AnnouncingServer, listen
 from .app import create_app
-from .hearing import Hearing
-from .own_worker import own_worker
+from .embedded_worker import Reachability, build_embedded_worker
+from .server import AnnouncingServer, listen
 from .settings import LogFormat, PlatformSettings
-from .upkeep.log_file import LogFile
-from .upkeep.log_lines import formatter
 
 LOG_BYTES = 10 * 1024 * 1024
 
@@ -113,7 +107,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: list[str] | None = None) -> int:
     args = parser().parse_args(argv)
-    given = {
+    options = {
         "data_dir": args.data_dir.resolve() if args.data_dir else None,
         "database_url": args.database_url,
         "max_jobs": args.max_jobs,
@@ -123,23 +117,23 @@ def main(argv: list[str] | None = None) -> int:
         "owner_name": _user_name(),
     }
     try:
-        given["sandbox"] = _sandbox(args)
-        given["gate"] = gate_of(args)
-        return _worker(args, given) if args.command == "worker" else _serve(args, given)
+        options["sandbox"] = _sandbox(args)
+        options["gate"] = gate_of(args)
+        return _worker(args, options) if args.command == "worker" else _serve(args, options)
     except OsmosisError as error:
         print(f"error: {error.message}" + (f" ({error.hint})" if error.hint else ""), file=sys.stderr)  # noqa: T201 - a program of its own
         return error.exit_code
 
 
-def _serve(args: argparse.Namespace, given: dict[str, object]) -> int:
-    given |= {"host": args.host, "port": args.port, "public_url": args.public_url}
-    given |= {"allowed_hosts": tuple(args.allowed_host) if args.allowed_host else None}
-    given |= {"worker": not args.no_worker, "private_servers": args.private_servers}
-    given |= {
+def _serve(args: argparse.Namespace, options: dict[str, object]) -> int:
+    options |= {"host": args.host, "port": args.port, "public_url": args.public_url}
+    options |= {"allowed_hosts": tuple(args.allowed_host) if args.allowed_host else None}
+    options |= {"worker": not args.no_worker, "private_servers": args.private_servers}
+    options |= {
         "remote_allow": tuple(args.remote_allow) if args.remote_allow else None,
         "remote_poll_s": args.remote_poll,
     }
-    settings = PlatformSettings.from_environ(os.environ, **given)
+    settings = PlatformSettings.from_environ(os.environ, **options)
     if not args.insecure_http:
         settings.refuse_open_http()
     listener = listen(settings)
@@ -152,8 +146,8 @@ def _serve(args: argparse.Namespace, given: dict[str, object]) -> int:
         access_log=False,
         lifespan="on",
     )
-    here = "off (--no-sandbox): level 0" if args.no_sandbox else probe().describe
-    logging.getLogger("osmosis.platform").info("sandbox of rollouts: %s", here)
+    sandbox = "off (--no-sandbox): level 0" if args.no_sandbox else probe().describe
+    logging.getLogger("osmosis.platform").info("sandbox of rollouts: %s", sandbox)
     server = AnnouncingServer(config, settings)
     if args.detached:
         # whoever started it reads its output only until it answers, and nobody rotates that
@@ -166,28 +160,27 @@ def _serve(args: argparse.Namespace, given: dict[str, object]) -> int:
 
 
 def gate_of(args: argparse.Namespace) -> GateAddress | None:
-    """What was said about how training jobs are reached. UsageError where that cannot be, or would be in the open."""
     if not args.advertise_url and not args.gate_listen:
         return None
-    said = {"advertise_url": args.advertise_url, "insecure_http": args.insecure_http}
+    fields = {"advertise_url": args.advertise_url, "insecure_http": args.insecure_http}
     if args.gate_listen:
-        said["listen"] = args.gate_listen
+        fields["listen"] = args.gate_listen
     try:
-        gate = GateAddress.model_validate(said)
+        gate = GateAddress.model_validate(fields)
     except BadSettings as problem:
-        found = problem.errors(include_url=False)[0]
-        raise UsageError(f"{'.'.join(map(str, found['loc']))}: {found['msg']}") from None
+        entry = problem.errors(include_url=False)[0]
+        raise UsageError(f"{'.'.join(map(str, entry['loc']))}: {entry['msg']}") from None
     gate.refuse()
     return gate
 
 
 def _sandbox(args: argparse.Namespace) -> SandboxSettings:
-    """What was asked for about the sandbox. UsageError for an endpoint that is none,
-    `SandboxUnavailable` when level 1 is demanded and does not work here."""
+    """Return the sandbox's settings; raise UsageError for an invalid endpoint. Raise `SandboxUnavailable` if level 1 is
+    required and does not work here."""
     if args.require_sandbox:
         probe().require(Level.NAMESPACES)
     try:
-        limits = dict(limit_of(text) for text in args.sandbox_limit)
+        limits = dict(parse_limit(text) for text in args.sandbox_limit)
         settings = {"required": args.require_sandbox, "off": args.no_sandbox, "allow": args.sandbox_allow}
         return SandboxSettings.model_validate({**settings, **limits})
     except ValueError as problem:
@@ -199,13 +192,13 @@ def _sandbox(args: argparse.Namespace) -> SandboxSettings:
         raise UsageError(f"{flag}: {first['msg']}") from None
 
 
-def _worker(args: argparse.Namespace, given: dict[str, object]) -> int:
+def _worker(args: argparse.Namespace, options: dict[str, object]) -> int:
     settings = PlatformSettings.from_environ(
-        os.environ, **given, public_url=args.platform_url, job_url=args.platform_url
+        os.environ, **options, public_url=args.platform_url, job_url=args.platform_url
     )
     _log_to(settings.log_file.with_name(f"worker-{os.getpid()}.log"), settings.log_format)
     platform = Platform.open(settings)
-    worker = own_worker(platform, spare=True, hearing=Hearing(settings.job_base_url, settings.lease_s))
+    worker = build_embedded_worker(platform, reachability=Reachability(settings.job_base_url, settings.lease_s))
     over = threading.Event()
     on_stop(over.set)
     worker.start()
@@ -224,7 +217,6 @@ def _user_name() -> str:
 
 
 def _log_to(path: Path, form: LogFormat) -> logging.Handler:
-    """Log to this file, rotated, and to standard error; the handler of the latter is the answer."""
     path.parent.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     path.parent.mkdir(exist_ok=True)
     file = LogFile(path, maxBytes=LOG_BYTES, backupCount=3, encoding="utf-8")

@@ -1,64 +1,67 @@
-"""The ASGI application: routers, error bodies, version headers, and the worker when it runs in this process.
-
-Opening it migrates the database. It starts nothing but the worker and stops it on shutdown.
-"""
-
-from __future__ import annotations
-
 import asyncio
 import logging
+import shutil
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from fastapi import FastAPI, Request, Response
+import sqlalchemy as sa
+from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
 from osmosis._version import __version__
-from osmosis.base.host_guard import HostGuard, HostNames
+from osmosis.base.http_server import HostGuard, HostNames
 from osmosis.errors import NetworkError
-from osmosis.records.contract.accounts import Health
-
-from . import Platform, githost, readiness, web
-from .api import ROUTERS
-from .api.contract_route import ContractRoute
-from .api.direct import DirectRoutes
-from .api.error_bodies import handle_errors
-from .api.versions import ClientVersions
-from .edge.bodies import BodyLimits
-from .edge.metrics_door import check_reader
-from .edge.request_log import RequestLog
-from .gitsync import syncing
-from .hearing import Hearing
-from .inference_proxy import InferenceProxy
-from .objects.copies import publish_all
-from .own_worker import Caretaker, own_worker
-from .run_upload import finished_run
-from .security.openid import OpenIdProvider
-from .services import dataset_ingest, login_flows
-from .settings import PlatformSettings
-from .slow_work import in_turn
-from .upkeep.daily import DailySweep
-from .upkeep.measurements import Measurements
+from osmosis.platform import Platform, web
+from osmosis.platform.auth import login
+from osmosis.platform.auth import routes as auth
+from osmosis.platform.auth.openid import OpenIdProvider
+from osmosis.platform.background import run_in_turn
+from osmosis.platform.datasets import ingest
+from osmosis.platform.datasets import routes as datasets
+from osmosis.platform.db import HEAD
+from osmosis.platform.embedded_worker import LeaseReaper, Reachability, build_embedded_worker
+from osmosis.platform.git import http_routes, sync
+from osmosis.platform.git import routes as git
+from osmosis.platform.http.body_limits import BodyLimits
+from osmosis.platform.http.errors import handle_errors
+from osmosis.platform.http.json_route import JsonRoute
+from osmosis.platform.http.middleware import ClientVersions, RequestLog, check_reader
+from osmosis.platform.maintenance.gc import DailySweep
+from osmosis.platform.maintenance.metrics import PlatformMetrics
+from osmosis.platform.models import file_routes as model_files
+from osmosis.platform.models import inference_routes as inference
+from osmosis.platform.models import routes as models
+from osmosis.platform.models.inference import InferenceProxy
+from osmosis.platform.objects.publish import publish_all
+from osmosis.platform.rollout_servers import routes as rollout_servers
+from osmosis.platform.run_upload import finished_run
+from osmosis.platform.run_upload import routes as run_upload
+from osmosis.platform.runs import routes as eval_runs
+from osmosis.platform.scheduling import job_file_routes as job_files
+from osmosis.platform.scheduling import job_routes as jobs
+from osmosis.platform.scheduling import worker_routes as workers
+from osmosis.platform.settings import PlatformSettings
+from osmosis.platform.training import routes as training
+from osmosis.platform.workspaces import routes as workspaces
+from osmosis.records.api.accounts import Health
 
 log = logging.getLogger(__name__)
 
 
 async def _poll(platform: Platform) -> None:
-    """Look at repositories elsewhere now and then; webhooks only make it sooner."""
     while True:
         await asyncio.sleep(platform.settings.remote_poll_s)
         try:
-            for repository_id in await run_in_threadpool(syncing.due, platform.db):
-                await in_turn("sync", repository_id, syncing.poll, platform.db, platform.settings, repository_id)
+            for repository_id in await run_in_threadpool(sync.list_external, platform.db):
+                await run_in_turn("sync", repository_id, sync.poll, platform.db, platform.settings, repository_id)
         except Exception:
             # The border of a task that must go on: one bad look is not the last.
             log.exception("polling the connected repositories failed")
 
 
 def _take_up(platform: Platform) -> None:
-    """What a former process left half done. In a thread where that asks an object store: one that does not answer keeps
-    no platform from its start."""
+    """Recover unfinished uploads at start, in a thread if an object store must be asked, which may not answer."""
     if not platform.objects.elsewhere:
         _take_up_now(platform)
         return
@@ -66,7 +69,7 @@ def _take_up(platform: Platform) -> None:
 
 
 def _take_up_now(platform: Platform) -> None:
-    for finish in (dataset_ingest.forget_abandoned, dataset_ingest.recover, finished_run.recover):
+    for finish in (ingest.forget_abandoned, ingest.recover, finished_run.recover):
         try:
             finish(platform)
         except NetworkError as error:
@@ -74,19 +77,18 @@ def _take_up_now(platform: Platform) -> None:
 
 
 def create_app(settings: PlatformSettings) -> FastAPI:
-    """The whole platform over one data folder."""
     platform = Platform.open(settings)
-    login_flows.prepare(platform)
+    login.prepare(platform)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         _take_up(platform)
         publish_all(platform)
-        caretaker = app.state.caretaker = Caretaker(platform)
-        caretaker.start()
-        hearing_all = asyncio.create_task(caretaker.hear())
-        hearing = Hearing(settings.job_base_url, settings.lease_s)
-        worker = own_worker(platform, spare=True, hearing=hearing) if settings.worker else None
+        reaper = app.state.reaper = LeaseReaper(platform)
+        reaper.start()
+        loop_watch = asyncio.create_task(reaper.note_loop_alive())
+        reachability = Reachability(settings.job_base_url, settings.lease_s)
+        worker = build_embedded_worker(platform, reachability=reachability) if settings.worker else None
         daily = DailySweep(platform)
         if worker is not None:
             worker.start()
@@ -95,14 +97,14 @@ def create_app(settings: PlatformSettings) -> FastAPI:
         try:
             yield
         finally:
-            hearing_all.cancel()
+            loop_watch.cancel()
             if polling is not None:
                 polling.cancel()
             daily.stop()
             if worker is not None:
                 await run_in_threadpool(worker.stop)
             await app.state.inference.close()
-            await run_in_threadpool(caretaker.stop)
+            await run_in_threadpool(reaper.stop)
             platform.db.close()
 
     app = FastAPI(title="osmosis platform", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
@@ -112,13 +114,13 @@ def create_app(settings: PlatformSettings) -> FastAPI:
     for router in ROUTERS:
         # as they are: include_router would build each of them again, at the first request
         app.router.routes.extend(router.routes)
-    githost.mount(app)
+    sync.recover(app.state.platform.db)
+    app.router.routes.extend(http_routes.router.routes)  # as above
     handle_errors(app)
     web.mount(app)  # which shows some errors as pages
-    app.add_middleware(DirectRoutes, routes=app.router.routes)
     app.add_middleware(ClientVersions)
     app.add_middleware(BodyLimits, platform=platform)
-    measurements = Measurements(platform)
+    measurements = PlatformMetrics(platform)
     app.add_middleware(
         HostGuard,
         names=HostNames(settings.host_names),
@@ -130,25 +132,63 @@ def create_app(settings: PlatformSettings) -> FastAPI:
 
     @app.get("/metrics", include_in_schema=False)
     def metrics(request: Request) -> Response:
-        """For Prometheus and its like."""
         check_reader(request, settings)
         return Response(measurements.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     def health() -> Health:
         return Health(status="healthy", version=__version__)
 
-    app.router.add_api_route("/health", health, methods=["GET"], route_class_override=ContractRoute)
+    app.router.add_api_route("/health", health, methods=["GET"], route_class_override=JsonRoute)
 
     @app.get("/ready", responses={503: {"model": Health}})
     def ready(answer: Response) -> Health:
         """Whether requests can be served now: the database answers, at this version's tables, and files can be written.
-
-        For load balancers and for whoever waits for a start; says to nobody why not.
-        """
-        problem = readiness.problem(platform)
+        For load balancers; the reason why not is in the log alone."""
+        problem = find_unreadiness(platform)
         if problem:
             log.warning("not ready: %s", problem)
             answer.status_code = 503
         return Health(status="unready" if problem else "ready", version=__version__)
 
     return app
+
+
+LEAST_FREE_BYTES = 16 * 1024 * 1024
+
+
+def find_unreadiness(platform: Platform) -> str:
+    try:
+        with platform.db.read() as session:
+            version = session.scalar(sa.text("SELECT version_num FROM alembic_version"))
+    except sa.exc.SQLAlchemyError as error:
+        return f"the database does not answer: {type(error).__name__}"
+    if version != HEAD:
+        return f"the database is at revision {version}, this version needs {HEAD}"
+    try:
+        free = shutil.disk_usage(platform.settings.data_dir).free
+    except OSError as error:
+        return f"the data folder cannot be read: {error.strerror}"
+    if free < LEAST_FREE_BYTES:
+        return f"{free} bytes are free in the data folder"
+    return ""
+
+
+ROUTERS: tuple[APIRouter, ...] = (
+    auth.router,
+    workspaces.router,
+    git.router,
+    datasets.router,
+    run_upload.router,
+    eval_runs.router,
+    training.router,
+    model_files.router,
+    models.router,
+    inference.router,
+    models.not_offered,
+    rollout_servers.router,
+    jobs.tickets_router,
+    jobs.router,
+    job_files.router,
+    workers.router,
+    workers.people,
+)

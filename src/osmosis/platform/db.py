@@ -1,11 +1,6 @@
-"""The database: one sync engine, short sessions, migrations at start.
-
-SQLite (WAL, `BEGIN IMMEDIATE` for writers, so a busy database waits instead of failing half-way) or Postgres by
-URL; the code above sees no difference. Hands out sessions that commit or roll back as a whole; keeps none open
-and does no network or process work inside one.
-"""
-
-from __future__ import annotations
+"""The database: one sync engine, short sessions, migrations at start. SQLite (WAL, `BEGIN IMMEDIATE` for writers, so
+that a busy database waits instead of failing half-way) or Postgres by URL. No session is open during network or process
+work."""
 
 import json
 import threading
@@ -19,23 +14,44 @@ import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.orm import Session, sessionmaker
 
-from osmosis.errors import Conflict, ValidationError
+from osmosis.errors import Conflict, PlatformError, ValidationError
 
 MIGRATIONS = Path(__file__).parent / "migrations"
-HEAD = "0026"
-"""The newest migration; a test compares it with the files."""
+RELEASED = "0026"
+"""The migration of 1.0.0; none between the first one and this was released."""
+HEAD = "0027"
 BUSY_TIMEOUT_MS = 30_000
+LIMIT_S = 20.0
+CONNECT_S = 5
+RETRY_AFTER_S = 5
 SHARED = "shared"
-"""The key in `Session.info` of what the views of a process keep between them."""
 WORK = "work"
-"""The key in `Session.info` of a transaction that puts work for a worker into the database."""
 
 
-def open_engine(url: str) -> sa.Engine:
-    """An engine for the URL; SQLite connections are set up for many threads and processes."""
+class DatabaseUnavailable(PlatformError):
+    code = "DATABASE_UNAVAILABLE"
+    http_status = 503
+
+
+def find_unavailable(error: BaseException) -> DatabaseUnavailable | None:
+    """Return the error to show if the database is down, frozen or too busy; None for another problem."""
+    waited = isinstance(error, sa.exc.TimeoutError)  # for a connection of the pool
+    orig = error.orig if isinstance(error, sa.exc.DBAPIError) else None
+    is_locked = isinstance(error, sa.exc.OperationalError) and "database is locked" in str(orig)
+    is_gone = isinstance(error, sa.exc.OperationalError | sa.exc.InterfaceError) and hasattr(orig, "sqlstate")
+    if not (waited or is_locked or is_gone):
+        return None
+    return DatabaseUnavailable(
+        "the platform's database does not answer", hint="try again; an operator runs: osmosis platform doctor",
+        retry_after=RETRY_AFTER_S,
+    )  # fmt: skip
+
+
+def open_engine(url: str, limit_s: float = LIMIT_S) -> sa.Engine:
+    """Open the database; no statement on PostgreSQL takes longer than `limit_s`."""
     if not url.startswith("sqlite"):
-        return sa.create_engine(url, pool_pre_ping=True, pool_size=10, max_overflow=30, json_deserializer=_read_json)
-    engine = sa.create_engine(url, pool_size=10, max_overflow=50, json_deserializer=_read_json)
+        return _open_postgres(url, limit_s)
+    engine = sa.create_engine(url, pool_size=60, max_overflow=0, json_deserializer=_read_json)
 
     @event.listens_for(engine, "connect")
     def _pragmas(connection: Any, _record: Any) -> None:
@@ -56,8 +72,36 @@ def open_engine(url: str) -> sa.Engine:
     return engine
 
 
+def _open_postgres(url: str, limit_s: float) -> sa.Engine:
+    import psycopg  # an extra
+
+    class LimitedConnection(psycopg.Connection[Any]):
+        """The server ends a statement that is slow; this ends one whose server is frozen, and the connection."""
+
+        def wait(self, gen: Any, *args: Any, **options: Any) -> Any:
+            try:
+                return super().wait(gen, *args, **{**options, "timeout": limit_s + 1})
+            except psycopg.OperationalError:
+                if self.pgconn.transaction_status == psycopg.pq.TransactionStatus.ACTIVE:
+                    self.pgconn.finish()
+                raise
+
+    options: dict[str, Any] = {"pool_pre_ping": True, "json_deserializer": _read_json}
+    if limit_s:
+        statements = f"-c statement_timeout={int(limit_s * 1000)}"
+        options["connect_args"] = {"connect_timeout": CONNECT_S, "options": statements}
+        options["pool_timeout"] = limit_s
+    engine = sa.create_engine(url, pool_size=10, max_overflow=30, **options)
+    if limit_s:
+
+        @event.listens_for(engine, "do_connect")
+        def _connect(_dialect: object, _record: object, args: Any, options: Any) -> object:
+            return LimitedConnection.connect(*args, **options)
+
+    return engine
+
+
 def _read_json(text: str) -> object:
-    """What a JSON column holds; the standard library reads what an earlier version may have stored (NaN)."""
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
@@ -66,17 +110,14 @@ def _read_json(text: str) -> object:
 
 @contextmanager
 def storable_values() -> Iterator[None]:
-    """ValidationError where a value cannot be a column's: a number beyond 64 bits, half a character, a NUL.
-
-    Only what came from outside can be such a value: each is refused here, whichever statement meets it first.
-    """
+    """Raise ValidationError for a value that cannot be stored: beyond 64 bits, a lone surrogate, a NUL."""
     try:
         yield
     except (OverflowError, UnicodeEncodeError, sa.exc.DataError) as error:
-        raise ValidationError(f"a value cannot be stored: {_why(error)}") from error
+        raise ValidationError(f"a value cannot be stored: {_explain_error(error)}") from error
 
 
-def _why(error: Exception) -> str:
+def _explain_error(error: Exception) -> str:
     if isinstance(error, OverflowError):
         return "a number does not fit 64 bits"
     if isinstance(error, UnicodeEncodeError):
@@ -85,13 +126,11 @@ def _why(error: Exception) -> str:
 
 
 def count_of(session: Session, query: sa.Select[Any]) -> int:
-    """How many rows a query without grouping finds, whatever it selects: counted in an index where one will do."""
     counting = query.order_by(None).with_only_columns(sa.func.count(), maintain_column_froms=True)
     return session.scalar(counting) or 0
 
 
 def changed_by(session: Session, statement: sa.Update | sa.Delete, **options: bool) -> int:
-    """Execute it, with these options of its execution; how many rows it changed or removed."""
     done = session.execute(statement, execution_options=options)
     if not isinstance(done, sa.CursorResult):
         raise TypeError(f"{type(done).__name__} counts no rows")
@@ -99,24 +138,22 @@ def changed_by(session: Session, statement: sa.Update | sa.Delete, **options: bo
 
 
 class Database:
-    """Sessions over one engine: `with db.write() as session` and `with db.read() as session`."""
-
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, limit_s: float = LIMIT_S) -> None:
         if url.startswith("sqlite:///"):
             path = Path(url.removeprefix("sqlite:///"))
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch(mode=0o600)
             with suppress(PermissionError):  # somebody else's, who sees to it
                 path.chmod(0o600)  # what SQLite puts beside it has the same mode
-        self.engine = open_engine(url)
+        self._url = url
+        self.engine = open_engine(url, limit_s)
         self._write = sessionmaker(self.engine, expire_on_commit=False)
         reading = self.engine.execution_options(reading=True)
         # One dict for all views of this process, in each one's `info`. Writers have none: what they see may be
         # rolled back.
         self._read = sessionmaker(reading, expire_on_commit=False, info={SHARED: {}})
         self.work_waits = threading.Event()
-        """Set when a transaction of this process has put work for its worker into the database: it need not wait until
-        it looks again."""
+        """Set when a transaction of this process has queued work: its worker need not wait for its next poll."""
 
     @property
     def is_sqlite(self) -> bool:
@@ -124,7 +161,6 @@ class Database:
 
     @contextmanager
     def write(self) -> Iterator[Session]:
-        """One transaction: committed at the end of the block, rolled back when it raises."""
         with storable_values(), self._write.begin() as session:
             yield session
         if session.info.get(WORK):
@@ -132,43 +168,46 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[Session]:
-        """A consistent view that blocks no writer. Changes made in it are dropped; loaded rows stay readable."""
+        """Open a consistent view that blocks no writer. Changes in it are dropped; loaded rows stay readable."""
         with storable_values(), self._read() as session:
-            try:
-                yield session
-            finally:
-                session.expunge_all()  # a rollback would expire them
-                session.rollback()
+            yield session
 
     def migrate(self, revision: str = HEAD) -> None:
-        """Bring the tables to this version, or an empty database to an earlier one. Safe when several processes start
-        at once.
-
-        Where they are already, Alembic is not even loaded: it is a good part of a start. Raises `Conflict` for
-        a database that this version cannot read, or whose rows would not fit; nothing is changed then.
-        """
-        found = self.revision()
-        if found == revision:
+        """Bring the tables to this revision, or an empty database to an earlier one. Safe when several processes start
+        at once. Raise Conflict, and change nothing, for a database that this version cannot read or whose rows would
+        not fit."""
+        current = self.revision()
+        if current == revision:
             return
-        from alembic import command
+        from alembic import command  # a good part of a start, which most starts do without
         from alembic.config import Config
         from alembic.script import ScriptDirectory
 
         config = Config()
         config.set_main_option("script_location", str(MIGRATIONS))
-        config.attributes["engine"] = self.engine
-        known = [script.revision for script in ScriptDirectory.from_config(config).walk_revisions()]
-        for wanted in (found, revision):
-            if wanted is not None and wanted not in known:
-                raise Conflict(
-                    f"the database is at revision {wanted}; this version of osmosis supports {known[-1]} to {known[0]}",
-                    hint="use the osmosis version that wrote it, or start with another data folder: "
-                    "OSMOSIS_DATA_DIR=FOLDER",
+        engine = self.engine if self.is_sqlite else open_engine(self._url, 0.0)
+        config.attributes["engine"] = engine
+        revisions = sorted(script.revision for script in ScriptDirectory.from_config(config).walk_revisions())
+        for candidate in (current, revision):
+            if candidate is None or candidate in revisions:
+                continue
+            if revisions[0] < candidate < RELEASED:
+                hint = "start osmosis 1.0.0 once with this data folder, then this version"
+            else:
+                hint = (
+                    "use the osmosis version that wrote it, or start with another data folder: OSMOSIS_DATA_DIR=FOLDER"
                 )
-        command.upgrade(config, revision)
+            raise Conflict(
+                f"the database is at revision {candidate}; this version of osmosis takes up {', '.join(revisions)}",
+                hint=hint,
+            )
+        try:
+            command.upgrade(config, revision)
+        finally:
+            if engine is not self.engine:
+                engine.dispose()
 
     def revision(self) -> str | None:
-        """The last migration that was applied; None in an empty database."""
         with self.engine.connect() as connection:
             if not sa.inspect(connection).has_table("alembic_version"):
                 return None

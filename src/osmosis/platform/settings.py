@@ -1,43 +1,134 @@
-"""What one platform process is told: where it keeps data, where it listens, how it runs jobs.
-
-Built once by `python -m osmosis.platform` (or by a test) and passed down; nothing below reads the process
-environment. Creates no file and opens no connection.
-"""
+"""Settings of one platform process. Built by `python -m osmosis.platform` (or a test) and passed down; nothing below
+reads the environment."""
 
 from __future__ import annotations
 
 import re
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, SecretStr, field_validator
+from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_validator
 
-from osmosis.base.net import host_of, is_http, is_loopback
+from osmosis.base.net import is_http, is_loopback, parse_host
 from osmosis.base.paths import data_dir as default_data_dir
 from osmosis.base.variables import Settings, Variable
 from osmosis.errors import UsageError
-from osmosis.records.gate_address import GateAddress
-from osmosis.records.run import TorchBuild
+from osmosis.records.config.worker import GateAddress
+from osmosis.records.run.job import TorchBuild
 from osmosis.records.sandbox import SandboxSettings
-from osmosis.records.sign_in import OpenIdSettings
 
 DEFAULT_PORT = 7575
 Days = Annotated[int | None, Field(ge=0), BeforeValidator(lambda value: None if value == "never" else value)]
-"""How long something is kept; None, or `never` in a variable: it never goes by itself."""
+"""How long something is kept; None (`never` in a variable): for ever."""
 LogFormat = Literal["text", "json"]
 BUCKET = re.compile(r"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9._/-]*)?\Z")
 WILDCARDS = ("0.0.0.0", "::", "")
 
 
+class OpenIdSettings(Settings):
+    """One provider, by `OSMOSIS_OIDC_*` variables. `domains` and `groups` say which unknown people get an account."""
+
+    issuer: Annotated[str, Variable("OSMOSIS_OIDC_ISSUER")]
+    """URL below which `/.well-known/openid-configuration` is; https, or http on this machine."""
+    client_id: Annotated[str, Variable("OSMOSIS_OIDC_CLIENT_ID")] = Field(min_length=1)
+    client_secret: Annotated[SecretStr, Variable("OSMOSIS_OIDC_CLIENT_SECRET")] = SecretStr("")
+    """Empty, without a file too: a public client, which PKCE alone protects."""
+    client_secret_file: Annotated[Path | None, Variable("OSMOSIS_OIDC_CLIENT_SECRET_FILE")] = None
+    label: Annotated[str, Variable("OSMOSIS_OIDC_NAME")] = ""
+    """What the button on the login page calls the provider; empty: its host."""
+    scopes: Annotated[tuple[str, ...], Variable("OSMOSIS_OIDC_SCOPES")] = ("openid", "email", "profile")
+    """What is asked for; a provider that tells groups by a scope of its own needs that here."""
+    domains: Annotated[tuple[str, ...], Variable("OSMOSIS_OIDC_DOMAINS")] = ()
+    """Who has a verified address in one of these gets an account, lower-case: `example.com`, not `a.example.com`."""
+    groups: Annotated[tuple[str, ...], Variable("OSMOSIS_OIDC_GROUPS")] = ()
+    """Who is in one of these gets an account; with `domains`, too, both are needed."""
+    groups_claim: Annotated[str, Variable("OSMOSIS_OIDC_GROUPS_CLAIM")] = "groups"
+
+    @field_validator("scopes", "domains", "groups", mode="before")
+    @classmethod
+    def _split_words(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        return tuple(word.strip() for word in value.split(",") if word.strip())
+
+    @field_validator("scopes", mode="before")
+    @classmethod
+    def _scopes(cls, value: object) -> object:
+        return ",".join(value.split()) if isinstance(value, str) else value
+
+    @field_validator("scopes")
+    @classmethod
+    def _openid(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return value if "openid" in value else ("openid", *value)
+
+    @field_validator("domains")
+    @classmethod
+    def _domains(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(name.lower().lstrip("@") for name in value)
+
+    @field_validator("issuer")
+    @classmethod
+    def _safe(cls, value: str) -> str:
+        if not is_http(value) or not (value.startswith("https://") or is_loopback(value)):
+            raise ValueError("must be an https:// URL, such as https://login.example.com")
+        return value
+
+    @model_validator(mode="after")
+    def _one_secret(self) -> OpenIdSettings:
+        if self.client_secret_file is not None:
+            if self.client_secret.get_secret_value():
+                raise ValueError("give OSMOSIS_OIDC_CLIENT_SECRET or OSMOSIS_OIDC_CLIENT_SECRET_FILE, not both")
+            if not self.secret:
+                raise ValueError(f"the file of OSMOSIS_OIDC_CLIENT_SECRET_FILE is empty: {self.client_secret_file}")
+        return self
+
+    @property
+    def secret(self) -> str:
+        """Return the client's secret, empty for a public client; raise ValueError for an unreadable file."""
+        if self.client_secret_file is None:
+            return self.client_secret.get_secret_value()
+        try:
+            return self.client_secret_file.read_text().strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ValueError(f"OSMOSIS_OIDC_CLIENT_SECRET_FILE cannot be read: {error}") from None
+
+    @property
+    def name(self) -> str:
+        return self.label or parse_host(self.issuer)
+
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str]) -> OpenIdSettings | None:
+        """Read the settings; None without an issuer: people sign in with links and tokens alone."""
+        return cls(environ=dict(environ)) if environ.get("OSMOSIS_OIDC_ISSUER") else None
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A person as a provider knows them; `issuer` and `subject` together never mean another one."""
+
+    issuer: str
+    subject: str
+    email: str
+    verified: bool
+    name: str
+    handle: str
+    groups: frozenset[str] = frozenset()
+
+    @property
+    def domain(self) -> str:
+        return self.email.rpartition("@")[2]
+
+
 def local_job_command() -> tuple[str, ...]:
-    """What an executor starts; `--run URL` is appended."""
+    """Return what an executor starts; `--run URL` is appended."""
     return (sys.executable, "-m", "osmosis.jobs")
 
 
 class PlatformSettings(Settings):
-    """Everything a platform process needs to know. Times are in seconds."""
+    """Settings of a platform process; durations in seconds."""
 
     data_dir: Path
     host: str = "127.0.0.1"
@@ -51,6 +142,8 @@ class PlatformSettings(Settings):
     """How jobs of this machine reach it; empty = by host and port. A worker in a process of its own is told."""
     database_url: Annotated[str, Variable("OSMOSIS_DATABASE_URL")] = Field(default="", repr=False)
     """SQLAlchemy URL; empty = SQLite in `data_dir`."""
+    database_limit_s: Annotated[float, Variable("OSMOSIS_DATABASE_LIMIT_S")] = Field(default=20.0, gt=0)
+    """How long one statement on PostgreSQL, or the wait for a connection to it, may take; then requests get 503."""
     objects: Annotated[str, Variable("OSMOSIS_OBJECTS")] = ""
     """`s3://bucket/prefix`, where datasets, artifacts, models and checkpoints are kept; empty = in `data_dir`. The
     variables of AWS's tools say where it is and with which credentials."""
@@ -148,7 +241,7 @@ class PlatformSettings(Settings):
         return value
 
     def refuse_open_http(self) -> None:
-        """UsageError where tokens and secrets would cross a network in the open."""
+        """Raise UsageError if tokens and secrets would cross a network in the open."""
         hint = "put https in front and say --public-url https://NAME; in a network you trust: --insecure-http"
         if self.public_url and not self.public_url.startswith("https://") and not is_loopback(self.public_url):
             raise UsageError(f"{self.public_url} is plain http: whoever is in between reads tokens", hint=hint)
@@ -157,18 +250,17 @@ class PlatformSettings(Settings):
 
     @property
     def url(self) -> str:
-        """Base URL without a trailing slash."""
         return self.public_url.rstrip("/") if self.public_url else self._own_url
 
     @property
     def host_names(self) -> tuple[str, ...]:
-        """What this platform is called, besides loopback; addresses that name no machine are none of them."""
+        """Return the platform's names besides loopback, without addresses such as 0.0.0.0."""
         own = [self.host] if self.host not in WILDCARDS else []
-        return (*own, *(host_of(url) for url in (self.public_url, self.job_url) if url), *self.allowed_hosts)
+        return (*own, *(parse_host(url) for url in (self.public_url, self.job_url) if url), *self.allowed_hosts)
 
     @property
     def job_base_url(self) -> str:
-        """Where jobs report to: this process itself, never a proxy in front of it, unless told otherwise."""
+        """Return where jobs report to: this process itself, never a proxy before it, unless set."""
         return self.job_url.rstrip("/") if self.job_url else self._own_url
 
     @property
@@ -182,49 +274,41 @@ class PlatformSettings(Settings):
 
     @property
     def objects_dir(self) -> Path:
-        """Uploaded files."""
         return self.data_dir / "objects"
 
     @property
     def repositories_dir(self) -> Path:
-        """Bare repositories of the git host."""
         return self.data_dir / "repositories"
 
     @property
     def runs_dir(self) -> Path:
-        """One persistent folder per run."""
         return self.data_dir / "runs"
 
     @property
     def cache_dir(self) -> Path:
-        """Environments and wheels of jobs, shared by runs."""
         return self.data_dir / "cache"
 
     def viewer_index(self, run_id: str) -> Path:
-        """Where the index lies that a run's pages search: a file for each epoch, beside this name."""
+        """The index of a run's pages: a file for each epoch, beside this name."""
         return self.cache_dir / "viewer" / f"{run_id}.db"
 
     @property
     def sent_dir(self) -> Path:
-        """What is made for jobs on other machines to fetch, one folder per run."""
         return self.data_dir / "sent"
 
     def stored(self, path: Path) -> str:
-        """A path as the database keeps it: relative to the data folder, so that the folder can be moved."""
+        """Return a path as stored: relative to the data folder, which may be moved."""
         return path.relative_to(self.data_dir).as_posix()
 
     def located(self, stored: str) -> Path:
-        """Where a stored path is now."""
         return self.data_dir / stored
 
     @property
     def models_dir(self) -> Path:
-        """Base models, and the checkpoints of training runs."""
         return self.data_dir / "models"
 
     @property
     def mirrors_dir(self) -> Path:
-        """Bare mirrors of repositories that are hosted elsewhere."""
         return self.data_dir / "mirrors"
 
     @property
@@ -232,8 +316,8 @@ class PlatformSettings(Settings):
         return self.data_dir / "logs" / "platform.log"
 
     @classmethod
-    def from_environ(cls, environ: Mapping[str, str], **given: Any) -> PlatformSettings:
-        """Settings of a process: what was given on the command line (None: nothing) over `OSMOSIS_*` variables."""
-        flags = {key: value for key, value in given.items() if value is not None}
+    def from_environ(cls, environ: Mapping[str, str], **options: Any) -> PlatformSettings:
+        """Return the settings from the command line (None: not given) and `OSMOSIS_*` variables."""
+        flags = {key: value for key, value in options.items() if value is not None}
         openid = OpenIdSettings.from_environ(environ)
         return cls(**{"openid": openid, "data_dir": default_data_dir(environ), "environ": dict(environ), **flags})

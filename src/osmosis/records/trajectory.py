@@ -1,23 +1,22 @@
-"""Trajectories as other tools read them: documents of the Agent Trajectory Interchange Format (ATIF) v1.7, made from
-chat messages. Rollout servers write them to disk, the platform offers them for download. Unknown keys and numbers that
-are not finite are refused; what the format has no place for is kept in `extra`.
-"""
+"""Trajectories in the Agent Trajectory Interchange Format (ATIF) v1.7, made from chat messages.
 
-from __future__ import annotations
+Rollout servers write them to disk, the platform offers them for download. Unknown keys and numbers that are not finite
+are refused.
+"""
 
 import json
 import math
 import mimetypes
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, field_validator
 
-from osmosis.base.json_types import JsonObject
+from osmosis.base.jsonable import JsonObject
+from osmosis.records.run.rollout import Message, ModelCall, Rollout
 
 from .base import Record, Strict
-from .rollout import Message, ModelCall, Rollout
 
 SCHEMA_VERSION: Literal["ATIF-v1.7"] = "ATIF-v1.7"
 AGENT_NAME = "osmosis-rollout-sdk"
@@ -37,13 +36,11 @@ def _finite(value: object) -> object:
 
 
 Free = Annotated[JsonObject, AfterValidator(_finite)]
-"""Any JSON object."""
 
 
 class ImageSource(Strict):
     media_type: Literal["image/jpeg", "image/png", "image/gif", "image/webp"]
     path: str
-    """A file or a URL."""
 
 
 class ContentPart(Strict):
@@ -65,7 +62,7 @@ class ToolCall(Strict):
 
 class ObservationResult(Strict):
     source_call_id: str | None = None
-    """The tool call of the same step that this answers; None when it names none that is known."""
+    """The tool call of the same step that this answers; None when it is unknown."""
     content: Content | None = None
     extra: Free | None = None
 
@@ -75,8 +72,6 @@ class Observation(Strict):
 
 
 class Metrics(Strict):
-    """One model call."""
-
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     cached_tokens: int | None = None
@@ -98,7 +93,7 @@ class Step(Strict):
     metrics: Metrics | None = None
     llm_call_count: int | None = None
     is_copied_context: bool | None = None
-    """An answer that was given to the rollout, not made by it."""
+    """An answer that was given to the rollout, not produced by it."""
     extra: Free | None = None
 
 
@@ -122,9 +117,8 @@ class TrajectoryExtra(Strict):
 
 
 class Trajectory(Strict):
-    """One ATIF document."""
-
     schema_version: Literal["ATIF-v1.7"] = SCHEMA_VERSION
+    """Clients of the remote-rollout protocol read 1.7; `to_export` says 1.8, of which this is a part."""
     session_id: str
     trajectory_id: str
     agent: TrajectoryAgent
@@ -132,15 +126,16 @@ class Trajectory(Strict):
     final_metrics: FinalMetrics
     extra: TrajectoryExtra
 
+    def to_export(self) -> JsonObject:
+        return {**self.to_dict(), "schema_version": "ATIF-v1.8"}
+
 
 class CallUsage(Record):
-    """What the model endpoint knows of one call of a rollout."""
-
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     cached_tokens: int | None = None
     cost_usd: float | None = None
-    """None = unknown price, not free."""
+    """US dollars; None: unknown price, not free."""
     prompt_token_ids: list[int] | None = None
     completion_token_ids: list[int] | None = None
     logprobs: list[float] | None = None
@@ -149,15 +144,13 @@ class CallUsage(Record):
 
 
 class ModelUsage(Record):
-    """What the model endpoint knows of one rollout: an entry of `trajectory.samples` of a callback's answer."""
-
     model_name: str | None = None
     llm_call_metrics: list[CallUsage] = Field(default_factory=list)
     final_metrics: FinalMetrics | None = None
 
     @field_validator("final_metrics", mode="before")
     @classmethod
-    def _known(cls, value: object) -> object:
+    def _keep_known_fields(cls, value: object) -> object:
         # It comes from any trainer, and is refused for what it says wrongly, not for what it says in addition.
         if not isinstance(value, dict):
             return value
@@ -165,24 +158,20 @@ class ModelUsage(Record):
 
 
 class AckTrajectory(Record):
-    """`trajectory` of the answer to a callback."""
-
     model_name: str | None = None
     samples: dict[str, ModelUsage] = Field(default_factory=dict)
 
     def usage(self, rollout_id: str) -> ModelUsage | None:
-        """The rollout's entry: under its id, else the only one."""
-        found = self.samples.get(rollout_id)
-        if found is None and len(self.samples) == 1:
-            found = next(iter(self.samples.values()))
-        if found is not None and found.model_name is None:
-            found = found.model_copy(update={"model_name": self.model_name})
-        return found
+        """Return the rollout's entry: under its id, else the only one."""
+        usage = self.samples.get(rollout_id)
+        if usage is None and len(self.samples) == 1:
+            usage = next(iter(self.samples.values()))
+        if usage is not None and usage.model_name is None:
+            usage = usage.model_copy(update={"model_name": self.model_name})
+        return usage
 
 
 class CallbackAnswer(Record):
-    """The answer to a callback, as far as trajectories are concerned."""
-
     trajectory: AckTrajectory | None = None
 
 
@@ -195,11 +184,12 @@ def build_trajectory(
     opening: int = 0,
     osmosis: Mapping[str, object] | None = None,
 ) -> Trajectory:
-    """The document of one conversation. `ValueError` when it has no message, or holds what the format refuses.
+    """Build the document of one conversation; raise ValueError when it has no message, or content that the format
+    refuses.
 
-    Tool calls and their results belong to the step of the message that asked. `version` is that of osmosis, `opening`
-    how many messages the rollout began with, `osmosis` what goes into `extra.osmosis` beside the id. Calls are put on
-    the steps that they made when there are as many of one as of the other, else listed in `final_metrics.extra`.
+    Tool calls and their results belong to the step of the message that requested them. `version` is that of osmosis,
+    `opening` the number of initial messages, `osmosis` goes into `extra.osmosis` beside the id. Calls are put on the
+    steps when there are as many of one as of the other, else listed in `final_metrics.extra`.
     """
     usage = usage or ModelUsage()
     steps: list[Step] = []
@@ -207,10 +197,10 @@ def build_trajectory(
         if message.get("role") in ("tool", "function"):
             _observe(steps, message)
         else:
-            steps.append(_step(len(steps) + 1, message, given=index < opening))
+            steps.append(_step(len(steps) + 1, message, is_given=index < opening))
     calls = usage.llm_call_metrics
-    made = [step for step in steps if step.source == "agent" and not step.is_copied_context]
-    for step, call in zip(made, calls if len(calls) == len(made) else (), strict=False):
+    trajectory = [step for step in steps if step.source == "agent" and not step.is_copied_context]
+    for step, call in zip(trajectory, calls if len(calls) == len(trajectory) else (), strict=False):
         step.metrics = Metrics(**call.model_dump(exclude={"model_name"}))
         step.llm_call_count = 1
         step.model_name = call.model_name if call.model_name != usage.model_name else None
@@ -219,13 +209,12 @@ def build_trajectory(
         trajectory_id=rollout_id,
         agent=TrajectoryAgent(name=AGENT_NAME, version=version, model_name=usage.model_name),
         steps=steps,
-        final_metrics=_totals(usage, len(steps), unplaced=len(calls) != len(made)),
+        final_metrics=_totals(usage, len(steps), unplaced=len(calls) != len(trajectory)),
         extra=TrajectoryExtra(osmosis={"rollout_id": rollout_id, **(osmosis or {})}),
     )
 
 
-def trajectory_of(rollout: Rollout, *, version: str) -> Trajectory:
-    """A stored rollout as a document; whatever else the rollout knows is in `extra.osmosis`."""
+def trajectory_from_rollout(rollout: Rollout, *, version: str) -> Trajectory:
     calls = [
         CallUsage(
             prompt_tokens=call.usage.prompt_tokens,
@@ -260,29 +249,55 @@ def trajectory_of(rollout: Rollout, *, version: str) -> Trajectory:
     )
 
 
+def messages_from_trajectory(document: Mapping[str, Any]) -> list[Message]:
+    """Return the chat messages of an ATIF document of any version, which is read leniently."""
+    messages: list[Message] = []
+    for step in document.get("steps") or ():
+        source, content = step.get("source"), step.get("message")
+        if source != "agent":
+            messages.append({"role": str(source or "user"), "content": content})
+            continue
+        message: Message = {"role": "assistant", "content": content}
+        if reasoning := step.get("reasoning_content"):
+            message["reasoning_content"] = reasoning
+        if calls := step.get("tool_calls"):
+            message["tool_calls"] = [_chat_call(call) for call in calls]
+        messages.append(message)
+        for result in (step.get("observation") or {}).get("results") or ():
+            messages.append(
+                {"role": "tool", "tool_call_id": result.get("source_call_id"), "content": result.get("content")}
+            )
+    return messages
+
+
+def _chat_call(call: Mapping[str, Any]) -> JsonObject:
+    arguments = call.get("arguments")
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments or {})
+    function = {"name": call.get("function_name"), "arguments": text}
+    return {"id": call.get("tool_call_id"), "type": "function", "function": function}
+
+
 def _token_lists(call: ModelCall) -> JsonObject:
-    """What is known of a call's tokens, under the format's own names."""
-    known = call.tokens.to_dict() if call.tokens else {}
-    return {key: value for key, value in known.items() if key != "top_logprobs"}
+    lists = call.tokens.to_dict() if call.tokens else {}
+    return {key: value for key, value in lists.items() if key != "top_logprobs"}
 
 
 def _more(call: ModelCall) -> JsonObject | None:
-    """What the format has no place for: tokens thought or written to a cache, the model's build, likely tokens."""
-    found = {
+    extra = {
         "reasoning_tokens": call.usage.reasoning_tokens,
         "cache_write_tokens": call.usage.cache_write_tokens,
         "system_fingerprint": call.fingerprint,
         "top_logprobs": call.tokens.top_logprobs if call.tokens else None,
     }
-    return {key: value for key, value in found.items() if value} or None
+    return {key: value for key, value in extra.items() if value} or None
 
 
-def _step(number: int, message: Message, *, given: bool) -> Step:
+def _step(number: int, message: Message, *, is_given: bool) -> Step:
     role = str(message.get("role") or "user")
     source = _SOURCES.get(role, "user")
     agent = source == "agent"
-    taken = {"role", "content", *(("tool_calls", "reasoning_content") if agent else ())}
-    extra = {str(key): value for key, value in message.items() if key not in taken and value is not None}
+    used = {"role", "content", *(("tool_calls", "reasoning_content") if agent else ())}
+    extra = {str(key): value for key, value in message.items() if key not in used and value is not None}
     if role not in ("system", "user", "assistant"):
         extra["role"] = role
     calls = message.get("tool_calls") if agent else None
@@ -292,7 +307,7 @@ def _step(number: int, message: Message, *, given: bool) -> Step:
         message=_content(message.get("content")),
         reasoning_content=_text(message.get("reasoning_content")) if agent else None,
         tool_calls=[_tool_call(call, f"call_{number}_{i}") for i, call in enumerate(calls)] if calls else None,
-        is_copied_context=True if agent and given else None,
+        is_copied_context=True if agent and is_given else None,
         extra=extra or None,
     )
 
@@ -317,14 +332,14 @@ def _tool_call(call: object, stand_in: str) -> ToolCall:
 
 
 def _observe(steps: list[Step], message: Message) -> None:
-    """Puts a tool's answer on the step that asked: the last one with that call, as ids may come again."""
-    wanted = message.get("tool_call_id")
-    step = next((step for step in reversed(steps) if _asked(step, wanted)), None)
+    """Put a tool's result on the step that requested it: the last one with that call id, as ids may repeat."""
+    call_id = message.get("tool_call_id")
+    step = next((step for step in reversed(steps) if _has_call(step, call_id)), None)
     extra = {str(key): value for key, value in message.items() if key not in ("role", "content") and value is not None}
     if step is not None:
         extra.pop("tool_call_id")
     result = ObservationResult(
-        source_call_id=str(wanted) if step is not None else None,
+        source_call_id=str(call_id) if step is not None else None,
         content=_content(message.get("content")),
         extra=extra or None,
     )
@@ -332,12 +347,12 @@ def _observe(steps: list[Step], message: Message) -> None:
     step.observation = Observation(results=[*(step.observation.results if step.observation else ()), result])
 
 
-def _asked(step: Step, call_id: object) -> bool:
+def _has_call(step: Step, call_id: object) -> bool:
     return any(call.tool_call_id == call_id for call in step.tool_calls or ())
 
 
 def _unasked(steps: list[Step]) -> Step:
-    """Where an answer goes that nobody asked for: beside the last words of the agent, else on a step of its own."""
+    """Put a result without a request beside the agent's last message, else on a step of its own."""
     last = next((step for step in reversed(steps) if step.source == "agent"), None)
     if last is None:
         last = Step(step_id=len(steps) + 1, source="system", message="")
@@ -375,17 +390,17 @@ def _media_type(url: str) -> str | None:
 
 def _totals(usage: ModelUsage, steps: int, *, unplaced: bool) -> FinalMetrics:
     calls = usage.llm_call_metrics
-    said = usage.final_metrics.model_dump(exclude_none=True) if usage.final_metrics else {}
+    totals = usage.final_metrics.model_dump(exclude_none=True) if usage.final_metrics else {}
     summed: JsonObject = {
         f"total_{name}": _sum(getattr(call, name) for call in calls)
         for name in ("prompt_tokens", "completion_tokens", "cached_tokens", "cost_usd")
     }
-    extra = dict(said.pop("extra", None) or {})
+    extra = dict(totals.pop("extra", None) or {})
     if unplaced and calls:
         extra["llm_calls"] = [call.to_dict() for call in calls]
-    return FinalMetrics(**{**summed, **said, "total_steps": steps, "extra": extra or None})
+    return FinalMetrics(**{**summed, **totals, "total_steps": steps, "extra": extra or None})
 
 
 def _sum(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
+    numbers = [value for value in values if value is not None]
+    return sum(numbers) if numbers else None

@@ -1,19 +1,14 @@
-"""Bubblewrap's arguments, which are written nowhere else.
-
-Inside there are: the system's programs and libraries, a few files of `/etc`, what the policy lists, and a `/tmp` of
-its own. Everything but that `/tmp` and the policy's `write` is read-only; no capability, no further namespace, no
-terminal is left. All arguments go through a descriptor, so that no value of an environment variable is on a command
-line, and nothing of that environment acts on bubblewrap itself.
-"""
-
-from __future__ import annotations
+"""Arguments of bubblewrap, which are written nowhere else; `own_namespaces` carries out the same ones without it.
+Everything but `/tmp` and the policy's `write` is read-only; no capability, no terminal is left, and the filter of
+`confinement` allows no further namespace. All arguments go through a descriptor, so that no value of an environment
+variable is on a command line, and nothing of that environment acts on bubblewrap itself."""
 
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 from .network import NAME_SERVER
-from .policy import WORK, Abilities, Network, Policy
+from .policy import WORK, Network, Policy
 
 USER = 1000
 HOSTNAME = "sandbox"
@@ -41,17 +36,14 @@ ETC = (
     "/etc/timezone",
 )
 HIDDEN_PROC = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/acpi")
-"""Root outside stays root to the kernel, whatever capabilities it dropped: these would be writable."""
+"""Hidden because root outside stays root to the kernel, whatever capabilities it dropped: these would be writable."""
 CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO")
 
 
-def arguments(policy: Policy, abilities: Abilities, network: Network) -> Iterator[str]:
-    """The options of a sandbox under this policy, without descriptors and without the command."""
+def arguments(policy: Policy, network: Network) -> Iterator[str]:
     yield from ("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try")
     if network is not Network.SHARED:
         yield "--unshare-net"
-    if abilities.nested_off:
-        yield "--disable-userns"
     yield from ("--die-with-parent", "--new-session", "--cap-drop", "ALL", "--hostname", HOSTNAME)
     yield from ("--uid", str(USER), "--gid", str(USER))
     yield from ("--proc", "/proc")
@@ -75,23 +67,21 @@ def arguments(policy: Policy, abilities: Abilities, network: Network) -> Iterato
         yield from ("--setenv", name, value)
 
 
-def variables(policy: Policy) -> dict[str, str]:
-    """All variables of a process in this sandbox, but for `PWD`, which bubblewrap sets to `cwd`."""
-    return {**policy.environ, "HOME": HOME, "TMPDIR": "/tmp"}
+def variables(policy: Policy, tmp: str = "/tmp") -> dict[str, str]:
+    return {**policy.environ, "HOME": f"{tmp}/home", "TMPDIR": tmp}
 
 
 def files(network: Network) -> dict[str, str]:
-    """The files of `/etc` that are the sandbox's own: path -> text."""
-    made = {
+    texts = {
         "/etc/passwd": f"user:x:{USER}:{USER}::{HOME}:/bin/sh\nnobody:x:65534:65534::/:/bin/false\n",
         "/etc/group": f"user:x:{USER}:\nnogroup:x:65534:\n",
         "/etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
     }
     if network is not Network.SHARED:
-        made["/etc/hosts"] = f"127.0.0.1 localhost {HOSTNAME}\n::1 localhost\n"
+        texts["/etc/hosts"] = f"127.0.0.1 localhost {HOSTNAME}\n::1 localhost\n"
     if network is Network.OPEN:
-        made["/etc/resolv.conf"] = f"nameserver {NAME_SERVER}\n"
-    return made
+        texts["/etc/resolv.conf"] = f"nameserver {NAME_SERVER}\n"
+    return texts
 
 
 def _system(policy: Policy, network: Network) -> Iterator[str]:
@@ -113,21 +103,18 @@ def _bytes(megabytes: int) -> str:
 
 
 def python_folders(python: Path) -> tuple[Path, ...]:
-    """What an interpreter needs to run: each folder that its links lead through, its libraries, never all of a home.
-
-    For the Python of a virtual environment that is the environment, too.
-    """
-    found: dict[Path, None] = {}
+    """Return the folders an interpreter needs: each that its links lead through, its libraries, never all of a home."""
+    folders: dict[Path, None] = {}
     link = python
     for _ in range(16):
         prefix = link.parent.parent
         if (prefix / "pyvenv.cfg").is_file():
-            found[prefix] = None
+            folders[prefix] = None
         elif not str(prefix).startswith(SYSTEM):
             for name in ("bin", "lib", "lib64", "include", "ssl"):
                 if (prefix / name).is_dir():
-                    found[prefix / name] = None
+                    folders[prefix / name] = None
         if not link.is_symlink():
             break
         link = Path(os.path.normpath(link.parent / os.readlink(link)))
-    return tuple(found)
+    return tuple(folders)

@@ -1,11 +1,4 @@
-"""A container as a sandbox: the arguments of podman and docker, which are written nowhere else.
-
-Each command is a container of its own, of an image that is here already: nothing is downloaded. Inside there are the
-image, read-only, the policy's folders and a `/tmp`; no capability, no network. The engine keeps memory and processes;
-time, output and disk space are kept here. A container whose maker was killed is removed by the next one to be made.
-"""
-
-from __future__ import annotations
+"""Run a command in a container: the only module with arguments of podman and docker."""
 
 import functools
 import os
@@ -15,27 +8,24 @@ import secrets
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from osmosis.base.light_dataclass import dataclass
 from osmosis.base.processes import is_same, kill_group, start_token
 from osmosis.errors import SandboxUnavailable
 
 from .policy import WORK, Network, Policy
-from .usage import DiskWatch
+from .resource_usage import DiskWatch
 
 ENGINES = ("podman", "docker")
 ANSWER_S = 20.0
 OWNER = "osmosis.owner"
-"""The label with the process that made a container, and its start."""
 USER = 1000
-"""Inside, where the caller is root."""
 ENGINE_FAILED = 125
 NOT_STARTED = (125, 126, 127)
-"""What an engine ends with when a container did not start; also exit codes of commands, once one did."""
+"""Exit codes of an engine when a container did not start; also of commands, once one did."""
 MOST_OPEN_FILES = 4096
 MOST_THREADS = 4096
-"""Of the user; `--pids-limit` is the container's own."""
 SIGNAL_CODES = range(129, 129 + 64)
 _IMAGE = re.compile(r"[A-Za-z0-9][\w./:@-]*")
 INSTALL = "install podman (Debian, Ubuntu: apt-get install podman), or docker and its daemon"
@@ -43,13 +33,10 @@ INSTALL = "install podman (Debian, Ubuntu: apt-get install podman), or docker an
 
 @dataclass(frozen=True, slots=True)
 class ContainerEngine:
-    """A container engine that answers."""
-
     path: str
     name: str
 
     def ask(self, *arguments: str, timeout_s: float = ANSWER_S) -> subprocess.CompletedProcess[str]:
-        """One short command of the engine's; one that does not come back counts as failed."""
         try:
             return subprocess.run(
                 [self.path, *arguments],
@@ -63,7 +50,6 @@ class ContainerEngine:
             return subprocess.CompletedProcess([], ENGINE_FAILED, "", str(problem))
 
     def require(self, image: str) -> None:
-        """Raises `SandboxUnavailable` when the image is not here."""
         if not _IMAGE.fullmatch(image):
             raise SandboxUnavailable(f"{image!r} is not the name of an image", hint="such as python:3.12-slim")
         if self.ask("image", "inspect", "--format", "{{.Id}}", image).returncode:
@@ -74,35 +60,36 @@ class ContainerEngine:
 
 
 @functools.cache
-def engine() -> ContainerEngine | None:
-    """The container engine that answers here, asked once."""
+def find_engine() -> ContainerEngine | None:
     for name in ENGINES:
         if path := shutil.which(name):
-            found = ContainerEngine(path, name)
-            if found.ask("ps", "--quiet").returncode == 0:
-                return found
+            candidate = ContainerEngine(path, name)
+            if candidate.ask("ps", "--quiet").returncode == 0:
+                return candidate
     return None
 
 
-def found_engine() -> ContainerEngine:
-    """The engine. Raises `SandboxUnavailable` where there is none."""
-    if (found := engine()) is None:
-        there = [name for name in ENGINES if shutil.which(name)]
-        why = f"{there[0]} is installed, and does not answer" if there else "neither podman nor docker is installed"
-        raise SandboxUnavailable(f"no container can be made on this machine: {why}", hint=INSTALL)
-    return found
+def get_engine() -> ContainerEngine:
+    if (answering := find_engine()) is None:
+        installed = [name for name in ENGINES if shutil.which(name)]
+        reason = (
+            f"{installed[0]} is installed, and does not answer"
+            if installed
+            else "neither podman nor docker is installed"
+        )
+        raise SandboxUnavailable(f"no container can be made on this machine: {reason}", hint=INSTALL)
+    return answering
 
 
 def arguments(
-    argv: Sequence[str], policy: Policy, found: ContainerEngine, name: str, environ_file: str
+    argv: Sequence[str], policy: Policy, container_engine: ContainerEngine, name: str, environ_file: str
 ) -> Iterator[str]:
-    """The options of a container under this policy, and its command."""
     limits = policy.limits
     yield from ("run", "--interactive", "--name", name, "--pull", "never")
     yield from ("--label", f"{OWNER}={os.getpid()}/{start_token(os.getpid())}", "--hostname", "sandbox")
     yield from ("--network", "none", "--read-only", "--cap-drop", "ALL", "--log-driver", "none")
     yield from ("--security-opt", "no-new-privileges", "--security-opt", "label=disable")
-    if os.geteuid() != 0 and found.name == "podman":
+    if os.geteuid() != 0 and container_engine.name == "podman":
         yield from ("--userns", "keep-id")
     yield from ("--user", f"{os.geteuid()}:{os.getegid()}" if os.geteuid() else f"{USER}:{USER}")
     yield from ("--tmpfs", f"/tmp:rw,exec,mode=1777,size={policy.tmp_mb}m")
@@ -121,9 +108,9 @@ def arguments(
         yield from ("--pids-limit", str(limits.processes))
     ulimits = {"cpu": limits.cpu_s, "fsize": limits.file_mb and limits.file_mb * 1024 * 1024, "core": 0}
     # An engine's own defaults may be more than this process can give on.
-    given = {"nofile": limits.open_files or _own_limit(resource.RLIMIT_NOFILE, MOST_OPEN_FILES)}
-    given["nproc"] = _own_limit(resource.RLIMIT_NPROC, MOST_THREADS)
-    for kind, most in {**ulimits, **given}.items():
+    own_limits = {"nofile": limits.open_files or _own_limit(resource.RLIMIT_NOFILE, MOST_OPEN_FILES)}
+    own_limits["nproc"] = _own_limit(resource.RLIMIT_NPROC, MOST_THREADS)
+    for kind, most in {**ulimits, **own_limits}.items():
         if most is not None:
             yield from ("--ulimit", f"{kind}={most}:{most}")
     # A program that is not there is then the command's failure, not the engine's.
@@ -142,8 +129,6 @@ def _mount(source: Path, target: str, options: str = "") -> str:
 
 
 class ContainerLaunch:
-    """What `Launch` is for the other levels: one command from its command line to its end."""
-
     def __init__(self, argv: Sequence[str], policy: Policy) -> None:
         if policy.network is not Network.NONE or policy.listen:
             raise SandboxUnavailable(
@@ -151,11 +136,10 @@ class ContainerLaunch:
                 hint="use bubblewrap for what needs a network, or build an image that has what is needed",
             )
         self.policy = policy
-        self.disk = DiskWatch((*policy.write, *([policy.work] if policy.work else [])), policy.limits.disk_mb)
+        self._disk = DiskWatch((*policy.write, *([policy.work] if policy.work else [])), policy.limits.disk_mb)
         self.out_of_memory = False
         self.root = 0
-        """No process to count: the engine keeps memory and processes."""
-        self._engine = found_engine()
+        self._engine = get_engine()
         self._name = f"osmosis-{secrets.token_hex(6)}"
         self._environ = os.memfd_create("environ")
         os.write(self._environ, _environ_file(policy.environ))
@@ -172,35 +156,34 @@ class ContainerLaunch:
         self._client = 0
 
     def started(self, pid: int) -> None:
-        """The engine's client is there."""
         self._client = pid
 
-    def enter(self) -> None:
-        """The engine has set the limits when it begins."""
+    def enter(self) -> None: ...
+
+    def is_disk_full(self, *, now: bool = False) -> bool:
+        return self._disk.over(now=now)
 
     def end(self) -> None:
-        """Ends everything inside at once. A container that is not there yet is removed by `close`."""
         if self._client and not self._ended:
             self._ended = True
             self._engine.ask("kill", "--signal", "KILL", self._name)
             kill_group(self._client)
 
     def settle(self) -> None:
-        """After the command has ended: how it did. Raises `SandboxUnavailable` when it never ran."""
+        """Read the exit code, after the end; raise `SandboxUnavailable` when the command never ran."""
         self._ended = True
-        asked = self._engine.ask("inspect", "--format", "{{.State.OOMKilled}} {{.State.Status}}", self._name)
-        killed, _, status = asked.stdout.strip().partition(" ")
+        inspection = self._engine.ask("inspect", "--format", "{{.State.OOMKilled}} {{.State.Status}}", self._name)
+        killed, _, status = inspection.stdout.strip().partition(" ")
         self.out_of_memory = killed == "true"
-        if self._code in NOT_STARTED and (asked.returncode or status in ("created", "configured", "initialized")):
+        if self._code in NOT_STARTED and (inspection.returncode or status in ("created", "configured", "initialized")):
             raise SandboxUnavailable(f"{self._engine.name} cannot run a container of {self.policy.image}")
 
     def exit_code(self, code: int) -> int:
-        """As of a child of ours: negative when a signal ended it."""
         self._code = code
         return 128 - code if code in SIGNAL_CODES else code
 
     def close(self) -> None:
-        """Removes the container. May be called twice."""
+        """Remove the container. May be called twice."""
         if self._environ >= 0:
             os.close(self._environ)
             self._environ = -1
@@ -208,23 +191,21 @@ class ContainerLaunch:
 
 
 def _environ_file(environ: Mapping[str, str]) -> bytes:
-    """One `NAME=value` a line: a command line would show the values to everybody on this machine."""
     if wrong := next((name for name, value in environ.items() if "\n" in f"{name}{value}"), None):
         raise SandboxUnavailable(f"the variable {wrong} has several lines, which a container cannot be given")
     return "".join(f"{name}={value}\n" for name, value in environ.items()).encode("utf-8", "surrogateescape")
 
 
 def remove_leftovers() -> int:
-    """Removes the containers whose maker is gone; how many there were."""
-    found = engine()
-    if found is None:
+    answering = find_engine()
+    if answering is None:
         return 0
-    listed = found.ask("ps", "--all", "--filter", f"label={OWNER}", "--format", "{{.Names}}").stdout.split()
+    listed = answering.ask("ps", "--all", "--filter", f"label={OWNER}", "--format", "{{.Names}}").stdout.split()
     removed = 0
     for name in listed:
-        label = found.ask("inspect", "--format", f'{{{{index .Config.Labels "{OWNER}"}}}}', name).stdout.strip()
+        label = answering.ask("inspect", "--format", f'{{{{index .Config.Labels "{OWNER}"}}}}', name).stdout.strip()
         pid, _, token = label.partition("/")
         if pid.isdigit() and not is_same(int(pid), token):
-            found.ask("rm", "--force", "--volumes", name)
+            answering.ask("rm", "--force", "--volumes", name)
             removed += 1
     return removed

@@ -1,11 +1,4 @@
-"""The network of a sandbox: sockets in its namespace for the caller, a way to outside hosts where that is allowed.
-
-The way out is slirp4netns or pasta, which open ordinary connections on the host for the sandbox. They would also open
-those to the host's own services and its neighbours, so every private network, and each address of the host, is made
-unreachable inside; nothing inside may change that. There is no IPv6 in it.
-"""
-
-from __future__ import annotations
+"""The network of a sandbox: sockets in its namespace for the caller, and a way to outside hosts."""
 
 import contextlib
 import ipaddress
@@ -23,7 +16,7 @@ from osmosis.errors import SandboxUnavailable
 
 from .policy import Network
 
-HELPER = Path(__file__).with_name("netns.py")
+HELPER = Path(__file__).with_name("netns_helper.py")
 CLOSED_NETWORKS = (
     "0.0.0.0/8",
     "10.0.0.0/8",
@@ -44,8 +37,6 @@ _LOCAL = re.compile(r"\|-- (\S+)\s+/32 host LOCAL")
 
 
 class SandboxNetwork:
-    """The network namespace of one sandbox. Made before the sandbox starts, joined when its process is known."""
-
     def __init__(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.settimeout(WAIT_S)
@@ -53,7 +44,6 @@ class SandboxNetwork:
         self._router: subprocess.Popen[bytes] | None = None
         self._router_life: int | None = None
         self._pasta: int | None = None
-        """A descriptor of its process, which is no child of ours."""
         with theirs:
             self._helper = subprocess.Popen(
                 [sys.executable, "-I", "-S", str(HELPER), str(theirs.fileno())],
@@ -64,19 +54,15 @@ class SandboxNetwork:
             )
 
     def join(self, pid: int) -> None:
-        """Enters the namespace of `pid`, a process of the sandbox."""
         self._order(do="join", pid=pid)
 
     def listen(self, host: str, port: int) -> socket.socket:
-        """A listening socket inside, at an address that no outside host is reached by any more."""
-        return self._made(do="listen", host=host, port=port)
+        return self._open_socket(do="listen", host=host, port=port)
 
     def connecting(self, family: int = socket.AF_INET) -> socket.socket:
-        """A new TCP socket inside, not connected."""
-        return self._made(do="socket", family=int(family))
+        return self._open_socket(do="socket", family=int(family))
 
     def open(self, router: str) -> None:
-        """Lets the sandbox reach outside hosts, through the program `router`."""
         if Path(router).name == "pasta":
             self._start_pasta(router)
         else:
@@ -85,7 +71,7 @@ class SandboxNetwork:
             self._order(do="unreachable", network=network)
 
     def close(self) -> None:
-        """Ends what keeps the namespace; may be called twice."""
+        """End what keeps the namespace; may be called twice."""
         self._orders.close()
         if self._router_life is not None:
             os.close(self._router_life)
@@ -123,7 +109,6 @@ class SandboxNetwork:
                 raise SandboxUnavailable(f"{router} cannot connect the sandbox to the network")
 
     def _start_pasta(self, router: str) -> None:
-        """It goes into the background once it is ready. Not every version of it ends with the namespace."""
         options = ["--config-net", "--ipv4-only", "--quiet", "--no-map-gw", "--ns-ifname", TAP]
         if os.geteuid() == 0:
             options += ["--runas", "0"]  # else it becomes somebody who may not enter the namespace
@@ -139,12 +124,14 @@ class SandboxNetwork:
                 capture_output=True,
                 timeout=WAIT_S,
             )
-            told = pid.read_text().strip() if pid.exists() else ""
-        if done.returncode or not told:
-            said = done.stderr.decode(errors="replace").strip().splitlines()
-            raise SandboxUnavailable(f"{router} cannot connect the sandbox to the network: {said[-1] if said else ''}")
+            pid_text = pid.read_text().strip() if pid.exists() else ""
+        if done.returncode or not pid_text:
+            errors = done.stderr.decode(errors="replace").strip().splitlines()
+            raise SandboxUnavailable(
+                f"{router} cannot connect the sandbox to the network: {errors[-1] if errors else ''}"
+            )
         try:
-            self._pasta = os.pidfd_open(int(told))
+            self._pasta = os.pidfd_open(int(pid_text))
         except OSError as problem:
             raise SandboxUnavailable(f"{router} cannot connect the sandbox to the network: {problem}") from problem
 
@@ -152,7 +139,7 @@ class SandboxNetwork:
         for left_over in self._ask(order):
             os.close(left_over)
 
-    def _made(self, **order: object) -> socket.socket:
+    def _open_socket(self, **order: object) -> socket.socket:
         return socket.socket(fileno=self._ask(order)[0])
 
     def _ask(self, order: dict[str, object]) -> list[int]:
@@ -167,21 +154,19 @@ class SandboxNetwork:
 
 
 def own_addresses() -> list[str]:
-    """Every IPv4 address of this host, as networks of one address each."""
     with contextlib.suppress(OSError):
         return sorted({f"{address}/32" for address in _LOCAL.findall(Path("/proc/net/fib_trie").read_text("ascii"))})
     return []
 
 
 def is_outside(address: str) -> bool:
-    """Whether an IP address is that of an outside host: not this one, nor private, link-local or the like."""
-    found = ipaddress.ip_address(address)
-    if isinstance(found, ipaddress.IPv6Address):
-        return found.is_global
+    """Return whether an IP address is an outside host's: not this one's, nor private, link-local or the like."""
+    parsed = ipaddress.ip_address(address)
+    if isinstance(parsed, ipaddress.IPv6Address):
+        return parsed.is_global
     closed = (*CLOSED_NETWORKS, "127.0.0.0/8", *own_addresses())
-    return not any(found in ipaddress.IPv4Network(network) for network in closed)
+    return not any(parsed in ipaddress.IPv4Network(network) for network in closed)
 
 
-def wanted(network: Network, router: str) -> Network:
-    """What `network` comes down to where `router` is what there is."""
+def effective_network(network: Network, router: str) -> Network:
     return Network.SHARED if network is Network.OPEN and not router else network

@@ -1,9 +1,4 @@
-"""A sandbox with a folder of its own, in which commands run one after another or at once: the tools of one rollout.
-
-Files last as long as the session, processes as long as their command. Files are written and read without following
-links, because whoever runs inside could put one anywhere. Which level it is, is chosen once, by `choose`; a level that
-does not work here is an error, never a lower one.
-"""
+"""A sandbox with a folder, in which commands run one after another or at once: the tools of one rollout."""
 
 from __future__ import annotations
 
@@ -14,105 +9,93 @@ import sys
 import tempfile
 import threading
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from osmosis.base.light_dataclass import dataclass
-from osmosis.base.no_follow import FILE, are_parts, folder_at, is_plain, walk
 from osmosis.base.processes import start_token
+from osmosis.base.safe_open import FILE, are_parts, folder_at, is_plain, walk
 from osmosis.errors import SandboxUnavailable, ValidationError
-from osmosis.records.sandbox import SandboxChoice
-from osmosis.records.sandbox_command import LimitedResult, SessionCommand
+from osmosis.records.sandbox import LimitedResult, SandboxChoice, SessionCommand
 
 from .bubblewrap import python_folders
-from .container import found_engine, remove_leftovers
-from .limited_run import run
+from .capabilities import probe
+from .command import run
+from .container import get_engine, remove_leftovers
 from .policy import WORK, Level, Limits, Network, Policy
-from .probe import probe
 
 MOST_FILES = 10_000
-"""That are listed."""
 AT_ONCE = threading.BoundedSemaphore(2 * (os.cpu_count() or 1))
-"""Commands of all sessions of this process; the time of one that waits does not run yet."""
 PREFIX = "osmosis-sandbox-"
-"""Of the folders; the process that made them follows."""
 SYSTEM_PATH = ("/usr/local/bin", "/usr/bin", "/bin")
 
 
 @dataclass(frozen=True, slots=True)
-class Most:
-    """What one command may have, whatever it asks for; and one session on the disk."""
-
+class SessionLimits:
     memory_mb: int = 8192
     time_s: float = 3600.0
     processes: int = 256
     output_bytes: int = 1024 * 1024
-    """Of stdout and stderr each."""
     file_mb: int = 1024
     disk_mb: int = 1024
     read_bytes: int = 64 * 1024 * 1024
-    """Of a file that is read out, or written from outside."""
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
-    """How sessions are made: chosen once for many of them."""
-
+class SessionKind:
     level: Level = Level.NONE
     image: str = ""
     python: Path | None = None
-    """The Python that `python` is inside, with what is installed beside it; not in a container."""
     network: bool = True
-    """Whether commands may ask for a network."""
-    most: Most = field(default_factory=Most)
+    most: SessionLimits = field(default_factory=SessionLimits)
     environ: Mapping[str, str] | None = None
-    """The variables of every command. None: a few of the sandbox's own."""
     parent: Path | None = None
-    """Where the folders of sessions are made. None: the folder for temporary files."""
 
 
-def choose(
+def choose_kind(
     wanted: SandboxChoice,
     *,
     python: Path | None = None,
     network: bool = True,
-    most: Most | None = None,
+    most: SessionLimits | None = None,
     parent: Path | None = None,
-) -> Kind:
-    """What `wanted` comes down to on this machine. Raises `SandboxUnavailable`, with what to do."""
+) -> SessionKind:
+    """Choose the kind for `wanted` on this machine. Raise `SandboxUnavailable`, with what to do."""
     level = _level(wanted)
     if level is Level.CONTAINER:
-        found_engine().require(wanted.image or "")
+        get_engine().require(wanted.image or "")
         remove_leftovers()
-    _remove_folders(parent)
+    for folder in (parent or Path(tempfile.gettempdir())).glob(f"{PREFIX}*"):
+        maker = folder.name.removeprefix(PREFIX).partition("-")[0]
+        if maker.isdigit() and not start_token(int(maker)) and folder.stat().st_uid == os.geteuid():
+            shutil.rmtree(folder, ignore_errors=True)
     interpreter = None if level is Level.CONTAINER else python or Path(sys.executable)
-    return Kind(level, wanted.image or "", interpreter, network, most or Most(), parent=parent)
+    return SessionKind(level, wanted.image or "", interpreter, network, most or SessionLimits(), parent=parent)
 
 
-def _level(wanted: SandboxChoice) -> Level:
-    if wanted.kind == "none":
+def _level(choice: SandboxChoice) -> Level:
+    if choice.kind == "none":
         return Level.NONE
-    if wanted.kind == "container" or (wanted.kind == "auto" and wanted.image):
-        if not wanted.image:
+    if choice.kind == "container" or (choice.kind == "auto" and choice.image):
+        if not choice.image:
             raise SandboxUnavailable(
                 "a sandbox in a container needs an image", hint="--sandbox-image python:3.12-slim (sandbox_image)"
             )
         return Level.CONTAINER
-    here = probe()
-    if here.level < Level.NAMESPACES:
+    abilities = probe()
+    if abilities.level is Level.NONE:
         raise SandboxUnavailable(
-            f"no sandbox works on this machine: {here.reason}",
-            hint=f"{here.fix}; or name the image of a container (--sandbox-image IMAGE), "
+            f"no sandbox works on this machine: {abilities.reason}",
+            hint=f"{abilities.fix}; or name the image of a container (--sandbox-image IMAGE), "
             "or run code with your own rights (--sandbox none)",
         )
-    return Level.NAMESPACES
+    return abilities.level
 
 
 class Session:
-    """One sandbox, open. Its methods wait; `close` removes its files."""
+    """One open sandbox. Its methods block; `close` removes its files."""
 
-    def __init__(self, kind: Kind, *, folder: Path | None = None) -> None:
-        """`folder` is one that is there already and stays: for level 0 inside somebody else's boundary."""
+    def __init__(self, kind: SessionKind, *, folder: Path | None = None) -> None:
+        """Use `folder`, which exists and stays: for level 0 inside somebody else's boundary."""
         self.kind = kind
         self._outer: Path | None = None
         if folder is None:
@@ -121,15 +104,13 @@ class Session:
             folder.mkdir()
             folder.chmod(0o777)  # a container's user is another one; nobody else comes as far as this
         self.folder = folder
-        """Outside."""
 
     @property
     def workdir(self) -> str:
-        """Its folder as it is called inside: where commands start."""
-        return str(self.folder) if self.kind.level is Level.NONE else WORK
+        return str(self.folder) if self.kind.level < Level.NAMESPACES else WORK
 
     def run(self, command: SessionCommand, stop: threading.Event | None = None) -> LimitedResult:
-        """One command to its end, whichever that is. Raises `SandboxUnavailable` when the level cannot do it."""
+        """Run one command to its end. Raise `SandboxUnavailable` when the level cannot do it."""
         if not command.argv or any("\0" in part for part in command.argv):
             raise ValidationError("a command is a list of strings without NUL, the first of them a program")
         most = self.kind.most
@@ -154,7 +135,7 @@ class Session:
             return run(command.argv, policy, input=command.stdin, stop=stop)
 
     def write(self, path: str, content: bytes) -> None:
-        """A file, in folders that are made as needed. Raises `ValidationError` for a path that leads elsewhere."""
+        """Write a file; folders are made as needed. Raise `ValidationError` for a path that leads elsewhere."""
         if len(content) > self.kind.most.read_bytes:
             raise ValidationError(
                 f"{path} has {len(content)} bytes; at most {self.kind.most.read_bytes} can be written"
@@ -173,7 +154,7 @@ class Session:
             raise ValidationError(f"{path} cannot be written in the sandbox: {problem.strerror}") from problem
 
     def read(self, path: str) -> bytes:
-        """The content of a file. Raises `ValidationError` when it is none: a link, a device, or not there."""
+        """Return a file's content. Raise `ValidationError` for a link, a device, or a missing file."""
         *folders, name = self._parts(path) or [""]
         try:
             with folder_at(self.folder, folders) as folder, open(os.open(name, FILE, dir_fd=folder), "rb") as file:
@@ -189,21 +170,18 @@ class Session:
             raise ValidationError(f"{path} cannot be read in the sandbox: {problem.strerror}") from problem
 
     def files(self) -> list[str]:
-        """The paths of its files, from its folder on."""
         with folder_at(self.folder, ()) as folder:
             return sorted(path for path, about in walk(folder, MOST_FILES) if is_plain(about))
 
     def another(self) -> Session:
-        """A new, empty one of the same kind."""
         return Session(self.kind)
 
     def close(self) -> None:
-        """Removes its files. May be called twice."""
+        """Remove its files. May be called twice."""
         if self._outer is not None:
             shutil.rmtree(self._outer, ignore_errors=True)
 
     def _parts(self, path: str) -> list[str]:
-        """The parts of a path from the session's folder on."""
         named = PurePosixPath(path)
         if named.is_absolute():
             if not named.is_relative_to(self.workdir):
@@ -215,8 +193,8 @@ class Session:
         return parts
 
     def _read(self) -> tuple[Path, ...]:
-        inside = self.kind.level is Level.NAMESPACES and self.kind.python is not None
-        return python_folders(self.kind.python) if inside and self.kind.python is not None else ()
+        confined = self.kind.level in (Level.LANDLOCK, Level.NAMESPACES)
+        return python_folders(self.kind.python) if confined and self.kind.python is not None else ()
 
     def _environ(self) -> dict[str, str]:
         if self.kind.environ is not None:
@@ -227,23 +205,15 @@ class Session:
         environ = {"PATH": ":".join([*own, *SYSTEM_PATH]), "LANG": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1"}
         return {**environ, "HOME": self.workdir} if self.kind.level is Level.NONE else environ
 
-    def _network(self, asked: bool) -> Network:
+    def _network(self, requested: bool) -> Network:
         if self.kind.level is Level.NONE:
             return Network.SHARED
-        if not asked:
+        if not requested:
             return Network.NONE
         if not self.kind.network:
             raise SandboxUnavailable("this sandbox has no network: the run allows none")
-        if self.kind.level is Level.NAMESPACES and not probe().router:
+        if self.kind.level is Level.LANDLOCK or (self.kind.level is Level.NAMESPACES and not probe().router):
             raise SandboxUnavailable(
-                "a sandbox with a network needs slirp4netns or pasta", hint="apt-get install slirp4netns"
+                "a sandbox with a network needs slirp4netns or pasta", hint="apt-get install bubblewrap slirp4netns"
             )
         return Network.OPEN
-
-
-def _remove_folders(parent: Path | None) -> None:
-    """What processes that were killed have left: their folders say whose they are."""
-    for folder in (parent or Path(tempfile.gettempdir())).glob(f"{PREFIX}*"):
-        maker = folder.name.removeprefix(PREFIX).partition("-")[0]
-        if maker.isdigit() and not start_token(int(maker)) and folder.stat().st_uid == os.geteuid():
-            shutil.rmtree(folder, ignore_errors=True)

@@ -1,5 +1,4 @@
-"""What people write against: agents, graders, rewards, rubrics, tools.
+"""The names that user code imports: agents, graders, rewards, rubrics, tools.
 
-Import each name from its module; this package re-exports nothing, so that a rollout loads only what it uses. The
-alias package `osmosis_ai` offers the same objects under the names existing projects know.
+Import each name from its module; this package re-exports nothing, so that a rollout loads only what it uses.
 """

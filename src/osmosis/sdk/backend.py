@@ -1,55 +1,253 @@
-"""Runs workflows and graders in this process: one `execute` per rollout, a limit on how many run at once.
-
-Whatever user code does, `execute` returns one `ExecutionResult`; only its caller's own cancellation passes through.
-It opens no port and sends nothing: the rollout server and the engine do that around it.
-"""
+"""Run workflows and graders in this process."""
 
 from __future__ import annotations
 
+import asyncio
+import importlib
+import inspect
+import math
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from osmosis.base.plain_json import own_copy
-from osmosis.records.rollout import Phase
-from osmosis.records.wire import ARTIFACT_VARIABLE, RolloutInit
-from osmosis.records.wire_checks import check_rollout_id
+from osmosis.base.jsonable import JsonObject, copy_json
+from osmosis.records.protocol.messages import ARTIFACT_VARIABLE, RolloutInit, RolloutState, check_rollout_id
+from osmosis.records.run.rollout import Category, Failure, Message, Phase
 
-from .calls import SelfCancelled, run_with_deadline
-from .chat import ChatTransport
-from .context import AgentWorkflowContext, WorkflowRollout
-from .driven import LimitReached
-from .execution import (
-    DEFAULT_MAX_CONCURRENT as DEFAULT_MAX_CONCURRENT,
-)
-from .execution import (
-    ExecutionResult as ExecutionResult,
-)
-from .execution import (
-    OnState,
-    Slots,
-    cancelled_result,
-    failed_result,
-    folder_of,
-    limit_of,
-    nobody,
-    resolve_class,
-)
-from .grader import GraderClass
-from .grading import Grading
-from .rollout_sandbox import Opening, sandbox_while
-from .sandbox_opening import opening_from
+from .chat import Ask, ChatTransport, ask_transport
+from .classify import failure_of, self_cancelled, wire_category
+from .context import AgentWorkflowContext, GraderContext, WorkflowRollout
+from .grader import Grader, GraderClass
+from .sandbox import Opening, opening_from, sandbox_while
 from .types import AgentWorkflowConfig, GraderConfig, RolloutSample
+from .user_code import LimitReached, SelfCancelled, run_user_code
 from .workflow import AgentWorkflow, AgentWorkflowOutput, WorkflowClass
+
+DEFAULT_MAX_CONCURRENT = 4
+
+OnState = Callable[[RolloutState], None]
+
+
+@dataclass
+class ExecutionResult:
+    status: Literal["success", "failure", "cancelled"]
+    """`failure` also when only the grader failed; `err_phase` tells."""
+    sample: RolloutSample | None = None
+    err_phase: Phase | None = None
+    err_message: str | None = None
+    err_category: str | None = None
+    """One of generation 0.3's words: timeout, validation_error, http_error, agent_error."""
+    traceback: str | None = None
+    failure: Failure | None = None
+    duration_ms: float = 0.0
+    queue_ms: float = 0.0
+    graded: bool = False
+    info: JsonObject = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class WorkflowTask:
+    """What a workflow and its grader receive of one attempt."""
+
+    prompt: list[Message]
+    label: str | None = None
+    metadata: Mapping[str, object] = field(default_factory=dict)
+    rollout_id: str = ""
+    chat_completions_url: str = ""
+    """Prefix of the model's endpoint, for a client that the workflow brings."""
+    api_key: str = ""
+    agent_timeout_s: float | None = None
+    grader_timeout_s: float | None = None
+    grade: bool = True
+
+    @classmethod
+    def from_init(cls, init: RolloutInit) -> WorkflowTask:
+        return cls(
+            init.initial_messages,
+            init.label,
+            init.metadata or {},
+            init.rollout_id or "",
+            init.chat_completions_url,
+            init.llm_api_key or init.controller_api_key or "",
+            init.agent_timeout_sec,
+            init.grader_timeout_sec,
+            init.grade,
+        )
+
+
+def cancelled_result(phase: Phase, sample: RolloutSample | None = None) -> ExecutionResult:
+    failure = self_cancelled(phase)
+    return ExecutionResult(
+        "cancelled", sample, err_phase=phase, err_message=failure.message, err_category="agent_error", failure=failure
+    )
+
+
+def failed_result(error: Exception, phase: Phase, sample: RolloutSample | None) -> ExecutionResult:
+    failure = failure_of(error, phase)
+    return with_failure(ExecutionResult("failure", sample), failure, wire_category(failure, error))
+
+
+def with_failure(result: ExecutionResult, failure: Failure, category: str) -> ExecutionResult:
+    result.status = "failure"
+    result.err_phase = failure.phase
+    result.err_message = failure.message
+    result.err_category = category
+    result.traceback = failure.traceback
+    result.failure = failure
+    return result
+
+
+class Slots:
+    """A semaphore that one event loop after another may use (each local run brings its own)."""
+
+    def __init__(self, limit: int | None) -> None:
+        self._limit = limit
+        self.queued = 0
+        self.running = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._semaphore: asyncio.Semaphore | None = None
+
+    @asynccontextmanager
+    async def hold(self) -> AsyncIterator[None]:
+        if self._limit is None:
+            yield
+            return
+        loop = asyncio.get_running_loop()
+        if self._semaphore is None or self._loop is not loop:
+            self._loop, self._semaphore = loop, asyncio.Semaphore(self._limit)
+        async with self._semaphore:
+            yield
+
+    async def run(self, work: Callable[[], Awaitable[ExecutionResult]], on_state: OnState) -> ExecutionResult:
+        on_state("queued")
+        queued_at = time.monotonic()
+        self.queued += 1
+        waiting = True
+        try:
+            async with self.hold():
+                self.queued -= 1
+                waiting = False
+                self.running += 1
+                try:
+                    started = time.monotonic()
+                    on_state("running")
+                    result = await work()
+                finally:
+                    self.running -= 1
+        finally:
+            if waiting:
+                self.queued -= 1
+        result.queue_ms = (started - queued_at) * 1000
+        result.duration_ms = (time.monotonic() - started) * 1000
+        return result
+
+
+def ignore_state(_: RolloutState) -> None: ...
+
+
+def max_concurrent_of(config: AgentWorkflowConfig | GraderConfig | None) -> int | None:
+    return DEFAULT_MAX_CONCURRENT if config is None else config.concurrency.max_concurrent
+
+
+def resolve_class(reference: object, base: type) -> Any:
+    """Return the class behind a class or a `"module:Class"` string; `TypeError` when it is not a usable `base`."""
+    resolved = reference
+    if isinstance(reference, str):
+        module, _, attribute = reference.rpartition(":")
+        if not module:
+            module, _, attribute = reference.rpartition(".")
+        if not module or not attribute:
+            raise TypeError(f"{reference!r} does not name a class: write 'module:Class'")
+        resolved = importlib.import_module(module)
+        for part in attribute.split("."):
+            resolved = getattr(resolved, part)
+    if not (inspect.isclass(resolved) and issubclass(resolved, base)):
+        raise TypeError(f"{resolved!r} is not a subclass of {base.__name__}: give the class itself or 'module:Class'")
+    if inspect.isabstract(resolved):
+        missing = ", ".join(sorted(getattr(resolved, "__abstractmethods__", ())))
+        raise TypeError(f"{resolved.__name__} cannot be used: it does not define {missing}")
+    return resolved
+
+
+def folder_of(cls: type) -> Path:
+    try:
+        return Path(inspect.getfile(cls)).resolve().parent
+    except (TypeError, OSError):
+        return Path.cwd()
+
+
+class GraderRunner:
+    def __init__(
+        self, grader: GraderClass | str, config: GraderConfig | None = None, project_path: Path | None = None
+    ) -> None:
+        self.grader: GraderClass = resolve_class(grader, Grader)
+        self.config = config
+        self.project_path = project_path
+        self._slots = Slots(max_concurrent_of(config) if config else None)
+
+    async def grade(
+        self,
+        task: WorkflowTask,
+        result: ExecutionResult,
+        *,
+        artifacts_dir: Path | None = None,
+        on_state: OnState | None = None,
+    ) -> ExecutionResult:
+        sample = result.sample
+        assert sample is not None
+        if task.label is None and not task.metadata:
+            failure = Failure(
+                phase=Phase.SCORE,
+                category=Category.SCORE_ERROR,
+                message="the row has neither a label nor metadata to grade against",
+                fix="add a ground_truth (or label) column to the dataset",
+            )
+            return with_failure(result, failure, "validation_error")
+        context = GraderContext(
+            label=task.label,
+            sample=sample,
+            project_path=self.project_path,
+            metadata={key: copy_json(value) for key, value in task.metadata.items()},
+            artifacts_dir=artifacts_dir,
+            config=self.config,
+            rollout_id=task.rollout_id,
+        )
+
+        async def grade() -> None:
+            await self.grader(self.config).grade(context)
+
+        try:
+            async with self._slots.hold():
+                (on_state or ignore_state)("grading")
+                await run_user_code(grade(), task.grader_timeout_s, name=f"grader {task.rollout_id}")
+        except SelfCancelled:
+            return cancelled_result(Phase.SCORE, sample)
+        except Exception as error:  # noqa: BLE001 - one rollout: user code may raise anything
+            sample.reward = None
+            failure = failure_of(error, Phase.SCORE)
+            return with_failure(result, failure, wire_category(failure, error))
+        if sample.remove_sample or (sample.reward is not None and math.isfinite(sample.reward)):
+            result.graded = True
+            return result
+        failure = Failure(
+            phase=Phase.SCORE,
+            category=Category.INVALID_SCORE,
+            message=f"{self.grader.__name__}.grade did not set a reward",
+            fix="call ctx.set_reward(x) with a finite number, or set ctx.sample.remove_sample = True",
+        )
+        return with_failure(result, failure, "validation_error")
 
 
 class LocalBackend:
     """Runs rollouts in this process.
 
-    `workflow` and `grader` are classes or `"module:Class"` strings; one instance of each is made per rollout with
-    its config. At most `max_concurrent` rollouts run at once: the config's limit, 4 without a config, None = no
-    limit. Waiting for a slot does not count against a rollout's time limits.
+    `workflow` and `grader` are classes or `"module:Class"` strings; each rollout gets a new instance of both, with its
+    config. At most `max_concurrent` rollouts run at once: the config's limit, 4 without a config, None = no limit.
+    Waiting for a slot does not count against a rollout's time limits.
     """
 
     def __init__(
@@ -63,81 +261,77 @@ class LocalBackend:
     ) -> None:
         self.workflow: WorkflowClass = resolve_class(workflow, AgentWorkflow)
         self.workflow_config = workflow_config
-        self.max_concurrent = limit_of(workflow_config)
+        self.max_concurrent = max_concurrent_of(workflow_config)
         # The variable is set by whoever starts the rollout's process; user code constructs this without one.
         self._environ = os.environ if environ is None else environ
         root = self._environ.get(ARTIFACT_VARIABLE)
         self.artifact_root = Path(root) if root else Path("~/.osmosis").expanduser()
         self.project_path = folder_of(self.workflow)
-        self._grading = None if grader is None else Grading(grader, grader_config, self.project_path)
-        self.grader: GraderClass | None = None if self._grading is None else self._grading.grader
+        self._grader_runner = None if grader is None else GraderRunner(grader, grader_config, self.project_path)
+        self.grader: GraderClass | None = None if self._grader_runner is None else self._grader_runner.grader
         self.grader_config = grader_config
         self.slots = Slots(self.max_concurrent)
 
     async def execute(
-        self,
-        init: RolloutInit,
-        *,
-        on_state: OnState | None = None,
-        transport: ChatTransport | None = None,
+        self, init: RolloutInit, *, on_state: OnState | None = None, transport: ChatTransport | None = None
     ) -> ExecutionResult:
-        """Runs the workflow, then the grader (when there is one, `init.grade`, and a label or metadata).
+        """Run the workflow, then the grader (when there is one, `init.grade`, and a label or metadata).
 
-        `on_state` hears queued, running, grading. `transport` answers `ctx.chat()` without HTTP. Cancelling the
-        caller cancels user code and passes through; everything else is a result.
+        `on_state` is called with queued, running, grading. `transport` answers `ctx.chat()` without HTTP. Cancelling
+        the caller cancels user code and passes through; everything else is a result.
         """
-        tell = on_state or nobody
-        return await self.slots.run(lambda: self._run(init, tell, transport), tell)
+        ask = None if transport is None else ask_transport(transport)
+        return await self.run(WorkflowTask.from_init(init), ask=ask, on_state=on_state)
 
-    def _sandbox(self, init: RolloutInit) -> Opening:
-        """Where this rollout's sandbox is made, unless whoever evaluates it has said so already."""
-        return opening_from(self._environ, init.chat_completions_url, init.llm_api_key or init.controller_api_key)
+    async def run(
+        self, task: WorkflowTask, *, ask: Ask | None = None, on_state: OnState | None = None
+    ) -> ExecutionResult:
+        """Do as `execute` does, with `ctx.chat()` answered by `ask` instead of the endpoint."""
+        report_state = on_state or ignore_state
+        return await self.slots.run(lambda: self._run(task, report_state, ask), report_state)
 
-    async def _run(self, init: RolloutInit, tell: OnState, transport: ChatTransport | None) -> ExecutionResult:
-        rollout = WorkflowRollout(
-            init.chat_completions_url,
-            init.llm_api_key or init.controller_api_key or "",
-            init.rollout_id or "",
-            transport=transport,
-        )
-        async with sandbox_while(self._sandbox(init)):
-            return await self._sandboxed(init, rollout, tell)
+    def _sandbox_opening(self, task: WorkflowTask) -> Opening:
+        return opening_from(self._environ, task.chat_completions_url, task.api_key)
 
-    async def _sandboxed(self, init: RolloutInit, rollout: WorkflowRollout, tell: OnState) -> ExecutionResult:
-        with rollout:
-            try:
-                output = await run_with_deadline(
-                    self._work(init, rollout), init.agent_timeout_sec, name=f"workflow {init.rollout_id}"
-                )
-                sample = await _sample_of(output, rollout)
-            except LimitReached as limit:
-                output, sample = None, await _partial(rollout) or RolloutSample(messages=limit.messages)
-            except SelfCancelled:
-                return cancelled_result(Phase.AGENT)
-            except Exception as exc:  # noqa: BLE001 - one rollout: user code may raise anything
-                return failed_result(exc, Phase.AGENT, await _partial(rollout))
-            sample.label = init.label if sample.label is None else sample.label
-            info = output.info if isinstance(output, AgentWorkflowOutput) else {}
-            result = ExecutionResult("success", sample=sample, info=info)
-            if self._grading is None or not init.grade:
-                return result
-            return await self._grading.judge(init, result, artifacts_dir=self._artifacts(init), tell=tell)
+    async def _run(self, task: WorkflowTask, on_state: OnState, ask: Ask | None) -> ExecutionResult:
+        rollout = WorkflowRollout(task.chat_completions_url, task.api_key, task.rollout_id, ask=ask)
+        async with sandbox_while(self._sandbox_opening(task)):
+            with rollout:
+                result = await self._run_workflow(task, rollout)
+                if result.status != "success" or self._grader_runner is None or not task.grade:
+                    return result
+                artifacts = self._artifacts(task)
+                return await self._grader_runner.grade(task, result, artifacts_dir=artifacts, on_state=on_state)
 
-    async def _work(self, init: RolloutInit, rollout: WorkflowRollout) -> Any:
-        agent = self.workflow(self.workflow_config)
+    async def _run_workflow(self, task: WorkflowTask, rollout: WorkflowRollout) -> ExecutionResult:
         context: AgentWorkflowContext[object] = AgentWorkflowContext(
-            prompt=[{key: own_copy(value) for key, value in message.items()} for message in init.initial_messages],
+            prompt=[{key: copy_json(value) for key, value in message.items()} for message in task.prompt],
             config=self.workflow_config,
-            metadata={key: own_copy(value) for key, value in (init.metadata or {}).items()},
-            artifacts_dir=self._artifacts(init),
+            metadata={key: copy_json(value) for key, value in task.metadata.items()},
+            artifacts_dir=self._artifacts(task),
             rollout=rollout,
         )
-        return await agent.run(context)
 
-    def _artifacts(self, init: RolloutInit) -> Path | None:
-        if not init.rollout_id:
+        async def run() -> object:
+            return await self.workflow(self.workflow_config).run(context)
+
+        try:
+            output = await run_user_code(run(), task.agent_timeout_s, name=f"workflow {task.rollout_id}")
+            sample = await _sample_of(output, rollout)
+        except LimitReached as limit:
+            output, sample = None, await _partial_sample(rollout) or RolloutSample(messages=limit.messages)
+        except SelfCancelled:
+            return cancelled_result(Phase.AGENT)
+        except Exception as error:  # noqa: BLE001 - one rollout: user code may raise anything
+            return failed_result(error, Phase.AGENT, await _partial_sample(rollout))
+        sample.label = task.label if sample.label is None else sample.label
+        info = output.info if isinstance(output, AgentWorkflowOutput) else {}
+        return ExecutionResult("success", sample, info=info)
+
+    def _artifacts(self, task: WorkflowTask) -> Path | None:
+        if not task.rollout_id:
             return None
-        return self.artifact_root / check_rollout_id(init.rollout_id) / "artifacts"
+        return self.artifact_root / check_rollout_id(task.rollout_id) / "artifacts"
 
 
 async def _sample_of(output: object, rollout: WorkflowRollout) -> RolloutSample:
@@ -158,8 +352,7 @@ async def _sample_of(output: object, rollout: WorkflowRollout) -> RolloutSample:
     )
 
 
-async def _partial(rollout: WorkflowRollout) -> RolloutSample | None:
-    """What an integration has so far, so that a failed rollout still shows its conversation."""
+async def _partial_sample(rollout: WorkflowRollout) -> RolloutSample | None:
     try:
         return await rollout.get_sample()
     except Exception:  # noqa: BLE001 - the rollout has failed already; its own error is the one to report

@@ -1,8 +1,4 @@
-"""Scores a text by a rubric with a language model: `evaluate_rubric`, in the three forms that existing code calls.
-
-A judge that fails is an exception, never a score. Blocking callers wait for a loop in a thread of its own, so that one
-who is inside a running loop can wait, too. LiteLLM is loaded at the first call that needs it.
-"""
+"""Score a text by a rubric with a language model: `evaluate_rubric`, in the three forms that existing code calls."""
 
 from __future__ import annotations
 
@@ -13,11 +9,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, overload
 
-from osmosis.base.json_types import JsonObject
+from osmosis.base.jsonable import JsonObject
 
 from .judge import Judge, JudgeQuestion, RewardRubricRunResult, Verdict, make_question
-from .judge_model import ModelInfo, info_of
-from .judge_usage import judge_usage
+from .judge_model import ModelInfo, info_of, judge_usage
 
 T = TypeVar("T")
 
@@ -63,10 +58,10 @@ def evaluate_rubric(
     timeout: float | None = None,
     return_details: bool = False,
 ) -> float | RewardRubricRunResult:
-    """The judge's score within [score_min, score_max] (0 to 1 unless said), or all details.
+    """Return the judge's score within [score_min, score_max] (0 to 1 by default), or all details.
 
     Bounds and `original_input` given here win over `model_info`'s. `timeout` is seconds for the judgement, retries
-    included. Raises `TypeError` for missing text, `ValueError` for bounds, `MissingAPIKeyError`, `ModelNotFoundError`,
+    included. Raise `TypeError` for missing text, `ValueError` for bounds, `MissingAPIKeyError`, `ModelNotFoundError`,
     `ProviderRequestError`. Blocks its thread; in coroutines use `evaluate_rubric_async`.
     """
     judge, question = _prepare(
@@ -89,7 +84,7 @@ async def evaluate_rubric_async(
     timeout: float | None = None,
     return_details: bool = False,
 ) -> float | RewardRubricRunResult:
-    """`evaluate_rubric` without blocking."""
+    """Run `evaluate_rubric` without blocking."""
     judge, question = _prepare(
         rubric, solution_str, model_info, ground_truth, original_input, metadata, (score_min, score_max), timeout
     )
@@ -111,11 +106,11 @@ def judge_solution(
     timeout: float | None = None,
     system_prompt: str | None = None,
 ) -> RubricResult:
-    """Generation 0.3's `evaluate_rubric`: the judge by one name (`provider/model`, or a name whose family tells; any
-    other name is left to LiteLLM).
+    """Run generation 0.3's `evaluate_rubric`: the judge by one name (`provider/model`, or a known family; any other
+    name is left to LiteLLM).
 
-    In a coroutine it returns at once: `await` the result (looking at it without waiting blocks). Everywhere else it
-    blocks until the verdict is there. Raises as `evaluate_rubric` does.
+    In a coroutine it returns at once: `await` the result (reading its fields before that blocks). Everywhere else it
+    blocks until the judgement is there.
     """
     info: JsonObject = dict(info_of(model))
     if api_key:
@@ -163,7 +158,7 @@ async def _ask(judge: Judge, question: JudgeQuestion) -> Verdict:
 
 @dataclass(frozen=True)
 class RubricResult:
-    """What generation 0.3's `evaluate_rubric` gives. May be awaited, which gives itself."""
+    """The result of generation 0.3's `evaluate_rubric`. Awaiting it returns itself."""
 
     score: float
     explanation: str
@@ -174,7 +169,7 @@ class RubricResult:
 
 
 class PendingRubricResult(RubricResult):
-    """A `RubricResult` that is still being found out: awaiting it does not block the event loop, looking at it does."""
+    """A `RubricResult` in the making: awaiting it does not block the event loop, reading its fields does."""
 
     def __init__(self, future: Future[RubricResult]) -> None:
         object.__setattr__(self, "_future", future)
@@ -198,15 +193,15 @@ class PendingRubricResult(RubricResult):
 
 
 class _BackgroundLoop:
-    """One event loop in a daemon thread for blocking callers: clients keep their connections between calls, and
-    a caller that is itself inside a running loop can still wait."""
+    """One event loop in a daemon thread for blocking callers: clients keep their connections between calls, and a
+    caller that is itself inside a running loop can still wait.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of `work`; blocks the caller's thread."""
         future = self._start(work)
         try:
             return future.result()
@@ -215,7 +210,7 @@ class _BackgroundLoop:
             raise
 
     def result_of(self, work: Coroutine[Any, Any, RubricResult]) -> RubricResult:
-        """`run`, except in a coroutine, which must not be blocked: there it is a result to be awaited."""
+        """Run `work`; in a coroutine, which must not be blocked, return a result to be awaited."""
         try:
             asyncio.get_running_loop()
         except RuntimeError:

@@ -1,32 +1,21 @@
-"""The errors an agent loop meets: the trainer not answering, a tool failing, a loop not registered.
-
-All are part of the one tree of `osmosis.errors`, so the command line shows them as it shows any other.
-"""
-
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from osmosis.errors import OsmosisError
 
 INVALID_REWARD = "invalid_reward"
-"""The type of the validation error of a reward that is not a finite number."""
 
 
-class OsmosisRolloutError(OsmosisError):
-    """Base of everything below."""
+class OsmosisRolloutError(OsmosisError): ...
 
 
-class OsmosisTransportError(OsmosisRolloutError):
-    """The other side could not be reached."""
+class OsmosisTransportError(OsmosisRolloutError): ...
 
 
-class OsmosisTimeoutError(OsmosisRolloutError):
-    """The other side did not answer in time."""
+class OsmosisTimeoutError(OsmosisRolloutError): ...
 
 
 class OsmosisServerError(OsmosisRolloutError):
-    """The other side answered 5xx, or 2xx with an invalid body."""
+    """The server answered 5xx, or 2xx with an invalid body."""
 
     def __init__(self, message: str, status_code: int = 500) -> None:
         super().__init__(message, status_code=status_code)
@@ -34,7 +23,7 @@ class OsmosisServerError(OsmosisRolloutError):
 
 
 class OsmosisValidationError(OsmosisRolloutError):
-    """The other side refused the request (4xx)."""
+    """The server refused the request (4xx)."""
 
     def __init__(self, message: str, status_code: int = 400) -> None:
         super().__init__(message, status_code=status_code)
@@ -42,17 +31,15 @@ class OsmosisValidationError(OsmosisRolloutError):
 
 
 class AgentLoopNotFoundError(OsmosisRolloutError):
-    """No agent loop is registered under this name."""
-
     def __init__(self, name: str, available: Iterable[str] = ()) -> None:
         self.name = name
         self.available = list(available)
-        known = ", ".join(self.available) or "none"
-        super().__init__(f"no agent loop is registered as {name!r}; registered: {known}")
+        names = ", ".join(self.available) or "none"
+        super().__init__(f"no agent loop is registered as {name!r}; registered: {names}")
 
 
 class ToolExecutionError(OsmosisRolloutError):
-    """A tool failed. `tool_call_id` and `tool_name` say which, when known."""
+    """A tool failed; `tool_call_id` and `tool_name` are None when not known."""
 
     def __init__(self, message: str, tool_call_id: str = "", tool_name: str = "") -> None:
         super().__init__(message)
@@ -61,9 +48,8 @@ class ToolExecutionError(OsmosisRolloutError):
 
 
 class ToolServerLost(OsmosisRolloutError):
-    """The server behind the tools is gone. That is no answer for the model: the rollout cannot go on, and it is not to
-    blame."""
+    """The server behind the tools is gone: the rollout cannot go on, and it is not to blame."""
 
 
 class ToolArgumentError(ToolExecutionError):
-    """The model wrote arguments that are not a JSON object, or not what the tool takes."""
+    """The model wrote arguments that are not a JSON object, or that the tool does not take."""

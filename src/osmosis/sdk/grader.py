@@ -1,9 +1,4 @@
-"""The judge of generation 0.3: subclass `Grader`, write `grade`, leave a finite reward on the sample.
-
-A grader that raises, or that leaves no reward, is a failure of the score phase and never a zero.
-"""
-
-from __future__ import annotations
+"""The grader of generation 0.3. One that raises, or leaves no reward, fails the score phase and is never a zero."""
 
 from abc import ABC, abstractmethod
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -21,8 +16,7 @@ class Grader(ABC, Generic[TConfig]):
 
     @abstractmethod
     async def grade(self, ctx: GraderContext) -> None:
-        """Judges `ctx.sample` against `ctx.label`: calls `ctx.set_reward(x)`, or sets `ctx.sample.remove_sample`."""
+        """Judge `ctx.sample` against `ctx.label`: call `ctx.set_reward(x)`, or set `ctx.sample.remove_sample`."""
 
 
 GraderClass: TypeAlias = type[Grader[Any]]
-"""A grader, whatever config it takes."""

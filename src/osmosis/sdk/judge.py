@@ -1,32 +1,27 @@
-"""A language model as a judge: what it reads, with every foreign text fenced, and how it is asked.
-
-A text under judgement is passed as it is and can never close its own quote: the fence carries a random word per call
-that is in none of the texts. A judge that fails is an exception, never a score; rate limits, 5xx and unreadable replies
-are retried, all within the time limit that was given. How a reply is read is in `verdict`.
-"""
+"""Ask a language model as a judge, with every foreign text fenced, and read its reply."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import math
+import re
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypedDict
 
-from osmosis.base.json_types import JsonObject
+from osmosis.base.jsonable import JsonObject
 from osmosis.base.redact import Redactor
 from osmosis.errors import ModelError
 from osmosis.llm import ChatRequest, Completion, Model, open_model
 from osmosis.llm.litellm_model import supports_schema
-from osmosis.records.plan import Retry
-from osmosis.records.rollout import Category, Message, Usage
+from osmosis.records.run.plan import Retry
+from osmosis.records.run.rollout import Category, Message, Usage
+from osmosis.sdk.judge_model import JudgeModel, ModelNotFoundError, ProviderRequestError, resolve_judge
 
-from .judge_model import JudgeModel, ModelNotFoundError, ProviderRequestError, resolve_judge
-from .judge_usage import count_usage
-from .verdict import BadReply, read_reply
+from .judge_model import count_usage
 
 JUDGE_RETRY = Retry(max_attempts=4, base_delay_s=0.5, max_delay_s=15.0, rate_limit_budget_s=120.0)
 RESPONSE_SCHEMA: JsonObject = {
@@ -35,16 +30,14 @@ RESPONSE_SCHEMA: JsonObject = {
     "required": ["score", "explanation"],
     "additionalProperties": False,
 }
-"""What the judge must answer, for providers that can be held to a schema."""
 
 
 class RewardRubricRunResult(TypedDict):
-    """What `return_details=True` gives."""
+    """The result with `return_details=True`."""
 
     score: float
     explanation: str
     raw: object
-    """The provider's answer: id, model, choices, usage."""
     usage: JsonObject
     """`prompt_tokens`, `completion_tokens`, `cached_tokens`, `cost_usd` (None = unknown price)."""
     duration_ms: float
@@ -52,13 +45,13 @@ class RewardRubricRunResult(TypedDict):
 
 @dataclass(frozen=True)
 class Verdict:
-    """One judgement."""
-
     score: float
     explanation: str
     usage: Usage
     duration_ms: float
     raw: JsonObject = field(default_factory=dict, repr=False)
+    replied: float | None = None
+    """The judge's own number where it is out of range: `score` is the nearest bound."""
 
     def details(self) -> RewardRubricRunResult:
         return {
@@ -71,10 +64,7 @@ class Verdict:
 
 
 class Judge:
-    """A judge that is asked many times: one connection, made at the first question, and one key.
-
-    `async with Judge(model_info) as judge:`, or `close()` at the end.
-    """
+    """A judge for many questions: one connection, made at the first question, and one key."""
 
     def __init__(
         self,
@@ -108,13 +98,12 @@ class Judge:
         return self._model
 
     async def close(self) -> None:
-        """Lets go of the connection; the next question makes a new one."""
         if self._model is not None:
             await self._model.close()
             self._model = None
 
     async def ask(self, question: JudgeQuestion) -> Verdict:
-        """One judgement; `ProviderRequestError` or `ModelNotFoundError` when there is none."""
+        """Return one judgement; `ProviderRequestError` or `ModelNotFoundError` when there is none."""
         limit = self.resolved.total_s
         try:
             return await asyncio.wait_for(self._ask(question), limit)
@@ -130,18 +119,19 @@ class Judge:
             prompt, completion = await self._complete(question, plain=plain)
             usage = usage + completion.usage
             count_usage(completion.usage)
-            said = _text(completion)
+            reply = _text(completion)
             try:
-                score, explanation = read_reply(said, prompt.marker, question.texts())
+                score, explanation = read_reply(reply, prompt.marker, question.texts())
             except BadReply as exc:
-                problem = BadReply(f"{exc}: {said[:200]!r}")
+                problem = BadReply(f"{_reason(completion) or exc}: {reply[:200]!r}")
                 continue
-            score = min(max(score, question.low), question.high)
-            return Verdict(score, explanation, usage, (time.monotonic() - started) * 1000, _raw(completion))
+            bounded = min(max(score, question.low), question.high)
+            duration_ms = (time.monotonic() - started) * 1000
+            replied = None if bounded == score else score
+            return Verdict(bounded, explanation, usage, duration_ms, _raw(completion), replied)
         raise ProviderRequestError(self.resolved.provider, self.resolved.model, str(problem)) from problem
 
     async def _complete(self, question: JudgeQuestion, *, plain: bool) -> tuple[JudgePrompt, Completion]:
-        """One answer: held to the schema, or asked for in words where that is refused or was of no use."""
         model = self._opened()
         if not plain and not self._schema_refused:
             prompt = question.prompt(marked=False)
@@ -178,8 +168,6 @@ class Judge:
 
 @dataclass(frozen=True)
 class JudgePrompt:
-    """A question as one call asks it."""
-
     messages: list[Message]
     marker: str
     """The line that the judge puts before its verdict, unless its whole reply is the verdict."""
@@ -187,8 +175,6 @@ class JudgePrompt:
 
 @dataclass(frozen=True)
 class JudgeQuestion:
-    """One thing to be judged."""
-
     rubric: str
     solution: str
     low: float
@@ -200,7 +186,6 @@ class JudgeQuestion:
     metadata: JsonObject | None = field(default=None)
 
     def prompt(self, *, marked: bool) -> JudgePrompt:
-        """The system and the user message with a fresh fence; `marked` asks for the marker before the verdict."""
         fence = self._fence()
         marker = f"[{fence}] VERDICT"
         messages: list[Message] = [
@@ -210,7 +195,6 @@ class JudgeQuestion:
         return JudgePrompt(messages, marker)
 
     def texts(self) -> list[str]:
-        """Everything that the judge reads and did not write."""
         metadata = metadata_text(self.metadata) if self.metadata is not None else ""
         return [self.rubric, self.solution, self.original_input or "", self.ground_truth or "", metadata]
 
@@ -262,7 +246,6 @@ def make_question(
     metadata: JsonObject | None = None,
     bounds: tuple[float | None, float | None] = (None, None),
 ) -> JudgeQuestion:
-    """A checked question; `TypeError` for missing text, `ValueError` for bounds that are none."""
     for name, text in (("rubric", rubric), ("solution_str", solution_str)):
         if not isinstance(text, str) or not text.strip():
             raise TypeError(f"{name} must be a non-empty string, got {text!r}")
@@ -270,21 +253,21 @@ def make_question(
     high = _bound("score_max", bounds[1], info, 1.0)
     if high <= low:
         raise ValueError(f"score_max must be greater than score_min, got {low} to {high}")
-    given = original_input if original_input is not None else info.get("original_input")
+    prompt_text = original_input if original_input is not None else info.get("original_input")
     return JudgeQuestion(
         rubric=rubric,
         solution=solution_str,
         low=low,
         high=high,
         system_prompt=_unblank(info.get("system_prompt")),
-        original_input=_unblank(given),
+        original_input=_unblank(prompt_text),
         ground_truth=_unblank(ground_truth),
         metadata=metadata,
     )
 
 
-def _bound(name: str, given: float | None, info: Mapping[str, object], default: float) -> float:
-    value = given if given is not None else info.get(name)
+def _bound(name: str, explicit: float | None, info: Mapping[str, object], default: float) -> float:
+    value = explicit if explicit is not None else info.get(name)
     if value is None:
         return default
     if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -306,7 +289,6 @@ def _quoted(heading: str, name: str, text: str, fence: str) -> str:
 
 
 def metadata_text(metadata: Mapping[str, object]) -> str:
-    """Metadata as sorted JSON; values JSON cannot hold are spelled out."""
     try:
         return json.dumps(metadata, ensure_ascii=False, indent=2, sort_keys=True)
     except (TypeError, ValueError):
@@ -321,6 +303,19 @@ def _text(completion: Completion) -> str:
     return content if isinstance(content, str) else ""
 
 
+def _reason(completion: Completion) -> str | None:
+    if refusal := completion.message.get("refusal"):
+        return f"the judge refused: {str(refusal)[:200]}"
+    return _ENDS.get(completion.finish_reason or "")
+
+
+_ENDS = {
+    "content_filter": "a content filter withheld the judge's reply",
+    "length": "the judge's reply was cut off at its limit of tokens",
+    "refusal": "the judge refused",
+}
+
+
 def _raw(completion: Completion) -> JsonObject:
     usage = completion.usage
     return {
@@ -329,3 +324,63 @@ def _raw(completion: Completion) -> JsonObject:
         "choices": [{"index": 0, "message": completion.message, "finish_reason": completion.finish_reason}],
         "usage": {**usage.model_dump(), "total_tokens": usage.total_tokens},
     }
+
+
+_THINK = re.compile(r"<think(?:ing)?>.*?</think(?:ing)?>", re.S | re.I)
+_THINK_END = re.compile(r"</think(?:ing)?>", re.I)
+_FENCED = re.compile(r"\A```[a-z]*\s*(.*?)\s*```\Z", re.S | re.I)
+_BEFORE = re.compile(r"\A[\s`*:]*(?:json)?\s*", re.I)
+_SPACE = re.compile(r"\s+")
+
+
+class BadReply(ValueError): ...
+
+
+def read_reply(text: str, marker: str, quoted: Sequence[str] = ()) -> tuple[float, str]:
+    """Return (score, explanation) of the judge's own verdict; `BadReply` when there is none."""
+    spoken = _THINK_END.split(_THINK.sub(" ", text))[-1].strip()
+    if not spoken:
+        raise BadReply("the reply is empty")
+    _, marked, own = spoken.rpartition(marker)
+    if marked:
+        return _verdict(_first_object(own))
+    reply_object = _unfenced(spoken)
+    try:
+        verdict = json.loads(reply_object)
+    except (ValueError, RecursionError) as exc:
+        problem = "no JSON object" if "{" not in spoken else "no verdict of its own: its JSON stands inside other text"
+        raise BadReply(f"the reply holds {problem}") from exc
+    parsed = _verdict(verdict)
+    bare = _SPACE.sub("", reply_object)
+    if any(bare in _SPACE.sub("", passage) for passage in quoted):
+        raise BadReply("the reply repeats JSON of the judged texts and gives no verdict of its own")
+    return parsed
+
+
+def _unfenced(text: str) -> str:
+    fenced = _FENCED.match(text)
+    return fenced[1] if fenced else text
+
+
+def _first_object(text: str) -> object:
+    try:
+        return json.JSONDecoder().raw_decode(_BEFORE.sub("", text))[0]
+    except (ValueError, RecursionError) as exc:
+        raise BadReply("the reply has no JSON object below its marker") from exc
+
+
+def _verdict(candidate: object) -> tuple[float, str]:
+    if not isinstance(candidate, Mapping):
+        raise BadReply("the reply holds no JSON object")
+    score, explanation = candidate.get("score"), candidate.get("explanation")
+    if isinstance(score, bool) or not isinstance(score, (int, float)):
+        raise BadReply(f"the reply's score is {score!r}, not a number")
+    try:
+        value = float(score)
+    except OverflowError:
+        value = math.inf
+    if not math.isfinite(value):
+        raise BadReply("the reply's score is not a finite number")
+    if not isinstance(explanation, str) or not explanation.strip():
+        raise BadReply("the reply has no explanation")
+    return value, explanation.strip()

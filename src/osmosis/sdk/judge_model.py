@@ -1,30 +1,24 @@
-"""From `model_info` to a model that can be asked: provider, key, limits, parameters.
-
-Providers without an entry here still work: their key variable is `<PROVIDER>_API_KEY`, or whatever LiteLLM looks for
-when the judge is given by one name (generation 0.3). A judge at an `api_base` of its own needs no key. Nothing is asked
-here.
-"""
-
-from __future__ import annotations
+"""Resolve `model_info` to a model: provider, key, limits, parameters; and add up the usage of judges."""
 
 import logging
 import os
 from collections.abc import Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TypedDict
 
-from osmosis.base.json_types import JsonObject
+from osmosis.base.jsonable import JsonObject
 from osmosis.errors import OsmosisError
-from osmosis.llm.provider_variables import DEFAULT_API_KEY_ENV, key_variable
-from osmosis.records.plan import ModelSpec
+from osmosis.llm.providers import DEFAULT_API_KEY_ENV, key_variable
+from osmosis.records.run.plan import ModelSpec
+from osmosis.records.run.rollout import Usage
 
 logger = logging.getLogger(__name__)
 
 DEFAULT_REQUEST_TIMEOUT_SECONDS = 30.0
 
 LEFT_TO_LITELLM = "litellm"
-"""The provider of a model whose name goes to LiteLLM as it is; keys are LiteLLM's business then."""
 
 _KEYLESS = frozenset(
     {LEFT_TO_LITELLM, "offline", "ollama", "ollama_chat", "lm_studio", "llamafile", "vllm", "hosted_vllm"}
@@ -36,32 +30,30 @@ _LITELLM_NAMES = {"google": "gemini"}
 
 
 class ModelInfo(TypedDict, total=False):
-    """Who judges, and how."""
-
     provider: str
-    """As LiteLLM names it, or `offline` for the stand-in."""
+    """The provider's name in LiteLLM, or `offline` for the stand-in."""
     model: str
     api_key: str
     api_key_env: str
     api_base: str
-    """An OpenAI-compatible endpoint of one's own, up to and including `/v1`; takes the model name verbatim."""
+    """An OpenAI-compatible endpoint, up to and including `/v1`; it gets the model name unchanged."""
     score_min: float
     score_max: float
     system_prompt: str
     original_input: str
     timeout: float
-    """Seconds for one judgement, retries included; by default one attempt is bounded, by the provider's usual time."""
+    """Seconds for one judgement, retries included; None bounds each attempt by the provider's usual time."""
     reasoning_effort: str
 
 
 class MissingAPIKeyError(OsmosisError, RuntimeError):
-    """No key for the judge; the text says which variable to set."""
+    """No key for the judge; the text names the variable to set."""
 
     code = "VALIDATION"
 
 
 class ProviderRequestError(OsmosisError, RuntimeError):
-    """The judge could not be asked, or gave no usable verdict."""
+    """The judge did not answer, or gave no usable verdict."""
 
     code = "MODEL_ERROR"
 
@@ -78,22 +70,17 @@ class ModelNotFoundError(ProviderRequestError):
 
 @dataclass(frozen=True)
 class JudgeModel:
-    """A resolved `model_info`."""
-
     provider: str
     model: str
     spec: ModelSpec
     api_key: str | None = field(default=None, repr=False)
     timeout_s: float = DEFAULT_REQUEST_TIMEOUT_SECONDS
-    """Of one attempt."""
     total_s: float | None = None
-    """Of one judgement with its retries; None where nobody gave a time limit."""
 
 
 def resolve_judge(
     model_info: Mapping[str, object], *, timeout: float | None = None, environ: Mapping[str, str] | None = None
 ) -> JudgeModel:
-    """Checks `model_info` and finds its key; `TypeError` or `MissingAPIKeyError` say what is missing."""
     if not isinstance(model_info, Mapping):
         raise TypeError(f"model_info must be a dict with provider and model, got {model_info!r}")
     provider = _text(model_info, "provider").lower()
@@ -105,23 +92,24 @@ def resolve_judge(
     key = resolve_api_key(model_info, provider, environ=environ)
     spec = _spec(provider, model, base, model_info.get("reasoning_effort"))
     if provider == LEFT_TO_LITELLM:
-        shown, model = provider_of(model)
-        provider = shown or provider
-    given = timeout or model_info.get("timeout")
-    seconds = _seconds(given or default_timeout(provider, model))
+        named_provider, model = provider_of(model)
+        provider = named_provider or provider
+    limit_s = timeout or model_info.get("timeout")
+    seconds = _seconds(limit_s or default_timeout(provider, model))
     return JudgeModel(
         provider=provider,
         model=model,
         spec=spec,
         api_key=None if provider in _NOT_A_KEY and not model_info.get("api_key") else key,
         timeout_s=seconds,
-        total_s=seconds if given else None,
+        total_s=seconds if limit_s else None,
     )
 
 
 def info_of(model: str) -> dict[str, str]:
-    """The provider and model of a judge given by one name, as in generation 0.3: `provider/model`, or a name whose
-    family tells. Any other name is left to LiteLLM, which knows more providers and where their keys are."""
+    """Return the provider and model of a judge given by one name, as in generation 0.3: `provider/model`, or a known
+    family. Any other name is left to LiteLLM.
+    """
     name = _text({"model": model}, "model")
     provider, rest = provider_of(name)
     if provider in DEFAULT_API_KEY_ENV or provider in _KEYLESS:
@@ -139,20 +127,17 @@ def _tell_unknown(keys: str) -> None:
 def resolve_api_key(
     model_info: Mapping[str, object], provider: str, *, environ: Mapping[str, str] | None = None
 ) -> str | None:
-    """`api_key`, else the variable `api_key_env` names, else the provider's own; None where none is needed.
-
-    `MissingAPIKeyError` names the variable and how to set it.
-    """
+    """Return `api_key`, else the variable `api_key_env` names, else the provider's own; None where none is needed."""
     # Rewards call this wherever they run; the documented source of keys is the process's environment.
-    known = os.environ if environ is None else environ
-    given = model_info.get("api_key")
-    if isinstance(given, str) and given.strip():
-        return given.strip()
+    variables = os.environ if environ is None else environ
+    own_key = model_info.get("api_key")
+    if isinstance(own_key, str) and own_key.strip():
+        return own_key.strip()
     named = model_info.get("api_key_env")
     if named is not None and (not isinstance(named, str) or not named.strip()):
         raise TypeError(f"model_info['api_key_env'] must be the name of an environment variable, got {named!r}")
     variable = named.strip() if named else key_variable(provider)
-    value = known.get(variable, "").strip()
+    value = variables.get(variable, "").strip()
     if value:
         return value
     if not named and (provider in _KEYLESS or model_info.get("api_base")):
@@ -165,12 +150,11 @@ def resolve_api_key(
 
 
 def ensure_api_key_available(model_info: Mapping[str, object]) -> None:
-    """`MissingAPIKeyError` now instead of at the first call."""
     resolve_api_key(model_info, _text(model_info, "provider").lower())
 
 
 def default_timeout(provider: str, model: str) -> float:
-    """Seconds for one attempt: thinking models and slow routes get more."""
+    """Return the seconds for one attempt: thinking models and slow routes get more."""
     if provider == "xai" and model.lower().startswith("grok-4"):
         return 60.0
     if provider == "openai" and model.lower().startswith("gpt-5"):
@@ -179,7 +163,7 @@ def default_timeout(provider: str, model: str) -> float:
 
 
 def provider_of(model: str) -> tuple[str, str]:
-    """(provider, model) of a 0.3-style name: `provider/model`, or a name whose family tells. Else ("", name)."""
+    """Return (provider, model) of a 0.3-style name: `provider/model`, or a known family. Else ("", name)."""
     prefix, slash, rest = model.partition("/")
     if slash and prefix and rest:
         return prefix.lower(), rest
@@ -223,3 +207,24 @@ def _text(info: Mapping[str, object], key: str) -> str:
     if not isinstance(value, str) or not value.strip():
         raise TypeError(f"model_info[{key!r}] must be a non-empty string, got {value!r}")
     return value.strip()
+
+
+_NOTHING: Usage = Usage()
+
+
+class JudgeUsage:
+    __slots__ = ("calls", "usage")
+
+    def __init__(self) -> None:
+        self.usage = _NOTHING
+        self.calls = 0
+
+
+judge_usage: ContextVar[JudgeUsage | None] = ContextVar("osmosis_judge_usage", default=None)
+
+
+def count_usage(usage: Usage) -> None:
+    collected = judge_usage.get()
+    if collected is not None:
+        collected.usage = collected.usage + usage
+        collected.calls += 1

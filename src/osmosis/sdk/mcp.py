@@ -1,38 +1,41 @@
-"""Tools of an MCP server as tools of an agent: a folder with a FastMCP server, a file, or a URL.
-
-A folder is served by a process of its own, so nothing in it can shadow anything here; only FastMCP's public client
-is used. A tool that fails is an error result; a server that does not start is one error that says why.
-"""
+"""Offer the tools of an MCP server to an agent: a folder with a FastMCP server, a file, or a URL."""
 
 from __future__ import annotations
 
 import asyncio
+import importlib
+import importlib.util
+import io
 import json
 import logging
 import os
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import IO, TYPE_CHECKING, Any
 
-from osmosis.base.json_types import JsonObject
+from osmosis.base.installation import extra_command
+from osmosis.base.jsonable import JsonObject
 from osmosis.errors import LoadError, OsmosisError
-from osmosis.records.rollout import Message
-from osmosis.records.tool_schema import OpenAIFunctionParametersSchema, OpenAIFunctionSchema, OpenAIFunctionToolSchema
-
-from .agent_loop import RolloutContext
-from .classify import describe
-from .exceptions import ToolExecutionError, ToolServerLost
-from .mcp_host import BOOT
-from .tool_loop import ToolLoop
-from .tools import create_tool_result, execute_tool_calls, get_tool_call_info
+from osmosis.records.protocol.tools import (
+    OpenAIFunctionParametersSchema,
+    OpenAIFunctionSchema,
+    OpenAIFunctionToolSchema,
+)
+from osmosis.records.run.rollout import Message
+from osmosis.sdk.agent_loop import RolloutContext
+from osmosis.sdk.classify import describe
+from osmosis.sdk.exceptions import ToolExecutionError, ToolServerLost
+from osmosis.sdk.tools import ToolLoop, create_tool_result, execute_tool_calls, get_tool_call_info
 
 if TYPE_CHECKING:
     from fastmcp import Client
+
 
 logger = logging.getLogger(__name__)
 
@@ -41,11 +44,7 @@ PING_TIMEOUT_S = 5.0
 
 
 class McpTools:
-    """A connection to an MCP server. `async with McpTools("./mcp") as tools:`
-
-    `source` is a folder or file with a FastMCP server, or an http(s) URL. `environ` is what the server's process
-    gets. `timeout_s` bounds one tool call.
-    """
+    """A connection to an MCP server. `async with McpTools("./mcp") as tools:`"""
 
     def __init__(
         self,
@@ -56,7 +55,6 @@ class McpTools:
     ) -> None:
         self.source = str(source)
         self.schemas: list[OpenAIFunctionToolSchema] = []
-        """The server's tools, once connected."""
         self._environ = environ
         self._timeout_s = timeout_s
         self._client: Client[Any] | None = None
@@ -70,7 +68,7 @@ class McpTools:
             self.schemas = [_schema(tool) for tool in await client.list_tools()]
         except Exception as exc:
             await self._stop(client)
-            raise self._refused(exc) from exc
+            raise self._start_error(exc) from exc
         return self
 
     async def __aexit__(
@@ -80,14 +78,13 @@ class McpTools:
             await self._stop(self._client)
 
     async def call(self, name: str, arguments: Mapping[str, object]) -> str:
-        """The tool's result as text; `ToolExecutionError` carries what the tool said went wrong, `ToolServerLost` that
-        there is no server any more."""
+        """Return the tool's result as text; raise `ToolExecutionError`, or `ToolServerLost` without a server."""
         if self._client is None:
             raise RuntimeError("the MCP server is not connected: use `async with McpTools(...) as tools:`")
         try:
             result = await self._client.call_tool(name, dict(arguments), raise_on_error=False, timeout=self._timeout_s)
         except Exception as exc:
-            if await self._gone():
+            if await self._has_ended():
                 raise ToolServerLost(f"the MCP server {self.source} stopped answering: {describe(exc)}") from exc
             raise ToolExecutionError(f"{name}: {describe(exc)}", tool_name=name) from exc
         text = _text(result)
@@ -98,11 +95,10 @@ class McpTools:
     async def run_calls(
         self, calls: Sequence[Mapping[str, object]], ctx: RolloutContext | None = None
     ) -> list[Message]:
-        """An assistant message's tool calls, in parallel; one `tool` message each, errors included. `ToolServerLost`
-        when there is no server any more."""
+        """Run an assistant message's tool calls in parallel; return a `tool` message for each, errors included."""
         lost: ToolServerLost | None = None
 
-        async def one(call: Mapping[str, object]) -> Message:
+        async def answer(call: Mapping[str, object]) -> Message:
             nonlocal lost
             started = time.monotonic()
             try:
@@ -115,13 +111,12 @@ class McpTools:
                 if ctx is not None:
                     ctx.record_tool_call(latency_ms=(time.monotonic() - started) * 1000)
 
-        results = await execute_tool_calls(calls, one, timeout_s=self._timeout_s)
+        results = await execute_tool_calls(calls, answer, timeout_s=self._timeout_s)
         if lost is not None:
             raise lost
         return results
 
-    async def _gone(self) -> bool:
-        """Whether the server does not even answer a ping."""
+    async def _has_ended(self) -> bool:
         if self._client is None:
             return True
         try:
@@ -136,7 +131,7 @@ class McpTools:
             from fastmcp.client.transports import StdioTransport
         except ImportError as exc:
             raise LoadError(
-                f"MCP tools need fastmcp, and importing it failed: {exc}", hint="pip install 'osmosis-ai[mcp]'"
+                f"MCP tools need fastmcp, and importing it failed: {exc}", hint=extra_command("mcp")
             ) from exc
         if self.source.startswith(("http://", "https://")):
             return Client(self.source)
@@ -162,26 +157,27 @@ class McpTools:
         except Exception as exc:  # noqa: BLE001 - the server is gone or going; there is nothing left to save
             logger.debug("closing %s: %s", self.source, describe(exc))
 
-    def _refused(self, exc: Exception) -> OsmosisError:
+    def _start_error(self, exc: Exception) -> OsmosisError:
         if isinstance(exc, OsmosisError):
             return exc
-        why = f"did not start within {START_TIMEOUT_S:g} s" if isinstance(exc, asyncio.TimeoutError) else describe(exc)
-        said = ""
+        reason = (
+            f"did not start within {START_TIMEOUT_S:g} s" if isinstance(exc, asyncio.TimeoutError) else describe(exc)
+        )
+        output = ""
         if self._log is not None:
             self._log.seek(0)
             lines = [line for line in self._log.read().splitlines() if line.strip()]
-            said = "\n".join(lines[-12:])
+            output = "\n".join(lines[-12:])
         hint = "check that it runs, and the URL with its path, often /mcp"
         if self._log is not None:
             hint = "start it by itself to see the whole error"
-        return LoadError(f"the MCP server {self.source} cannot be used: {said or why}", hint=hint)
+        return LoadError(f"the MCP server {self.source} cannot be used: {output or reason}", hint=hint)
 
 
 @asynccontextmanager
 async def mcp_agent(
     source: str | os.PathLike[str], *, environ: Mapping[str, str] | None = None, timeout_s: float | None = None
 ) -> AsyncIterator[ToolLoop]:
-    """An agent loop over the tools of an MCP server, connected inside the block."""
     async with McpTools(source, environ=environ, timeout_s=timeout_s) as tools:
         yield ToolLoop(name="mcp", schemas=tools.schemas, call_tools=tools.run_calls)
 
@@ -217,3 +213,86 @@ def _text(result: object) -> str:
     if structured is not None:
         return json.dumps(structured, ensure_ascii=False)
     return "\n".join(f"[{getattr(block, 'type', 'content')}]" for block in blocks)
+
+
+ENTRY_FILES = ("main.py", "server.py", "mcp_server.py", "app.py", "__init__.py")
+ATTRIBUTES = ("mcp", "server", "app")
+BOOT = "import sys; sys.path[:] = [p for p in sys.path if p]; from osmosis.sdk.mcp import main; main(sys.argv[1])"
+"""Run with `python -c`: the current folder leaves the path before anything is imported."""
+
+
+class _Stdout(io.TextIOBase):
+    """Standard output where `print` goes to stderr and `buffer` is the protocol's stream."""
+
+    def __init__(self, protocol: io.BufferedWriter) -> None:
+        self.buffer = protocol
+
+    def write(self, text: str) -> int:
+        return sys.stderr.write(text)
+
+    def flush(self) -> None:
+        sys.stderr.flush()
+
+
+def main(source: str) -> None:
+    """Serve the folder or file `source` until stdin closes; exit with 1 and the reason on stderr."""
+    protocol = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    sys.stdout = _Stdout(protocol)
+    try:
+        server = find_server(Path(source))
+    except LookupError as exc:
+        sys.stderr.write(f"{exc}\n")
+        raise SystemExit(1) from None
+    except Exception as exc:  # noqa: BLE001 - the border of this process: the folder's code may raise anything
+        sys.stderr.write(f"{_location_of(exc, Path(source))}{type(exc).__name__}: {exc}\n")
+        raise SystemExit(1) from None
+    server.run(transport="stdio", show_banner=False)
+
+
+def _location_of(exc: Exception, source: Path) -> str:
+    folder = str(source if source.is_dir() else source.parent)
+    frames = [frame for frame in traceback.extract_tb(exc.__traceback__) if frame.filename.startswith(folder)]
+    return f"{frames[-1].filename}:{frames[-1].lineno}: " if frames else ""
+
+
+def find_server(source: Path) -> Any:
+    """Find the FastMCP server that `source` (a folder or a file) defines; `LookupError` when there is none."""
+    from fastmcp import FastMCP
+
+    folder = source if source.is_dir() else source.parent
+    files = [source] if source.is_file() else [folder / name for name in ENTRY_FILES if (folder / name).is_file()]
+    sys.path.insert(0, str(folder))
+    try:
+        for file in files or sorted(folder.glob("*.py")):
+            server = _server_in(_load(file), FastMCP)
+            if server is not None:
+                return server
+        inside = str(folder.resolve()) + os.sep
+        for module in list(sys.modules.values()):
+            if str(getattr(module, "__file__", None) or "").startswith(inside):
+                server = _server_in(module, FastMCP)
+                if server is not None:
+                    return server
+    finally:
+        # Behind the installed packages from here on: what libraries import lazily is theirs, what tools import
+        # lazily is still found.
+        sys.path.remove(str(folder))
+        sys.path.append(str(folder))
+    raise LookupError(f"{source} defines no FastMCP server: write `mcp = FastMCP(...)` in {ENTRY_FILES[0]}")
+
+
+def _load(file: Path) -> ModuleType:
+    name = file.stem if file.stem not in sys.modules else f"_osmosis_mcp_{file.stem}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _server_in(module: ModuleType, kind: type) -> Any:
+    named = [getattr(module, name, None) for name in ATTRIBUTES]
+    return next((value for value in [*named, *list(vars(module).values())] if isinstance(value, kind)), None)

@@ -1,37 +1,33 @@
-"""Small readers for chat messages that may be incomplete or malformed: they answer, they never raise."""
-
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 
-from osmosis.base.json_types import JsonObject
-from osmosis.records.rollout import Message
+from osmosis.base.jsonable import JsonObject
+from osmosis.records.run.rollout import Message
 
 
 def parse_tool_calls(message: Message) -> list[JsonObject]:
-    """The message's tool calls; `[]` when there are none or they are not a list."""
+    """Return the message's tool calls; `[]` when there are none or they are not a list."""
     calls = message.get("tool_calls")
     return calls if isinstance(calls, list) else []
 
 
 def normalize_stop(stop: object) -> list[str] | None:
-    """Stop sequences as a list: None stays None, a string becomes a list of one, anything else None."""
+    """Return stop sequences as a list: None stays None, a string becomes a list of one, anything else None."""
     if isinstance(stop, str):
         return [stop]
     if isinstance(stop, list):
-        return [str(one) for one in stop]
+        return [str(sequence) for sequence in stop]
     return None
 
 
 def get_message_content(message: Message) -> str:
-    """The content when it is a string, else `""`."""
+    """Return the content when it is a string, else `""`."""
     content = message.get("content")
     return content if isinstance(content, str) else ""
 
 
 def get_message_role(message: Message) -> str:
-    """The role when it is a string, else `"unknown"`."""
+    """Return the role when it is a string, else `"unknown"`."""
     role = message.get("role")
     return role if isinstance(role, str) else "unknown"
 
@@ -49,12 +45,11 @@ def is_user_message(message: Message) -> bool:
 
 
 def count_messages_by_role(messages: list[Message]) -> dict[str, int]:
-    """How many messages each role has."""
     return dict(Counter(get_message_role(message) for message in messages))
 
 
 def solution_of(messages: Sequence[Message]) -> str:
-    """The content of the last assistant message that has any, as text: what a score function gets as `solution_str`."""
+    """Return the text of the last assistant message that has any: a score function's `solution_str`."""
     for message in reversed(messages):
         if message.get("role") == "assistant" and message.get("content") is not None:
             content = message["content"]

@@ -1,11 +1,4 @@
-"""`@osmosis_reward`: marks a function as a reward and holds it to the documented signature.
-
-The shape is checked when the module is imported, the result on every call; a score is never changed. Every rejection is
-a `TypeError` that names the function, the parameter, what was found and what is expected. What the check of signatures
-and results needs is shared with `@osmosis_rubric`.
-"""
-
-from __future__ import annotations
+"""`@osmosis_reward`: checks a reward function's signature at import, and its result on every call."""
 
 import functools
 import inspect
@@ -13,9 +6,9 @@ import math
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
-from osmosis.base.json_types import JsonObject
+from osmosis.base.jsonable import JsonObject
 
-from .calls import is_async
+from .user_code import is_async
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -25,7 +18,7 @@ _EMPTY = inspect.Parameter.empty
 
 
 def osmosis_reward(function: F) -> F:
-    """Checks that `function` is `(solution_str: str, ground_truth: str, extra_info: dict = None) -> float`.
+    """Check that `function` is `(solution_str: str, ground_truth: str, extra_info: dict = None) -> float`.
 
     Further parameters with defaults and `**kwargs` are fine, so is `async def`. At call time the keyword
     `data_source` is dropped and the result must be a finite float. Every rejection is a `TypeError`.
@@ -33,36 +26,34 @@ def osmosis_reward(function: F) -> F:
     signature = Signature(function, _NAME)
     solution, truth, info = signature.first_three(_FORM)
     for parameter, expected in ((solution, str), (truth, str), (info, dict)):
-        found = signature.annotation(parameter)
-        if found is not expected:
-            signature.refuse(f"parameter {parameter.name!r}", annotated(found), expected.__name__)
+        annotation = signature.annotation(parameter)
+        if annotation is not expected:
+            signature.refuse(f"parameter {parameter.name!r}", annotated(annotation), expected.__name__)
     if info.default is info.empty:
         signature.refuse("parameter 'extra_info'", "has no default", "extra_info: dict = None")
     signature.check_returns()
-    return checked(function, signature.name, _NAME, _any_call)
+    return check_calls(function, signature.name, _NAME, _any_call)
 
 
 Prepare = Callable[[tuple[Any, ...], dict[str, Any]], tuple[tuple[Any, ...], dict[str, Any]]]
-"""The arguments of a call, checked and completed."""
 
 
-def checked(function: F, name: str, decorator: str, prepare: Prepare) -> F:
-    """`function`, with its arguments prepared and its result held to a finite float."""
+def check_calls(function: F, name: str, decorator: str, prepare: Prepare) -> F:
     wrapper: Callable[..., object]
     if is_async(function):
 
         @functools.wraps(function)
         async def asynchronous(*args: object, **kwargs: object) -> float:
-            given, named = prepare(args, kwargs)
-            return check_result(await function(*given, **named), name, decorator)
+            positional, named = prepare(args, kwargs)
+            return check_result(await function(*positional, **named), name, decorator)
 
         wrapper = asynchronous
     else:
 
         @functools.wraps(function)
         def plain(*args: object, **kwargs: object) -> float:
-            given, named = prepare(args, kwargs)
-            return check_result(function(*given, **named), name, decorator)
+            positional, named = prepare(args, kwargs)
+            return check_result(function(*positional, **named), name, decorator)
 
         wrapper = plain
     wrapper.__osmosis_kind__ = decorator.removeprefix("osmosis_")  # type: ignore[union-attr]  # functions take attributes
@@ -75,8 +66,6 @@ def _any_call(args: tuple[object, ...], kwargs: JsonObject) -> tuple[tuple[Any, 
 
 
 class Signature:
-    """The signature of one function, with annotations resolved where they can be."""
-
     def __init__(self, function: Callable[..., object], decorator: str) -> None:
         if not callable(function):
             raise TypeError(f"@{decorator} decorates functions, got {type(function).__name__}")
@@ -89,24 +78,23 @@ class Signature:
             raise TypeError(f"@{decorator} cannot read the parameters of {self.name}: {exc}") from exc
         self.parameters = list(self._signature.parameters.values())
 
-    def refuse(self, what: str, found: str, expected: str) -> NoReturn:
-        """`TypeError: @osmosis_reward: f: parameter 'x' is ...; expected ...`."""
-        raise TypeError(f"@{self.decorator}: {self.name}: {what} {found}; expected {expected}")
+    def refuse(self, subject: str, actual: str, expected: str) -> NoReturn:
+        """Raise `TypeError: @osmosis_reward: f: parameter 'x' is ...; expected ...`."""
+        raise TypeError(f"@{self.decorator}: {self.name}: {subject} {actual}; expected {expected}")
 
     def first_three(self, form: str) -> tuple[inspect.Parameter, inspect.Parameter, inspect.Parameter]:
-        """The first three parameters; `form` is the whole signature expected, for the message."""
         names = ("solution_str", "ground_truth", "extra_info")
         for position, (name, ordinal) in enumerate(zip(names, ("first", "second", "third"), strict=True)):
-            found = self.parameters[position] if position < len(self.parameters) else None
-            if found is None or found.kind in (found.VAR_KEYWORD, found.VAR_POSITIONAL):
+            parameter = self.parameters[position] if position < len(self.parameters) else None
+            if parameter is None or parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
                 count = sum(p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL) for p in self.parameters)
                 self.refuse(f"the {ordinal} parameter {name!r}", f"is missing (found {count})", form)
-            if found.name != name:
-                self.refuse(f"the {ordinal} parameter", f"is named {found.name!r}", f"{name!r}, as in {form}")
-            if found.kind is not found.POSITIONAL_OR_KEYWORD:
+            if parameter.name != name:
+                self.refuse(f"the {ordinal} parameter", f"is named {parameter.name!r}", f"{name!r}, as in {form}")
+            if parameter.kind is not parameter.POSITIONAL_OR_KEYWORD:
                 self.refuse(
                     f"parameter {name!r}",
-                    f"is {found.kind.description}",
+                    f"is {parameter.kind.description}",
                     "one that can be passed by position or by name",
                 )
         for extra in self.parameters[3:]:
@@ -115,17 +103,17 @@ class Signature:
         return self.parameters[0], self.parameters[1], self.parameters[2]
 
     def annotation(self, parameter: inspect.Parameter) -> object:
-        """The parameter's annotation, postponed or quoted ones evaluated; `Parameter.empty` when there is none."""
         return self._resolved(parameter.annotation)
 
     def returns(self) -> object:
         return self._resolved(self._signature.return_annotation)
 
     def check_returns(self) -> None:
-        """A return annotation may be missing; one that names another plain class is refused."""
-        found = self.returns()
-        if found is None or (inspect.isclass(found) and found is not _EMPTY and not issubclass(found, float)):
-            self.refuse("the return annotation", f"is {spell(found)}", "float")
+        annotation = self.returns()
+        if annotation is None or (
+            inspect.isclass(annotation) and annotation is not _EMPTY and not issubclass(annotation, float)
+        ):
+            self.refuse("the return annotation", f"is {spell(annotation)}", "float")
 
     def _resolved(self, annotation: object) -> object:
         scope = getattr(inspect.unwrap(self.function), "__globals__", {})
@@ -142,19 +130,17 @@ class Signature:
 
 
 def annotated(annotation: object) -> str:
-    """What is to be said of an annotation that is not the right one."""
     return "has no annotation" if annotation is _EMPTY else f"is annotated {spell(annotation)}"
 
 
 def spell(annotation: object) -> str:
-    """An annotation as a person would write it."""
     if inspect.isclass(annotation) and not hasattr(annotation, "__args__"):
         return annotation.__name__
     return annotation if isinstance(annotation, str) else str(annotation).replace("typing.", "")
 
 
 def check_result(result: object, name: str, decorator: str) -> float:
-    """The result when it is a finite float, else `TypeError`."""
+    """Return the result when it is a finite float; else raise `TypeError`."""
     if not isinstance(result, float):
         raise TypeError(f"@{decorator}: {name} returned {type(result).__name__} ({str(result)[:80]!r}); expected float")
     if not math.isfinite(result):

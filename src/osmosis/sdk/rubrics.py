@@ -1,20 +1,12 @@
-"""`@osmosis_rubric`: marks a function as a rubric and holds it to the documented signature.
-
-A judge configuration embedded in `extra_info` is checked before the function runs; a function that brings its
-own configuration is left alone. The decorator never asks a judge itself.
-"""
-
-from __future__ import annotations
-
 import inspect
 import types
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, Union, get_args, get_origin
 
-from osmosis.base.json_types import JsonObject
+from osmosis.base.jsonable import JsonObject
 
 from .judge_model import ModelInfo, resolve_judge
-from .rewards import Prepare, Signature, annotated, checked
+from .rewards import Prepare, Signature, annotated, check_calls
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -26,7 +18,7 @@ _TEXTS = ("system_prompt", "api_key", "api_key_env", "api_base", "original_input
 
 
 def osmosis_rubric(function: F) -> F:
-    """Checks that `function` is `(solution_str: str, ground_truth: str | None, extra_info: dict) -> float`.
+    """Check that `function` is `(solution_str: str, ground_truth: str | None, extra_info: dict) -> float`.
 
     None of the three has a default; further parameters with defaults and `**kwargs` are fine, so is `async def`.
     At call time: the keyword `data_source` is dropped; when `extra_info` holds any of provider, model, rubric, the
@@ -36,20 +28,20 @@ def osmosis_rubric(function: F) -> F:
     """
     signature = Signature(function, _NAME)
     solution, truth, info = signature.first_three(_FORM)
-    found = signature.annotation(solution)
-    if not (inspect.isclass(found) and issubclass(found, str)):
-        signature.refuse("parameter 'solution_str'", annotated(found), "str")
-    found = signature.annotation(truth)
-    if not _text_or_none(found):
-        signature.refuse("parameter 'ground_truth'", annotated(found), "str or str | None")
-    found = signature.annotation(info)
-    if found is not dict:
-        signature.refuse("parameter 'extra_info'", annotated(found), "dict")
+    annotation = signature.annotation(solution)
+    if not (inspect.isclass(annotation) and issubclass(annotation, str)):
+        signature.refuse("parameter 'solution_str'", annotated(annotation), "str")
+    annotation = signature.annotation(truth)
+    if not _text_or_none(annotation):
+        signature.refuse("parameter 'ground_truth'", annotated(annotation), "str or str | None")
+    annotation = signature.annotation(info)
+    if annotation is not dict:
+        signature.refuse("parameter 'extra_info'", annotated(annotation), "dict")
     for parameter in (solution, truth, info):
         if parameter.default is not parameter.empty:
             signature.refuse(f"parameter {parameter.name!r}", f"has the default {parameter.default!r}", "none")
     signature.check_returns()
-    return checked(function, signature.name, _NAME, _bound_call(function, signature.name))
+    return check_calls(function, signature.name, _NAME, _bound_call(function, signature.name))
 
 
 def _bound_call(function: Callable[..., object], name: str) -> Prepare:
@@ -80,14 +72,13 @@ def _check_call(name: str, arguments: JsonObject) -> None:
 
 
 def merged_configuration(info: JsonObject, name: str) -> JsonObject:
-    """`info` checked, with `model_info_overrides` merged in and `model_info` ready for `evaluate_rubric`."""
     overrides = info.get("model_info_overrides") or {}
     if not isinstance(overrides, Mapping):
         _refuse(name, "extra_info['model_info_overrides']", overrides, "dict")
-    given = info.get("model_info")
-    base = dict(given) if isinstance(given, Mapping) else {}
-    known = {key: info[key] for key in ModelInfo.__annotations__ if info.get(key) is not None}
-    model_info = {**base, **known, **overrides}
+    own_info = info.get("model_info")
+    base = dict(own_info) if isinstance(own_info, Mapping) else {}
+    merged = {key: info[key] for key in ModelInfo.__annotations__ if info.get(key) is not None}
+    model_info = {**base, **merged, **overrides}
     rubric = info.get("rubric")
     if not isinstance(rubric, str) or not rubric.strip():
         _refuse(name, "extra_info['rubric']", rubric, "a non-empty str")
@@ -120,6 +111,6 @@ def _text_or_none(annotation: object) -> bool:
     return inspect.isclass(annotation) and issubclass(annotation, str)
 
 
-def _refuse(name: str, what: str, found: object, expected: str) -> None:
-    shown = f"{type(found).__name__} ({str(found)[:60]!r})" if found is not None else "None"
-    raise TypeError(f"@{_NAME}: {name}: {what} is {shown}; expected {expected}")
+def _refuse(name: str, subject: str, actual: object, expected: str) -> None:
+    quoted = f"{type(actual).__name__} ({str(actual)[:60]!r})" if actual is not None else "None"
+    raise TypeError(f"@{_NAME}: {name}: {subject} is {quoted}; expected {expected}")

@@ -1,10 +1,4 @@
-"""Tools of an agent: typed functions become tools, the model's calls become results, in parallel.
-
-One failing tool is one error result that the model can read; it never ends the rollout. The generation 0.2
-helpers live here too, under their own names.
-"""
-
-from __future__ import annotations
+"""Tools of an agent: typed functions become tools, the model's calls become results, in parallel."""
 
 import asyncio
 import dataclasses
@@ -18,14 +12,17 @@ from typing import Annotated, Any, Generic, Literal, ParamSpec, TypeVar, get_typ
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.json_schema import GenerateJsonSchema
 
-from osmosis.base.json_types import JsonObject
-from osmosis.base.plain_json import whole_text
-from osmosis.records.rollout import Message
-from osmosis.records.tool_schema import OpenAIFunctionParametersSchema, OpenAIFunctionSchema, OpenAIFunctionToolSchema
-
-from .agent_loop import RolloutContext
-from .calls import DeadlineExceeded, contained, in_thread, is_async, run_with_deadline, tool_time_limit
-from .exceptions import ToolArgumentError, ToolExecutionError
+from osmosis.base.jsonable import JsonObject, to_valid_text
+from osmosis.records.protocol.tools import (
+    OpenAIFunctionParametersSchema,
+    OpenAIFunctionSchema,
+    OpenAIFunctionToolSchema,
+)
+from osmosis.records.protocol.v02 import RolloutRequest
+from osmosis.records.run.rollout import Message
+from osmosis.sdk.agent_loop import RolloutAgentLoop, RolloutContext, RolloutResult
+from osmosis.sdk.exceptions import ToolArgumentError, ToolExecutionError
+from osmosis.sdk.user_code import DeadlineExceeded, contain, in_thread, is_async, run_user_code, tool_time_limit
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -39,14 +36,14 @@ _SECTIONS = ("args:", "arguments:", "parameters:", "returns:", "raises:", "yield
 
 
 class _PlainSchema(GenerateJsonSchema):
-    """Without generated titles: they repeat the name and cost prompt tokens."""
+    """A schema without generated titles: they repeat the name and cost prompt tokens."""
 
     def field_title_should_be_set(self, schema: object) -> bool:
         return False
 
 
 class FunctionTool(Generic[P, R]):
-    """A function with its JSON Schema. Calling it calls the function; `invoke` takes what a model wrote."""
+    """A function with its JSON Schema. Calling it calls the function; `invoke` takes a model's arguments."""
 
     def __init__(
         self,
@@ -76,7 +73,7 @@ class FunctionTool(Generic[P, R]):
         return self.function(*args, **kwargs)
 
     async def invoke(self, arguments: Mapping[str, object]) -> Any:
-        """Checks `arguments` against the schema and calls the function (a plain one in a thread).
+        """Check `arguments` against the schema and call the function (a plain one in a thread).
 
         `ToolArgumentError` names each argument that does not fit; what the function raises passes through.
         """
@@ -88,10 +85,10 @@ class FunctionTool(Generic[P, R]):
                 for issue in exc.errors()
             )
             raise ToolArgumentError(f"wrong arguments for {self.name}: {wrong}", tool_name=self.name) from exc
-        given = {self._parameter_names[field]: getattr(checked, field) for field in checked.model_fields_set}
+        keywords = {self._parameter_names[field]: getattr(checked, field) for field in checked.model_fields_set}
         if is_async(self.function):
-            return await self.function(**given)  # type: ignore[call-arg,misc]  # checked when it was declared
-        return await in_thread(self.function, **given)
+            return await self.function(**keywords)  # type: ignore[call-arg,misc]  # checked when it was declared
+        return await in_thread(self.function, **keywords)
 
     def _arguments_model(self) -> tuple[type[BaseModel], dict[str, str]]:
         hints = get_type_hints(self.function, include_extras=True)
@@ -140,7 +137,7 @@ def tool(
     description: str | None = None,
     timeout_s: float | None = None,
 ) -> Any:
-    """Makes a typed function a tool: `@tool` or `@tool(name=..., description=..., timeout_s=...)`.
+    """Make a typed function a tool: `@tool` or `@tool(name=..., description=..., timeout_s=...)`.
 
     The schema comes from the annotations and defaults, the descriptions from the docstring (its `Args:` section
     describes the parameters). `TypeError` for parameters that cannot be passed by name.
@@ -153,8 +150,7 @@ def tool(
 
 
 def tool_schemas(tools: Iterable[FunctionTool[..., Any]]) -> list[OpenAIFunctionToolSchema]:
-    """The schemas of `tools`, as `get_tools` returns them."""
-    return [one.schema for one in tools]
+    return [tool.schema for tool in tools]
 
 
 async def run_tool_calls(
@@ -164,26 +160,26 @@ async def run_tool_calls(
     timeout_s: float | None = None,
     ctx: RolloutContext | None = None,
 ) -> list[Message]:
-    """Runs an assistant message's tool calls in parallel; one `tool` message each, in the order of the calls.
+    """Run an assistant message's tool calls in parallel; one `tool` message each, in the order of the calls.
 
-    `timeout_s` bounds each call (a tool's own limit wins). Whatever goes wrong becomes that call's error result.
+    `timeout_s` bounds each call (a tool's own limit wins). Every error becomes that call's error result.
     `ctx` counts the calls in its metrics.
     """
-    known = {one.name: one for one in tools}
+    tool_by_name = {one.name: one for one in tools}
 
-    async def one(call: Mapping[str, object]) -> Message:
+    async def answer(call: Mapping[str, object]) -> Message:
         call_id, name, arguments = get_tool_call_info(call)
-        found = known.get(name)
-        if found is None:
-            offered = ", ".join(sorted(known)) or "none"
+        called = tool_by_name.get(name)
+        if called is None:
+            offered = ", ".join(sorted(tool_by_name)) or "none"
             raise ToolExecutionError(f"there is no tool {name!r}; the tools are: {offered}")
-        result = await _limited(found.invoke(arguments), found.timeout_s or timeout_s, name)
+        result = await _limited(called.invoke(arguments), called.timeout_s or timeout_s, name)
         return create_tool_result(call_id, serialize_tool_result(result))
 
     async def counted(call: Mapping[str, object]) -> Message:
         started = time.monotonic()
         try:
-            return await one(call)
+            return await answer(call)
         finally:
             if ctx is not None:
                 ctx.record_tool_call(latency_ms=(time.monotonic() - started) * 1000)
@@ -195,17 +191,15 @@ async def run_tool_calls(
 
 
 def create_tool_result(tool_call_id: str, content: str) -> Message:
-    """The message that answers a tool call."""
-    return {"role": "tool", "content": whole_text(content), "tool_call_id": tool_call_id}
+    return {"role": "tool", "content": to_valid_text(content), "tool_call_id": tool_call_id}
 
 
 def create_tool_error_result(tool_call_id: str, error_message: str) -> Message:
-    """The message that tells the model a call failed."""
     return create_tool_result(tool_call_id, f"Error: {error_message}")
 
 
 def serialize_tool_result(result: object) -> str:
-    """A result as text: strings as they are, numbers plain, everything else JSON (`TypeError` when it cannot be)."""
+    """Format a result: strings as they are, numbers plain, everything else JSON (`TypeError` when it cannot be)."""
     if isinstance(result, str):
         return result
     if isinstance(result, bool):
@@ -220,7 +214,7 @@ def serialize_tool_result(result: object) -> str:
 
 
 def parse_tool_arguments(arguments: str | Mapping[str, object]) -> JsonObject:
-    """A call's arguments as a dict; `ToolArgumentError` when they are not a JSON object. Blank text is `{}`."""
+    """Parse a call's arguments; `ToolArgumentError` when they are not a JSON object. Blank text is `{}`."""
     if isinstance(arguments, dict):
         return arguments
     if not isinstance(arguments, str):
@@ -237,7 +231,7 @@ def parse_tool_arguments(arguments: str | Mapping[str, object]) -> JsonObject:
 
 
 def get_tool_call_info(tool_call: Mapping[str, Any]) -> tuple[str, str, JsonObject]:
-    """(id, name, arguments) of a tool call; `ToolArgumentError` carries the id and name of the call it is about."""
+    """Return (id, name, arguments) of a tool call; `ToolArgumentError` carries the id and name of the call."""
     call_id = tool_call.get("id") or "unknown"
     function = tool_call.get("function") or {}
     name = function.get("name") or ""
@@ -253,7 +247,7 @@ async def execute_tool_calls(
     *,
     timeout_s: float | None = None,
 ) -> list[Message]:
-    """Runs `executor` on every call at once; the results in the order of the calls.
+    """Run `executor` on every call at once; return the results in the order of the calls.
 
     A call whose executor raises, or takes longer than `timeout_s`, yields an error result; the others keep theirs.
     """
@@ -261,7 +255,7 @@ async def execute_tool_calls(
     async def guarded(call: Mapping[str, Any]) -> Message:
         function = call.get("function") or {}
         try:
-            done: Message = await _limited(contained(executor(call)), timeout_s, function.get("name") or "")
+            done: Message = await _limited(contain(executor(call)), timeout_s, function.get("name") or "")
             return done
         except Exception as exc:  # noqa: BLE001 - one tool: the model reads the error and continues
             text = exc.message if isinstance(exc, ToolExecutionError) else f"{type(exc).__name__}: {exc}"
@@ -275,11 +269,8 @@ async def _limited(work: Awaitable[object], timeout_s: float | None, name: str) 
     if timeout_s is None:
         return await work
 
-    async def whole() -> Any:
-        return await work
-
     try:
-        return await run_with_deadline(whole(), timeout_s, grace_s=1.0, name=name or "tool")
+        return await run_user_code(work, timeout_s, grace_s=1.0, name=name or "tool")
     except DeadlineExceeded as exc:
         raise ToolExecutionError(f"{name or 'the tool'} did not finish within {timeout_s:g} s", tool_name=name) from exc
 
@@ -292,7 +283,6 @@ def _described(annotation: object) -> bool:
 
 
 def _split_doc(doc: str) -> tuple[str, dict[str, str]]:
-    """A docstring as (what comes before the sections, parameter descriptions of its `Args:` section)."""
     summary: list[str] = []
     arguments: dict[str, str] = {}
     section, indent, current = "", 0, ""
@@ -311,3 +301,50 @@ def _split_doc(doc: str) -> tuple[str, dict[str, str]]:
             elif current:
                 arguments[current] = f"{arguments[current]} {line.strip()}".strip()
     return "\n".join(summary).strip(), arguments
+
+
+CallTools = Callable[[Sequence[Mapping[str, Any]], RolloutContext], Awaitable[list[Message]]]
+
+
+class ToolLoop(RolloutAgentLoop):
+    """An agent that calls tools: `ToolLoop([add, multiply])`, with functions made by `@tool`.
+
+    Ends with the model's finish reason, `max_turns`, or `max_tokens` when `max_tokens_total` is used up.
+    """
+
+    name = "tools"
+
+    def __init__(
+        self,
+        tools: Iterable[FunctionTool[..., Any]] = (),
+        *,
+        name: str | None = None,
+        timeout_s: float | None = None,
+        schemas: Iterable[OpenAIFunctionToolSchema] | None = None,
+        call_tools: CallTools | None = None,
+    ) -> None:
+        self.name = name or type(self).name
+        self._tools = list(tools)
+        self._timeout_s = timeout_s
+        self._schemas = list(schemas) if schemas is not None else [tool.schema for tool in self._tools]
+        self._call_tools = call_tools or self._call_functions
+
+    def get_tools(self, request: RolloutRequest) -> list[OpenAIFunctionToolSchema]:
+        return list(self._schemas)
+
+    async def run(self, ctx: RolloutContext) -> RolloutResult:
+        messages = list(ctx.request.messages)
+        used = 0
+        for _ in range(ctx.request.max_turns):
+            answer = await ctx.chat(messages, **ctx.request.completion_params)
+            messages.append(answer.message)
+            if not answer.has_tool_calls:
+                return ctx.complete(messages, finish_reason=answer.finish_reason)
+            used += answer.usage.get("completion_tokens", 0)
+            if used >= ctx.request.max_tokens_total:
+                return ctx.complete(messages, finish_reason="max_tokens")
+            messages.extend(await self._call_tools(answer.tool_calls, ctx))
+        return ctx.complete(messages, finish_reason="max_turns")
+
+    async def _call_functions(self, calls: Sequence[Mapping[str, object]], ctx: RolloutContext) -> list[Message]:
+        return await run_tool_calls(calls, self._tools, timeout_s=self._timeout_s, ctx=ctx)

@@ -1,9 +1,4 @@
-"""What workflows and graders are configured with and what they leave behind: configs and the rollout sample.
-
-A sample refuses NaN and infinity the moment they are assigned, so a broken reward is noticed where it is made.
-"""
-
-from __future__ import annotations
+"""Configs of workflows and graders, and the sample of a rollout."""
 
 import copy
 import logging
@@ -13,10 +8,9 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from osmosis.base.json_types import JsonObject
-from osmosis.base.plain_json import whole_text
-from osmosis.records.rollout import Message
-from osmosis.records.wire_sample import WireSample
+from osmosis.base.jsonable import JsonObject, to_valid_text
+from osmosis.records.protocol.messages import WireSample
+from osmosis.records.run.rollout import Message
 
 from .exceptions import INVALID_REWARD
 
@@ -26,7 +20,7 @@ _DROPPED = object()
 
 
 class ConcurrencyConfig(BaseModel):
-    """How many rollouts of one backend run at once."""
+    """The limit on rollouts of one backend that run at once."""
 
     model_config = ConfigDict(extra="forbid", defer_build=True)
 
@@ -55,7 +49,7 @@ class GraderConfig(BaseModel):
 
 
 class RolloutSample(BaseModel):
-    """What one rollout produced: the conversation, and what the grader made of it."""
+    """The conversation of one rollout, and the grader's reward."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False, validate_assignment=True, defer_build=True)
 
@@ -64,19 +58,16 @@ class RolloutSample(BaseModel):
     trajectory_messages: list[Message] | None = None
     """The conversation as it is kept for people; a copy of `messages` unless given. None keeps nothing."""
     label: str | None = None
-    """The row's ground truth."""
     reward: float | None = None
     """Finite; None until a grader sets it."""
     reason: str | None = None
-    """Why it is that: shown wherever the reward is."""
+    """The reason for the reward, shown beside it."""
     parts: dict[str, float] | None = None
-    """What the reward is made of: shown beside it, not added up."""
+    """Parts of the reward, shown beside it, not added up."""
     remove_sample: bool = False
     """Leave this rollout out of every mean and of training."""
     metrics: JsonObject = Field(default_factory=dict)
-    """Numbers worth plotting."""
     extra_fields: JsonObject = Field(default_factory=dict)
-    """Anything JSON."""
 
     @field_validator("reward", mode="before")
     @classmethod
@@ -91,7 +82,7 @@ class RolloutSample(BaseModel):
         return data
 
     def to_wire(self) -> WireSample:
-        """As it is sent: NumPy scalars become numbers; what JSON cannot hold is left out, with a warning."""
+        """Encode for the wire: NumPy scalars become numbers; what JSON cannot hold is left out, with a warning."""
         return WireSample(
             messages=[m for m in (json_safe(m, "messages") for m in self.messages) if isinstance(m, dict)],
             label=self.label,
@@ -105,9 +96,9 @@ class RolloutSample(BaseModel):
 
 
 def finite_reward(value: Any) -> float | None:
-    """A reward as a float, None as None; a `ValueError` that quotes a value that is not a finite number.
+    """Convert a reward to a float, None to None; raise a `ValueError` that quotes a value that is not a finite number.
 
-    Truth values and the scalars of array libraries are numbers; text is none, not even "0.5".
+    Booleans and the scalars of array libraries are numbers; text is none, not even "0.5".
     """
     if value is None:
         return None
@@ -122,19 +113,18 @@ def finite_reward(value: Any) -> float | None:
 
 
 def _short(value: object, most: int = 60) -> str:
-    shown = repr(value)
-    return shown if len(shown) <= most else f"{shown[:most]}..."
+    text = repr(value)
+    return text if len(text) <= most else f"{text[:most]}..."
 
 
 def json_safe(value: object, where: str) -> Any:
-    """A JSON-encodable copy of `value`: array scalars converted, the unencodable dropped with a warning."""
     safe = _convert(value, where)
     return None if safe is _DROPPED else safe
 
 
 def _convert(value: object, where: str) -> object:
     if isinstance(value, str):
-        return whole_text(value)
+        return to_valid_text(value)
     if value is None or isinstance(value, (bool, int)):
         return value
     if isinstance(value, float):
@@ -143,7 +133,7 @@ def _convert(value: object, where: str) -> object:
         logger.warning("%s: %r is not a finite number; left out", where, value)
         return _DROPPED
     if isinstance(value, dict):
-        pairs = ((whole_text(str(key)), _convert(sub, f"{where}.{key}")) for key, sub in value.items())
+        pairs = ((to_valid_text(str(key)), _convert(sub, f"{where}.{key}")) for key, sub in value.items())
         return {key: sub for key, sub in pairs if sub is not _DROPPED}
     if isinstance(value, (list, tuple, set, frozenset)):
         converted = (_convert(sub, f"{where}[{i}]") for i, sub in enumerate(value))

@@ -1,17 +1,10 @@
-"""The agent of generation 0.3: subclass `AgentWorkflow`, write `run`, talk to the model the rollout was given.
-
-A workflow never scores itself; that is the grader's. One instance is made per rollout.
-"""
-
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from osmosis.base.json_types import JsonObject
-from osmosis.records.rollout import Message
+from osmosis.base.jsonable import JsonObject
+from osmosis.records.run.rollout import Message
 
 from .context import AgentWorkflowContext
 
@@ -19,16 +12,15 @@ TConfig = TypeVar("TConfig")
 
 
 class AgentWorkflowOutput(BaseModel):
-    """What a workflow returns when messages alone do not say enough. Unknown keys are refused."""
+    """The result of a workflow that returns more than messages. Unknown keys are refused."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False, defer_build=True)
 
     messages: list[Message]
     """The whole conversation, opening messages included."""
     metrics: dict[str, float] = Field(default_factory=dict)
-    """Numbers worth plotting."""
     info: JsonObject = Field(default_factory=dict)
-    """Anything JSON worth keeping; not interpreted."""
+    """Any JSON worth keeping; not interpreted."""
 
 
 class AgentWorkflow(ABC, Generic[TConfig]):
@@ -39,12 +31,11 @@ class AgentWorkflow(ABC, Generic[TConfig]):
 
     @abstractmethod
     async def run(self, ctx: AgentWorkflowContext[TConfig]) -> AgentWorkflowOutput | list[Message] | None:
-        """Runs the agent on `ctx.prompt`.
+        """Run the agent on `ctx.prompt`.
 
-        Returns the conversation (a list of messages or an `AgentWorkflowOutput`), or None when an integration has
+        Return the conversation (a list of messages or an `AgentWorkflowOutput`), or None when an integration has
         registered the conversation with the rollout.
         """
 
 
 WorkflowClass: TypeAlias = type[AgentWorkflow[Any]]
-"""A workflow, whatever config it takes."""

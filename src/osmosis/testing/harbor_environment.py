@@ -6,8 +6,6 @@ It isolates nothing, so run only what you would run yourself. The absolute paths
 variable or in a script that is uploaded. A Dockerfile is not built; what lies beside it is copied into `/app`.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import re
@@ -35,8 +33,8 @@ TIMED_OUT = 124
 class ProcessEnvironment(BaseEnvironment):
     """One folder and the processes started in it; both are gone after `stop(delete=True)`.
 
-    `python`: what `python3` and `python` are inside; this process's own unless given. `path`: further folders before
-    the machine's PATH.
+    `python`: the interpreter behind `python3` and `python` inside; this process's own unless given. `path`: further
+    folders before the machine's PATH.
     """
 
     def __init__(self, *args: Any, python: str | None = None, path: Sequence[str] = (), **kwargs: Any) -> None:
@@ -59,7 +57,6 @@ class ProcessEnvironment(BaseEnvironment):
 
     @property
     def root(self) -> Path:
-        """The folder that stands for `/`."""
         if self._root is None:
             raise RuntimeError("the environment has not been started")
         return self._root
@@ -74,8 +71,8 @@ class ProcessEnvironment(BaseEnvironment):
             launcher.write_text(f'#!/bin/sh\nexec "{self._python}" "$@"\n', encoding="utf-8")
             launcher.chmod(0o755)
         if self.environment_dir.is_dir():
-            beside = shutil.ignore_patterns("Dockerfile", "docker-compose.yaml")
-            shutil.copytree(self.environment_dir, self._root / "app", dirs_exist_ok=True, ignore=beside)
+            ignore = shutil.ignore_patterns("Dockerfile", "docker-compose.yaml")
+            shutil.copytree(self.environment_dir, self._root / "app", dirs_exist_ok=True, ignore=ignore)
 
     async def stop(self, delete: bool) -> None:
         self._kill_all()
@@ -132,26 +129,25 @@ class ProcessEnvironment(BaseEnvironment):
         await asyncio.to_thread(_copy_out, self.where(source_dir), Path(target_dir))
 
     def where(self, path: str) -> Path:
-        """Where a path of the environment lies on this machine."""
         inside = Path(self._moved(path))
         return inside if inside.is_relative_to(self.root) else self.root / path.lstrip("/")
 
     def _moved(self, text: str) -> str:
-        here = re.escape(str(self.root))
-        return re.sub(rf"({here}[^\s'\":;]*)|(?<![\w./-])/({'|'.join(MOVED)})(?![\w-])", self._move, text)
+        root = re.escape(str(self.root))
+        return re.sub(rf"({root}[^\s'\":;]*)|(?<![\w./-])/({'|'.join(MOVED)})(?![\w-])", self._move, text)
 
-    def _move(self, found: re.Match[str]) -> str:
-        return found.group(1) or f"{self.root}/{found.group(2)}"
+    def _move(self, match: re.Match[str]) -> str:
+        return match.group(1) or f"{self.root}/{match.group(2)}"
 
     def _move_in(self, path: Path) -> None:
         if path.suffix in SCRIPTS:
             path.write_text(self._moved(path.read_text(encoding="utf-8")), encoding="utf-8")
 
-    def _variables(self, given: Mapping[str, str]) -> dict[str, str]:
+    def _variables(self, environ: Mapping[str, str]) -> dict[str, str]:
         passed = {name: value for name, value in os.environ.items() if PASSED_ON.match(name)}
         path = [str(self.root / "bin"), *self._path, os.environ.get("PATH", os.defpath)]
         own = {"HOME": str(self.root / "root"), "TMPDIR": str(self.root / "tmp"), MARK: str(self.root)}
-        moved = {name: self._moved(value) for name, value in given.items()}
+        moved = {name: self._moved(value) for name, value in environ.items()}
         return {**passed, "PATH": os.pathsep.join(path), **own, **moved}
 
     def _kill_all(self) -> None:
@@ -166,12 +162,12 @@ class ProcessEnvironment(BaseEnvironment):
 
 
 def _copy_out(source: Path, target: Path) -> None:
-    """Links stay links, as they do in an archive: followed, they would lead out of the folder."""
+    """Copy links as links, as an archive does: followed, they would lead out of the folder."""
     for path in sorted(source.rglob("*")):
-        there = target / path.relative_to(source)
+        destination = target / path.relative_to(source)
         if path.is_dir() and not path.is_symlink():
-            there.mkdir(parents=True, exist_ok=True)
+            destination.mkdir(parents=True, exist_ok=True)
         else:
-            there.parent.mkdir(parents=True, exist_ok=True)
-            there.unlink(missing_ok=True)
-            shutil.copy2(path, there, follow_symlinks=False)
+            destination.parent.mkdir(parents=True, exist_ok=True)
+            destination.unlink(missing_ok=True)
+            shutil.copy2(path, destination, follow_symlinks=False)

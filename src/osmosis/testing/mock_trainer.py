@@ -1,10 +1,8 @@
 """A trainer small enough for a unit test: answers model calls of an agent loop and remembers completed rollouts.
 
-Its policy is a fixed rule (ask for `add` when the user wants arithmetic, then finish); pass a generator for
-another one. Token ids are the positions of characters, so lengths can be checked and nothing means anything.
+Its policy is a fixed rule (ask for `add` when the user wants arithmetic, then finish); pass a generator for another
+one. Token ids are the positions of characters, so lengths can be checked and nothing means anything.
 """
-
-from __future__ import annotations
 
 import threading
 import time
@@ -15,11 +13,11 @@ from typing import Protocol
 import httpx
 from fastapi import FastAPI, Request
 
-from osmosis.base.json_types import JsonObject
-from osmosis.records.rollout import Message
+from osmosis.base.jsonable import JsonObject
+from osmosis.compat.llm_clients import OsmosisLLMClient
+from osmosis.records.run.rollout import Message
 from osmosis.sdk.messages import get_message_content, get_message_role
-from osmosis.serve.server.delivery import Post, ResultDelivery, Spool
-from osmosis.serve.server.trainer_client import OsmosisLLMClient
+from osmosis.serve.server.callbacks import Post, ResultDelivery, Spool
 
 _ARITHMETIC = ("calculate", "add", "sum", "plus", "subtract", "multiply", "divide")
 
@@ -28,41 +26,33 @@ ToolCallGenerator = Callable[[Message], "list[JsonObject] | None"]
 
 
 class RolloutCompletionTracker:
-    """Collects `/v1/rollout/completed` bodies; `wait` blocks until one has come."""
-
     def __init__(self) -> None:
         self.event = threading.Event()
         self.responses: list[JsonObject] = []
 
     def record(self, response: JsonObject) -> None:
-        """Keeps one body and wakes whoever waits."""
         self.responses.append(response)
         self.event.set()
 
     def clear(self) -> None:
-        """Forgets everything."""
         self.responses.clear()
         self.event.clear()
 
     def wait(self, timeout: float = 5.0) -> bool:
-        """Whether a rollout completed within `timeout` seconds."""
         return self.event.wait(timeout)
 
 
 def fake_token_ids(text: str) -> list[int]:
-    """One id per character."""
     return list(range(len(text)))
 
 
 def fake_prompt_token_ids(messages: list[Message]) -> list[int]:
-    """Ten ids per message, at least ten."""
     return list(range(10 * max(1, len(messages))))
 
 
 def default_tool_calls(last: Message) -> list[JsonObject] | None:
-    """One call of `add(5, 3)` when the user asks for arithmetic."""
-    words = get_message_content(last).lower()
-    if get_message_role(last) != "user" or not any(word in words for word in _ARITHMETIC):
+    text = get_message_content(last).lower()
+    if get_message_role(last) != "user" or not any(word in text for word in _ARITHMETIC):
         return None
     function = {"name": "add", "arguments": '{"a": 5, "b": 3}'}
     return [{"id": "call_mock_add", "type": "function", "function": function}]
@@ -71,7 +61,7 @@ def default_tool_calls(last: Message) -> list[JsonObject] | None:
 def create_mock_trainer_app(
     tracker: RolloutCompletionTracker | None = None, tool_call_generator: ToolCallGenerator | None = None
 ) -> FastAPI:
-    """The trainer as an ASGI app: `/v1/chat/completions`, `/v1/rollout/completed[/{id}]`, `/health`."""
+    """Create the trainer as an ASGI app: `/v1/chat/completions`, `/v1/rollout/completed[/{id}]`, `/health`."""
     generate = tool_call_generator or default_tool_calls
     completed: dict[str, JsonObject] = {}
     app = FastAPI(title="mock-trainer")
@@ -104,7 +94,6 @@ def create_mock_trainer_app(
 
 
 def completion_of(messages: list[Message], calls: Sequence[Mapping[str, object]] | None) -> JsonObject:
-    """A completions body: the calls, or the closing words."""
     after_tool = get_message_role(messages[-1]) == "tool"
     text = "The calculation is complete." if after_tool else "OK."
     message: Message = {"role": "assistant", "content": text}
@@ -118,11 +107,7 @@ def completion_of(messages: list[Message], calls: Sequence[Mapping[str, object]]
         "created": int(time.time()),
         "model": "default",
         "choices": [{"index": 0, "message": message, "finish_reason": "tool_calls" if calls else "stop"}],
-        "usage": {
-            "prompt_tokens": len(prompt),
-            "completion_tokens": len(ids),
-            "total_tokens": len(prompt) + len(ids),
-        },
+        "usage": {"prompt_tokens": len(prompt), "completion_tokens": len(ids), "total_tokens": len(prompt) + len(ids)},
         "token_ids": ids,
         "logprobs": [0.0] * len(ids),
         "prompt_token_ids": prompt,
@@ -130,16 +115,14 @@ def completion_of(messages: list[Message], calls: Sequence[Mapping[str, object]]
 
 
 class Patches(Protocol):
-    """What this needs of pytest's `monkeypatch`."""
-
     def setattr(self, target: object, name: str, value: object, /) -> None: ...
 
 
 def patch_httpx_for_mock_trainer(client: httpx.Client, monkeypatch: Patches) -> None:
-    """Sends what agent loops post to a trainer into `client` (a test client of the mock trainer) instead.
+    """Send what agent loops post to a trainer into `client` (a test client of the mock trainer) instead.
 
     `httpx.AsyncClient.post`, `OsmosisLLMClient` and a rollout server's results are redirected, until `monkeypatch`
-    undoes it. What earlier servers of this machine left undelivered stays where it is.
+    undoes it. Results that earlier servers of this machine did not deliver stay where they are.
     """
     import json as codec
 

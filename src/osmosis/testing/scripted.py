@@ -1,26 +1,22 @@
-"""A model for tests of agent loops and workflows: gives the answers it was told to, in order, and keeps the questions.
+"""A model for tests of agent loops and workflows: gives the answers of a script in order, and keeps the questions.
 
 When the script runs out it fails, so that a loop that asks too often is noticed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
-from osmosis.base.json_types import JsonObject
+from osmosis.base.jsonable import JsonObject
 from osmosis.errors import ModelError
-from osmosis.records.loop_request import RolloutMetrics
-from osmosis.records.rollout import Category, Message
+from osmosis.records.protocol.v02 import RolloutMetrics
+from osmosis.records.run.rollout import Category, Message
 from osmosis.sdk.agent_loop import CompletionsResult
 
 
 def call(name: str, arguments: str, call_id: str = "call_1") -> JsonObject:
-    """A tool call as a model writes it; `arguments` is JSON text."""
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 def says(text: str | None = None, *calls: Mapping[str, object]) -> Message:
-    """An assistant message with text, tool calls or both."""
     message: Message = {"role": "assistant", "content": text}
     if calls:
         message["tool_calls"] = list(calls)
@@ -36,10 +32,8 @@ class ScriptedLLM:
     def __init__(self, script: Iterable[Message | Exception]) -> None:
         self._script = iter(script)
         self.questions: list[JsonObject] = []
-        """Every request body, in order."""
 
     async def respond(self, body: JsonObject) -> JsonObject:
-        """The next answer as a chat-completions body."""
         self.questions.append({**body, "messages": list(body["messages"])})
         answer = next(self._script, None)
         if answer is None:
@@ -51,7 +45,6 @@ class ScriptedLLM:
         return {"choices": [{"index": 0, "message": dict(answer), "finish_reason": finish}], "usage": usage}
 
     async def chat_completions(self, messages: list[Message], **kwargs: object) -> CompletionsResult:
-        """The next answer as an agent loop gets it."""
         body = await self.respond({"messages": messages, **kwargs})
         choice = body["choices"][0]
         return CompletionsResult(
@@ -63,8 +56,7 @@ class ScriptedLLM:
         )
 
     def get_metrics(self) -> RolloutMetrics:
-        """Counted from the questions asked."""
-        asked = len(self.questions)
+        calls = len(self.questions)
         return RolloutMetrics(
-            num_llm_calls=asked, prompt_tokens=10 * asked, response_tokens=5 * asked, max_context_tokens=15
+            num_llm_calls=calls, prompt_tokens=10 * calls, response_tokens=5 * calls, max_context_tokens=15
         )

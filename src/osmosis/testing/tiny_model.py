@@ -8,8 +8,6 @@ gives up, before or after the call, so a trainer has something clear to improve.
 Runs in a trainer's environment: `python -m osmosis.testing.tiny_model FOLDER [--target 0.4] [--steps 400]`.
 """
 
-from __future__ import annotations
-
 import argparse
 import random
 import sys
@@ -22,8 +20,8 @@ import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from osmosis.base.json_types import JsonObject
-from osmosis.records.rollout import Message
+from osmosis.base.jsonable import JsonObject
+from osmosis.records.run.rollout import Message
 
 from .tiny_task import TOOL, conversation, problem
 
@@ -63,7 +61,6 @@ RESPONSE_TEMPLATE: JsonObject = {
 
 
 def tokenizer() -> Any:
-    """Characters, and the words of the chat format, as tokens."""
     chars = ["\n", *map(chr, range(32, 127))]
     vocabulary = {token: number for number, token in enumerate([*SPECIAL, *WORDS, *PARTS, *chars, "<|unk|>"])}
     inner = Tokenizer(models.WordLevel(vocabulary, unk_token="<|unk|>"))
@@ -71,7 +68,7 @@ def tokenizer() -> Any:
     pattern = "|".join(_escaped(word) for word in longest)
     inner.pre_tokenizer = pre_tokenizers.Split(Regex(rf"{pattern}|[\s\S]"), "isolated")
     inner.decoder = decoders.Fuse()
-    made = PreTrainedTokenizerFast(
+    chat_tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=inner,
         pad_token="<|pad|>",
         eos_token="<|im_end|>",
@@ -80,32 +77,31 @@ def tokenizer() -> Any:
         padding_side="left",
         model_max_length=CONTEXT,
     )
-    made.chat_template = TEMPLATE
-    made.response_template = RESPONSE_TEMPLATE
-    return made
+    chat_tokenizer.chat_template = TEMPLATE
+    chat_tokenizer.response_template = RESPONSE_TEMPLATE
+    return chat_tokenizer
 
 
-def model(words: Any, *, seed: int = 0) -> Any:
-    """An untrained one for this tokenizer."""
+def model(tokenizer: Any, *, seed: int = 0) -> Any:
     torch.manual_seed(seed)
     config = Qwen3Config(
-        vocab_size=len(words), hidden_size=128, intermediate_size=384, num_hidden_layers=3, num_attention_heads=4,
+        vocab_size=len(tokenizer), hidden_size=128, intermediate_size=384, num_hidden_layers=3, num_attention_heads=4,
         num_key_value_heads=2, head_dim=32, max_position_embeddings=CONTEXT, tie_word_embeddings=True,
-        pad_token_id=words.pad_token_id, eos_token_id=words.eos_token_id, bos_token_id=None, use_cache=True,
+        pad_token_id=tokenizer.pad_token_id, eos_token_id=tokenizer.eos_token_id, bos_token_id=None, use_cache=True,
     )  # fmt: skip
-    made = Qwen3ForCausalLM(config)
-    made.generation_config.eos_token_id = words.eos_token_id
-    made.generation_config.pad_token_id = words.pad_token_id
-    return made
+    untrained = Qwen3ForCausalLM(config)
+    untrained.generation_config.eos_token_id = tokenizer.eos_token_id
+    untrained.generation_config.pad_token_id = tokenizer.pad_token_id
+    return untrained
 
 
 def teach(
-    policy: Any, words: Any, *, steps: int, target: float, skill: float = 0.5, seed: int = 0,
+    policy: Any, tokenizer: Any, *, steps: int, target: float, skill: float = 0.5, seed: int = 0,
     say: Callable[[str], None] = lambda _: None,
 ) -> float:  # fmt: skip
-    """Supervised until `target` of the sampled conversations end with the right sum, or after so many steps.
+    """Train until `target` of the sampled conversations end with the right sum, or for so many steps.
 
-    The share that did; `skill` is the share of right examples, and the ceiling.
+    Return the share that did; `skill` is the share of right examples, and the ceiling.
     """
     draw, began, step, share = random.Random(seed), time.monotonic(), 0, 0.0
     optimizer = torch.optim.AdamW(policy.parameters(), lr=3e-3, weight_decay=0.01)
@@ -113,39 +109,40 @@ def teach(
     while step < steps:
         for group in optimizer.param_groups:
             group["lr"] = 3e-3 * min(1.0, (step + 1) / 50)
-        ids, labels = _batch([conversation(*problem(draw), draw, skill) for _ in range(64)], words)
-        loss = policy(input_ids=ids, attention_mask=(ids != words.pad_token_id).long(), labels=labels).loss
+        ids, labels = _batch([conversation(*problem(draw), draw, skill) for _ in range(64)], tokenizer)
+        loss = policy(input_ids=ids, attention_mask=(ids != tokenizer.pad_token_id).long(), labels=labels).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(policy.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
         step += 1
         if step % 50 == 0:
-            share = solved(policy, words, seed=step)
+            share = solved(policy, tokenizer, seed=step)
             say(f"step {step}: {time.monotonic() - began:.0f} s, loss {loss.item():.3f}, solved {share:.2f}")
             if share >= target:
                 break
     return share
 
 
-def solved(policy: Any, words: Any, *, problems: int = 128, seed: int = 0) -> float:
-    """The share of sampled conversations that end with the right sum."""
+def solved(policy: Any, tokenizer: Any, *, problems: int = 128, seed: int = 0) -> float:
     draw = random.Random(seed)
-    asked = [problem(draw) for _ in range(problems)]
-    talks: list[list[Message]] = [[{"role": "user", "content": f"{a}+{b}"}] for a, b in asked]
-    said = _sampled(policy, words, talks)
-    again = [number for number, text in enumerate(said) if text == _call_text(*asked[number])]
+    problems_drawn = [problem(draw) for _ in range(problems)]
+    talks: list[list[Message]] = [[{"role": "user", "content": f"{a}+{b}"}] for a, b in problems_drawn]
+    replies = _sampled(policy, tokenizer, talks)
+    again = [number for number, text in enumerate(replies) if text == _call_text(*problems_drawn[number])]
     for number in again:
-        a, b = asked[number]
+        a, b = problems_drawn[number]
         talks[number] = conversation(a, b, draw, 1.0)[:3]
-    answers = _sampled(policy, words, [talks[number] for number in again]) if again else []
-    return sum(text == str(sum(asked[number])) for number, text in zip(again, answers, strict=True)) / problems
+    answers = _sampled(policy, tokenizer, [talks[number] for number in again]) if again else []
+    return sum(text == str(sum(problems_drawn[number])) for number, text in zip(again, answers, strict=True)) / problems
 
 
 def make(
     folder: Path, *, steps: int = 400, target: float = 0.4, seed: int = 0, say: Callable[[str], None] = print
 ) -> float:
-    """Makes one in `folder`, as `from_pretrained` reads it; `steps=0` leaves it untaught. The share it solves."""
+    """Make a model in `folder`, as `from_pretrained` reads it, and return the share it solves; `steps=0` does not
+    train.
+    """
     words = tokenizer()
     policy = model(words, seed=seed)
     share = teach(policy, words, steps=steps, target=target, seed=seed, say=say) if steps else 0.0
@@ -154,43 +151,46 @@ def make(
     return share
 
 
-def _batch(talks: list[list[Message]], words: Any) -> tuple[Any, Any]:
-    """Padded tokens, and labels for what the assistant says."""
+def _batch(talks: list[list[Message]], tokenizer: Any) -> tuple[Any, Any]:
     pairs = []
     for talk in talks:
         ids: list[int] = []
         labels: list[int] = []
         for number, message in enumerate(talk):
             if message["role"] == "assistant":
-                before = _rendered(talk[:number], words, prompt=True)
-                after = _rendered(talk[: number + 1], words, prompt=False)[:-1]  # up to the end of the turn
+                before = _rendered(talk[:number], tokenizer, prompt=True)
+                after = _rendered(talk[: number + 1], tokenizer, prompt=False)[:-1]  # up to the end of the turn
                 labels += [-100] * (len(before) - len(ids)) + after[len(before) :]
                 ids = after
         pairs.append((ids, labels))
     longest = max(len(ids) for ids, _ in pairs)
-    pad = words.pad_token_id
+    pad = tokenizer.pad_token_id
     return (
         torch.tensor([ids + [pad] * (longest - len(ids)) for ids, _ in pairs]),
         torch.tensor([labels + [-100] * (longest - len(labels)) for _, labels in pairs]),
     )
 
 
-def _sampled(policy: Any, words: Any, talks: list[list[Message]]) -> list[str]:
-    prompts = [_rendered(talk, words, prompt=True) for talk in talks]
+def _sampled(policy: Any, tokenizer: Any, talks: list[list[Message]]) -> list[str]:
+    prompts = [_rendered(talk, tokenizer, prompt=True) for talk in talks]
     longest = max(map(len, prompts))
-    ids = torch.tensor([[words.pad_token_id] * (longest - len(one)) + one for one in prompts])
+    ids = torch.tensor([[tokenizer.pad_token_id] * (longest - len(prompt)) + prompt for prompt in prompts])
     policy.eval()
     with torch.no_grad():
         out = policy.generate(
-            input_ids=ids, attention_mask=(ids != words.pad_token_id).long(), max_new_tokens=24, do_sample=True, top_k=0
+            input_ids=ids,
+            attention_mask=(ids != tokenizer.pad_token_id).long(),
+            max_new_tokens=24,
+            do_sample=True,
+            top_k=0,
         )
     policy.train()
-    return [text.strip() for text in words.batch_decode(out[:, longest:], skip_special_tokens=True)]
+    return [text.strip() for text in tokenizer.batch_decode(out[:, longest:], skip_special_tokens=True)]
 
 
-def _rendered(talk: list[Message], words: Any, *, prompt: bool) -> list[int]:
-    found: list[int] = words.apply_chat_template(talk, tools=[TOOL], add_generation_prompt=prompt, return_dict=False)
-    return found
+def _rendered(talk: list[Message], tokenizer: Any, *, prompt: bool) -> list[int]:
+    ids: list[int] = tokenizer.apply_chat_template(talk, tools=[TOOL], add_generation_prompt=prompt, return_dict=False)
+    return ids
 
 
 def _call_text(a: int, b: int) -> str:
@@ -202,7 +202,6 @@ def _escaped(word: str) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """As a command."""
     parser = argparse.ArgumentParser(prog="python -m osmosis.testing.tiny_model", description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--steps", type=int, default=400, help="the most steps to teach it for; 0: none")

@@ -1,11 +1,6 @@
-"""The job's side of training: the trainer says which rollouts a step needs, and these are run, stored and handed back.
-
-The rollouts of a step go through the engine's one loop, as an eval's do, over whatever `RolloutFn` there is. What is
-stored of a step is never run again: a step whose rollouts are all there is answered from the disk, one that was cut off
-is completed. So whoever was killed (trainer, job, platform), the steps after the last checkpoint are the same again.
-"""
-
-from __future__ import annotations
+"""The job's side of training: run the rollouts that the trainer asks for, store them and hand them back. Stored
+rollouts of a step are never run again: a complete step is answered from the disk, one that was cut off is completed. So
+whatever was killed (trainer, job, platform), the steps after the last checkpoint are the same again."""
 
 import asyncio
 import time
@@ -14,249 +9,300 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from osmosis.base.files import write_json
+from osmosis.base.processes import end_tasks, wait_for_first
 from osmosis.base.redact import Redactor
-from osmosis.base.tasks import end
-from osmosis.engine.evaluate import Options, evaluate
+from osmosis.engine.agent import Agent
+from osmosis.engine.evaluate import Evaluation
+from osmosis.engine.rollout_model import RolloutModel
 from osmosis.engine.scoring import Scorer
-from osmosis.engine.task import RolloutFn, Task
+from osmosis.engine.task import Task
 from osmosis.errors import ModelError, ValidationError
-from osmosis.records.dataset import Row
-from osmosis.records.plan import EvalPlan, Selection
-from osmosis.records.report import Report
-from osmosis.records.rollout import Rollout, RolloutStatus
-from osmosis.records.run import MetricPoint
-from osmosis.training.link import Batch, Checkpointed, Collect, Done, Event, Failed, Notice, StepMetrics, TrainerLink
+from osmosis.records.run.job import MetricPoint
+from osmosis.records.run.plan import EvalPlan, Selection
+from osmosis.records.run.report import Report
+from osmosis.records.run.rollout import Category, Rollout, RolloutStatus
+from osmosis.records.run.rows import Row
 
-from .curves import Curves
-from .failures import SILENT_STEPS, TrainerLost, cut_short, nothing_scored, nothing_to_learn, of_trainer
-from .step_figures import no_signal, spoken_tokens, step_figures
-from .step_journal import StepJournal, StoredStepRollout, name_of
-from .trained_model import TrainedModel
+from .failures import SILENT_STEPS, TrainerLost, cut_short, nothing_scored, nothing_to_learn, trainer_failure
+from .metrics_file import MetricsFile
+from .models import TrainedModel
+from .protocol import Batch, Checkpointed, Collect, Done, Event, Failed, Notice, StepMetrics, TrainerClient
+from .step_figures import count_sampled_tokens, no_signal_ratio, step_figures
+from .step_journal import StepJournal, StoredStepRollout, step_folder_name
 
-ReadRows = Callable[[Sequence[int]], Awaitable[list[Row]]]
+FIDELITY = ("sampled_tokens", "unscored_tokens", "twice", "lost", "repaired", "foreign_calls")
 
 
-class Listener(Protocol):
-    """Who is told how training goes, on the event loop."""
+class TrainingListener(Protocol):
+    def on_rollout(self, line: bytes) -> None:
+        """A rollout is stored; `line` is its record without tokens."""
 
-    def rollout(self, line: bytes) -> None:
-        """A rollout is stored: its record as one line, without tokens."""
-        ...
+    def on_metrics(self, points: Sequence[MetricPoint]) -> None: ...
 
-    def points(self, points: Sequence[MetricPoint]) -> None: ...
+    def on_checkpoint(self, checkpoint: Checkpointed) -> None: ...
 
-    def checkpoint(self, saved: Checkpointed) -> None: ...
+    def on_step(self, step: int) -> None: ...
 
-    def step_done(self, step: int) -> None:
-        """The weights are those of this step now."""
-        ...
+    def on_message(self, text: str, *, warning: bool = False) -> None: ...
 
-    def say(self, text: str, *, alarm: bool = False) -> None: ...
-
-    async def room(self) -> None:
-        """Returns when whoever takes all this in has room for more: nothing is begun before."""
-        ...
+    async def wait_for_room(self) -> None:
+        """Return when the platform can take more rollouts: no step begins before."""
 
 
 @dataclass(slots=True)
 class TrainingRun:
-    """What surrounds the driver, and stays the same however often the trainer is started."""
-
     plan: EvalPlan
     """How a rollout is run; attempts, rows and concurrency are each step's own."""
-    read_rows: ReadRows
-    """Rows by their indices, each with its key."""
-    steps: Path
-    """Where the rollouts of steps are kept."""
-    curves: Curves
-    listener: Listener
+    read_rows: Callable[[Sequence[int]], Awaitable[list[Row]]]
+    steps_dir: Path
+    metrics: MetricsFile
+    listener: TrainingListener
     scorers: Sequence[Scorer] = ()
-    """Beside the reward that a rollout has of its own."""
+    failure_rewards: Mapping[Category, float] = field(default_factory=dict)
+    """Of failures that the policy causes; others have none, and teach nothing."""
     hashes: Mapping[str, str] = field(default_factory=dict)
     redactor: Redactor | None = None
 
 
 class TrainingDriver:
-    """One life of the trainer. `run` returns how it ended; `stop` asks it to save a checkpoint and end."""
+    """Drive one life of the trainer. `run` returns how it ended; `stop` asks it to save a checkpoint and end."""
 
-    def __init__(self, run: TrainingRun, link: TrainerLink, model: TrainedModel, rollout: RolloutFn) -> None:
+    def __init__(self, run: TrainingRun, client: TrainerClient, model: TrainedModel, agent: Agent) -> None:
         self._run = run
-        self._link = link
+        self._client = client
         self._model = model
-        self._rollout = rollout
+        self._agent = agent
         self._stopping = asyncio.Event()
-        self._sent_at = time.monotonic()
-        self._told_ignored: set[str] = set()
-        self._training: int | None = None
-        """The step whose rollouts the trainer has, and whose figures it has not told yet."""
+        self._sent_at: dict[int, float] = {}
+        """When the batch of each training step was sent that is not trained on yet."""
+        self._reported_ignored: set[str] = set()
+        self._collecting: set[asyncio.Task[None]] = set()
+        self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def run(self) -> Done:
-        """Until the last event. Raises `TrainingFailed`; `TrainerLost` when the trainer is to be started again."""
+        """Follow events to the last one. Raise `TrainingRunFailed`, or `TrainerLost` to have the trainer restarted."""
+        following = asyncio.create_task(self._follow())
         try:
-            async for numbered in self._link.events():
+            await wait_for_first(following, self._broken)
+            if self._broken.done():
+                await self._broken
+            return await following
+        finally:
+            await end_tasks(following, *self._collecting)
+
+    async def _follow(self) -> Done:
+        try:
+            async for numbered in self._client.events():
                 event = numbered.event
                 if isinstance(event, (Done, Failed)):
-                    await self._link.acknowledge(numbered.number)
+                    await self._client.acknowledge(numbered.number)
                 if isinstance(event, Done):
+                    self._report_fidelity()
                     return event
-                await self._deal_with(event)
+                await self._handle(event)
         except ModelError as error:
             raise TrainerLost(error.message) from error
         raise TrainerLost("the trainer has no more events")
 
     async def stop(self) -> None:
-        """Rollouts in flight are given up; what is stored of the step is kept for a resume."""
+        """Give up rollouts in flight; the step's stored ones are kept for a resume."""
         self._stopping.set()
         try:
-            await self._link.stop()
+            await self._client.stop()
         except ModelError as error:
             raise TrainerLost(error.message) from error
 
-    async def _deal_with(self, event: Event) -> None:
-        if isinstance(event, StepMetrics):
-            await self._run.listener.room()  # steps that imitate have no rollouts that would wait for it
+    async def _handle(self, event: Event) -> None:
+        listener = self._run.listener
         if isinstance(event, Collect):
-            await self._collect(event)
+            task = asyncio.create_task(self._collect(event))
+            self._collecting.add(task)
+            task.add_done_callback(self._end_collect)
         elif isinstance(event, StepMetrics):
-            self._metrics(event)
+            await listener.wait_for_room()  # supervised steps have no rollouts that would wait for it
+            self._report_metrics(event)
         elif isinstance(event, Checkpointed):
-            self._run.listener.checkpoint(event)
+            listener.on_checkpoint(event)
         elif isinstance(event, Notice):
-            self._run.listener.say(f"step {event.step}: {event.message}")
+            listener.on_message(f"step {event.step}: {event.message}")
         elif isinstance(event, Failed):
-            raise of_trainer(event)
+            raise trainer_failure(event)
 
-    async def _collect(self, wanted: Collect) -> None:
-        """The rollouts of a step, to the trainer; nothing when a stop comes first."""
-        collecting = asyncio.create_task(self._collected(wanted))
-        others = [asyncio.create_task(self._stopping.wait()), asyncio.create_task(self._model.lost.wait())]
+    def _end_collect(self, task: asyncio.Task[None]) -> None:
+        self._collecting.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None and not self._broken.done():
+            self._broken.set_exception(error)
+
+    async def _collect(self, collect: Collect) -> None:
+        running = asyncio.create_task(self._run_rollouts(collect))
+        interrupts = [asyncio.create_task(self._stopping.wait()), asyncio.create_task(self._model.lost.wait())]
         try:
-            await asyncio.wait([collecting, *others], return_when=asyncio.FIRST_COMPLETED)
-            if self._model.lost.is_set() and not collecting.done():
+            await asyncio.wait([running, *interrupts], return_when=asyncio.FIRST_COMPLETED)
+            if self._model.lost.is_set() and not running.done():
                 raise TrainerLost("the trainer does not answer")
-            if not collecting.done():
+            if not running.done():
                 return
-            stored = collecting.result()
+            rollouts = running.result()
         finally:
-            await end(collecting, *others)
-        self._check(wanted, stored)
-        batch = Batch(step=wanted.step, kind=wanted.kind, sequences=[s for one in stored for s in one.sequences()])
+            await end_tasks(running, *interrupts)
+        self._check_signal(collect, rollouts)
+        batch = await asyncio.to_thread(
+            lambda: Batch(collect.step, collect.kind, [part for rollout in rollouts for part in rollout.sequences()])
+        )
+        if collect.kind == "train":
+            self._sent_at[collect.step] = time.monotonic()
         try:
-            await self._link.send_batch(batch)
+            await self._client.send_batch(batch)
         except ValidationError:
             if not self._stopping.is_set():
                 raise
-        self._sent_at = time.monotonic()
-        await asyncio.to_thread(StepJournal(self._run.steps, wanted.kind, wanted.step).pack)
-        if wanted.kind == "train":
-            self._training = wanted.step
+        except ModelError as error:
+            raise TrainerLost(error.message) from error
+        await asyncio.to_thread(self._journal(collect).pack)
 
-    async def _collected(self, wanted: Collect) -> list[StoredStepRollout]:
-        run, kind, step = self._run, wanted.kind, wanted.step
-        journal = StepJournal(run.steps, kind, step, redactor=run.redactor)
-        self._model.begin(name_of(kind, step))
-        rows = await run.read_rows(wanted.rows)
-        told = _Told(run.listener, journal)
+    def _journal(self, collect: Collect) -> StepJournal:
+        run = self._run
+        return StepJournal(
+            run.steps_dir, collect.kind, collect.step, redactor=run.redactor, failure_rewards=run.failure_rewards
+        )
+
+    async def _run_rollouts(self, collect: Collect) -> list[StoredStepRollout]:
+        run, kind, step = self._run, collect.kind, collect.step
+        journal = self._journal(collect)
+        rows = await run.read_rows(collect.rows)
+        observer = _StepObserver(run.listener, journal)
         started = time.monotonic()
-        report = await evaluate(
-            _plan_of(run.plan, wanted),
+        report = await Evaluation(
+            _step_plan(run.plan, collect),
             rows,
-            lambda task: self._one(task, journal),
+            _StepAgent(self._agent, self._model, journal, step_folder_name(kind, step)),
+            model=self._model,
             scorers=run.scorers,
             journal=journal,
-            observer=told,
-            options=Options(rows=len(rows), hashes=run.hashes, step=step, room=run.listener.room),
-        )
-        took = time.monotonic() - started
+            observer=observer,
+            hashes=run.hashes,
+            step=step,
+            wait_for_room=run.listener.wait_for_room,
+        ).run()
+        seconds = time.monotonic() - started
         if report.stopped:
             raise cut_short(step, report.stopped)
-        stored = await asyncio.to_thread(journal.stored)
-        figures = step_figures(stored, kind)
-        if told.new == len(stored) and kind == "train":  # not from the disk, nor in part
-            figures |= {"perf/rollout_s": took, "perf/tokens_per_s": spoken_tokens(stored) / max(took, 1e-6)}
-        run.listener.points(run.curves.add(step, figures))
-        self._say(wanted, stored, told.new)
-        return stored
+        rollouts = await asyncio.to_thread(journal.stored)
+        figures = await asyncio.to_thread(step_figures, rollouts, kind)
+        if kind == "train":
+            figures["fidelity/foreign_calls"] = float(self._model.take_foreign_calls())
+        if observer.count == len(rollouts) and kind == "train":  # none of them came from the disk
+            tokens_per_s = count_sampled_tokens(rollouts) / max(seconds, 1e-6)
+            figures |= {"perf/rollout_s": seconds, "perf/tokens_per_s": tokens_per_s}
+        run.listener.on_metrics(run.metrics.add(step, figures))
+        self._report_rollouts(collect, rollouts, observer.count)
+        return rollouts
 
-    async def _one(self, task: Task, journal: StepJournal) -> Rollout:
-        """One rollout, and its tokens into the journal. One that failed because the trainer is gone is run again."""
-        rollout = await self._rollout(task)
-        conversation = self._model.take(task.rollout_id)
-        if self._model.lost.is_set() and rollout.status is RolloutStatus.FAILED:
-            await asyncio.Event().wait()  # this step is about to be cut off: see `_collect`
-        journal.keep(task.rollout_id, conversation)
-        return rollout
-
-    def _check(self, wanted: Collect, stored: Sequence[StoredStepRollout]) -> None:
-        """Raises `TrainingFailed` for a step, or first steps, of which nothing can be learned."""
-        if wanted.kind != "train":
+    def _check_signal(self, collect: Collect, rollouts: Sequence[StoredStepRollout]) -> None:
+        if collect.kind != "train":
             return
-        if all(one.reward is None for one in stored):
-            raise nothing_scored(wanted.step, stored)
-        silent = [self._run.curves.at("rollout/no_signal_ratio", step) for step in range(1, SILENT_STEPS + 1)]
-        if wanted.step <= SILENT_STEPS and all(ratio == 1.0 for ratio in silent):
-            raise nothing_to_learn([one.reward for one in stored])
+        if all(rollout.reward is None for rollout in rollouts):
+            raise nothing_scored(collect.step, rollouts)
+        ratios = [self._run.metrics.find("rollout/no_signal_ratio", step) for step in range(1, SILENT_STEPS + 1)]
+        if collect.step <= SILENT_STEPS and all(ratio == 1.0 for ratio in ratios):
+            raise nothing_to_learn(rollouts)
 
-    def _metrics(self, event: StepMetrics) -> None:
-        """What the trainer measured. Of what both know, the job's figure counts: it saw every rollout."""
-        curves, listener = self._run.curves, self._run.listener
+    def _report_metrics(self, event: StepMetrics) -> None:
+        metrics, listener = self._run.metrics, self._run.listener
         values = {
             key: value
             for key, value in event.values.items()
-            if not key.startswith(("rollout/", "eval/")) or curves.at(key, event.step) is None
+            if not key.startswith(("rollout/", "eval/")) or metrics.find(key, event.step) is None
         }
-        if "perf/update_s" in values and event.step == self._training:
-            values["perf/wait_s"] = max(0.0, time.monotonic() - self._sent_at - values["perf/update_s"])
-        listener.points(curves.add(event.step, values))
-        if event.step == self._training or "train/loss" in event.values:  # a step that imitates has no rollouts
-            self._training = None
-            listener.step_done(event.step)
-        for alarm in curves.new_alarms():
-            listener.say(alarm, alarm=True)
+        is_step = any(not key.startswith("eval/") for key in event.values)
+        if is_step and "perf/update_s" in values and event.step in self._sent_at:
+            sent = self._sent_at.pop(event.step)
+            values["perf/wait_s"] = max(0.0, time.monotonic() - sent - values["perf/update_s"])
+        listener.on_metrics(metrics.add(event.step, values))
+        if is_step:
+            listener.on_step(event.step)
+        for alarm in metrics.new_alarms():
+            listener.on_message(alarm, warning=True)
 
-    def _say(self, wanted: Collect, stored: Sequence[StoredStepRollout], new: int) -> None:
-        what = f"step {wanted.step}" if wanted.kind == "train" else f"validation after step {wanted.step}"
-        rewards = [one.reward for one in stored if one.reward is not None]
+    def _report_fidelity(self) -> None:
+        """Say what became of every sampled token of the run."""
+        metrics = self._run.metrics
+        totals = {key: metrics.total(f"fidelity/{key}") for key in FIDELITY}
+        trained = metrics.total("train/trained_tokens")
+        if not totals["sampled_tokens"]:
+            return
+        write_json(self._run.steps_dir.parent / "fidelity.json", {**totals, "trained_tokens": trained}, indent=1)
+        share = trained / totals["sampled_tokens"] * 100
+        self._run.listener.on_message(
+            f"fidelity: {totals['sampled_tokens']:.0f} tokens sampled, {trained:.0f} trained on ({share:.1f} %), "
+            f"{totals['unscored_tokens']:.0f} of rollouts without a reward, {totals['twice']:.0f} twice, "
+            f"{totals['lost']:.0f} lost, {totals['repaired']:.0f} calls spelled as sampled instead of as rendered, "
+            f"{totals['foreign_calls']:.0f} calls outside of rollouts, {metrics.total('rollout/forks'):.0f} forks"
+        )
+
+    def _report_rollouts(self, collect: Collect, rollouts: Sequence[StoredStepRollout], new: int) -> None:
+        listener, is_train = self._run.listener, collect.kind == "train"
+        name = f"step {collect.step}" if is_train else f"validation after step {collect.step}"
+        rewards = [rollout.reward for rollout in rollouts if rollout.reward is not None]
         mean = f"mean reward {sum(rewards) / len(rewards):.3f}" if rewards else "no reward"
-        again = len(stored) - new
-        kept = f", {again} of them from before" if again else ""
-        silent = f", {no_signal(stored) * 100:.0f} % of rows without signal" if wanted.kind == "train" else ""
-        self._run.listener.say(f"{what}: {len(stored)} rollouts{kept}, {mean}{silent}")
-        if new_ones := self._model.ignored - self._told_ignored:
-            self._told_ignored |= new_ones
-            names = ", ".join(sorted(new_ones))
-            self._run.listener.say(f"the rollout asks for {names}, which has no effect while training", alarm=True)
+        if rewards and len(rewards) < len(rollouts):
+            mean += f" of the {len(rewards)} with one"
+        resumed = f", {len(rollouts) - new} of them from before" if len(rollouts) > new else ""
+        silent = f", {no_signal_ratio(rollouts) * 100:.0f} % of rows without signal" if is_train else ""
+        listener.on_message(f"{name}: {len(rollouts)} rollouts{resumed}, {mean}{silent}")
+        if ignored := self._model.ignored - self._reported_ignored:
+            self._reported_ignored |= ignored
+            names = ", ".join(sorted(ignored))
+            listener.on_message(f"the rollout asks for {names}, which has no effect while training", warning=True)
 
 
-def _plan_of(plan: EvalPlan, wanted: Collect) -> EvalPlan:
-    """Everything at once. Rollouts that overrun their time all end at the same moment, so no number of failures in a
-    row says anything before the step is over."""
-    at_once = len(wanted.rows) * wanted.samples_per_row
+def _step_plan(plan: EvalPlan, collect: Collect) -> EvalPlan:
+    """Return the plan of a step, without a limit of failures in a row. All rollouts of a step run at once, and those
+    that overrun their time all end at the same moment."""
+    count = len(collect.rows) * collect.samples_per_row
     return plan.model_copy(
         update={
-            "attempts": wanted.samples_per_row,
-            "concurrency": at_once,
-            "selection": Selection(rows=list(wanted.rows)),
-            "retry": plan.retry.model_copy(update={"breaker_after": at_once + 1}),
+            "attempts": collect.samples_per_row,
+            "concurrency": count,
+            "selection": Selection(rows=list(collect.rows)),
+            "retry": plan.retry.model_copy(update={"breaker_after": count + 1}),
         }
     )
 
 
-class _Told:
-    """The engine's observer of one step."""
+class _StepAgent:
+    """Keeps the tokens of each rollout beside it."""
 
-    def __init__(self, listener: Listener, journal: StepJournal) -> None:
+    def __init__(self, agent: Agent, model: TrainedModel, journal: StepJournal, part_of_run: str) -> None:
+        self._agent = agent
+        self._model = model
+        self._journal = journal
+        self._part_of_run = part_of_run
+
+    async def run(self, task: Task, model: RolloutModel) -> Rollout:
+        self._model.start(task.rollout_id, self._part_of_run)
+        rollout = await self._agent.run(task, model)
+        conversation = self._model.take(task.rollout_id)
+        if self._model.lost.is_set() and rollout.status is RolloutStatus.FAILED:
+            await asyncio.Event().wait()  # this step is about to be cut off: see `_collect`
+        self._journal.keep(task.rollout_id, conversation)
+        return rollout
+
+
+class _StepObserver:
+    def __init__(self, listener: TrainingListener, journal: StepJournal) -> None:
         self._listener = listener
         self._journal = journal
-        self.new = 0
+        self.count = 0
 
     def started(self, total: int, done: int) -> None: ...
 
     def rollout(self, rollout: Rollout, running: Report | None) -> None:
-        self.new += 1
-        self._listener.rollout(self._journal.line(rollout))
+        self.count += 1
+        self._listener.on_rollout(self._journal.line(rollout))
 
     def stage(self, text: str) -> None:
-        self._listener.say(text, alarm=True)
+        self._listener.on_message(text, warning=True)
 
     def finished(self, report: Report) -> None: ...

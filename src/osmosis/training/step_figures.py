@@ -1,66 +1,78 @@
-"""The figures of a step that the rollouts tell: under the keys of the curves, computed from what is stored, so that a
-step that is replayed has the same figures again. What the update tells (loss, KL, ...) is the trainer's to say.
-"""
+"""The figures of a step that come from its stored rollouts: a replayed step has the same ones. The trainer reports what
+comes from the update (loss, KL, ...)."""
 
-from __future__ import annotations
-
+import re
 from collections.abc import Sequence
 
-from .step_journal import Kind, StoredPart, StoredStepRollout
+from .protocol.batches import Kind
+from .step_journal import StoredPart, StoredStepRollout
 
 GRAM = 4
-"""Repetition is looked for among runs of so many tokens."""
+_RUNS = re.compile(rb"\x01+")
 
 
 def step_figures(rollouts: Sequence[StoredStepRollout], kind: Kind) -> dict[str, float]:
-    """Means over rollouts; a figure that cannot be computed is left out."""
     if not rollouts:
         return {}
-    rewards = [one.reward for one in rollouts if one.reward is not None]
-    failed = sum(1 for one in rollouts if one.reward is None) / len(rollouts)
+    rewards = [rollout.reward for rollout in rollouts if rollout.reward is not None]
+    failed = sum(1 for rollout in rollouts if rollout.reward is None) / len(rollouts)
     if kind == "validation":
-        found = {"eval/validation/failed_ratio": failed}
-        return {"eval/validation/reward": _mean(rewards), **found} if rewards else found
-    spoken = [one for one in rollouts if one.tokens]
+        validation = {"eval/validation/failed_ratio": failed}
+        return {"eval/validation/reward": _mean(rewards), **validation} if rewards else validation
+    spoken = [rollout for rollout in rollouts if rollout.tokens]
     figures = {
         "rollout/failed_ratio": failed,
-        "rollout/no_signal_ratio": no_signal(rollouts),
-        "rollout/forks": float(sum(max(0, len(one.tokens) - 1) for one in rollouts)),
-        "rollout/malformed_calls": float(sum(one.malformed_calls for one in rollouts)),
+        "rollout/no_signal_ratio": no_signal_ratio(rollouts),
+        "rollout/forks": float(sum(max(0, len(rollout.tokens) - 1) for rollout in rollouts)),
+        "rollout/malformed_calls": float(sum(rollout.malformed_calls for rollout in rollouts)),
+        **fidelity_figures(rollouts),
     }
     if rewards:
         figures["rollout/raw_reward"] = _mean(rewards)
     if spoken:
         figures |= {
-            "rollout/response_lengths": _mean([_said(one) for one in spoken]),
-            "rollout/total_lengths": _mean([_length(one) for one in spoken]),
-            "rollout/truncated_ratio": _mean([any(part.truncated for part in one.tokens) for one in spoken]),
-            "rollout/turns": _mean([sum(part.turns for part in one.tokens) for one in spoken]),
-            "rollout/repetition_ratio": _mean([_repetition(one) for one in spoken]),
+            "rollout/response_lengths": _mean([_count_sampled(rollout) for rollout in spoken]),
+            "rollout/total_lengths": _mean([_length(rollout) for rollout in spoken]),
+            "rollout/truncated_ratio": _mean([any(part.truncated for part in rollout.tokens) for rollout in spoken]),
+            "rollout/turns": _mean([sum(part.turns for part in rollout.tokens) for rollout in spoken]),
+            "rollout/repetition_ratio": _mean([_repetition(rollout) for rollout in spoken]),
         }
     return figures
 
 
-def no_signal(rollouts: Sequence[StoredStepRollout]) -> float:
-    """Share of the rows whose scored attempts all have the same reward: there is nothing to learn from those."""
+def no_signal_ratio(rollouts: Sequence[StoredStepRollout]) -> float:
+    """Return the share of the rows whose scored attempts all have the same reward, which teach nothing."""
     groups: dict[int, set[float]] = {}
-    for one in rollouts:
-        group = groups.setdefault(one.row_index, set())
-        if one.reward is not None:
-            group.add(one.reward)
+    for rollout in rollouts:
+        group = groups.setdefault(rollout.row_index, set())
+        if rollout.reward is not None:
+            group.add(rollout.reward)
     return sum(1 for group in groups.values() if len(group) < 2) / len(groups) if groups else 1.0
 
 
-def spoken_tokens(rollouts: Sequence[StoredStepRollout]) -> int:
-    """Tokens that the model sampled."""
-    return sum(_said(one) for one in rollouts)
+def count_sampled_tokens(rollouts: Sequence[StoredStepRollout]) -> int:
+    return sum(_count_sampled(rollout) for rollout in rollouts)
+
+
+def fidelity_figures(rollouts: Sequence[StoredStepRollout]) -> dict[str, float]:
+    """Return what became of the sampled tokens: each is in one sequence, and in the update if its rollout has a reward.
+    Tokens in two sequences, or in none, are a bug in the stitching, and an alarm."""
+    kept = {id(rollout): _count_sampled(rollout) for rollout in rollouts}
+    apart = [kept[id(r)] - r.sampled_tokens for r in rollouts if r.sampled_tokens is not None]
+    return {
+        "fidelity/sampled_tokens": float(sum(kept.values()) - sum(apart)),
+        "fidelity/unscored_tokens": float(sum(kept[id(r)] for r in rollouts if r.reward is None)),
+        "fidelity/twice": float(sum(max(0, difference) for difference in apart)),
+        "fidelity/lost": float(sum(max(0, -difference) for difference in apart)),
+        "fidelity/repaired": float(sum(r.repaired_calls for r in rollouts)),
+    }
 
 
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-def _said(rollout: StoredStepRollout) -> int:
+def _count_sampled(rollout: StoredStepRollout) -> int:
     return sum(sum(part.mask) for part in rollout.tokens)
 
 
@@ -69,23 +81,13 @@ def _length(rollout: StoredStepRollout) -> int:
 
 
 def _repetition(rollout: StoredStepRollout) -> float:
-    """Share of the runs of `GRAM` tokens in the model's words that had come before in the same answer."""
-    runs = seen = 0
+    runs = repeated = 0
     for answer in (answer for part in rollout.tokens for answer in _answers(part)):
-        grams = [tuple(answer[at : at + GRAM]) for at in range(len(answer) - GRAM + 1)]
-        runs += len(grams)
-        seen += len(grams) - len(set(grams))
-    return seen / runs if runs else 0.0
+        count = max(0, len(answer) - GRAM + 1)
+        runs += count
+        repeated += count - len(set(zip(*(answer[at:] for at in range(GRAM)), strict=False)))
+    return repeated / runs if runs else 0.0
 
 
 def _answers(part: StoredPart) -> list[list[int]]:
-    """The model's answers, token for token."""
-    answers: list[list[int]] = []
-    before = 0
-    for token, own in zip(part.completion_token_ids, part.mask, strict=True):
-        if own and not before:
-            answers.append([])
-        if own:
-            answers[-1].append(token)
-        before = own
-    return answers
+    return [part.completion_token_ids[run.start() : run.end()] for run in _RUNS.finditer(bytes(part.mask))]

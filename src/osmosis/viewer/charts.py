@@ -1,34 +1,45 @@
-"""Histogram and curves of a run as shapes in the units of their drawing. Makes no markup."""
-
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from osmosis.metrics.training_curves import curve_info, in_order
-from osmosis.records.run import MetricPoint
+from osmosis.metrics.training import curve_info, in_order
+from osmosis.records.run.history import History
+from osmosis.records.run.job import MetricPoint
 
 BINS = 20
+BINS_LEFT, BINS_TOP, BINS_WIDTH, BINS_HEIGHT = 44.0, 18.0, 580.0, 120.0
+MAX_DOTS = 120
+"""Points of a curve that all get a dot; of a longer curve only some do, the last one among them."""
+HISTORY_WIDTH, HISTORY_HEIGHT = 640.0, 220.0
+LEFT, RIGHT, TOP, BOTTOM = 56.0, 12.0, 12.0, 26.0
+MAX_SERIES = 6
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One bar of a histogram, in units of its drawing."""
-
     x: float
     y: float
     width: float
     height: float
     title: str
     passed: bool
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    bars: Sequence[Bar]
+    ticks: Sequence[tuple[float, str]]
+    """Values below the axis, each with its x."""
+    highest: int
+    total: int
+    threshold_x: float | None
+    """Position of the pass threshold; None when it is outside of the drawing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dot:
-    """One point of a curve."""
-
     x: float
     y: float
     title: str
@@ -36,47 +47,44 @@ class Dot:
 
 @dataclass(frozen=True, slots=True)
 class CurveChart:
-    """One metric over steps: a polyline in a drawing of 600 by 160, right of its scale; points to hover over."""
-
     key: str
     title: str
     about: str
     points: str
     dots: tuple[Dot, ...]
     first: str
-    """As they are shown, like the three below."""
     latest: str
     low: str
     high: str
+    first_step: int
     steps: int
 
 
-def histogram(values: Sequence[float], threshold: float, *, width: float = 600, height: float = 120) -> list[Bar]:
-    """Distribution of rewards; values are ascending. Empty when there is nothing to tell."""
+def histogram(values: Sequence[float], threshold: float) -> Histogram | None:
     if len(values) < 2 or values[0] == values[-1]:
-        return []
+        return None
     low, high = values[0], values[-1]
-    step = (high - low) / BINS
+    step, width = (high - low) / BINS, BINS_WIDTH / BINS
     ends = [bisect_left(values, number, key=lambda value: int((value - low) / step)) for number in range(1, BINS)]
     counts = [end - start for start, end in pairwise([0, *ends, len(values)])]
-    top = max(counts)
-    wide = width / BINS
+    highest = max(counts)
     bars = []
-    for number, amount in enumerate(counts):
-        tall = max(2.0, height * amount / top) if amount else 0.0
+    for number, count in enumerate(counts):
+        height = max(2.0, BINS_HEIGHT * count / highest) if count else 0.0
         start, end = low + number * step, low + (number + 1) * step
-        title = f"{amount} rollouts from {start:.2f} to {end:.2f}"
+        title = f"{count} rollouts from {start:.2f} to {end:.2f}"
         passed = start >= threshold or (number == BINS - 1 and high >= threshold)
-        bars.append(Bar(round(number * wide + 1, 1), round(height - tall, 1), round(wide - 2, 1), tall, title, passed))
-    return bars
-
-
-MAX_DOTS = 120
-"""With more points, a curve has a dot only at some of them, its last one among those."""
+        x, y = round(BINS_LEFT + number * width + 1, 1), round(BINS_TOP + BINS_HEIGHT - height, 1)
+        bars.append(Bar(x, y, round(width - 2, 1), round(height, 1), title, passed, count))
+    ticks = [
+        (BINS_LEFT + BINS_WIDTH * part, f"{low + (high - low) * part:.3g}") for part in (0.0, 0.25, 0.5, 0.75, 1.0)
+    ]
+    inside = low < threshold <= high
+    threshold_x = round(BINS_LEFT + BINS_WIDTH * (threshold - low) / (high - low), 1) if inside else None
+    return Histogram(bars, ticks, highest, len(values), threshold_x)
 
 
 def curves(points: Sequence[MetricPoint]) -> list[tuple[str, list[CurveChart]]]:
-    """One curve per metric, from its points in order of step; in groups, those that are looked at first, first."""
     by_key: dict[str, list[MetricPoint]] = {}
     for point in points:
         by_key.setdefault(point.key, []).append(point)
@@ -86,22 +94,84 @@ def curves(points: Sequence[MetricPoint]) -> list[tuple[str, list[CurveChart]]]:
     return list(groups.items())
 
 
-def _curve(key: str, found: list[MetricPoint]) -> CurveChart:
-    values = [point.value for point in found]
+def _curve(key: str, points: list[MetricPoint]) -> CurveChart:
+    values = [point.value for point in points]
     low, high = min(values), max(values)
-    first_step, last_step = found[0].step, found[-1].step
-    across, tall = (last_step - first_step) or 1, (high - low) or 1.0
+    first_step, last_step = points[0].step, points[-1].step
+    steps, height = (last_step - first_step) or 1, (high - low) or 1.0
     dots = [
         Dot(
-            round(70 + 520 * (p.step - first_step) / across, 1),
-            round(150 - 140 * (p.value - low) / tall, 1),
-            f"step {p.step}: {p.value:.4g}",
+            round(70 + 520 * (point.step - first_step) / steps, 1),
+            round(150 - 140 * (point.value - low) / height, 1),
+            f"step {point.step}: {point.value:.4g}",
         )
-        for p in found
+        for point in points
     ]
     line = " ".join(f"{dot.x},{dot.y}" for dot in dots)
-    every = -(-len(dots) // MAX_DOTS)
-    shown = tuple(dots[::-every][::-1])
+    stride = -(-len(dots) // MAX_DOTS)
     info = curve_info(key)
     first, latest, least, most = (f"{value:.4g}" for value in (values[0], values[-1], low, high))
-    return CurveChart(key, info.title, info.about, line, shown, first, latest, least, most, last_step)
+    visible = tuple(dots[::-stride][::-1])
+    return CurveChart(key, info.title, info.about, line, visible, first, latest, least, most, first_step, last_step)
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryMark:
+    x: float
+    y: float
+    low: float | None
+    high: float | None
+    series: int
+    title: str
+    url: str
+    baseline: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryChart:
+    marks: Sequence[HistoryMark]
+    lines: Sequence[tuple[int, str]]
+    series: Sequence[str]
+    baseline_y: float | None
+    bottom: str
+    top: str
+
+
+def history_chart(history: History) -> HistoryChart | None:
+    """Return the drawing of a figure over runs; None when fewer than two runs have it."""
+    runs = [(run, run.value) for run in history.runs if run.value is not None]
+    if len(runs) < 2:
+        return None
+    ends = [end for run, value in runs for end in (value, run.low, run.high) if end is not None]
+    low, high = min(ends), max(ends)
+    if low == high:
+        low, high = low - 0.5, high + 0.5
+    names = list(dict.fromkeys(run.series for run, _ in runs))
+    step = (HISTORY_WIDTH - LEFT - RIGHT) / (len(runs) - 1)
+
+    def y(value: float) -> float:
+        return round(TOP + (HISTORY_HEIGHT - TOP - BOTTOM) * (high - value) / (high - low), 1)
+
+    marks = []
+    for number, (run, value) in enumerate(runs):
+        interval = f" [{run.low:.3g}, {run.high:.3g}]" if run.low is not None and run.high is not None else ""
+        when = f", {run.created_at:%Y-%m-%d %H:%M}" if run.created_at else ""
+        is_baseline = run.id == history.baseline
+        marks.append(
+            HistoryMark(
+                x=round(LEFT + number * step, 1),
+                y=y(value),
+                low=None if run.low is None else y(run.low),
+                high=None if run.high is None else y(run.high),
+                series=min(names.index(run.series), MAX_SERIES - 1),
+                title=f"{run.name}: {value:.4g}{interval}{when}{', the baseline' if is_baseline else ''}",
+                url=run.url,
+                baseline=is_baseline,
+            )
+        )
+    lines = [
+        (number, " ".join(f"{mark.x},{mark.y}" for mark in marks if mark.series == number))
+        for number in range(min(len(names), MAX_SERIES))
+    ]
+    baseline_y = next((mark.y for mark in marks if mark.baseline), None)
+    return HistoryChart(marks, lines, names[:MAX_SERIES], baseline_y, f"{low:.3g}", f"{high:.3g}")

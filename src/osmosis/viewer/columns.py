@@ -1,10 +1,5 @@
-"""The columns of the rollouts table: what each is called, how a rollout and how a row with several attempts fills it.
-
-A column is chosen by its name in the address: `tokens`, `score:NAME`, `row:COLUMN` of the dataset, `metric:NAME`,
-`meta:SCORE.KEY`, `part:SCORE.KEY`, `reason:SCORE`.
-"""
-
-from __future__ import annotations
+"""The columns of the rollouts table, by their names in an address. `tokens`, `score:NAME`, `row:COLUMN` of the dataset,
+`metric:NAME`, `meta:SCORE.KEY`, `part:SCORE.KEY`, `reason:SCORE`."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,13 +9,12 @@ from statistics import fmean
 import orjson
 
 from osmosis.metrics.formats import count, dollars, duration, number
-from osmosis.metrics.formats import score as score_text
+from osmosis.metrics.formats import score as format_score
 
-from .index.found import RolloutLine
+from .index.search import RolloutLine
 
 Value = str | float | int | None
-CLIP = 140
-"""Characters of a text in a cell; all that is stored of it is its title."""
+MAX_CELL = 140
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +23,10 @@ class TableColumn:
     title: str
     value: Callable[[RolloutLine], Value]
     write: Callable[[float], str] | None = None
-    """Of a column of numbers."""
     sort: str = ""
-    """By what of the query the table is sorted for it; empty: cannot be."""
+    """The `sort` of the query that orders the table by it; empty when it cannot be sorted by."""
     added: bool = False
-    """Over the attempts at a row: a sum, where others are a mean."""
+    """True when the attempts at a row are summed instead of averaged."""
     help: str = ""
 
     def text(self, value: Value) -> str:
@@ -41,9 +34,8 @@ class TableColumn:
             return "–"
         return self.write(value) if self.write and not isinstance(value, str) else str(value)
 
-    def of_row(self, attempts: Sequence[RolloutLine]) -> Value:
-        """Of all attempts at a row: the mean or the sum of numbers, the different texts."""
-        values = [value for one in attempts if (value := self.value(one)) is not None]
+    def combine(self, attempts: Sequence[RolloutLine]) -> Value:
+        values = [value for rollout in attempts if (value := self.value(rollout)) is not None]
         numbers = [value for value in values if not isinstance(value, str)]
         if numbers:
             return sum(numbers) if self.added else fmean(numbers)
@@ -58,81 +50,84 @@ class Cell:
     number: bool = False
 
 
-def _moment(seconds: float | None) -> str | None:
+def _format_time(seconds: float | None) -> str | None:
     return None if seconds is None else f"{datetime.fromtimestamp(seconds, timezone.utc):%Y-%m-%d %H:%M:%S}"
 
 
-def _number(value: float) -> str:
+def _format_number(value: float) -> str:
     return number(value)
 
 
 FIXED: Mapping[str, TableColumn] = {
     column.name: column
     for column in (
-        TableColumn("prompt", "Prompt", lambda one: one.prompt, help="The first message of the user."),
-        TableColumn("expected", "Expected", lambda one: one.expected, help="ground_truth or label of the dataset."),
-        TableColumn("answer", "Answer", lambda one: one.answer, help="The end of the model's last message."),
-        TableColumn("failure", "Failure", lambda one: (one.category or "").replace("_", " ") or None),
-        TableColumn("turns", "Turns", lambda one: one.turns, _number, "turns"),
-        TableColumn("tokens", "Tokens", lambda one: one.tokens, count, "tokens", added=True),
-        TableColumn("cost", "Cost", lambda one: one.cost, dollars, "cost", added=True),
-        TableColumn("duration", "Duration", lambda one: one.duration_ms, duration, "duration"),
-        TableColumn("tools", "Tool calls", lambda one: one.tool_calls, _number, "tools"),
-        TableColumn("message", "Failure message", lambda one: one.failure or None),
-        TableColumn("label", "Label", lambda one: ", ".join(one.labels) or None, help="Labels and comments by people."),
-        TableColumn("finish", "Finish reason", lambda one: one.finish_reason),
-        TableColumn("issue", "Answer issue", lambda one: one.answer_issue),
-        TableColumn("model", "Model", lambda one: one.model),
-        TableColumn("started", "Started", lambda one: _moment(one.started_at), sort="started"),
+        TableColumn("prompt", "Prompt", lambda line: line.prompt, help="The first message of the user."),
+        TableColumn("expected", "Expected", lambda line: line.expected, help="ground_truth or label of the dataset."),
+        TableColumn("answer", "Answer", lambda line: line.answer, help="The end of the model's last message."),
+        TableColumn("failure", "Failure", lambda line: (line.category or "").replace("_", " ") or None),
+        TableColumn("turns", "Turns", lambda line: line.turns, _format_number, "turns"),
+        TableColumn("tokens", "Tokens", lambda line: line.tokens, count, "tokens", added=True),
+        TableColumn("cost", "Cost", lambda line: line.cost, dollars, "cost", added=True),
+        TableColumn("duration", "Duration", lambda line: line.duration_ms, duration, "duration"),
+        TableColumn("tools", "Tool calls", lambda line: line.tool_calls, _format_number, "tools"),
+        TableColumn("message", "Failure message", lambda line: line.failure or None),
+        TableColumn(
+            "label", "Label", lambda line: ", ".join(line.labels) or None, help="Labels and comments by people."
+        ),
+        TableColumn("finish", "Finish reason", lambda line: line.finish_reason),
+        TableColumn("issue", "Answer issue", lambda line: line.answer_issue),
+        TableColumn("model", "Model", lambda line: line.model),
+        TableColumn("started", "Started", lambda line: _format_time(line.started_at), sort="started"),
     )
 }
-USUAL = ("prompt", "expected", "answer", "score", "failure", "turns", "tokens", "cost", "duration")
-"""Shown when nobody chose; `score` stands for every score there is."""
+DEFAULT_COLUMNS = ("prompt", "expected", "answer", "score", "failure", "turns", "tokens", "cost", "duration")
+"""`score` stands for every score."""
 
 
-def columns(chosen: Iterable[str], scores: Sequence[str]) -> list[TableColumn]:
-    """The columns of these names; the usual ones when there are none."""
-    names: list[str] = []
-    for name in list(chosen) or USUAL:
-        names += [f"score:{one}" for one in scores] if name == "score" else [name]
-    return [found for name in dict.fromkeys(names) if (found := column(name, first=scores[:1])) is not None]
+def build_columns(names: Iterable[str], scores: Sequence[str]) -> list[TableColumn]:
+    expanded: list[str] = []
+    for name in list(names) or DEFAULT_COLUMNS:
+        expanded += [f"score:{score}" for score in scores] if name == "score" else [name]
+    columns = (find_column(name, reward=next(iter(scores), "")) for name in dict.fromkeys(expanded))
+    return [column for column in columns if column is not None]
 
 
-def column(name: str, first: Sequence[str] = ()) -> TableColumn | None:
-    """One by its name; None when there is no such kind. `first`: the score that is the reward."""
+def find_column(name: str, reward: str = "") -> TableColumn | None:
     if name in FIXED:
         return FIXED[name]
     kind, _, rest = name.partition(":")
     if not rest:
         return None
     if kind == "score":
-        sort = "reward" if rest in first else name
-        return TableColumn(name, short(rest), lambda one: one.scores.get(rest), score_text, sort, help=rest)
+        sort = "reward" if rest == reward else name
+        return TableColumn(name, short_name(rest), lambda line: line.scores.get(rest), format_score, sort, help=rest)
     if kind == "row":
         return TableColumn(
-            name, rest, lambda one: plain(one.row.get(rest)), _number, help=f"The dataset's column {rest}."
+            name, rest, lambda line: flatten(line.row.get(rest)), _format_number, help=f"The dataset's column {rest}."
         )
     if kind in ("metric", "reason"):
-        return TableColumn(name, name.replace(":", " "), lambda one: plain(_inside(one.extra, kind, rest)), _number)
+        return TableColumn(
+            name, name.replace(":", " "), lambda line: flatten(_get_nested(line.extra, kind, rest)), _format_number
+        )
     if kind in ("meta", "part"):
         score, _, key = rest.rpartition(".")
-        return TableColumn(name, key, lambda one: plain(_inside(one.extra, kind, score, key)), _number, help=rest)
+        return TableColumn(
+            name, key, lambda line: flatten(_get_nested(line.extra, kind, score, key)), _format_number, help=rest
+        )
     return None
 
 
-def short(score: str) -> str:
-    """`rewards:exact` is `exact`."""
+def short_name(score: str) -> str:
     return score.rpartition(":")[2]
 
 
-def _inside(found: object, *keys: str) -> object:
+def _get_nested(value: object, *keys: str) -> object:
     for key in keys:
-        found = found.get(key) if isinstance(found, Mapping) else None
-    return found
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
 
 
-def plain(value: object) -> Value:
-    """Any JSON as one cell."""
+def flatten(value: object) -> Value:
     if value is None or isinstance(value, str):
         return value or None
     if isinstance(value, bool):
@@ -142,10 +137,9 @@ def plain(value: object) -> Value:
     return orjson.dumps(value, default=str).decode()
 
 
-def cell(shown: TableColumn, value: Value) -> Cell:
-    """As a page shows it."""
-    text = shown.text(value)
+def build_cell(column: TableColumn, value: Value) -> Cell:
+    text = column.text(value)
     if isinstance(value, str):
         flat = " ".join(text.split())
-        return Cell(flat if len(flat) <= CLIP else flat[: CLIP - 1] + "…", text)
-    return Cell(text, number=shown.write is not None)
+        return Cell(flat if len(flat) <= MAX_CELL else flat[: MAX_CELL - 1] + "…", text)
+    return Cell(text, number=column.write is not None)

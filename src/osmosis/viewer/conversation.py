@@ -1,123 +1,170 @@
-"""A conversation as turns that can be read: text, reasoning, tool calls with their arguments, tool results.
-
-Takes whatever a rollout left behind; a message of an unknown shape is shown as JSON rather than dropped.
-"""
+"""A conversation as turns to read: text, reasoning, tool calls with their results. A message of an unknown shape is
+shown as JSON, never dropped."""
 
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from markdown_it import MarkdownIt
 from markupsafe import Markup
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import get_lexer_by_name
+from pygments.lexers.special import TextLexer
+from pygments.util import ClassNotFound
 
-from osmosis.records.message_parts import SHOWN_IMAGES, CitedSource, image_url, images_of, reasoning_of, sources_of
-from osmosis.records.rollout import Message
+from osmosis.records.run.message_parts import (
+    SHOWN_IMAGES,
+    CitedSource,
+    get_reasoning,
+    image_url,
+    list_images,
+    list_sources,
+)
+from osmosis.records.run.rollout import Message
 
-from . import filters
-from .markdown import indented, rendered
+from .render import pretty
 
-ONE_LINE = 90
-"""Arguments of a tool up to this many characters stand on one line."""
-LONG = 3000
-"""Texts above this many characters start folded."""
+if TYPE_CHECKING:
+    from markdown_it.renderer import RendererHTML
+    from markdown_it.token import Token
+    from markdown_it.utils import EnvType, OptionsDict
+
+
+MAX_ONE_LINE = 100
+MAX_UNFOLDED, MAX_UNFOLDED_RESULT = 3000, 1500
+MAX_OPEN_TURNS = 16
+"""A longer conversation starts folded, but for its beginning, its end and what failed."""
+OPEN_AT_START, OPEN_AT_END = 3, 5
+PREVIEW_LENGTH = 110
+CODE_ARGUMENTS = {
+    "sql": "sql", "query": "sql", "statement": "sql", "code": "python", "python": "python", "source": "python",
+    "script": "bash", "command": "bash", "cmd": "bash", "bash": "bash", "patch": "diff", "diff": "diff",
+}  # fmt: skip
+"""Arguments of tools that are shown as code, with the language; any text of several lines is, too."""
+_FENCE = re.compile(r"```\w*")
+_ERROR = re.compile(r"\s*(\w*error|\w*exception|traceback)\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class CodeBlock:
+    name: str
+    html: Markup
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A tool call of the model."""
-
     name: str
     arguments: str
-    """Pretty JSON, or the raw text when it is not JSON."""
     id: str
     valid: bool
-    """Whether the arguments are JSON."""
     result: Turn | None = None
-    """What the tool answered, where it did."""
+    code: Sequence[CodeBlock] = ()
+
+    @property
+    def preview(self) -> str:
+        content = self.code[0].html.striptags() if self.code else self.arguments
+        return f"{self.name} {content[:PREVIEW_LENGTH]}"
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One message."""
-
     role: str
     text: str
     reasoning: str = ""
     calls: list[Call] = field(default_factory=list)
     tool: str = ""
-    """Of a tool result: the tool's name."""
     answers: str = ""
-    """Of a tool result: the id of the call."""
     note: str = ""
     images: list[str] = field(default_factory=list)
-    """Data addresses."""
     sources: list[CitedSource] = field(default_factory=list)
-    """What the answer says it rests on (`annotations`)."""
-
     attached: bool = False
-    """Shown with the call that it answers."""
+    open: bool = True
+    """False when the page starts with it folded."""
+
+    @property
+    def error(self) -> bool:
+        if self.role in ("tool", "function"):
+            return is_error(self.text)
+        return any(call.result is not None and call.result.error for call in self.calls)
+
+    @property
+    def preview(self) -> str:
+        text = _FENCE.sub(" ", (self.text or self.note)[: 4 * PREVIEW_LENGTH])
+        text = " → ".join([text, *(call.preview for call in self.calls)])
+        text = " ".join(text.split())
+        return text if len(text) <= PREVIEW_LENGTH else text[: PREVIEW_LENGTH - 1] + "…"
 
     @property
     def html(self) -> Markup | None:
-        """The text as HTML, when it is Markdown."""
-        return None if self.role in ("tool", "function", "system") else rendered(self.text)
+        return None if self.role in ("tool", "function", "system") else render_markdown(self.text)
 
     @property
-    def json(self) -> str | None:
-        """The text indented, when it is JSON."""
-        return indented(self.text)
+    def json(self) -> Markup | None:
+        text = parse_json_text(self.text)
+        return None if text is None else highlight_code(text, "json")
 
     @property
     def long(self) -> bool:
-        return len(self.text) > LONG
+        return len(self.text) > (MAX_UNFOLDED_RESULT if self.role in ("tool", "function") else MAX_UNFOLDED)
 
     @property
     def size(self) -> str:
         return f"{len(self.text):,} characters"
 
 
-def turns(messages: list[Message]) -> list[Turn]:
-    """The messages in order, each at its place; a tool result is named after the call it answers and stands in it."""
+def build_turns(messages: list[Message]) -> list[Turn]:
+    """Return a turn for each message; a tool result is attached to the call that it answers."""
     names: dict[str, str] = {}
-    shown = []
+    turns: list[Turn] = []
     for message in messages:
         turn = _turn(message, names)
         for call in turn.calls:
             names[call.id] = call.name
-        shown.append(turn)
-    return _with_results(shown)
+        turns.append(turn)
+    _attach_results(turns)
+    return _fold(turns)
 
 
-def _with_results(shown: list[Turn]) -> list[Turn]:
-    """Each result beside its call: the next one behind the call that carries its id."""
+def _fold(turns: list[Turn]) -> list[Turn]:
+    visible = [index for index, turn in enumerate(turns) if not turn.attached]
+    if len(visible) <= MAX_OPEN_TURNS:
+        return turns
+    folded = {index for index in visible[OPEN_AT_START:-OPEN_AT_END] if not turns[index].error}
+    return [replace(turn, open=index not in folded) for index, turn in enumerate(turns)]
+
+
+def _attach_results(turns: list[Turn]) -> None:
     open_calls: dict[str, tuple[int, int]] = {}
-    for place, turn in enumerate(shown):
+    for index, turn in enumerate(turns):
         for number, call in enumerate(turn.calls):
             if call.id:
-                open_calls[call.id] = (place, number)
-        if turn.answers and (found := open_calls.pop(turn.answers, None)) is not None:
-            shown[place] = replace(turn, attached=True)
-            asking = shown[found[0]]
-            calls = [replace(one, result=turn) if i == found[1] else one for i, one in enumerate(asking.calls)]
-            shown[found[0]] = replace(asking, calls=calls)
-    return shown
+                open_calls[call.id] = (index, number)
+        if turn.answers and (position := open_calls.pop(turn.answers, None)) is not None:
+            turns[index] = replace(turn, attached=True)
+            asking, number = turns[position[0]], position[1]
+            calls = [replace(call, result=turn) if i == number else call for i, call in enumerate(asking.calls)]
+            turns[position[0]] = replace(asking, calls=calls)
 
 
 def _turn(message: Message, names: dict[str, str]) -> Turn:
     role = str(message.get("role") or "unknown")
     answers = str(message.get("tool_call_id") or "")
-    refused = message.get("refusal")
+    refusal = message.get("refusal")
     return Turn(
         role=role,
         text=_text(message),
-        reasoning=reasoning_of(message),
+        reasoning=get_reasoning(message),
         calls=_calls(message),
         tool=str(message.get("name") or names.get(answers, "")) if role in ("tool", "function") else "",
         answers=answers,
-        note=f"refused: {refused}" if refused else "",
-        images=[url for url in images_of(message) if url.startswith(SHOWN_IMAGES)],
-        sources=sources_of(message),
+        note=f"refused: {refusal}" if refusal else "",
+        images=[url for url in list_images(message) if url.startswith(SHOWN_IMAGES)],
+        sources=list_sources(message),
     )
 
 
@@ -126,10 +173,10 @@ def _text(message: Message) -> str:
     if content is None:
         return ""
     if isinstance(content, str):
-        return _readable(content) if message.get("role") in ("tool", "function") else content
+        return (parse_json_text(content) or content) if message.get("role") in ("tool", "function") else content
     if isinstance(content, list):
-        return "\n".join(_part(part) for part in content)
-    return filters.pretty(content)
+        return "\n".join(filter(None, map(_part, content)))
+    return pretty(content)
 
 
 def _part(part: Any) -> str:
@@ -140,10 +187,10 @@ def _part(part: Any) -> str:
             return str(part["text"])
         kind = str(part.get("type") or "")
         if url := image_url(part):
-            return "[image]" if url.startswith(SHOWN_IMAGES) else f"[image: {url[:200]}]"
+            return "" if url.startswith(SHOWN_IMAGES) else f"[image: {url[:200]}]"
         if kind.startswith(("image", "input_image", "audio", "input_audio", "file")):
             return f"[{kind}: not shown]"
-    return filters.pretty(part)
+    return pretty(part)
 
 
 def _calls(message: Message) -> list[Call]:
@@ -157,28 +204,106 @@ def _calls(message: Message) -> list[Call]:
 def _call(call: dict[str, Any]) -> Call:
     function = call.get("function")
     function = function if isinstance(function, dict) else call
-    arguments, valid = function.get("arguments"), True
-    if isinstance(arguments, str):
-        try:
-            arguments = _arguments(json.loads(arguments)) if arguments.strip() else "{}"
-        except ValueError:
-            valid = False
+    name, id_ = str(function.get("name") or "unnamed"), str(call.get("id") or "")
+    arguments = function.get("arguments")
+    try:
+        value = json.loads(arguments or "{}") if isinstance(arguments, str) else arguments or {}
+    except ValueError:
+        return Call(name, str(arguments), id_, valid=False)
+    code = _code_blocks(value) if isinstance(value, dict) else []
+    rest = {key: item for key, item in value.items() if key not in {block.name for block in code}} if code else value
+    return Call(name, format_json(rest) if rest or not code else "", id_, valid=True, code=code)
+
+
+def _code_blocks(arguments: dict[str, Any]) -> list[CodeBlock]:
+    blocks = []
+    for name, value in arguments.items():
+        language = CODE_ARGUMENTS.get(name.lower())
+        if isinstance(value, str) and value.strip() and (language or "\n" in value):
+            blocks.append(CodeBlock(name, highlight_code(value, language or "text")))
+    return blocks
+
+
+def is_error(text: str) -> bool:
+    if _ERROR.match(text):
+        return True
+    try:
+        value = json.loads(text) if text[:1] == "{" else None
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(value, dict) and any(bool(value.get(key)) for key in ("error", "is_error", "isError"))
+
+
+def format_json(value: object, indent: str = "") -> str:
+    """Return JSON in which every value that fits on a line stands on one."""
+    line = json.dumps(value, ensure_ascii=False, default=str)
+    if len(indent) + len(line) <= MAX_ONE_LINE or not value or not isinstance(value, (dict, list)):
+        return line
+    inner = f"{indent}  "
+    if isinstance(value, dict):
+        items = [f"{json.dumps(str(key), ensure_ascii=False)}: {format_json(value[key], inner)}" for key in value]
     else:
-        arguments = _arguments(arguments if arguments is not None else {})
-    return Call(str(function.get("name") or "unnamed"), str(arguments), str(call.get("id") or ""), valid)
+        items = [format_json(item, inner) for item in value]
+    first, last = "{}" if isinstance(value, dict) else "[]"
+    return f"{first}\n{inner}" + f",\n{inner}".join(items) + f"\n{indent}{last}"
 
 
-def _arguments(value: object) -> str:
-    """On one line when they are short."""
-    short = json.dumps(value, ensure_ascii=False, default=str)
-    return short if len(short) <= ONE_LINE else filters.pretty(value)
+MAX_HIGHLIGHTED = 20_000
+_FORMATTER = HtmlFormatter(nowrap=True, classprefix="t-")
 
 
-def _readable(text: str) -> str:
-    """A tool's JSON answer, indented; anything else as it is."""
-    if text[:1] in "{[" and len(text) < 100_000:
-        try:
-            return filters.pretty(json.loads(text))
-        except ValueError:
-            return text
-    return text
+def highlight_code(text: str, language: str) -> Markup:
+    try:
+        lexer = get_lexer_by_name(language) if len(text) <= MAX_HIGHLIGHTED else TextLexer()
+    except ClassNotFound:
+        lexer = TextLexer()
+    return Markup(highlight(text, lexer, _FORMATTER).rstrip("\n"))
+
+
+MAX_RENDERED = 60_000
+"""Characters; a longer text is shown as plain text."""
+_MARKDOWN_SIGNS = re.compile(r"^(#{1,6} |[-*+] |\d+[.)] |> |```|~~~|\|.*\|)|\*\*\S|__\S|`[^`\n]+`|\]\(", re.MULTILINE)
+
+
+def _heading(self: RendererHTML, tokens: Sequence[Token], at: int, options: OptionsDict, env: EnvType) -> str:
+    # A message's heading is no heading of the page; its signs stay, because `#### 42` is an answer to many graders.
+    return f'<p class="said-heading">{tokens[at].markup} ' if tokens[at].nesting == 1 else "</p>\n"
+
+
+def _link(self: RendererHTML, tokens: Sequence[Token], at: int, options: OptionsDict, env: EnvType) -> str:
+    tokens[at].attrSet("rel", "noreferrer noopener nofollow")
+    return self.renderToken(tokens, at, options, env)
+
+
+def _highlight_fence(code: str, language: str, attributes: str) -> str:
+    return str(highlight_code(code, language)) + "\n" if language else ""
+
+
+def _build_parser() -> MarkdownIt:
+    options = {"html": False, "breaks": True, "highlight": _highlight_fence}
+    parser = MarkdownIt("commonmark", options).enable(["table", "strikethrough"])
+    parser.disable(["image", "html_block", "html_inline"])
+    parser.add_render_rule("heading_open", _heading)
+    parser.add_render_rule("heading_close", _heading)
+    parser.add_render_rule("link_open", _link)
+    return parser
+
+
+_PARSER = _build_parser()
+
+
+def render_markdown(text: str) -> Markup | None:
+    """Return the text as HTML, without raw HTML and images; None when it is not Markdown."""
+    if len(text) > MAX_RENDERED or not _MARKDOWN_SIGNS.search(text):
+        return None
+    return Markup(_PARSER.render(text))
+
+
+def parse_json_text(text: str) -> str | None:
+    """Return the text in the form of `format_json`; None when it is no JSON object or list."""
+    if text.lstrip()[:1] not in ("{", "[") or len(text) > MAX_RENDERED:
+        return None
+    try:
+        return format_json(json.loads(text))
+    except (ValueError, RecursionError):
+        return None

@@ -1,33 +1,33 @@
-"""One rollout: what was asked and expected, what was answered, how it was judged, and everything that happened."""
-
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
-from osmosis.metrics.calibration import Calibrated
-from osmosis.records.annotation import LABELS
-from osmosis.records.rollout import ModelCall, Rollout
+import orjson
 
-from .annotating import judgement
-from .answer_diff import DiffPiece, pieces
-from .asked import Asked
-from .calibration import calibrations
-from .conversation import turns
-from .index.found import expected_of
-from .index.line import said
-from .index.query import query_of
-from .index.search import Key
-from .rollouts_page import carried
-from .source import RunSource, RunState
-from .timeline import Span, answered_by, timeline
-from .view import View
+from osmosis.base.jsonable import JsonObject
+from osmosis.errors import NotFound
+from osmosis.metrics.agreement import Calibrated, calibrated, verdicts
+from osmosis.records.run.annotations import LABELS, Annotation
+from osmosis.records.run.rollout import Message, ModelCall, Rollout
+
+from .conversation import build_turns
+from .diff import DiffPiece, diff_words
+from .index.build import message_text
+from .index.query import parse_query
+from .index.search import RolloutKey, expected_answer
+from .page import Page
+from .query_params import QueryParams
+from .rollouts_page import carry_filter, rollout_url
+from .run_source import RunSource, RunState
+
+MAX_CALIBRATED = 400
+MIN_SPAN_WIDTH = 0.3
+"""Percent of the timeline: the shortest span stays visible."""
+MIN_GAP_MS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerComparison:
-    """What was expected, beside what was said."""
-
     expected: str
     answer: str
     diff: Sequence[DiffPiece]
@@ -35,101 +35,178 @@ class AnswerComparison:
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """Another rollout, and how to get there."""
-
     url: str
     title: str
 
 
 @dataclass(frozen=True, slots=True)
-class RolloutParts:
-    """Everything on the page but the record itself."""
+class Span:
+    kind: Literal["model", "tools", "agent"]
+    label: str
+    started_ms: float
+    duration_ms: float
+    left: float
+    width: float
+    call: ModelCall | None = None
+    message: int | None = None
+    failed: bool = False
 
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    said: Sequence[Annotation]
+    own: Annotation | None
+    url: str
+    """Address of the form; empty where nothing can be annotated."""
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutParts:
     outcome: str
     before: Neighbour | None
     after: Neighbour | None
     next_failed: Neighbour | None
     back: str
-    """The table that one came from."""
     siblings: Sequence[tuple[int, str, str]]
-    """Attempts at the same row: number, outcome, address."""
     row: Mapping[str, object]
-    """Of the dataset; empty when it is gone or was edited since."""
     answer: AnswerComparison
     spans: Sequence[Span]
     calibrated: Mapping[str, Calibrated]
-    """By score: beside people, of the version that scored this rollout."""
 
 
-def rollout_page(source: RunSource, row_index: int, attempt: int, asked: Asked) -> View:
-    """With `?step=N` that of a training step; the filter in the address says which are the ones before and after."""
-    step = asked.number("step") or 0
+def rollout_page(source: RunSource, row_index: int, attempt: int, params: QueryParams) -> Page:
+    step = params.integer("step") or 0
     record = Rollout.model_validate_json(source.rollout(row_index, attempt, step))
     run, search = source.state(), source.table().search
-    query = query_of(asked)
-    if asked.text("only") != "step":
+    query, tail = parse_query(params), carry_filter(params)
+    if params.text("only") == "step":
+        tail = f"{tail}&only=step".lstrip("&")
+    else:
         query = replace(query, step=None)
     near = search.neighbours(row_index, attempt, step, query)
-    tail = carried(asked) if asked.text("only") != "step" else f"{carried(asked)}&only=step".lstrip("&")
-    others = search.attempts(row_index, step)
+    attempts = search.attempts(row_index, step)
     row = search.dataset_row(row_index, record.hashes.get("row"))
-    found = RolloutParts(
-        outcome=next((one.outcome for one in others if one.attempt == attempt), "failed"),
+    context, annotations = source.context(), source.annotations()
+    parts = RolloutParts(
+        outcome=next((line.outcome for line in attempts if line.attempt == attempt), "failed"),
         before=_neighbour(run, near.before, tail),
         after=_neighbour(run, near.after, tail),
         next_failed=_neighbour(run, near.next_failed, tail),
-        back=_back(run, asked, step),
-        siblings=[(one.attempt, one.outcome, _url(run, (row_index, one.attempt, step), tail)) for one in others],
+        back=_back_url(run, params, step),
+        siblings=[
+            (line.attempt, line.outcome, rollout_url(run, (row_index, line.attempt, step), tail)) for line in attempts
+        ],
         row=row,
-        answer=_compared(record, row),
-        spans=timeline(record),
-        calibrated={one.score: one for one in calibrations(source) if one.score_hash == record.hashes.get("score", "")},
+        answer=_compare_answer(record, row),
+        spans=build_timeline(record),
+        calibrated={
+            score.score: score
+            for score in build_calibrations(source)
+            if score.score_hash == record.hashes.get("score", "")
+        },
     )
-    calls = answered_by(record.messages, sorted(record.calls, key=lambda call: call.started_ms))
-    place = source.place()
-    form = f"{run.url}/rollouts/{row_index}/{attempt}/annotate{asked.link()}"
+    calls = sorted(record.calls, key=lambda call: call.started_ms)
+    form = f"{run.url}/rollouts/{row_index}/{attempt}/annotate{params.link()}"
     values = {
         "run": run,
-        "place": place,
-        "judged": judgement(source.annotations(), record, place.author, form),
+        "context": context,
+        "judged": _build_judgement(annotations, record, context.author, form),
         "labels": LABELS,
         "record": record,
-        "found": found,
-        "turns": turns(record.messages),
-        "call_of": _calls(record, calls),
+        "found": parts,
+        "turns": build_turns(record.messages),
+        "call_of": {message: calls[number] for number, message in match_answers(record.messages, calls).items()},
         "total": len(record.messages),
     }
-    return View("rollout.html", values, ("run", "found", "judged", "record"))
+    return Page("rollout.html", values, ("run", "found", "judged", "record"))
 
 
-def _calls(record: Rollout, answered: Mapping[int, int]) -> dict[int, ModelCall]:
-    """The model call behind each message, by its place."""
-    ordered = sorted(record.calls, key=lambda call: call.started_ms)
-    return {message: ordered[number] for number, message in answered.items()}
+def _build_judgement(annotations: Sequence[Annotation], record: Rollout, author: str | None, url: str) -> Judgement:
+    matching = [annotation for annotation in annotations if annotation.place == (record.step, *record.place)]
+    own = next((annotation for annotation in matching if annotation.author == author), None)
+    return Judgement(matching, own, url if author else "")
 
 
-def _compared(record: Rollout, row: Mapping[str, object]) -> AnswerComparison:
-    expected = expected_of(row)
-    answer = next((said(one) for one in reversed(record.messages) if one.get("role") == "assistant"), "")
-    return AnswerComparison(expected, answer, pieces(expected, answer))
+def _compare_answer(record: Rollout, row: Mapping[str, object]) -> AnswerComparison:
+    expected = expected_answer(row)
+    answers = (message_text(message) for message in reversed(record.messages) if message.get("role") == "assistant")
+    answer = next(answers, "")
+    return AnswerComparison(expected, answer, diff_words(expected, answer))
 
 
-def _neighbour(run: RunState, key: Key | None, tail: str) -> Neighbour | None:
+def _neighbour(run: RunState, key: RolloutKey | None, tail: str) -> Neighbour | None:
     if key is None:
         return None
     step = f"step {key[2]}, " if run.kind == "training" else ""
-    return Neighbour(_url(run, key, tail), f"{step}row {key[0]}, attempt {key[1]}")
+    return Neighbour(rollout_url(run, key, tail), f"{step}row {key[0]}, attempt {key[1]}")
 
 
-def _url(run: RunState, key: Key, tail: str) -> str:
-    step = f"step={key[2]}" if run.kind == "training" else ""
-    query = "&".join(part for part in (step, tail) if part)
-    return f"{run.url}/rollouts/{key[0]}/{key[1]}" + (f"?{query}" if query else "")
+def _back_url(run: RunState, params: QueryParams, step: int) -> str:
+    in_step = run.kind == "training" and params.text("only") == "step"
+    return f"{run.url}/rollouts{params.without('step', 'only').link(step=step if in_step else None)}".rstrip("?")
 
 
-def _back(run: RunState, asked: Asked, step: int) -> str:
-    """The table, with the filter that one came with."""
-    kept = [pair for pair in asked.pairs if pair[0] not in ("step", "only")]
-    if run.kind == "training" and asked.text("only") == "step":
-        kept.append(("step", str(step)))
-    return f"{run.url}/rollouts" + (Asked(kept).link() if kept else "")
+def build_calibrations(source: RunSource) -> list[Calibrated]:
+    """Return the agreement with people of each score and version of its scorer; empty where nobody annotated."""
+    annotations = source.annotations()
+    if not annotations:
+        return []
+    places = list(dict.fromkeys(annotation.place for annotation in annotations))[:MAX_CALIBRATED]
+    rollouts = _read_rollouts(source, places)
+    return list(calibrated(verdicts(annotations, rollouts, source.state().pass_threshold)))
+
+
+def _read_rollouts(source: RunSource, places: list[tuple[int, int, int]]) -> Iterator[JsonObject]:
+    for step, row_index, attempt in places:
+        try:
+            yield orjson.loads(source.rollout(row_index, attempt, step))
+        except NotFound:  # annotated, and then removed by a retry
+            continue
+
+
+def build_timeline(rollout: Rollout) -> Sequence[Span]:
+    """Return model calls and the times between them, in order; empty when no call was recorded. The time after a call
+    that asked for tools is the tools', any other is the agent's own."""
+    calls = sorted(rollout.calls, key=lambda call: call.started_ms)
+    if not calls:
+        return ()
+    answers = match_answers(rollout.messages, calls)
+    end = max(rollout.duration_ms, *(call.started_ms + call.duration_ms for call in calls)) or 1.0
+    spans: list[Span] = []
+    now, tools = 0.0, ""
+    for number, call in enumerate(calls):
+        if call.started_ms - now > MIN_GAP_MS:
+            spans.append(_gap(tools, now, call.started_ms - now, end))
+        message = answers.get(number)
+        label = f"model call {number + 1}" + (", failed" if call.error else "")
+        position = _position(call.started_ms, call.duration_ms, end)
+        failed = call.error is not None
+        spans.append(Span("model", label, call.started_ms, call.duration_ms, *position, call, message, failed))
+        now = max(now, call.started_ms + call.duration_ms)
+        tools = ", ".join(_tool_names(rollout.messages[message])) if message is not None else ""
+    if end - now > MIN_GAP_MS:
+        spans.append(_gap(tools, now, end - now, end))
+    return spans
+
+
+def match_answers(messages: Sequence[Message], calls: Sequence[ModelCall]) -> dict[int, int]:
+    """Return the number of the message that each call returned; empty where the two cannot be matched."""
+    answers = [i for i, message in enumerate(messages) if message.get("role") == "assistant"]
+    succeeded = [i for i, call in enumerate(calls) if call.error is None]
+    return dict(zip(succeeded, answers, strict=True)) if len(answers) == len(succeeded) else {}
+
+
+def _tool_names(message: Message) -> list[str]:
+    calls = message.get("tool_calls")
+    functions = [call.get("function") for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
+    return [str(function.get("name")) for function in functions if isinstance(function, dict)]
+
+
+def _gap(tools: str, started_ms: float, duration_ms: float, end_ms: float) -> Span:
+    position = _position(started_ms, duration_ms, end_ms)
+    return Span("tools" if tools else "agent", tools or "agent", started_ms, duration_ms, *position)
+
+
+def _position(started_ms: float, duration_ms: float, end_ms: float) -> tuple[float, float]:
+    width = max(MIN_SPAN_WIDTH, 100 * duration_ms / end_ms)
+    return round(min(100 * started_ms / end_ms, 100 - width), 2), round(width, 2)

@@ -1,9 +1,3 @@
-"""The table of a run's rollouts: a line per row with its attempts as cells, or a line per rollout; filtered, sorted and
-with columns as its address says; and the same table as CSV and JSON, whole.
-"""
-
-from __future__ import annotations
-
 import csv
 import io
 import math
@@ -13,26 +7,22 @@ from urllib.parse import urlencode
 
 import orjson
 
-from osmosis.metrics.formats import score as score_text
+from osmosis.metrics.formats import score as format_score
 
-from .asked import Asked
-from .columns import FIXED, USUAL, Cell, TableColumn, cell, column, columns, short
-from .index.file import IndexProgress
-from .index.found import RolloutLine
-from .index.query import FILTERS, OUTCOMES, RolloutQuery, query_of
-from .index.search import Search
-from .source import RunSource, RunState
-from .view import Document, View, head
+from .columns import DEFAULT_COLUMNS, FIXED, Cell, TableColumn, build_cell, build_columns, find_column, short_name
+from .index.database import IndexProgress
+from .index.query import FILTERS, OUTCOMES, RolloutQuery, parse_query
+from .index.search import RolloutKey, RolloutLine, Search
+from .page import Document, Page, run_header
+from .query_params import QueryParams
+from .run_source import RunSource, RunState
 
 PER_PAGE = 50
-GONE = "\t\r=+-@"
-"""A text that begins so would be a formula where a CSV file is opened."""
+FORMULA_STARTS = tuple("\t\r=+-@")
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptCell:
-    """One attempt of a line."""
-
     number: int
     url: str
     outcome: str
@@ -53,15 +43,13 @@ class TableLine:
 class Heading:
     column: TableColumn
     url: str
-    """Sorts by it; empty when it cannot be sorted by."""
+    """Address that sorts by it; empty when it cannot be sorted by."""
     order: str
     """`ascending`, `descending` or empty."""
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """A column that can be chosen."""
-
+class ColumnChoice:
     name: str
     title: str
     chosen: bool
@@ -70,13 +58,10 @@ class Choice:
 @dataclass(frozen=True, slots=True)
 class RolloutTablePage:
     by: str
-    """`row` or `rollout`."""
     lines: Sequence[TableLine]
     headings: Sequence[Heading]
     total: int
-    """How many lines fit."""
     rollouts: int
-    """How many rollouts fit."""
     outcomes: dict[str, int]
     at: int
     pages: int
@@ -85,30 +70,34 @@ class RolloutTablePage:
 
 
 @dataclass(frozen=True, slots=True)
-class _Form:
-    """What the form above the table offers."""
-
+class FilterForm:
     categories: Sequence[str]
     tools: Sequence[str]
     scores: Sequence[str]
     labels: Sequence[str]
-    choices: Sequence[Choice]
+    choices: Sequence[ColumnChoice]
 
 
-def rollouts_page(source: RunSource, asked: Asked) -> View:
-    run, table, query = source.state(), source.table(), query_of(asked)
+def rollouts_page(source: RunSource, params: QueryParams) -> Page:
+    run, table, query = source.state(), source.table(), parse_query(params)
     search, scores = table.search, table.search.score_names()
     many = search.most_attempts() > 1
-    by = asked.one_of("by", ("row", "rollout"), "row" if many and run.kind == "eval" else "rollout")
-    shown = columns(asked.all("col"), scores)
+    by = params.choice("by", ("row", "rollout"), "row" if many and run.kind == "eval" else "rollout")
+    columns = build_columns(params.all("col"), scores)
     total = search.count_rows(query) if by == "row" else search.count(query)
     pages = max(1, math.ceil(total / PER_PAGE))
-    at = min(max(1, asked.number("at") or 1), pages)
-    lines = list(_lines(run, search, query, by, shown, offset=(at - 1) * PER_PAGE, asked=asked))
-    found = RolloutTablePage(
+    at = min(max(1, params.integer("at") or 1), pages)
+    offset, tail = (at - 1) * PER_PAGE, carry_filter(params)
+    if by == "row":
+        rows = search.rows(query, limit=PER_PAGE, offset=offset)
+        lines = [_row_line(run, attempts, columns, tail) for attempts in rows]
+    else:
+        rollouts = search.rollouts(query, limit=PER_PAGE, offset=offset)
+        lines = [_rollout_line(run, rollout, columns, tail) for rollout in rollouts]
+    page = RolloutTablePage(
         by=by,
         lines=lines,
-        headings=[_heading(one, query, asked) for one in shown],
+        headings=[_heading(column, query, params) for column in columns],
         total=total,
         rollouts=search.count(query) if by == "row" else total,
         outcomes=search.outcomes(),
@@ -117,98 +106,96 @@ def rollouts_page(source: RunSource, asked: Asked) -> View:
         progress=table.progress,
         query=query,
     )
-    form = _Form(search.categories(), search.tool_names(), scores, search.labels(), _choices(search, shown, asked))
-    values = {"found": found, "form": form, "asked": asked, "filtered": not query.plain, "outcomes": OUTCOMES,
-              "quick": _quick(run), "many": many}  # fmt: skip
-    final = run.over and found.progress.complete
-    shown_values = {**head(source, run, "rollouts"), **values}
-    return View("rollouts.html", shown_values, ("run", "found"), live="_rollouts.html", final=final)
+    choices = _column_choices(search, columns, params)
+    form = FilterForm(search.categories(), search.tool_names(), scores, search.labels(), choices)
+    values = {
+        **run_header(source, run, "rollouts"),
+        "found": page,
+        "form": form,
+        "params": params,
+        "filtered": not query.plain,
+        "outcomes": OUTCOMES,
+        "quick": _quick_views(run),
+        "many": many,
+    }
+    final = run.over and page.progress.complete
+    return Page("rollouts.html", values, ("run", "found"), live="_rollouts.html", final=final)
 
 
-def _lines(
-    run: RunState,
-    search: Search,
-    query: RolloutQuery,
-    by: str,
-    shown: Sequence[TableColumn],
-    *,
-    offset: int,
-    asked: Asked,
-) -> Iterator[TableLine]:
-    tail = carried(asked)
-    if by == "row":
-        for attempts in search.rows(query, limit=PER_PAGE, offset=offset):
-            yield _line(run, attempts, shown, tail)
-    else:
-        for one in search.rollouts(query, limit=PER_PAGE, offset=offset):
-            yield _line(run, [one], shown, tail, alone=True)
+def _row_line(run: RunState, attempts: Sequence[RolloutLine], columns: Sequence[TableColumn], tail: str) -> TableLine:
+    first = next((rollout for rollout in attempts if rollout.fits), attempts[0])
+    cells = [build_cell(column, column.combine(attempts)) for column in columns]
+    return _line(run, str(first.row_index), first, attempts, cells, tail)
+
+
+def _rollout_line(run: RunState, rollout: RolloutLine, columns: Sequence[TableColumn], tail: str) -> TableLine:
+    cells = [build_cell(column, column.value(rollout)) for column in columns]
+    return _line(run, f"{rollout.row_index}.{rollout.attempt}", rollout, [rollout], cells, tail)
 
 
 def _line(
-    run: RunState, attempts: Sequence[RolloutLine], shown: Sequence[TableColumn], tail: str, *, alone: bool = False
+    run: RunState, label: str, first: RolloutLine, attempts: Sequence[RolloutLine], cells: Sequence[Cell], tail: str
 ) -> TableLine:
-    first = next((one for one in attempts if one.fits), attempts[0])
-    label = f"{first.row_index}" + (f".{first.attempt}" if alone else "")
-    if run.kind == "training":
-        label = f"{first.step}: {label}"
-    cells = [cell(one, one.value(first) if alone else one.of_row(attempts)) for one in shown]
-    made = [
+    links = [
         AttemptCell(
-            one.attempt, rollout_url(run, one, tail), one.outcome, _attempt_text(one), _attempt_title(one), one.fits
+            rollout.attempt,
+            rollout_url(run, rollout.key, tail),
+            rollout.outcome,
+            _attempt_text(rollout),
+            _attempt_title(rollout),
+            rollout.fits,
         )
-        for one in attempts
+        for rollout in attempts
     ]
-    return TableLine(label, rollout_url(run, first, tail), made, cells)
+    label = f"{first.step}: {label}" if run.kind == "training" else label
+    return TableLine(label, rollout_url(run, first.key, tail), links, cells)
 
 
-def rollout_url(run: RunState, one: RolloutLine, tail: str = "") -> str:
-    """Where a rollout's page is; `tail` is the query it was found with."""
-    step = f"step={one.step}" if run.kind == "training" else ""
-    query = "&".join(part for part in (step, tail) if part)
-    return f"{run.url}/rollouts/{one.row_index}/{one.attempt}" + (f"?{query}" if query else "")
+def rollout_url(run: RunState, key: RolloutKey, tail: str = "") -> str:
+    row_index, attempt, step = key
+    query = "&".join(part for part in (f"step={step}" if run.kind == "training" else "", tail) if part)
+    return f"{run.url}/rollouts/{row_index}/{attempt}" + (f"?{query}" if query else "")
 
 
-def carried(asked: Asked) -> str:
-    """The filter as the page of a rollout takes it, to go on to the next one by."""
-    kept = asked.only(*(name for name in FILTERS if name != "step"))
-    return "&".join(part for part in (kept, "only=step" if asked.text("step") else "") if part)
+def carry_filter(params: QueryParams) -> str:
+    query = params.subset(*(name for name in FILTERS if name != "step"))
+    return "&".join(part for part in (query, "only=step" if params.text("step") else "") if part)
 
 
-def _attempt_text(one: RolloutLine) -> str:
-    if one.reward is None:
-        return "skip" if one.outcome == "skipped" else "fail"
-    return score_text(one.reward).rstrip("0").rstrip(".") or "0"
+def _attempt_text(rollout: RolloutLine) -> str:
+    if rollout.reward is None:
+        return "skip" if rollout.outcome == "skipped" else "fail"
+    return format_score(rollout.reward).rstrip("0").rstrip(".") or "0"
 
 
-def _attempt_title(one: RolloutLine) -> str:
-    why = f": {one.category.replace('_', ' ')}" if one.category else ""
-    return f"attempt {one.attempt}: {one.outcome.replace('-', ' ')}{why}"
+def _attempt_title(rollout: RolloutLine) -> str:
+    reason = f": {rollout.category.replace('_', ' ')}" if rollout.category else ""
+    return f"attempt {rollout.attempt}: {rollout.outcome.replace('-', ' ')}{reason}"
 
 
-def _heading(one: TableColumn, query: RolloutQuery, asked: Asked) -> Heading:
-    if not one.sort:
-        return Heading(one, "", "")
-    sorted_by = query.sort == one.sort
-    turn = "up" if sorted_by and query.down else "down"
-    order = ("descending" if query.down else "ascending") if sorted_by else ""
-    return Heading(one, asked.link(sort=one.sort, dir=turn, at=None), order)
+def _heading(column: TableColumn, query: RolloutQuery, params: QueryParams) -> Heading:
+    if not column.sort:
+        return Heading(column, "", "")
+    is_sorted = query.sort == column.sort
+    direction = "up" if is_sorted and query.down else "down"
+    order = ("descending" if query.down else "ascending") if is_sorted else ""
+    return Heading(column, params.link(sort=column.sort, dir=direction, at=None), order)
 
 
-def _choices(search: Search, shown: Sequence[TableColumn], asked: Asked) -> list[Choice]:
-    now = {one.name for one in shown}
+def _column_choices(search: Search, columns: Sequence[TableColumn], params: QueryParams) -> list[ColumnChoice]:
+    chosen = {column.name for column in columns}
     names = [*FIXED, *(f"score:{name}" for name in search.score_names()), *(f"row:{name}" for name in search.columns())]
-    names += [*search.extras(), *asked.all("col")]
-    found = ((name, column(name)) for name in dict.fromkeys(names))
-    return [Choice(name, _choice_title(name, one), name in now) for name, one in found if one is not None]
+    names += [*search.extras(), *params.all("col")]
+    options = ((name, find_column(name)) for name in dict.fromkeys(names))
+    return [ColumnChoice(name, _choice_title(name, column), name in chosen) for name, column in options if column]
 
 
-def _choice_title(name: str, one: TableColumn) -> str:
+def _choice_title(name: str, column: TableColumn) -> str:
     kind, _, rest = name.partition(":")
-    return f"{kind} {short(rest) if kind == 'score' else rest}" if rest else one.title
+    return f"{kind} {short_name(rest) if kind == 'score' else rest}" if rest else column.title
 
 
-def _quick(run: RunState) -> list[tuple[str, str]]:
-    """Views that are often wanted."""
+def _quick_views(run: RunState) -> list[tuple[str, str]]:
     views = (
         ("Failed", {"outcome": "failed"}),
         ("Attempts disagree", {"agree": "no"}),
@@ -223,46 +210,43 @@ def _quick(run: RunState) -> list[tuple[str, str]]:
     return [(name, f"{run.url}/rollouts?{urlencode(query)}") for name, query in views]
 
 
-def exported(source: RunSource, asked: Asked, kind: str) -> Document:
-    """Every rollout that the query wants, one after the other: `csv`, or a JSON list."""
-    query, search = query_of(asked), source.table().search
-    chosen = asked.all("col") or [*USUAL, "message", "model", "started"]
-    shown = columns(chosen, search.score_names())
+def export_rollouts(source: RunSource, params: QueryParams, kind: str) -> Document:
+    search = source.table().search
+    names = params.all("col") or [*DEFAULT_COLUMNS, "message", "model", "started"]
+    columns = build_columns(names, search.score_names())
+    rollouts = search.iterate(parse_query(params))
     name = f"{source.state().name}-rollouts.{kind}"
     if kind == "csv":
-        return Document(_csv(search, query, shown), "text/csv; charset=utf-8", name)
-    return Document(_json(search, query, shown), "application/json", name)
+        return Document(_write_csv(rollouts, columns), "text/csv; charset=utf-8", name)
+    return Document(_write_json(rollouts, columns), "application/json", name)
 
 
-def _keys(one: RolloutLine) -> dict[str, object]:
-    return {"step": one.step, "row": one.row_index, "attempt": one.attempt, "outcome": one.outcome}
+def _export_keys(rollout: RolloutLine) -> dict[str, object]:
+    return {"step": rollout.step, "row": rollout.row_index, "attempt": rollout.attempt, "outcome": rollout.outcome}
 
 
-def _csv(search: Search, query: RolloutQuery, shown: Sequence[TableColumn]) -> Iterator[bytes]:
+def _write_csv(rollouts: Iterator[RolloutLine], columns: Sequence[TableColumn]) -> Iterator[bytes]:
     text = io.StringIO()
     writer = csv.writer(text)
-    writer.writerow(["step", "row", "attempt", "outcome", *(one.name for one in shown)])
-    for one in search.every(query):
-        writer.writerow([*_keys(one).values(), *(_safe(column.value(one)) for column in shown)])
+    writer.writerow(["step", "row", "attempt", "outcome", *(column.name for column in columns)])
+    for rollout in rollouts:
+        values = (column.value(rollout) for column in columns)
+        writer.writerow([*_export_keys(rollout).values(), *map(_escape_formula, values)])
         if text.tell() > 1 << 16:
-            yield _taken(text)
-    yield _taken(text)
+            yield text.getvalue().encode()
+            text.seek(0)
+            text.truncate()
+    yield text.getvalue().encode()
 
 
-def _safe(value: str | float | None) -> str | float | None:
-    return f"'{value}" if isinstance(value, str) and value.startswith(tuple(GONE)) else value
+def _escape_formula(value: str | float | None) -> str | float | None:
+    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA_STARTS) else value
 
 
-def _taken(text: io.StringIO) -> bytes:
-    found = text.getvalue().encode()
-    text.seek(0)
-    text.truncate()
-    return found
-
-
-def _json(search: Search, query: RolloutQuery, shown: Sequence[TableColumn]) -> Iterator[bytes]:
+def _write_json(rollouts: Iterator[RolloutLine], columns: Sequence[TableColumn]) -> Iterator[bytes]:
     before = b"[\n"
-    for one in search.every(query):
-        yield before + orjson.dumps({**_keys(one), **{column.name: column.value(one) for column in shown}})
+    for rollout in rollouts:
+        values = {column.name: column.value(rollout) for column in columns}
+        yield before + orjson.dumps({**_export_keys(rollout), **values})
         before = b",\n"
     yield b"[]\n" if before == b"[\n" else b"\n]\n"

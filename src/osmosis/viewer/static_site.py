@@ -1,10 +1,5 @@
-"""The pages of some runs as files: what `osmosis view --export` writes, to be opened from a disk or any web server.
-
-Walks the same pages as a server from the list of runs on, and writes those that need nobody to answer: figures, tables
-page by page and by outcome, every rollout, comparisons. What a server is needed for (search, forms) is left out.
-"""
-
-from __future__ import annotations
+"""`osmosis view --export`: the pages of some runs as files, for a disk or any web server. Follows the links of the
+pages from the list of runs on; what needs a server (search, forms) is left out."""
 
 import hashlib
 import html
@@ -19,118 +14,112 @@ from urllib.parse import parse_qsl, urlsplit
 from osmosis.base.files import write_bytes
 from osmosis.errors import ValidationError
 
-from . import site
-from .asked import Asked
-from .library import Library
+from .page import Document, Page
+from .query_params import QueryParams
 from .render import STATIC
-from .view import Document, View
+from .routes import build_page
+from .run_library import Library
 
 _LINK = re.compile(r'\b(href|src)="([^"]*)"')
 _LIVE = re.compile(r'\s(?:hx-[a-z:-]+)="[^"]*"')
 _ROLLOUT = re.compile(r"^/runs/([^/]+)/rollouts/(\d+)/(\d+)(\.json)?$")
 _RUN = re.compile(r"^/runs/([^/]+?)(/config|/rollouts/export\.csv|/rollouts/export\.json)?$")
 _TABLE = re.compile(r"^/runs/([^/]+)/rollouts$")
-_IN_TABLES = ("outcome", "agree", "at")
-"""What may be asked of a table that is a file."""
-MARK = ".osmosis-view"
-"""Stands in a folder that was written by this, which may be written again."""
+_TABLE_PARAMS = ("outcome", "agree", "at")
+MARKER = ".osmosis-view"
+"""The file that marks a folder as an export, which may be overwritten."""
 
 
-def write_site(library: Library, folder: Path, render: Callable[[View], str], written: Callable[[int], None]) -> int:
-    """Writes every page below `folder`, with the files they need; how many pages that are. `written` is told so far.
-
-    ValidationError when the folder holds something else.
-    """
+def write_site(
+    library: Library, folder: Path, render: Callable[[Page], str], on_progress: Callable[[int], None]
+) -> int:
+    """Write every page below `folder` and return how many there are; ValidationError when it holds something else."""
     _prepare(folder)
     shutil.copytree(STATIC, folder / "static")
-    waiting, known = deque(["/"]), {"/"}
+    waiting, addresses = deque(["/"]), {"/"}
     count = 0
     while waiting:
         address = waiting.popleft()
-        name = file_of(address)
+        name = page_file(address)
         assert name is not None
-        found = site.of_library(library, urlsplit(address).path, Asked(parse_qsl(urlsplit(address).query)))
+        page = build_page(library, urlsplit(address).path, QueryParams(parse_qsl(urlsplit(address).query)))
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        if isinstance(found, Document):
-            write_bytes(folder / name, b"".join(found.content))
+        if isinstance(page, Document):
+            write_bytes(folder / name, b"".join(page.content))
         else:
-            text, links = rewritten(render(found), address)
-            waiting.extend(link for link in links if link not in known)
-            known.update(links)
+            text, links = rewrite_links(render(page), address)
+            waiting.extend(link for link in links if link not in addresses)
+            addresses.update(links)
             write_bytes(folder / name, text.encode())
         count += 1
-        written(count)
+        on_progress(count)
     return count
 
 
 def _prepare(folder: Path) -> None:
-    """An empty folder, or one that an earlier export filled."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        if not (folder / MARK).is_file():
+        if not (folder / MARKER).is_file():
             raise ValidationError(f"{folder} holds something else", hint="choose a new folder, or an earlier export")
         shutil.rmtree(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / MARK).write_text("Written by osmosis view --export, which may replace this folder.\n")
+    (folder / MARKER).write_text("Written by osmosis view --export, which may replace this folder.\n")
 
 
-def file_of(address: str) -> str | None:
-    """The file of a page, from the folder of the export; None for what is left out."""
+def page_file(address: str) -> str | None:
+    """Return the file of a page, relative to the export; None for a page that is left out."""
     parts = urlsplit(address)
-    path, asked = parts.path.rstrip("/") or "/", dict(parse_qsl(parts.query))
+    path, params = parts.path.rstrip("/") or "/", dict(parse_qsl(parts.query))
     if path == "/":
         return "index.html"
     if path in ("/compare", "/compare/code"):
         kind = "code-" if path.endswith("code") else ""
         return f"compare/{kind}{hashlib.sha256(parts.query.encode()).hexdigest()[:12]}.html"
-    if found := _ROLLOUT.match(path):
-        step = f"{asked['step']}-" if "step" in asked else ""
-        return f"runs/{_plain(found[1])}/rollouts/{step}{found[2]}-{found[3]}{found[4] or '.html'}"
-    if found := _TABLE.match(path):
-        asked = {name: value for name, value in asked.items() if value}
-        if set(asked) - set(_IN_TABLES):
+    if match := _ROLLOUT.match(path):
+        step = f"{params['step']}-" if "step" in params else ""
+        return f"runs/{_file_name(match[1])}/rollouts/{step}{match[2]}-{match[3]}{match[4] or '.html'}"
+    if match := _TABLE.match(path):
+        params = {name: value for name, value in params.items() if value}
+        if set(params) - set(_TABLE_PARAMS):
             return None
-        first = asked.get("at") == "1"
-        kept = [(name, asked[name]) for name in _IN_TABLES if name in asked and not (name == "at" and first)]
-        tail = "".join(f"-{name}-{_plain(value)}" for name, value in kept)
-        return f"runs/{_plain(found[1])}/rollouts{tail}.html"
-    if found := _RUN.match(path):
-        below = {None: "index.html", "/config": "config.html", "/rollouts/export.csv": "rollouts.csv"}
-        return None if parts.query and found[2] else f"runs/{_plain(found[1])}/{below.get(found[2], 'rollouts.json')}"
+        if params.get("at") == "1":
+            del params["at"]
+        tail = "".join(f"-{name}-{_file_name(params[name])}" for name in _TABLE_PARAMS if name in params)
+        return f"runs/{_file_name(match[1])}/rollouts{tail}.html"
+    if match := _RUN.match(path):
+        files = {None: "index.html", "/config": "config.html", "/rollouts/export.csv": "rollouts.csv"}
+        file = files.get(match[2], "rollouts.json")
+        return None if parts.query and match[2] else f"runs/{_file_name(match[1])}/{file}"
     return None
 
 
-def _plain(text: str) -> str:
-    """As a part of a file's name, never one that leads elsewhere."""
+def _file_name(text: str) -> str:
+    """Return the text as a part of a file's name, never one that leads to another folder."""
     return re.sub(r"[^A-Za-z0-9._~-]", "-", text).lstrip(".") or "-"
 
 
-def rewritten(text: str, address: str) -> tuple[str, list[str]]:
-    """A page with links to files instead of addresses, and the addresses that it links to."""
-    here = file_of(address) or ""
+def rewrite_links(text: str, address: str) -> tuple[str, list[str]]:
+    file = page_file(address) or ""
     path = urlsplit(address).path
     links: list[str] = []
 
-    def link(found: re.Match[str]) -> str:
-        to, hash_, fragment = html.unescape(found[2]).partition("#")
-        if urlsplit(to).scheme or not (to or hash_):
-            return found[0]
-        if not to:
-            return found[0]
-        full = f"{path}{to}" if to.startswith("?") else to
-        if full.startswith("/static/"):
-            return f'{found[1]}="{_relative(urlsplit(full).path.lstrip("/"), here)}"'
-        full = _kept(full)
-        name = file_of(full)
+    def rewrite(match: re.Match[str]) -> str:
+        target, hash_, fragment = html.unescape(match[2]).partition("#")
+        if not target or urlsplit(target).scheme:
+            return match[0]
+        target = f"{path}{target}" if target.startswith("?") else target
+        if target.startswith("/static/"):
+            return f'{match[1]}="{_relative(urlsplit(target).path.lstrip("/"), file)}"'
+        target = _drop_filter(target)
+        name = page_file(target)
         if name is None:
             return "data-left-out"
-        links.append(full)
-        return f'{found[1]}="{html.escape(_relative(name, here))}{hash_}{fragment}"'
+        links.append(target)
+        return f'{match[1]}="{html.escape(_relative(name, file))}{hash_}{fragment}"'
 
-    return _LINK.sub(link, _LIVE.sub("", text)), links
+    return _LINK.sub(rewrite, _LIVE.sub("", text)), links
 
 
-def _kept(address: str) -> str:
-    """Without the filter that a rollout was found with: as a file, it is the same page."""
+def _drop_filter(address: str) -> str:
     parts = urlsplit(address)
     if not _ROLLOUT.match(parts.path):
         return address
@@ -138,5 +127,5 @@ def _kept(address: str) -> str:
     return parts.path + (f"?step={step[0]}" if step else "")
 
 
-def _relative(to: str, here: str) -> str:
-    return PurePosixPath(os.path.relpath(to, PurePosixPath(here).parent)).as_posix()
+def _relative(target: str, file: str) -> str:
+    return PurePosixPath(os.path.relpath(target, PurePosixPath(file).parent)).as_posix()

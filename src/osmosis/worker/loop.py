@@ -1,11 +1,4 @@
-"""The worker: rounds of saying how its jobs are, ending those that nobody waits for, starting what it is given.
-
-Every step is told to the platform, which keeps it, so a worker killed at any point is replaced by the next one on its
-machine: jobs that still live are kept, jobs that are gone are started again, here or elsewhere. It runs no user code
-itself, and while the platform does not answer it lets its jobs work on.
-"""
-
-from __future__ import annotations
+"""The worker: in rounds, report its jobs, end those that nobody waits for, start new ones."""
 
 import logging
 import shutil
@@ -17,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from osmosis._version import __version__
+from osmosis.base.locks import FileLock
 from osmosis.errors import AuthRequired, Forbidden, NetworkError, OsmosisError
-from osmosis.records.contract.worker_bodies import (
-    QUEUE_S,
+from osmosis.records.api.workers import (
     JobOrder,
     JobStarted,
     JobWord,
@@ -28,96 +21,77 @@ from osmosis.records.contract.worker_bodies import (
     WorkerOrders,
     WorkerRound,
 )
-from osmosis.records.gate_address import GateAddress
-from osmosis.records.run import JOB_PROTOCOL, JobEntry
-from osmosis.records.run_kind import JobKind
+from osmosis.records.config.worker import QUEUE_S, GateAddress
+from osmosis.records.run.job import JOB_PROTOCOL, JobEntry
+from osmosis.records.run.status import JobKind
 from osmosis.records.sandbox import SandboxSettings
-
-from .desk import Desk
-from .executors.executor import Executor, JobStart
-from .executors.local import machine_id
-from .places import WorkerPlaces
-from .watch import POLL_S, Seen, Watch
+from osmosis.worker.api_client import PlatformApi
+from osmosis.worker.executors.executor import Executor, JobStart
+from osmosis.worker.executors.local import machine_id
+from osmosis.worker.job_status import POLL_S, JobPoller, PolledState
 
 log = logging.getLogger("osmosis.worker")
 
 SHUTDOWN_S = 5.0
 NOT_ANSWERED_S = 5.0
-"""The longest wait after a platform that did not answer."""
 FOLDERS_EVERY_S = 60.0
 
 
 @dataclass(frozen=True)
 class WorkerPlan:
-    """What a worker is told. Times are in seconds."""
+    """The settings of a worker. Times are in seconds."""
 
     name: str
     platform_url: str
-    """Where its jobs report to."""
     runs_dir: Path
-    """One folder for each run, in it those of its jobs."""
     cache_dir: Path
     state_dir: Path
-    """Where it remembers under which id it is known; several workers may share it."""
+    """Folder of its id; several workers may share it."""
     max_jobs: int = 1
     max_deployments: int = 0
-    """Models served at once, beside the jobs."""
     poll_s: float = 1.0
-    """How long it rests between rounds at most; the platform may ask for more."""
     kinds: tuple[JobKind, ...] = ("eval",)
     labels: Mapping[str, str] | None = None
     ca_file: str = ""
     sandbox: SandboxSettings | None = None
-    """Of this machine; None: as the platform says."""
+    """Sandbox of this machine; None: as the platform says."""
     gate: GateAddress | None = None
-    """How rollout servers elsewhere reach training jobs of this machine."""
     node_dir: str = ""
     """The folder of jobs where the executor runs them, which may name variables of that machine; empty: as here."""
     queue_s: float = QUEUE_S
-    """How long a job may wait in a scheduler's queue."""
     look_s: float = POLL_S
-    """How often a scheduler is asked how its jobs are."""
     own_folders: bool = True
-    """Whether the folders of runs that are over are removed; the platform's own worker leaves that to it."""
+    """True to remove the folders of runs that are over; the platform's own worker leaves that to it."""
 
 
 @dataclass(slots=True)
 class _Job:
-    """A job of this worker."""
-
     lease_id: str
     job_id: str
     name: str
     kind: JobKind
     handle: dict[str, object] | None = None
-    """None as long as it is being started."""
     wanted: bool = True
-    """False once it was killed: what is left is to say so."""
 
 
 class Worker:
-    """One worker. `start` and `stop` run it in a thread; `step` is one round, for who drives it himself."""
-
     def __init__(
-        self, desk: Desk, executor: Executor, plan: WorkerPlan, *, news: threading.Event | None = None
+        self, desk: PlatformApi, executor: Executor, plan: WorkerPlan, *, news: threading.Event | None = None
     ) -> None:
-        """`news` is set by whoever knows that there is work: the next round need not wait then."""
+        """`news` is set when there is work, so that the next round need not wait."""
         self.desk = desk
         self._news = news or threading.Event()
         self.executor = executor
         self.plan = plan
         self.name = plan.name
         self.refused: OsmosisError | None = None
-        """Why the platform gives it no more work, for good."""
         self.draining = False
         self._id = ""
         self._jobs: dict[str, _Job] = {}
-        """By lease id."""
         self._poll_s = plan.poll_s
-        self._places = WorkerPlaces(plan.state_dir)
-        self._watch = Watch(executor, self._news, every_s=plan.look_s)
-        self._to_say: deque[JobStarted] = deque()
-        """What became of orders, until the platform knows."""
+        self._identity = WorkerIdentity(plan.state_dir)
+        self._poller = JobPoller(executor, self._news, every_s=plan.look_s)
+        self._pending_reports: deque[JobStarted] = deque()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._folders_at = time.monotonic()
@@ -129,7 +103,6 @@ class Worker:
         self._thread.start()
 
     def ask_to_stop(self) -> None:
-        """Let `run` return soon; `stop` does the rest."""
         self._stop.set()
         self._news.set()
 
@@ -139,11 +112,10 @@ class Worker:
         if self._thread is not None:
             self._thread.join(timeout=30)
         self._end_own_jobs()
-        self._watch.close()
-        self._places.leave()
+        self._poller.close()
+        self._identity.leave()
 
     def run(self) -> None:
-        """Rounds until `stop`, or until there is nothing left to do for a worker that gets no more work."""
         while not self._stop.is_set():
             self._news.clear()
             if not self._stop.is_set() and not self._guarded(self.step):
@@ -165,23 +137,23 @@ class Worker:
     # --- one round ---
 
     def step(self) -> bool:
-        """One round; whether a job was started, so that another may follow at once."""
+        """Run one round; return whether a job was started, so that another may follow at once."""
         self.executor.reap()
         if self.refused is not None:
-            self._look_alone()
+            self._collect_dead_jobs()
             return False
         try:
             if not self._id:
                 self._say_hello()
-            self._say_started()
-            return self._obey(self.desk.round(self._round()))
+            self._report_started()
+            return self._follow_orders(self.desk.round(self._round()))
         except (AuthRequired, Forbidden) as problem:
             log.error("the platform gives this worker no more jobs: %s", problem)
             self.refused = problem
             return False
 
     def _say_hello(self) -> None:
-        known = self._places.take()
+        ids = self._identity.take()
         plan = self.plan
         welcome = self.desk.hello(
             WorkerHello(
@@ -195,37 +167,36 @@ class Worker:
                 labels=dict(plan.labels or {}),
                 resources=self.executor.resources(),
                 sandbox=self.executor.level(),
-                ids=known,
+                ids=ids,
             )
         )
         self._id, self.name = welcome.worker_id, welcome.name
-        self._places.remember(welcome.worker_id)
-        for kept in welcome.jobs:
-            if self.executor.owns(kept.handle):
-                self._jobs[kept.lease_id] = _Job(kept.lease_id, kept.job_id, kept.run_name, kept.kind, kept.handle)
+        self._identity.remember(welcome.worker_id)
+        for job in welcome.jobs:
+            if self.executor.owns(job.handle):
+                self._jobs[job.lease_id] = _Job(job.lease_id, job.job_id, job.run_name, job.kind, job.handle)
         log.info("worker %s: %d jobs of an earlier life are kept", self.name, len(self._jobs))
         if welcome.note:
             log.warning("worker %s: %s", self.name, welcome.note)
 
     def _round(self) -> WorkerRound:
-        seen = self._look()
-        words = [_word(job, seen.get(job.lease_id)) for job in self._jobs.values()]
+        states = self._look()
+        reports = [_job_word(job, states.get(job.lease_id)) for job in self._jobs.values()]
         serving = {job.lease_id for job in self._jobs.values() if job.kind == "serving"}
-        alive = {word.lease_id for word in words if word.alive}
+        alive = {word.lease_id for word in reports if word.alive}
         return WorkerRound(
             worker_id=self._id,
-            jobs=words,
+            jobs=reports,
             slots=max(0, self.plan.max_jobs - len(alive - serving)),
             places=max(0, self.plan.max_deployments - len(alive & serving)),
             queue_s=self.plan.queue_s,
             kept=self._kept(),
         )
 
-    def _look(self) -> dict[str, Seen]:
-        """By lease id: how the jobs are that were started."""
-        return self._watch.look({job.lease_id: job.handle for job in self._jobs.values() if job.handle is not None})
+    def _look(self) -> dict[str, PolledState]:
+        return self._poller.poll({job.lease_id: job.handle for job in self._jobs.values() if job.handle is not None})
 
-    def _obey(self, orders: WorkerOrders) -> bool:
+    def _follow_orders(self, orders: WorkerOrders) -> bool:
         self._poll_s = max(self.plan.poll_s, orders.poll_s)
         self.draining = orders.drain
         for lease_id in orders.end:
@@ -239,14 +210,13 @@ class Worker:
         return True
 
     def _start(self, orders: Sequence[JobOrder]) -> None:
-        """Jobs of one run."""
         for order in orders:
             log.info("run %s: claimed", order.run_name)
             self._jobs[order.lease_id] = _Job(order.lease_id, order.job_id, order.run_name, order.kind)
         jobs = [self._jobs[order.lease_id] for order in orders]
         starts = [self._job_start(order) for order in orders]
-        self._watch.do(lambda: self._begin(jobs, starts))
-        self._say_started()
+        self._poller.run(lambda: self._begin(jobs, starts))
+        self._report_started()
 
     def _job_start(self, order: JobOrder) -> JobStart:
         plan = self.plan
@@ -264,40 +234,36 @@ class Worker:
 
     def _begin(self, jobs: Sequence[_Job], starts: Sequence[JobStart]) -> None:
         try:
-            handles, words = self.executor.start(starts), ""
+            handles, problem_text = self.executor.start(starts), ""
         except (OsmosisError, OSError) as problem:  # a full disk, say: tried again, and the run says why
-            why = problem.strerror if isinstance(problem, OSError) and problem.strerror else str(problem)
-            handles, words = [], f"its job could not be started: {why}"
+            reason = problem.strerror if isinstance(problem, OSError) and problem.strerror else str(problem)
+            handles, problem_text = [], f"its job could not be started: {reason}"
         for number, job in enumerate(jobs):
-            said = JobStarted(worker_id=self._id, job_id=job.job_id, lease_id=job.lease_id, problem=words)
+            report = JobStarted(worker_id=self._id, job_id=job.job_id, lease_id=job.lease_id, problem=problem_text)
             if handles:
                 job.handle = handles[number]
-                said = said.model_copy(update={"handle": job.handle})
-            self._to_say.append(said)
+                report = report.model_copy(update={"handle": job.handle})
+            self._pending_reports.append(report)
 
-    def _say_started(self) -> None:
-        """In their order; one that the platform was not told stays for the next round."""
-        while self._to_say:
-            said = self._to_say[0]
-            if said.problem:
-                self._jobs.pop(said.lease_id, None)
-            self.desk.started(said)
-            self._to_say.popleft()
+    def _report_started(self) -> None:
+        while self._pending_reports:
+            report = self._pending_reports[0]
+            if report.problem:
+                self._jobs.pop(report.lease_id, None)
+            self.desk.started(report)
+            self._pending_reports.popleft()
 
     def _kill(self, job: _Job) -> None:
-        """In its turn: after its start, when that is still going on."""
-        self._watch.do(lambda: self.executor.kill(job.handle) if job.handle is not None else None)
+        self._poller.run(lambda: self.executor.kill(job.handle) if job.handle is not None else None)
 
-    def _look_alone(self) -> None:
-        """Nobody tells which jobs are over: those that are gone are."""
-        for lease_id, seen in self._look().items():
-            if not seen.state.alive:
+    def _collect_dead_jobs(self) -> None:
+        for lease_id, state in self._look().items():
+            if not state.state.alive:
                 self._kill(self._jobs.pop(lease_id))
 
     # --- folders ---
 
     def _kept(self) -> list[str]:
-        """Now and then: the runs of which there are folders here."""
         now = time.monotonic()
         if not self.plan.own_folders or now - self._folders_at < FOLDERS_EVERY_S or not self.plan.runs_dir.is_dir():
             return []
@@ -312,7 +278,7 @@ class Worker:
     # --- the end ---
 
     def _end_own_jobs(self) -> None:
-        """Those on this machine; what a scheduler has goes on, and the next worker finds it there."""
+        """End the jobs on this machine; a scheduler's jobs go on, and the next worker finds them."""
         own = [] if self.executor.remote else list(self._jobs.values())
         started = [(job, job.handle) for job in own if job.handle is not None]
         for _, handle in started:
@@ -328,16 +294,15 @@ class Worker:
         self._jobs.clear()
 
     def _leave(self, own: Sequence[_Job]) -> None:
-        self._watch.close()  # a start that was begun is told before
+        self._poller.close()  # a start that was begun is told before
         try:
-            self._say_started()
-            self.desk.leave(WorkerLeaves(worker_id=self._id, jobs=[_word(job, None) for job in own]))
+            self._report_started()
+            self.desk.leave(WorkerLeaves(worker_id=self._id, jobs=[_job_word(job, None) for job in own]))
         except OsmosisError as problem:
             log.warning("the platform was not told that this worker ends: %s", problem)
 
 
-def _word(job: _Job, seen: Seen | None) -> JobWord:
-    """How a job is; one that was not looked at lives, unless it was killed."""
+def _job_word(job: _Job, seen: PolledState | None) -> JobWord:
     if seen is None or not job.wanted:
         return JobWord(job_id=job.job_id, lease_id=job.lease_id, alive=job.wanted)
     state = seen.state
@@ -351,3 +316,49 @@ def _word(job: _Job, seen: Seen | None) -> JobWord:
         reason=state.reason,
         cause=state.cause,
     )
+
+
+class WorkerIdentity:
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._held: FileLock | None = None
+        self._file: Path | None = None
+
+    def take(self) -> list[str]:
+        """Return the ids of workers that are gone, first the one whose file this worker takes."""
+        if self._file is not None:
+            return [worker_id] if (worker_id := _read(self._file)) else []
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        ids = []
+        for number in self._numbers():
+            file, lock = self._folder / f"worker-{number}", FileLock(self._folder / f"worker-{number}.lock")
+            if not lock.take():
+                continue  # its worker lives
+            if worker_id := _read(file):
+                ids.append(worker_id)
+            if self._held is None:
+                self._held, self._file = lock, file
+            else:
+                file.unlink(missing_ok=True)
+                lock.release()
+        return ids
+
+    def _numbers(self) -> list[int]:
+        used = sorted(int(file.stem.removeprefix("worker-")) for file in self._folder.glob("worker-*.lock"))
+        return [*used, max(used, default=0) + 1]
+
+    def remember(self, worker_id: str) -> None:
+        assert self._file is not None
+        self._file.write_text(worker_id)
+
+    def leave(self) -> None:
+        if self._held is not None:
+            self._held.release()
+        self._held = self._file = None
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text().strip()[:100]
+    except OSError:
+        return ""

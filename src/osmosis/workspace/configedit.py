@@ -1,50 +1,39 @@
-"""Changing values of a config without touching anything else: comments, order and layout survive (tomlkit).
+"""Change values of a config and keep comments, order and layout (tomlkit)."""
 
-The edited text is checked before it is written; a value that makes the config wrong leaves the file as it was.
-"""
-
-from __future__ import annotations
-
+import json
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from osmosis.base.files import write_text
 from osmosis.errors import ValidationError
-from osmosis.records.config import CONFIGS
-from osmosis.records.config_check import fields_of
-from osmosis.records.problem import Problem
+from osmosis.records.config.check import iterate_fields
+from osmosis.records.config.run_config import CONFIGS
+from osmosis.records.config.validation import Problem
 
-from .config_file import ConfigFile, check_file, read, refused
+from .config_file import ConfigFile, check_file, config_error
 from .layout import Workspace
 
 
 def set_values(file: ConfigFile, workspace: Workspace, given: Mapping[str, str]) -> dict[str, tuple[Any, Any]]:
-    """Set each `table.key` to what is given for it (TOML, or plain text for a text key), all or none; each value before
-    and after.
-
-    Raises ValidationError when the key is unknown or the file would be worse for it.
-    """
+    """Set each `table.key`, also a nested one, to its value (TOML, JSON, or plain text for a text key), all or none;
+    return each value before and after. Raise ValidationError when a key is unknown or the file would become worse."""
     import tomlkit
     from tomlkit.exceptions import TOMLKitError
 
     before_problems = _errors(file, workspace)
     unreadable = [p for p in before_problems if p.code in ("toml-syntax", "not-utf8", "unreadable")]
     if unreadable:
-        raise refused(file, unreadable)
+        raise config_error(file, unreadable)
     changed: dict[str, tuple[Any, Any]] = {}
     document = tomlkit.parse(file.text)
     for key, raw in given.items():
-        table, name, takes_text = known_key(file.kind, key)
+        path, takes_text = parse_key(file.kind, key)
         value = parse_value(raw, takes_text)
         try:
-            old = document.get(table, {}).get(name)
-            old = old.unwrap() if hasattr(old, "unwrap") else old
-            if table not in document:
-                document[table] = tomlkit.table()
-            document[table][name] = value
+            old = _put(document, path, value)
         except (TOMLKitError, TypeError, AttributeError) as error:
             raise ValidationError(
                 f"{file.shown}: {key} cannot be set here: {error}", hint="edit the file by hand"
@@ -54,12 +43,40 @@ def set_values(file: ConfigFile, workspace: Workspace, given: Mapping[str, str])
     with tempfile.TemporaryDirectory(prefix="osmosis-config-") as scratch:
         probe = ConfigFile(file.kind, Path(scratch) / file.path.name, file.shown)
         write_text(probe.path, text)
-        known = {(p.code, p.what) for p in before_problems}
-        new = [p for p in _errors(probe, workspace) if (p.code, p.what) not in known]
+        parsed = {(p.code, p.what) for p in before_problems}
+        new = [p for p in _errors(probe, workspace) if (p.code, p.what) not in parsed]
     if new:
-        raise refused(ConfigFile(file.kind, file.path, file.shown), new)
+        raise config_error(ConfigFile(file.kind, file.path, file.shown), new)
     write_text(file.path, text, mode=file.path.stat().st_mode & 0o777)
     return changed
+
+
+def _put(document: Any, path: Sequence[str], value: object) -> Any:
+    """Write a value under its path and return the one before; a new key stands above comments that follow its table."""
+    import tomlkit
+
+    table = document
+    for name in path[:-1]:
+        if name not in table:
+            _add(table, name, tomlkit.table() if table is document else tomlkit.inline_table())
+        table = table[name]
+    old = table.get(path[-1])
+    if path[-1] in table:
+        table[path[-1]] = value
+    else:
+        _add(table, path[-1], value)
+    return old.unwrap() if hasattr(old, "unwrap") else old
+
+
+def _add(table: Any, name: str, value: object) -> None:
+    import tomlkit
+    from tomlkit.items import Table
+
+    keys = [key for key, _ in table.value.body if key is not None] if isinstance(table, Table) else []
+    if keys:
+        table.value._insert_after(keys[-1], name, tomlkit.item(value))
+    else:
+        table[name] = value
 
 
 def _errors(file: ConfigFile, workspace: Workspace) -> list[Problem]:
@@ -67,22 +84,40 @@ def _errors(file: ConfigFile, workspace: Workspace) -> list[Problem]:
     return [p for p in problems if p.severity == "error"]
 
 
-def known_key(kind: str, key: str) -> tuple[str, str, bool]:
-    """`table`, `name`, and whether the value is text. Raises ValidationError with the nearest known key."""
-    tables = {name: inner for name, inner, _ in fields_of(CONFIGS[kind])}
-    known = [f"{t}.{f}" for t, inner in tables.items() if inner is not None for f in inner.model_fields]
-    table, dot, name = key.partition(".")
-    if not dot:
-        raise _without_table(key, known)
-    inner = tables.get(table)
-    if table == "env" or (table == "advanced" and inner is not None and name not in inner.model_fields):
-        return table, name, table == "env"
-    if inner is None or name not in inner.model_fields:
-        near = get_close_matches(key, known, 1, 0.5)
-        hint = f"did you mean {near[0]}?" if near else f"keys: {', '.join(known)}"
+def parse_key(kind: str, key: str) -> tuple[list[str], bool]:
+    """Return the path of a key, and whether its value is text; raise ValidationError with the nearest known key."""
+    tables = {name: inner for name, inner, _ in iterate_fields(CONFIGS[kind])}
+    keys = [f"{t}.{f}" for t, inner in tables.items() if inner is not None for f in inner.model_fields]
+    path = key.split(".")
+    if len(path) == 1:
+        raise _without_table(key, keys)
+    annotation: Any = tables.get(path[0])
+    for i, name in enumerate(path[1:], 1):
+        if not hasattr(annotation, "model_fields"):
+            break
+        if name in annotation.model_fields:
+            annotation = annotation.model_fields[name].annotation
+        elif path[0] == "advanced" and i == 1:
+            return path, False  # checked with the file: the platform may know more keys than this version
+        else:
+            annotation = None
+    if path[0] not in tables or (annotation is None and path[0] != "env"):
+        near = get_close_matches(key, keys, 1, 0.5)
+        hint = f"did you mean {near[0]}?" if near else f"keys: {', '.join(keys)}"
         raise ValidationError(f"there is no key {key} in {kind}", hint=hint)
-    annotation = str(inner.model_fields[name].annotation)
-    return table, name, "str" in annotation and "list" not in annotation
+    return path, path[0] == "env" or _takes_text(annotation)
+
+
+def _takes_text(annotation: Any) -> bool:
+    """Return whether every value of the type is text, None aside."""
+    if get_origin(annotation) is Literal:
+        return all(isinstance(value, str) for value in get_args(annotation))
+    if get_origin(annotation) is Annotated:
+        return _takes_text(get_args(annotation)[0])
+    if isinstance(annotation, type) and get_origin(annotation) is None:
+        return issubclass(annotation, str)
+    inner = [part for part in get_args(annotation) if part is not type(None)]
+    return get_origin(annotation) not in (list, dict) and bool(inner) and all(map(_takes_text, inner))
 
 
 def _without_table(key: str, known: list[str]) -> ValidationError:
@@ -93,7 +128,7 @@ def _without_table(key: str, known: list[str]) -> ValidationError:
 
 
 def parse_value(raw: str, takes_text: bool) -> Any:
-    """`3`, `0.5`, `true`, `["A"]` as TOML; for a text key the words themselves, quoted or not."""
+    """Parse `3`, `true`, `["A"]`, `{a = 1}` as TOML, `{"a": 1}` as JSON; for a text key the words, quoted or not."""
     import tomlkit
     from tomlkit.exceptions import TOMLKitError
 
@@ -101,22 +136,28 @@ def parse_value(raw: str, takes_text: bool) -> Any:
         quoted = len(raw) > 1 and raw[0] == raw[-1] and raw[0] in "\"'"
         return raw[1:-1] if quoted else raw
     try:
-        value = tomlkit.parse(f"value = {raw}\n")["value"]
+        return tomlkit.parse(f"value = {raw}\n")["value"]
     except (TOMLKitError, ValueError):
+        pass
+    try:
+        value = json.loads(raw)
+    except ValueError:
         return raw
-    return value
+    if not isinstance(value, dict):
+        return value
+    table = tomlkit.inline_table()
+    table.update(value)
+    return table
 
 
-def resolved(file: ConfigFile, workspace: Workspace) -> list[dict[str, Any]]:
-    """Every key with its value and where that comes from: `file:line`, or `default`.
-
-    Raises ValidationError when the file has problems.
-    """
+def list_values(file: ConfigFile, workspace: Workspace) -> list[dict[str, Any]]:
+    """List every key with its value and origin: `file:line`, or `default`. Raise ValidationError for a file with
+    problems."""
     config, problems = check_file(file, workspace)
     if config is None:
-        raise refused(file, [p for p in problems if p.severity == "error"])
+        raise config_error(file, [p for p in problems if p.severity == "error"])
     rows = []
-    for table, inner, _ in fields_of(type(config)):
+    for table, inner, _ in iterate_fields(type(config)):
         held = getattr(config, table)
         given = file.data.get(table) or {}
         if inner is None or held is None:
@@ -130,6 +171,3 @@ def resolved(file: ConfigFile, workspace: Workspace) -> list[dict[str, Any]]:
             else:
                 rows.append({"key": f"{table}.{name}", "value": None, "source": "not set"})
     return rows
-
-
-__all__ = ["known_key", "parse_value", "read", "resolved", "set_values"]

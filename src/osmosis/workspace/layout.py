@@ -1,18 +1,13 @@
-"""Where a workspace is, and what lies in it: rollouts, configs, datasets, the folder for local results.
-
-A workspace has no marker file: it is the folder that holds `rollouts/` and `configs/`, normally the top of a git
-repository. This module looks at the file system only; it creates nothing and runs no git.
-"""
-
-from __future__ import annotations
+"""Layout of a workspace: rollouts, configs, datasets, local results. A workspace has no marker file: it is the folder
+that holds `rollouts/` and `configs/`."""
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal
 
-from osmosis.base.light_dataclass import dataclass
 from osmosis.errors import NotFound, ValidationError, WorkspaceRequired
 
 ConfigKind = Literal["eval", "training"]
@@ -26,12 +21,9 @@ DATASET_SUFFIXES = (".jsonl", ".json", ".parquet", ".csv")
 
 @dataclass(frozen=True, slots=True)
 class RolloutFolder:
-    """One directory under `rollouts/`."""
-
     name: str
     path: Path
     entrypoint: Path | None
-    """`main.py`, when there is one."""
     pyproject: Path | None
     eval_config: Path | None
     """`configs/eval/<name>.toml`, when there is one."""
@@ -40,8 +32,6 @@ class RolloutFolder:
 
 @dataclass(frozen=True, slots=True)
 class Workspace:
-    """The root of a workspace; everything else is derived from it."""
-
     root: Path
 
     @property
@@ -50,18 +40,16 @@ class Workspace:
 
     @property
     def state_dir(self) -> Path:
-        """`.osmosis/`: local runs, downloads, logs. Git-ignored."""
+        """`.osmosis/`, ignored by git: local runs, downloads, logs."""
         return self.root / ".osmosis"
 
     def relative(self, path: Path) -> str:
-        """A path as it is shown: from the root where it lies inside, with `/`."""
         try:
             return path.resolve().relative_to(self.root.resolve()).as_posix()
         except ValueError:
             return str(path)
 
     def rollouts(self) -> list[RolloutFolder]:
-        """Every directory under `rollouts/`, by name."""
         folder = self.root / "rollouts"
         if not folder.is_dir():
             return []
@@ -82,7 +70,6 @@ class Workspace:
         )
 
     def configs(self, kind: ConfigKind | None = None) -> Iterator[tuple[ConfigKind, Path]]:
-        """The TOML files of one kind, or of both."""
         for each in CONFIG_KINDS if kind is None else (kind,):
             folder = self.root / "configs" / each
             if folder.is_dir():
@@ -90,28 +77,24 @@ class Workspace:
                     yield each, path
 
     def datasets(self) -> list[Path]:
-        """Dataset files under `data/`."""
         folder = self.root / "data"
         if not folder.is_dir():
             return []
         return sorted(p for p in folder.rglob("*") if p.suffix in DATASET_SUFFIXES and p.is_file())
 
     def local_dataset(self, name: str) -> Path | None:
-        """The file under `data/` whose stem is the dataset's name (that is how upload names it)."""
         return next((p for p in self.datasets() if p.stem == name), None)
 
 
 def find_workspace(start: Path) -> Workspace:
-    """The workspace that holds `start`. Raises WorkspaceRequired outside one.
-
-    The nearest folder upwards with `rollouts/` and `configs/`; else the top of the git repository when it has at
-    least one of them, so that a damaged workspace can still be diagnosed.
-    """
+    """Return the workspace that holds `start`; raise WorkspaceRequired outside one. It is the nearest folder upwards
+    with `rollouts/` and `configs/`, else the top of the git repository with at least one of them, so that a damaged
+    workspace can be diagnosed."""
     start = start.resolve()
     for folder in (start, *start.parents):
-        found = [(folder / name).is_dir() for name in ("rollouts", "configs")]
+        root = [(folder / name).is_dir() for name in ("rollouts", "configs")]
         top = (folder / ".git").exists()
-        if all(found) or (top and any(found)):
+        if all(root) or (top and any(root)):
             return Workspace(folder)
         if top:
             break
@@ -123,16 +106,15 @@ def find_workspace(start: Path) -> Workspace:
 
 
 def _below(start: Path) -> str | None:
-    """The one workspace right below: where somebody who just made it forgot to go."""
     try:
-        found = [p.name for p in start.iterdir() if (p / "rollouts").is_dir() and (p / "configs").is_dir()]
+        folders = [p.name for p in start.iterdir() if (p / "rollouts").is_dir() and (p / "configs").is_dir()]
     except OSError:
         return None
-    return found[0] if len(found) == 1 else None
+    return folders[0] if len(folders) == 1 else None
 
 
 def check_rollout_name(name: str) -> None:
-    """Raises ValidationError unless the name can be a folder under `rollouts/` and a dataset's name."""
+    """Raise ValidationError unless the name can be a folder under `rollouts/` and a dataset's name."""
     if name in RESERVED_NAMES:
         raise ValidationError(f"rollout name {name!r} is reserved", hint="choose another name, such as my-rollout")
     if not ROLLOUT_NAME.match(name) or len(name) > 64:
@@ -144,7 +126,6 @@ def check_rollout_name(name: str) -> None:
 
 
 def pick_rollout(workspace: Workspace, name: str | None) -> RolloutFolder:
-    """The named rollout; with one in the workspace no name is needed. Raises NotFound or ValidationError."""
     names = [r.name for r in workspace.rollouts()]
     if name is None:
         if len(names) == 1:
@@ -160,15 +141,14 @@ def pick_rollout(workspace: Workspace, name: str | None) -> RolloutFolder:
 
 
 def pick_config(workspace: Workspace, kind: ConfigKind, name: str | None) -> Path:
-    """A config by path, by file stem or by rollout; with one of that kind no name is needed."""
     paths = [p for _, p in workspace.configs(kind)]
     if name is None:
         if len(paths) == 1:
             return paths[0]
         if not paths:
             raise NotFound(f"there is no config in configs/{kind}/", hint="osmosis rollout new NAME creates one")
-        shown = ", ".join(workspace.relative(p) for p in paths)
-        raise ValidationError(f"which {kind} config? there are several", hint=f"one of: {shown}")
+        choices = ", ".join(workspace.relative(p) for p in paths)
+        raise ValidationError(f"which {kind} config? there are several", hint=f"one of: {choices}")
     by_stem = [p for p in paths if p.stem == name]
     if by_stem:
         return by_stem[0]

@@ -1,22 +1,16 @@
-"""What would stop a run from being what the person means: pure rules over git facts and what the platform has.
+"""Checks before a submit, without side effects. Each problem names the command that fixes it."""
 
-Every rule gives a `Problem` with the command that fixes it. Nothing here runs git, asks the platform or prints;
-`gather` in this module is the one function that reads facts, and it only calls `git`.
-"""
-
-from __future__ import annotations
-
+import ast
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from osmosis.records.config import Experiment
-from osmosis.records.problem import Problem
-from osmosis.records.source import PinnedCommit, RolloutFiles, Source, SyncState
-
-from . import findings
-from .git import commit_of_pin, read_source, rollout_files
-from .python_files import syntax_errors
+from osmosis.records.config.run_config import Experiment
+from osmosis.records.config.validation import Problem
+from osmosis.records.run.source import PinnedCommit, RolloutFiles, Source, SyncState
+from osmosis.workspace import findings
+from osmosis.workspace.git import find_pinned_commit, read_rollout_files, read_source
 
 # Which findings a person may overrule with --allow-dirty: the platform then runs what is synced.
 OVERRULED = (
@@ -35,15 +29,12 @@ BY_SNAPSHOT = (*OVERRULED[1:], "not-in-git", "no-such-rollout-synced", "behind")
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What git says about a submit, read once."""
-
     source: Source | None
     """None: not a git repository."""
     files: RolloutFiles | None = None
     pin: PinnedCommit | None = None
-    """Of `commit_sha`, when the config pins one."""
     unreadable: tuple[Problem, ...] = ()
-    """Files of the working tree that Python refuses; none are looked for where other code runs."""
+    """Files of the working tree that Python refuses; not checked where other code runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,19 +44,20 @@ class _Case:
     facts: Facts
     sync: SyncState | None
     folder: str
-    """`rollouts/<name>`."""
 
 
 def gather(root: Path, experiment: Experiment) -> Facts:
-    """Read the facts for `check_submit`. Raises GitError when git itself fails."""
+    """Read the facts for `check_submit`; raise GitError when git itself fails."""
     source = read_source(root)
     if source is None:
         return Facts(None)
-    files = rollout_files(root, experiment.rollout)
+    files = read_rollout_files(root, experiment.rollout)
     if not experiment.commit_sha:
         wrong = () if experiment.branch else tuple(syntax_errors(root, experiment.rollout))
         return Facts(source, files, unreadable=wrong)
-    return Facts(source, files, commit_of_pin(root, experiment.commit_sha, experiment.rollout, experiment.entrypoint))
+    return Facts(
+        source, files, find_pinned_commit(root, experiment.commit_sha, experiment.rollout, experiment.entrypoint)
+    )
 
 
 def check_submit(
@@ -76,13 +68,11 @@ def check_submit(
     allow_dirty: bool = False,
     snapshot: bool = False,
 ) -> list[Problem]:
-    """Everything between this working tree and the run the person means, errors first.
-
-    `sync` None: the platform was not asked, so only git is judged. `allow_dirty` turns what can be overruled
-    into warnings; with `snapshot` the working tree itself is sent, so those do not apply.
-    """
+    """Return every problem that keeps this working tree from the intended run, errors first. `sync` None: the platform
+    was not asked, so only git is judged. `allow_dirty` turns problems that can be overruled into warnings; with
+    `snapshot` the working tree is sent, so they do not apply."""
     if facts.source is None:
-        return [*findings.of_repository(None)]
+        return [*findings.check_repository(None)]
     case = _Case(experiment, facts.source, facts, sync, f"rollouts/{experiment.rollout}")
     problems = [*_repository(case), *_contents(case), *facts.unreadable]
     if not any(p.severity == "error" for p in problems):
@@ -108,7 +98,7 @@ def _overruled(problem: Problem, case: _Case) -> Problem:
 
 
 def _repository(case: _Case) -> Iterator[Problem]:
-    yield from findings.of_repository(case.source)
+    yield from findings.check_repository(case.source)
     if case.source.identity and case.sync is not None and not case.sync.connected:
         yield findings.unknown_remote(case.source)
 
@@ -120,8 +110,8 @@ def _contents(case: _Case) -> Iterator[Problem]:
     pinned = case.experiment.commit_sha or case.experiment.branch
     if files.tracked == 0 and not files.submodules and not pinned:
         fix = f"git add {case.folder} && git commit -m 'add {case.experiment.rollout}' && git push"
-        what = f"git has no file under {case.folder}/ (new, or ignored)"
-        yield Problem(code="not-in-git", what=what, where=case.folder, fix=fix)
+        problem = f"git has no file under {case.folder}/ (new, or ignored)"
+        yield Problem(code="not-in-git", what=problem, where=case.folder, fix=fix)
     for path in files.submodules:
         yield Problem(
             code="submodule",
@@ -132,7 +122,7 @@ def _contents(case: _Case) -> Iterator[Problem]:
     if files.lfs:
         yield Problem(
             code="lfs",
-            what=f"{findings.some(files.lfs)} stored with Git LFS; the run would get the pointer, not the content",
+            what=f"{findings.list_some(files.lfs)} stored with Git LFS; the run would get the pointer, not the content",
             where=case.folder,
             fix="upload data as a dataset, or: git lfs untrack, then commit the file itself",
             severity="warning",
@@ -158,19 +148,21 @@ def _pinned(case: _Case) -> Iterator[Problem]:
         )
     elif pin.found is None:
         if case.sync is None or not case.sync.knows(sha):
-            what = f"commit {sha} is neither here nor synced by the platform"
-            yield Problem(code="pin-unknown", what=what, where=where, fix="git fetch origin, or correct commit_sha")
+            problem = f"commit {sha} is neither here nor synced by the platform"
+            yield Problem(code="pin-unknown", what=problem, where=where, fix="git fetch origin, or correct commit_sha")
     else:
         if pin.has_entrypoint is False:
             file = f"{case.folder}/{case.experiment.entrypoint}"
-            what = f"commit {sha} has no {file}"
-            yield Problem(code="pin-without-rollout", what=what, where=where, fix=f"git log -- {file}")
+            problem = f"commit {sha} has no {file}"
+            yield Problem(code="pin-without-rollout", what=problem, where=where, fix=f"git log -- {file}")
         if pin.on_remote is False and not (case.sync and case.sync.knows(pin.found)):
-            what = f"commit {sha} exists only on this machine"
-            yield Problem(code="pin-unpushed", what=what, where=where, fix="push a branch that contains it: git push")
+            problem = f"commit {sha} exists only on this machine"
+            yield Problem(
+                code="pin-unpushed", what=problem, where=where, fix="push a branch that contains it: git push"
+            )
     if case.source.dirty or case.source.untracked or pin.found != case.source.commit:
-        what = f"the run uses commit {sha}, not this working tree"
-        yield Problem(code="pinned", what=what, where=where, fix="remove commit_sha to run HEAD", severity="info")
+        problem = f"the run uses commit {sha}, not this working tree"
+        yield Problem(code="pinned", what=problem, where=where, fix="remove commit_sha to run HEAD", severity="info")
 
 
 def _branch(case: _Case) -> Iterator[Problem]:
@@ -180,12 +172,12 @@ def _branch(case: _Case) -> Iterator[Problem]:
     commit = case.sync.synced(branch)
     where = "experiment.branch"
     if commit is None:
-        known = ", ".join(sorted(case.sync.branches)) or case.sync.default_branch or "none"
-        what = f"the platform has not synced a branch {branch} (it has: {known})"
-        yield Problem(code="branch-not-synced", what=what, where=where, fix=f"git push origin {branch}")
+        synced = ", ".join(sorted(case.sync.branches)) or case.sync.default_branch or "none"
+        problem = f"the platform has not synced a branch {branch} (it has: {synced})"
+        yield Problem(code="branch-not-synced", what=problem, where=where, fix=f"git push origin {branch}")
     elif case.source.branch == branch and commit != case.source.commit:
-        what = f"the platform has {commit[:10]} of {branch}, HEAD is {str(case.source.commit)[:10]}"
-        yield Problem(code="not-synced", what=what, where=where, fix=f"git push origin {branch}")
+        problem = f"the platform has {commit[:10]} of {branch}, HEAD is {str(case.source.commit)[:10]}"
+        yield Problem(code="not-synced", what=problem, where=where, fix=f"git push origin {branch}")
     if case.source.branch == branch:
         yield from _uncommitted(case)
 
@@ -193,7 +185,7 @@ def _branch(case: _Case) -> Iterator[Problem]:
 def _working_tree(case: _Case) -> Iterator[Problem]:
     source, default = case.source, _default_branch(case)
     if source.operation and source.detached:
-        yield findings.unfinished(source).model_copy(update={"code": "detached"})
+        yield findings.unfinished_operation(source).model_copy(update={"code": "detached"})
     elif source.detached and not _is_synced(case):
         yield findings.detached(source, default)
     yield from _uncommitted(case)
@@ -207,11 +199,11 @@ def _working_tree(case: _Case) -> Iterator[Problem]:
             fix=f'set branch = "{source.branch}" in [experiment] and push it, or: git switch {default}',
         )
         return
-    found = findings.unpushed(source)
-    if found and (source.ahead or not _is_synced(case)):
-        yield found
-    if found := findings.behind(source):
-        yield findings.softer(found).model_copy(update={"what": f"{found.what}; the platform runs them"})
+    problems = findings.unpushed(source)
+    if problems and (source.ahead or not _is_synced(case)):
+        yield problems
+    if problems := findings.behind(source):
+        yield findings.as_warning(problems).model_copy(update={"what": f"{problems.what}; the platform runs them"})
 
 
 def _uncommitted(case: _Case) -> Iterator[Problem]:
@@ -223,9 +215,9 @@ def _uncommitted(case: _Case) -> Iterator[Problem]:
             f"git add {case.folder} && git commit -m 'add to {name}' && git push, or list them in .gitignore",
         ),
     }
-    for found in findings.uncommitted(case.source, case.folder):
-        code, fix = of_rollout.get(found.code, (found.code, found.fix))
-        yield found.model_copy(update={"code": code, "fix": fix})
+    for problem in findings.uncommitted(case.source, case.folder):
+        code, fix = of_rollout.get(problem.code, (problem.code, problem.fix))
+        yield problem.model_copy(update={"code": code, "fix": fix})
 
 
 def _against_platform(case: _Case) -> Iterator[Problem]:
@@ -235,10 +227,10 @@ def _against_platform(case: _Case) -> Iterator[Problem]:
     synced = sync.synced(source.branch)
     if synced == source.commit or (source.behind and synced):
         if synced and sync.rollouts and case.experiment.rollout not in sync.rollouts and not source.behind:
-            found = ", ".join(sync.rollouts)
-            what = f"the platform found no rollout {case.experiment.rollout} in {synced[:10]} (it found: {found})"
+            problems = ", ".join(sync.rollouts)
+            problem = f"the platform found no rollout {case.experiment.rollout} in {synced[:10]} (it found: {problems})"
             fix = f"git log -1 -- {case.folder}, then push it"
-            yield Problem(code="no-such-rollout-synced", what=what, where=case.folder, fix=fix)
+            yield Problem(code="no-such-rollout-synced", what=problem, where=case.folder, fix=fix)
         return
     if source.upstream is None:
         return  # said by _working_tree: never pushed
@@ -252,5 +244,37 @@ def _default_branch(case: _Case) -> str | None:
 
 
 def _is_synced(case: _Case) -> bool:
-    """HEAD is exactly what the platform would run."""
     return bool(case.sync and case.source.commit and case.sync.synced(None) == case.source.commit)
+
+
+SKIPPED = {".venv", "__pycache__", ".git", "node_modules"}
+MOST_FILES = 300
+MOST_BYTES = 1_000_000
+
+
+def syntax_errors(root: Path, rollout: str) -> Iterator[Problem]:
+    """Return one problem for each file under `rollouts/<rollout>` that Python refuses, with its line."""
+    folder = root / "rollouts" / rollout
+    files = sorted(path for path in folder.rglob("*.py") if not SKIPPED & set(path.relative_to(folder).parts))
+    for path in files[:MOST_FILES]:
+        if (problem := _refused(path, path.relative_to(root).as_posix())) is not None:
+            yield problem
+
+
+def _refused(path: Path, shown: str) -> Problem | None:
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            return None
+        source = path.read_bytes()
+    except OSError:
+        return None  # a dangling link: git says more about it
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the person's own code, which is run elsewhere
+            ast.parse(source, filename=shown)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        line = error.lineno if isinstance(error, SyntaxError) else None
+        message = error.msg if isinstance(error, SyntaxError) else str(error) or type(error).__name__
+        where = f"{shown}:{line}" if line else shown
+        return Problem(code="syntax", what=f"Python cannot read it: {message}", where=where, fix=f"correct {where}")
+    return None

@@ -1,52 +1,69 @@
-"""Bringing a workspace or rollout to the newest version of its template, without losing what a person wrote.
-
-copier's own update does the three-way merge, from the versions in the bundle. It works in a copy of the files that
-the template makes, so it never meets what else is in the repository, and an update that fails has changed nothing.
-Files a person deleted stay deleted. Nothing starts on uncommitted changes, so git can always undo it.
-"""
-
-from __future__ import annotations
+"""Update a workspace or rollout to the newest version of its template and keep what a person wrote. copier merges in a
+copy of the files that the template made, so it never touches others."""
 
 import json
+import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from osmosis.base.git import Git, sealed_environ
+from osmosis.base.installation import upgrade_command
 from osmosis.errors import Conflict, NotFound, OsmosisError, ValidationError
 
-from .bundle import BUNDLE, scratch_git, version_key, versions
 from .git import read_source
 from .layout import Workspace
 from .templates import (
     RECORD_NAME,
     WORKSPACE,
     TemplateRecord,
-    copier_data,
+    copier_answers,
     current_version,
     find_template,
+    format_record,
     read_record,
-    record_text,
     render_raw,
     templates_dir,
 )
 
+BUNDLE = "templates.bundle"
+_WHO, _WHEN = {"NAME": "osmosis", "EMAIL": "osmosis@localhost"}, "2026-01-01T00:00:00+0000"
+_FIXED = {
+    f"GIT_{role}_{key}": value for role in ("AUTHOR", "COMMITTER") for key, value in {**_WHO, "DATE": _WHEN}.items()
+}
 _ANSWERS = ".copier-answers.yml"
 Files = dict[str, bytes]
 """Content by path, with `/`."""
 
 
+def scratch_git(folder: Path) -> Git:
+    """Return git without the person's configuration, with fixed author and date. Line endings stay as committed: a
+    merge must not see every line as changed."""
+    settings = {"core.autocrlf": "false", "advice.detachedHead": "false", "init.defaultBranch": "main"}
+    return Git(folder, {**sealed_environ(os.environ, settings=settings), **_FIXED})
+
+
+def versions(folder: Path | None = None) -> list[str]:
+    bundle = (folder or templates_dir()) / BUNDLE
+    if not bundle.is_file():
+        return []
+    heads = scratch_git(bundle.parent).text("bundle", "list-heads", str(bundle)).splitlines()
+    tags = [line.rpartition("refs/tags/v")[2] for line in heads if "refs/tags/v" in line]
+    return sorted(tags, key=version_key)
+
+
+def version_key(version: str) -> tuple[int, ...]:
+    return tuple(int(part) if part.isdigit() else 0 for part in version.split("."))
+
+
 @dataclass(slots=True)
 class Instance:
-    """A folder that was made from a template."""
-
     label: str
-    """`workspace`, or the rollout's name."""
     folder: Path
     record: TemplateRecord
     latest: str
-    """Version of the installed templates."""
 
     @property
     def outdated(self) -> bool:
@@ -55,46 +72,39 @@ class Instance:
 
 @dataclass(slots=True)
 class Merged:
-    """What an update did, by relative path."""
-
     label: str
     old: str
     new: str
     updated: list[str] = field(default_factory=list)
-    """Taken as the template has them, or merged without conflict."""
     added: list[str] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
     conflicts: list[str] = field(default_factory=list)
-    """Written with conflict markers."""
     kept: list[str] = field(default_factory=list)
     """Left alone although the template changed them: deleted or renamed here."""
 
 
-def instances(workspace: Workspace, folder: Path | None = None) -> list[Instance]:
-    """The workspace itself and its rollouts, as far as they say which template they came from."""
+def list_instances(workspace: Workspace, folder: Path | None = None) -> list[Instance]:
     latest = current_version(folder)
-    found = []
-    for label, place in [(WORKSPACE, workspace.root), *((r.name, r.path) for r in workspace.rollouts())]:
-        if (record := read_record(place)) is not None:
-            found.append(Instance(label, place, record, latest))
-    return found
+    made_from = []
+    for label, directory in [(WORKSPACE, workspace.root), *((r.name, r.path) for r in workspace.rollouts())]:
+        if (record := read_record(directory)) is not None:
+            made_from.append(Instance(label, directory, record, latest))
+    return made_from
 
 
 def update_all(workspace: Workspace, labels: list[str], folder: Path | None = None) -> list[Merged]:
-    """Merge the newest version of their templates into these instances.
-
-    Raises, before anything is written: NotFound for a label without a template, Conflict on uncommitted changes.
-    """
+    """Merge the newest version of their templates into these instances. Raise, before anything is written, NotFound for
+    a label without a template, Conflict on uncommitted changes."""
     source = folder or templates_dir()
-    known = {i.label: i for i in instances(workspace, source)}
+    by_label = {i.label: i for i in list_instances(workspace, source)}
     for label in labels:
-        if label not in known:
-            hint = f"created from a template: {', '.join(known) or 'nothing here'}"
+        if label not in by_label:
+            hint = f"created from a template: {', '.join(by_label) or 'nothing here'}"
             raise NotFound(f"{label} was not created from a template", hint=hint)
-        if known[label].record.template != WORKSPACE:
-            find_template(known[label].record.template, source)
+        if by_label[label].record.template != WORKSPACE:
+            find_template(by_label[label].record.template, source)
     _require_clean(workspace)
-    return [_update_one(workspace, known[label], source) for label in labels]
+    return [_update_one(workspace, by_label[label], source) for label in labels]
 
 
 def _update_one(workspace: Workspace, instance: Instance, source: Path) -> Merged:
@@ -102,10 +112,10 @@ def _update_one(workspace: Workspace, instance: Instance, source: Path) -> Merge
     merged = Merged(instance.label, old.version, instance.latest)
     if not instance.outdated:
         return merged
-    if old.version not in (known := versions(source)):
+    if old.version not in (version := versions(source)):
         raise OsmosisError(
-            f"this installation does not know version {old.version} of the templates (it has {', '.join(known)})",
-            hint="pip install --upgrade osmosis-ai",
+            f"this installation does not know version {old.version} of the templates (it has {', '.join(version)})",
+            hint=upgrade_command(),
         )
     new = TemplateRecord(old.template, instance.latest, old.answers)
     with tempfile.TemporaryDirectory(prefix="osmosis-update-") as scratch, _sealed_git():
@@ -114,16 +124,16 @@ def _update_one(workspace: Workspace, instance: Instance, source: Path) -> Merge
         theirs = _rendered(new, room / "theirs", source / BUNDLE)
         ours = {n: (workspace.root / n).read_bytes() for n in base | theirs if (workspace.root / n).is_file()}
         merged.kept = [n for n in sorted(base) if base[n] != theirs.get(n) and _stays(n, base, ours, theirs)]
-        given = {name: content for name, content in ours.items() if name not in merged.kept}
-        after, merged.conflicts = _by_copier(room / "project", given, old, new, source / BUNDLE)
-    _write(workspace.root, given, after, merged)
-    (instance.folder / RECORD_NAME).write_text(record_text(new), "utf-8")
+        answers = {name: content for name, content in ours.items() if name not in merged.kept}
+        after, merged.conflicts = _by_copier(room / "project", answers, old, new, source / BUNDLE)
+    _write(workspace.root, answers, after, merged)
+    (instance.folder / RECORD_NAME).write_text(format_record(new), "utf-8")
     return merged
 
 
 @contextmanager
 def _sealed_git() -> Iterator[None]:
-    """No variable of the person, such as `GIT_DIR` inside a hook, and none of their hooks reach the git of copier."""
+    """Keep the person's variables (`GIT_DIR` inside a hook) and hooks from copier's git."""
     from plumbum import local  # what copier starts git with
 
     with local.env():
@@ -138,17 +148,17 @@ def _rendered(record: TemplateRecord, dest: Path, bundle: Path) -> Files:
 
 
 def _stays(name: str, base: Files, ours: Files, theirs: Files) -> bool:
-    """Is this left alone: a file that was deleted here, or that the template gave up and a person changed."""
+    """Return whether a file is left alone: deleted here, or removed from the template and changed by a person."""
     return name in theirs if name not in ours else name not in theirs and ours[name] != base[name]
 
 
 def _by_copier(
     project: Path, files: Files, old: TemplateRecord, new: TemplateRecord, bundle: Path
 ) -> tuple[Files, list[str]]:
-    """The files after copier's update in a repository of their own, and which of them have conflict markers."""
+    """Return the files after copier's update in a scratch repository, and which of them have conflict markers."""
     import copier
 
-    answers = {"_src_path": str(bundle), "_commit": f"v{old.version}", **copier_data(old)}
+    answers = {"_src_path": str(bundle), "_commit": f"v{old.version}", **copier_answers(old)}
     for name, content in {**files, _ANSWERS: json.dumps(answers).encode()}.items():
         (project / name).parent.mkdir(parents=True, exist_ok=True)
         (project / name).write_bytes(content)
@@ -156,12 +166,12 @@ def _by_copier(
     git.run("init", "--quiet")
     git.run("add", "--all", "--force", ".")
     git.run("commit", "--quiet", "-m", "before the update")
-    data = copier_data(new)
+    data = copier_answers(new)
     copier.run_update(
         project, data, vcs_ref=f"v{new.version}", defaults=True, overwrite=True, quiet=True, conflict="inline"
     )
-    found = (p for p in project.rglob("*") if p.is_file() and ".git" not in p.relative_to(project).parts)
-    after = {p.relative_to(project).as_posix(): p.read_bytes() for p in found if p.name != _ANSWERS}
+    listing = (p for p in project.rglob("*") if p.is_file() and ".git" not in p.relative_to(project).parts)
+    after = {p.relative_to(project).as_posix(): p.read_bytes() for p in listing if p.name != _ANSWERS}
     conflicts = git.text("diff", "--name-only", "-z", "--diff-filter=U").split("\0")
     return after, sorted(name for name in conflicts if name)
 
@@ -189,7 +199,7 @@ def _require_clean(workspace: Workspace) -> None:
         )
     changed = [*state.dirty, *state.untracked]
     if changed:
-        shown = ", ".join(changed[:5]) + (f" and {len(changed) - 5} more" if len(changed) > 5 else "")
+        names = ", ".join(changed[:5]) + (f" and {len(changed) - 5} more" if len(changed) > 5 else "")
         raise Conflict(
-            f"uncommitted changes: {shown}", hint="git commit -am 'Before the update', then run the update again"
+            f"uncommitted changes: {names}", hint="git commit -am 'Before the update', then run the update again"
         )

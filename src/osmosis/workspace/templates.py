@@ -1,11 +1,6 @@
-"""Templates of workspaces and rollouts: listed and rendered with copier, from the wheel or the source tree.
-
-A template is rendered to a scratch folder first, so that every file in the way is known before one is written.
-What was rendered, from which version and with which answers is kept in `.template.toml`, which
-`template_update` reads. Nothing existing is overwritten unless the caller says so.
-"""
-
-from __future__ import annotations
+"""Templates of workspaces and rollouts, rendered with copier from the wheel or the source tree. A template is rendered
+to a scratch folder first, so that every file in the way is known before one is written. Its version and the answers are
+kept in `.template.toml`, which `template_update` reads."""
 
 import json
 import shutil
@@ -17,9 +12,10 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from osmosis.base.installation import upgrade_command
 from osmosis.errors import Conflict, NotFound, OsmosisError
-from osmosis.records.config import CONFIGS
-from osmosis.records.describe import described
+from osmosis.records.config.docs import describe_fields
+from osmosis.records.config.run_config import CONFIGS
 
 from .config_file import PROVIDER_KEYS
 from .layout import check_rollout_name
@@ -35,43 +31,35 @@ WORKSPACE = "workspace"
 
 @dataclass(frozen=True, slots=True)
 class TemplateInfo:
-    """A rollout template as `template list` shows it."""
-
     name: str
     summary: str
     model: str
-    """Default model of its eval config."""
     extra: str = ""
-    """Extra of `osmosis-ai` that its rollouts install."""
 
 
 @dataclass(slots=True)
 class TemplateRecord:
-    """What a workspace or rollout was made from: the content of its `.template.toml`."""
-
     template: str
     version: str
     answers: dict[str, Any] = field(default_factory=dict)
 
 
 def templates_dir() -> Path:
-    """The folder with all templates: inside the installed package, else beside `src` of the source tree."""
+    """Return the folder of templates: inside the installed package, else beside `src` of the source tree."""
     package = Path(__file__).resolve().parent.parent
     for folder in (package / "_templates", package.parent.parent / "templates"):
         if (folder / "VERSION").is_file():
             return folder
     raise OsmosisError(
-        "the templates are missing from this installation", hint="pip install --force-reinstall osmosis-ai"
+        "the templates are missing from this installation", hint=f"install it again: {upgrade_command()}"
     )
 
 
 def current_version(folder: Path | None = None) -> str:
-    """Version of the templates in the folder (default: the ones installed)."""
     return ((folder or templates_dir()) / "VERSION").read_text("utf-8").strip()
 
 
 def list_templates(folder: Path | None = None) -> list[TemplateInfo]:
-    """The rollout templates, in the order they are meant to be read."""
     table = tomllib.loads(((folder or templates_dir()) / "rollout" / "templates.toml").read_text("utf-8"))
     return [
         TemplateInfo(name, entry["summary"], entry.get("model", "offline/calculator"), entry.get("extra", ""))
@@ -80,37 +68,32 @@ def list_templates(folder: Path | None = None) -> list[TemplateInfo]:
 
 
 def find_template(name: str, folder: Path | None = None) -> TemplateInfo:
-    """One template. Raises NotFound with the nearest name."""
-    known = {t.name: t for t in list_templates(folder)}
-    if name in known:
-        return known[name]
-    near = get_close_matches(name, known, 1, 0.6)
-    hint = f"did you mean {near[0]}?" if near else f"one of: {', '.join(known)}"
+    names = {t.name: t for t in list_templates(folder)}
+    if name in names:
+        return names[name]
+    near = get_close_matches(name, names, 1, 0.6)
+    hint = f"did you mean {near[0]}?" if near else f"one of: {', '.join(names)}"
     raise NotFound(f"there is no template {name!r}", hint=f"{hint} (osmosis template list)")
 
 
 def template_files(name: str) -> list[str]:
-    """The files a rollout of this template starts with, for a rollout called `<name>`."""
     with tempfile.TemporaryDirectory(prefix="osmosis-template-") as scratch:
-        made = render_raw(rollout_record(name, "example", {}), Path(scratch))
-    return [p.replace("example", "<name>") for p in made]
+        rendered = render_raw(rollout_record(name, "example", {}), Path(scratch))
+    return [p.replace("example", "<name>") for p in rendered]
 
 
 def render_workspace(dest: Path, answers: Mapping[str, Any], *, force: bool = False, keep: bool = False) -> list[str]:
-    """Write a new workspace into `dest` (made when absent); the files written.
-
-    Files that exist with other content: with `keep` they stay, with `force` they are replaced, else Conflict
-    names each of them.
-    """
+    """Write a new workspace into `dest` (created when absent); return the files written. Files with other content stay
+    with `keep`, are replaced with `force`, else Conflict names each."""
     record = TemplateRecord(WORKSPACE, current_version(), {"name": str(answers.get("name") or dest.name)})
     with tempfile.TemporaryDirectory(prefix="osmosis-template-") as scratch:
-        made = render_raw(record, Path(scratch))
+        rendered = render_raw(record, Path(scratch))
         for relative, text in schema_files().items():
             (Path(scratch) / relative).write_text(text, "utf-8")
-            made.append(relative)
+            rendered.append(relative)
         if keep:
-            made = [p for p in made if not (dest / p).exists()]
-        return _place(Path(scratch), made, dest, force=force)
+            rendered = [p for p in rendered if not (dest / p).exists()]
+        return _place(Path(scratch), rendered, dest, force=force)
 
 
 def render_rollout(
@@ -120,19 +103,16 @@ def render_rollout(
     answers: Mapping[str, Any] | None = None,
     force: bool = False,
 ) -> list[str]:
-    """Write a rollout with its configs and data into the workspace `dest`; the files written.
-
-    `answers`: `model`, `base_url`, `api_key_env`. Raises Conflict naming every existing file that would change.
-    """
+    """Write a rollout with its configs and data into the workspace `dest`; return the files written. `answers`:
+    `model`, `base_url`, `api_key_env`. Raise Conflict naming every existing file that would change."""
     check_rollout_name(name)
     record = rollout_record(template, name, answers or {})
     with tempfile.TemporaryDirectory(prefix="osmosis-template-") as scratch:
-        made = render_raw(record, Path(scratch))
-        return _place(Path(scratch), made, dest, force=force)
+        rendered = render_raw(record, Path(scratch))
+        return _place(Path(scratch), rendered, dest, force=force)
 
 
 def rollout_record(template: str, name: str, answers: Mapping[str, Any]) -> TemplateRecord:
-    """All answers of a rollout: the given ones, else the template's defaults."""
     info = find_template(template)
     model = str(answers.get("model") or info.model)
     base_url, key = str(answers.get("base_url") or ""), str(answers.get("api_key_env") or "")
@@ -141,33 +121,28 @@ def rollout_record(template: str, name: str, answers: Mapping[str, Any]) -> Temp
 
 
 def render_raw(record: TemplateRecord, dest: Path, source: Path | None = None) -> list[str]:
-    """Render a template, with its record, into an empty folder; relative paths with `/`, sorted.
-
-    `source`: a bundle, which has the record's version; default: the installed templates, which are of one version.
-    """
+    """Render a template, with its record, into an empty folder; return relative paths with `/`, sorted. `source`: a
+    bundle, which has the record's version; default: the installed templates, which are of one version."""
     import copier
 
     where, ref = (str(source), f"v{record.version}") if source else (str(templates_dir()), None)
-    copier.run_copy(where, dest, data=copier_data(record), vcs_ref=ref, defaults=True, overwrite=True, quiet=True)
+    copier.run_copy(where, dest, data=copier_answers(record), vcs_ref=ref, defaults=True, overwrite=True, quiet=True)
     top = dest if record.template == WORKSPACE else dest / "rollouts" / str(record.answers["name"])
-    (top / RECORD_NAME).write_text(record_text(record), "utf-8")
+    (top / RECORD_NAME).write_text(format_record(record), "utf-8")
     return sorted(p.relative_to(dest).as_posix() for p in dest.rglob("*") if p.is_file())
 
 
-def copier_data(record: TemplateRecord) -> dict[str, Any]:
-    """What copier's questions are answered with."""
+def copier_answers(record: TemplateRecord) -> dict[str, Any]:
     return {**record.answers, "template": record.template, "secret": _secret(record.answers)}
 
 
 def _secret(answers: Mapping[str, Any]) -> str:
-    """The secret an eval config has to name for this model; empty when it needs none."""
     if answers.get("base_url"):
         return str(answers.get("api_key_env") or "")
     return PROVIDER_KEYS.get(str(answers.get("model", "")).partition("/")[0], "")
 
 
-def record_text(record: TemplateRecord) -> str:
-    """A `.template.toml`."""
+def format_record(record: TemplateRecord) -> str:
     rows = [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in record.answers.items()]
     return (
         "# What this was made from; `osmosis template update` reads it. Keep it in git.\n"
@@ -176,7 +151,6 @@ def record_text(record: TemplateRecord) -> str:
 
 
 def read_record(path: Path) -> TemplateRecord | None:
-    """The record of a workspace or rollout folder; None when it has none, or none that can be read."""
     try:
         table = tomllib.loads((path / RECORD_NAME).read_text("utf-8"))
         return TemplateRecord(str(table["template"]), str(table["version"]), dict(table.get("answers") or {}))
@@ -185,13 +159,12 @@ def read_record(path: Path) -> TemplateRecord | None:
 
 
 def schema_files() -> dict[str, str]:
-    """The JSON Schemas that editors read through the `#:schema` line of a config: path -> text."""
+    """Return the JSON Schemas that editors read through the `#:schema` line of a config, by path."""
     return {f"configs/{kind}.schema.json": schema_text(kind) for kind in CONFIGS}
 
 
 def schema_text(kind: str) -> str:
-    """JSON Schema of one kind of config."""
-    schema = described(CONFIGS[kind]).model_json_schema()
+    schema = describe_fields(CONFIGS[kind]).model_json_schema()
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
     return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
 
@@ -232,9 +205,9 @@ def _differs(new: Path, old: Path) -> bool:
 
 
 def _blocked(dest: Path, relative: str) -> list[str]:
-    found = []
+    blocked = []
     for parent in list(Path(relative).parents)[:-1]:
         spot = dest / parent
         if spot.is_symlink() or (spot.exists() and not spot.is_dir()):
-            found.append(parent.as_posix())
-    return found
+            blocked.append(parent.as_posix())
+    return blocked

@@ -1,10 +1,4 @@
-"""Which line of a TOML file says a key: for messages only, never for values.
-
-A small scanner over text that is known to be valid TOML. On anything it does not expect it goes on to the next
-line, so the worst it can do is not to know a line.
-"""
-
-from __future__ import annotations
+"""Lines of keys in a TOML file, for messages only: on anything unexpected a line is unknown."""
 
 import re
 
@@ -16,25 +10,25 @@ _STRINGS = re.compile(
 )
 
 
-def positions(text: str) -> Positions:
-    """Path of each key and table -> its 1-based line. Entries of `[[x]]` are `("x", "0")`, `("x", "1")`, ..."""
-    found: Positions = {}
+def find_lines(text: str) -> Positions:
+    """Map the path of each key and table to its 1-based line. Entries of `[[x]]` are `("x", "0")`, `("x", "1")`, ..."""
+    lines: Positions = {}
     counts: dict[tuple[str, ...], int] = {}
     prefix: tuple[str, ...] = ()
     at, size = 0, len(text)
-    line, seen = 1, 0
+    line, scanned = 1, 0
     while at < size:
         at = _skip_blank(text, at)
         if at >= size:
             break
-        line += text.count("\n", seen, at)
-        seen = at
+        line += text.count("\n", scanned, at)
+        scanned = at
         if text[at] == "[":
             double = text.startswith("[[", at)
             keys, after = _keys(text, at + (2 if double else 1))
             prefix = _entered(keys, counts, double) if keys else prefix
-            found.setdefault(prefix, line)
-            found.setdefault(keys, line)
+            lines.setdefault(prefix, line)
+            lines.setdefault(keys, line)
             at = _line_end(text, after)
             continue
         keys, after = _keys(text, at)
@@ -42,13 +36,12 @@ def positions(text: str) -> Positions:
             at = _line_end(text, at)
             continue
         for depth in range(1, len(keys) + 1):
-            found.setdefault((*prefix, *keys[:depth]), line)
+            lines.setdefault((*prefix, *keys[:depth]), line)
         at = _value_end(text, after + 1)
-    return found
+    return lines
 
 
-def line_of(found: Positions, key: str) -> int | None:
-    """Line of a dotted key, else of the nearest table around it; None when not even that is known."""
+def find_line(found: Positions, key: str) -> int | None:
     parts = tuple(key.split("."))
     while parts:
         if parts in found:

@@ -3,14 +3,10 @@
 Apart from the other names because each of them loads a whole agent library.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 
 import pytest
-
-pytestmark = pytest.mark.flow
 
 EXTRAS = {
     "osmosis_ai.rollout.integrations.agents.openai_agents": (
@@ -25,7 +21,7 @@ EXTRAS = {
 def test_integrations_are_there_or_name_their_extra(module: str) -> None:
     library, names = EXTRAS[module]
     if importlib.util.find_spec(library) is None:
-        with pytest.raises(ImportError, match="pip install 'osmosis-ai"):
+        with pytest.raises(ImportError, match="pip install"):
             importlib.import_module(module)
         return
     found = importlib.import_module(module)

@@ -1,7 +1,5 @@
 """Logins, workspaces, datasets and secrets against a real platform process, by the commands people type."""
 
-from __future__ import annotations
-
 import subprocess
 import threading
 import time
@@ -10,15 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from osmosis.cli import local_platform
+from osmosis.cli.platform import process as local_platform
 from osmosis.client import PlatformClient
 from osmosis.client.credentials import CredentialStore
-from osmosis.serve.drive.process import free_port
-from osmosis.testing.command_line import CommandRun, run_command
-from osmosis.testing.platform_process import until
-from osmosis.testing.private_tls import PrivateAuthority
+from osmosis.serve.client.process import free_port
+from support.command_line import CommandRun, run_command
+from support.platform_process import until
+from support.private_tls import PrivateAuthority
 
-pytestmark = pytest.mark.flow
 Run = Callable[..., CommandRun]
 ROW = '{"user_prompt": "a", "ground_truth": "1"}\n'
 
@@ -48,7 +45,6 @@ def run(home: Path) -> Run:
 
 def url_of(home: Path) -> str:
     running = local_platform.find(home / ".home" / "data")
-    assert running is not None
     return running.url
 
 
@@ -85,10 +81,8 @@ def test_doctor_knows_that_the_platform_answers_whatever_the_credentials(run: Ru
 def test_force_replaces_the_login_and_revokes_the_old_one(run: Run, home: Path) -> None:
     store = CredentialStore({"OSMOSIS_CONFIG_DIR": str(home / ".home" / "config")})
     old = store.stored(url_of(home))
-    assert old is not None
     assert run("login", "--force").code == 0
     new = store.stored(url_of(home))
-    assert new is not None
     assert new.token != old.token
     assert new.active_workspace == "w"
     refused = run("whoami", OSMOSIS_TOKEN=old.token, OSMOSIS_TOKEN_PLATFORM_URL=url_of(home))
@@ -165,7 +159,6 @@ def test_a_second_person_gets_a_link_a_role_and_leaves(run: Run, home: Path) -> 
 
 def _token(home: Path) -> str:
     login = CredentialStore({"OSMOSIS_CONFIG_DIR": str(home / ".home" / "config")}).stored(url_of(home))
-    assert login is not None
     return login.token
 
 
@@ -191,8 +184,8 @@ def _approve_waiting(home: Path, token: str) -> None:
     import sqlalchemy as sa
 
     from osmosis.platform import tables
+    from osmosis.platform.auth import login as login_flows
     from osmosis.platform.db import Database
-    from osmosis.platform.services import login_flows
 
     db = Database(f"sqlite:///{home / '.home' / 'data' / 'platform.db'}")
     deadline = time.monotonic() + 30

@@ -1,9 +1,8 @@
 """`osmosis eval compare` of runs of this machine and of the platform, in every combination."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -12,28 +11,27 @@ import pytest
 from osmosis.client import PlatformClient
 from osmosis.engine.journal import Journal
 from osmosis.errors import Forbidden
-from osmosis.local.viewing.disk_library import DiskLibrary
-from osmosis.local.viewing.fetched_run import PlatformEvaluation
-from osmosis.local.viewing.mixed_library import MixedLibrary
+from osmosis.local.viewing.library import LocalLibrary
+from osmosis.local.viewing.remote_run import PlatformEvaluation
 from osmosis.metrics.summary import Terms, summarize
 from osmosis.platform import tables
-from osmosis.platform.services import judgements
-from osmosis.records.annotation import Annotation
+from osmosis.platform.runs import annotations as judgements
 from osmosis.records.base import utc_now
-from osmosis.records.marks import MarkChange
-from osmosis.records.plan import EvalPlan, ModelSpec, Selection
-from osmosis.records.rollout import Rollout
-from osmosis.testing.command_line import CommandRun, run_command
-from osmosis.testing.git_workspace import GitWorkspace
-from osmosis.testing.platform_app import RunningPlatform, running_platform
-from osmosis.testing.platform_data import add_rollouts, add_run, rollout
-from osmosis.viewer import site
-from osmosis.viewer.asked import Asked
+from osmosis.records.run.annotations import Annotation, MarkChange
+from osmosis.records.run.plan import EvalPlan, ModelSpec, Selection
+from osmosis.records.run.rollout import Rollout
+from osmosis.viewer import routes
+from osmosis.viewer.page import Page
+from osmosis.viewer.query_params import QueryParams
 from osmosis.viewer.rollouts_page import RolloutTablePage
-from osmosis.viewer.view import View
+from support.command_line import CommandRun
+from support.git_workspace import GitWorkspace
+from support.platform_app import RunningPlatform, running_platform
+from support.platform_data import add_rollouts, add_run, rollout
 
-pytestmark = pytest.mark.flow
 Run = Callable[..., CommandRun]
+
+
 ROWS = 24
 
 
@@ -69,15 +67,7 @@ def platform(tmp_path: Path) -> Iterator[RunningPlatform]:
 @pytest.fixture
 def run(tmp_path: Path, platform: RunningPlatform) -> Run:
     """The command line, beside all of them."""
-    folders = {f"OSMOSIS_{name}_DIR": str(tmp_path / ".home" / name) for name in ("CONFIG", "DATA", "CACHE")}
-    environ = {**folders, "OSMOSIS_PLATFORM_URL": platform.url, "OSMOSIS_TOKEN": platform.token}
-    environ["OSMOSIS_TOKEN_PLATFORM_URL"] = platform.url
-
-    def go(*words: str, cwd: Path = tmp_path, **more: str) -> CommandRun:
-        place = ("--workspace", platform.workspace, "--json")
-        return run_command(*words, *place, cwd=cwd, environ={**environ, **more})
-
-    return go
+    return partial(platform.run, cwd=tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +103,6 @@ def test_local_and_platform_runs_are_exported_side_by_side(run: Run, tmp_path: P
     done = run("view", "base", "trained-1", "--export", "pages")
     assert done.code == 0, done.err
     folder = tmp_path / "pages"
-    folder = tmp_path / "pages"
     pages = {path.relative_to(folder).as_posix(): path.read_text() for path in folder.rglob("*.html")}
     assert "platform:trained-1" in pages["index.html"]
     compared = [text for name, text in pages.items() if name.startswith("compare/")]
@@ -142,22 +131,24 @@ def test_a_platform_run_that_goes_on_is_followed_and_only_looked_at(platform: Ru
     add_rollouts(platform.parts, id_, rollouts(9)[:3])
     with PlatformClient(platform.url, platform.token, workspace=platform.workspace) as client:
         cache = tmp_path / "cache"
-        library = MixedLibrary(DiskLibrary([], cache), [PlatformEvaluation(client, "going", cache)])
-        only = library.only() or ""
+        library = LocalLibrary([], cache, remote=[PlatformEvaluation(client, "going", cache)])
+        only = library.only_run() or ""
         assert only == "going-1~platform"
 
         def shown() -> int:
-            view = site.of_library(library, f"runs/{only}/rollouts", Asked([("q", "product"), ("by", "rollout")]))
-            assert isinstance(view, View)
+            view = routes.build_page(
+                library, f"runs/{only}/rollouts", QueryParams([("q", "product"), ("by", "rollout")])
+            )
+            assert isinstance(view, Page)
             found = view.values["found"]
             assert isinstance(found, RolloutTablePage)
             return found.total
 
-        assert library.run(only).whole(wait=True)
+        assert library.run(only).is_indexed(wait=True)
         first = shown()
         add_rollouts(platform.parts, id_, rollouts(9)[3:7])
-        library.fetched[0].forget()
-        assert library.run(only).whole(wait=True)
+        library.remote[0].forget()
+        assert library.run(only).is_indexed(wait=True)
         assert (first, shown()) == (3, 7)
         assert library.run(only).state().status.value == "running"
         with pytest.raises(Forbidden):
@@ -167,10 +158,12 @@ def test_a_platform_run_that_goes_on_is_followed_and_only_looked_at(platform: Ru
             library.annotate(only, said)
         with platform.parts.db.write() as session:
             judgements.add(session, id_, said, None)
-        library.fetched[0].forget()
+        library.remote[0].forget()
         assert [one.label for one in library.run(only).annotations()] == ["wrong"]
-        found = site.of_library(library, f"runs/{only}/rollouts", Asked([("label", "wrong"), ("by", "rollout")]))
-        assert isinstance(found, View)
+        found = routes.build_page(
+            library, f"runs/{only}/rollouts", QueryParams([("label", "wrong"), ("by", "rollout")])
+        )
+        assert isinstance(found, Page)
         assert found.values["found"].total == 1, "people's labels are searched, wherever they were given"
 
 

@@ -1,24 +1,21 @@
 """A run made on this machine, uploaded with the command line to a real platform: shown, found again, replaced."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import httpx
 import pytest
 
 from osmosis.engine.journal import Journal
-from osmosis.engine.key_set import KeySet
-from osmosis.serve.drive.process import free_port
-from osmosis.testing.command_line import CommandRun, run_command
-from osmosis.testing.eval_project import ROLLOUT, SCORE, write_project
-from osmosis.testing.git_workspace import GitWorkspace
-from osmosis.testing.platform_app import RunningPlatform, running_platform
+from osmosis.serve.client.process import free_port
+from support.command_line import CommandRun, login_environ
+from support.eval_project import ROLLOUT, SCORE, write_project
+from support.git_workspace import GitWorkspace
+from support.platform_app import RunningPlatform, running_platform
 
-pytestmark = pytest.mark.flow
 Run = Callable[..., CommandRun]
 
 EVAL = "eval -m upload_agent:agent -d d.jsonl --eval-fn upload_score:exact --model offline/calculator --n 2"
@@ -34,17 +31,7 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningPlatfo
 def run(tmp_path: Path, platform: RunningPlatform) -> Run:
     """A command in a folder with an agent, a score function and five rows; logged in at the platform."""
     write_project(tmp_path, agent="upload_agent", score="upload_score", rows=5)
-    environ = {
-        "CI": "1",
-        "OSMOSIS_TOKEN": platform.token,
-        "OSMOSIS_TOKEN_PLATFORM_URL": platform.url,
-        "OSMOSIS_PLATFORM_URL": platform.url,
-    }
-
-    def go(*words: str) -> CommandRun:
-        return run_command(*words, "--workspace", "demo", "--json", cwd=tmp_path, environ=environ)
-
-    return go
+    return partial(platform.run, cwd=tmp_path, CI="1")
 
 
 def test_an_uploaded_run_is_shown_with_its_own_figures(run: Run, tmp_path: Path, platform: RunningPlatform) -> None:
@@ -56,7 +43,6 @@ def test_an_uploaded_run_is_shown_with_its_own_figures(run: Run, tmp_path: Path,
 
     journal = Journal(tmp_path / ".osmosis" / "runs" / "first")
     report = journal.report()
-    assert report is not None
     info = run("eval", "info", "first").json["data"]
     assert info["report"] == report.to_dict()
     assert info["eval_run"]["status"] == "finished"
@@ -99,7 +85,7 @@ def test_a_changed_run_is_replaced_only_when_asked(run: Run, tmp_path: Path) -> 
 def test_a_run_that_is_not_over_stays_here(run: Run, tmp_path: Path) -> None:
     assert run(*EVAL.split(), "--name", "third").code == 0
     folder = tmp_path / ".osmosis" / "runs" / "third"
-    Journal(folder).drop(KeySet([next(Journal(folder).rollouts()).key]))
+    Journal(folder).drop({next(Journal(folder).rollouts()).key})
     taken_up = run("eval", "upload", "third")
     assert taken_up.error["code"] == "CONFLICT"
     assert "eval resume third" in taken_up.error["details"]["hint"]
@@ -137,9 +123,8 @@ def test_a_platform_that_is_gone_at_the_end_does_not_take_the_results(run: Run, 
     workspace.write("rollouts/multiply/main.py", ROLLOUT)
     (tmp_path / "d.jsonl").rename(tmp_path / "data" / "multiply.jsonl")
     gone = f"http://127.0.0.1:{free_port()}"
-    environ = {"OSMOSIS_TOKEN": "t", "OSMOSIS_TOKEN_PLATFORM_URL": gone, "OSMOSIS_PLATFORM_URL": gone}
-    words = ("eval", "run", "multiply", "--name", "sixth", "--limit", "4", "--upload", "--workspace", "demo", "--json")
-    made = run_command(*words, cwd=tmp_path, environ=environ)
+    words = ("eval", "run", "multiply", "--name", "sixth", "--limit", "4", "--upload")
+    made = run(*words, **login_environ(gone, "t"))
     assert made.code == 1
     assert made.json["data"]["summary"]["completed_runs"] == 4
     assert "osmosis eval upload sixth" in made.err + made.out

@@ -1,26 +1,23 @@
 """`osmosis platform`: a real background process, started once, found again, stopped in order."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket
 import sqlite3
 import subprocess
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 
-from osmosis.cli import local_platform
-from osmosis.cli.local_platform import StartPlan
+from osmosis.cli.platform import process as local_platform
+from osmosis.cli.platform.process import StartPlan
 from osmosis.client.credentials import CredentialStore
-from osmosis.testing.command_line import CommandRun, run_command
-
-pytestmark = pytest.mark.flow
+from osmosis.serve.client.process import free_port
+from support.command_line import CommandRun, run_command
+from support.platform_process import until
 
 
 @pytest.fixture
@@ -29,14 +26,8 @@ def home(tmp_path: Path) -> Iterator[Path]:
     local_platform.stop(tmp_path / ".home" / "data", force=True)
 
 
-def free_port() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
-
-
 def test_it_starts_once_is_found_and_stops(home: Path) -> None:
-    port = free_port()
+    port = str(free_port())
     first = run_command("platform", "start", "--port", port, "--json", cwd=home)
     assert first.code == 0, first.err
     assert first.json["resource"]["started"] is True
@@ -45,7 +36,7 @@ def test_it_starts_once_is_found_and_stops(home: Path) -> None:
     assert again.json["resource"]["started"] is False
     assert again.json["resource"]["pid"] == first.json["resource"]["pid"]
     assert run_command("platform", "start", "--port", port, "--json", cwd=home).code == 0
-    elsewhere = run_command("platform", "start", "--port", free_port(), "--json", cwd=home)
+    elsewhere = run_command("platform", "start", "--port", str(free_port()), "--json", cwd=home)
     assert (elsewhere.code, f"already running at http://127.0.0.1:{port}" in elsewhere.error["message"]) == (1, True)
     status = run_command("platform", "status", "--json", cwd=home)
     assert (status.code, status.json["data"]["answers"]) == (0, True)
@@ -63,9 +54,7 @@ def test_once_it_answers_it_logs_to_its_own_file_alone(home: Path) -> None:
     assert run_command("login", "--json", cwd=home).code == 0
     assert run_command("workspace", "create", "w", "--json", cwd=home).code == 0
     running = local_platform.find(home / ".home" / "data")
-    assert running is not None
     store = CredentialStore({"OSMOSIS_CONFIG_DIR": str(home / ".home" / "config")}).find(running.url)
-    assert store is not None
     with sqlite3.connect(home / ".home" / "data" / "platform.db") as broken:
         broken.execute("DROP TABLE rollout_servers")
     headers = {"Authorization": f"Bearer {store.token}", "X-Osmosis-Workspace": "w"}
@@ -123,9 +112,7 @@ def test_two_starts_at_once_are_one_platform(home: Path) -> None:
 def test_a_killed_platform_is_seen_as_gone_and_starts_again(home: Path) -> None:
     first = run_command("platform", "start", "--port", "0", "--json", cwd=home).json["resource"]
     os.kill(first["pid"], signal.SIGKILL)
-    deadline = time.monotonic() + 20
-    while run_command("platform", "status", cwd=home).code == 0 and time.monotonic() < deadline:
-        time.sleep(0.05)
+    until(lambda: run_command("platform", "status", cwd=home).code, "it is seen as gone")
     again = run_command("platform", "start", "--json", cwd=home).json["resource"]
     assert again["started"] is True
     assert again["pid"] != first["pid"]

@@ -1,7 +1,5 @@
 """Tab in real shells: the scripts of bash, zsh and fish complete words, options and names of things that exist."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pty
@@ -15,19 +13,18 @@ from pathlib import Path
 
 import pytest
 
-from osmosis.cli import local_platform
-from osmosis.cli.completion import SCRIPTS
-from osmosis.testing.command_line import run_command
+from osmosis.cli.core.completion import script_for
+from osmosis.cli.main import ROOT
+from osmosis.cli.platform import process as local_platform
+from support.command_line import run_command
 
-pytestmark = pytest.mark.flow
 DEADLINE_S = 60.0
 ENTERED = "ENTERED=["
 SHELLS = [
     pytest.param(
-        shell,
-        marks=pytest.mark.skipif(not shutil.which(shell), reason=f"no {shell} here: its completion was not run"),
+        shell, marks=pytest.mark.skipif(not shutil.which(shell), reason=f"no {shell} here: its completion was not run")
     )
-    for shell in sorted(SCRIPTS)
+    for shell in ["bash", "fish", "zsh"]
 ]
 ROWS = '{"user_prompt": "a", "ground_truth": "1"}\n' * 4
 
@@ -132,10 +129,10 @@ def _read_until(terminal: int, *marks: bytes) -> str:
     [
         ("osmosis whoa", "osmosis whoami"),
         ("osmosis-ai eval sub", "osmosis-ai eval submit"),
-        ("osmosis eval list --off", "osmosis eval list --off"),  # --offset and --offline
-        ("osmosis dataset info su", "osmosis dataset info sums"),
-        ("osmosis validate mul", "osmosis validate multiply"),
-        ("osmosis eval report nig", "osmosis eval report nightly"),
+        ("osmosis eval list --pl", "osmosis eval list --pla"),  # --plain and --platform
+        ("osmosis dataset show su", "osmosis dataset show sums"),
+        ("osmosis check mul", "osmosis check multiply"),
+        ("osmosis eval show nig", "osmosis eval show nightly"),
         ("osmosis template show stra", "osmosis template show strands"),
         ("osmosis dataset upload sums.js", "osmosis dataset upload sums.jsonl"),
         ("osmosis eval submit configs/e", "osmosis eval submit configs/eval/multiply.toml"),
@@ -147,6 +144,6 @@ def test_tab(shell: str, typed: str, line: str, home: Path) -> None:
 
 @pytest.mark.skipif(not shutil.which("zsh"), reason="no zsh here: its completion was not run")
 def test_a_script_in_the_fpath_of_zsh_answers_the_first_tab(home: Path, tmp_path: Path) -> None:
-    (tmp_path / "_osmosis").write_text(SCRIPTS["zsh"])
+    (tmp_path / "_osmosis").write_text(script_for(ROOT, "zsh"))
     setup = f"fpath=({tmp_path} $fpath); autoload -Uz compinit; compinit -u"
     assert completed("zsh", "osmosis whoa", home, setup) == "osmosis whoami"

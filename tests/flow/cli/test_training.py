@@ -1,7 +1,5 @@
 """`osmosis train` on a platform without a worker: checked, submitted, followed by its curves, resumed, started anew."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Callable, Iterator
@@ -9,15 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from osmosis.platform.services import job_queue, rollouts, run_lifecycle, training
-from osmosis.records.rollout import Rollout, RolloutStatus, Score
-from osmosis.records.run import JobResult, MetricPoint
-from osmosis.records.run_status import RunStatus
-from osmosis.testing.command_line import CommandRun, run_command
-from osmosis.testing.platform_app import RunningPlatform, running_platform
-from osmosis.testing.platform_data import a_worker
+from osmosis.platform.runs import lifecycle, rollouts
+from osmosis.platform.scheduling import queue
+from osmosis.platform.training import service
+from osmosis.records.run.job import JobResult, MetricPoint
+from osmosis.records.run.rollout import Rollout, RolloutStatus, Score
+from osmosis.records.run.status import RunStatus
+from support.command_line import CommandRun, run_command
+from support.platform_app import RunningPlatform, running_platform
+from support.platform_data import a_worker
 
-pytestmark = pytest.mark.flow
 Run = Callable[..., CommandRun]
 CONFIG = "configs/training/multiply.toml"
 
@@ -31,12 +30,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Run,
     """A workspace with a rollout, a dataset and a training config, pushed to a platform."""
     home = tmp_path_factory.mktemp("training")
     with running_platform(home / "data") as platform:
-        environ = {"OSMOSIS_PLATFORM_URL": platform.url, "OSMOSIS_TOKEN": platform.token}
-        environ["OSMOSIS_TOKEN_PLATFORM_URL"] = platform.url
         folder = home / "demo"
 
         def go(*words: str, cwd: Path = folder) -> CommandRun:
-            return run_command(*words, "--json", cwd=cwd, environ=environ)
+            return run_command(*words, "--json", cwd=cwd, environ=platform.environ)
 
         made = run_command("init", "demo", "--json", cwd=home)  # of no platform yet
         assert made.code == 0, made.err
@@ -51,8 +48,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Run,
         yield folder, go, platform
 
 
-def evaluation(run: Run, platform: RunningPlatform, rewards: list[float]) -> str:
-    """An evaluation with these rewards in each of four rows."""
+def evaluation(run: Run, platform: RunningPlatform, rewards: list[float], rows: int = 4) -> str:
+    """An evaluation with these rewards in each row."""
     sent = run("eval", "submit", "multiply", "--yes", "--allow-dirty")
     assert sent.code == 0, sent.err
     resource = sent.json["resource"]
@@ -62,7 +59,7 @@ def evaluation(run: Run, platform: RunningPlatform, rewards: list[float]) -> str
                 rollout_id=f"r{row}-{attempt}", row_index=row, row_key=f"k{row}", attempt=attempt,
                 status=RolloutStatus.SUCCESS, scores={"reward": Score(name="reward", value=reward)}, duration_ms=3000,
             )
-            for row in range(4) for attempt, reward in enumerate(rewards)
+            for row in range(rows) for attempt, reward in enumerate(rewards)
         ]  # fmt: skip
         rollouts.store(session, resource["id"], made)
     run("eval", "stop", resource["name"], "--yes")
@@ -75,9 +72,9 @@ def test_a_training_run_from_submit_to_retry(place: tuple[Path, Run, RunningPlat
     assert "18 rows do not fill one step of rollout_batch_size = 32" in refused.error["message"]
     assert run("config", "set", CONFIG, "training.rollout_batch_size", "4").code == 0
 
-    evaluation(run, platform, [0.0, 0.0])
+    evaluation(run, platform, [0.0] * 8, rows=100)
     refused = run("train", "submit", CONFIG, "--yes", "--allow-dirty")
-    assert "in all 4 rows every attempt has the same reward" in refused.error["message"]
+    assert "at most 3.6% of the groups of 8 will have different rewards" in refused.error["message"]
     assert "--force" in refused.err
     forced = run("train", "submit", CONFIG, "--yes", "--allow-dirty", "--force")
     assert forced.code == 0, forced.err
@@ -90,10 +87,10 @@ def test_a_training_run_from_submit_to_retry(place: tuple[Path, Run, RunningPlat
     trained = sent.json["resource"]["name"]
     assert name
     with platform.parts.db.write() as session:
-        row = job_queue.claim(session, a_worker(session), 60).run
+        row = queue.claim(session, a_worker(session), 60).run
         points = [MetricPoint(key="rollout/raw_reward", step=step, value=step / 10) for step in range(1, 5)]
-        training.store(session, row.id, points)
-        run_lifecycle.end(session, row, JobResult(status=RunStatus.STOPPED), "stopped")
+        service.store(session, row.id, points)
+        lifecycle.end(session, row, JobResult(status=RunStatus.STOPPED), "stopped")
     listed = {row["name"]: row for row in run("train", "list").json["items"]}
     assert listed[trained]["reward"] == 0.4
 
@@ -114,9 +111,7 @@ def test_a_training_run_from_submit_to_retry(place: tuple[Path, Run, RunningPlat
 def _curves_are_drawn(place: tuple[Path, Run, RunningPlatform], name: str) -> None:
     """For people, who do not ask for `--json`."""
     folder, _, platform = place
-    environ = {"OSMOSIS_PLATFORM_URL": platform.url, "OSMOSIS_TOKEN": platform.token}
-    environ["OSMOSIS_TOKEN_PLATFORM_URL"] = platform.url
-    drawn = run_command("train", "metrics", name, cwd=folder, environ=environ)
+    drawn = run_command("train", "metrics", name, cwd=folder, environ=platform.environ)
     assert drawn.code == 0, drawn.err
     line = next(line for line in drawn.out.splitlines() if line.startswith("Training reward"))
     assert "0.1" in line

@@ -4,8 +4,6 @@
 again, and the report is that of one job that nobody disturbed.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -19,7 +17,7 @@ from typing import Any
 
 import psutil
 
-from osmosis.testing.platform_process import PlatformProcess, until
+from support.platform_process import PlatformProcess, until
 
 JOB = f"{sys.executable} -m osmosis.jobs"
 ROLLOUTS = int(os.environ.get("OSMOSIS_TEST_SOAK_ROLLOUTS", "2000"))

@@ -3,8 +3,6 @@
 `ray stop` ends every Ray process of a user, also those of others' work: it is never called.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -18,7 +16,7 @@ from pathlib import Path
 import httpx
 import psutil
 
-from osmosis.serve.drive.process import free_port
+from osmosis.serve.client.process import free_port
 
 START_S = 90.0
 TRIES = 3

@@ -1,7 +1,5 @@
 """A platform without a worker of its own, and `osmosis worker start` beside it, as a person starts it."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -10,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from osmosis.testing.platform_process import PlatformProcess
+from support.platform_process import PlatformProcess
 
 SECRET = "the-secret-value"
 
@@ -41,7 +39,7 @@ class RemoteWorker:
         made = platform.json("POST", "tokens", json={"name": folder.name, "scopes": ["worker"]})
         self.token = str(made["token"])
         (folder / "token").write_text(self.token)
-        self.url = str(platform.http.base_url).rstrip("/")
+        self.url = platform.url
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -56,7 +54,6 @@ class RemoteWorker:
             )
 
     def kill(self) -> None:
-        assert self.process is not None
         self.process.kill()
         self.process.wait(10)
 

@@ -1,8 +1,6 @@
 """A Slurm cluster of one node on this machine's loopback, in a folder of its own, that is really ended: its daemons are
 this process's children."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket
@@ -13,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from osmosis.serve.drive.process import free_port
+from osmosis.serve.client.process import free_port
 
 PROGRAMS = ("slurmctld", "slurmd", "munged", "sbatch", "squeue", "scancel", "sinfo", "setpriv")
 READY_S = 60.0

@@ -1,7 +1,5 @@
 """Any scheduler by three commands: task spooler, a real one, as the example has it."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -11,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from osmosis.testing.platform_process import FAKE_JOB, PlatformProcess, until
+from support.platform_process import FAKE_JOB, PlatformProcess, until
 
 from .remote_worker import SECRET, RemoteWorker, platform_without_worker, remote_worker
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "executors" / "task-spooler.toml"
 pytestmark = [
-    pytest.mark.flow,
     pytest.mark.skipif(shutil.which("tsp") is None, reason="tsp missing: apt-get install task-spooler"),
+    pytest.mark.slow,
 ]
 
 

@@ -1,7 +1,5 @@
 """2000 rollouts on two machines: what the second one brings, and nine of their parts killed at points of chance."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time
@@ -13,16 +11,12 @@ from random import Random
 import psutil
 import pytest
 
-from osmosis.testing.platform_process import PlatformProcess, until
+from support.platform_process import PlatformProcess, until
 
 from . import long_run
 from .two_machines import Hub, Machine, hub, platform_in
 
-pytestmark = [
-    pytest.mark.flow,
-    pytest.mark.soak,
-    pytest.mark.skipif(sys.platform != "linux", reason="namespaces are Linux's"),
-]
+pytestmark = [pytest.mark.soak, pytest.mark.skipif(sys.platform != "linux", reason="namespaces are Linux's")]
 LEASE_S = "20"
 SHARDS = 6
 WARM_ROWS = 40
@@ -56,7 +50,6 @@ class Place:
 
     def measured(self, name: str) -> tuple[float, float, float]:
         """Of this run: rollouts a second, and ms of CPU a rollout, in all and of the busiest process."""
-        assert self.platform.process is not None
         roots = [self.platform.process.pid, *(one.holder.pid for one in self.machines.values())]
         until(lambda: long_run.count(self.platform, name) > 0, "the first rollouts are there", long_run.LONG_S)
         first, cpu = long_run.count(self.platform, name), long_run.CpuOf(roots)

@@ -3,8 +3,6 @@
 There is no cluster here: a `kubectl` of ours keeps what it is given and answers as a recorded one does.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -14,15 +12,14 @@ from typing import Any
 
 import pytest
 
-from osmosis.cli.worker_options import WorkerFlags, worker_config
-from osmosis.records.run import JobEntry
-from osmosis.records.worker import ResourceNeeds
-from osmosis.worker.executors.any_scheduler import CommandExecutor
+from osmosis.cli.worker import WorkerFlags, worker_config
+from osmosis.records.config.worker import ResourceNeeds
+from osmosis.records.run.job import JobEntry
+from osmosis.worker.executors.command import CommandExecutor
 from osmosis.worker.executors.executor import JobStart
 
 from .tool_venv import tool_venv
 
-pytestmark = pytest.mark.flow
 EXAMPLE = Path(__file__).parents[3] / "examples" / "executors" / "kubernetes"
 KUBECTL = """\
 import json, os, sys
@@ -47,7 +44,6 @@ class Cluster:
         for name in ("kubectl", "kubectl.py"):
             (folder / name).chmod(0o700)
         config = worker_config(EXAMPLE / "worker.toml", WorkerFlags())
-        assert config.command is not None
         options = config.command.model_copy(update={"start": _located(config.command.start)})
         options = options.model_copy(
             update={"listing": _located(config.command.listing), "end": _located(config.command.end)}
@@ -83,10 +79,7 @@ def start(cluster: Cluster, count: int, **needs: Any) -> list[dict[str, Any]]:
 
 
 def pod(job: str, index: int, created: str, **status: Any) -> dict[str, Any]:
-    labels = {
-        "batch.kubernetes.io/job-name": job,
-        "batch.kubernetes.io/job-completion-index": str(index),
-    }
+    labels = {"batch.kubernetes.io/job-name": job, "batch.kubernetes.io/job-completion-index": str(index)}
     return {"kind": "Pod", "metadata": {"labels": labels, "creationTimestamp": created}, "status": status}
 
 

@@ -1,7 +1,5 @@
 """A real Ray cluster of two nodes: a sharded run survives one of them, Ray learns no secret, refusals are plain."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -12,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from osmosis.testing.platform_process import FAKE_JOB, PlatformProcess, until
+from support.platform_process import FAKE_JOB, PlatformProcess, until
 
 from . import long_run
 from .ray_cluster import ONE_JOB, TOKEN, NoRay, RayCluster, ray_cluster
 from .remote_worker import SECRET, RemoteWorker, platform_without_worker, remote_worker
 from .tool_venv import tool_venv
 
-pytestmark = [pytest.mark.flow, pytest.mark.network]
+pytestmark = [pytest.mark.network, pytest.mark.slow]
 
 
 def config_of(cluster: RayCluster, folder: Path, job_command: str) -> str:

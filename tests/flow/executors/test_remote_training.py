@@ -1,8 +1,6 @@
 """A training run on workers that share no disk with the platform: the first is lost, the second goes on from what the
 first had stored there. The trainer has no model here; everything else is real."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -10,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from osmosis.testing.training_platform import JOB, QUIET, TrainingPlatform, kill, training_platform, without_a_model
-from osmosis.testing.waiting import until
-from osmosis.training.link import read_manifest
+from osmosis.training.protocol import read_manifest
 from osmosis.training.step_journal import StepJournal
+from support.training_platform import JOB, QUIET, TrainingPlatform, kill, training_platform, without_a_model
+from support.waiting import until
 
 from .remote_worker import RemoteWorker, remote_worker
 
-pytestmark = [pytest.mark.network, pytest.mark.flow]
+pytestmark = [pytest.mark.network, pytest.mark.slow]
 STEPS, ROLLOUTS, VALIDATIONS = 4, 16, 3 * 2
 """Of `without_a_model`."""
 

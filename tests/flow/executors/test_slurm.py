@@ -1,7 +1,5 @@
 """A real Slurm of one node: runs and their shards go through it, wait in it, and end in it in every way it has."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -9,12 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from osmosis.testing.platform_process import FAKE_JOB, PlatformProcess, until
+from support.platform_process import FAKE_JOB, PlatformProcess, until
 
 from .remote_worker import SECRET, RemoteWorker, platform_without_worker, remote_worker
 from .slurm_cluster import SlurmCluster, slurm_cluster, why_not
 
-pytestmark = [pytest.mark.flow, pytest.mark.skipif(bool(why_not()), reason=f"no Slurm here: {why_not()}")]
+pytestmark = [pytest.mark.skipif(bool(why_not()), reason=f"no Slurm here: {why_not()}"), pytest.mark.slow]
 
 TEMPLATE = """\
 #!/bin/sh

@@ -1,7 +1,5 @@
 """Two machines that share no disk do one sharded evaluation of a platform behind TLS; machines are lost meanwhile."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -11,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from osmosis.testing.platform_process import PlatformProcess, until
+from support.command_line import login_environ
+from support.platform_process import PlatformProcess, until
 
 from .two_machines import URL, Hub, Machine, hub, platform_in
 
-pytestmark = [pytest.mark.flow, pytest.mark.skipif(sys.platform != "linux", reason="namespaces are Linux's")]
+pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="namespaces are Linux's"), pytest.mark.slow]
 
 
 @pytest.fixture
@@ -48,9 +47,7 @@ def journal_of(machine: Machine, run_id: str) -> list[tuple[int, int]]:
 
 def asked_from_the_hub(network: Hub, platform: PlatformProcess, *words: str) -> Any:
     """What the command line says, which knows the platform by its certificates only."""
-    token = platform.http.headers["authorization"].partition(" ")[2]
-    told = {"OSMOSIS_TOKEN": token, "OSMOSIS_TOKEN_PLATFORM_URL": URL, "OSMOSIS_PLATFORM_URL": URL}
-    told |= {"OSMOSIS_CA_FILE": str(network.authority.ca_file), "OSMOSIS_WORKSPACE": "demo"}
+    told = {**login_environ(URL, platform.token), "OSMOSIS_CA_FILE": str(network.authority.ca_file)}
     command = [*network.within, "env", *(f"{key}={value}" for key, value in told.items())]
     command += [sys.executable, "-m", "osmosis", *words, "--json", "--workspace", "demo"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)

@@ -1,7 +1,5 @@
 """A virtual environment with a tool that is too large for ours, made once and kept in the cache of tests."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

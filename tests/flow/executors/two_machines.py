@@ -5,8 +5,6 @@ and processes, each with a cable to the hub. What is under the tests' folder is 
 folder, which is `/mnt`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 import subprocess
@@ -20,8 +18,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from osmosis.testing.platform_process import FAKE_JOB, PlatformProcess
-from osmosis.testing.private_tls import PrivateAuthority
+from support.platform_process import FAKE_JOB, PlatformProcess
+from support.private_tls import PrivateAuthority
 
 NETWORK = "10.77.0"
 HUB = f"{NETWORK}.1:8443"
@@ -121,7 +119,6 @@ class Hub:
             )
         made = Machine(name, folder, holder)
         self.machines.append(made)
-        assert holder.stdin is not None
         self._plug_in(holder, f"veth{number}")
         holder.stdin.write(b"plugged in\n")
         holder.stdin.close()
@@ -157,7 +154,6 @@ def hub(folder: Path, hidden: Path) -> Iterator[Hub]:
     holder = subprocess.Popen([*OWN_USER, "--net", "sh", "-ec", _HUB], stdout=subprocess.PIPE)
     made = Hub(holder, hidden, PrivateAuthority.made(folder / "ca", f"{NETWORK}.1"))
     try:
-        assert holder.stdout is not None
         assert holder.stdout.readline() == b"ready\n"
         yield made
     finally:

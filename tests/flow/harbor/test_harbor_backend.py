@@ -4,8 +4,6 @@
 Where the running Python has no harbor, one test makes an environment that has it and runs this file there.
 """
 
-from __future__ import annotations
-
 import asyncio
 import importlib.util
 import json
@@ -22,12 +20,14 @@ from typing import Any
 import httpx
 import pytest
 
-from osmosis.records.wire import RolloutInit
-from osmosis.testing.endpoint import ModelEndpoint, Reply, text_reply
-from osmosis.testing.server import running_app
-from osmosis.testing.waiting import until
+from osmosis.records.protocol.messages import RolloutInit
+from osmosis.serve.client.process import free_port
+from support.endpoint import ModelEndpoint, Reply, text_reply
+from support.programs import running_program
+from support.server import running_app
+from support.waiting import until
 
-pytestmark = pytest.mark.flow
+pytestmark = pytest.mark.slow
 
 HERE = Path(__file__).resolve().parent
 PROJECT = HERE.parents[2]
@@ -459,11 +459,10 @@ def test_the_example_serves(tmp_path: Path) -> None:
     folder = Path(shutil.copytree(EXAMPLE, tmp_path / "harbor"))
     environ = {k: v for k, v in os.environ.items() if not k.startswith(("OSMOSIS_", "OPENAI_"))}
     environ |= {"HARBOR_ENVIRONMENT": SANDBOX, "_OSMOSIS_ROLLOUT_ARTIFACT_ROOT": str(tmp_path / "root")}
-    port = _free_port()
+    port = free_port()
     environ |= {"_OSMOSIS_ROLLOUT_PORT": str(port), "OSMOSIS_CACHE_DIR": str(tmp_path / "cache"), "CI": "1"}
-    server = subprocess.Popen([sys.executable, "main.py"], cwd=folder, env=environ)
-    try:
-        asyncio.run(until(lambda: _healthy(port), within=60, what="the server answers"))
+    url = f"http://127.0.0.1:{port}/health"
+    with running_program(sys.executable, "main.py", cwd=folder, url=url, environ=environ):
         words = ["--json", "eval", "--server", f"http://127.0.0.1:{port}", "-d", "data.jsonl", "--limit", "3"]
         command = [sys.executable, "-m", "osmosis", *words, "--model", "offline/calculator"]
         done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=180)
@@ -471,24 +470,6 @@ def test_the_example_serves(tmp_path: Path) -> None:
         data = json.loads(done.stdout)["data"]
         assert data["summary"]["total_runs"] == 3
         assert 0 < data["summary"]["reward"]["mean"] <= 1
-    finally:
-        server.terminate()
-        server.wait(30)
-
-
-def _free_port() -> int:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def _healthy(port: int) -> bool:
-    try:
-        return httpx.get(f"http://127.0.0.1:{port}/health", timeout=2).status_code == 200
-    except httpx.HTTPError:
-        return False
 
 
 def served(backend: Any, **given: Any) -> Any:

@@ -9,7 +9,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,10 @@ import pytest
 
 from osmosis.base.processes import is_same
 from osmosis.jobs.commands import PROCESSES_FILE
-from osmosis.records.run import JobEntry, JobResult, JobSpec
-from osmosis.testing.job_api import FakeJobApi, job_api
+from osmosis.records.run.job import JobEntry, JobResult, JobSpec
+from support.job_api import FakeJobApi, job_api
 
+JOB = (sys.executable, "-m", "osmosis.jobs")
 DEADLINE_S = 120.0
 TOKEN = "lease-token"
 PYPROJECT = '[project]\nname = "multiply"\nversion = "0.1"\ndependencies = ["osmosis-ai>=1", "iniconfig>=2"]\n'
@@ -77,21 +78,12 @@ if __name__ == "__main__":
 
 
 async def started_job(
-    url: str, entry: JobEntry, environ: Mapping[str, str], *, module: str = "osmosis.jobs", **more: Any
+    url: str, entry: JobEntry, environ: Mapping[str, str], *, program: Sequence[str] = JOB, **more: Any
 ) -> asyncio.subprocess.Process:
     """A job as an executor starts it."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        module,
-        "--run",
-        url,
-        env=dict(environ),
-        stdin=asyncio.subprocess.PIPE,
-        start_new_session=True,
-        **more,
+        *program, "--run", url, env=dict(environ), stdin=asyncio.subprocess.PIPE, start_new_session=True, **more
     )
-    assert process.stdin is not None
     process.stdin.write(entry.model_dump_json().encode())
     process.stdin.close()
     return process
@@ -165,10 +157,10 @@ class Desk:
         self.api.spec = JobSpec.model_validate(spec)
         return self.folder / "work"
 
-    async def start(self, folder: Path, *, module: str = "osmosis.jobs") -> asyncio.subprocess.Process:
+    async def start(self, folder: Path, *, program: Sequence[str] = JOB) -> asyncio.subprocess.Process:
         self.api.secrets = self.secrets
         entry = JobEntry(lease=self.api.token, work_dir=str(folder), cache_dir=str(self.cache))
-        return await started_job(f"{self.api.url}/api/jobs/{self.api.run_id}", entry, self.environ, module=module)
+        return await started_job(f"{self.api.url}/api/jobs/{self.api.run_id}", entry, self.environ, program=program)
 
     async def run(self, folder: Path) -> int:
         process = await self.start(folder)

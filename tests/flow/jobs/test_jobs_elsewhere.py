@@ -1,14 +1,12 @@
 """A job that shares no disk with its platform: what it needs is sent, what it leaves comes back."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
 from osmosis.datasets.row_file import write_row_file
-from osmosis.platform.services import job_files
+from osmosis.platform.scheduling import job_files
 from osmosis.platform.settings import PlatformSettings
-from osmosis.records.run_status import RunStatus
+from osmosis.records.run.status import RunStatus
 
 from .conftest import Desk, with_before
 
@@ -26,8 +24,8 @@ def moved_away(desk: Desk, commit: str) -> None:
     settings = PlatformSettings(data_dir=desk.folder / "platform", environ=desk.environ)
     repository, dataset = desk.folder / "hub.git", desk.folder / "multiply.jsonl"
     rows = list(range(desk.rows))
-    wanted = job_files.FilesWanted(desk.api.run_id, repository, commit, dataset, rows, [])
-    desk.api.files["source"] = job_files.bundle(settings, wanted).read_bytes()
+    wanted = job_files.FileSources(desk.api.run_id, repository, commit, dataset, rows, [])
+    desk.api.files["source"] = job_files.make_bundle(settings, wanted).read_bytes()
     write_row_file(dataset, desk.folder / "rows", rows)
     desk.api.files["dataset"] = (desk.folder / "rows").read_bytes()
     repository.rename(desk.folder / "not-there.git")
@@ -39,7 +37,6 @@ async def test_a_job_without_the_platforms_disk_does_the_same(desk: Desk) -> Non
     assert await desk.run(desk.folder / "work") == 0
     assert desk.result.status is RunStatus.FINISHED, desk.log
     assert desk.keys == desk.owed
-    assert desk.result.report is not None
     assert desk.result.report.succeeded == 12
     assert "as the platform sent it" in desk.log
     sent = {path: body for path, body in desk.api.files.items() if path.startswith("artifacts/")}
@@ -53,7 +50,6 @@ async def test_a_shard_does_its_own_rows_with_its_part_of_the_concurrency(desk: 
     assert await desk.run(desk.write(desk.commit(main=with_before("pass")))) == 0
     assert desk.keys == [(2, 0), (2, 1), (3, 0), (3, 1)]
     report = desk.result.report
-    assert report is not None
     assert (report.rows, report.total, report.completed) == (2, 4, 4)
 
 

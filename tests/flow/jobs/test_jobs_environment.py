@@ -1,7 +1,5 @@
 """Real environments made by uv: ours pinned, theirs from the index, cached, one at a time, clear when impossible."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal
@@ -15,13 +13,13 @@ import uv
 
 from osmosis.base.environments import MARKER
 from osmosis.base.wheel import Wheel, build_wheel
-from osmosis.jobs.environment import Builder, Environment
-from osmosis.jobs.job import JobFailed, JobLog
-from osmosis.jobs.project import read_project
-from osmosis.records.rollout import Category, Phase
-from osmosis.records.run import LogLine
+from osmosis.jobs.context import JobFailed, JobLog
+from osmosis.jobs.prepare.environment import Builder, Environment
+from osmosis.jobs.prepare.project import read_project
+from osmosis.records.run.job import LogLine
+from osmosis.records.run.rollout import Category, Phase
 
-pytestmark = [pytest.mark.flow, pytest.mark.network]
+pytestmark = [pytest.mark.network, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +104,6 @@ async def test_two_jobs_at_once_make_it_once(cache: Path, wheel: Wheel, tmp_path
 
 async def test_the_other_generation_comes_from_the_index(builder: Builder, tmp_path: Path) -> None:
     made = await make(builder, rollout(tmp_path, declares("osmosis-ai>=0.3.1,<0.4", python=">=3.12")), tmp_path)
-    assert made.osmosis_version is not None
     assert made.osmosis_version.startswith("0.3.")
     assert tuple(int(part) for part in made.python_version.split(".")[:2]) >= (3, 12)
 
@@ -128,29 +125,15 @@ async def test_a_dependency_that_does_not_exist(builder: Builder, cache: Path, t
     assert list((cache / "environments").glob("*/.making*")) == []
 
 
-async def test_what_a_killed_job_left_is_made_again(builder: Builder, tmp_path: Path) -> None:
-    folder = rollout(tmp_path, declares("iniconfig>=2.0"))
-    made = await make(builder, folder, tmp_path)
-    whole = made.folder.parent
-    (whole / MARKER).unlink()  # as if it had died before the end
-    leftover = whole.with_name(f".making-{whole.name}-0")
-    leftover.mkdir()
-    (leftover / "half").touch()
-    again = await make(builder, folder, tmp_path)
-    assert again.folder == made.folder
-    assert (whole / MARKER).is_file()
-    assert not leftover.exists()
-
-
 async def test_a_job_killed_while_building_stands_in_nobodys_way(builder: Builder, tmp_path: Path) -> None:
     cache = tmp_path / "cache"  # its uv outlives it, and goes on writing there
     folder = rollout(tmp_path, declares("iniconfig>=2.0.1", "osmosis-ai[openai-agents]"))
     code = f"""
 import asyncio, os, uv
 from pathlib import Path
-from osmosis.jobs.environment import Builder
-from osmosis.jobs.job import JobLog
-from osmosis.jobs.project import read_project
+from osmosis.jobs.prepare.environment import Builder
+from osmosis.jobs.context import JobLog
+from osmosis.jobs.prepare.project import read_project
 from osmosis.base.wheel import build_wheel
 cache = Path({str(cache)!r})
 log = JobLog(None, lambda line: print(line.message, flush=True))
@@ -238,7 +221,7 @@ async def test_without_a_network_the_cache_is_enough(
 
 PUBLIC = """
 import importlib, pkgutil, sys
-import osmosis, osmosis.jobs.host, osmosis.sdk, osmosis.serve.server
+import osmosis, osmosis.jobs.server.serve_entrypoint, osmosis.sdk, osmosis.serve.server
 for package in (osmosis.sdk, osmosis.serve.server):
     for one in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
         if not one.name.startswith(("osmosis.sdk.integrations.", "osmosis.sdk.harbor.")):  # extras
@@ -264,7 +247,7 @@ async def test_an_environment_has_what_the_sdk_and_the_server_import_and_little_
     assert said.returncode == 0, said.stderr
     for line in filter(None, said.stdout.splitlines()):
         assert line.startswith("evaluate"), line
-        assert "which is not installed here: pip install 'osmosis-ai[full]'" in line
+        assert "which is not installed here: python -m pip install" in line
 
 
 async def test_a_rollout_that_judges_gets_litellm_and_the_log_says_why(

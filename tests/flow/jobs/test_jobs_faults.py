@@ -1,7 +1,5 @@
 """What people do wrong and what breaks under a job: one clear failure each, in bounded time, nothing left behind."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from pathlib import Path
@@ -9,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from osmosis.records.rollout import Category, Failure, Phase
-from osmosis.records.run import JobEntry, JobSpec
-from osmosis.records.run_status import RunStatus
+from osmosis.records.run.job import JobEntry, JobSpec
+from osmosis.records.run.rollout import Category, Failure, Phase
+from osmosis.records.run.status import RunStatus
 
-from .conftest import AGENT, PYPROJECT, SERVES_ITSELF, Desk, with_before
+from .conftest import AGENT, SERVES_ITSELF, Desk, with_before
 
-pytestmark = [pytest.mark.flow, pytest.mark.network]
+pytestmark = [pytest.mark.network, pytest.mark.slow]
 
 
-async def failure_of(desk: Desk, job: Path) -> Failure:
+async def find_failure(desk: Desk, job: Path) -> Failure:
     assert await desk.run(job) == 0
     assert desk.result.status is RunStatus.FAILED, desk.log
     assert desk.result.failure is not None
@@ -28,29 +26,21 @@ async def failure_of(desk: Desk, job: Path) -> Failure:
 
 async def test_a_commit_that_is_gone(desk: Desk) -> None:
     desk.commit(main=AGENT)
-    failure = await failure_of(desk, desk.write("0123456789abcdef0123456789abcdef01234567"))
+    failure = await find_failure(desk, desk.write("0123456789abcdef0123456789abcdef01234567"))
     assert "commit 0123456789ab is no longer in" in failure.message
     assert list((desk.folder / "work" / "rollout").iterdir()) == []
 
 
 async def test_a_rollout_that_is_not_there(desk: Desk) -> None:
     desk.config = {"experiment": {"rollout": "multipy"}}
-    failure = await failure_of(desk, desk.write(desk.commit(main=AGENT)))
+    failure = await find_failure(desk, desk.write(desk.commit(main=AGENT)))
     assert failure.message.startswith("rollouts/multipy does not exist in commit")
     assert failure.message.endswith("available: multiply")
 
 
-async def test_a_dependency_that_cannot_be_installed(desk: Desk) -> None:
-    bad = PYPROJECT.replace("iniconfig>=2", "osmosis-no-such-distribution>=3")
-    failure = await failure_of(desk, desk.write(desk.commit(main=AGENT, pyproject=bad)))
-    assert (failure.phase, failure.category) == (Phase.SETUP, Category.AGENT_ERROR)
-    assert "rollouts/multiply/pyproject.toml: a dependency cannot be installed" in failure.message
-    assert "osmosis-no-such-distribution>=3" in failure.message
-
-
 @pytest.mark.parametrize("tail", [SERVES_ITSELF, ""], ids=["script", "module"])
 async def test_an_import_that_fails(desk: Desk, tail: str) -> None:
-    failure = await failure_of(desk, desk.write(desk.commit(main="import not_installed_anywhere\n" + AGENT + tail)))
+    failure = await find_failure(desk, desk.write(desk.commit(main="import not_installed_anywhere\n" + AGENT + tail)))
     assert "rollouts/multiply/main.py: the rollout server ended with exit code 1" in failure.message
     assert "not_installed_anywhere" in failure.message
     assert "main.py" in str(failure.traceback)
@@ -58,12 +48,12 @@ async def test_an_import_that_fails(desk: Desk, tail: str) -> None:
 
 
 async def test_a_file_that_serves_nothing(desk: Desk) -> None:
-    failure = await failure_of(desk, desk.write(desk.commit(main="ANSWER = 42\n")))
+    failure = await find_failure(desk, desk.write(desk.commit(main="ANSWER = 42\n")))
     assert "defines nothing that can be served" in failure.message + str(failure.traceback)
 
 
 async def test_a_script_that_ends_without_serving(desk: Desk) -> None:
-    failure = await failure_of(desk, desk.write(desk.commit(main="if __name__ == '__main__':\n    print('done')\n")))
+    failure = await find_failure(desk, desk.write(desk.commit(main="if __name__ == '__main__':\n    print('done')\n")))
     assert "ended without serving" in failure.message
 
 
@@ -78,7 +68,7 @@ async def test_a_script_that_ends_but_exposes_an_agent_is_served(desk: Desk) -> 
 
 async def test_a_model_that_cannot_be_reached_is_found_out_before_the_environment(desk: Desk) -> None:
     desk.config = {"advanced": {"base_url": "http://127.0.0.1:9/v1"}, "experiment": {"model_path": "mine"}}
-    failure = await failure_of(desk, desk.write(desk.commit(main=AGENT)))
+    failure = await find_failure(desk, desk.write(desk.commit(main=AGENT)))
     assert (failure.phase, failure.category) == (Phase.SETUP, Category.CONNECTION)
     assert "the model mine at http://127.0.0.1:9/v1 cannot be used" in failure.message
     assert "environment: " not in desk.log
@@ -100,13 +90,13 @@ async def test_a_model_that_cannot_be_reached_is_found_out_before_the_environmen
 )
 async def test_a_model_that_is_named_wrongly(desk: Desk, config: dict[str, Any], says: str) -> None:
     desk.config = config
-    assert says in (await failure_of(desk, desk.write(desk.commit(main=AGENT)))).message
+    assert says in (await find_failure(desk, desk.write(desk.commit(main=AGENT)))).message
 
 
 async def test_a_dataset_that_is_not_there(desk: Desk) -> None:
     job = desk.write(desk.commit(main=AGENT))
     (desk.folder / "multiply.jsonl").unlink()
-    assert "multiply.jsonl" in (await failure_of(desk, job)).message
+    assert "multiply.jsonl" in (await find_failure(desk, job)).message
 
 
 async def test_a_rollout_that_kills_the_server_fails_alone(desk: Desk) -> None:
@@ -125,14 +115,14 @@ async def test_a_server_that_keeps_dying_ends_the_run(desk: Desk) -> None:
     main = with_before("print('out of luck', flush=True)", "os._exit(9)")
     desk.config = {"evaluation": {"batch_size": 1, "n": 1}}
     desk.rows = 60
-    failure = await failure_of(desk, desk.write(desk.commit(main=main)))
+    failure = await find_failure(desk, desk.write(desk.commit(main=main)))
     assert failure.category is Category.SERVER_DIED
     assert "exit code 9" in failure.message
 
 
 async def test_heartbeats_that_die_end_the_job_with_a_word(desk: Desk) -> None:
     desk.api.heartbeat_reply = {"stop": "perhaps"}
-    failure = await failure_of(desk, desk.write(desk.commit(main=with_before("await asyncio.sleep(600)"))))
+    failure = await find_failure(desk, desk.write(desk.commit(main=with_before("await asyncio.sleep(600)"))))
     assert failure.message.startswith("the job crashed: ValidationError: ")
     assert "report it" in str(failure.fix)
 

@@ -1,7 +1,5 @@
 """Whole jobs as an executor starts them: real processes, a real repository, a real environment, a real server."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import shutil
@@ -10,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from osmosis.records.rollout import Category, Phase, RolloutStatus
-from osmosis.records.run import Stage
-from osmosis.records.run_status import RunStatus
-from osmosis.testing.waiting import until
+from osmosis.records.run.job import Stage
+from osmosis.records.run.rollout import Category, Phase, RolloutStatus
+from osmosis.records.run.status import RunStatus
+from support.waiting import until
 
 from .conftest import AGENT, DEADLINE_S, PYPROJECT, SERVES_ITSELF, Desk, with_before
 
-pytestmark = [pytest.mark.flow, pytest.mark.network]
+pytestmark = pytest.mark.network
 
 
 @pytest.mark.parametrize("main", [AGENT + SERVES_ITSELF, AGENT], ids=["script", "module"])
@@ -26,10 +24,7 @@ async def test_a_run_from_commit_to_report(desk: Desk, main: str) -> None:
     assert await desk.run(job) == 0
     assert desk.result.status is RunStatus.FINISHED, desk.log
     report = desk.result.report
-    assert report is not None
     assert (report.total, report.completed, report.coverage) == (12, 12, 1.0)
-    assert report.primary is not None
-    assert report.primary.pass_rate is not None
     assert 0 < report.primary.pass_rate < 1
     assert desk.keys == desk.owed
     whole = desk.api.at(0, 0)
@@ -48,7 +43,6 @@ async def test_a_run_that_is_out_of_time_stops_with_what_it_has(desk: Desk) -> N
     hangs = with_before("import asyncio", "await asyncio.sleep(3600)")
     assert await desk.run(desk.write(desk.commit(main=hangs))) == 0
     assert desk.result.status is RunStatus.STOPPED, desk.log
-    assert desk.result.failure is not None
     assert desk.result.failure.category is Category.TIMEOUT
     assert desk.result.failure.message == "time limit: the run did not finish within 1 s"
     assert "wall_s" in str(desk.result.failure.fix)
@@ -79,9 +73,7 @@ async def test_an_agent_loop_of_the_oldest_generation(desk: Desk) -> None:
     assert await desk.run(desk.write(desk.commit(main=AGENT_LOOP))) == 0
     assert desk.result.status is RunStatus.FINISHED, desk.log
     report = desk.result.report
-    assert report is not None
     assert report.primary is not None, report.failures
-    assert report.primary.pass_rate is not None
     assert 0 < report.primary.pass_rate < 1
     assert desk.keys == desk.owed
 
@@ -106,7 +98,6 @@ async def test_killed_in_the_middle_it_goes_on_and_everything_counts_once(desk: 
     began = executions(desk)
     assert await desk.run(job) == 0
     assert desk.result.status is RunStatus.FINISHED, desk.log
-    assert desk.result.report is not None
     assert desk.result.report.completed == 12
     assert desk.keys == desk.owed
     assert sorted(set(desk.api.received)) == desk.owed
@@ -128,7 +119,6 @@ async def test_what_the_platform_has_is_not_run_again_in_a_fresh_work_folder(des
     assert await desk.run(job) == 0
     assert executions(desk) == 2
     assert desk.keys == desk.owed
-    assert desk.result.report is not None
     assert first is not None
     assert desk.result.report.completed == 12
 
@@ -152,7 +142,6 @@ async def test_a_stop_lets_what_is_in_flight_finish(desk: Desk) -> None:
     assert desk.result.status is RunStatus.STOPPED
     assert desk.result.failure is None
     report = desk.result.report
-    assert report is not None
     assert report.completed == len(desk.api.rollouts) < report.total == 80
     assert {rollout.status for rollout in desk.api.rollouts.values()} == {RolloutStatus.SUCCESS}
     assert desk.servers() == []
@@ -165,7 +154,6 @@ async def test_sigterm_stops_too_and_cuts_off_what_does_not_end(desk: Desk) -> N
     process.terminate()
     assert await asyncio.wait_for(process.wait(), DEADLINE_S) == 0
     assert desk.result.status is RunStatus.STOPPED
-    assert desk.result.report is not None
     assert desk.result.report.completed == 2
     assert desk.servers() == []
 
@@ -230,7 +218,6 @@ async def test_secrets_reach_the_rollout_and_nothing_else(desk: Desk) -> None:
     assert await desk.run(desk.write(desk.commit(main=with_before(seen, leak, fails)))) == 0
     assert desk.result.status is RunStatus.FINISHED, desk.log
     said = desk.api.at(0, 0).failure
-    assert said is not None
     assert (said.phase, said.category) == (Phase.AGENT, Category.AGENT_ERROR)
     assert "['MODE', 'SEARCH_KEY'] refused [redacted]" in said.message
     assert "key [redacted] ['MODE', 'SEARCH_KEY']" in desk.log

@@ -1,7 +1,5 @@
 """The rollout server under supervision, alone: what it says when it does not come up, in bounded time."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path
@@ -10,13 +8,11 @@ import pytest
 
 from osmosis.base.processes import start_token
 from osmosis.jobs.commands import Leftovers
-from osmosis.jobs.job import JobFailed, JobLog
-from osmosis.jobs.supervisor import ServerCommand, ServerSupervisor
-from osmosis.records.rollout import Category
-from osmosis.records.run import LogLine
-from osmosis.testing.waiting import until
-
-pytestmark = pytest.mark.flow
+from osmosis.jobs.context import JobFailed, JobLog
+from osmosis.jobs.server.supervisor import ServerCommand, ServerSupervisor
+from osmosis.records.run.job import LogLine
+from osmosis.records.run.rollout import Category
+from support.waiting import until
 
 HANGS = """
 import subprocess, sys, time

@@ -1,7 +1,5 @@
 """Whole training jobs, but for the model: real processes, a real rollout server, and kills in the middle of a step."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
@@ -13,19 +11,19 @@ import psutil
 import pytest
 
 from osmosis.jobs.commands import PROCESSES_FILE
-from osmosis.records.config import TrainingConfig
-from osmosis.records.run import JobSpec, Stage
-from osmosis.records.run_status import RunStatus
-from osmosis.records.training_plan import plan_training
+from osmosis.records.config.run_config import TrainingConfig, plan_training
+from osmosis.records.run.job import JobSpec, Stage
+from osmosis.records.run.status import RunStatus
 from osmosis.sandbox import probe
-from osmosis.testing.waiting import until
-from osmosis.training.link import read_manifest
-from osmosis.training.order import rows_of_step
+from osmosis.training.protocol import read_manifest
+from osmosis.training.row_order import rows_of_step
 from osmosis.training.step_journal import StepJournal
+from support import RUN
+from support.waiting import until
 
 from .conftest import DEADLINE_S, PYPROJECT, Desk
 
-pytestmark = [pytest.mark.flow, pytest.mark.network]
+pytestmark = [pytest.mark.network, pytest.mark.slow]
 
 MAIN = """
 import asyncio, os
@@ -106,7 +104,7 @@ class TrainingDesk:
         self.hold.write_text(f"row {row}")
 
     async def start(self, job: Path) -> asyncio.subprocess.Process:
-        return await self.desk.start(job, module="osmosis.testing.fake_training_job")
+        return await self.desk.start(job, program=(*RUN, "fake_training_job"))
 
     async def run(self) -> int:
         return await ended(await self.start(self.write()))
@@ -134,7 +132,7 @@ class TrainingDesk:
         known = json.loads((self.desk.folder / "work" / PROCESSES_FILE).read_text())
         leaders = [psutil.Process(int(pid)) for pid in known if psutil.pid_exists(int(pid))]
         children = [child for leader in leaders for child in leader.children()]
-        return next(child for child in children if "osmosis.testing.fake_trainer" in child.cmdline())
+        return next(child for child in children if "tests.support.fake_trainer" in child.cmdline())
 
 
 def desk_log_count(training: TrainingDesk, words: str) -> int:
@@ -166,7 +164,7 @@ async def test_a_run_from_commit_to_checkpoints(training: TrainingDesk) -> None:
     assert training.done == COMPLETE
     assert len(desk.api.received) == sum(COMPLETE.values())
     assert desk_log_count(training, "starting the rollout server") == 2
-    assert f"sandbox of the trainer: level {int(probe().level)}" in desk.log
+    assert f"sandbox of the trainer: {probe().level.label}" in desk.log
     assert training.curve("rollout/raw_reward") == [1, 2, 3, 4]
     assert training.curve("eval/validation/reward") == [0, 2, 4]
     assert [saved.step for saved in desk.api.checkpoints] == [2, 4]
@@ -244,7 +242,6 @@ async def test_a_trainer_that_is_killed_again_and_again_ends_the_run_with_what_t
         training.trainer().send_signal(signal.SIGKILL)
     assert await ended(process) == 0
     failure = training.desk.result.failure
-    assert failure is not None
     assert "the trainer ended 3 times in a row without finishing a step" in failure.message
     assert "memory ran out" in failure.message
     assert "gradient_accumulation" in (failure.fix or "")
@@ -253,11 +250,7 @@ async def test_a_trainer_that_is_killed_again_and_again_ends_the_run_with_what_t
 @pytest.mark.parametrize(
     ("change", "said", "fix"),
     [
-        (
-            {"training": {"rollout_batch_size": 9}},
-            "the dataset is too small: 8 rows are left",
-            "to 8 or less",
-        ),
+        ({"training": {"rollout_batch_size": 9}}, "the dataset is too small: 8 rows are left", "to 8 or less"),
         ({"env": {"SILENT": "1"}}, "none of 8 rollouts has a reward", "osmosis eval submit"),
         ({"env": {"SCORE": "0"}}, "all attempts at a row had the same reward: every reward is 0", "grader"),
         ({"training": {"max_prompt_length": 5}}, "context_length", "max_prompt_length"),
@@ -272,6 +265,5 @@ async def test_a_run_that_can_learn_nothing_fails_with_what_to_change(
     assert await training.run() == 0
     failure = training.desk.result.failure
     assert training.desk.result.status is RunStatus.FAILED
-    assert failure is not None
     assert said in failure.message
     assert fix in (failure.fix or "")

@@ -1,7 +1,5 @@
 """A training job whose rollouts are on servers elsewhere: processes that somebody else starts and ends."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal
@@ -13,17 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from osmosis.jobs.relay import relay
-from osmosis.records.gate_address import GateAddress
-from osmosis.records.run import JobEntry
-from osmosis.records.run_status import RunStatus
-from osmosis.serve.drive.process import free_port
-from osmosis.testing.waiting import until
+from osmosis.jobs.network import relay
+from osmosis.records.config.worker import GateAddress
+from osmosis.records.run.job import JobEntry
+from osmosis.records.run.status import RunStatus
+from osmosis.serve.client.process import free_port
+from support import RUN
+from support.waiting import until
 
 from .conftest import Desk, started_job
 from .test_jobs_training import COMPLETE, MAIN, TrainingDesk, ended
 
-pytestmark = pytest.mark.flow
 KEY = "key-of-the-servers"
 SERVED = (
     MAIN.replace(
@@ -104,12 +102,11 @@ async def advertised() -> AsyncIterator[tuple[GateAddress, Counter[str]]]:
 
 async def job_of(training: TrainingDesk, gate: GateAddress | None = None) -> asyncio.subprocess.Process:
     desk, folder = training.desk, training.write()
-    assert desk.api.spec is not None
     desk.api.spec = desk.api.spec.model_copy(update={"secret_names": list(desk.secrets)})
     desk.api.secrets = desk.secrets
     entry = JobEntry(lease=desk.api.token, work_dir=str(folder), cache_dir=str(desk.cache), gate=gate)
     url = f"{desk.api.url}/api/jobs/{desk.api.run_id}"
-    return await started_job(url, entry, desk.environ, module="osmosis.testing.fake_training_job")
+    return await started_job(url, entry, desk.environ, program=(*RUN, "fake_training_job"))
 
 
 async def test_a_server_that_is_killed_and_comes_again_costs_nothing(
@@ -136,6 +133,6 @@ async def test_a_server_that_is_killed_and_comes_again_costs_nothing(
     marks = (desk.folder / "marks").read_text().split("\n")[:-1]
     at_work = Counter(int(mark.split()[0]) for mark in marks)
     assert set(at_work) == {*east.pids, *west.pids}, "each of the three processes did a part"
-    assert len(marks) == sum(COMPLETE.values()) + 2, "two were in flight on the one that was killed"
+    assert 0 < len(marks) - sum(COMPLETE.values()) <= 4, "what was in flight on the killed one ran again"
     assert seen["calls"] > 0, "the rollouts call the address that is advertised"
     assert "not-for-servers" not in "\n".join(marks)

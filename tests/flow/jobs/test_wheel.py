@@ -1,24 +1,26 @@
 """The wheel of the running installation: a valid wheel, the right content, one per content, safe to race."""
 
-from __future__ import annotations
-
 import base64
 import csv
 import email
 import hashlib
 import io
+import os
+import subprocess
+import sys
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
 
 import pytest
+import uv
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
 import osmosis
-from osmosis.base.wheel import PLATFORM, ROLLOUT, Wheel, build_wheel, for_rollouts
+from osmosis.base.wheel import PLATFORM, ROLLOUT, Wheel, build_wheel, split_requirements
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +66,7 @@ def test_metadata_keeps_entry_points_and_asks_for_what_a_rollout_imports(wheel: 
         text = archive.read(f"{info}/METADATA")
         assert f"\nVersion: {wheel.version}\n" in text.decode()
         assert "osmosis = osmosis.cli:main" in archive.read(f"{info}/entry_points.txt").decode()
-    assert for_rollouts(text) == text, "what is installed from the wheel makes the same wheel"
+    assert split_requirements(text) == text, "what is installed from the wheel makes the same wheel"
     always, extras = requirements(text)
     everything, _ = requirements((metadata.distribution("osmosis-ai").read_text("METADATA") or "").encode())
     assert always == ROLLOUT
@@ -106,3 +108,21 @@ def test_many_at_once_leave_one_whole_wheel(tmp_path: Path) -> None:
     only = made.pop()
     assert [p.name for p in only.folder.iterdir()] == [only.path.name]
     assert zipfile.ZipFile(only.path).testzip() is None
+
+
+def test_uv_installs_it_and_python_imports_it(tmp_path: Path) -> None:
+    wheel = build_wheel(tmp_path / "cache")
+    venv = tmp_path / "venv"
+    run = {"check": True, "capture_output": True, "text": True, "env": {**os.environ, "UV_OFFLINE": "1"}}
+    subprocess.run([uv.find_uv_bin(), "venv", "--python", sys.executable, str(venv)], **run)
+    source = ["--no-deps", "--no-index", "--find-links", str(wheel.folder)]
+    pinned = f"osmosis-ai=={wheel.version}"
+    subprocess.run([uv.find_uv_bin(), "pip", "install", "--python", str(venv), *source, pinned], **run)
+    code = "import osmosis, osmosis_ai, importlib.metadata as m; print(osmosis.__file__, m.version('osmosis-ai'))"
+    out = subprocess.run([str(venv / "bin" / "python"), "-I", "-c", code], **run).stdout.split()
+    assert out[0].startswith(str(venv))
+    assert out[1] == wheel.version
+    assert (venv / "bin" / "osmosis").exists()
+    again = f"import pathlib, osmosis.base.wheel as w; print(w.build_wheel(pathlib.Path({str(tmp_path)!r})).version)"
+    same = subprocess.run([str(venv / "bin" / "python"), "-I", "-c", again], **run).stdout.strip()
+    assert same == wheel.version, "an installed wheel of the same content makes another wheel"

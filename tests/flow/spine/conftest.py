@@ -18,6 +18,8 @@ from typing import Any
 
 import pytest
 
+from support import RUN
+
 DEADLINE_S = 240.0
 _NOT_OURS = re.compile(r"^(OSMOSIS_|_OSMOSIS_|.*_API_KEY$)")
 
@@ -139,14 +141,13 @@ def endpoints(folder: Path) -> Iterator[Callable[..., str]]:
         errors = folder / f"endpoint-{len(started)}.err"  # a file: a pipe nobody reads would fill up
         with errors.open("w") as stderr:
             process = subprocess.Popen(
-                [sys.executable, "-m", "osmosis.testing.stand_in", *flags],
+                [*RUN, "stand_in", *flags],
                 stdout=subprocess.PIPE,
                 stderr=stderr,
                 text=True,
                 env={**os.environ, **variables},
             )
         started.append(process)
-        assert process.stdout is not None
         url = process.stdout.readline().strip()
         assert url.startswith("http://"), f"the endpoint did not start, it said {url!r}\n{errors.read_text()}"
         return url

@@ -1,7 +1,5 @@
 """From an empty folder to a scored run, by the one command and by what it leaves behind."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Callable
 
@@ -9,7 +7,7 @@ import pytest
 
 from .conftest import Person
 
-pytestmark = [pytest.mark.flow, pytest.mark.network]
+pytestmark = [pytest.mark.network, pytest.mark.slow]
 
 
 def test_quickstart_ends_with_a_pass_rate_that_terminal_page_and_data_agree_on(person: Person) -> None:

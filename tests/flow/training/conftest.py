@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -15,17 +14,12 @@ from typing import Any, TypeAlias
 import pytest
 
 from osmosis.base.locks import locked
-from osmosis.jobs.trainer_environment import TrainerEnvironment
-from osmosis.training.link import TrainerLink, TrainerPlan
+from osmosis.jobs.trainer.environment import TrainerEnvironment
+from osmosis.training.protocol import TrainerClient, TrainerPlan
+from support.trainer_environment import trainer_environ
 
 CHECKS = Path(__file__).parent / "trainer" / "checks.py"
 Checks: TypeAlias = Callable[..., dict[str, Any]]
-
-
-def environ(trainer: TrainerEnvironment) -> dict[str, str]:
-    quiet = {"OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1"}
-    path = os.pathsep.join(filter(None, [str(trainer.code), os.environ.get("PYTHONPATH")]))
-    return {**os.environ, **quiet, "PYTHONPATH": path, "PYTHONWARNINGS": "ignore"}
 
 
 @pytest.fixture(scope="session")
@@ -42,7 +36,7 @@ def checks(
             if not results.exists():
                 folder.mkdir(parents=True)
                 command = [str(trainer.python), str(CHECKS), ",".join(names), str(tiny_base), str(folder)]
-                said = subprocess.run(command, env=environ(trainer), capture_output=True, text=True)
+                said = subprocess.run(command, env=trainer_environ(trainer), capture_output=True, text=True)
                 assert said.returncode == 0, said.stderr[-4000:]
                 results.write_text(said.stdout.splitlines()[-1])
         found: dict[str, Any] = json.loads(results.read_text())
@@ -66,7 +60,7 @@ def plan(tiny_base: Path, tmp_path: Path) -> Callable[..., TrainerPlan]:
     return make
 
 
-Start: TypeAlias = Callable[[TrainerPlan], contextlib.AbstractAsyncContextManager[tuple[TrainerLink, Any]]]
+Start: TypeAlias = Callable[[TrainerPlan], contextlib.AbstractAsyncContextManager[tuple[TrainerClient, Any]]]
 
 
 @pytest.fixture
@@ -74,14 +68,16 @@ def start(trainer: TrainerEnvironment, tmp_path: Path) -> Start:
     """Starts a trainer process for a plan; the link to it, and the process."""
 
     @contextlib.asynccontextmanager
-    async def started(plan: TrainerPlan) -> AsyncIterator[tuple[TrainerLink, Any]]:
+    async def started(plan: TrainerPlan) -> AsyncIterator[tuple[TrainerClient, Any]]:
         written, socket, log = tmp_path / "plan.json", tmp_path / "s", tmp_path / "trainer.log"
         written.write_text(plan.model_dump_json())
         command = [str(trainer.python), "-m", "osmosis.training.trainer", str(written), str(socket)]
         with log.open("ab") as output:
-            process = await asyncio.create_subprocess_exec(*command, env=environ(trainer), stdout=output, stderr=output)
+            process = await asyncio.create_subprocess_exec(
+                *command, env=trainer_environ(trainer), stdout=output, stderr=output
+            )
         try:
-            async with TrainerLink(socket) as link:
+            async with TrainerClient(socket) as link:
                 await link.wait_up(timeout_s=60)
                 yield link, process
             await asyncio.wait_for(process.wait(), 60)

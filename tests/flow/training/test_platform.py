@@ -16,13 +16,13 @@ from typing import Any
 import psutil
 import pytest
 
-from osmosis.testing.trainer_drive import follow
-from osmosis.testing.training_platform import CONFIG, TrainingPlatform, kill, training_platform
-from osmosis.testing.waiting import until
-from osmosis.training.link import Batch, Collect, Done, TrainerPlan
+from osmosis.training.protocol import Batch, Collect, Done, TrainerPlan
 from osmosis.training.step_journal import StepJournal
+from support.trainer_drive import follow
+from support.training_platform import CONFIG, TrainingPlatform, kill, training_platform
+from support.waiting import until
 
-pytestmark = [pytest.mark.network, pytest.mark.flow]
+pytestmark = [pytest.mark.network, pytest.mark.slow]
 STEPS, ROLLOUTS, VALIDATION_ROWS = 6, 128, 16
 
 
@@ -49,7 +49,6 @@ async def _killed_in_the_middle(place: TrainingPlatform) -> tuple[str, dict[str,
     step = place.journal(name, 4)
     await until(lambda: step.exists and len(step.finished()) >= 20, within=400, what="20 rollouts of step 4")
     platform = place.process.process
-    assert platform is not None
     kill(psutil.Process(platform.pid), *place.processes(name))
     platform.wait(10)
     stored = {f"{one.row_key}/{one.attempt}": one.rollout_id for one in step.rollouts()}
@@ -124,8 +123,14 @@ async def test_masked_is_what_the_environment_said_and_nothing_else(
                 with_tool += 1
                 expected += f"\n<|im_start|>tool\n{message['content']}<|im_end|>\n<|im_start|>assistant\n"
         (part,) = one.tokens
-        masked = zip(part.completion_token_ids, part.mask, strict=True)
-        assert "".join(words[token] for token, own in masked if not own) == expected
+        written = [(words[token], own) for token, own in zip(part.completion_token_ids, part.mask, strict=True)]
+        masked = [
+            word
+            for (word, own), (last, was_own) in zip(written, [("", 0), *written], strict=False)
+            # An answer that was cut off has no end of its own: the template writes it.
+            if not own and not (word == "<|im_end|>" and was_own and last != word)
+        ]
+        assert "".join(masked) == expected
     assert with_tool > ROLLOUTS / 2
 
 
@@ -136,12 +141,12 @@ def test_the_page_draws_the_curves_and_shows_the_rollouts_of_a_step(
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if chromium is None:
         pytest.skip("no Chromium is installed")
-    url = str(place.process.http.base_url).rstrip("/")
+    url = place.process.url
     with playwright.sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         page = browser.new_page()
         page.goto(url)
-        page.get_by_label("Token").fill(place.process.http.headers["authorization"].partition(" ")[2])
+        page.get_by_label("Token").fill(place.process.token)
         page.get_by_role("button", name="Log in").click()
         playwright.expect(page.get_by_role("heading", name="Runs")).to_be_visible()
         page.goto(f"{url}/demo/trainings/{killed[0]}")
@@ -155,8 +160,10 @@ def test_the_page_draws_the_curves_and_shows_the_rollouts_of_a_step(
 
 
 def test_a_probe_asks_the_base_model_before_anything_is_trained(place: TrainingPlatform) -> None:
-    place.set(training__rollout_batch_size=32)
-    sent = place.ok("train", "submit", CONFIG, "--yes", "--wait-sync", "--probe", "4")["resource"]
+    config = "configs/training/probed.toml"  # of its own: the other tests, in whatever order, train with the first
+    (place.folder / config).write_text((place.folder / CONFIG).read_text())
+    place.set(config, training__rollout_batch_size=32)
+    sent = place.ok("train", "submit", config, "--yes", "--wait-sync", "--probe", "4")["resource"]
     assert place.run("train", "stop", sent["name"], "--yes").code == 0
     check = sent["check"]
     assert (check["eval_model"], check["tried_rollouts"], check["tried_groups"]) == ("osmosis/tiny", 4 * 8, 4)

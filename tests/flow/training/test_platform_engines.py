@@ -1,7 +1,5 @@
 """Engines and samplers elsewhere, through the platform: config to checkpoints, against servers of ours."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator
@@ -9,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from osmosis.testing.fake_tinker import MODEL, FakeTinker
-from osmosis.testing.fake_vllm import FakeVllm
-from osmosis.testing.training_platform import AGENT, CONFIG, TrainingPlatform, training_platform
+from support.fake_tinker import MODEL, FakeTinker
+from support.fake_vllm import FakeVllm
+from support.training_platform import AGENT, CONFIG, TrainingPlatform, training_platform
 
-pytestmark = [pytest.mark.network, pytest.mark.flow]
+pytestmark = [pytest.mark.network, pytest.mark.slow]
 END, DIGIT = 2, 37
 """The tiny tokenizer's end of a turn, and its 0."""
-OF_TRL = ("gradient_checkpointing", "lora_alpha")
+OF_LOCAL = ("gradient_checkpointing", "lora_alpha")
 KEY = "tml-a-key-of-the-test"
 
 
@@ -36,7 +34,7 @@ def place(tiny_base: Path, trainer_cache: Path, tmp_path_factory: pytest.TempPat
 def configured(place: TrainingPlatform, name: str, advanced: str, more: str = "", model: str = "tiny") -> str:
     """A config with further keys of [advanced], and further tables."""
     config = f"configs/training/{name}.toml"
-    kept = [line for line in (place.folder / CONFIG).read_text().splitlines() if not line.startswith(OF_TRL)]
+    kept = [line for line in (place.folder / CONFIG).read_text().splitlines() if not line.startswith(OF_LOCAL)]
     text = "\n".join(kept).replace("[advanced]", f"[advanced]\n{advanced}").replace('"tiny"', f'"{model}"', 1)
     (place.folder / config).write_text(f"{text}\n{more}\n")
     place.push()

@@ -1,7 +1,5 @@
 """Who runs a training may be killed at any time. The trainer has no model here; everything else is real."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,12 +8,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from osmosis.testing.training_platform import JOB, TrainingPlatform, kill, training_platform, without_a_model
-from osmosis.testing.waiting import until
+from support.training_platform import JOB, TrainingPlatform, kill, training_platform, without_a_model
+from support.waiting import until
 
-pytestmark = [pytest.mark.network, pytest.mark.flow]
+pytestmark = [pytest.mark.network, pytest.mark.slow]
 STEPS, ROLLOUTS = 4, 16
 """Of `without_a_model`."""
+VICTIMS = ("platform", "worker", "worker and job")
 
 
 class Worker:
@@ -28,7 +27,7 @@ class Worker:
     def start(self) -> None:
         process = self._place.process
         command = [sys.executable, "-m", "osmosis.platform", "worker", "--data-dir", str(process.data_dir)]
-        command += ["--platform-url", str(process.http.base_url).rstrip("/"), "--job-command", JOB]
+        command += ["--platform-url", process.url, "--job-command", JOB]
         output = subprocess.DEVNULL
         self.process = subprocess.Popen(command, env=process.environ, stdout=output, stderr=output)
 
@@ -49,29 +48,40 @@ def worker(place: TrainingPlatform) -> Iterator[Worker]:
     made.process.wait(30)
 
 
-@pytest.mark.parametrize("victim", ["platform", "worker", "worker and job"])
+@pytest.mark.parametrize("victim", VICTIMS)
 async def test_a_killed_process_costs_nothing(place: TrainingPlatform, worker: Worker, victim: str) -> None:
     name = place.submit()
     step = place.journal(name, 3)
     await until(lambda: step.exists and len(step.finished()) >= 4, within=200, what="a part of step 3")
+    kill_victim(place, worker, name, victim)
+    before = {one.key: one.rollout_id for one in step.rollouts()}
+    start_victim(place, worker, victim)
+    assert await place.until_over(name, within=200) == "finished", place.log(name)
+    assert ("starting the trainer from the checkpoint of step 2" in place.log(name)) == (victim == "worker and job")
+    stored = place.stored(name)
+    assert {key: stored[key] for key in before} == before
+    check_result(place, name)
+
+
+def kill_victim(place: TrainingPlatform, worker: Worker, name: str, victim: str) -> None:
     platform = place.process.process
-    assert platform is not None
     if victim == "platform":
         kill(psutil.Process(platform.pid))
         platform.wait(10)
     else:
         kill(psutil.Process(worker.process.pid), *(place.processes(name) if victim == "worker and job" else ()))
         worker.process.wait(10)
-    before = {one.key: one.rollout_id for one in step.rollouts()}
+
+
+def start_victim(place: TrainingPlatform, worker: Worker, victim: str) -> None:
     if victim == "platform":
         place.process.start()
     else:
         worker.start()
-    assert await place.until_over(name, within=200) == "finished", place.log(name)
-    assert ("starting the trainer from the checkpoint of step 2" in place.log(name)) == (victim == "worker and job")
-    stored = place.stored(name)
-    assert len(stored) == STEPS * ROLLOUTS + 3 * 2
-    assert {key: stored[key] for key in before} == before
+
+
+def check_result(place: TrainingPlatform, name: str) -> None:
+    assert len(place.stored(name)) == STEPS * ROLLOUTS + 3 * 2
     for number in range(1, STEPS + 1):
         assert len(place.journal(name, number).source().read().splitlines()) == ROLLOUTS
     assert list(place.curve(name, "rollout/raw_reward")) == [1, 2, 3, 4]

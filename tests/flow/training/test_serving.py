@@ -1,7 +1,5 @@
 """A base model, its adapter, and both merged, really loaded and sampled: the tiny model, the real environment."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,20 +10,20 @@ import pytest
 from osmosis.base.model_folder import check_model
 from osmosis.base.redact import Redactor
 from osmosis.jobs.commands import Leftovers
-from osmosis.jobs.job import JobContext, JobFailed, JobLog
-from osmosis.jobs.merge_work import MergeWork
-from osmosis.jobs.platform_model import ServingProgram, platform_model
+from osmosis.jobs.context import JobContext, JobFailed, JobLog
+from osmosis.jobs.kinds.merge import MergeJob
+from osmosis.jobs.models.local import ServingProgram, open_local_model
 from osmosis.jobs.reporter import Reporter
 from osmosis.jobs.runner import Exit, JobRunner
-from osmosis.jobs.trainer_environment import TrainerEnvironment
+from osmosis.jobs.trainer.environment import TrainerEnvironment
 from osmosis.llm.model import ChatRequest, Model
-from osmosis.records.plan import ModelSpec
-from osmosis.records.run import Handover, JobSpec, LogLine
-from osmosis.records.run_status import RunStatus
-from osmosis.testing.job_api import job_api
-from osmosis.testing.model_files import write_adapter
+from osmosis.records.run.job import Handover, JobSpec, LogLine
+from osmosis.records.run.plan import ModelSpec
+from osmosis.records.run.status import RunStatus
+from support.job_api import job_api
+from support.model_files import write_adapter
 
-pytestmark = [pytest.mark.network, pytest.mark.flow]
+pytestmark = [pytest.mark.network, pytest.mark.slow]
 MAKE_ADAPTER = """
 import sys, torch
 from peft import LoraConfig, get_peft_model
@@ -56,7 +54,7 @@ async def serving(folder: Path, made: TrainerEnvironment, base: Path, adapter: P
         log=JobLog(), reporter=Reporter("http://127.0.0.1:9", "r1", "token", redactor=redactor), redactor=redactor,
         leftovers=Leftovers(folder),
     )  # fmt: skip
-    async with platform_model(
+    async with open_local_model(
         job, ModelSpec.parse("osmosis/tiny"), concurrency=8, program=ServingProgram(made)
     ) as model:
         yield model
@@ -82,10 +80,9 @@ async def merge(folder: Path, made: TrainerEnvironment, base: Path, adapter: Pat
             }
         )  # fmt: skip
         environ = {"PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
-        kinds = {"merge": lambda job: MergeWork(job, job.spec.config, made=made)}
+        kinds = {"merge": lambda job: MergeJob(job, job.spec.config, environment=made)}
         runner = JobRunner(spec, Handover(token=api.token), environ, echo=lines.append, kinds=kinds)
-        assert await runner.go() is Exit.REPORTED
-        assert api.result is not None
+        assert await runner.run() is Exit.REPORTED
         assert api.result.status is RunStatus.FINISHED, api.result.failure
         assert {file.path: file.size for file in api.models[0].files} == {
             path.name: path.stat().st_size for path in output.iterdir()

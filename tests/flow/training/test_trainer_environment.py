@@ -1,7 +1,5 @@
 """The trainer's environment, really built by uv: which torch, what is said before it is fetched, what is refused."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -11,13 +9,13 @@ from pathlib import Path
 import pytest
 import uv
 
-from osmosis.base.environments import prune
+from osmosis.base.environments import prune_environments
 from osmosis.base.wheel import build_wheel
-from osmosis.jobs.job import JobFailed, JobLog
-from osmosis.jobs.trainer_environment import TrainerBuilder, TrainerEnvironment
-from osmosis.records.run import LogLine
+from osmosis.jobs.context import JobFailed, JobLog
+from osmosis.jobs.trainer.environment import TrainerBuilder, TrainerEnvironment
+from osmosis.records.run.job import LogLine
 
-pytestmark = [pytest.mark.network, pytest.mark.flow]
+pytestmark = [pytest.mark.network, pytest.mark.slow]
 
 
 def builder(cache: Path, lines: list[LogLine], environ: dict[str, str] | None = None) -> TrainerBuilder:
@@ -27,10 +25,10 @@ def builder(cache: Path, lines: list[LogLine], environ: dict[str, str] | None = 
 
 def test_it_has_the_cpu_build_and_runs_this_osmosis(trainer: TrainerEnvironment) -> None:
     assert not [name for name in trainer.packages if name.startswith("nvidia-")]
-    code = "import torch, trl, peft, osmosis.records.run as ours; print(torch.cuda.is_available(), ours.__file__)"
+    code = "import torch, peft, osmosis.records.run.job as ours; print(torch.cuda.is_available(), ours.__file__)"
     environ = {"PYTHONPATH": str(trainer.code)}
     said = subprocess.run([str(trainer.python), "-c", code], env=environ, capture_output=True, text=True)
-    assert said.stdout.split() == ["False", str(trainer.code / "osmosis/records/run.py")], said.stderr
+    assert said.stdout.split() == ["False", str(trainer.code / "osmosis/records/run/job.py")], said.stderr
 
 
 async def test_it_is_found_again(trainer: TrainerEnvironment, trainer_cache: Path) -> None:
@@ -45,9 +43,9 @@ def test_it_stays_when_environments_that_nobody_uses_are_removed(
     trainer: TrainerEnvironment, trainer_cache: Path
 ) -> None:
     """As every environment of a rollout that is made does."""
-    prune(trainer_cache)
+    prune_environments(trainer_cache)
     assert (trainer.python.exists(), (trainer.folder / "lib").is_dir()) == (True, True)
-    assert trainer.folder.name not in prune(trainer_cache)
+    assert trainer.folder.name not in prune_environments(trainer_cache)
 
 
 async def test_what_would_be_fetched_is_known_before(trainer: TrainerEnvironment, tmp_path: Path) -> None:

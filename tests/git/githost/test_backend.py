@@ -1,4 +1,4 @@
-"""The CGI relay, against real processes that stand for `git http-backend`."""
+"""The CGI relay, with real processes in place of `git http-backend`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from osmosis.platform.githost.http_backend import BackendResponse, RequestLimits, parse_head
-from osmosis.testing.waiting import until
+from osmosis.platform.git.git_http_backend import BackendResponse, RequestLimits, parse_head
+from support.waiting import until
 
 ECHO = """
 import sys
@@ -27,7 +27,7 @@ time.sleep(600)
 
 
 class Wire:
-    """The two ends of an ASGI request, by hand."""
+    """Both ends of an ASGI request."""
 
     def __init__(self, chunks: list[bytes], *, leave: asyncio.Event | None = None) -> None:
         self.chunks = list(chunks)
@@ -60,7 +60,7 @@ def respond(code: str, *args: str, limits: RequestLimits | None = None, on_exit:
 
 
 async def gone(pid_file: Path) -> None:
-    """Wait until the process named in the file exists no more."""
+    """Wait until the process named in the file no longer exists."""
     pid = int(pid_file.read_text())
 
     def ended() -> bool:

@@ -1,4 +1,4 @@
-"""What Git Sync finds in a commit, in real repositories; nothing found may have been run."""
+"""What Git Sync finds in commits of real repositories, without running any of it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from osmosis.base.git import Git, GitError, sealed_environ
-from osmosis.platform.gitsync.discovery import FoundItem, Tree, discover
+from osmosis.platform.git.discovery import FoundItem, Tree, discover
 
 BOMB = "raise SystemExit('this file must never be imported')\n"
 

@@ -1,4 +1,4 @@
-"""What may be fetched, by whom and with what: paths, private addresses, redirects, secrets, webhooks."""
+"""What may be fetched, by whom: paths, private addresses, redirects, secrets, webhooks."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ import sqlalchemy as sa
 from osmosis.base.git import Git, GitError
 from osmosis.errors import Forbidden, UsageError, ValidationError
 from osmosis.platform import tables
-from osmosis.platform.gitsync import mirror, repositories, syncing
-from osmosis.platform.gitsync.remotes import Remote, reaching
+from osmosis.platform.git import mirror, repositories, sync
+from osmosis.platform.git.remotes import Remote, reaching
 from osmosis.platform.settings import PlatformSettings
-from osmosis.testing.platform_app import RunningPlatform, running_platform
-from osmosis.testing.platform_process import until
+from support.platform_app import RunningPlatform, running_platform
+from support.platform_process import until
 
 KEY = "-----BEGIN OPENSSH PRIVATE KEY-----\nabc\n-----END OPENSSH PRIVATE KEY-----"
 
@@ -40,7 +40,7 @@ def environ_of(remote: Remote, settings: PlatformSettings) -> dict[str, str]:
 
 
 def pairs(environ: dict[str, str]) -> dict[str, str]:
-    """Git's configuration in an environment."""
+    """Return git's configuration in an environment."""
     count = int(environ["GIT_CONFIG_COUNT"])
     return {environ[f"GIT_CONFIG_KEY_{n}"]: environ[f"GIT_CONFIG_VALUE_{n}"] for n in range(count)}
 
@@ -120,7 +120,7 @@ def test_a_secret_that_does_not_fit_the_address_is_refused(tmp_path: Path, url: 
 
 @contextlib.contextmanager
 def redirecting(to: str) -> Iterator[tuple[str, list[str]]]:
-    """A server that sends everybody elsewhere, and what it was asked."""
+    """A server that redirects everybody, and the requests that it got."""
     asked: list[str] = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -212,30 +212,30 @@ def test_a_signed_webhook_syncs_and_an_unsigned_one_does_nothing(connected: tupl
 def test_a_poll_syncs_what_moved_and_writes_nothing_else(connected: tuple[RunningPlatform, Git, str]) -> None:
     running, git, repository_id = connected
     db, settings = running.parts.db, running.parts.settings
-    assert syncing.due(db) == [repository_id]
+    assert sync.list_external(db) == [repository_id]
     for _ in range(2):
-        syncing.poll(db, settings, repository_id)
+        sync.poll(db, settings, repository_id)
     with db.read() as session:
         assert session.scalar(sa.select(sa.func.count()).select_from(tables.SyncEvent)) == 1
     tip = commit(git, "second")
-    syncing.poll(db, settings, repository_id)
+    sync.poll(db, settings, repository_id)
     assert synced(running, tip)
 
 
 def test_a_poll_that_fails_leaves_one_event_with_the_reason(connected: tuple[RunningPlatform, Git, str]) -> None:
     running, git, repository_id = connected
     db, settings = running.parts.db, running.parts.settings
-    syncing.poll(db, settings, repository_id)
+    sync.poll(db, settings, repository_id)
     origin = Path(git.text("remote", "get-url", "origin").strip())
     origin.rename(origin.with_name("away"))
     for _ in range(3):
-        syncing.poll(db, settings, repository_id)
+        sync.poll(db, settings, repository_id)
     state = httpx.get(f"{running.url}/api/cli/sync", headers=running.headers, timeout=30).json()
     assert [event["status"] for event in state["events"]] == ["Failed", "Success"]
     assert "does not" in state["events"][0]["error"]
     origin.with_name("away").rename(origin)
     tip = commit(git, "second")
-    syncing.poll(db, settings, repository_id)
+    sync.poll(db, settings, repository_id)
     assert synced(running, tip)
 
 
@@ -246,20 +246,20 @@ def test_a_repository_that_is_larger_than_the_limit_is_refused_with_what_to_do(
     running, git, repository_id = connected
     db = running.parts.db
     settings = running.parts.settings.model_copy(update={"max_fetch_bytes": 200_000})
-    syncing.poll(db, settings, repository_id)
+    sync.poll(db, settings, repository_id)
     assert git.cwd is not None
     (git.cwd / "weights.bin").write_bytes(os.urandom(2_000_000))
     tip = commit(git, "heavy")
-    syncing.poll(db, settings, repository_id)
+    sync.poll(db, settings, repository_id)
     assert not synced(running, tip)
     with db.read() as session:
-        place = mirror.MirrorPlace.of(session.get_one(tables.Repository, repository_id), settings)
+        place = mirror.RepositoryFolder.of(session.get_one(tables.Repository, repository_id), settings)
         events = session.scalars(sa.select(tables.SyncEvent).order_by(tables.SyncEvent.created_at)).all()
     assert [event.status for event in events] == ["Success", "Failed"]
     assert "more than 0.2 MB" in (events[-1].error or "")
     assert "OSMOSIS_MAX_FETCH_BYTES" in (events[-1].error or "")
     assert not list(place.path.glob("objects/pack/tmp_*")), "what was fetched in vain does not fill the disk"
-    syncing.poll(db, running.parts.settings, repository_id)
+    sync.poll(db, running.parts.settings, repository_id)
     assert synced(running, tip)
 
 

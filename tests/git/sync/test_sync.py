@@ -15,17 +15,18 @@ from sqlalchemy.orm import Session
 from osmosis.errors import Conflict, ValidationError
 from osmosis.platform import Platform, tables
 from osmosis.platform.app import create_app
-from osmosis.platform.gitsync import repositories, synced, syncing
-from osmosis.platform.services import users, workspaces
+from osmosis.platform.auth import users
+from osmosis.platform.git import repositories, sync
 from osmosis.platform.settings import PlatformSettings
-from osmosis.records.config import Experiment
+from osmosis.platform.workspaces import service as workspaces
+from osmosis.records.config.run_config import Experiment
 
 Git = Callable[..., str]
 
 
 @pytest.fixture(scope="module")
 def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data folder whose database has its tables. Not to be written to."""
+    """A data folder whose database has its tables; read-only."""
     folder = tmp_path_factory.mktemp("migrated") / "data"
     Platform.open(PlatformSettings(data_dir=folder, worker=False)).db.close()
     return folder
@@ -41,7 +42,7 @@ def platform(migrated: Path, tmp_path: Path) -> Iterator[Platform]:
 
 
 def git_in(place: Path) -> Git:
-    """Git as Ann, whose home is `place`; in `place/work` unless told otherwise."""
+    """Run git as Ann, whose home is `place`; by default in `place/work`."""
     environ = {
         "PATH": os.environ["PATH"],
         "HOME": str(place),
@@ -60,7 +61,7 @@ def git_in(place: Path) -> Git:
 
 @pytest.fixture(scope="module")
 def cloned(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A work tree with one commit, `work`, and its bare origin, `ann/origin.git`. Not to be written to."""
+    """A work tree with one commit, `work`, and its bare origin, `ann/origin.git`; read-only."""
     place = tmp_path_factory.mktemp("cloned")
     run = git_in(place)
     run("init", "-q", "--bare", "-b", "trunk", "ann/origin.git", cwd=place)
@@ -92,8 +93,8 @@ def connect(platform: Platform, url: str) -> str:
 
 def sync_now(platform: Platform, repository_id: str) -> tables.SyncEvent:
     with platform.db.write() as session:
-        event_id = syncing.request(session, session.get_one(tables.Repository, repository_id)).id
-    syncing.run(platform.db, platform.settings, event_id)
+        event_id = sync.add_event(session, session.get_one(tables.Repository, repository_id)).id
+    sync.run(platform.db, platform.settings, event_id)
     with platform.db.read() as session:
         return session.get_one(tables.SyncEvent, event_id)
 
@@ -116,7 +117,7 @@ def test_an_external_repository(platform: Platform, git: Git, tmp_path: Path) ->
     with platform.db.read() as session:
         repository = session.get_one(tables.Repository, repository_id)
         assert (repository.full_name, repository.default_branch) == ("ann/origin", "trunk")
-        assert [row.name for row in synced.rollouts(session, repository)] == ["multiply"]
+        assert [row.name for row in sync.list_rollouts(session, repository)] == ["multiply"]
 
 
 def test_one_event_per_branch_that_moved(platform: Platform, git: Git, tmp_path: Path) -> None:
@@ -142,7 +143,7 @@ def test_code_for_a_run(platform: Platform, git: Git, tmp_path: Path) -> None:
     second = git("rev-parse", "HEAD")
 
     def code(**pin: str) -> tuple[str, str | None]:
-        found = synced.code_for_run(platform.db, platform.settings, repository_id, experiment(**pin))
+        found = sync.code_for_run(platform.db, platform.settings, repository_id, experiment(**pin))
         return found.commit_sha, found.branch
 
     assert code() == (first, "trunk")
@@ -171,7 +172,7 @@ def test_code_that_is_not_there(
     sync_now(platform, repository_id)
     wanted = experiment().model_copy(update=change)
     with pytest.raises(ValidationError, match=text) as caught:
-        synced.code_for_run(platform.db, platform.settings, repository_id, wanted)
+        sync.code_for_run(platform.db, platform.settings, repository_id, wanted)
     assert caught.value.issues[0]["key"] == f"experiment_config.{key}"
     assert caught.value.hint
 
@@ -183,7 +184,7 @@ def test_a_deleted_branch_runs_no_more(platform: Platform, git: Git, tmp_path: P
     git("push", "-q", "origin", "--delete", "feature")
     sync_now(platform, repository_id)
     with pytest.raises(ValidationError, match="no longer exists"):
-        synced.code_for_run(platform.db, platform.settings, repository_id, experiment(branch="feature"))
+        sync.code_for_run(platform.db, platform.settings, repository_id, experiment(branch="feature"))
 
 
 def test_a_rewritten_commit_can_still_be_pinned(platform: Platform, git: Git, tmp_path: Path) -> None:
@@ -193,7 +194,7 @@ def test_a_rewritten_commit_can_still_be_pinned(platform: Platform, git: Git, tm
     git("commit", "-q", "--amend", "-m", "rewritten")
     git("push", "-q", "--force", "origin", "trunk")
     assert sync_now(platform, repository_id).commit_sha == git("rev-parse", "HEAD")
-    code = synced.code_for_run(platform.db, platform.settings, repository_id, experiment(commit_sha=first[:10]))
+    code = sync.code_for_run(platform.db, platform.settings, repository_id, experiment(commit_sha=first[:10]))
     assert code.commit_sha == first
 
 
@@ -225,7 +226,7 @@ def test_syncs_of_one_repository_at_once(platform: Platform, git: Git, tmp_path:
 def test_a_sync_that_was_cut_off_is_closed_by_the_next(platform: Platform, git: Git, tmp_path: Path) -> None:
     repository_id = connect(platform, str(tmp_path / "ann" / "origin.git"))
     with platform.db.write() as session:
-        syncing.request(session, session.get_one(tables.Repository, repository_id)).status = "Syncing"
+        sync.add_event(session, session.get_one(tables.Repository, repository_id)).status = "Syncing"
     sync_now(platform, repository_id)
     assert [status for status, _, _ in all_events(platform)] == ["Failed", "Success"]
 
@@ -234,7 +235,7 @@ def test_a_new_start_leaves_no_sync_open(platform: Platform, git: Git, tmp_path:
     repository_id = connect(platform, str(tmp_path / "ann" / "origin.git"))
     sync_now(platform, repository_id)
     with platform.db.write() as session:
-        syncing.request(session, session.get_one(tables.Repository, repository_id))
+        sync.add_event(session, session.get_one(tables.Repository, repository_id))
     create_app(platform.settings)
     assert [status for status, _, _ in all_events(platform)] == ["Success", "Failed"]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from osmosis.testing.git_workspace import GitWorkspace
+from support.git_workspace import GitWorkspace
 
 
 @pytest.fixture

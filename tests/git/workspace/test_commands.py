@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from osmosis.cli.main import main
-from osmosis.testing.command_line import run_command
-from osmosis.testing.git_workspace import GitWorkspace
+from support.command_line import run_command
+from support.git_workspace import GitWorkspace
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ from osmosis.testing.git_workspace import GitWorkspace
             "no such config: configs/eval/multiplyy",
             "multiply.toml?",
         ),
-        ("config show nothing", "NOT_FOUND", "there is no config nothing", "osmosis config check"),
+        ("config show nothing", "NOT_FOUND", "there is no config nothing", "osmosis check"),
         ("config set multiply evaluation.nn 3", "VALIDATION", "no key evaluation.nn", "did you mean evaluation.n?"),
         ("template show mutliply", "NOT_FOUND", "no template 'mutliply'", "did you mean multiply?"),
         ("template update", "VALIDATION", "nothing here was created from", ".template.toml"),

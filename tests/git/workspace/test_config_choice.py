@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from osmosis.testing.command_line import run_command
-from osmosis.testing.git_workspace import EVAL, GitWorkspace
+from support.command_line import run_command
+from support.git_workspace import EVAL, GitWorkspace
 
 TRAINING = EVAL.partition("[secrets]")[0]
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from osmosis.errors import NotFound, OsmosisError, ValidationError
-from osmosis.testing.git_workspace import EVAL, GitWorkspace
 from osmosis.workspace.config_file import ConfigFile, check_file, load_config, load_eval_config, load_training_config
 from osmosis.workspace.layout import Workspace
+from support.git_workspace import EVAL, GitWorkspace
 
 EXPERIMENT = """[experiment]
 rollout = "multiply"
@@ -113,6 +113,7 @@ def test_a_pinned_config_may_name_code_that_is_not_here(folder: GitWorkspace) ->
     [
         ("configs/eval/x.yaml", "eval", ValidationError, "configs/eval/x.yaml is not a .toml file", "configs/eval/"),
         ("x.toml", "eval", ValidationError, "x.toml must live under configs/eval/", "move it to configs/eval/"),
+        ("multiplz", "eval", ValidationError, "there is no config or set multiplz", "did you mean multiply?"),
         (
             "configs/training/multiply.toml",
             "eval",

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from osmosis.errors import ValidationError
-from osmosis.testing.git_workspace import GitWorkspace
 from osmosis.workspace.config_file import ConfigFile, check_file
-from osmosis.workspace.configedit import resolved, set_values
+from osmosis.workspace.configedit import list_values, set_values
 from osmosis.workspace.layout import ConfigKind, Workspace
+from support.git_workspace import GitWorkspace
 
 TEXT = """# who wrote this
 #:schema ../eval.schema.json
@@ -63,7 +63,28 @@ def test_new_keys_and_tables_are_added(folder: GitWorkspace) -> None:
     assert text.startswith(TEXT)
     assert '[env]\nLOG_LEVEL = "DEBUG"' in text
     assert "[advanced]\nbackend_flag = 3" in set_in(folder, "advanced.backend_flag", "3")
+    for value in ("3", "{seed = 3}", '{"seed": 3}'):
+        key = "advanced.params.seed" if value == "3" else "advanced.params"
+        file = file_of(folder)
+        assert set_values(file, Workspace(folder.root), {key: value})[key][1] in (3, {"seed": 3})
+        config, problems = check_file(file, Workspace(folder.root))
+        assert problems == []
+        assert config.advanced.params == {"seed": 3}
+    resources = set_in(folder, "advanced.resources.cpus", "2")
+    assert "resources = {cpus = 2}" in resources
+    assert 'n = 2\ngroup_by = ["kind"]\n\n# [env]' in _set(
+        folder,
+        TEXT.replace("[secrets]", "# [env]\n\n[secrets]").replace(
+            "n = 3                    # three is enough", "n = 2"
+        ),
+    )
     assert 'required = ["A", "B"]' in set_in(folder, "secrets.required", '["A", "B"]')
+
+
+def _set(folder: GitWorkspace, text: str) -> str:
+    file = file_of(folder, text)
+    set_values(file, Workspace(folder.root), {"evaluation.group_by": '["kind"]'})
+    return file.path.read_text("utf-8")
 
 
 @pytest.mark.parametrize(
@@ -77,6 +98,7 @@ def test_new_keys_and_tables_are_added(folder: GitWorkspace) -> None:
         ("evaluation.nn", "3", "there is no key evaluation.nn"),
         ("n", "3", "is not of the form table.key"),
         ("zebra.n", "3", "there is no key zebra.n"),
+        ("advanced.resources.cpuz", "3", "there is no key advanced.resources.cpuz"),
     ],
 )
 def test_a_wrong_value_leaves_the_file_alone(folder: GitWorkspace, key: str, value: str, message: str) -> None:
@@ -99,7 +121,7 @@ def test_no_toml_cannot_be_edited(folder: GitWorkspace) -> None:
 
 
 def test_resolved_names_the_source_of_every_value(folder: GitWorkspace) -> None:
-    rows = {row["key"]: row for row in resolved(file_of(folder), Workspace(folder.root))}
+    rows = {row["key"]: row for row in list_values(file_of(folder), Workspace(folder.root))}
     assert rows["evaluation.n"] == {"key": "evaluation.n", "value": 3, "source": "configs/eval/x.toml:11"}
     assert rows["evaluation.batch_size"] == {"key": "evaluation.batch_size", "value": 1, "source": "default"}
     assert rows["evaluation.limit"] == {"key": "evaluation.limit", "value": None, "source": "not set"}
@@ -108,8 +130,8 @@ def test_resolved_names_the_source_of_every_value(folder: GitWorkspace) -> None:
 
 def test_resolved_of_a_training_config_without_secrets(folder: GitWorkspace) -> None:
     text = TEXT.split("[evaluation]")[0].replace("eval.schema", "training.schema")
-    rows = {row["key"]: row for row in resolved(file_of(folder, text, "training"), Workspace(folder.root))}
-    assert rows["training.lr"]["value"] == 1e-6
+    rows = {row["key"]: row for row in list_values(file_of(folder, text, "training"), Workspace(folder.root))}
+    assert rows["training.lr"]["value"] == 1e-5
     assert "secrets.required" not in rows
 
 

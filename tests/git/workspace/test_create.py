@@ -8,11 +8,11 @@ import pytest
 
 from osmosis.base.git import Git
 from osmosis.errors import Conflict, NotFound, OsmosisError, ValidationError
-from osmosis.testing.git_workspace import GitWorkspace
 from osmosis.workspace.create import create_workspace
-from osmosis.workspace.findings import of_folder
+from osmosis.workspace.findings import check_folder
 from osmosis.workspace.git import read_source
 from osmosis.workspace.layout import Workspace, find_workspace
+from support.git_workspace import GitWorkspace
 
 
 def test_a_new_workspace_is_committed_and_in_order(tmp_path: Path) -> None:
@@ -20,7 +20,7 @@ def test_a_new_workspace_is_committed_and_in_order(tmp_path: Path) -> None:
     source = read_source(made.root)
     assert source is not None
     assert (source.branch, source.commit, source.dirty, source.untracked) == ("main", made.commit, [], [])
-    assert of_folder(Workspace(made.root)) == []
+    assert check_folder(Workspace(made.root)) == []
     assert find_workspace(made.root / "data").root == made.root.resolve()
 
 
@@ -28,7 +28,7 @@ def test_without_git(tmp_path: Path) -> None:
     made = create_workspace(tmp_path / "demo", "demo", git=False)
     assert (made.git, made.commit) == (False, None)
     assert not (tmp_path / "demo" / ".git").exists()
-    assert of_folder(Workspace(made.root)) == []
+    assert check_folder(Workspace(made.root)) == []
 
 
 def test_here_keeps_what_is_there(repo: GitWorkspace) -> None:

@@ -7,12 +7,12 @@ import sys
 from pathlib import Path
 
 from osmosis.cli.main import main
-from osmosis.records.config import EvalConfig
-from osmosis.testing.git_workspace import EVAL, GitWorkspace
+from osmosis.records.config.run_config import EvalConfig
 from osmosis.workspace.config_file import ConfigFile, check_file
 from osmosis.workspace.layout import Workspace
-from osmosis.workspace.reference import with_tables
 from osmosis.workspace.templates import list_templates
+from support.config_reference import replace_tables
+from support.git_workspace import EVAL, GitWorkspace
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -26,7 +26,7 @@ WORKSPACE_PAGE = (DOCS / "workspace.md").read_text("utf-8")
 
 def test_the_tables_are_made_from_the_records() -> None:
     """When this fails: make docs."""
-    assert with_tables(CONFIG_PAGE) == CONFIG_PAGE
+    assert replace_tables(CONFIG_PAGE) == CONFIG_PAGE
     broken = [line for line in CONFIG_PAGE.splitlines() if line.startswith("|") and not line.endswith("|")]
     assert not broken, "a row of a table is one line"
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from osmosis.records.config import Experiment
-from osmosis.testing.git_workspace import EVAL, GitWorkspace
+from osmosis.records.config.run_config import Experiment
 from osmosis.workspace.create import create_workspace
-from osmosis.workspace.doctor import diagnose, machine, repair, source_of
-from osmosis.workspace.findings import of_folder
+from osmosis.workspace.doctor import check_machine, diagnose, repair, try_read_source
+from osmosis.workspace.findings import check_folder
 from osmosis.workspace.layout import Workspace
 from osmosis.workspace.preflight import check_submit, gather
+from support.git_workspace import EVAL, GitWorkspace
 
 
 def codes(root: Path) -> dict[str, str]:
     workspace = Workspace(root)
-    return {p.code: p.severity for p in diagnose(workspace, source_of(workspace))}
+    return {p.code: p.severity for p in diagnose(workspace, try_read_source(workspace))}
 
 
 def test_a_new_workspace_has_nothing_but_a_missing_remote(tmp_path: Path) -> None:
@@ -43,7 +43,7 @@ def test_a_file_that_python_refuses_is_named_with_its_line(repo: GitWorkspace) -
     repo.write("rollouts/multiply/tools.py", "def broken(:\n    pass\n")
     repo.write("rollouts/multiply/.venv/other.py", "not python at all !")
     workspace = Workspace(repo.root)
-    (found,) = [p for p in diagnose(workspace, source_of(workspace)) if p.code == "syntax"]
+    (found,) = [p for p in diagnose(workspace, try_read_source(workspace)) if p.code == "syntax"]
     assert (found.severity, found.where) == ("error", "rollouts/multiply/tools.py:1")
 
     experiment = Experiment(rollout="multiply", entrypoint="main.py", model_path="m", dataset="d")
@@ -59,14 +59,14 @@ def test_repair_creates_what_is_missing_and_changes_nothing_else(repo: GitWorksp
     repo.write(".gitignore", "*.tmp")
     (repo.root / "data").rmdir()
     workspace = Workspace(repo.root)
-    done = repair(workspace, source_of(workspace))
+    done = repair(workspace, try_read_source(workspace))
     assert "created data/" in done
     assert "created AGENTS.md" in done
     assert "added .osmosis/, .env to .gitignore" in done
     assert (repo.root / ".gitignore").read_text() == "*.tmp\n.osmosis/\n.env\n"
     assert (repo.root / "README.md").read_text() == "mine\n"
-    assert [p for p in of_folder(workspace) if p.code.startswith("missing")] == []
-    assert repair(workspace, source_of(workspace)) == []
+    assert [p for p in check_folder(workspace) if p.code.startswith("missing")] == []
+    assert repair(workspace, try_read_source(workspace)) == []
 
 
 def test_repair_writes_through_no_link(repo: GitWorkspace, tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_repair_writes_through_no_link(repo: GitWorkspace, tmp_path: Path) -> No
     (repo.root / "data").symlink_to(outside)
     (repo.root / "AGENTS.md").symlink_to(tmp_path / "elsewhere.md")
     workspace = Workspace(repo.root)
-    repair(workspace, source_of(workspace))
+    repair(workspace, try_read_source(workspace))
     assert not outside.exists()
     assert not (tmp_path / "elsewhere.md").exists()
 
@@ -89,10 +89,10 @@ def test_an_outdated_template_and_schema_are_found(tmp_path: Path) -> None:
     found = codes(root)
     assert (found["template-outdated"], found["schema"]) == ("info", "info")
     workspace = Workspace(root)
-    assert repair(workspace, source_of(workspace)) == ["wrote configs/eval.schema.json"]
+    assert repair(workspace, try_read_source(workspace)) == ["wrote configs/eval.schema.json"]
 
 
 def test_the_machine_is_looked_at(tmp_path: Path) -> None:
     environ = {"OSMOSIS_DATA_DIR": str(tmp_path / "a" / "b"), "OSMOSIS_CACHE_DIR": str(tmp_path / "c"), "PATH": ""}
-    assert {p.severity for p in machine(environ)} <= {"warning", "info"}
-    assert [p.code for p in machine(environ)][-1] == "sandbox"
+    assert {p.severity for p in check_machine(environ)} <= {"warning", "info"}
+    assert [p.code for p in check_machine(environ)][-1] == "sandbox"

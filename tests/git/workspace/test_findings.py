@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from osmosis.cli.sync import _require_pushed
+from osmosis.cli.workspace.sync import _require_pushed
 from osmosis.errors import Conflict
-from osmosis.records.config import Experiment
-from osmosis.records.source import RolloutFiles, Source, SyncState
-from osmosis.workspace.findings import differences, next_step
+from osmosis.records.config.run_config import Experiment
+from osmosis.records.run.source import RolloutFiles, Source, SyncState
+from osmosis.workspace.findings import list_differences, next_step
 from osmosis.workspace.preflight import Facts, check_submit
 
 HERE, THERE = "a" * 40, "b" * 40
@@ -46,7 +46,7 @@ def sync(commit: str = HERE, **facts: Any) -> SyncState:
     ],
 )
 def test_sync_says_what_a_submit_says(here: Source, there: SyncState) -> None:
-    told = [found.what for found in differences(here, there)]
+    told = [found.what for found in list_differences(here, there)]
     files = RolloutFiles(rollout="r", tracked=1)
     assert told == [found.what for found in check_submit(EXPERIMENT, Facts(here, files), there)]
     assert len(told) == 1

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from osmosis.base.git import Git, GitError
-from osmosis.records.source import Source
-from osmosis.testing.git_workspace import GitWorkspace
-from osmosis.workspace.git import commit_of_pin, read_source, rollout_files
+from osmosis.base.git import Git, GitError, GitMissing
+from osmosis.records.run.source import Source
+from osmosis.workspace.git import find_pinned_commit, make_snapshot, read_rollout_files, read_source
+from support.git_workspace import GitWorkspace
 
 
 def read(workspace: GitWorkspace) -> Source:
@@ -201,23 +201,23 @@ def test_files_of_a_rollout(repo: GitWorkspace, tmp_path: Path) -> None:
     repo.write("rollouts/multiply/code.tar", "x" * 5000)
     repo.write("rollouts/multiply/big.txt", "x" * 3000)
     repo.commit()
-    facts = rollout_files(repo.root, "multiply", large=2999)
+    facts = read_rollout_files(repo.root, "multiply", large=2999)
     assert facts.submodules == ["rollouts/multiply/lib"]
     assert facts.lfs == ["rollouts/multiply/code.tar", "rollouts/multiply/weights.bin"]
     assert [(f.path.rsplit("/")[-1], f.size) for f in facts.large] == [("big.txt", 3000), ("code.tar", 5000)]
     assert facts.tracked == 6
-    assert rollout_files(repo.root, "nothing").tracked == 0
+    assert read_rollout_files(repo.root, "nothing").tracked == 0
 
 
 def test_a_pin_is_looked_up(repo: GitWorkspace) -> None:
     first = repo.git("rev-parse", "HEAD")
     repo.git("rm", "--quiet", "-r", "rollouts/multiply")
     gone = repo.commit("without the rollout")
-    pin = commit_of_pin(repo.root, first[:8], "multiply", "main.py")
+    pin = find_pinned_commit(repo.root, first[:8], "multiply", "main.py")
     assert (pin.found, pin.on_remote, pin.has_entrypoint) == (first, True, True)
-    pin = commit_of_pin(repo.root, gone, "multiply", "main.py")
+    pin = find_pinned_commit(repo.root, gone, "multiply", "main.py")
     assert (pin.found, pin.on_remote, pin.has_entrypoint) == (gone, False, False)
-    pin = commit_of_pin(repo.root, "f" * 40, "multiply", "main.py")
+    pin = find_pinned_commit(repo.root, "f" * 40, "multiply", "main.py")
     assert (pin.found, pin.on_remote, pin.has_entrypoint) == (None, None, None)
 
 
@@ -226,3 +226,35 @@ def test_what_git_says_is_passed_on_without_credentials(repo: GitWorkspace) -> N
         Git(repo.root).text("fetch", "--quiet", "http://me:hunter2@127.0.0.1:1/o/r.git")
     assert "git fetch failed" in caught.value.message
     assert "hunter2" not in str(caught.value.to_wire())
+
+
+def test_facts_start_no_program_of_the_repository(repo: GitWorkspace, tmp_path: Path) -> None:
+    program, ran = tmp_path / "hooks" / "post-index-change", tmp_path / "ran"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\ntouch {ran}\n")
+    program.chmod(0o755)
+    for key in ("core.fsmonitor", "core.pager", "core.askPass"):
+        repo.git("config", key, str(program))
+    repo.git("config", "core.hooksPath", str(program.parent))
+    ran.unlink(missing_ok=True)
+    repo.write("rollouts/multiply/main.py", "changed\n")
+    assert read(repo).dirty == ["rollouts/multiply/main.py"]
+    read_rollout_files(repo.root, "multiply")
+    find_pinned_commit(repo.root, "f" * 40, "multiply", "main.py")
+    make_snapshot(repo.root)
+    assert not ran.exists()
+
+
+def test_a_submodule_is_a_repository_of_its_own(repo: GitWorkspace, tmp_path: Path) -> None:
+    library = GitWorkspace(tmp_path / "library")
+    library.commit()
+    repo.git("-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(library.root), "inner")
+    source = read_source(repo.root / "inner")
+    assert source is not None
+    assert (source.commit, source.prefix, source.dirty) == (library.git("rev-parse", "HEAD"), "", [])
+
+
+def test_without_git_the_error_says_so(repo: GitWorkspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    with pytest.raises(GitMissing, match="not installed"):
+        read_source(repo.root)

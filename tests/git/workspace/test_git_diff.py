@@ -6,8 +6,8 @@ from pathlib import Path
 
 from osmosis.base.git import Git
 from osmosis.base.git_diff import LARGEST_FILE, MOST_LINES, commit_diff, has_commit
-from osmosis.testing.git_workspace import GitWorkspace
-from osmosis.viewer.code_diff import by_file
+from osmosis.viewer.diff import split_files
+from support.git_workspace import GitWorkspace
 
 FOLDERS = ["rollouts/multiply", "configs"]
 
@@ -25,7 +25,7 @@ def test_the_files_of_the_folders_are_shown_and_the_others_named(tmp_path: Path)
     for git in (Git(tmp_path), Git(tmp_path / "data"), Git.bare(tmp_path / ".git", made_environ())):
         assert has_commit(git, before)
         found = commit_diff(git, before, after, FOLDERS)
-        files = {file.name: file for file in by_file(found.text)}
+        files = {file.name: file for file in split_files(found.text)}
         assert set(files) == {"rollouts/multiply/main.py", "rollouts/multiply/näme.py"}
         assert files["rollouts/multiply/main.py"].added == 1
         assert set(found.left_out) == {

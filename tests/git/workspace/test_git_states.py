@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from osmosis.records.config import Experiment
-from osmosis.records.contract.repository import SyncReport
-from osmosis.records.source import PinnedCommit, RolloutFiles, Source, SyncState
+from osmosis.records.api.workspaces import SyncReport
+from osmosis.records.config.run_config import Experiment
+from osmosis.records.run.source import PinnedCommit, RolloutFiles, Source, SyncState
 from osmosis.workspace.preflight import Facts, check_submit
 
 if sys.version_info >= (3, 11):

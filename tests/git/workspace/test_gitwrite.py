@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 
 from osmosis.base.git import Git, GitError
-from osmosis.testing.git_workspace import GitWorkspace
-from osmosis.workspace.git import read_source
-from osmosis.workspace.gitwrite import (
+from osmosis.workspace.git import (
     commit_paths,
     init_repository,
     make_snapshot,
     push,
     push_snapshot,
+    read_source,
     set_authority,
     set_credential_helper,
     set_remote,
 )
+from support.git_workspace import GitWorkspace
 
 
 @pytest.fixture

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from osmosis.errors import NotFound, ValidationError, WorkspaceRequired
-from osmosis.testing.git_workspace import GitWorkspace
-from osmosis.workspace.findings import of_folder
+from osmosis.workspace.findings import check_folder
 from osmosis.workspace.layout import (
     Workspace,
     check_rollout_name,
@@ -16,6 +15,7 @@ from osmosis.workspace.layout import (
     pick_config,
     pick_rollout,
 )
+from support.git_workspace import GitWorkspace
 
 
 def test_found_from_any_depth(folder: GitWorkspace) -> None:
@@ -48,14 +48,14 @@ def test_a_damaged_workspace_is_still_found(repo: GitWorkspace) -> None:
     for name in ("configs/eval", "configs/training", "configs"):
         (repo.root / name).rmdir()
     workspace = find_workspace(repo.root)
-    missing = [p.where for p in of_folder(workspace) if p.code == "missing-folder"]
+    missing = [p.where for p in check_folder(workspace) if p.code == "missing-folder"]
     assert missing == ["configs/eval", "configs/training"]
 
 
 def test_what_is_missing_is_named_with_its_fix(folder: GitWorkspace) -> None:
     (folder.root / "data").rmdir()
     (folder.root / "rollouts" / "bare").mkdir()
-    found = {(p.code, p.where, p.severity) for p in of_folder(Workspace(folder.root))}
+    found = {(p.code, p.where, p.severity) for p in check_folder(Workspace(folder.root))}
     assert ("missing-folder", "data", "error") in found
     assert ("missing-file", "AGENTS.md", "warning") in found
     assert ("no-entrypoint", "rollouts/bare", "warning") in found
@@ -65,7 +65,7 @@ def test_what_is_missing_is_named_with_its_fix(folder: GitWorkspace) -> None:
 def test_a_file_in_place_of_a_folder(folder: GitWorkspace) -> None:
     (folder.root / "data").rmdir()
     folder.write("data", "not a folder")
-    assert "data/ is a file, not a folder" in [p.what for p in of_folder(Workspace(folder.root))]
+    assert "data/ is a file, not a folder" in [p.what for p in check_folder(Workspace(folder.root))]
 
 
 def test_one_rollout_needs_no_name(folder: GitWorkspace) -> None:

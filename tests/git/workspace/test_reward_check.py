@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from osmosis.cli.context import AppContext, GlobalOptions
-from osmosis.cli.output import Mode, Output
-from osmosis.cli.reward_check import check_reward
-from osmosis.testing.eval_project import write_rows
-from osmosis.testing.git_workspace import EVAL, GitWorkspace
+from osmosis.cli.core.context import AppContext, GlobalOptions
+from osmosis.cli.core.output import Mode, Output
+from osmosis.cli.train.submit import check_reward
+from support.eval_project import write_rows
+from support.git_workspace import EVAL, GitWorkspace
 
 GRADER = """
 from osmosis import AgentWorkflow, Grader, LocalBackend

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from osmosis.testing.command_line import CommandRun, run_command
-from osmosis.testing.git_workspace import GitWorkspace
 from osmosis.workspace.templates import render_rollout
+from support.command_line import CommandRun, run_command
+from support.git_workspace import GitWorkspace
 
 NOBODY = {
     "OSMOSIS_TOKEN": "t",

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from osmosis.testing.command_line import run_command
-from osmosis.testing.git_workspace import GitWorkspace
 from osmosis.workspace.templates import render_rollout
+from support.command_line import run_command
+from support.git_workspace import GitWorkspace
 
 from .conftest import answering
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from osmosis.testing.command_line import run_command
-from osmosis.testing.git_workspace import GitWorkspace
 from osmosis.workspace.templates import render_rollout
+from support.command_line import run_command
+from support.git_workspace import GitWorkspace
 
 from .conftest import answering
 
@@ -44,6 +44,6 @@ def test_a_sync_that_failed_ends_the_submit_at_once(repo: GitWorkspace, platform
     run = run_command("eval", "submit", "--wait-sync", "--yes", "--json", cwd=repo.root, environ=login)
     assert run.code == 1
     assert run.error["message"] == "the sync failed: the remote hung up"
-    assert "osmosis sync status" in run.error["details"]["hint"]
+    assert "osmosis sync --status" in run.error["details"]["hint"]
     assert asked.count("POST /api/cli/sync") == 1
     assert "POST /api/cli/eval-runs" not in asked

@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 
 from osmosis.errors import Conflict, NotFound, OsmosisError, ValidationError
-from osmosis.testing.git_workspace import GitWorkspace
-from osmosis.workspace import bundle
 from osmosis.workspace.layout import Workspace
-from osmosis.workspace.template_update import instances, update_all
+from osmosis.workspace.template_update import list_instances, update_all
 from osmosis.workspace.templates import render_rollout, render_workspace, templates_dir
+from support import template_bundle as bundle
+from support.git_workspace import GitWorkspace
+
+pytestmark = pytest.mark.slow
 
 MAIN = "rollout/empty/rollouts/{{ name }}/main.py"
 
@@ -69,9 +71,9 @@ def test_versions_are_kept_and_a_released_one_is_not_rewritten(newer: Path, tmp_
 
 
 def test_outdated_instances_are_found(made: GitWorkspace, newer: Path) -> None:
-    found = {i.label: i.outdated for i in instances(Workspace(made.root), newer)}
+    found = {i.label: i.outdated for i in list_instances(Workspace(made.root), newer)}
     assert found == {"workspace": True, "mine": True}
-    assert not any(i.outdated for i in instances(Workspace(made.root)))
+    assert not any(i.outdated for i in list_instances(Workspace(made.root)))
 
 
 def test_untouched_files_take_the_new_version(made: GitWorkspace, newer: Path) -> None:
@@ -85,7 +87,7 @@ def test_untouched_files_take_the_new_version(made: GitWorkspace, newer: Path) -
     )
     assert merged["workspace"].updated == ["README.md"]
     assert "second edition" in (made.root / "rollouts/mine/main.py").read_text()
-    assert not any(i.outdated for i in instances(Workspace(made.root), newer))
+    assert not any(i.outdated for i in list_instances(Workspace(made.root), newer))
 
 
 def test_what_a_person_wrote_is_kept(made: GitWorkspace, newer: Path) -> None:

@@ -20,13 +20,16 @@ from obstore.store import S3Store
 
 from osmosis.errors import NetworkError, NotFound, PlatformError, UsageError, ValidationError
 from osmosis.platform import Platform
+from osmosis.platform.backup import create, restore
+from osmosis.platform.maintenance import doctor, gc
 from osmosis.platform.objects import open_objects
-from osmosis.platform.objects.copies import publish
+from osmosis.platform.objects.publish import publish
 from osmosis.platform.objects.s3 import S3Objects
 from osmosis.platform.settings import PlatformSettings
-from osmosis.platform.upkeep import backup, checks, restore, sweep
-from osmosis.testing.bucket import Bucket, bucket
-from osmosis.testing.platform_process import PlatformProcess, until
+from support.bucket import Bucket, bucket
+from support.platform_process import PlatformProcess, until
+
+pytestmark = pytest.mark.slow
 
 MB = 1024 * 1024
 
@@ -162,7 +165,7 @@ def test_credentials_that_the_store_refuses_are_said_and_no_secret_with_them(tmp
         assert "AWS_ACCESS_KEY_ID" in (raised.value.hint or "")
         assert "test-secret" not in str(raised.value) + str(raised.value.hint)
         settings.data_dir.mkdir()
-        found = {problem.code: problem for problem in checks.checks(settings)}
+        found = {problem.code: problem for problem in doctor.find_problems(settings)}
         assert "refuses the platform" in found["objects"].what
 
 
@@ -183,7 +186,7 @@ def test_a_bucket_that_is_not_there_and_a_server_that_is_not(server: Bucket, tmp
 
 def test_the_doctor_is_content_with_a_store_that_works(settings: PlatformSettings, objects: S3Objects) -> None:
     settings.data_dir.mkdir()
-    assert "objects" not in {problem.code for problem in checks.checks(settings)}
+    assert "objects" not in {problem.code for problem in doctor.find_problems(settings)}
     assert list(objects.list("objects/")) == []
 
 
@@ -255,7 +258,7 @@ def test_artifacts_are_fetched_from_the_bucket_and_survive_a_backup(
     assert address.startswith(server.endpoint)
     assert httpx.get(address, trust_env=False).text == "what the rollout left"
 
-    backup.make(settings, tmp_path / "all.tar", with_master_key=True)
+    create.create_backup(settings, tmp_path / "all.tar", with_master_key=True)
     process.terminate()
     elsewhere = _settings(server, tmp_path / "elsewhere", f"{tmp_path.name}-again")
     restore.restore(elsewhere, tmp_path / "all.tar")
@@ -278,7 +281,7 @@ def test_copies_that_nobody_used_go_and_objects_without_a_row(settings: Platform
         if "unsent" not in name:
             platform.objects.put(name, root / name)
         os.utime(root / name, (long_ago, long_ago))
-    assert [waste.what for waste in sweep.sweep(platform) if waste.kind == "copies"] == ["models/base/m/config.json"]
+    assert [waste.what for waste in gc.sweep(platform) if waste.kind == "copies"] == ["models/base/m/config.json"]
     assert not (root / "models/base/m/config.json").exists()
     assert platform.objects.fetch("models/base/m/config.json").read_text() == '"models/base/m/config.json"'
     platform.db.close()

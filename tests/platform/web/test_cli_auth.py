@@ -1,4 +1,4 @@
-"""The login page of generation 0.2's command line: approved by a person, sent to this machine only."""
+"""Login of a command line of generation 0.2: approved by a person, sent to this machine only."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from osmosis.platform.services import tokens, users
+from osmosis.platform.auth import tokens, users
 from osmosis.platform.web.session import SESSION_COOKIE
 
 CALLBACK = "http://localhost:8976/callback"
@@ -17,7 +17,6 @@ STATE = "state-of-the-command-line"
 
 @pytest.fixture
 def browser(site):
-    """A browser that is logged in."""
     with site.platform.db.write() as session:
         token = tokens.issue(session, users.ensure_owner(session, "x"), "browser", kind="session").text
     site.anonymous.cookies.set(SESSION_COOKIE, token)

@@ -1,11 +1,13 @@
-"""What people start, upload, set and delete from the pages: by the rules of the API, errors in their place."""
+"""Forms follow the rules of the API and show errors in their place."""
 
 from __future__ import annotations
 
 import httpx
 import pytest
 
-from osmosis.platform.services import members, tokens, users, workspaces
+from osmosis.platform.auth import tokens, users
+from osmosis.platform.workspaces import members
+from osmosis.platform.workspaces import service as workspaces
 
 CONFIG = """
 [experiment]

@@ -1,7 +1,5 @@
 """The alias package has every documented name under its documented path, and loads nothing until it is used."""
 
-from __future__ import annotations
-
 import importlib
 import subprocess
 import sys
@@ -108,10 +106,7 @@ MODULES = {
     "osmosis_ai.rollout.backend.local": "LocalBackend",
     "osmosis_ai.rollout.backend.harbor": "HarborBackend",
 }
-EXTRAS = {
-    "osmosis_ai.rollout.integrations.agents.openai_agents",
-    "osmosis_ai.rollout.integrations.agents.strands",
-}
+EXTRAS = {"osmosis_ai.rollout.integrations.agents.openai_agents", "osmosis_ai.rollout.integrations.agents.strands"}
 """Held by `tests/flow/alias`: they load a whole agent library."""
 
 

@@ -1,12 +1,17 @@
-from __future__ import annotations
+"""Files: written as a whole, opened without following links, locked."""
 
+import asyncio
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from osmosis.base.files import GrowingFile, create_once, replacing, write_json, write_text
+from osmosis.base.locks import FileLock, lock_if_free, locked, locked_async
+from osmosis.base.safe_open import CHUNK, list_artifacts, open_artifact
 
 
 def mode_of(path: Path) -> int:
@@ -76,3 +81,135 @@ def test_a_file_that_cannot_grow_says_so() -> None:
     with pytest.raises(OSError, match="No space left"):
         file.append(b"line\n")
     file.close()
+
+
+PLACE = ["artifacts", "r-1", "artifacts"]
+MOST = 10 * 1024 * 1024
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "secret" / "master.key").write_text("the key")
+    run = tmp_path / "run"
+    (run / "artifacts" / "r-1" / "artifacts" / "plots").mkdir(parents=True)
+    (run / "artifacts" / "r-1" / "artifacts" / "plots" / "a.txt").write_text("drawn")
+    return run
+
+
+def test_plain_files_are_listed_and_read(root: Path) -> None:
+    assert list_artifacts(root, PLACE, most_bytes=MOST) == [("plots/a.txt", 5)]
+    found = open_artifact(root, [*PLACE, "plots", "a.txt"], most_bytes=MOST)
+    assert (found.size, b"".join(found.pieces())) == (5, b"drawn")
+
+
+@pytest.mark.parametrize(
+    "link", ["artifacts", "artifacts/r-1", "artifacts/r-1/artifacts", "artifacts/r-1/artifacts/plots"]
+)
+def test_a_folder_that_became_a_link_leads_nowhere(root: Path, link: str) -> None:
+    at = root / link
+    at.rename(root.parent / "moved")
+    at.symlink_to(root.parent / "moved")
+    assert not list_artifacts(root, PLACE, most_bytes=MOST)
+    assert open_artifact(root, [*PLACE, "plots", "a.txt"], most_bytes=MOST) is None
+
+
+def test_links_second_names_devices_and_pipes_are_not_there(root: Path) -> None:
+    folder = root.joinpath(*PLACE)
+    key = root.parent / "secret" / "master.key"
+    (folder / "link").symlink_to(key)
+    os.link(key, folder / "second-name")
+    os.mkfifo(folder / "pipe")
+    names = ["link", "second-name", "pipe"]
+    if os.geteuid() == 0:
+        os.mknod(folder / "device", 0o666 | 0o020000, os.makedev(1, 5))
+        names.append("device")
+    assert list_artifacts(root, PLACE, most_bytes=MOST) == [("plots/a.txt", 5)]
+    for name in names:
+        assert open_artifact(root, [*PLACE, name], most_bytes=MOST) is None, name
+
+
+@pytest.mark.parametrize("parts", [["..", "x"], ["plots", "..", "..", "x"], [""], ["."], ["a/b"], ["a\0b"], ["plots"]])
+def test_no_part_of_a_path_is_special(root: Path, parts: list[str]) -> None:
+    assert open_artifact(root, [*PLACE, *parts], most_bytes=MOST) is None
+
+
+def test_sizes_are_bounded_and_a_large_file_comes_in_pieces(root: Path) -> None:
+    folder = root.joinpath(*PLACE)
+    with (folder / "sparse").open("wb") as file:
+        file.truncate(MOST + 1)
+    with (folder / "large").open("wb") as file:
+        file.truncate(3 * CHUNK + 1)
+    assert list_artifacts(root, PLACE, most_bytes=MOST) == [("large", 3 * CHUNK + 1), ("plots/a.txt", 5)]
+    assert open_artifact(root, [*PLACE, "sparse"], most_bytes=MOST) is None
+    found = open_artifact(root, [*PLACE, "large"], most_bytes=MOST)
+    (folder / "large").open("ab").write(b"x" * CHUNK)
+    pieces = [len(piece) for piece in found.pieces()]
+    assert (max(pieces), sum(pieces)) == (CHUNK, 3 * CHUNK + 1)
+
+
+HOLD = """
+import sys, pathlib
+from osmosis.base.locks import FileLock
+lock = FileLock(pathlib.Path(sys.argv[1]))
+assert lock.take()
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_two_locks_of_one_file_exclude_each_other_in_one_process(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "lock"
+    with lock_if_free(path) as first, lock_if_free(path) as second:
+        assert (first, second) == (True, False)
+    with lock_if_free(path) as again:
+        assert again
+
+
+def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    command = [sys.executable, "-c", HOLD, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout.readline() == b"held\n"
+        assert not FileLock(path).take()
+        holder.kill()
+        holder.wait()
+    assert path.exists()
+    lock = FileLock(path)
+    assert lock.take(timeout_s=10)
+    lock.release()
+    lock.release()
+
+
+def test_a_lock_is_given_back_after_an_error(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError), locked(tmp_path / "lock"):
+        raise RuntimeError
+    assert FileLock(tmp_path / "lock").take()
+
+
+def test_a_child_does_not_hold_on_to_the_lock(tmp_path: Path) -> None:
+    with locked(tmp_path / "lock"):
+        child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        assert FileLock(tmp_path / "lock").take()
+    finally:
+        child.communicate(b"\n")
+
+
+async def test_waiting_leaves_the_event_loop_alone_and_says_so_once(tmp_path: Path) -> None:
+    told: list[str] = []
+    order: list[str] = []
+    held = FileLock(tmp_path / "lock")
+    assert held.take()
+
+    async def second() -> None:
+        async with locked_async(tmp_path / "lock", waiting=lambda: told.append("waiting")):
+            order.append("second")
+
+    task = asyncio.create_task(second())
+    while not told:  # noqa: ASYNC110 - nothing of ours tells
+        await asyncio.sleep(0.01)
+    order.append("first")
+    held.release()
+    await task
+    assert (told, order) == (["waiting"], ["first", "second"])

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import asyncio
 import os
 import stat
@@ -16,9 +14,9 @@ from osmosis.base.git import (
     GitTimeout,
     NoRepository,
     fetching_environ,
-    last_words,
     sealed_environ,
-    shown,
+    summarize_stderr,
+    to_valid_text,
     users_environ,
 )
 from osmosis.base.processes import start_token
@@ -97,7 +95,7 @@ def test_errors_are_gits_words_without_credentials() -> None:
     ],
 )
 def test_last_words(stderr: str, said: str) -> None:
-    assert last_words(stderr) == said
+    assert summarize_stderr(stderr) == said
 
 
 def test_no_repository_and_no_git_are_errors_of_their_own(tmp_path: Path) -> None:
@@ -136,4 +134,4 @@ async def test_input_output_and_log(tmp_path: Path) -> None:
     lines: list[str] = []
     assert await git.text_async("-c", "alias.said=!echo out; echo err >&2; :", "said", log=lines.append) == "out"
     assert lines == ["err"]
-    assert shown(git.text("-c", r"alias.said=!printf 'caf\351'; :", "said")) == "caf\ufffd"
+    assert to_valid_text(git.text("-c", r"alias.said=!printf 'caf\351'; :", "said")) == "caf\ufffd"

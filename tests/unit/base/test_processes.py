@@ -1,4 +1,4 @@
-from __future__ import annotations
+"""Processes, tasks and signals: known by a token, ended with all they started."""
 
 import asyncio
 import os
@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 
-from osmosis.base.processes import group_alive, is_same, kill_group, kill_tree, lines_of, start_token
+from osmosis.base.processes import end_tasks, is_group_alive, is_same, iterate_lines, kill_group, kill_tree, start_token
 
 NEST = """
 import subprocess, sys
@@ -20,7 +20,6 @@ def nest(*, new_session: bool) -> tuple[subprocess.Popen[bytes], int]:
     process = subprocess.Popen(
         [sys.executable, "-c", NEST], stdout=subprocess.PIPE, stdin=subprocess.PIPE, start_new_session=new_session
     )
-    assert process.stdout is not None
     return process, int(process.stdout.readline())
 
 
@@ -56,7 +55,7 @@ def test_a_process_that_ended_has_no_token_also_while_nobody_waited_for_it() -> 
 def test_a_group_is_ended_as_a_whole() -> None:
     process, child = nest(new_session=True)
     token = start_token(child)
-    assert group_alive(process.pid)
+    assert is_group_alive(process.pid)
     kill_group(process.pid)
     process.communicate()
     ended(child, token)
@@ -78,7 +77,7 @@ async def test_lines_are_read_as_text_and_one_beyond_the_limit_costs_no_other() 
         sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE, limit=1000
     )
     assert process.stdout is not None
-    lines = [line async for line in lines_of(process.stdout)]
+    lines = [line async for line in iterate_lines(process.stdout)]
     await process.wait()
     assert lines == ["one", "(a line that is too long was left out)", "\ufffd", "last"]
 
@@ -90,6 +89,52 @@ async def test_no_rest_of_a_line_that_is_too_long_is_shown() -> None:
         sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE, limit=1000
     )
     assert process.stdout is not None
-    lines = [line async for line in lines_of(process.stdout)]
+    lines = [line async for line in iterate_lines(process.stdout)]
     await process.wait()
     assert lines == ["(a line that is too long was left out)", "next"]
+
+
+HOLDS = """
+import os, signal, threading, time
+from osmosis.base.processes import on_stop
+
+lock, over = threading.Lock(), threading.Event()
+
+def stop():
+    with lock:
+        over.set()
+
+on_stop(stop)
+for number in (signal.SIGTERM, signal.SIGINT):
+    with lock:
+        os.kill(os.getpid(), number)
+        time.sleep(0.1)
+    assert over.wait(30)
+    over.clear()
+print("ended")
+"""
+
+
+def test_a_signal_waits_for_a_lock_that_the_main_thread_holds() -> None:
+    done = subprocess.run([sys.executable, "-c", HOLDS], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.returncode) == ("ended\n", 0), done.stderr
+
+
+async def test_a_task_that_forgot_its_cancellation_is_cancelled_again() -> None:
+    heard = 0
+
+    async def forgetful() -> None:
+        nonlocal heard
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            heard += 1
+        await asyncio.sleep(3600)
+
+    async def failing() -> None:
+        raise ValueError("seen by nobody")
+
+    tasks = [asyncio.create_task(forgetful()), asyncio.create_task(failing())]
+    await asyncio.sleep(0)
+    await asyncio.wait_for(end_tasks(*tasks, again_s=0.01), 60)
+    assert (heard, tasks[0].cancelled(), tasks[1].done()) == (1, True, True)

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import base64
 import html
 import json
@@ -43,6 +41,13 @@ WRITTEN = {
     "hexadecimal": HARD.encode().hex(),
     "HEXADECIMAL": HARD.encode().hex().upper(),
     "percent": quote(HARD, safe="").lower(),
+    "percent twice": quote(quote(HARD, safe=""), safe=""),
+    "JSON three times": json.dumps(json.dumps(json.dumps({"k": HARD}))),
+    "repr of bytes": repr(HARD.encode())[2:-1],
+    "repr of bytes, in JSON": json.dumps(repr(HARD.encode())),
+    "ASCII": ascii(HARD)[1:-1],
+    "escaped bytes": "".join(f"\\x{byte:02x}" for byte in HARD.encode()),
+    "escaped letters": "".join(f"\\u{ord(letter):04x}" for letter in HARD),
     "base32": base64.b32encode(b"xy" + HARD.encode()).decode(),
     "base64 twice": base64.b64encode(base64.b64encode(HARD.encode())).decode(),
     "base64 in lines": "\n".join(textwrap.wrap(base64.b64encode(b"x" * 50 + HARD.encode() + b"yz").decode(), 20)),
@@ -167,6 +172,22 @@ def test_files_are_rewritten_where_they_are_and_nowhere_else(tmp_path: Path) -> 
     assert outside.read_text() == f"not to be touched: {KEY}"
     assert Redactor([KEY]).files(tmp_path, ["artifacts", "deep"]) == 0
     assert Redactor([KEY]).files(tmp_path / "none") == 0
+
+
+def test_names_are_cleaned_and_no_file_can_change_its_user(tmp_path: Path) -> None:
+    folder = tmp_path / "rollout" / f"of {KEY}"
+    folder.mkdir(parents=True)
+    for name in (f"{KEY}.txt", f"{MARK}.txt", "plain"):
+        (folder / name).write_text(name)
+    (folder / "plain").chmod(0o6755)
+    (folder / f"link-{KEY}").symlink_to(tmp_path)
+    Redactor([KEY]).folders(tmp_path, ["rollout"])
+    cleaned = tmp_path / "rollout" / f"of {MARK}"
+    assert sorted(path.name for path in cleaned.iterdir()) == [f"{MARK}.txt", f"{MARK}.txt-1", f"link-{MARK}", "plain"]
+    assert (cleaned / "plain").stat().st_mode & 0o7777 == 0o755
+    (cleaned / "plain").chmod(0o4755)
+    Redactor().files(tmp_path)
+    assert (cleaned / "plain").stat().st_mode & 0o7777 == 0o755, "without secrets, too"
 
 
 def test_some_folders_of_many_are_cleaned(tmp_path: Path) -> None:

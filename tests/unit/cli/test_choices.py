@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 
-from osmosis.cli.context import AppContext, GlobalOptions
-from osmosis.cli.download import download_dir
-from osmosis.cli.local_eval.show import exit_code as local_exit_code
-from osmosis.cli.local_eval.terminal import time_left
-from osmosis.cli.output import Mode, Output
-from osmosis.cli.prompts import ask, choose, confirm, hidden
-from osmosis.cli.quickstart.choose_model import STAND_IN, ModelChoice, choose_model
-from osmosis.cli.run_show import finished_result
-from osmosis.cli.runs import _worth_reading
-from osmosis.cli.secrets_file import read_secrets_file
+from osmosis.cli.core.context import AppContext, GlobalOptions
+from osmosis.cli.core.environment import read_secrets_file
+from osmosis.cli.core.output import Mode, Output
+from osmosis.cli.core.prompts import ask, choose, confirm, hidden
+from osmosis.cli.eval.download import download_dir
+from osmosis.cli.eval.follow import finished_result
+from osmosis.cli.eval.logs import _without_debug
+from osmosis.cli.eval.progress import time_left
+from osmosis.cli.eval.report import exit_code as local_exit_code
+from osmosis.cli.quickstart import STAND_IN, ModelChoice, choose_model
 from osmosis.errors import InteractiveRequired, PlatformError, ValidationError
-from osmosis.records.contract.body import LogEntry, LogPage
-from osmosis.records.contract.eval_bodies import EvalRunDetail
+from osmosis.records.api.body import LogEntry, LogPage
+from osmosis.records.api.runs import EvalRunDetail
 
 
 def context(cwd: Path, stdin: str = "", **environ: str) -> AppContext:
@@ -149,7 +149,7 @@ def test_downloads_go_into_the_workspace(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", ["../x", "/etc/x", "a/../../x", "a\\x", ""])
 def test_a_manifest_cannot_leave_its_folder(tmp_path: Path, path: str) -> None:
-    from osmosis.cli.download import _target
+    from osmosis.cli.eval.download import _target
 
     with pytest.raises(PlatformError, match="outside the folder"):
         _target(tmp_path, path)
@@ -186,5 +186,5 @@ def entry(message: str, level: str = "info") -> LogEntry:
 
 def test_people_read_lines_above_debug_from_further_back_where_there_are_too_few() -> None:
     page = LogPage(logs=[entry("noise", "debug")] * 9 + [entry("new")], next_cursor="c")
-    assert [line.message for line in _worth_reading(Pages(), "r", page, 3)] == ["older", "old", "new"]
-    assert [line.message for line in _worth_reading(Pages(), "r", page, 1)] == ["new"]
+    assert [line.message for line in _without_debug(Pages(), "r", page, 3)] == ["older", "old", "new"]
+    assert [line.message for line in _without_debug(Pages(), "r", page, 1)] == ["new"]

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from typer.testing import CliRunner
 
-from osmosis.cli.flags import takes
+from osmosis.cli.core.app import takes
 
 
 @dataclass(frozen=True)

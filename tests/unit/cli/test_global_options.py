@@ -4,44 +4,32 @@ from __future__ import annotations
 
 import pytest
 
-from osmosis.cli.context import hoist
-from osmosis.cli.output import Mode
+from osmosis.cli.core.context import move_global_options
 from osmosis.errors import UsageError
 
 
 @pytest.mark.parametrize(
-    "line",
+    ("line", "moved"),
     [
-        "--json --platform http://x --workspace w eval list --limit 3",
-        "eval --json list --platform=http://x --limit 3 --workspace w",
-        "eval list --limit 3 --workspace=w --platform http://x --json",
+        ("--json eval list --limit 3", "--json eval list --limit 3"),
+        ("eval --json list --platform=http://x --limit 3", "--json --platform=http://x eval list --limit 3"),
+        ("eval list --workspace w --platform http://x", "--workspace w --platform http://x eval list"),
+        ("__complete -- eval --json", "__complete -- eval --json"),
+        ("init demo --platform", "init demo --platform"),
+        ("init demo --platform http://127.0.0.1:1", "--platform http://127.0.0.1:1 init demo"),
+        ("help eval info", "eval info --help"),
     ],
 )
-def test_they_stand_anywhere(line: str) -> None:
-    options, rest = hoist(line.split())
-    assert (options.mode, options.platform, options.workspace) == (Mode.JSON, "http://x", "w")
-    assert rest == ["eval", "list", "--limit", "3"]
-
-
-def test_a_bare_double_dash_ends_them() -> None:
-    options, rest = hoist(["__complete", "--", "eval", "--json"])
-    assert options.mode is Mode.RICH
-    assert rest == ["__complete", "--", "eval", "--json"]
-
-
-def test_the_platform_flag_of_init_stays_with_init() -> None:
-    _, rest = hoist(["init", "demo", "--platform"])
-    assert rest == ["init", "demo", "--platform"]
-    options, rest = hoist(["init", "demo", "--platform", "http://127.0.0.1:1"])
-    assert (options.platform, rest) == ("http://127.0.0.1:1", ["init", "demo"])
+def test_global_options_are_moved_to_the_front(line: str, moved: str) -> None:
+    assert move_global_options(line.split()) == moved.split()
 
 
 @pytest.mark.parametrize("line", ["eval list --platform", "--workspace --json eval list", "doctor --env-file"])
 def test_a_missing_value_is_named(line: str) -> None:
     with pytest.raises(UsageError, match="needs a value"):
-        hoist(line.split())
+        move_global_options(line.split())
 
 
 def test_json_and_plain_exclude_each_other() -> None:
     with pytest.raises(UsageError, match="cannot be used together"):
-        hoist(["--json", "eval", "list", "--plain"])
+        move_global_options(["--json", "eval", "list", "--plain"])

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from osmosis.local.viewing.annotation_file import AnnotationFile
-from osmosis.records.annotation import Annotation
-from osmosis.records.rollout import Score
-from osmosis.testing.command_line import run_command
-from osmosis.testing.platform_data import rollout, timeout
-from osmosis.testing.stored_run import stored_run
+from osmosis.local.viewing.local_run import AnnotationFile
+from osmosis.records.run.annotations import Annotation
+from osmosis.records.run.rollout import Score
+from support.command_line import run_command
+from support.platform_data import rollout, timeout
+from support.stored_run import stored_run
 
 
 @pytest.fixture
@@ -56,4 +56,4 @@ def test_it_says_what_is_missing(run: Path, tmp_path: Path) -> None:
     odd = run_command("judge", "calibrate", "nightly", "--score", "odd", "--json", cwd=tmp_path)
     assert "kind, strict" in odd.error["details"]["hint"]
     few = run_command("judge", "calibrate", "nightly", cwd=tmp_path)
-    assert "fewer than 10 labels" in few.out
+    assert "fewer than 10 rows" in few.out

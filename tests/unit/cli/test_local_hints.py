@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from osmosis.cli.draw_rollout import facts
-from osmosis.cli.local_eval.show import next_steps
+from osmosis.cli.eval.report import next_steps
+from osmosis.cli.eval.show import facts
 from osmosis.local.run import stored_report
-from osmosis.testing.command_line import run_command
-from osmosis.testing.platform_data import rollout, timeout
-from osmosis.testing.stored_run import stored_run
-from osmosis.workspace.findings import some
+from osmosis.workspace.findings import list_some
+from support.command_line import run_command
+from support.platform_data import rollout, timeout
+from support.stored_run import stored_run
 
 
 def test_a_run_with_failures_names_the_command_that_shows_one(tmp_path: Path) -> None:
@@ -23,7 +23,9 @@ def test_a_run_with_failures_names_the_command_that_shows_one(tmp_path: Path) ->
     well = stored_run(runs / "well", [rollout(0, 0)], rows=1, attempts=1)
     report = stored_report(well)
     assert report is not None
-    assert not any("eval show" in str(step.command) for step in next_steps(well.plan(), report))
+    commands = [str(step.command) for step in next_steps(well.plan(), report)]
+    assert commands[-1] == "osmosis view well"
+    assert not any(command.startswith("osmosis eval show well 0") for command in commands)
 
 
 def test_the_log_of_a_local_run_is_not_asked_of_a_platform(tmp_path: Path) -> None:
@@ -39,5 +41,5 @@ def test_one_of_a_thing_is_one() -> None:
 
 
 def test_files_of_one_name_are_told_apart() -> None:
-    assert some(["a/x.toml", "b/x.toml"]) == "a/x.toml, b/x.toml are"
-    assert some(["a/x.toml", "b/y.toml"]) == "x.toml, y.toml are"
+    assert list_some(["a/x.toml", "b/x.toml"]) == "a/x.toml, b/x.toml are"
+    assert list_some(["a/x.toml", "b/y.toml"]) == "x.toml, y.toml are"

@@ -7,8 +7,8 @@ import json
 
 import pytest
 
-from osmosis.cli.output import Mode, Output
-from osmosis.cli.results import Column, DetailResult, ListResult, NextStep, OperationResult
+from osmosis.cli.core.output import Mode, Output
+from osmosis.cli.core.results import Column, DetailResult, ListResult, NextStep, OperationResult
 from osmosis.errors import InternalError, UsageError, ValidationError
 
 ROWS = [{"name": "[red]a[/red]", "n": {"deep": 1}, "bad": "x\x1b[31my\ty\nz"}, {"name": "b :smile:", "n": {}}]

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from osmosis.cli.unexpected import refused_by_machine
-from osmosis.testing.command_line import run_command
+from osmosis.cli.core.errors import refused_by_machine
+from support.command_line import run_command
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from osmosis.testing.command_line import CommandRun, run_command
+from support.command_line import CommandRun, run_command
 
 REWARDS = """
 def exact(solution_str, ground_truth, extra_info=None):

@@ -7,10 +7,10 @@ import io
 import pytest
 from rich.console import Console
 
-from osmosis.cli.run_show import finished_result
-from osmosis.records.contract.eval_bodies import EvalRunDetail
-from osmosis.records.run import JobResult
-from osmosis.testing.platform_data import report
+from osmosis.cli.eval.follow import finished_result
+from osmosis.records.api.runs import EvalRunDetail
+from osmosis.records.run.job import JobResult
+from support.platform_data import report
 
 
 @pytest.mark.parametrize("made", [JobResult.used_up, JobResult.ran_out])

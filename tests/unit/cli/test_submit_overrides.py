@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from osmosis.cli.submit_overrides import Overrides
+from osmosis.cli.eval.flags import RunFlags
+from osmosis.cli.eval.plan import config_model
+from osmosis.cli.eval.submit_case import Overrides
 from osmosis.errors import UsageError
-from osmosis.records.config import EvalConfig, TrainingConfig
+from osmosis.records.config.run_config import EvalConfig, TrainingConfig
 
 CONFIG = {
     "experiment": {"rollout": "r", "entrypoint": "main.py", "model_path": "mine", "dataset": "d"},
@@ -34,16 +36,30 @@ def test_what_is_given_wins_and_the_rest_stays() -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "name", "base_url"),
+    ("flags", "name", "base_url", "key"),
     [
-        ("openai/gpt-5-mini", "openai/gpt-5-mini", None),
-        ("other@http://127.0.0.1:8/v1", "other", "http://127.0.0.1:8/v1"),
+        ({"model": "other"}, "other", "http://127.0.0.1:9/v1", "KEY"),
+        ({"model": "openai/gpt-5-mini"}, "openai/gpt-5-mini", "http://127.0.0.1:9/v1", "KEY"),
+        ({"model": "other@http://127.0.0.1:8/v1"}, "other", "http://127.0.0.1:8/v1", None),
+        ({"model": "other", "base_url": "http://127.0.0.1:8/v1"}, "other", "http://127.0.0.1:8/v1", None),
+        ({"base_url": "http://127.0.0.1:8/v1"}, "mine", "http://127.0.0.1:8/v1", None),
+        ({"model": "openai/gpt-5-mini", "base_url": "none"}, "openai/gpt-5-mini", None, None),
+        ({"model": "offline/calculator"}, "offline/calculator", None, None),
     ],
 )
-def test_another_model_is_elsewhere(model: str, name: str, base_url: str | None) -> None:
-    found = changed(model=model)
-    assert (found.experiment.model_path, found.advanced.base_url, found.advanced.api_key_env) == (name, base_url, None)
-    assert found.advanced.params == {"temperature": 0.5}
+def test_another_model_is_asked_at_the_configs_endpoint_unless_said(
+    flags: dict[str, str], name: str, base_url: str | None, key: str | None
+) -> None:
+    config = changed(**flags)
+    assert (config.experiment.model_path, config.advanced.base_url, config.advanced.api_key_env) == (
+        name,
+        base_url,
+        key,
+    )
+    assert config.advanced.params == {"temperature": 0.5}
+    run_flags = RunFlags(model=flags.get("model"), base_url=flags.get("base_url"))
+    spec = config_model(EvalConfig.model_validate(CONFIG), run_flags)
+    assert (spec.name, spec.base_url, spec.api_key_env) == (name, base_url, key)
 
 
 def test_the_configs_rules_hold_for_flags() -> None:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from osmosis.cli.training_probe import probe_config
+from osmosis.cli.train.submit import probe_config
 from osmosis.errors import ValidationError
-from osmosis.records.config import TrainingConfig
+from osmosis.records.config.run_config import TrainingConfig
 
 
 def config(**tables: Any) -> TrainingConfig:

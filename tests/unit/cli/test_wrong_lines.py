@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from osmosis.testing.command_line import run_command
+from support.command_line import run_command
 
 # line, exit code, part of the message, part of the hint
 USAGE = [
@@ -25,7 +25,7 @@ USAGE = [
     ("eval submti", "did you mean submit?", "osmosis eval submit"),
     ("eval cancel x", "did you mean stop?", "osmosis eval stop"),
     ("eval ls", "did you mean list?", "osmosis eval list"),
-    ("eval status x", "did you mean info?", "osmosis eval info"),
+    ("eval status x", "did you mean show?", "osmosis eval show"),
     ("eval rm x", "did you mean delete?", "osmosis eval delete"),
     ("dataset ls", "did you mean list?", "osmosis dataset list"),
     ("dataset push f", "did you mean upload?", "osmosis dataset upload"),
@@ -35,7 +35,7 @@ USAGE = [
     ("workspace use x", "did you mean switch?", "osmosis workspace switch"),
     ("workspace new x", "did you mean create?", "osmosis workspace create"),
     ("train kill x", "did you mean stop?", "osmosis train stop"),
-    ("model show x", "did you mean info?", "osmosis model info"),
+    ("model get x", "did you mean show?", "osmosis model show"),
     ("auth signin", "no such command: osmosis auth signin", "osmosis auth"),
     ("eval info", "missing argument", "osmosis eval info --help"),
     ("eval info a b", "unexpected extra argument", "osmosis eval info --help"),

@@ -24,8 +24,8 @@ from osmosis.errors import (
     UpgradeRequired,
     ValidationError,
 )
-from osmosis.records.contract.uploads import UploadPart, UploadPlan
-from osmosis.testing.private_tls import PrivateAuthority
+from osmosis.records.api.datasets import UploadPart, UploadPlan
+from support.private_tls import PrivateAuthority
 
 Answer = tuple[int, dict[str, str], bytes]
 

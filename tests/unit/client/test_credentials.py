@@ -12,8 +12,7 @@ import keyring
 import pytest
 from keyring.backend import KeyringBackend
 
-from osmosis.client import keyrings
-from osmosis.client.credentials import HOSTED, CredentialStore, Login
+from osmosis.client.credentials import HOSTED, CredentialStore, Login, choose_store
 from osmosis.errors import (
     CredentialsParseFailed,
     CredentialsUnavailable,
@@ -22,7 +21,7 @@ from osmosis.errors import (
     KeyringUnavailable,
     ValidationError,
 )
-from osmosis.testing.private_tls import PrivateAuthority
+from support.private_tls import PrivateAuthority
 
 HERE, THERE = "http://127.0.0.1:7575", "https://b.example"
 LOGIN = Login(HERE, "t-1", user={"id": "1", "email": "a@b"}, token_id="id-1", expires_at="2999-01-01T00:00:00Z")
@@ -178,16 +177,16 @@ def test_an_unsound_keyring_is_never_used(store: CredentialStore) -> None:
     keyring.set_keyring(Memory())
     try:
         environ = {"DBUS_SESSION_BUS_ADDRESS": "unix:path=/nowhere"}
-        assert keyrings.choose(environ) == "file"
+        assert choose_store(environ) == "file"
         with pytest.raises(KeyringUnavailable):
-            keyrings.choose(environ, "keyring")
+            choose_store(environ, "keyring")
     finally:
         keyring.set_keyring(before)
 
 
 def test_without_a_desktop_no_keyring_is_even_loaded() -> None:
-    assert keyrings.choose({}) == "file"
-    assert keyrings.choose({}, "file") == "file"
+    assert choose_store({}) == "file"
+    assert choose_store({}, "file") == "file"
 
 
 def test_a_platform_is_known_by_the_variable_else_by_what_its_login_kept(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from osmosis.client.settings import normalise, platform_url
+from osmosis.client.settings import normalize_url, platform_url
 from osmosis.errors import ValidationError
 
 
@@ -27,8 +27,8 @@ from osmosis.errors import ValidationError
     ],
 )
 def test_every_way_to_type_it_is_one_url(typed: str, url: str) -> None:
-    assert normalise(typed) == url
-    assert normalise(url) == url
+    assert normalize_url(typed) == url
+    assert normalize_url(url) == url
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_every_way_to_type_it_is_one_url(typed: str, url: str) -> None:
 )  # fmt: skip
 def test_what_is_no_platform_url_is_refused(typed: str) -> None:
     with pytest.raises(ValidationError) as refused:
-        normalise(typed)
+        normalize_url(typed)
     assert "u:p" not in refused.value.message
 
 
@@ -48,7 +48,7 @@ def test_no_text_ends_in_a_traceback() -> None:
     for _ in range(3000):
         text = "".join(chance.choice(letters) for _ in range(chance.randrange(14)))
         try:
-            assert normalise(normalise(text)) == normalise(text)
+            assert normalize_url(normalize_url(text)) == normalize_url(text)
         except ValidationError:
             continue
 

@@ -74,7 +74,7 @@ def test_a_sync_that_fails_ends_the_wait_with_its_error(server: Syncing, before:
     with PlatformClient(server.url, "t", identity="o/r") as client, pytest.raises(PlatformError) as refused:
         client.sync.wait_for(HEAD, "main", timeout_s=30)
     assert refused.value.message == "the sync failed: no such branch"
-    assert refused.value.hint.startswith("osmosis sync status")
+    assert refused.value.hint.startswith("osmosis sync --status")
 
 
 def test_a_sync_of_another_commit_says_so(server: Syncing) -> None:

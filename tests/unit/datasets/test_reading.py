@@ -10,7 +10,7 @@ from osmosis.datasets.keys import SelectedRows
 from osmosis.datasets.reader import count_rows
 from osmosis.datasets.scan import read_rows, row_hash, scan_dataset
 from osmosis.errors import DatasetError
-from osmosis.records.plan import Selection
+from osmosis.records.run.plan import Selection
 
 ROWS = [{"system_prompt": "s", "user_prompt": f"p{i}", "ground_truth": str(i), "extra": i} for i in range(10)]
 

@@ -4,13 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from osmosis.engine.agent import load_agent
-from osmosis.engine.evaluate import Options, evaluate
-from osmosis.engine.in_process import in_process
-from osmosis.engine.scoring import load_scorers
+from osmosis.engine.evaluate import Evaluation
+from osmosis.engine.load_agent import load_agent, load_scorers
 from osmosis.llm import open_model
-from osmosis.records.dataset import Row
-from osmosis.records.plan import EvalPlan, ModelSpec, Retry
+from osmosis.records.run.plan import EvalPlan, ModelSpec, Retry
+from osmosis.records.run.rows import Row
 
 HERE = Path(__file__).parent
 
@@ -53,10 +51,10 @@ def run():
         found = load_agent(agent or plan.agent, HERE, grader=more.pop("grader", None))
         paths = [f"helpers_agents:{name}" for name in scores]
         scorers = load_scorers(paths, HERE, timeout_s=plan.timeouts.score_s)
-        options = more.pop("options", None) or Options(hashes={"agent": "a", "sampling": "s", "score": "f"})
+        more = {"hashes": {"agent": "a", "sampling": "s", "score": "f"}, **more}
         try:
-            async with in_process(found, model, plan) as rollout_fn:
-                return await evaluate(plan, rows, rollout_fn, scorers=scorers, options=options, **more)
+            agent = found.bind(plan)
+            return await Evaluation(plan, rows, agent, model=model, scorers=scorers, **more).run()
         finally:
             await model.close()
 

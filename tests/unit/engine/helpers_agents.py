@@ -229,6 +229,19 @@ class Endless(AgentWorkflow):
                 messages.append({"role": "user", "content": "go on"})
 
 
+class Crowd(RolloutAgentLoop):
+    """Asks fifty times at once."""
+
+    name = "crowd"
+
+    def get_tools(self, request):
+        return []
+
+    async def run(self, ctx):
+        done = await asyncio.gather(*(ctx.chat(ctx.request.messages) for _ in range(50)))
+        return ctx.complete([*ctx.request.messages, done[-1].message])
+
+
 class OverHttp(AgentWorkflow):
     """Calls its endpoint with a client of its own."""
 
@@ -248,6 +261,7 @@ class OverHttp(AgentWorkflow):
                 messages += [reply.json()["choices"][0]["message"], {"role": "user", "content": "go on"}]
 
 
+crowd = Crowd()
 endless = Endlessly()
 stubborn = Stubborn()
 ponders = Ponders()

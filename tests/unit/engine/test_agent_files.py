@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from osmosis.engine.agent_files import MOST_BYTES, AgentFiles
-from osmosis.engine.identity import provenance
+from osmosis.engine.provenance import provenance
 
 AGENT = """
 from pathlib import Path

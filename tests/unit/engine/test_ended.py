@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from osmosis.engine.ended import REWARD, add_sample
-from osmosis.records.rollout import Rollout, RolloutStatus
-from osmosis.records.wire_sample import WireSample
+from osmosis.engine.build_rollout import REWARD, add_sample
+from osmosis.records.protocol.messages import WireSample
+from osmosis.records.run.rollout import Rollout, RolloutStatus
 from osmosis.sdk.types import RolloutSample
 
 

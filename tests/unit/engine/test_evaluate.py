@@ -5,18 +5,17 @@ from dataclasses import replace
 
 import pytest
 
-from osmosis.engine.evaluate import Options, evaluate
-from osmosis.engine.in_process import in_process
+from osmosis.engine.evaluate import Evaluation
 from osmosis.engine.journal import Journal
-from osmosis.engine.key_set import KeySet
 from osmosis.errors import OsmosisError
 from osmosis.llm.model import Completion, Piece
-from osmosis.records.plan import Budget, ModelSpec, Timeouts
-from osmosis.records.rollout import Usage
+from osmosis.records.run.plan import Budget, ModelSpec, Timeouts
+from osmosis.records.run.rollout import Usage
 from osmosis.sdk.agent_loop import RolloutAgentLoop
 from osmosis.sdk.workflow import AgentWorkflow
-from osmosis.testing.endpoint import ModelEndpoint, Reply
-from osmosis.testing.waiting import until
+from support.endpoint import ModelEndpoint, Reply
+from support.rollout_run import as_agent
+from support.waiting import until
 
 
 async def test_every_row_and_attempt_once(run, make_plan, make_rows, tmp_path):
@@ -77,7 +76,7 @@ async def test_never_more_in_flight_than_allowed_and_rows_are_read_as_needed(run
 
         def finished(self, report): ...
 
-    report = await run(make_plan(concurrency=4), rows(), observer=Watch(), options=Options(rows=500))
+    report = await run(make_plan(concurrency=4), rows(), observer=Watch(), selected=500)
     assert report.completed == 500
     assert most <= 4
 
@@ -146,8 +145,8 @@ async def test_a_time_limit_for_the_whole_run(run, make_plan, make_rows, tmp_pat
 async def test_only_some_keys(run, make_plan, make_rows, tmp_path):
     journal = Journal(tmp_path / "j")
     rows = [replace(row, key=f"row {row.index}") for row in make_rows(5)]
-    only = KeySet([(0, "row 1", 0), (0, "row 3", 1)])
-    await run(make_plan(attempts=2), rows, journal=journal, options=Options(only=only))
+    only = {(0, "row 1", 0), (0, "row 3", 1)}
+    await run(make_plan(attempts=2), rows, journal=journal, only=only)
     assert sorted(journal.finished()) == sorted(only)
 
 
@@ -161,22 +160,23 @@ async def test_equal_rows_are_told_apart_and_nobodys_row_is_changed(run, make_pl
     assert [row.key for row in rows] == [None, None]
 
 
-async def test_a_rollout_function_that_raises_costs_its_rollout_only(make_plan, make_rows):
-    from osmosis.engine.evaluate import evaluate
+async def test_an_agent_that_raises_costs_its_rollout_only(make_plan, make_rows):
+    from osmosis.engine.evaluate import Evaluation
 
-    async def broken(task):
-        if task.row.index == 1:
-            raise OsmosisError("the sandbox is gone")
-        raise ZeroDivisionError("oh")
+    class Broken:
+        async def run(self, task, model):
+            if task.row.index == 1:
+                raise OsmosisError("the sandbox is gone")
+            raise ZeroDivisionError("oh")
 
-    report = await evaluate(make_plan(), make_rows(3), broken)
+    report = await Evaluation(make_plan(), make_rows(3), Broken()).run()
     assert report.failed == 3
-    assert {f.phase.value for f in report.failures} == {"setup"}
+    assert {f.phase.value for f in report.failures} == {"agent"}
 
 
 async def test_a_disk_that_cannot_be_written_ends_the_run_with_an_error(run, make_plan, make_rows, tmp_path):
     class Full(Journal):
-        def write(self, batch):
+        def append_all(self, rollouts):
             raise OSError(28, "No space left on device")
 
     with pytest.raises(OsmosisError, match="No space left"):
@@ -198,7 +198,7 @@ async def test_the_watchdog_names_the_stuck_row_and_stage(run, make_plan, make_r
 
     with ModelEndpoint(lambda body, n: Reply(hang=True)) as endpoint:
         plan = make_plan(model=ModelSpec.parse("m", base_url=endpoint.url))
-        work = asyncio.create_task(run(plan, make_rows(1), observer=Listen(), options=Options(stuck_s=0.2)))
+        work = asyncio.create_task(run(plan, make_rows(1), observer=Listen(), stuck_s=0.2))
         await until(lambda: said, what="the watchdog speaks")
         work.cancel()
         await asyncio.gather(work, return_exceptions=True)
@@ -247,6 +247,5 @@ async def test_an_agent_hears_its_answer_while_it_is_written(tmp_path, make_plan
 
     plan = make_plan()
     agent = Loop() if kind == "loop" else Work
-    async with in_process(agent, Streams(plan.model), plan) as rollout_fn:
-        report = await evaluate(plan, make_rows(1), rollout_fn)
+    report = await Evaluation(plan, make_rows(1), as_agent(agent).bind(plan), model=Streams(plan.model)).run()
     assert (report.succeeded, heard) == (1, ["####", " 4"])

@@ -3,8 +3,8 @@
 import pytest
 
 from osmosis.engine.journal import Journal
-from osmosis.records.plan import ModelSpec, Retry, Timeouts
-from osmosis.testing.endpoint import ModelEndpoint, Reply, text_reply
+from osmosis.records.run.plan import ModelSpec, Retry, Timeouts
+from support.endpoint import ModelEndpoint, Reply, text_reply
 
 SCORE = "helpers_agents:exact"
 
@@ -99,7 +99,7 @@ async def test_a_grader_that_raises_is_a_failed_score(run, make_plan, make_rows,
 
 async def test_a_grader_and_score_functions_stand_beside_each_other(run, make_plan, make_rows):
     report = await run(make_plan(agent="helpers_agents:Work"), make_rows(8))
-    assert [s.name for s in report.scores] == [SCORE, "reward"]
+    assert [s.name for s in report.scores] == ["reward", SCORE]
     assert report.scores[0].mean == report.scores[1].mean
 
 

@@ -8,25 +8,14 @@ import pytest
 
 from osmosis.base.redact import MARK, Redactor
 from osmosis.engine.journal import Journal
-from osmosis.engine.key_set import KeySet
 from osmosis.errors import Conflict, NotFound
-from osmosis.records.plan import ModelSpec, Timeouts
-from osmosis.records.rollout import Rollout, RolloutStatus
-from osmosis.testing.endpoint import ModelEndpoint, text_reply
+from osmosis.records.run.plan import ModelSpec, Timeouts
+from osmosis.records.run.rollout import Rollout, RolloutStatus
+from support.endpoint import ModelEndpoint, text_reply
 
 
 def rollout(row, attempt=0, **more):
     return Rollout(rollout_id=f"{row}-{attempt}", row_index=row, attempt=attempt, status=RolloutStatus.SUCCESS, **more)
-
-
-def test_key_sets():
-    keys = KeySet([(0, "a", 0), (0, "a", 70), (0, "b", 2), (5, "a", 0)])
-    assert not keys.add((0, "a", 70))
-    assert keys.add((0, "a", 1))
-    assert sorted(keys) == [(0, "a", 0), (0, "a", 1), (0, "a", 70), (0, "b", 2), (5, "a", 0)]
-    assert len(keys) == 5
-    assert (0, "a", 2) not in keys
-    assert (5, "b", 0) not in keys
 
 
 def test_what_is_appended_is_read_back(tmp_path, make_plan):
@@ -66,7 +55,7 @@ def test_dropping_sets_aside_and_keeps_the_rest(tmp_path, make_plan):
     journal = Journal(tmp_path / "j")
     journal.open(make_plan())
     journal.append_all([rollout(i) for i in range(4)])
-    assert journal.drop(KeySet([(0, "@1", 0), (0, "@3", 0)])) == 2
+    assert journal.drop({(0, "@1", 0), (0, "@3", 0)}) == 2
     journal.append(rollout(1))
     assert [r.row_index for r in journal.rollouts()] == [0, 2, 1]
     assert (tmp_path / "j" / "superseded.jsonl").read_bytes().count(b"\n") == 2

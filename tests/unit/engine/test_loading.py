@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from osmosis.engine.agent import as_agent, load_agent
-from osmosis.engine.identity import plan_hashes, score_hash
+from osmosis.engine.load_agent import load_agent, load_scorers
 from osmosis.engine.loader import load_object, source_files
-from osmosis.engine.scoring import load_scorers
+from osmosis.engine.provenance import plan_hashes, score_hash
 from osmosis.errors import LoadError
 
 HERE = Path(__file__).parent
@@ -93,7 +92,6 @@ def test_a_workflow_brings_the_grader_beside_it():
     found = load_agent("helpers_agents:Work", HERE)
     assert found.graded
     assert found.backend.max_concurrent is None
-    assert as_agent(found) is found
 
 
 def test_an_agent_that_cannot_be_made_says_how(folder):

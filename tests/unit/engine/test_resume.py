@@ -7,15 +7,15 @@ import pytest
 
 from osmosis.datasets.keys import SelectedRows
 from osmosis.datasets.scan import row_hash
-from osmosis.engine.evaluate import Options, evaluate
+from osmosis.engine.evaluate import Evaluation
 from osmosis.engine.journal import Journal
-from osmosis.engine.recorded import RecordedRollouts
+from osmosis.engine.load_agent import load_scorers
+from osmosis.engine.recorded_agent import RecordedRollouts
 from osmosis.engine.resume import apply, plan_regrade, plan_resume
-from osmosis.engine.scoring import load_scorers
 from osmosis.errors import Conflict, ModelError
 from osmosis.llm import ChatRequest, open_model
-from osmosis.records.plan import ModelSpec
-from osmosis.testing.endpoint import ModelEndpoint
+from osmosis.records.run.plan import ModelSpec
+from support.endpoint import ModelEndpoint
 
 HERE = Path(__file__).parent
 HASHES = {"agent": "a", "sampling": "s", "score": "f"}
@@ -37,7 +37,7 @@ async def ran(run, make_plan, make_rows, tmp_path):
     """A finished run of 6 rows x 2 and what made it."""
     plan, rows = make_plan(attempts=2), make_rows(6)
     journal = Journal(tmp_path / "j")
-    await run(plan, rows, journal=journal, options=Options(hashes=HASHES))
+    await run(plan, rows, journal=journal, hashes=HASHES)
     return plan, rows, journal
 
 
@@ -45,7 +45,7 @@ async def test_nothing_changed(ran):
     plan, rows, journal = ran
     found = plan_resume(journal, selected(rows), plan, HASHES)
     assert (found.reuse, found.owed, found.drifted) == (12, 0, False)
-    assert found.taken.summary.completed == 12
+    assert found.stored.summary.completed == 12
     assert found.line() == "12 reuse, 0 regrade, 0 rerun"
 
 
@@ -64,7 +64,7 @@ async def test_what_changed_decides_what_is_done(ran, changed, counts):
     assert (found.reuse, len(found.regrade), len(found.rerun)) == counts
     assert found.drifted
     assert set(found.changed) == set(changed)
-    assert found.taken is None
+    assert found.stored is None
 
 
 async def test_one_changed_row_one_gone_and_fewer_attempts(ran):
@@ -89,7 +89,7 @@ async def test_a_row_put_in_at_the_top_keeps_the_results_of_the_others(ran, run,
     assert found.line() == "12 reuse, 0 regrade, 0 rerun, 2 to run"
     await apply(found, journal, plan, rows, [], HASHES)
     journal.close()
-    await run(plan, rows, journal=journal, options=Options(hashes=HASHES))
+    await run(plan, rows, journal=journal, hashes=HASHES)
     stored = list(journal.rollouts())
     assert sorted((r.row_index, r.attempt) for r in stored) == [(r, a) for r in range(7) for a in range(2)]
     assert all(r.messages == before[r.key] for r in stored if r.key in before)
@@ -113,7 +113,7 @@ async def test_a_row_with_an_id_stays_itself_when_it_is_edited(run, make_plan, m
     plan, journal = make_plan(), Journal(tmp_path / "j")
     rows = [replace(row, data={**row.data, "id": f"q{row.index}"}) for row in make_rows(4)]
     keyed = [replace(row, key=row.data["id"]) for row in rows]
-    await run(plan, keyed, journal=journal, options=Options(hashes=HASHES))
+    await run(plan, keyed, journal=journal, hashes=HASHES)
     rows[1].data["user_prompt"] = "What is 1 * 9?"
     rows[1].index, rows[3].index = 3, 1
     found = plan_resume(journal, selected(rows, by_id=True), plan, HASHES)
@@ -124,7 +124,7 @@ async def test_a_journal_goes_on_when_its_rows_get_unique_ids_or_lose_them(run, 
     """The rows have an id from the start; whether it is unique decides by what they are known."""
     plan, journal = make_plan(), Journal(tmp_path / "j")
     rows = [replace(row, data={**row.data, "id": row.index}) for row in make_rows(4)]
-    await run(plan, rows, journal=journal, options=Options(hashes=HASHES))
+    await run(plan, rows, journal=journal, hashes=HASHES)
     found = plan_resume(journal, selected(rows, by_id=True), plan, HASHES)
     assert (found.reuse, found.owed, found.drifted, found.pending) == (4, 0, False, True)
     await apply(found, journal, plan, rows, [], HASHES)
@@ -138,7 +138,7 @@ async def test_a_changed_score_function_scores_again_without_the_model(run, make
     rows, journal = make_rows(4), Journal(tmp_path / "j")
     with ModelEndpoint() as endpoint:
         plan = make_plan(model=ModelSpec.parse("m", base_url=endpoint.url))
-        await run(plan, rows, journal=journal, options=Options(hashes=HASHES))
+        await run(plan, rows, journal=journal, hashes=HASHES)
         asked = len(endpoint.requests)
         found = plan_resume(journal, selected(rows), plan, {**HASHES, "score": "g"})
         scorers = load_scorers(["helpers_agents:full"], HERE)
@@ -157,7 +157,7 @@ async def test_a_changed_score_function_scores_again_without_the_model(run, make
 async def test_only_the_failures_that_are_named_are_run_again(run, make_plan, make_rows, tmp_path):
     rows = [*make_rows(2), *make_rows(4, mode="raise")[2:], *make_rows(6, mode="give_up")[4:]]
     plan, journal = make_plan(agent="helpers_agents:misbehaving"), Journal(tmp_path / "j")
-    await run(plan, rows, journal=journal, options=Options(hashes=HASHES))
+    await run(plan, rows, journal=journal, hashes=HASHES)
     assert len(plan_resume(journal, selected(rows), plan, HASHES, retry_failed=["timeout"]).retry) == 0
     assert len(plan_resume(journal, selected(rows), plan, HASHES, retry_failed=["agent_error"]).retry) == 4
     found = plan_resume(journal, selected(rows), plan, HASHES, retry_failed=[])
@@ -190,7 +190,7 @@ async def test_a_regrade_is_the_loop_without_anything_to_run(ran):
     scorers = load_scorers(["helpers_agents:exact"], HERE)
     await apply(found, journal, plan, rows, scorers, {**found.hashes, "score": "f"})
     journal.open(plan)
-    report = await evaluate(plan, rows, None, scorers=scorers, journal=journal, options=Options(rows=6))
+    report = await Evaluation(plan, rows, None, scorers=scorers, journal=journal, selected=6).run()
     journal.close()
     assert (report.completed, report.total) == (12, 12)
     assert {r.row_index for r in journal.rollouts() if r.value("helpers_agents:exact") == 0.0} >= {3}
@@ -199,7 +199,7 @@ async def test_a_regrade_is_the_loop_without_anything_to_run(ran):
 
 async def test_without_a_rollout_function_what_is_owed_stays_owed(ran, make_rows):
     plan, _, journal = ran
-    report = await evaluate(plan, make_rows(8), None, journal=journal)
+    report = await Evaluation(plan, make_rows(8), None, journal=journal).run()
     assert (report.completed, report.total) == (12, 16)
 
 

@@ -5,16 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from osmosis.engine.agent import load_agent
-from osmosis.engine.evaluate import evaluate
-from osmosis.engine.identity import plan_hashes
-from osmosis.engine.in_process import in_process
+from osmosis.engine.evaluate import Evaluation
 from osmosis.engine.journal import Journal
+from osmosis.engine.load_agent import load_agent
+from osmosis.engine.provenance import plan_hashes
 from osmosis.llm import open_model
-from osmosis.records.plan import ModelSpec, RolloutLimits, Timeouts
-from osmosis.records.rollout import RolloutStatus
-from osmosis.serve.drive.traingate import TrainGate
-from osmosis.testing.endpoint import ModelEndpoint, text_reply
+from osmosis.records.run.plan import ModelSpec, RolloutLimits, Timeouts
+from osmosis.records.run.rollout import RolloutStatus
+from osmosis.serve.client.model_proxy import ModelProxy
+from support.endpoint import ModelEndpoint, text_reply
 
 HERE = Path(__file__).parent
 CALLS = RolloutLimits(max_turns=3)
@@ -74,20 +73,29 @@ async def test_an_agent_that_swallows_the_limit_is_cancelled_and_asks_no_more(ru
     assert (rollout.finish_reason, asked) == ("max_turns", 3)
 
 
+@pytest.mark.parametrize(
+    ("limits", "reason", "calls"),
+    [(RolloutLimits(max_turns=4), "max_turns", 4), (RolloutLimits(max_tokens=100), "max_tokens", 7)],
+)
+async def test_limits_hold_for_calls_at_once(run, make_plan, make_rows, tmp_path, limits, reason, calls):
+    rollout, asked = await go(run, make_plan, make_rows, tmp_path, "crowd", limits)
+    assert (rollout.status, rollout.finish_reason) == (RolloutStatus.SUCCESS, reason)
+    assert asked == len(rollout.calls) == calls
+
+
 async def test_calls_over_http_are_refused_beyond_the_limit(make_plan, make_rows, tmp_path):
     rows = make_rows(1)
     with ModelEndpoint(lambda body, number: text_reply("#### 0")) as endpoint:
         plan = make_plan(model=ModelSpec.parse("m", base_url=endpoint.url), limits=CALLS)
         model = open_model(plan.model)
-        gate = TrainGate(model)
-        await gate.start()
+        gate = ModelProxy(model)
+        await gate.open()
         try:
             agent = load_agent("helpers_agents:OverHttp", HERE)
-            async with in_process(agent, model, plan, endpoints=gate) as rollout_fn:
-                journal = Journal(tmp_path / "j")
-                await evaluate(plan, rows, rollout_fn, journal=journal)
+            journal = Journal(tmp_path / "j")
+            await Evaluation(plan, rows, agent.bind(plan, endpoints=gate), model=model, journal=journal).run()
         finally:
-            await gate.stop()
+            await gate.close()
             await model.close()
     (rollout,) = Journal(tmp_path / "j").rollouts()
     assert (rollout.status, rollout.finish_reason) == (RolloutStatus.SUCCESS, "max_turns")

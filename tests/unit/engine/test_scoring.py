@@ -1,6 +1,9 @@
 """Score functions: both forms, sync and async, numbers of every kind, judges counted apart."""
 
+import asyncio
+import functools
 import math
+import threading
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
@@ -8,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from osmosis.engine.pool import DaemonPool
-from osmosis.engine.score_result import as_number, run_score
-from osmosis.engine.scoring import FunctionScorer, load_scorers
-from osmosis.records.dataset import Row
-from osmosis.records.rollout import Category, Rollout, RolloutStatus, Score, Usage
-from osmosis.sdk.judge_usage import count_usage
+from osmosis.engine.load_agent import load_scorers
+from osmosis.engine.score_threads import QUICK_CALLS, ScoreThreads
+from osmosis.engine.scoring import FunctionScorer, as_number, run_score
+from osmosis.records.run.rollout import Category, Rollout, RolloutStatus, Score, Usage
+from osmosis.records.run.rows import Row
+from osmosis.sdk.judge_model import count_usage
 from osmosis.sdk.messages import solution_of
 from osmosis.sdk.score_functions import score_function
 
@@ -100,27 +103,46 @@ async def test_a_rubric_is_a_score_with_a_reason(tmp_path):
     assert score.usage.total_tokens > 0
 
 
-async def test_the_pool_uses_few_threads_and_replaces_hung_ones():
-    import asyncio
-    import threading
-
-    pool = DaemonPool(2)
-    names = set()
-
-    def note():
-        names.add(threading.current_thread().name)
-        return 1
-
-    assert await asyncio.gather(*(pool.run(note) for _ in range(20))) == [1] * 20
-    assert len(names) <= 2
-    free = threading.Event()
-    hung = [asyncio.ensure_future(pool.run(lambda: free.wait(30), 0.05)) for _ in range(2)]
-    for one in hung:
+async def test_score_threads_run_few_functions_at_once_and_abandon_hung_ones() -> None:
+    threads, free = ScoreThreads(2), threading.Event()
+    hung = [asyncio.ensure_future(threads.run(lambda: free.wait(30), 0.05)) for _ in range(2)]
+    waiting = asyncio.ensure_future(threads.run(lambda: 1, 5))
+    await asyncio.sleep(0.02)
+    assert not waiting.done()
+    for function in hung:
         with pytest.raises(asyncio.TimeoutError):
-            await one
-    assert await asyncio.wait_for(pool.run(note, 5), 5) == 1
+            await function
+    assert await asyncio.wait_for(waiting, 5) == 1
     free.set()
-    pool.close()
+
+
+async def test_calls_behind_one_that_hangs_are_made_elsewhere() -> None:
+    threads, free = ScoreThreads(2), threading.Event()
+
+    def answer(number: int, hangs: bool = False) -> int:
+        if hangs:
+            free.wait(30)
+        return number
+
+    for number in range(QUICK_CALLS):
+        assert await threads.run(functools.partial(answer, number)) == number
+    hung, *others = [
+        asyncio.ensure_future(threads.run(functools.partial(answer, number, hangs=number == 0), 10))
+        for number in range(20)
+    ]
+    assert await asyncio.wait_for(asyncio.gather(*others), 5) == list(range(1, 20))
+    assert not hung.done()
+    free.set()
+    assert await hung == 0
+
+
+@pytest.mark.parametrize("error", [SystemExit("enough"), StopIteration("enough"), ValueError("enough")])
+async def test_what_a_function_in_a_thread_raises_reaches_its_caller(error: BaseException) -> None:
+    def fail() -> None:
+        raise error
+
+    with pytest.raises((RuntimeError, ValueError), match="enough"):
+        await ScoreThreads().run(fail)
 
 
 async def test_a_score_function_that_exits_fails_its_own_score() -> None:

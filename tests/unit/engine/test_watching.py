@@ -5,16 +5,15 @@ import subprocess
 import time
 from pathlib import Path
 
-from osmosis.engine.agent import load_agent
-from osmosis.engine.evaluate import Options, evaluate
-from osmosis.engine.identity import provenance
-from osmosis.engine.in_process import in_process
-from osmosis.engine.limiter import Limiter
+from osmosis.engine.evaluate import Evaluation
+from osmosis.engine.limits import Limiter
+from osmosis.engine.load_agent import load_agent
+from osmosis.engine.provenance import provenance
 from osmosis.engine.watchdog import Watchdog
 from osmosis.llm import open_model
-from osmosis.records.plan import ModelSpec
-from osmosis.testing.endpoint import ModelEndpoint, Reply
-from osmosis.testing.waiting import until
+from osmosis.records.run.plan import ModelSpec
+from support.endpoint import ModelEndpoint, Reply
+from support.waiting import until
 
 
 async def test_code_that_blocks_the_loop_is_named_by_file_and_line():
@@ -55,8 +54,7 @@ async def test_adaptive_concurrency_backs_off_and_everything_succeeds(make_plan,
         plan = make_plan(model=ModelSpec.parse("m", base_url=endpoint.url), concurrency=64, adaptive=True)
         limiter = Limiter(64, adaptive=True)
         model = open_model(plan.model, signals=limiter)
-        async with in_process(chat, model, plan) as rollout_fn:
-            report = await evaluate(plan, make_rows(120), rollout_fn, options=Options(limiter=limiter))
+        report = await Evaluation(plan, make_rows(120), chat.bind(plan), model=model, limiter=limiter).run()
         await model.close()
     assert (report.succeeded, report.failed) == (120, 0)
     assert limiter.history, "the limit never fell"

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from osmosis.jobs.job import JobLog
-from osmosis.records.run import LogLine
+from osmosis.jobs.context import JobLog
+from osmosis.records.run.job import LogLine
 
 GIT_ENV = {
     "PATH": os.environ["PATH"],

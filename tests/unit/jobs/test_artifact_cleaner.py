@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from osmosis.base.redact import Redactor
-from osmosis.jobs.artifact_cleaner import ArtifactCleaner
+from osmosis.jobs.artifacts import ArtifactCleaner
 
 SECRET = "a-secret-of-the-run"
 

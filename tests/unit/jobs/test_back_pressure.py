@@ -5,23 +5,24 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from osmosis.engine.evaluate import Options, evaluate
+from osmosis.engine.evaluate import Evaluation
 from osmosis.engine.journal import Journal
+from osmosis.engine.rollout_model import RolloutModel
 from osmosis.engine.task import Task
 from osmosis.jobs.reporter import Reporter
-from osmosis.records.dataset import Row
-from osmosis.records.plan import EvalPlan, ModelSpec
-from osmosis.records.report import Report
-from osmosis.records.rollout import Rollout, RolloutStatus
-from osmosis.records.run import JobResult, MetricPoint
-from osmosis.records.run_status import RunStatus
-from osmosis.testing.fake_trainer import FakeTrainer
-from osmosis.testing.job_api import FakeJobApi, job_api
-from osmosis.testing.training_desk import KeptListener, TwoTurns, plan_of, run_of
-from osmosis.testing.waiting import until
+from osmosis.records.run.job import JobResult, MetricPoint
+from osmosis.records.run.plan import EvalPlan, ModelSpec
+from osmosis.records.run.report import Report
+from osmosis.records.run.rollout import Rollout, RolloutStatus
+from osmosis.records.run.rows import Row
+from osmosis.records.run.status import RunStatus
 from osmosis.training.driver import TrainingDriver
-from osmosis.training.link import Done, TrainerLink
-from osmosis.training.trained_model import TrainedModel
+from osmosis.training.models import TrainedModel
+from osmosis.training.protocol import Done, TrainerClient
+from support.fake_trainer import FakeTrainer
+from support.job_api import FakeJobApi, job_api
+from support.training_desk import RecordingListener, TwoTurns, plan_of, run_of
+from support.waiting import until
 
 ROWS, LANES = 60, 4
 LARGE = "x" * 100_000
@@ -30,7 +31,7 @@ AT_MOST = 5 + 1 + 2 * LANES
 """What fits, what goes over it, what was on its way to the journal then, and what had begun."""
 
 
-class Evaluation:
+class ReportedRun:
     """Rollouts of 100 kB, reported as a job does."""
 
     def __init__(self, reporter: Reporter, folder: Path) -> None:
@@ -38,7 +39,7 @@ class Evaluation:
         self.made = self.told = 0
         self.journal = Journal(folder)
 
-    async def one(self, task: Task) -> Rollout:
+    async def run(self, task: Task, model: RolloutModel) -> Rollout:
         self.made += 1
         await until(lambda: self.made - self.told <= LANES)  # as with a model that takes its time
         message = {"role": "assistant", "content": LARGE}
@@ -55,10 +56,16 @@ class Evaluation:
             name="t", agent="a", model=ModelSpec.parse("offline/x"), dataset="d", concurrency=LANES, adaptive=False
         )
         rows = [Row(index=index, data={"user_prompt": str(index)}) for index in range(ROWS)]
-        options = Options(rows=ROWS, room=lambda: self.reporter.room(self.stop))
-        return await evaluate(
-            plan, rows, self.one, journal=self.journal, observer=self, stop=self.stop, options=options
-        )
+        return await Evaluation(
+            plan,
+            rows,
+            self,
+            journal=self.journal,
+            observer=self,
+            stop=self.stop,
+            selected=ROWS,
+            wait_for_room=lambda: self.reporter.wait_for_room(self.stop),
+        ).run()
 
     # The engine's observer.
     def started(self, total: int, done: int) -> None: ...
@@ -79,7 +86,7 @@ def reporter(api: FakeJobApi) -> Reporter:
 async def test_no_rollout_is_started_while_too_many_wait_and_all_arrive_once(tmp_path: Path) -> None:
     async with job_api() as api, reporter(api) as speaking:
         api.down = True
-        evaluation = Evaluation(speaking, tmp_path / "j")
+        evaluation = ReportedRun(speaking, tmp_path / "j")
         running = asyncio.create_task(evaluation.go())
         await until(lambda: speaking.full)
         asked = api.requests
@@ -96,7 +103,7 @@ async def test_no_rollout_is_started_while_too_many_wait_and_all_arrive_once(tmp
 async def test_a_run_that_waits_for_room_can_be_stopped(tmp_path: Path) -> None:
     async with job_api() as api, reporter(api) as speaking:
         api.down = True
-        evaluation = Evaluation(speaking, tmp_path / "j")
+        evaluation = ReportedRun(speaking, tmp_path / "j")
         running = asyncio.create_task(evaluation.go())
         await until(lambda: speaking.full)
         evaluation.stop.set()
@@ -108,7 +115,7 @@ async def test_a_run_that_waits_for_room_can_be_stopped(tmp_path: Path) -> None:
 async def test_a_lease_that_is_lost_meanwhile_ends_the_waiting(tmp_path: Path) -> None:
     async with job_api() as api, reporter(api) as speaking:
         api.down = True
-        evaluation = Evaluation(speaking, tmp_path / "j")
+        evaluation = ReportedRun(speaking, tmp_path / "j")
         running = asyncio.create_task(evaluation.go())
         await until(lambda: speaking.full)
         api.lease_lost, api.down = True, False
@@ -121,7 +128,7 @@ async def test_a_lease_that_is_lost_meanwhile_ends_the_waiting(tmp_path: Path) -
 STEPS, OF_A_STEP = 6, 8
 
 
-class Training(KeptListener):
+class Training(RecordingListener):
     """Steps of eight rollouts of 100 kB, reported as a job does."""
 
     def __init__(self, reporter: Reporter, folder: Path) -> None:
@@ -129,22 +136,22 @@ class Training(KeptListener):
         self.reporter, self.folder, self.never = reporter, folder, asyncio.Event()
         self.made = 0
 
-    def rollout(self, line: bytes) -> None:
+    def on_rollout(self, line: bytes) -> None:
         self.made += 1
         found = Rollout.model_validate_json(line)
         found.messages = [{"role": "assistant", "content": LARGE}]
         self.reporter.rollout(found.to_line())
 
-    async def room(self) -> None:
-        await self.reporter.room(self.never)
+    async def wait_for_room(self) -> None:
+        await self.reporter.wait_for_room(self.never)
 
     async def go(self) -> Done:
         plan = plan_of(self.folder, steps=STEPS, validation_rows=[])
         with FakeTrainer(plan, self.folder / "trainer.sock") as trainer:
-            async with TrainerLink(trainer.service._socket_path) as link:
+            async with TrainerClient(trainer.service._socket_path) as link:
                 model = TrainedModel(link, "base", seed=7)
                 run = run_of(self.folder, self)
-                return await TrainingDriver(run, link, model, TwoTurns(model).rollout).run()
+                return await TrainingDriver(run, link, model, TwoTurns(model)).run()
 
 
 async def test_a_training_begins_no_step_while_too_many_wait_and_loses_none(tmp_path: Path) -> None:
@@ -171,5 +178,5 @@ async def test_figures_that_wait_count_too() -> None:
         speaking.metrics([point] * (HELD // 10_000 + 1))
         assert speaking.full
         api.down = False
-        await speaking.room(asyncio.Event())
+        await speaking.wait_for_room(asyncio.Event())
         assert not speaking.full

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from osmosis.base.git import Git
-from osmosis.jobs.checkout import check_out, locate
-from osmosis.jobs.job import JobFailed, JobLog
-from osmosis.records.rollout import Category, Phase
-from osmosis.records.run import LogLine
+from osmosis.jobs.context import JobFailed, JobLog
+from osmosis.jobs.prepare.checkout import check_out, locate
+from osmosis.records.run.job import LogLine
+from osmosis.records.run.rollout import Category, Phase
 
 from .conftest import git
 
@@ -138,3 +138,36 @@ def test_locate_names_what_is_there(tmp_path: Path) -> None:
         locate(tmp_path, "a" * 40, "multiply", "main.py")
     found = locate(tmp_path, "a" * 40, "multiply", "server.py")
     assert found.entrypoint == tmp_path / "rollouts/multiply/server.py"
+
+
+async def test_nothing_that_a_commit_names_is_fetched_or_run(
+    tmp_path: Path, commit: Commit, log: JobLog, log_lines: list[LogLine]
+) -> None:
+    """Submodules, and filters that the machine's user has set up (`git lfs install`)."""
+    home, work, mark = tmp_path / "home", tmp_path / "person", tmp_path / "filter-ran"
+    home.mkdir()
+    (home / ".gitconfig").write_text(f'[filter "lfs"]\n\tsmudge = touch {mark} && cat\n\trequired = true\n')
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
+    files = {".gitattributes": "*.bin filter=lfs\n", "rollouts/m/main.py": "", "weights.bin": pointer}
+    files[".gitmodules"] = f'[submodule "x"]\n\tpath = x\n\turl = file://{tmp_path}/person\n'
+    head = commit(work, files)
+    environ = {**os.environ, "HOME": str(home)}
+    source = await check_out(str(work), head, tmp_path / "source", environ=environ, log=log)
+    assert (source / "weights.bin").read_text() == pointer
+    assert not mark.exists()
+    assert not (source / "x").exists()
+    assert all(any(word in line.message for line in log_lines) for word in ("submodules", "Git LFS"))
+
+
+async def test_a_rollout_behind_a_link_is_not_there(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "main.py").write_text("pass")
+    (tmp_path / "source" / "rollouts" / "real").mkdir(parents=True)
+    (tmp_path / "source" / "rollouts" / "linked").symlink_to(outside)
+    (tmp_path / "source" / "rollouts" / "real" / "main.py").symlink_to(outside / "main.py")
+    with pytest.raises(JobFailed, match=r"rollouts/linked does not exist in commit .*; available: real"):
+        locate(tmp_path / "source", "a" * 40, "linked", "main.py")
+    for entrypoint in ("main.py", "../real/main.py"):
+        with pytest.raises(JobFailed, match="does not exist in commit"):
+            locate(tmp_path / "source", "a" * 40, "real", entrypoint)

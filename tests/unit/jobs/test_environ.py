@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from osmosis.jobs.environ import git_environ, rollout_environ, uv_environ
+from osmosis.jobs.commands import git_environ, rollout_environ, uv_environ
 
 JOB = {
     "PATH": "/usr/bin",

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 
 import pytest
 
-from osmosis.jobs.job import JobFailed
-from osmosis.jobs.project import read_project
+from osmosis.base.wheel import Wheel
+from osmosis.jobs.context import JobFailed
+from osmosis.jobs.prepare.entrypoints import Entrypoint, read_rollout
+from osmosis.jobs.prepare.environment import environment_key
+from osmosis.jobs.prepare.project import read_project
+from osmosis.jobs.prepare.uv import Interpreter
 
 
 def project(tmp_path: Path, text: str | None, **files: str) -> Path:
@@ -18,7 +23,7 @@ def project(tmp_path: Path, text: str | None, **files: str) -> Path:
     return tmp_path
 
 
-def asks(requirement: str) -> str:
+def requiring(requirement: str) -> str:
     return f'[project]\nname = "m"\nversion = "1"\ndependencies = ["iniconfig", "{requirement}"]\n'
 
 
@@ -38,7 +43,7 @@ def asks(requirement: str) -> str:
     ],
 )
 def test_which_osmosis_a_rollout_asks_for(tmp_path: Path, requirement: str, generation: str) -> None:
-    assert read_project(project(tmp_path, asks(requirement)), "rollouts/m").generation("1.0.0") == generation
+    assert read_project(project(tmp_path, requiring(requirement)), "rollouts/m").generation("1.0.0") == generation
 
 
 def test_nothing_declared(tmp_path: Path) -> None:
@@ -59,7 +64,7 @@ def test_requirements_txt_when_pyproject_declares_nothing(tmp_path: Path) -> Non
 
 
 def test_pyproject_wins_over_requirements_txt(tmp_path: Path) -> None:
-    folder = project(tmp_path, asks("osmosis-ai>=1") + '[build-system]\nrequires = ["hatchling"]\n')
+    folder = project(tmp_path, requiring("osmosis-ai>=1") + '[build-system]\nrequires = ["hatchling"]\n')
     (folder / "requirements.txt").write_text("osmosis-ai<0.4\n")
     (folder / "uv.lock").write_text("version = 1\n")
     read = read_project(folder, "rollouts/m")
@@ -69,11 +74,90 @@ def test_pyproject_wins_over_requirements_txt(tmp_path: Path) -> None:
     assert read.generation("1.0.0") == "ours"
 
 
-def test_sources_of_the_checkout_are_noticed(tmp_path: Path) -> None:
-    sources = '[tool.uv.sources]\nhelpers = { path = "../../helpers" }\nosmosis-ai = { path = "/home/me/osmosis" }\n'
-    read = read_project(project(tmp_path, asks("osmosis-ai>=1") + sources), "rollouts/m")
-    assert read.local_sources
-    assert read.own_sources
+LOCKED = """
+version = 1
+[[package]]
+name = "m"
+version = "1"
+source = { virtual = "." }
+[[package]]
+name = "iniconfig"
+version = "2.0.0"
+source = { %s }
+"""
+PLAIN = 'registry = "https://pypi.org/simple"'
+
+
+@pytest.mark.parametrize(
+    ("files", "from_index"),
+    [
+        ({"pyproject.toml": requiring("osmosis-ai>=1")}, True),
+        ({"pyproject.toml": requiring("osmosis-ai>=1"), "uv.lock": LOCKED % PLAIN}, True),
+        ({"pyproject.toml": requiring("osmosis-ai>=1") + "[tool.uv]\npackage = false\n"}, True),
+        ({"requirements.txt": "# a\niniconfig==2.0.0 \\\n  --hash=sha256:00\nosmosis-ai>=1\n"}, True),
+        ({"pyproject.toml": requiring("osmosis-ai>=1"), "uv.lock": LOCKED % 'registry = "../wheels"'}, False),
+        ({"pyproject.toml": requiring("osmosis-ai>=1"), "uv.lock": LOCKED % 'path = "../w.whl"'}, False),
+        ({"pyproject.toml": requiring("osmosis-ai>=1") + '[tool.uv]\nfind-links = ["wheels"]\n'}, False),
+        ({"pyproject.toml": requiring("osmosis-ai>=1") + '[tool.uv.sources]\nx = { path = "../x" }\n'}, False),
+        ({"pyproject.toml": requiring("osmosis-ai>=1") + '[tool.uv.sources]\nx = { git = "https://x" }\n'}, False),
+        ({"pyproject.toml": requiring("x @ file://${PROJECT_ROOT}/x.whl")}, False),
+        ({"pyproject.toml": requiring("x"), "uv.toml": 'find-links = ["wheels"]\n'}, False),
+        ({"requirements.txt": "--find-links wheels\nx\n"}, False),
+        ({"requirements.txt": "x\n./local\n"}, False),
+        ({"requirements.txt": "x @ file://${PROJECT_ROOT}/x.whl\n"}, False),
+        ({"requirements.txt": "x\n", "../../pyproject.toml": '[tool.uv]\nfind-links = ["wheels"]\n'}, False),
+    ],
+)
+def test_commits_share_an_environment_only_if_all_of_it_comes_from_an_index(
+    tmp_path: Path, files: dict[str, str], from_index: bool
+) -> None:
+    folder = tmp_path / "rollouts" / "m"
+    folder.mkdir(parents=True)
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    read = read_project(folder, "rollouts/m")
+    assert read.local_sources is not from_index
+    wheel, python = Wheel(Path("w.whl"), "1.0.0+abc", "abc"), Interpreter(Path("/usr/bin/python3"), "3.11.7")
+    first, second = (environment_key(read, wheel, python, commit * 40) for commit in "ab")
+    assert (first == second) is from_index
+
+
+def test_osmosis_from_a_source_of_the_rollouts_is_noticed(tmp_path: Path) -> None:
+    sources = '[tool.uv.sources]\nosmosis-ai = { path = "/home/me/osmosis" }\n'
+    assert read_project(project(tmp_path, requiring("osmosis-ai>=1") + sources), "rollouts/m").own_sources
+
+
+@pytest.mark.parametrize("name", ["pyproject.toml", "requirements.txt", "uv.lock", "main.py"])
+def test_no_link_of_a_checkout_is_followed(tmp_path: Path, name: str) -> None:
+    (tmp_path / "outside").write_text('[project]\nname = "SECRET-VALUE"\ndependencies = ["SECRET VALUE"]\n')
+    folder = tmp_path / "rollouts" / "m"
+    folder.mkdir(parents=True)
+    (folder / "pyproject.toml").write_text(requiring("osmosis-ai>=1"))
+    (folder / "main.py").write_text("pass")
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).symlink_to(tmp_path / "outside")
+    with pytest.raises(JobFailed, match=f"rollouts/m/{name} is not a plain file") as refusal:
+        read_rollout(tmp_path, "m", "main.py")
+    assert "SECRET" not in str(refusal.value.failure)
+
+
+def test_what_takes_too_much_is_read_by_a_process_of_no_importance(tmp_path: Path) -> None:
+    folder = tmp_path / "rollouts" / "m"
+    folder.mkdir(parents=True)
+    (folder / "pyproject.toml").write_text(requiring("osmosis-ai<0.4"))
+    (folder / "main.py").write_text("app = FastAPI()\n")
+    (folder / "device.py").symlink_to("/dev/zero")
+    (folder / "large.py").write_text("x = [" + "1," * 3_000_000 + "]\n")
+    (folder / "deep.py").write_text("-" * 200_000 + "1")
+    (folder / "judge.py").write_text("import litellm\n")
+    read = read_rollout(tmp_path, "m", "main.py")
+    assert read.entrypoint == Entrypoint("module", "app")
+    assert read.project == read_project(folder, "rollouts/m")
+    assert read.project.judges == "judge.py imports litellm"
+    (folder / "pyproject.toml").write_text("x = " + "[" * 100_000)
+    with pytest.raises(JobFailed, match="rollouts/m"):
+        read_rollout(tmp_path, "m", "main.py")
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 2_000_000
 
 
 @pytest.mark.parametrize(
@@ -107,7 +191,7 @@ def test_a_pyproject_that_cannot_be_understood(tmp_path: Path, text: str, says: 
     ],
 )
 def test_sources_that_need_litellm_say_why(tmp_path: Path, source: str, why: str | None) -> None:
-    folder = project(tmp_path, asks("osmosis-ai>=1"))
+    folder = project(tmp_path, requiring("osmosis-ai>=1"))
     (folder / "deep").mkdir()
     (folder / "deep" / "judge.py").write_text(source)
     expected = None if why is None else f"deep/judge.py imports {why}"
@@ -124,6 +208,6 @@ def test_sources_that_need_litellm_say_why(tmp_path: Path, source: str, why: str
     ],
 )
 def test_a_requirement_of_before_1_0_brings_litellm_as_it_did(tmp_path: Path, requirement: str, older: bool) -> None:
-    reason = read_project(project(tmp_path, asks(requirement)), "rollouts/m").judge_reason()
+    reason = read_project(project(tmp_path, requiring(requirement)), "rollouts/m").judge_reason()
     assert (reason is not None) is older
     assert not older or requirement in str(reason)

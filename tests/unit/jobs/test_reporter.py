@@ -10,13 +10,14 @@ import pytest
 from osmosis.base.redact import Redactor
 from osmosis.engine.journal import Journal
 from osmosis.errors import LeaseLost, NetworkError
+from osmosis.jobs.context import JobLog
 from osmosis.jobs.reporter import SILENT_AT_MOST_S, Reporter
-from osmosis.records.report import Report
-from osmosis.records.rollout import Rollout, RolloutStatus
-from osmosis.records.run import JobResult, LogLine, MetricPoint, Progress, Stage
-from osmosis.records.run_status import RunStatus
-from osmosis.testing.job_api import FakeJobApi, job_api
-from osmosis.testing.waiting import until
+from osmosis.records.run.job import JobResult, LogLine, MetricPoint, Progress, Stage
+from osmosis.records.run.report import Report
+from osmosis.records.run.rollout import Rollout, RolloutStatus
+from osmosis.records.run.status import RunStatus
+from support.job_api import FakeJobApi, job_api
+from support.waiting import until
 
 DEADLINE_S = 20.0
 
@@ -47,7 +48,7 @@ async def test_everything_arrives_in_order_and_before_the_result() -> None:
         assert api.metrics[0].value == 0.5
         assert api.result is not None
         assert api.raw[-1] == api.result.model_dump_json(exclude_none=True)
-        assert await speaking.stored() == {(0, f"@{row}", 0) for row in range(250)}
+        assert await speaking.list_stored_keys() == {(0, f"@{row}", 0) for row in range(250)}
 
 
 async def test_a_rollout_is_sent_without_asking() -> None:
@@ -142,7 +143,7 @@ async def test_a_lost_lease_ends_all_writing() -> None:
 async def test_a_wrong_token_is_a_lost_lease() -> None:
     async with job_api() as api, Reporter(api.url, api.run_id, "other") as speaking:
         with pytest.raises(LeaseLost):
-            await speaking.stored()
+            await speaking.list_stored_keys()
 
 
 async def test_a_refused_rollout_ends_the_run_but_not_its_last_word() -> None:
@@ -181,3 +182,18 @@ def _report() -> Report:
     return Report(
         rows=1, attempts=1, pass_threshold=1.0, total=1, completed=1, succeeded=1, failed=0, skipped=0, coverage=1.0
     )
+
+
+def test_what_processes_print_takes_no_more_than_its_share_of_the_log() -> None:
+    lines: list[LogLine] = []
+    log = JobLog(None, lines.append)
+    log.stream_bytes = 10_000
+    first, second = log.stream("uv", "debug"), log.stream("rollout-server")
+    for _ in range(10_000):
+        first("y")
+        second("ü" * 3)
+    log.write("job", "it goes on")
+    written = sum(len(line.message.encode()) + 31 for line in lines)
+    assert written < 10_000
+    assert "the rest is dropped" in lines[-2].message
+    assert lines[-1].message == "it goes on"

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from osmosis.jobs.job import JobContext
+from osmosis.jobs.context import JobContext
 from osmosis.jobs.runner import Exit, JobRunner
-from osmosis.records.report import Report
-from osmosis.records.run import Handover, JobResult, JobSpec
-from osmosis.records.run_status import RunStatus
-from osmosis.testing.job_api import FakeJobApi, job_api
-from osmosis.testing.waiting import until
+from osmosis.records.run.job import Handover, JobResult, JobSpec
+from osmosis.records.run.report import Report
+from osmosis.records.run.status import RunStatus
+from support.job_api import FakeJobApi, job_api
+from support.waiting import until
 
 TOKEN = "lease-token"
 
@@ -53,7 +53,7 @@ class Work:
         self.patience_s = patience_s
         self.hangs = hangs
 
-    async def go(self) -> JobResult:
+    async def run(self) -> JobResult:
         await self.context.stop.wait()
         if self.hangs:
             await asyncio.Event().wait()
@@ -68,7 +68,7 @@ class Work:
 
 async def test_a_kind_that_nothing_here_can_do_is_a_clear_failure(api: FakeJobApi, tmp_path: Path) -> None:
     job = JobRunner(spec(api, tmp_path), Handover(token=TOKEN), {}, kinds={})
-    assert await job.go() is Exit.REPORTED
+    assert await job.run() is Exit.REPORTED
     assert api.result is not None
     assert api.result.failure is not None
     assert api.result.status is RunStatus.FAILED
@@ -80,7 +80,7 @@ async def test_work_that_winds_down_by_itself_gives_the_result(api: FakeJobApi, 
         spec(api, tmp_path), Handover(token=TOKEN), {}, kinds={"eval": lambda context: Work(context, patience_s=60.0)}
     )
     api.stop = True
-    assert await asyncio.wait_for(job.go(), 30.0) is Exit.REPORTED
+    assert await asyncio.wait_for(job.run(), 30.0) is Exit.REPORTED
     assert api.result is not None
     assert api.result.status is RunStatus.STOPPED
     assert api.result.failure is None
@@ -94,7 +94,7 @@ async def test_what_does_not_end_is_cut_off_when_either_patience_is_over(
         return Work(context, patience_s=patience_s, hangs=True)
 
     job = JobRunner(spec(api, tmp_path), Handover(token=TOKEN), {}, kinds={"eval": hanging})
-    going = asyncio.create_task(job.go())
+    going = asyncio.create_task(job.run())
     await until(lambda: api.heartbeats)
     job.stop(grace_s)
     assert await asyncio.wait_for(going, 30.0) is Exit.REPORTED
@@ -105,7 +105,7 @@ async def test_what_does_not_end_is_cut_off_when_either_patience_is_over(
 class Filling(Work):
     """Writes until the machine takes no more."""
 
-    async def go(self) -> JobResult:
+    async def run(self) -> JobResult:
         with (Path(self.context.spec.work_dir) / "journal.jsonl").open("wb", buffering=0) as file:
             while True:
                 assert file.write(b"x" * 4096)
@@ -118,7 +118,7 @@ async def test_a_full_disk_names_its_cause_on_the_run(api: FakeJobApi, tmp_path:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, hard))  # what a full disk is to a process
     try:
-        assert await asyncio.wait_for(job.go(), 60.0) is Exit.REPORTED
+        assert await asyncio.wait_for(job.run(), 60.0) is Exit.REPORTED
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert api.result is not None

@@ -9,15 +9,17 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from osmosis.engine.task import RolloutFn, Task
-from osmosis.jobs.job import JobFailed, JobLog, setup_failed
-from osmosis.jobs.server_pool import TRIES, Server, ServerPool
+from osmosis.engine.agent import Agent
+from osmosis.engine.rollout_model import RolloutModel
+from osmosis.engine.task import Task
+from osmosis.jobs.context import JobFailed, JobLog, setup_failure
+from osmosis.jobs.server.pool import TRIES, Server, ServerPool
 from osmosis.llm import open_model
-from osmosis.records.dataset import Row
-from osmosis.records.plan import EvalPlan, ModelSpec
-from osmosis.records.rollout import Category, Failure, Phase, Rollout, RolloutStatus
-from osmosis.serve.drive.traingate import TrainGate
-from osmosis.testing.waiting import until
+from osmosis.records.run.plan import EvalPlan, ModelSpec
+from osmosis.records.run.rollout import Category, Failure, Phase, Rollout, RolloutStatus
+from osmosis.records.run.rows import Row
+from osmosis.serve.client.model_proxy import ModelProxy
+from support.waiting import until
 
 MODEL = ModelSpec(name="offline/calculator", kind="offline")
 PLAN = EvalPlan(name="r", agent="a", model=MODEL, dataset="d")
@@ -38,8 +40,8 @@ class OneServer:
         self.most = 0
 
     @asynccontextmanager
-    async def running(self, gate: TrainGate, plan: EvalPlan) -> AsyncIterator[RolloutFn]:
-        yield self._rollout
+    async def running(self, gate: ModelProxy, plan: EvalPlan) -> AsyncIterator[Agent]:
+        yield self
 
     async def stop(self) -> None: ...
 
@@ -61,7 +63,7 @@ class OneServer:
         self.up = True
         self.on_change()
 
-    async def _rollout(self, task: Task) -> Rollout:
+    async def run(self, task: Task, model: RolloutModel) -> Rollout:
         assert task.rollout_id not in self.on_it
         self.began.append(task.rollout_id)
         done = self.on_it[task.rollout_id] = asyncio.get_running_loop().create_future()
@@ -75,17 +77,17 @@ class OneServer:
 
 
 @asynccontextmanager
-async def pool_of(*servers: Server, patience_s: float = 60.0) -> AsyncIterator[tuple[ServerPool, RolloutFn]]:
+async def pool_of(*servers: Server, patience_s: float = 60.0) -> AsyncIterator[tuple[ServerPool, Agent]]:
     pool = ServerPool(servers, JobLog(), patience_s=patience_s)
-    async with pool.running(TrainGate(open_model(MODEL)), PLAN) as rollout:
+    async with pool.running(ModelProxy(open_model(MODEL)), PLAN) as rollout:
         yield pool, rollout
 
 
-def begun(rollout: RolloutFn, count: int) -> list[asyncio.Task[Rollout]]:
+def begun(rollout: Agent, count: int) -> list[asyncio.Task[Rollout]]:
     tasks = (Task(row=Row(index=n, data={}, key=f"k{n}"), attempt=0, rollout_id=f"r{n}") for n in range(count))
 
     async def one(task: Task) -> Rollout:
-        return await rollout(task)
+        return await rollout.run(task, RolloutModel(None, task))
 
     return [asyncio.create_task(one(task)) for task in tasks]
 
@@ -177,11 +179,11 @@ async def test_servers_that_have_failed_for_good(both: bool) -> None:
     async with pool_of(east, west) as (pool, rollout):
         (task,) = begun(rollout, 1)
         await until(lambda: east.on_it)
-        east.failed.set_result(setup_failed("it died 6 times"))
+        east.failed.set_result(setup_failure("it died 6 times"))
         await until(lambda: west.on_it)
         assert not east.on_it, "nobody waits for it there"
         if both:
-            west.failed.set_result(setup_failed("so did this one"))
+            west.failed.set_result(setup_failure("so did this one"))
             assert (await asyncio.wait_for(asyncio.shield(pool.failed), 60)).message == "so did this one"
             task.cancel()
         else:

@@ -8,17 +8,19 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from osmosis.jobs import server_stages, training_work
-from osmosis.jobs.boundary import Boundary
-from osmosis.jobs.job import JobFailed
-from osmosis.jobs.training_examples import Examples
-from osmosis.jobs.training_settings import as_begun, rollout_plan, trainer_plan
-from osmosis.jobs.training_work import engine_secret
-from osmosis.platform.services import imitation, job_specs, placement, submit
-from osmosis.records.advanced import TrainingAdvanced
-from osmosis.records.config import Checkpoints, Sampling, Training, TrainingConfig
-from osmosis.records.run import JobSpec
-from osmosis.training.link import TrainerPlan
+from osmosis.jobs.context import JobFailed
+from osmosis.jobs.kinds import training as training_work
+from osmosis.jobs.kinds.training import engine_secret
+from osmosis.jobs.sandboxes import JobSandbox
+from osmosis.jobs.server import stages as server_stages
+from osmosis.jobs.trainer.settings import Examples, rollout_plan, trainer_plan
+from osmosis.platform.runs import submit
+from osmosis.platform.scheduling import job_spec, placement
+from osmosis.platform.training import sft_data
+from osmosis.records.config.advanced import TrainingAdvanced
+from osmosis.records.config.run_config import Checkpoints, Sampling, Training, TrainingConfig
+from osmosis.records.run.job import JobSpec
+from osmosis.training.protocol import TrainerPlan
 
 SERVER = {"sampler": "vllm", "base_url": "http://127.0.0.1:1"}
 OTHERWISE: dict[str, dict[str, tuple[Any, dict[str, Any]]]] = {
@@ -37,14 +39,18 @@ OTHERWISE: dict[str, dict[str, tuple[Any, dict[str, Any]]]] = {
         "lora_targets": (["q_proj"], {}), "loss": ("grpo", {}), "scale_rewards": ("none", {}), "kl": (0.1, {}),
         "clip": (0.1, {}), "clip_high": (0.1, {}), "num_iterations": (2, {}), "schedule": ("cosine", {}),
         "warmup_steps": (2, {}), "precision": ("bf16", {}), "gradient_accumulation": (8, {}),
-        "gradient_checkpointing": (False, {}), "seed": (1, {}),
+        "gradient_checkpointing": (False, {}), "seed": (1, {}), "tune": ("full", {}),
+        "max_staleness": (1, {}), "trainer_gpus": (2, {}), "test_rows": (4, {}),
+        "importance": ("sequence_mask", {}), "importance_cap": (3.0, {}), "ratio_max": (3.0, {}),
+        "micro_batch_tokens": (4096, {}), "chat_template_kwargs": ({"enable_thinking": False}, {}),
     },
 }  # fmt: skip
 """Of each key, a value that is not its default, and what it needs beside it."""
 ELSEWHERE = {
-    "from_run": imitation.__file__,
-    "min_score": imitation.__file__,
-    "tokenizer": job_specs.__file__,
+    "failures": training_work.__file__,
+    "from_run": sft_data.__file__,
+    "min_score": sft_data.__file__,
+    "tokenizer": job_spec.__file__,
     "resources": placement.__file__,
     "priority": submit.__file__,
     "sandbox": server_stages.__file__,
@@ -54,6 +60,9 @@ ELSEWHERE = {
 }
 """Keys of [advanced] that are read by the platform, or when the rollout server starts, and where."""
 TABLES = {"training": Training, "sampling": Sampling, "checkpoints": Checkpoints, "advanced": TrainingAdvanced}
+
+
+GPUS = 8
 
 
 def outcome(tables: dict[str, dict[str, Any]]) -> str:
@@ -70,10 +79,10 @@ def outcome(tables: dict[str, dict[str, Any]]) -> str:
         commit_sha="0" * 40, config=config, dataset_path="d.jsonl", rows=list(range(80)), work_dir="w", cache_dir="c",
     )  # fmt: skip
     examples = Examples(Path("e.jsonl"), 80) if config.advanced.method == "sft" else None
-    plan = trainer_plan(config, spec, models_dir=Path("m"), gpus=0, examples=examples)
+    plan = trainer_plan(config, spec, models_dir=Path("m"), gpus=GPUS, examples=examples)
     rollouts = rollout_plan(config, spec).model_dump_json()
     try:
-        boundary = str(Boundary.of(spec))
+        boundary = str(JobSandbox.for_job(spec))
     except JobFailed as refused:  # where there is no sandbox
         boundary = refused.message
     return f"{plan.model_dump_json()} {rollouts} {engine_secret(config)} {boundary}"
@@ -104,6 +113,8 @@ def test_what_others_read_is_read_there(key: str) -> None:
         ({"engine": "tinker", "base_url": "http://127.0.0.1:1", "lora_alpha": 8}, "lora_alpha"),
         ({"engine": "tinker", "base_url": "http://127.0.0.1:1", "method": "sft", "from_run": "a-1"}, "method"),
         ({"engine": "tinker"}, "base_url"),
+        ({"tune": "full", "sampler": "vllm", "base_url": "http://127.0.0.1:1"}, "tune"),
+        ({"failures": {"rate_limit": 0.0}}, "failures"),
         ({"sampler": "vllm"}, "base_url"),
         ({"base_url": "http://127.0.0.1:1"}, "base_url"),
         ({"tokenizer": "tiny"}, "tokenizer"),
@@ -120,16 +131,11 @@ def test_a_key_that_would_have_no_effect_is_refused(advanced: dict[str, Any], ke
     assert [error["loc"][-1] for error in refused.value.errors()] == [key]
 
 
-def test_a_run_goes_on_as_it_was_begun_on_a_machine_with_other_gpus() -> None:
+def test_a_run_goes_on_on_a_machine_with_other_gpus() -> None:
     values: dict[str, Any] = {
         "run": "a-1", "model_path": "base", "output_dir": "out", "rows": list(range(12)), "steps": 2,
         "rows_per_step": 4, "samples_per_row": 4, "max_prompt_length": 60, "max_response_length": 60, "lr": 1e-3,
         "save_interval": 2,
     }  # fmt: skip
     begun = TrainerPlan(**values, processes=2, gradient_accumulation=4)
-    here = TrainerPlan(**values, processes=8, gradient_accumulation=1)
-    assert as_begun(here, begun.fingerprint, gpus=8) == begun
-    with pytest.raises(JobFailed, match="begun on 2 GPUs, and this machine has 1"):
-        as_begun(here, begun.fingerprint, gpus=1)
-    other = begun.model_copy(update={"lr": 0.5})
-    assert as_begun(here, other.fingerprint, gpus=8) == here, "the trainer says that it is another plan"
+    assert TrainerPlan(**values, processes=8).fingerprint == begun.fingerprint

@@ -5,7 +5,7 @@ import pytest
 from osmosis.errors import ModelError
 from osmosis.llm import ChatRequest, open_model
 from osmosis.llm.offline import parse_task
-from osmosis.records.plan import ModelSpec
+from osmosis.records.run.plan import ModelSpec
 
 
 def tool(name, first="a", second="b"):

@@ -2,11 +2,11 @@
 
 import pytest
 
+from osmosis.dialects.chat import completion_body
 from osmosis.errors import ModelError
 from osmosis.llm import ChatRequest, open_model, probe
-from osmosis.llm.chat_format import completion_body
-from osmosis.records.plan import ModelSpec, Retry
-from osmosis.testing.endpoint import ModelEndpoint, Reply, text_reply
+from osmosis.records.run.plan import ModelSpec, Retry
+from support.endpoint import ModelEndpoint, Reply, text_reply
 
 QUICK = Retry(max_attempts=3, base_delay_s=0.001, max_delay_s=0.002, rate_limit_budget_s=5)
 ASK = [{"role": "user", "content": "What is 2 * 3?"}]
@@ -110,6 +110,10 @@ async def test_hopeless_errors_are_asked_once(status, text, category):
         (Reply({"choices": [{"message": {"content": 3}}]}), "bad_response"),
         (Reply({"choices": [{"message": {"content": "x"}}], "usage": {"prompt_tokens": "many"}}), "bad_response"),
         (Reply(cut=True), "connection"),
+        (Reply({"error": {"code": 502, "message": "upstream died"}}), "server_error"),
+        (Reply({"choices": [{"message": {"content": "The ans"}, "finish_reason": "error"}]}), "server_error"),
+        (Reply({"choices": [{"message": {"content": ""}, "error": {"code": 504}}]}), "timeout"),
+        (Reply(parts=[b'data: {"error": {"code": 503, "message": "busy"}}\n\n']), "server_error"),
     ],
 )
 async def test_passing_errors_are_repeated_and_then_given_up_in_their_category(bad, category):
@@ -226,3 +230,65 @@ async def test_no_word_of_usage_is_not_free(usage):
         model = open_model(spec)
         assert (await model.complete(ChatRequest(ASK))).usage.cost_usd is None
         await model.close()
+
+
+@pytest.mark.parametrize(
+    ("code", "category"), [(429, "rate_limit"), ("rate_limit_exceeded", "rate_limit"), (401, "auth")]
+)
+async def test_an_error_with_status_200_counts_as_its_code(code, category):
+    bad = Reply({"error": {"code": code, "message": "no"}})
+    quick = Retry(max_attempts=1, base_delay_s=0.001, max_delay_s=0.002, rate_limit_budget_s=0)
+    with ModelEndpoint(lambda body, n: bad) as endpoint, pytest.raises(ModelError) as caught:
+        await ask(endpoint, retry=quick)
+    assert caught.value.category == category
+
+
+@pytest.mark.parametrize(
+    "error", [{"code": "content_filter"}, {"innererror": {"code": "ResponsibleAIPolicyViolation"}}]
+)
+async def test_a_prompt_that_a_filter_refused_is_a_filtered_answer(error):
+    with ModelEndpoint(lambda body, n: Reply({"error": {"message": "filtered", **error}}, 400)) as endpoint:
+        done = await ask(endpoint)
+    assert (done.finish_reason, done.message["content"]) == ("content_filter", "")
+
+
+HI = '{"choices": [{"message": {"role": "assistant", "content": "hé"}, "finish_reason": "stop", "logprobs": %s}]}'
+CHUNK = '{"choices": [{"delta": {"role": "assistant", "content": "hé"}, "finish_reason": "stop"}]}'
+
+
+@pytest.mark.parametrize(
+    ("reply", "logprobs"),
+    [
+        (Reply(b"\xef\xbb\xbf" + (HI % "null").encode()), None),
+        (Reply((HI % "null").encode("latin-1"), headers={"content-type": "application/json; charset=latin-1"}), None),
+        (Reply((HI % '{"content": [{"token": "h", "logprob": NaN}]}').encode()), None),
+        (Reply((HI % '{"content": [{"token": "h", "logprob": -Infinity}]}').encode()), [-9999.0]),
+        (Reply(parts=[f"data: {CHUNK}\n\n".encode(), b"data: [DONE]\n\n"]), None),
+    ],
+    ids=["byte order mark", "latin-1", "NaN", "-Infinity", "events"],
+)
+async def test_reads_what_openais_client_reads(reply, logprobs):
+    with ModelEndpoint(lambda body, n: reply) as endpoint:
+        done = await ask(endpoint)
+    assert (done.message["content"], done.logprobs) == ("hé", logprobs)
+
+
+async def test_a_function_call_of_old_servers_is_a_tool_call():
+    call = {"name": "add", "arguments": "{}"}
+    reply = Reply({"choices": [{"message": {"role": "assistant", "content": None, "function_call": call}}]})
+    with ModelEndpoint(lambda body, n: reply) as endpoint:
+        message = (await ask(endpoint)).message
+    assert [made["function"] for made in message["tool_calls"]] == [call]
+    assert message["function_call"] == call
+
+
+async def test_follows_a_redirect_on_the_same_host_and_no_other():
+    with (
+        ModelEndpoint() as new,
+        ModelEndpoint(lambda body, n: Reply("", 307, {"location": f"{new.url}/chat/completions"})) as old,
+    ):
+        assert (await ask(old, key="secret")).message["content"]
+        assert new.headers[0]["Authorization"] == "Bearer secret"
+    away = Reply("", 307, {"location": "http://localhost:1/v1/chat/completions"})
+    with ModelEndpoint(lambda body, n: away) as endpoint, pytest.raises(ModelError, match="HTTP 307"):
+        await ask(endpoint)

@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-from osmosis.llm.pricing import Price, price_of, table_price
-from osmosis.records.plan import ModelSpec
+from osmosis.llm.providers import Price, price_of, table_price
+from osmosis.records.run.plan import ModelSpec
 
 
 def test_reads_the_table_without_loading_the_library():

@@ -8,8 +8,8 @@ import pytest
 
 from osmosis.llm import open_model
 from osmosis.llm.litellm_model import LiteLLMModel
-from osmosis.llm.provider_variables import arguments_for
-from osmosis.records.plan import ModelSpec
+from osmosis.llm.providers import arguments_for
+from osmosis.records.run.plan import ModelSpec
 
 
 @pytest.mark.parametrize(

@@ -7,15 +7,16 @@ import asyncio
 import orjson
 import pytest
 
+from osmosis.dialects.chat import completion_body
 from osmosis.errors import ModelError
 from osmosis.llm import ChatRequest, Completion, Piece, open_model
-from osmosis.llm.chat_format import completion_body, completion_events
 from osmosis.llm.openai_compatible import completion_of
 from osmosis.llm.streaming import StreamedBody
-from osmosis.records.plan import ModelSpec, Retry
-from osmosis.records.rollout import Usage
-from osmosis.testing.endpoint import ModelEndpoint, Reply
-from osmosis.testing.waiting import until
+from osmosis.records.run.plan import ModelSpec, Retry
+from osmosis.records.run.rollout import Usage
+from support.dialect_clients import completion_events
+from support.endpoint import ModelEndpoint, Reply
+from support.waiting import until
 
 QUICK = Retry(max_attempts=3, base_delay_s=0.001, max_delay_s=0.002, rate_limit_budget_s=5)
 ASK = [{"role": "user", "content": "What is 2 * 3?"}]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import os
 import signal
@@ -15,13 +16,12 @@ import pytest
 from osmosis import Budget, EvalPlan, ModelSpec, RolloutAgentLoop, Run, Selection, evaluate, evaluate_async
 from osmosis.cli.main import main
 from osmosis.errors import Conflict, DatasetError, NotFound, UsageError, ValidationError
-from osmosis.local.evaluate import PlanFields
-from osmosis.local.prepared import Quiet
-from osmosis.local.request import key_for
-from osmosis.records.report import Report
-from osmosis.records.rollout import Rollout
-from osmosis.testing.endpoint import ModelEndpoint
-from osmosis.testing.eval_project import AGENT, ROLLOUT, SCORE, write_rows
+from osmosis.local.evaluate import EvaluateOptions
+from osmosis.local.run_options import Quiet, RunOptions, key_for
+from osmosis.records.run.report import Report
+from osmosis.records.run.rollout import Rollout
+from support.endpoint import ModelEndpoint
+from support.eval_project import AGENT, ROLLOUT, SCORE, write_rows
 
 ROWS = [{"user_prompt": f"What is {i} * 7?", "ground_truth": str(i * 7)} for i in range(5)]
 
@@ -53,11 +53,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_keywords_are_the_fields_of_the_plan() -> None:
-    hints = typing.get_type_hints(PlanFields, include_extras=True)
-    given = {"agent", "dataset", "model", "score_fns"}
-    found_out = {"dataset_hash", "provenance"}
-    assert set(hints) == set(EvalPlan.model_fields) - given - found_out
-    assert hints == {name: EvalPlan.model_fields[name].annotation for name in hints}
+    hints = typing.get_type_hints(EvaluateOptions, include_extras=True, localns={"GraderClass": type})
+    positional = {"agent", "dataset", "model", "score_fns"}
+    computed = {"dataset_hash", "provenance"}
+    of_plan = set(EvalPlan.model_fields) - positional - computed
+    assert {name: hints[name] for name in of_plan} == {n: EvalPlan.model_fields[n].annotation for n in of_plan}
+    of_run = {field.name for field in dataclasses.fields(RunOptions)}
+    assert set(hints) - of_plan - of_run == {"base_url", "api_key_env", "accept_changes"}
     with pytest.raises(TypeError, match="'attemts'"):
         evaluate(Chat(), ROWS, model="offline/calculator", attemts=3)  # type: ignore[call-arg]
 
@@ -111,7 +113,7 @@ def test_runs_are_found_where_they_are_kept(folder: Path) -> None:
 def test_the_same_name_goes_on_and_asks_nothing_again(folder: Path) -> None:
     with ModelEndpoint() as endpoint:
         asked = {"model": ModelSpec.parse("m", base_url=endpoint.url), "scorers": exact, "name": "nightly"}
-        first = evaluate(Chat(), ROWS, **asked, budget=Budget(max_total_tokens=1))
+        first = evaluate(Chat(), ROWS, **asked, concurrency=1, budget=Budget(max_total_tokens=1))
         assert first.report.stopped
         so_far = len(endpoint.requests)
         second = evaluate(Chat(), ROWS, **asked)

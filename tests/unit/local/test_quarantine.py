@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 
 from osmosis.local.run import Run
-from osmosis.local.viewing.disk_library import DiskLibrary
+from osmosis.local.viewing.library import LocalLibrary
 from osmosis.pytest import Bars
 from osmosis.records.base import utc_now
-from osmosis.records.quarantine import QuarantinedRow
-from osmosis.records.rollout import Rollout
-from osmosis.testing.command_line import CommandRun, run_command
-from osmosis.testing.platform_data import rollout
-from osmosis.testing.stored_run import stored_run
-from osmosis.viewer import site
-from osmosis.viewer.asked import Asked
-from osmosis.viewer.render import environment
+from osmosis.records.run.quarantine import QuarantinedRow
+from osmosis.records.run.rollout import Rollout
+from osmosis.viewer import routes
+from osmosis.viewer.query_params import QueryParams
+from osmosis.viewer.render import build_environment
+from support.command_line import CommandRun, run_command
+from support.platform_data import rollout
+from support.stored_run import stored_run
 
 ROWS = 12
 FLAKY = tuple(range(6))
@@ -99,7 +99,7 @@ def test_the_file_is_changed_as_by_hand(folder: Path) -> None:
         ("q-9", "r", "2999-01-01"),
         ("q-1", "second", "2999-12-31"),
     ]
-    assert run_command("__complete", "--", "eval", "quarantine", "remove", "q-1", cwd=folder).out.startswith("q-1\t")
+    assert run_command("__complete", "--", "eval", "quarantine", "remove", "q-1", cwd=folder).out == "q-1\n"
     go(folder, "eval", "quarantine", "remove", "q-1")
     go(folder, "eval", "quarantine", "remove", "q-1", code=1)
     assert [one["key"] for one in go(folder, "eval", "quarantine", "list").json["items"]] == ["q-9"]
@@ -120,10 +120,18 @@ def test_a_file_that_cannot_be_read_stops_the_gate(folder: Path, text: str, word
 
 
 def test_a_day_that_is_over_is_refused(folder: Path) -> None:
-    refused = go(folder, "eval", "quarantine", "add", "q", "--reason", "r", "--until", "2020-01-01", code=2)
+    refused = go(folder, "eval", "quarantine", "add", "q-2", "--reason", "r", "--until", "2020-01-01", code=2)
     assert "is over" in refused.error["message"]
-    given = go(folder, "eval", "quarantine", "add", "q", "--reason", "r").json["resource"]
+    given = go(folder, "eval", "quarantine", "add", "q-2", "--reason", "r").json["resource"]
     assert date.fromisoformat(given["until"]) > utc_now().date()
+
+
+def test_a_row_that_no_run_has_is_refused(folder: Path, tmp_path: Path) -> None:
+    for words in (("4",), ("q-99",), ("q-1", "--dataset", "other.jsonl")):
+        done = run_command("eval", "quarantine", "add", *words, "--reason", "r", "--json", cwd=folder)
+        assert (done.code, "no row of" in done.err) == ((0, False) if "--dataset" in words else (1, True))
+    entry = go(folder, "eval", "quarantine", "list").json["items"]
+    assert [(one["key"], one["dataset"]) for one in entry] == [("q-1", "other")]  # no run of it yet to look at
 
 
 def test_a_report_shows_every_row_and_what_decides(folder: Path) -> None:
@@ -152,15 +160,15 @@ def test_a_bar_of_a_test_is_held_against_the_other_rows(folder: Path) -> None:
 
 def test_pages_say_it_and_have_the_verdict_of_the_command(folder: Path, tmp_path: Path) -> None:
     put_all(folder)
-    library = DiskLibrary([folder / ".osmosis" / "runs"], tmp_path / "cache")
-    view = site.of_library(library, "compare", Asked([("run", "before"), ("run", "after")]))
+    library = LocalLibrary([folder / ".osmosis" / "runs"], tmp_path / "cache")
+    view = routes.build_page(library, "compare", QueryParams([("run", "before"), ("run", "after")]))
     assert view.values["other"].verdict == "no clear difference"
-    shown = environment().get_template(view.template).render(**view.values)
+    shown = build_environment().get_template(view.template).render(**view.values)
     assert "the judge wavers" in shown
     assert shown.count("/history?row=q-") == len(FLAKY)
     for asked, count in (((), len(FLAKY)), ((("row", "q-1"),), 1), ((("row", "q-7"),), 0)):
-        view = site.of_library(library, "history", Asked(list(asked)))
-        assert environment().get_template(view.template).render(**view.values).count("the judge wavers") == count
+        view = routes.build_page(library, "history", QueryParams(list(asked)))
+        assert build_environment().get_template(view.template).render(**view.values).count("the judge wavers") == count
     found = go(folder, "eval", "history", "--here", "--row", "q-1").json
     assert [one["reason"] for one in found["quarantine"]] == ["the judge wavers"]
     assert json.loads(json.dumps(found["quarantine"]))[0]["expired"] is False

@@ -8,14 +8,13 @@ import httpx
 import pytest
 
 from osmosis.engine.journal import Journal
-from osmosis.local.run_marks import mark, marks_of
-from osmosis.local.viewing.disk_library import DiskLibrary
-from osmosis.local.viewing.mixed_library import MixedLibrary
-from osmosis.local.viewing.view_server import ViewAccess, application
-from osmosis.records.marks import MarkChange
-from osmosis.testing.command_line import run_command
-from osmosis.testing.platform_data import rollout
-from osmosis.testing.stored_run import stored_run
+from osmosis.local.run import mark, marks_of
+from osmosis.local.viewing.library import LocalLibrary
+from osmosis.local.viewing.server import ViewAccess, application
+from osmosis.records.run.annotations import MarkChange
+from support.command_line import run_command
+from support.platform_data import rollout
+from support.stored_run import stored_run
 
 
 @pytest.fixture
@@ -70,7 +69,7 @@ def test_bad_tags_are_refused_and_a_broken_file_counts_as_none(runs: Path) -> No
 
 async def test_marks_are_changed_in_the_browser(runs: Path, tmp_path: Path) -> None:
     access = ViewAccess(4321)
-    transport = httpx.ASGITransport(application(MixedLibrary(DiskLibrary([runs], tmp_path / "cache", "ada")), access))
+    transport = httpx.ASGITransport(application(LocalLibrary([runs], tmp_path / "cache", "ada"), access))
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:4321") as browser:
         browser.cookies.set(access.cookie, access.session)
         form = {"csrf": access.csrf, "name": "renamed", "tags": "nightly a/b", "note": "hm", "pinned": "true"}

@@ -1,4 +1,4 @@
-"""The runs of this machine as pages: who gets in, what is found, and a run that goes on."""
+"""Local runs as pages: access, runs that are found, and a run in progress."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ import pytest
 
 from osmosis.datasets.scan import row_hash
 from osmosis.engine.journal import Journal
-from osmosis.local.viewing.disk_library import DiskLibrary
-from osmosis.local.viewing.mixed_library import MixedLibrary
-from osmosis.local.viewing.view_server import ViewAccess, application
-from osmosis.records.annotation import Annotation
-from osmosis.testing.platform_data import rollout
-from osmosis.testing.stored_run import stored_run
+from osmosis.local.viewing.library import LocalLibrary
+from osmosis.local.viewing.server import ViewAccess, application
+from osmosis.records.run.annotations import Annotation
+from support.platform_data import rollout
+from support.stored_run import stored_run
 
 PORT = 4321
 HERE = f"http://127.0.0.1:{PORT}"
@@ -41,7 +40,7 @@ def open_page(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
     def made(*, logged_in: bool = True) -> httpx.AsyncClient:
         access = ViewAccess(PORT)
-        transport = httpx.ASGITransport(application(MixedLibrary(DiskLibrary([runs], cache, "ada")), access))
+        transport = httpx.ASGITransport(application(LocalLibrary([runs], cache, "ada"), access))
         client = httpx.AsyncClient(transport=transport, base_url=HERE)
         client.headers["x-link"] = access.link()
         if logged_in:
@@ -146,10 +145,10 @@ def test_runs_of_one_name_in_two_folders_have_two_addresses(
 ) -> None:
     other = tmp_path_factory.mktemp("other")
     stored_run(other / ".osmosis" / "runs" / "first", [rollout(0, 0)], rows=1)
-    library = DiskLibrary([runs, other, runs / "first"], tmp_path_factory.mktemp("cache"))
+    library = LocalLibrary([runs, other, runs / "first"], tmp_path_factory.mktemp("cache"))
     assert {card.id for card in library.cards()} == {"first", "second", "first~2"}
-    assert MixedLibrary(library).only() is None
-    assert MixedLibrary(DiskLibrary([runs / "second"], runs)).only() == "second"
+    assert library.only_run() is None
+    assert LocalLibrary([runs / "second"], runs).only_run() == "second"
 
 
 def _ended_pid() -> int:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from osmosis.records.plan import EvalPlan, ModelSpec
+from osmosis.records.run.plan import EvalPlan, ModelSpec
 
 
 def _plan(**changes):

@@ -2,10 +2,10 @@
 
 import pytest
 
-from osmosis.metrics.alarms import alarms
-from osmosis.records.report import AnswerIssueCount, FailureCount
-from osmosis.records.rollout import Category, Phase
-from osmosis.testing.platform_data import report
+from osmosis.metrics.warnings import alarms
+from osmosis.records.run.report import AnswerIssueCount, FailureCount
+from osmosis.records.run.rollout import Category, Phase
+from support.platform_data import report
 
 
 def failures(category, count):

@@ -2,10 +2,10 @@
 
 import pytest
 
-from osmosis.metrics.answers import answer_issue
 from osmosis.metrics.figures import figures
 from osmosis.metrics.summary import Terms, summarize
-from osmosis.records.rollout import Rollout, Score
+from osmosis.metrics.warnings import answer_issue
+from osmosis.records.run.rollout import Rollout, Score
 
 
 def said(content=None, **more):

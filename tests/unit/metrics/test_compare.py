@@ -6,7 +6,7 @@ import pytest
 
 from osmosis.errors import ValidationError
 from osmosis.metrics.compare import compare
-from osmosis.records.rollout import Rollout, RolloutStatus, Score
+from osmosis.records.run.rollout import Rollout, RolloutStatus, Score
 
 
 def scored(values, name="f", edited=()):
@@ -183,3 +183,41 @@ def test_a_scale_that_is_not_known_needs_more_rows_and_a_declared_one_does_not()
     found = compare(a, b, threshold=1.0, bounds={"f": (0.0, 5.0)})
     assert found.verdict == "better"
     assert -5 < found.interval.low < 3 < found.interval.high <= 5
+
+
+def test_all_attempts_of_a_row_count_however_many_either_run_has():
+    """Ten rows that A passes once; of eight attempts of B, the first passes and six fail."""
+    a = scored({(r, 0): 1.0 for r in range(10)})
+    b = scored({(r, n): float(n < 2) for r in range(10) for n in range(8)})
+    found = compare(a, b, threshold=1.0)
+    assert (found.pairs, found.rows, found.gained, found.lost) == (10, 10, 0, 0)
+    assert (found.mean_a, found.mean_b, found.pass_rate_b, found.verdict) == (1.0, 0.25, 0.25, "worse")
+    apart = scored({(r, 1): 0.0 for r in range(10)})
+    assert compare(a, apart, threshold=1.0).verdict == "worse"  # no attempt has the other's number
+
+
+def test_the_largest_change_of_a_row_narrows_graded_scores():
+    source = random.Random(4)
+    before = {(r, 0): source.uniform(0.3, 0.6) for r in range(30)}
+    a, b = scored(before), scored({key: value + source.uniform(0.0, 0.1) for key, value in before.items()})
+    wide, narrow = (compare(a, b, threshold=1.0, largest_change=most) for most in (None, 0.2))
+    assert (wide.verdict, narrow.verdict) == ("no clear difference", "better")
+    assert narrow.interval.high - narrow.interval.low < 0.25 * (wide.interval.high - wide.interval.low)
+    assert narrow.detectable < 0.03 < wide.detectable < 0.15
+    with pytest.raises(ValidationError, match="more than the largest change"):
+        compare(a, b, threshold=1.0, largest_change=0.05)
+
+
+def test_what_the_rows_could_have_shown_stands_beside_the_verdict():
+    """A difference of that size is found in about four of five runs."""
+    source = random.Random(3)
+
+    def run(rate):
+        return scored({(r, a): float(source.random() < rate) for r in range(60) for a in range(2)})
+
+    sizes = [compare(run(0.5), run(0.5), threshold=1.0).detectable for _ in range(20)]
+    size = sum(sizes) / len(sizes)
+    assert 0.15 < size < 0.25
+    verdicts = [compare(run(0.5), run(0.5 + size), threshold=1.0).verdict for _ in range(100)]
+    assert 70 <= verdicts.count("better") <= 93
+    assert compare(scored({(0, 0): 1.0}), scored({(0, 0): 0.0}), threshold=1.0).detectable is None

@@ -6,9 +6,9 @@ import json
 import pytest
 from rich.console import Console
 
-from osmosis.cli.figures import draw_report, figure_table
-from osmosis.engine import report_files
+from osmosis.cli.core.render import draw_report, figure_table
 from osmosis.engine.journal import Journal
+from osmosis.engine.output import report_files
 from osmosis.metrics import formats
 from osmosis.metrics.compare import compare
 from osmosis.metrics.figures import (
@@ -22,9 +22,9 @@ from osmosis.metrics.figures import (
     headlines,
     of_score,
 )
-from osmosis.records.report import FailureCount, Interval, PassAtK, Report, ScoreReport
-from osmosis.records.rollout import Category, Phase, Rollout, RolloutStatus, Score, Usage
-from osmosis.testing.platform_data import report
+from osmosis.records.run.report import FailureCount, Interval, PassAtK, Report, ScoreReport
+from osmosis.records.run.rollout import Category, Phase, Rollout, RolloutStatus, Score, Usage
+from support.platform_data import report
 
 
 def drawn(*renderables):
@@ -138,7 +138,7 @@ def test_sizes(value, text):
 
 
 def test_money_and_what_is_missing():
-    assert (formats.dollars(0.0), formats.dollars(1234.5)) == ("$0.0000", "$1,234.50")
+    assert (formats.dollars(0.0), formats.dollars(1234.5)) == ("$0", "$1,234.50")
     assert {formats.score(None), formats.percent(None), formats.number(None), formats.interval(None)} == {"–"}
     assert formats.signed(-0.0001) == "+0.000"
 

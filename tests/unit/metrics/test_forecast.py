@@ -1,9 +1,12 @@
 """What a pilot says about the rest of a run."""
 
+import random
+from heapq import heapreplace
+
 import pytest
 
-from osmosis.metrics.forecast import forecast
-from osmosis.records.rollout import Rollout, RolloutStatus, Usage
+from osmosis.metrics.forecast import forecast, predicted_time
+from osmosis.records.run.rollout import Rollout, RolloutStatus, Usage
 
 
 def test_a_forecast_scales_and_has_an_interval():
@@ -18,6 +21,7 @@ def test_a_forecast_scales_and_has_an_interval():
     assert found.cost_usd == pytest.approx(10.0)
     assert found.cost_interval.low < 10 < found.cost_interval.high
     assert found.seconds == pytest.approx(5.0)
+    assert found.seconds_interval.high > 5.5  # the last one may be a straggler
     assert "100 rollouts left" in found.line()
     assert found.cost_interval.level == 0.95
 
@@ -35,3 +39,16 @@ def test_the_interval_is_of_the_total_and_needs_a_pilot_of_five():
     repeated, apart = of(varied, left=100, attempts=10).cost_interval, of(varied, left=100).cost_interval
     assert repeated.high - repeated.low > 1.1 * (apart.high - apart.low)  # ten rows, not a hundred
     assert of([0.0] * 9, left=10).cost_interval is None
+
+
+@pytest.mark.parametrize("lanes", [8, 32, 64])
+def test_the_time_of_a_run_holds_its_stragglers(lanes):
+    source, hits = random.Random(lanes), 0
+    for _ in range(100):
+        pilot, *rest = ([source.lognormvariate(0, 1) for _ in range(size)] for size in (20, 200))
+        free = [0.0] * lanes
+        for duration in rest[0]:
+            heapreplace(free, free[0] + duration)
+        _, interval = predicted_time(pilot, 200, lanes, 1)
+        hits += interval.low <= max(free) <= interval.high
+    assert hits >= 90

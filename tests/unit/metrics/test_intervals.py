@@ -44,12 +44,38 @@ def test_a_scale_where_nearly_all_are_at_the_top_is_covered_once_it_is_declared(
 def test_without_bounds_an_interval_is_given_only_where_the_sample_supports_one():
     def make(source, rows=20):
         values = [source.choice([0.0, 1.0]) if source.random() < 0.05 else 5.0 for _ in range(rows)]
-        return intervals.unbounded_interval(values, [1] * rows, (min(values), max(values)))
+        bounds, _ = intervals.bounds_of((min(values), max(values)), None, values, rows)
+        return intervals.bounded_interval(values, [1] * rows, bounds) if bounds else None
 
     assert covered(make, 0.05 * 0.5 + 0.95 * 5.0) > LEAST
     given = [make(random.Random(seed)) for seed in range(100)]
     assert 20 < given.count(None) < 50  # nothing but 5.0 was seen: 36 %
-    assert intervals.unbounded_interval([1.0, 2.0] * 5, [1] * 10, (1.0, 2.0)) is None
+    assert intervals.bounds_of((1.0, 2.0), None, [1.0, 2.0] * 5, 10) == (None, False)
+
+
+@pytest.mark.parametrize(
+    ("scored", "extremes", "bounds"),
+    [
+        ([0.0, 1.0], (0.0, 1.0), ((0.0, 1.0), True)),
+        ([0.0] * 5, (0.0, 0.0), ((0.0, 1.0), True)),
+        ([1.0] * 5, (1.0, 1.0), ((-1.0, 1.0), False)),  # perhaps a reward of -1 and 1
+        ([1.0] * 5, (0.0, 1.0), ((-1.0, 1.0), False)),  # the 0 is a failure
+        ([0.2] * 30 + [0.4], (0.2, 0.4), ((0.0, 0.6), False)),
+        ([0.2, 0.4], (0.2, 0.4), (None, False)),
+    ],
+)
+def test_bounds_are_known_or_said_to_be_assumed(scored, extremes, bounds):
+    found, is_known = intervals.bounds_of(extremes, None, scored, len(scored))
+    assert (found and pytest.approx(found), is_known) == bounds
+
+
+def test_a_reward_of_minus_one_and_one_is_covered():
+    def make(source, rows=20):
+        values = [1.0 if source.random() < 0.9 else -1.0 for _ in range(rows)]
+        bounds, _ = intervals.bounds_of((min(values), max(values)), None, values, rows)
+        return intervals.bounded_interval(values, [1] * rows, bounds)
+
+    assert covered(make, 0.8) > LEAST
 
 
 def test_an_interval_stays_inside_and_does_not_collapse():

@@ -4,10 +4,10 @@ import pytest
 from pydantic import TypeAdapter
 
 from osmosis.errors import ValidationError
-from osmosis.metrics.reducers import reducer
+from osmosis.metrics.score_values import reducer
 from osmosis.metrics.summary import Terms, summarize
-from osmosis.records.reducer import ReducerName
-from osmosis.records.rollout import Failure, Rollout, Score
+from osmosis.records.run.rollout import Failure, Rollout, Score
+from osmosis.records.run.rows import ReducerName
 
 
 def rows(*attempts):
@@ -49,7 +49,7 @@ def test_more_than_there_are_attempts():
 
 
 def test_over_rows_with_failures_as_zeros_and_rows_that_are_short_left_out():
-    terms = Terms(3, 1.0, reducers=["median", "mode", "at-least-2", "pass@3"])
+    terms = Terms(3, 1.0, score_bounds={"f": (0.0, 1.0)}, reducers=["median", "mode", "at-least-2", "pass@3"])
     found = summarize(rows([1.0, 1.0, 0.2], [None, 1.0, None], [0.4, 0.4, 1.0], [1.0, 1.0]), terms).primary
     reduced = {one.name: one for one in found.reduced}
     assert reduced["median"].value == pytest.approx((1.0 + 0.0 + 0.4 + 1.0) / 4)

@@ -1,15 +1,16 @@
 """The battery against rewards: what is free is found, what is sound is left alone."""
 
 import asyncio
+import random
 import re
 
 import pytest
 
-from osmosis.engine.reward_test import load_reward, try_reward
+from osmosis.engine.reward_audit import load_reward, try_reward
 from osmosis.engine.scoring import FunctionScorer
 from osmosis.errors import LoadError
-from osmosis.metrics.reward_battery import Battery, probes_of
-from osmosis.records.dataset import Row
+from osmosis.metrics.reward_audit import Battery, probes_of
+from osmosis.records.run.rows import Row
 
 PRODUCTS = [(3, 4), (7, 8), (12, 12), (6, 9), (5, 5), (11, 13)]
 ROWS = [
@@ -145,3 +146,31 @@ def test_graders_by_name_and_beside_their_workflow(tmp_path):
         assert errors(battery) == {"a number close by"}, target
     with pytest.raises(LoadError, match="nothing"):
         load_reward("graders_of_a_test:nothing", tmp_path)
+
+
+def wavering(seed, judge):
+    source = random.Random(seed)
+    return lambda solution_str, ground_truth, extra_info: judge(source, exact(solution_str, ground_truth), solution_str)
+
+
+@pytest.mark.parametrize(
+    "judge",
+    [
+        lambda source, right, _: min(1.0, max(0.0, right + source.gauss(0, 0.15))),
+        lambda source, right, _: 0.2 + 0.6 * right + source.gauss(0, 0.2),
+        lambda source, right, _: 1.0 if right else float(source.random() < 0.1),
+    ],
+    ids=["noise", "narrow scale", "passes one wrong answer in ten"],
+)
+def test_a_fair_judge_that_wavers_is_not_accused(judge):
+    batteries = [tried(wavering(seed, judge), ROWS[:5]) for seed in range(40)]
+    accused = [errors(battery) - {"a number close by"} for battery in batteries]
+    assert sum(map(bool, accused)) <= 3
+    assert all("not-deterministic" in {flaw.code for flaw in battery.findings} for battery in batteries)
+
+
+def test_a_leak_of_a_judge_that_wavers_is_found():
+    def obeys(source, right, answer):
+        return min(1.0, max(0.0, max(right, 0.9 * ("maximum score" in answer)) + source.gauss(0, 0.15)))
+
+    assert all("praise for a judge" in errors(tried(wavering(seed, obeys), ROWS[:5])) for seed in range(20))

@@ -2,10 +2,9 @@
 
 import pytest
 
-from osmosis.engine.outcome import read_outcome
 from osmosis.metrics.figures import figures
 from osmosis.metrics.summary import GROUPS_SHOWN, Summary, Terms, summarize
-from osmosis.records.rollout import Category, Failure, Phase, Rollout, RolloutStatus, Score, Usage
+from osmosis.records.run.rollout import Category, Failure, Phase, Rollout, RolloutStatus, Score, Usage
 
 
 def rollout(row, attempt, value=None, *, status="success", name="f", **more):
@@ -61,16 +60,24 @@ def test_the_mean_of_a_yes_or_no_score_is_its_rate_with_the_same_interval(make_p
     assert 0 < score.mean_interval.low < score.mean < score.mean_interval.high <= 1
 
 
-def test_only_grades_within_0_and_1_are_taken_as_bounded(make_plan):
+def test_five_grades_on_a_scale_that_nobody_declared_have_no_interval(make_plan):
     grades = [1.0, 1.0, 1.0, 0.95, 1.0]
     score = summarize([rollout(r, 0, v) for r, v in enumerate(grades)], make_plan()).primary
-    assert score.mean < score.mean_interval.high <= 1
+    assert (score.mean_interval, score.bounds) == (None, None)
+    many = summarize([rollout(r, 0, v) for r, v in enumerate(grades * 4)], make_plan()).primary
+    assert (many.bounds, many.assumed_bounds) == (None, pytest.approx((0.9, 1.05)))
     points = [rollout(r, 0, 10 * v) for r, v in enumerate(grades)]
-    found = summarize(points, make_plan()).primary
-    assert (found.mean_interval, found.bounds) == (None, None)  # five rows on a scale that nobody declared
     found = summarize(points, make_plan(score_bounds={"f": (0, 10)})).primary
     assert found.bounds == (0.0, 10.0)
     assert 4 < found.mean_interval.low < found.mean < found.mean_interval.high <= 10
+
+
+def test_rows_weigh_the_same_however_many_attempts_they_have(make_plan):
+    """A run that was extended, or stopped half-way, is no other figure than pass@1."""
+    values = [(0, 0, 0.0), *((1, a, 1.0) for a in range(9)), (2, 0, 1.0), (2, 1, 0.0)]
+    score = summarize([rollout(*value) for value in values], make_plan(attempts=9)).primary
+    assert score.mean == score.pass_rate == score.pass_at_k[0].value == pytest.approx(0.5)
+    assert score.mean_interval == score.pass_rate_interval == score.pass_at_k[0].interval
 
 
 def test_one_attempt_has_no_pass_at_k(make_plan):
@@ -98,7 +105,7 @@ def test_a_journal_line_counts_like_its_rollout(make_plan):
     finished = [one, failed, rollout(5, 0, 1.0), rollout(6, 0, status="skipped")]
     report = summarize(finished, make_plan())
     assert report.judge_usage.prompt_tokens == 7
-    assert summarize([read_outcome(r.to_line()) for r in finished], make_plan()) == report
+    assert summarize([Rollout.model_validate_json(r.to_line()) for r in finished], make_plan()) == report
 
 
 def test_unknown_cost_is_not_free(make_plan):
@@ -201,7 +208,7 @@ def test_named_scores_of_a_function_stand_in_its_place_and_miss_where_it_failed(
 def test_tokens_of_every_kind_are_added_up(make_plan):
     spent = Usage(prompt_tokens=50, completion_tokens=20, cached_tokens=10, cache_write_tokens=7, reasoning_tokens=12)
     whole = [rollout(row, 0, 1.0, usage=spent) for row in range(3)]
-    stored = [read_outcome(one.to_line()) for one in whole]
+    stored = [Rollout.model_validate_json(one.to_line()) for one in whole]
     for counted in (whole, stored):
         usage = summarize(counted, make_plan()).usage
         assert (usage.cached_tokens, usage.cache_write_tokens, usage.reasoning_tokens) == (30, 21, 36)

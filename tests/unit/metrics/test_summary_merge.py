@@ -7,9 +7,8 @@ from functools import reduce
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from osmosis.engine.outcome import read_outcome
 from osmosis.metrics.summary import Summary, Terms, summarize
-from osmosis.records.rollout import Category, Failure, Phase, Rollout, RolloutStatus, Score, Usage
+from osmosis.records.run.rollout import Category, Failure, Phase, Rollout, RolloutStatus, Score, Usage
 
 ROWS, ATTEMPTS = 6, 3
 MOSTLY_QUIET = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -96,7 +95,7 @@ def test_any_split_into_shards_has_the_report_of_one_job(
     parts = [Summary(terms, score_names=names) for _ in range(shards)]
     for home, one in data.draw(st.permutations(list(zip(homes, found, strict=True)))):
         # Some come as the record, others as what a journal has of it: a resumed shard reads its lines.
-        parts[home].add(read_outcome(one.to_line()) if one.attempt == 1 else one)
+        parts[home].add(one)
     counted = [part.completed for part in parts]
     together = reduce(merged, data.draw(st.permutations(parts)), Summary(terms, score_names=names))
     assert together.report(rows=ROWS).model_dump_json() == whole.model_dump_json()

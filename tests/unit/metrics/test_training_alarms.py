@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from osmosis.metrics.training_alarms import Curve, training_alarms
+from osmosis.metrics.warnings import Curve, training_alarms
 
 
 def curve(*values: float) -> Curve:

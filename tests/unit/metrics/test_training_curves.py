@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from osmosis.metrics.training_curves import curve_info, in_order, sparkline
+from osmosis.metrics.training import curve_info, in_order, sparkline
 
 
 def test_reward_first_unknown_last() -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from random import Random
 
 import pytest
 
-from osmosis.metrics.will_it_train import Gate, Tried, will_it_train
-from osmosis.records.config import TrainingConfig
-from osmosis.records.training_plan import plan_training
+from osmosis.metrics.training import Gate, Tried, will_it_train
+from osmosis.records.config.run_config import TrainingConfig, plan_training
 
 CONFIG = TrainingConfig.model_validate(
     {
@@ -45,9 +45,9 @@ def test_rows_whose_attempts_differ_train() -> None:
 @pytest.mark.parametrize(
     ("rewards", "code"),
     [
-        ([[0.0] * 4] * 4, "no-signal"),
-        ([[1.0, 1.0], [0.0, 0.0], [1.0, 1.0], [0.0, 0.0]], "no-signal"),
-        ([[0.0]] * 8, "no-signal"),
+        ([[0.0] * 8] * 100, "no-signal"),
+        ([[1.0] * 8] * 100 + [[0.0] * 8] * 100, "no-signal"),
+        ([[0.0]] * 800, "no-signal"),
         ([[None, None]] * 4, "all-failed"),
     ],
 )
@@ -69,8 +69,10 @@ def test_a_dataset_that_does_not_fill_a_step() -> None:
     [
         ([], {}, "no-eval", "warning"),
         ([[0.0], [1.0], [0.0]], {}, "no-signal", "warning"),
+        ([[0.0]] * 8, {}, "no-signal", "warning"),
+        ([[0.0] * 4] * 4, {}, "no-signal", "warning"),
         ([[1.0], [1.0]], {}, "no-signal", "warning"),
-        ([[0.0, 0.0]] * 9 + [[0.0, 1.0]], {}, "no-signal", "warning"),
+        ([[0.0] * 8] * 9 + [[0.0, 1.0] * 4], {}, "no-signal", "warning"),
         ([[0.0, 1.0]] * 3 + [[0.0, None]], {}, "failed", "warning"),
         ([[0.0, 1.0]] * 4, {"tokens": 100}, "truncated", "warning"),
         ([[0.0, 1.0]] * 4, {"seconds": 6.0}, "slow", "warning"),
@@ -88,3 +90,19 @@ def test_what_is_worth_a_word(
 def test_a_failed_rollout_is_no_reward_of_its_group() -> None:
     found = gate([[1.0, None], [0.0, 1.0], [0.0, 1.0], [0.0, 1.0], [None, None]])
     assert (found.groups, found.no_signal) == (3, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("rate", "rows", "attempts"), [(0.1, 8, 1), (0.05, 20, 1), (0.05, 4, 2), (0.9, 4, 2), (0.3, 20, 8)]
+)
+def test_a_training_that_would_work_is_not_refused(rate: float, rows: int, attempts: int) -> None:
+    source, size = Random(1), CONFIG.training.n_samples_per_prompt
+    truth = 1 - rate**size - (1 - rate) ** size
+    hits = 0
+    for _ in range(60):
+        found = gate([[float(source.random() < rate) for _ in range(attempts)] for _ in range(rows)])
+        assert not found.hopeless
+        assert found.signal_interval is not None
+        hits += found.signal_interval.low <= truth <= found.signal_interval.high
+        assert (found.signal is None) == (attempts == 1)
+    assert hits >= 56

@@ -1,17 +1,15 @@
-"""What a config may say, checked on the record itself: the same class runs locally, on the platform and in a job."""
-
-from __future__ import annotations
+"""What a config may say, checked on the record itself, and what a training config comes to."""
 
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
-from osmosis.records.advanced import EvalAdvanced
-from osmosis.records.config import EvalConfig, Experiment, Secrets, TrainingConfig
-from osmosis.records.config_check import check_config, issues_of, unread
-from osmosis.records.plan import EvalPlan, Selection
-from osmosis.records.source import SnapshotNote
+from osmosis.records.config.advanced import EvalAdvanced
+from osmosis.records.config.check import check_config, find_unread_keys, list_issues
+from osmosis.records.config.run_config import EvalConfig, Experiment, Secrets, TrainingConfig, plan_training, split_rows
+from osmosis.records.run.plan import EvalPlan, Selection
+from osmosis.records.run.source import SnapshotNote
 
 EXPERIMENT = {"rollout": "multiply", "entrypoint": "main.py", "model_path": "openai/gpt-5-mini", "dataset": "multiply"}
 
@@ -26,7 +24,7 @@ def test_omitted_keys_take_the_documented_defaults() -> None:
     assert (config.evaluation.n, config.evaluation.batch_size, config.evaluation.pass_threshold) == (1, 1, 1.0)
     assert (config.evaluation.agent_workflow_timeout_s, config.evaluation.grader_timeout_s) == (450, 150)
     training = TrainingConfig.model_validate({"experiment": EXPERIMENT}).training
-    assert (training.lr, training.total_epochs, training.n_samples_per_prompt) == (1e-6, 1, 8)
+    assert (training.lr, training.total_epochs, training.n_samples_per_prompt) == (1e-5, 1, 8)
     assert (training.rollout_batch_size, training.max_prompt_length, training.max_response_length) == (32, 8192, 8192)
 
 
@@ -71,7 +69,7 @@ def test_what_a_config_must_not_say(tables: dict[str, Any], message: str) -> Non
 def test_advanced_keeps_unknown_keys_and_says_which() -> None:
     config = eval_config(advanced={"backend_flag": 3, "base_ur": "x", "lora_rank": 8})
     assert config.to_dict()["advanced"]["backend_flag"] == 3
-    found = {issue.key: issue for issue in unread(config)}
+    found = {issue.key: issue for issue in find_unread_keys(config)}
     assert set(found) == {"advanced.backend_flag", "advanced.base_ur", "advanced.lora_rank"}
     assert found["advanced.base_ur"].near == "advanced.base_url"
     assert found["advanced.lora_rank"].fix == "remove it: lora_rank belongs in training configs"
@@ -81,7 +79,7 @@ def test_a_request_with_a_key_that_nothing_reads_is_refused() -> None:
     body = {"experiment_config": EXPERIMENT, "advanced_config": {"lora_rnk": 8}}
     with pytest.raises(ValidationError) as caught:
         TrainingConfig.from_request(body)
-    assert [(i.key, i.near) for i in issues_of(TrainingConfig, caught.value)] == [
+    assert [(i.key, i.near) for i in list_issues(TrainingConfig, caught.value)] == [
         ("advanced.lora_rnk", "advanced.lora_rank")
     ]
 
@@ -119,7 +117,6 @@ def test_the_snapshot_of_a_submit_is_read_where_earlier_clients_put_it_too() -> 
     note = {"parent": "abc", "files": ["a.py"], "diff": "x" * 300_000}
     for body in ({"snapshot": note}, {"advanced_config": {"snapshot": note}}):
         rest, read = SnapshotNote.of_request(body)
-        assert read is not None
         assert (read.parent, read.files, len(read.diff)) == ("abc", ["a.py"], 200_000)
         assert "snapshot" not in str(rest)
     assert SnapshotNote.of_request({"advanced_config": {"params": {}}}) == ({"advanced_config": {"params": {}}}, None)
@@ -162,7 +159,7 @@ def test_a_request_is_refused_in_the_words_of_the_file() -> None:
     body = {f"{table}_config": held for table, held in EVERYTHING_WRONG.items() if table not in ("secrets", "sampling")}
     with pytest.raises(ValidationError) as caught:
         EvalConfig.from_request({**body, "secrets": EVERYTHING_WRONG["secrets"], "evaluation": {"n": 3}})
-    of_request = issues_of(EvalConfig, caught.value)
+    of_request = list_issues(EvalConfig, caught.value)
     assert [issue for issue in of_file if issue.key != "sampling"] == of_request[1:]
     assert (of_request[0].key, of_request[0].near) == ("evaluation", "evaluation_config")
 
@@ -208,3 +205,43 @@ def test_a_plan_says_what_its_config_says_and_what_is_given_wins() -> None:
     assert (plan.timeouts.agent_s, plan.timeouts.score_s) == (5, 150)
     other = EvalPlan.from_config(config, name="a", dataset="d", attempts=1, selection=Selection(rows=[2]))
     assert (other.attempts, other.selection.rows, other.selection.limit) == (1, [2], None)
+
+
+def training_config(**tables: Any) -> TrainingConfig:
+    return TrainingConfig.model_validate({"experiment": EXPERIMENT, **tables})
+
+
+def test_a_tenth_is_held_out_and_the_rest_fills_whole_steps() -> None:
+    plan = plan_training(training_config(training={"rollout_batch_size": 16, "n_samples_per_prompt": 8}), range(100))
+    assert (len(plan.rows), len(plan.validation_rows)) == (90, 10)
+    assert not set(plan.rows) & set(plan.validation_rows)
+    assert (plan.steps, plan.at_once, plan.validations) == (5, 128, 2)
+    assert plan.rollouts == 5 * 128 + 2 * 10, "before the first step, and at the end"
+
+
+@pytest.mark.parametrize(
+    ("total", "wanted", "held"), [(9, None, 0), (1000, None, 32), (10, 0, 0), (10, 4, 4), (3, 50, 2)]
+)
+def test_how_many_rows_are_held_out(total: int, wanted: int | None, held: int) -> None:
+    training, held_out, _ = split_rows(range(total), wanted, 1)
+    assert (len(held_out), len(training)) == (held, total - held)
+    assert split_rows(range(total), wanted, 1) == (training, held_out, [])
+
+
+def test_test_rows_are_never_trained_on_and_leave_the_others_as_they_were() -> None:
+    training, validation, test = split_rows(range(100), 10, 1, 20)
+    assert sorted(training + validation + test) == list(range(100))
+    assert (validation, len(test)) == (split_rows(range(100), 10, 1)[1], 20)
+    assert len(split_rows(range(4), 1, 1, 50)[0]) == 1
+
+
+def test_the_seed_draws_other_rows() -> None:
+    assert split_rows(range(100), 10, 1) != split_rows(range(100), 10, 2)
+
+
+def test_steps_end_with_the_epochs_or_before() -> None:
+    training = {"rollout_batch_size": 10, "total_epochs": 3}
+    assert plan_training(training_config(training=training), range(100)).steps == 27
+    early = plan_training(training_config(training=training, advanced={"max_steps": 12}), range(100))
+    assert (early.steps, early.validations) == (12, 3)
+    assert plan_training(training_config(training={"rollout_batch_size": 200}), range(100)).steps == 0

@@ -1,16 +1,18 @@
-"""Bodies of the API: shown as they came, read from any server of the contract."""
+"""Bodies of the API and of the protocol: read in every spelling, shown as they came; roles, limits and ids."""
 
-from __future__ import annotations
-
-from typing import Any
+from pathlib import Path
+from typing import Any, get_args
 
 import pytest
+from pydantic import ValidationError
 
-from osmosis.records.contract.accounts import DeviceStart, Verified, WorkspaceList
-from osmosis.records.contract.eval_bodies import EvalRunDetail, EvalRunPage, EvalRunRow
-from osmosis.records.contract.repository import SyncReport
-from osmosis.records.contract.run_bodies import FileAddresses
-from osmosis.records.contract.uploads import DatasetDownload, UploadPlan
+from osmosis.records.api.accounts import DeviceStart, Verified, WorkspaceList
+from osmosis.records.api.datasets import DatasetDownload, UploadPlan
+from osmosis.records.api.policy import POLICY, ROLES, Action, markdown, may
+from osmosis.records.api.runs import EvalRunDetail, EvalRunPage, EvalRunRow, FileAddresses
+from osmosis.records.api.workspaces import SyncReport
+from osmosis.records.protocol.messages import RolloutInit
+from osmosis.records.sandbox import LIMITS, SandboxSettings, parse_limit
 
 RUN = {"id": "1", "name": "r-1", "status": "finished"}
 
@@ -81,3 +83,69 @@ def test_a_report_of_another_server_is_not_needed() -> None:
 def test_a_run_in_its_last_status_is_over(status: str) -> None:
     assert EvalRunRow.model_validate({**RUN, "status": status}).over
     assert not EvalRunRow.model_validate({**RUN, "status": "queued"}).over
+
+
+TOP = Path(__file__).parents[3]
+
+
+def test_every_action_has_one_row_and_more_is_never_less() -> None:
+    assert [rule.action for rule in POLICY] == list(get_args(Action))
+    for rule in POLICY:
+        allowed = [may(role, rule.action) for role in ROLES]
+        assert allowed == sorted(allowed)
+        assert allowed[-1]
+
+
+def test_a_role_that_is_not_known_may_nothing() -> None:
+    assert not any(may("guest", rule.action) for rule in POLICY)
+
+
+def test_what_a_viewer_and_an_admin_may_is_what_was_meant() -> None:
+    assert {rule.action for rule in POLICY if may("viewer", rule.action)} == {"read"}
+    assert {rule.action for rule in POLICY if not may("admin", rule.action)} == {"owners"}
+    only_admins = {rule.action for rule in POLICY if rule.least == "admin"}
+    assert only_admins == {"secrets.shared", "repository", "members", "workers", "audit"}
+
+
+def test_the_page_shows_the_table() -> None:
+    assert markdown() in (TOP / "docs" / "security.md").read_text()
+
+
+def test_every_limit_is_a_field() -> None:
+    assert set(LIMITS) <= set(SandboxSettings.model_fields)
+    assert SandboxSettings.model_validate(dict([parse_limit("memory_mb=4096"), parse_limit("cpus=1.5")])).cpus == 1.5
+
+
+@pytest.mark.parametrize("text", ["memory_mb", "memory=4", "allow=x", "=3"])
+def test_what_is_no_limit_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is not NAME=VALUE"):
+        parse_limit(text)
+
+
+def init(**fields: object) -> RolloutInit:
+    return RolloutInit.model_validate(
+        {"initial_messages": [], "chat_completions_url": "http://127.0.0.1:1/v1", **fields}
+    )
+
+
+@pytest.mark.parametrize("bad", ["", ".", "..", "../evil", "a/b", "a\\b", "a b", "a\n", "x" * 257, "%2e%2e/é"])
+def test_ids_that_could_leave_a_folder_are_refused(bad: str) -> None:
+    with pytest.raises(ValidationError):
+        init(rollout_id=bad)
+
+
+@pytest.mark.parametrize("good", ["eval-3-run-0", "a.b_c:d@e", "x" * 256])
+def test_ordinary_ids_pass(good: str) -> None:
+    assert init(rollout_id=good).rollout_id == good
+
+
+def test_an_empty_model_key_is_refused_and_a_missing_one_is_not() -> None:
+    with pytest.raises(ValidationError, match="llm_api_key"):
+        init(llm_api_key="")
+    assert init().llm_api_key is None
+
+
+@pytest.mark.parametrize("bad", [0, -1, float("inf"), float("nan")])
+def test_timeouts_are_positive_and_finite(bad: float) -> None:
+    with pytest.raises(ValidationError):
+        init(agent_timeout_sec=bad)

@@ -1,11 +1,13 @@
-"""The rollout record: adds up, keeps failures apart from zeros, survives its own serialisation."""
+"""The rollout record and the folder of a checkpoint: whole, or refused."""
 
-from __future__ import annotations
+from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
 
-from osmosis.records.rollout import (
+from osmosis import errors
+from osmosis.records.run.checkpoint import MANIFEST, describe_files
+from osmosis.records.run.rollout import (
     CallTokens,
     Category,
     Failure,
@@ -16,6 +18,7 @@ from osmosis.records.rollout import (
     Score,
     Usage,
 )
+from osmosis.training.protocol import CheckpointManifest, is_complete, read_manifest
 
 
 def test_usage_adds_and_an_unknown_price_is_not_free() -> None:
@@ -62,20 +65,55 @@ def test_a_journal_line_is_what_the_record_says() -> None:
     assert rollout.to_line().decode() == rollout.model_dump_json(exclude_none=True) + "\n"
 
 
-def test_a_record_made_of_right_values_is_the_checked_one() -> None:
-    given = {"rollout_id": "r", "row_index": 3, "attempt": 1, "status": RolloutStatus.SUCCESS}
-    made, again, checked = Rollout.made(**given), Rollout.made(**given), Rollout(**given)
-    assert {**vars(made), "started_at": None} == {**vars(checked), "started_at": None}
-    assert list(vars(made)) == list(vars(checked))
-    assert made.model_fields_set == checked.model_fields_set
-    assert made.messages is not again.messages
-    assert made.usage is not again.usage
-    made.scores["f"] = Score.made(name="f", value=1.0)
-    assert made.model_copy(deep=True) == made
-    assert Rollout.model_validate_json(made.to_line()) == made
-
-
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_score_is_finite(value: float) -> None:
     with pytest.raises(ValidationError):
         Score(name="x", value=value)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "adapter").mkdir()
+    (tmp_path / "adapter" / "weights.safetensors").write_bytes(b"weights")
+    (tmp_path / "optimizer.pt").write_bytes(b"moments")
+    manifest = CheckpointManifest(
+        run="r", step=3, kind="regular", method="grpo", fingerprint="f", base_model="m", created_at="now", versions={},
+        files=describe_files(tmp_path),
+    )  # fmt: skip
+    (tmp_path / MANIFEST).write_text(manifest.model_dump_json())
+    return tmp_path
+
+
+def test_a_complete_one_is_read(folder: Path) -> None:
+    manifest = read_manifest(folder)
+    assert manifest.step == 3
+    assert [file.name for file in manifest.files] == ["adapter/weights.safetensors", "optimizer.pt"]
+
+
+def test_a_partial_one_is_refused_with_what_is_missing(folder: Path) -> None:
+    (folder / "optimizer.pt").unlink()
+    with pytest.raises(errors.ValidationError, match=r"optimizer\.pt is missing"):
+        read_manifest(folder)
+    (folder / "optimizer.pt").write_bytes(b"moment")
+    with pytest.raises(errors.ValidationError, match="6 bytes instead of 7"):
+        read_manifest(folder)
+    (folder / "optimizer.pt").write_bytes(b"momentS")
+    with pytest.raises(errors.ValidationError, match=r"content of optimizer\.pt changed"):
+        read_manifest(folder)
+    (folder / MANIFEST).unlink()
+    with pytest.raises(errors.ValidationError, match=r"has no manifest\.json"):
+        read_manifest(folder)
+    assert not is_complete(folder)
+
+
+def test_a_manifest_cannot_name_files_outside(folder: Path) -> None:
+    text = (folder / MANIFEST).read_text().replace("optimizer.pt", "../optimizer.pt")
+    (folder / MANIFEST).write_text(text)
+    with pytest.raises(errors.ValidationError, match="outside"):
+        read_manifest(folder)
+
+
+def test_a_broken_manifest_is_an_error_of_ours(folder: Path) -> None:
+    (folder / MANIFEST).write_text("{")
+    with pytest.raises(errors.ValidationError, match="cannot be read"):
+        read_manifest(folder)

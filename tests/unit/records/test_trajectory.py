@@ -1,21 +1,19 @@
 """Conversations as ATIF documents: steps, tool calls with their results, usage on the step that caused it."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
-from osmosis.records.rollout import Category, Failure, ModelCall, Phase, Rollout, RolloutStatus, Score, Usage
+from osmosis.records.run.rollout import Category, Failure, ModelCall, Phase, Rollout, RolloutStatus, Score, Usage
 from osmosis.records.trajectory import (
     CallbackAnswer,
     CallUsage,
     ModelUsage,
     Trajectory,
     build_trajectory,
-    trajectory_of,
+    trajectory_from_rollout,
 )
 
 
@@ -139,14 +137,12 @@ def test_the_answer_of_any_trainer_is_understood() -> None:
         "final_metrics": {"total_cost_usd": 2.0, "surprise": 1},
     }
     answer = CallbackAnswer.model_validate({"trajectory": {"model_name": "m", "samples": {"0": entry}}, "status": "ok"})
-    assert answer.trajectory is not None
     usage = answer.trajectory.usage("r-1")
     assert usage is not None
     final = document([USER, SAYS], usage=usage)["final_metrics"]
     assert final == {"total_prompt_tokens": 7, "total_cost_usd": 2.0, "total_steps": 2}
     assert CallbackAnswer.model_validate({"status": "ok"}).trajectory is None
     two = CallbackAnswer.model_validate({"trajectory": {"samples": {"x": {}, "y": {}}}}).trajectory
-    assert two is not None
     assert two.usage("r-1") is None
 
 
@@ -185,7 +181,7 @@ def test_a_stored_rollout_loses_nothing() -> None:
         model="m",
         info={"note": None},
     )
-    body = trajectory_of(rollout, version="1.0").to_dict()
+    body = trajectory_from_rollout(rollout, version="1.0").to_dict()
     assert body["steps"][1]["metrics"]["prompt_tokens"] == 9
     assert body["final_metrics"]["total_completion_tokens"] == 4
     known = body["extra"]["osmosis"]
@@ -195,4 +191,4 @@ def test_a_stored_rollout_loses_nothing() -> None:
     assert again == rollout
     assert known["reward"] == 0.5
     nothing = Rollout(rollout_id="r", row_index=0, attempt=0, status=RolloutStatus.FAILED, failure=failure)
-    assert trajectory_of(nothing, version="1.0").to_dict()["extra"]["osmosis"]["failure"]["message"] == "nan"
+    assert trajectory_from_rollout(nothing, version="1.0").to_dict()["extra"]["osmosis"]["failure"]["message"] == "nan"

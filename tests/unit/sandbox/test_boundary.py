@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from osmosis.errors import SandboxUnavailable
-from osmosis.records.sandbox_command import LimitedResult
+from osmosis.records.sandbox import LimitedResult
 from osmosis.sandbox import Abilities, Level, Network, Policy, run
 from osmosis.sandbox.bubblewrap import python_folders
 from osmosis.sandbox.network import own_addresses

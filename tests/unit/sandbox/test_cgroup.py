@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from osmosis.records.sandbox_command import EndedBy
-from osmosis.sandbox import Level, Limits, Policy, cgroup, run
+from osmosis.records.sandbox import EndedBy
+from osmosis.sandbox import Level, Limits, Policy, resource_usage, run
 from osmosis.sandbox.bubblewrap import python_folders
 
 
@@ -40,9 +40,9 @@ def test_a_delegated_group_is_divided(tmp_path: Path) -> None:
     if not can_mark(tmp_path):
         pytest.skip("this file system has no user attributes")
     root, own = tree(tmp_path, delegated=True)
-    main = root / "system.slice" / "osmosis.service" / cgroup.MAIN
+    main = root / "system.slice" / "osmosis.service" / resource_usage.MAIN
     main.mkdir()
-    found = cgroup.parent(root, own)
+    found = resource_usage.find_parent_group(root, own)
     assert found == main.parent
     assert (main / "cgroup.procs").read_text() in ("11", "12"), "its processes were moved aside, one by one"
     assert (found / "cgroup.subtree_control").read_text() == "+cpu"
@@ -51,26 +51,26 @@ def test_a_delegated_group_is_divided(tmp_path: Path) -> None:
 def test_a_group_that_is_not_ours_is_left_alone(tmp_path: Path) -> None:
     root, own = tree(tmp_path, delegated=False)
     before = sorted(root.rglob("*"))
-    assert cgroup.parent(root, own) is None
+    assert resource_usage.find_parent_group(root, own) is None
     assert sorted(root.rglob("*")) == before
 
 
 def test_what_is_divided_already_is_used(tmp_path: Path) -> None:
     root, own = tree(tmp_path, delegated=False, enabled="memory")
-    own.write_text(f"0::/system.slice/osmosis.service/{cgroup.MAIN}\n")
-    assert cgroup.parent(root, own) == root / "system.slice" / "osmosis.service"
+    own.write_text(f"0::/system.slice/osmosis.service/{resource_usage.MAIN}\n")
+    assert resource_usage.find_parent_group(root, own) == root / "system.slice" / "osmosis.service"
 
 
 @pytest.mark.parametrize("said", ["", "4:memory:/x\n", "0::/nowhere\n"])
 def test_where_there_is_none_nothing_is_made(tmp_path: Path, said: str) -> None:
     root, own = tree(tmp_path, delegated=False, enabled="memory")
     own.write_text(said)
-    assert cgroup.parent(root, own) is None
-    assert cgroup.ControlGroup.make(Limits(memory_mb=64), None) is None
+    assert resource_usage.find_parent_group(root, own) is None
+    assert resource_usage.ControlGroup.make(Limits(memory_mb=64), None) is None
 
 
 def test_limits_are_written(tmp_path: Path) -> None:
-    group = cgroup.ControlGroup.make(Limits(memory_mb=64, cpus=1.5), tmp_path)
+    group = resource_usage.ControlGroup.make(Limits(memory_mb=64, cpus=1.5), tmp_path)
     assert group is not None
     assert (group.path / "memory.max").read_text() == str(64 * 1024 * 1024)
     assert (group.path / "cpu.max").read_text() == "150000 100000"
@@ -82,12 +82,12 @@ def test_limits_are_written(tmp_path: Path) -> None:
 
 
 def test_without_a_limit_there_is_no_group(tmp_path: Path) -> None:
-    assert cgroup.ControlGroup.make(Limits(processes=5), tmp_path) is None
+    assert resource_usage.ControlGroup.make(Limits(processes=5), tmp_path) is None
     assert list(tmp_path.iterdir()) == []
 
 
 def test_the_kernel_keeps_memory_of_all_processes(level: Level) -> None:
-    below = cgroup.parent()
+    below = resource_usage.find_parent_group()
     if below is None:
         pytest.skip("no control group of version 2 with memory is ours here")
     code = "import os, time\nfor _ in range(3): os.fork()\nkept = bytearray(os.urandom(1) * 40_000_000)\ntime.sleep(60)"

@@ -12,19 +12,20 @@ from typing import Any
 
 import pytest
 
-from osmosis.testing.fake_engine import fake_engine, told
+from support.fake_engine import fake_engine, told
 
 BUSYBOX = "busybox"
 TRY = """
 import json, sys
 from osmosis.errors import OsmosisError
 from osmosis.records.sandbox import SandboxChoice
-from osmosis.records.sandbox_command import SessionCommand
-from osmosis.sandbox.session import Most, Session, choose
+from osmosis.records.sandbox import SessionCommand
+from osmosis.sandbox.session import SessionLimits, Session, choose_kind
 asked = json.load(sys.stdin)
 said = []
 try:
-    session = Session(choose(SandboxChoice(kind=asked["kind"], image=asked["image"]), most=Most(disk_mb=8)))
+    choice = SandboxChoice(kind=asked["kind"], image=asked["image"])
+    session = Session(choose_kind(choice, most=SessionLimits(disk_mb=8)))
     for path, text in asked["files"].items():
         session.write(path, text.encode())
     for command in asked["commands"]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from dataclasses import replace
@@ -14,17 +13,17 @@ from pathlib import Path
 import pytest
 
 from osmosis.errors import OsmosisError, SandboxUnavailable, ValidationError
-from osmosis.records.sandbox import SandboxChoice
-from osmosis.records.sandbox_command import EndedBy, SessionCommand
-from osmosis.sandbox import Level
-from osmosis.sandbox.session import PREFIX, Kind, Most, Session, choose
+from osmosis.records.sandbox import EndedBy, SandboxChoice, SessionCommand
+from osmosis.sandbox import Abilities, Level
+from osmosis.sandbox import session as session_module
+from osmosis.sandbox.session import PREFIX, Session, SessionKind, SessionLimits, choose_kind
 
-SMALL = Most(disk_mb=8, file_mb=64, output_bytes=1000, read_bytes=100_000)
+SMALL = SessionLimits(disk_mb=8, file_mb=64, output_bytes=1000, read_bytes=100_000)
 
 
 @pytest.fixture
 def session(level: Level, tmp_path: Path) -> Session:
-    return Session(Kind(level, python=Path(sys.executable), most=SMALL, parent=tmp_path))
+    return Session(SessionKind(level, python=Path(sys.executable), most=SMALL, parent=tmp_path))
 
 
 def sh(session: Session, line: str) -> str:
@@ -55,8 +54,8 @@ def test_no_variable_of_this_process_is_inside(level: Level, tmp_path: Path) -> 
     code = (
         "import pathlib, sys\n"
         "from osmosis.sandbox import Level\n"
-        "from osmosis.sandbox.session import SessionCommand, Kind, Session\n"
-        f"session = Session(Kind(Level({level.value}), parent=pathlib.Path({str(tmp_path)!r})))\n"
+        "from osmosis.sandbox.session import SessionCommand, SessionKind, Session\n"
+        f"session = Session(SessionKind(Level({level.value}), parent=pathlib.Path({str(tmp_path)!r})))\n"
         "sys.stdout.write(session.run(SessionCommand(['env'], environ={'GIVEN': 'yes'})).stdout.decode())\n"
     )
     environ = {**os.environ, "OPENAI_API_KEY": "value-of-the-key"}
@@ -132,7 +131,7 @@ def test_a_file_that_is_too_large_is_not_read_into_memory(session: Session) -> N
 
 
 def test_a_network_that_the_run_has_not_is_refused(level1: Level, tmp_path: Path) -> None:
-    session = Session(Kind(level1, network=False, parent=tmp_path))
+    session = Session(SessionKind(level1, network=False, parent=tmp_path))
     with pytest.raises(SandboxUnavailable, match="the run allows none"):
         session.run(SessionCommand(["true"], network=True))
     assert b"lo" in session.run(SessionCommand(["cat", "/proc/net/dev"])).stdout
@@ -145,27 +144,31 @@ def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path: Path) -> No
     left, ours = tmp_path / f"{PREFIX}{gone.pid}-x", tmp_path / f"{PREFIX}{os.getpid()}-x"
     (left / "work").mkdir(parents=True)
     ours.mkdir()
-    choose(SandboxChoice(kind="none"), parent=tmp_path)
+    choose_kind(SandboxChoice(kind="none"), parent=tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [ours.name]
 
 
-def test_no_boundary_is_only_for_who_asks() -> None:
-    code = (
-        "from osmosis.records.sandbox import SandboxChoice as C\nfrom osmosis.sandbox.session import choose\n"
-        "print(choose(C(kind='none')).level.value)\n"
-        "try: choose(C())\nexcept Exception as problem: print(problem.message, '|', problem.hint)\n"
-    )
-    environ = {**os.environ, "PATH": "/nowhere", "TMPDIR": tempfile.gettempdir()}
-    said = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True).stdout
-    assert said.startswith("0\nno sandbox works on this machine: bubblewrap is not installed | install bubblewrap")
-    assert "--sandbox none" in said
+def test_no_boundary_is_only_for_who_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    lacking = Abilities(Level.NONE, "the kernel has no Landlock", fix="install bubblewrap")
+    monkeypatch.setattr(session_module, "probe", lambda: lacking)
+    assert choose_kind(SandboxChoice(kind="none")).level is Level.NONE
+    with pytest.raises(SandboxUnavailable, match="no sandbox works on this machine: the kernel has no Landlock") as why:
+        choose_kind(SandboxChoice())
+    assert "install bubblewrap" in str(why.value.hint)
+    assert "--sandbox none" in str(why.value.hint)
+
+
+def test_landlock_has_no_network_of_its_own(tmp_path: Path) -> None:
+    session = Session(SessionKind(Level.LANDLOCK, parent=tmp_path))
+    with pytest.raises(SandboxUnavailable, match="needs slirp4netns or pasta"):
+        session.run(SessionCommand(["true"], network=True))
 
 
 def test_an_image_that_is_not_named_says_so() -> None:
     with pytest.raises(OsmosisError, match="needs an image"):
-        choose(SandboxChoice(kind="container"))
+        choose_kind(SandboxChoice(kind="container"))
 
 
 def test_a_command_may_have_less_than_the_most(level: Level, tmp_path: Path) -> None:
-    kind = Kind(level, python=Path(sys.executable), most=replace(SMALL, time_s=0.3), parent=tmp_path)
+    kind = SessionKind(level, python=Path(sys.executable), most=replace(SMALL, time_s=0.3), parent=tmp_path)
     assert Session(kind).run(SessionCommand(["sleep", "60"], time_s=600)).ended is EndedBy.TIME

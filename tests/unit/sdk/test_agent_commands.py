@@ -1,4 +1,4 @@
-"""`osmosis validate` and `osmosis test`: batch, output, failures, and stepping through a row."""
+"""`osmosis check` and `osmosis test`: batch, output, failures, and stepping through a row."""
 
 from __future__ import annotations
 
@@ -10,19 +10,18 @@ from typing import Any
 
 import pytest
 
-from osmosis.cli.agent_test.steps import step_through
-from osmosis.cli.context import AppContext, GlobalOptions
+from osmosis.cli.agent_stepper import step_through
+from osmosis.cli.core.context import AppContext, GlobalOptions
+from osmosis.cli.core.output import Mode, Output
 from osmosis.cli.main import main
-from osmosis.cli.output import Mode, Output
 from osmosis.local.prepare import prepare
-from osmosis.local.request import Request
-from osmosis.records.plan import EvalPlan, ModelSpec
-from osmosis.sdk.tool_loop import ToolLoop
-from osmosis.sdk.tools import tool
+from osmosis.local.run_options import RunOptions
+from osmosis.records.run.plan import EvalPlan, ModelSpec
+from osmosis.sdk.tools import ToolLoop, tool
 
 AGENT = """
 from osmosis import AgentWorkflow, Grader, RolloutAgentLoop, tool
-from osmosis.sdk.tool_loop import ToolLoop
+from osmosis.sdk.tools import ToolLoop
 from osmosis.sdk.tools import run_tool_calls
 
 @tool
@@ -172,12 +171,12 @@ def test_few_rows_are_shown_whole_and_graded_by_what_is_given(
     words += ["--eval-fn", "scores_of_a_test:half", "--limit", "2"]
     assert main(words, environ={}, cwd=folder) == 0
     captured = capsys.readouterr()
-    for said in ("─ user ─", "─ assistant, ", "expected  ", "scores_of_a_test:half  0.5", "so so"):
+    for said in ("\nuser\n", "\nassistant, ", "expected  ", "scores_of_a_test:half  0.5", "so so"):
         assert said in captured.err
     assert "scores_of_a_test:half 0.5 on average" in captured.out
     assert main([*words, "--brief"], environ={}, cwd=folder) == 0
     captured = capsys.readouterr()
-    assert "─ user ─" not in captured.err
+    assert "\nuser\n" not in captured.err
     assert "scores_of_a_test:half 0.5)" in captured.err
     assert run(folder, *words) == 0
     assert [one["scores"] for one in shown(capsys)["results"]] == [{"scores_of_a_test:half": 0.5}] * 2
@@ -244,8 +243,8 @@ def step(tmp_path: Path, typed: str, row: int | None = None, stdin: io.StringIO 
     output = Output(Mode.RICH, environ={}, stdout=out, stderr=out)
     ctx = AppContext({}, tmp_path, GlobalOptions(), output, stdin=stdin or io.StringIO(typed))
     plan = EvalPlan(name="t", agent="x", model=ModelSpec.parse("offline/calculator"), dataset=str(path), max_turns=5)
-    request = Request(plan, tmp_path, None, {}, agent=ToolLoop([multiply]), needs_scores=False)
-    assert step_through(ctx, prepare(request), "calc", row) == 0
+    options = RunOptions(tmp_path, None, {}, agent=ToolLoop([multiply]), needs_scores=False)
+    assert step_through(ctx, prepare(plan, options), "calc", row) == 0
     return out.getvalue()
 
 

@@ -16,14 +16,22 @@ from aiohttp import web
 from pydantic import ValidationError
 
 from osmosis.base.variables import SettingsError
-from osmosis.classic.registry import AgentLoopRegistry
-from osmosis.records.loop_request import (
+from osmosis.compat.llm_clients import OsmosisLLMClient
+from osmosis.compat.registry import AgentLoopRegistry
+from osmosis.compat.settings import (
+    RolloutClientSettings,
+    RolloutSettings,
+    get_settings,
+    reset_settings,
+)
+from osmosis.compat.validator import AgentLoopValidationError, validate_agent_loop
+from osmosis.records.protocol.tools import OpenAIFunctionCallSchema, OpenAIFunctionParsedSchema, ToolResponse
+from osmosis.records.protocol.v02 import (
     DEFAULT_MAX_METADATA_SIZE_BYTES,
     RolloutMetrics,
     RolloutRequest,
     set_max_metadata_size_bytes,
 )
-from osmosis.records.tool_schema import OpenAIFunctionCallSchema, OpenAIFunctionParsedSchema, ToolResponse
 from osmosis.sdk.agent_loop import LLMClientProtocol, RolloutAgentLoop, RolloutContext, RolloutResult, trace_path
 from osmosis.sdk.exceptions import (
     AgentLoopNotFoundError,
@@ -33,16 +41,7 @@ from osmosis.sdk.exceptions import (
     OsmosisValidationError,
 )
 from osmosis.sdk.messages import count_messages_by_role, get_message_content, normalize_stop, parse_tool_calls
-from osmosis.sdk.tool_loop import ToolLoop
-from osmosis.sdk.tools import tool
-from osmosis.serve.server.rollout_settings import (
-    RolloutClientSettings,
-    RolloutSettings,
-    get_settings,
-    reset_settings,
-)
-from osmosis.serve.server.trainer_client import OsmosisLLMClient
-from osmosis.serve.server.validator import AgentLoopValidationError, validate_agent_loop
+from osmosis.sdk.tools import ToolLoop, tool
 from osmosis.testing.scripted import ScriptedLLM, call, says
 
 

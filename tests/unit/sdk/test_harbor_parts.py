@@ -14,14 +14,13 @@ from typing import Any
 import pytest
 
 from osmosis import AgentWorkflow, AgentWorkflowConfig, HarborBackend
-from osmosis.records.wire import RolloutInit
-from osmosis.sdk.harbor.code import Code, code_of, describe_config, home_of, pack
-from osmosis.sdk.harbor.inside import check, load_config
-from osmosis.sdk.harbor.instruction import from_row, under_task
+from osmosis.records.protocol.messages import RolloutInit
+from osmosis.sdk.harbor.entrypoint import check, load_config
+from osmosis.sdk.harbor.handoff import Endpoint, Ticket, close_ticket, find_ticket, open_ticket
+from osmosis.sdk.harbor.packaging import Code, code_of, describe_config, home_of, pack
+from osmosis.sdk.harbor.results import read_messages
 from osmosis.sdk.harbor.sandbox import PROTOCOL, patch_dockerfile, requirements
-from osmosis.sdk.harbor.tasks import Tasks, copy_task, has_tests, put_row
-from osmosis.sdk.harbor.ticket import Endpoint, Ticket, close_ticket, find_ticket, open_ticket
-from osmosis.sdk.harbor.trial_messages import read_messages
+from osmosis.sdk.harbor.tasks import Tasks, copy_task, from_row, has_tests, put_row, under_task
 
 SYSTEM = {"role": "system", "content": "Be brief."}
 USER = {"role": "user", "content": "3 times 4?"}
@@ -29,7 +28,7 @@ USER = {"role": "user", "content": "3 times 4?"}
 
 @pytest.mark.skipif(importlib.util.find_spec("harbor") is not None, reason="harbor is installed")
 def test_without_harbor_it_says_what_to_install(tmp_path: Path) -> None:
-    with pytest.raises(ImportError, match=r"Python 3\.12 or later\): pip install 'osmosis-ai\[harbor\]'"):
+    with pytest.raises(ImportError, match=r"Python 3\.12 or later\): .*'harbor>="):
         HarborBackend(tmp_path)
 
 

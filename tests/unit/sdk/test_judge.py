@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from osmosis.records.plan import Retry
+from osmosis.records.run.plan import Retry
 from osmosis.sdk.evaluate_rubric import (
     RubricResult,
     background,
@@ -20,19 +20,19 @@ from osmosis.sdk.evaluate_rubric import (
     evaluate_rubric_async,
     judge_solution,
 )
-from osmosis.sdk.judge import Judge, JudgeQuestion, make_question
+from osmosis.sdk.judge import BadReply, Judge, JudgeQuestion, make_question, read_reply
 from osmosis.sdk.judge_model import (
+    JudgeUsage,
     MissingAPIKeyError,
     ModelNotFoundError,
     ProviderRequestError,
     default_timeout,
     info_of,
+    judge_usage,
     key_variable,
     provider_of,
     resolve_judge,
 )
-from osmosis.sdk.judge_usage import collect_judge_usage
-from osmosis.sdk.verdict import BadReply, read_reply
 
 OFFLINE = {"provider": "offline", "model": "judge"}
 FAST = Retry(max_attempts=3, base_delay_s=0.01, max_delay_s=0.02, rate_limit_budget_s=5)
@@ -252,10 +252,11 @@ async def test_a_judge_of_generation_03_that_fails_is_an_error_where_it_is_await
 
 
 async def test_judge_usage_is_collected_across_threads() -> None:
-    with collect_judge_usage() as spent:
-        await evaluate_rubric_async("r", "a", OFFLINE)
-        await asyncio.to_thread(evaluate_rubric, "r", "b", OFFLINE)
-        evaluate_rubric("r", "c", OFFLINE)
+    spent = JudgeUsage()
+    judge_usage.set(spent)
+    await evaluate_rubric_async("r", "a", OFFLINE)
+    await asyncio.to_thread(evaluate_rubric, "r", "b", OFFLINE)
+    evaluate_rubric("r", "c", OFFLINE)
     assert spent.calls == 3
     assert spent.usage.prompt_tokens > 0
 
@@ -314,6 +315,26 @@ async def test_scores_are_clamped() -> None:
         assert await ask(url, score_min=1, score_max=10) == 10
     async with endpoint((200, '{"score": -1, "explanation": "x"}')) as (url, _):
         assert await ask(url, score_min=1, score_max=10) == 1
+    async with endpoint((200, '{"score": 85, "explanation": "x"}'), (200, GOOD)) as (url, _):
+        info = {"provider": "openai", "model": "my/judge", "api_base": url}
+        async with Judge(info, environ={}, retry=FAST) as judge:
+            clamped, within = [await judge.ask(make_question("rubric", "solution", info)) for _ in range(2)]
+    assert (clamped.score, clamped.replied, within.replied) == (1.0, 85, None)
+
+
+@pytest.mark.parametrize(
+    ("message", "finish", "words"),
+    [
+        ({"refusal": "I may not judge this."}, "stop", "the judge refused: I may not judge this."),
+        ({"content": ""}, "content_filter", "a content filter withheld the judge's reply"),
+        ({"content": '{"score": 0.5, "expl'}, "length", "cut off at its limit of tokens"),
+    ],
+)
+async def test_a_reply_that_is_none_says_why(message: dict[str, str], finish: str, words: str) -> None:
+    reply = {"choices": [{"message": {"role": "assistant", **message}, "finish_reason": finish}]}
+    async with endpoint((200, reply), (200, reply)) as (url, _):
+        with pytest.raises(ProviderRequestError, match=words):
+            await ask(url)
 
 
 @pytest.mark.parametrize("words", ["response_format is not supported", "grammar: unknown keyword", "extra inputs", ""])

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import re
-import subprocess
-import sys
-from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +11,9 @@ import httpx
 import pytest
 from fastapi.testclient import TestClient
 
-from osmosis.sdk.calls import DeadlineExceeded, SelfCancelled, in_thread, run_with_deadline
-from osmosis.serve.server.console import Console
-from osmosis.serve.server.public_address import first_address, is_private_ip, is_valid_hostname_or_ip, validate_ipv4
-from osmosis.serve.server.trainer_client import OsmosisLLMClient
+from osmosis.compat.console import Console
+from osmosis.compat.llm_clients import OsmosisLLMClient
+from osmosis.compat.registration import first_address, is_private_ip, is_valid_hostname_or_ip, validate_ipv4
 from osmosis.testing.mock_trainer import (
     RolloutCompletionTracker,
     create_mock_trainer_app,
@@ -89,40 +84,6 @@ def test_console_prints_text_as_text() -> None:
     assert rich.run_rich(lambda console: console.print("hi"))
 
 
-async def test_deadlines() -> None:
-    async def value() -> int:
-        return 3
-
-    async def stubborn() -> None:
-        while True:
-            try:
-                await asyncio.sleep(30)
-            except asyncio.CancelledError:
-                if stop.is_set():
-                    raise
-
-    async def own_timeout() -> None:
-        raise asyncio.TimeoutError("mine")
-
-    async def cancels_itself() -> None:
-        raise asyncio.CancelledError
-
-    stop = asyncio.Event()
-    assert await run_with_deadline(value(), 5) == 3
-    assert await run_with_deadline(value(), None) == 3
-    with pytest.raises(DeadlineExceeded, match=r"0\.02 s"):
-        await run_with_deadline(stubborn(), 0.02, grace_s=0.02, name="stubborn")
-    stop.set()
-    left = [task for task in asyncio.all_tasks() if task.get_name() == "stubborn"]
-    for task in left:
-        task.cancel()
-    await asyncio.gather(*left, return_exceptions=True)
-    with pytest.raises(asyncio.TimeoutError, match="mine"):
-        await run_with_deadline(own_timeout(), 5)
-    with pytest.raises(SelfCancelled):
-        await run_with_deadline(cancels_itself(), 5)
-
-
 class TestMockTrainer:
     def ask(self, client: TestClient, *messages: dict[str, Any]) -> dict[str, Any]:
         body: dict[str, Any] = client.post("/v1/chat/completions", json={"messages": list(messages)}).json()
@@ -184,25 +145,3 @@ def test_the_guides_rubric_file_is_one(tmp_path: Path) -> None:
     assert block
     (tmp_path / "r.yaml").write_text(block[1])
     assert load_rubric_suite(tmp_path / "r.yaml").available_ids() == ["support_followup"]
-
-
-async def test_functions_in_threads_see_the_context_and_carry_their_errors() -> None:
-    seen: ContextVar[str] = ContextVar("seen")
-    seen.set("here")
-    assert await in_thread(lambda a, b: (seen.get(), a, b), 1, b=2) == ("here", 1, 2)
-    with pytest.raises(ZeroDivisionError):
-        await in_thread(lambda: 1 / 0)
-    with pytest.raises(RuntimeError, match="StopIteration"):
-        await in_thread(next, iter(()))
-
-
-def test_a_function_that_hangs_holds_no_exit() -> None:
-    program = (
-        "import asyncio, time\n"
-        "from osmosis.sdk.calls import in_thread\n"
-        "async def main():\n"
-        "    await asyncio.wait_for(in_thread(time.sleep, 600), 0.05)\n"
-        "asyncio.run(main())\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
-    assert "TimeoutError" in done.stderr

@@ -5,8 +5,8 @@ import pytest
 from osmosis import Score, score_function, vote
 from osmosis.engine.scoring import FunctionScorer
 from osmosis.errors import LoadError
-from osmosis.records.dataset import Row
-from osmosis.records.rollout import Rollout
+from osmosis.records.run.rollout import Rollout
+from osmosis.records.run.rows import Row
 
 ROLLOUT = Rollout(
     rollout_id="r", row_index=0, attempt=0, status="success", messages=[{"role": "assistant", "content": "42"}]

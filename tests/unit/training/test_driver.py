@@ -3,37 +3,44 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from osmosis.records.rollout import Category, Failure, Phase
-from osmosis.testing.fake_trainer import END, FakeTrainer, encode
-from osmosis.testing.training_desk import KeptListener, TwoTurns, by_attempt, plan_of, run_of
-from osmosis.testing.waiting import until
+from osmosis.engine.rollout_model import RolloutModel
+from osmosis.engine.task import Task
+from osmosis.records.run.rollout import Category, Failure, Phase, Rollout
 from osmosis.training.driver import TrainingDriver
 from osmosis.training.failures import TrainingRunFailed
-from osmosis.training.link import Batch, Done, TrainerLink, TrainerPlan
-from osmosis.training.trained_model import TrainedModel
+from osmosis.training.models import TrainedModel
+from osmosis.training.protocol import Batch, Done, TrainerClient, TrainerPlan
+from support.fake_trainer import END, FakeTrainer, encode
+from support.training_desk import RecordingListener, TwoTurns, by_attempt, plan_of, run_of
+from support.waiting import until
 
 
 class Life:
     """One life of a trainer, driven to its end."""
 
-    def __init__(self, folder: Path, plan: TrainerPlan, **agent: object) -> None:
-        self.folder, self.plan, self.agent_settings = folder, plan, agent
-        self.listener = KeptListener()
+    def __init__(
+        self, folder: Path, plan: TrainerPlan, *, agent_class: type[TwoTurns] = TwoTurns, **agent: object
+    ) -> None:
+        self.folder, self.plan, self.agent_class, self.agent_settings = folder, plan, agent_class, agent
+        self.failure_rewards: dict[Category, float] = {}
+        self.listener = RecordingListener()
         self.batches: list[Batch] = []
         self.runs: list[tuple[int, int, int]] = []
 
     async def go(self, *, stop_when: object = None) -> Done:
         with FakeTrainer(self.plan, self.folder / "trainer.sock") as trainer:
             self.trainer = trainer
-            async with TrainerLink(trainer.service._socket_path) as link:
+            async with TrainerClient(trainer.service._socket_path) as link:
                 model = TrainedModel(link, "base", seed=7)
-                agent = TwoTurns(model, **self.agent_settings)  # type: ignore[arg-type]
+                agent = self.agent_class(model, **self.agent_settings)  # type: ignore[arg-type]
                 self.batches, self.runs = trainer.batches, agent.runs
-                driver = TrainingDriver(run_of(self.folder, self.listener), link, model, agent.rollout)
+                run = replace(run_of(self.folder, self.listener), failure_rewards=self.failure_rewards)
+                driver = TrainingDriver(run, link, model, agent)
                 going = asyncio.create_task(driver.run())
                 try:
                     if callable(stop_when):
@@ -133,16 +140,16 @@ async def test_a_stop_saves_a_checkpoint_and_a_resume_completes_the_step(folder:
             await asyncio.Event().wait()
 
     class Slow(TwoTurns):
-        async def rollout(self, task):
+        async def run(self, task, model):
             await third_waits(task)
-            return await super().rollout(task)
+            return await super().run(task, model)
 
     second = Life(folder, plan)
     with FakeTrainer(plan, folder / "trainer.sock") as trainer:
-        async with TrainerLink(folder / "trainer.sock") as link:
+        async with TrainerClient(folder / "trainer.sock") as link:
             model = TrainedModel(link, "base", seed=7)
             agent = Slow(model)
-            driver = TrainingDriver(run_of(folder, second.listener), link, model, agent.rollout)
+            driver = TrainingDriver(run_of(folder, second.listener), link, model, agent)
             going = asyncio.create_task(driver.run())
             await until(lambda: sum(r.step == 2 for r in second.listener.rollouts) == 6)
             await driver.stop()
@@ -155,7 +162,7 @@ async def test_a_stop_saves_a_checkpoint_and_a_resume_completes_the_step(folder:
 
 
 def _rows_of(trainer: FakeTrainer, step: int) -> list[int]:
-    from osmosis.training.order import rows_of_step
+    from osmosis.training.row_order import rows_of_step
 
     return rows_of_step(trainer.plan.rows, trainer.plan.rows_per_step, step, trainer.plan.seed)
 
@@ -196,3 +203,43 @@ async def test_a_prompt_that_is_too_long_fails_its_rollout_alone(folder: Path) -
         await life.go()
     assert caught.value.failure.category is Category.CONTEXT_LENGTH
     assert "max_prompt_length" in (caught.value.failure.fix or "")
+
+
+async def test_rollouts_of_the_next_step_run_beside_those_of_this_one(folder: Path) -> None:
+    later = asyncio.Event()
+
+    class Straggling(TwoTurns):
+        async def run(self, task: Task, model: RolloutModel) -> Rollout:
+            if task.step == 2:
+                later.set()
+            elif task.step == 1 and task.attempt == 0:
+                await later.wait()  # it ends only when rollouts of step 2 have begun
+            return await super().run(task, model)
+
+    life = Life(folder, plan_of(folder, max_staleness=1, validation_rows=[]), agent_class=Straggling)
+    assert (await life.go()).step == 3
+    assert [(batch.step, len(batch.sequences)) for batch in life.batches] == [(1, 8), (2, 8), (3, 8)]
+    assert life.listener.steps == [1, 2, 3]
+
+
+async def test_failures_that_the_policy_causes_have_the_reward_of_the_config(folder: Path) -> None:
+    def judge(task: Task, answer: str) -> Failure | float:
+        category = {0: Category.CONTEXT_LENGTH, 1: Category.RATE_LIMIT}.get(task.attempt)
+        return failing(category) if category else 1.0
+
+    life = Life(folder, plan_of(folder, steps=1, validation_rows=[]), judge=judge)
+    life.failure_rewards = {Category.CONTEXT_LENGTH: -1.0}
+    await life.go()
+    assert [(s.attempt, s.reward) for s in life.batches[0].sequences] == [(0, -1.0), (1, None), (2, 1.0), (3, 1.0)] * 2
+
+
+async def test_every_sampled_token_is_accounted_for(folder: Path) -> None:
+    life = Life(folder, plan_of(folder, validation_rows=[]))
+    await life.go()
+    found: dict[str, float] = {}
+    for point in life.listener.metrics:
+        found[point.key] = found.get(point.key, 0) + point.value
+    in_batches = sum(sequence.sampled for batch in life.batches for sequence in batch.sequences)
+    assert found["fidelity/sampled_tokens"] == in_batches > 0
+    assert found["fidelity/twice"] == found["fidelity/lost"] == found["fidelity/foreign_calls"] == 0
+    assert any(text.startswith(f"fidelity: {in_batches} tokens sampled") for text in life.listener.said)

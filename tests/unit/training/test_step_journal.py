@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from osmosis.records.plan import EvalPlan, ModelSpec
-from osmosis.records.rollout import Rollout, RolloutStatus, Score
-from osmosis.testing.fake_trainer import encode
-from osmosis.training.link import SampledAnswer
+from osmosis.records.run.plan import EvalPlan, ModelSpec
+from osmosis.records.run.rollout import Rollout, RolloutStatus, Score
+from osmosis.training.protocol import SampledAnswer
 from osmosis.training.step_journal import StepJournal
-from osmosis.training.stitching import Conversation
+from osmosis.training.token_sequences import Conversation
+from support.fake_trainer import encode
 
 PLAN = EvalPlan(name="r", agent="a", model=ModelSpec(name="m", kind="trained"), dataset="d")
 

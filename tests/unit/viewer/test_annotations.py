@@ -1,22 +1,19 @@
-"""What people say about rollouts: what counts of it, what a form may say, where it is shown and found."""
-
-from __future__ import annotations
+"""Annotations of rollouts: which count, what the form accepts, where they are shown."""
 
 from pathlib import Path
 
 import pytest
 
 from osmosis.errors import ValidationError
-from osmosis.local.viewing.annotation_file import AnnotationFile
-from osmosis.local.viewing.disk_library import DiskLibrary
-from osmosis.records.annotation import Annotation, newest
-from osmosis.testing.platform_data import rollout
-from osmosis.testing.stored_run import stored_run
-from osmosis.viewer.annotating import after, annotation_of
-from osmosis.viewer.asked import Asked
-from osmosis.viewer.calibration import calibrations
-from osmosis.viewer.index.query import query_of
-from osmosis.viewer.rollout_page import rollout_page
+from osmosis.local.viewing.library import LocalLibrary
+from osmosis.local.viewing.local_run import AnnotationFile
+from osmosis.records.run.annotations import Annotation, keep_newest
+from osmosis.viewer.forms import next_url, parse_annotation
+from osmosis.viewer.index.query import parse_query
+from osmosis.viewer.query_params import QueryParams
+from osmosis.viewer.rollout_page import build_calibrations, rollout_page
+from support.platform_data import rollout
+from support.stored_run import stored_run
 
 
 def said(row: int, label: str = "", author: str = "ada", **more: object) -> Annotation:
@@ -25,7 +22,7 @@ def said(row: int, label: str = "", author: str = "ada", **more: object) -> Anno
 
 def test_of_one_person_the_newest_counts_and_an_empty_one_takes_back() -> None:
     every = [said(1, "wrong"), said(0, "right"), said(1, "right"), said(1, "wrong", "bob"), said(0)]
-    assert [(one.row_index, one.author, one.label) for one in newest(every)] == [
+    assert [(one.row_index, one.author, one.label) for one in keep_newest(every)] == [
         (1, "ada", "right"),
         (1, "bob", "wrong"),
     ]
@@ -46,7 +43,7 @@ def test_whether_a_person_would_let_it_pass(one: Annotation, passes: bool | None
 
 
 def test_a_form_becomes_an_annotation_of_the_rollout_that_was_seen() -> None:
-    found = annotation_of({"label": " right ", "score": "0.5", "comment": "x"}, rollout(3, 1, row_key="k"), "ada")
+    found = parse_annotation({"label": " right ", "score": "0.5", "comment": "x"}, rollout(3, 1, row_key="k"), "ada")
     assert (found.place, found.row_key, found.rollout_id) == ((0, 3, 1), "k", "r-3-1")
     assert (found.label, found.score, found.comment) == ("right", 0.5, "x")
 
@@ -54,9 +51,9 @@ def test_a_form_becomes_an_annotation_of_the_rollout_that_was_seen() -> None:
 @pytest.mark.parametrize("field", ["label", "score", "comment"])
 def test_a_wrong_field_is_named(field: str) -> None:
     with pytest.raises(ValidationError, match=field):
-        annotation_of({field: "x" * 5000}, rollout(0, 0), "ada")
+        parse_annotation({field: "x" * 5000}, rollout(0, 0), "ada")
     with pytest.raises(ValidationError, match="score"):
-        annotation_of({"score": "nan"}, rollout(0, 0), "ada")
+        parse_annotation({"score": "nan"}, rollout(0, 0), "ada")
 
 
 def test_a_torn_line_costs_itself_alone(tmp_path: Path) -> None:
@@ -81,32 +78,32 @@ def test_merging_adds_what_is_not_there(tmp_path: Path) -> None:
 def test_queues_and_keys_label_one_after_the_other(tmp_path: Path) -> None:
     made = [rollout(row, 0, value) for row, value in enumerate([0.0, 0.9, 0.5, 1.0])]
     stored_run(tmp_path / "run", made, rows=4, attempts=1, pass_threshold=0.6)
-    library = DiskLibrary([tmp_path], tmp_path / "cache", "ada")
+    library = LocalLibrary([tmp_path], tmp_path / "cache", "ada")
     queue = [("label", "-"), ("sort", "unsure"), ("by", "rollout")]
 
     def waiting() -> list[int]:
         search = library.run("run").table().search
-        return [line.row_index for line in search.rollouts(query_of(Asked(queue)), limit=9)]
+        return [line.row_index for line in search.rollouts(parse_query(QueryParams(queue)), limit=9)]
 
     assert waiting() == [2, 1, 3, 0], "the nearest to the threshold comes first"
     run = library.run("run")
-    onward = after(run, made[2], Asked([*queue, ("then", "next")]))
+    onward = next_url(run, made[2], QueryParams([*queue, ("then", "next")]))
     assert onward == "/runs/run/rollouts/1/0?label=-&sort=unsure&by=rollout"
-    run.annotate(annotation_of({"label": "wrong"}, made[2], "ada"))
+    run.annotate(parse_annotation({"label": "wrong"}, made[2], "ada"))
     assert waiting() == [1, 3, 0]
-    last = after(library.run("run"), made[0], Asked([*queue, ("then", "next")]))
+    last = next_url(library.run("run"), made[0], QueryParams([*queue, ("then", "next")]))
     assert last == "/runs/run/rollouts/0/0?label=-&sort=unsure&by=rollout#judgement", "there is none behind it"
 
 
 def test_labels_stand_beside_the_scores_of_the_same_version(tmp_path: Path) -> None:
     made = [rollout(row, 0, float(row != 1), hashes={"score": "v2" if row == 9 else "v1"}) for row in range(10)]
     stored_run(tmp_path / "run", made, rows=10, attempts=1)
-    run = DiskLibrary([tmp_path], tmp_path / "cache", "ada").run("run")
-    assert calibrations(run) == []
+    run = LocalLibrary([tmp_path], tmp_path / "cache", "ada").run("run")
+    assert build_calibrations(run) == []
     for one in made:
-        run.annotate(annotation_of({"label": "right"}, one, "ada"))
-    found = {one.score_hash: (one.score, one.found.pairs, one.found.person_only) for one in calibrations(run)}
+        run.annotate(parse_annotation({"label": "right"}, one, "ada"))
+    found = {one.score_hash: (one.score, one.found.pairs, one.found.person_only) for one in build_calibrations(run)}
     assert found == {"v1": ("reward", 9, 1), "v2": ("reward", 1, 0)}
-    page = rollout_page(run, 9, 0, Asked([]))
+    page = rollout_page(run, 9, 0, QueryParams([]))
     assert page.values["found"].calibrated["reward"].score_hash == "v2"
     assert page.values["found"].calibrated["reward"].found.pairs == 1

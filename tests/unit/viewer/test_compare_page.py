@@ -1,6 +1,4 @@
-"""Runs beside each other: the verdict is that of `metrics.compare`, the changes link to both conversations."""
-
-from __future__ import annotations
+"""The comparison page has the verdict of `metrics.compare` and links to both conversations."""
 
 import json
 import re
@@ -12,20 +10,20 @@ import pytest
 
 from osmosis.errors import NotFound, UsageError
 from osmosis.metrics.compare import compare
-from osmosis.records.quarantine import RowQuarantine
-from osmosis.records.rollout import Rollout
-from osmosis.records.run_status import RunStatus
-from osmosis.testing.kept_run import KeptRun
-from osmosis.testing.platform_data import report, rollout, timeout
-from osmosis.viewer import site
-from osmosis.viewer.asked import Asked
-from osmosis.viewer.code_diff import CodePair, code_pair
-from osmosis.viewer.library import RunCard
-from osmosis.viewer.render import environment
-from osmosis.viewer.source import CodeAt, Fact, Origin, RunSettings, RunState
-from osmosis.viewer.view import Document, View
+from osmosis.records.run.quarantine import RowQuarantine
+from osmosis.records.run.rollout import Rollout
+from osmosis.records.run.status import RunStatus
+from osmosis.viewer import routes
+from osmosis.viewer.diff import CodePair, pair_code
+from osmosis.viewer.page import Document, Page
+from osmosis.viewer.query_params import QueryParams
+from osmosis.viewer.render import build_environment
+from osmosis.viewer.run_library import RunCard
+from osmosis.viewer.run_source import CodeVersion, Fact, Origin, RunSettings, RunState
+from support.kept_run import KeptRun
+from support.platform_data import report, rollout, timeout
 
-ENVIRONMENT = environment()
+ENVIRONMENT = build_environment()
 
 
 @dataclass
@@ -43,7 +41,7 @@ class Shelf:
         return [RunCard(id_, run.run.name, run.run) for id_, run in self.kept.items()]
 
     def code(self, a: str, b: str) -> CodePair:
-        return code_pair(self.run(a), self.run(b), ())
+        return pair_code(self.run(a), self.run(b), ())
 
     def quarantine(self) -> RowQuarantine:
         return RowQuarantine()
@@ -53,7 +51,7 @@ def run_of(name: str, values: dict[int, float], **setting: object) -> KeptRun:
     state = RunState(f"/runs/{name}", name, "eval", RunStatus.FINISHED, "openai/x", completed=9, total=9)
     made: list[Rollout] = [rollout(row, 0, value) for row, value in values.items()]
     settings = RunSettings({"sampling": setting}, "As run", ())
-    return KeptRun(state, report(), made, Origin((Fact("Commit", name * 2),), (), code=CodeAt(name * 2)), settings)
+    return KeptRun(state, report(), made, Origin((Fact("Commit", name * 2),), (), code=CodeVersion(name * 2)), settings)
 
 
 @pytest.fixture
@@ -69,19 +67,19 @@ def shelf() -> Shelf:
 
 
 def record(shelf: Shelf, query: str) -> Any:
-    found = site.of_library(shelf, "compare.json", asked(query))
+    found = routes.build_page(shelf, "compare.json", asked(query))
     assert isinstance(found, Document)
     return json.loads(b"".join(found.content))
 
 
 def page(shelf: Shelf, query: str) -> str:
-    found = site.of_library(shelf, "compare", asked(query))
-    assert isinstance(found, View)
+    found = routes.build_page(shelf, "compare", asked(query))
+    assert isinstance(found, Page)
     return ENVIRONMENT.get_template(found.template).render(**found.values)
 
 
-def asked(query: str) -> Asked:
-    return Asked((name, value) for name, _, value in (pair.partition("=") for pair in query.split("&")))
+def asked(query: str) -> QueryParams:
+    return QueryParams((name, value) for name, _, value in (pair.partition("=") for pair in query.split("&")))
 
 
 def test_the_verdict_is_that_of_the_paired_test(shelf: Shelf) -> None:
@@ -110,7 +108,7 @@ def test_changes_link_to_both_conversations_lost_ones_first(shelf: Shelf) -> Non
     url = found["flips"][1]["url"]
     assert url == "/compare?run=a&run=b&row_a=0&row=0&attempt=0"
     html = page(shelf, url.partition("?")[2])
-    assert html.count("What is 2 times 3?") == 2
+    assert html.count("What is 2 times 3?") == 4, "each with its preview"
     assert re.search(r'data-key="k" href="/compare\?run=a&amp;run=b&amp;row_a=1&amp;row=1', html)
     assert re.search(r'data-key="j" href="/compare\?run=a&amp;run=b&amp;row_a=2&amp;row=2', html)
     assert 'data-key="k"' not in page(shelf, "run=a&run=b&row=1&attempt=0"), "the first one"

@@ -1,21 +1,23 @@
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
 
-from osmosis.viewer.conversation import LONG, turns
+from osmosis.viewer.conversation import MAX_UNFOLDED, build_turns, format_json, render_markdown
 
 
 def test_a_tool_result_is_named_after_its_call() -> None:
     call = {"id": "c1", "function": {"name": "add", "arguments": '{"a":1}'}}
-    shown = turns([{"role": "assistant", "tool_calls": [call]}, {"role": "tool", "tool_call_id": "c1", "content": "2"}])
+    shown = build_turns(
+        [{"role": "assistant", "tool_calls": [call]}, {"role": "tool", "tool_call_id": "c1", "content": "2"}]
+    )
     assert (shown[0].calls[0].name, shown[0].calls[0].arguments) == ("add", '{"a": 1}')
     assert (shown[1].tool, shown[1].text) == ("add", "2")
 
 
 def test_arguments_that_are_no_json_are_shown_as_they_came() -> None:
-    call = turns([{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{oops"}}]}])[0].calls[0]
+    call = build_turns([{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{oops"}}]}])[
+        0
+    ].calls[0]
     assert (call.arguments, call.valid) == ("{oops", False)
 
 
@@ -34,27 +36,64 @@ def test_arguments_that_are_no_json_are_shown_as_they_came() -> None:
     ],
 )
 def test_content_of_every_shape(content: Any, text: str) -> None:
-    assert turns([{"role": "user", "content": content}])[0].text == text
+    assert build_turns([{"role": "user", "content": content}])[0].text == text
 
 
-def test_a_tools_json_is_indented_and_a_persons_is_not() -> None:
-    shown = turns([{"role": "tool", "content": '{"a":1}'}, {"role": "user", "content": '{"a":1}'}])
-    assert [turn.text for turn in shown] == ['{\n  "a": 1\n}', '{"a":1}']
+def test_a_tools_json_is_compact_and_a_persons_is_as_it_came() -> None:
+    turns = build_turns([{"role": "tool", "content": '{"a":1}'}, {"role": "user", "content": '{"a":1}'}])
+    assert [turn.text for turn in turns] == ['{"a": 1}', '{"a":1}']
+    wide = {"rows": [{"id": number, "name": "x" * 30} for number in range(3)], "total": 3}
+    lines = format_json(wide).splitlines()
+    assert (len(lines), lines[2]) == (8, '    {"id": 0, "name": "' + "x" * 30 + '"},')
+
+
+@pytest.mark.parametrize(
+    ("result", "failed"),
+    [
+        ("Error: no such table", True),
+        ("OperationalError: near FROM", True),
+        ("Traceback (most recent call last):", True),
+        ('{"error": "timeout"}', True),
+        ('{"error": null, "rows": []}', False),
+        ("errors were found in 3 of 9 files", False),
+        ("42", False),
+    ],
+)
+def test_what_a_failed_tool_says_is_marked(result: str, failed: bool) -> None:
+    call = {"id": "c1", "function": {"name": "sql", "arguments": '{"query": "select 1", "limit": 5}'}}
+    answer = {"role": "tool", "tool_call_id": "c1", "content": result}
+    turns = build_turns([{"role": "assistant", "tool_calls": [call]}, answer])
+    assert (turns[0].error, turns[0].calls[0].result.error) == (failed, failed)
+    (block,) = turns[0].calls[0].code
+    assert (block.name, turns[0].calls[0].arguments) == ("query", '{"limit": 5}')
+    assert '<span class="t-k">select</span>' in block.html
+
+
+def test_of_a_long_conversation_the_middle_starts_folded_but_for_what_failed() -> None:
+    messages = [{"role": "user", "content": f"message {number}"} for number in range(30)]
+    messages[12] = {"role": "tool", "content": "Error: no"}
+    opened = [number for number, turn in enumerate(build_turns(messages)) if turn.open]
+    assert opened == [0, 1, 2, 12, 25, 26, 27, 28, 29]
+    assert all(turn.open for turn in build_turns(messages[:16]))
+
+
+def test_code_of_a_message_is_highlighted_and_escaped() -> None:
+    html = render_markdown("```python\nprint('<b>')\n```")
+    assert "&lt;b&gt;" in html
+    assert 'class="t-nb">print' in html
+    assert render_markdown("```nolanguage\n<b>\n```").count("&lt;b&gt;") == 1
 
 
 def test_reasoning_refusals_and_older_calls() -> None:
-    shown = turns(
-        [
-            {"role": "assistant", "reasoning_content": "hm", "refusal": "no", "function_call": {"name": "f"}},
-            {},
-        ]
+    shown = build_turns(
+        [{"role": "assistant", "reasoning_content": "hm", "refusal": "no", "function_call": {"name": "f"}}, {}]
     )
     assert (shown[0].reasoning, shown[0].note, shown[0].calls[0].name) == ("hm", "refused: no", "f")
     assert shown[1].role == "unknown"
 
 
 def test_long_texts_start_folded() -> None:
-    assert turns([{"role": "user", "content": "x" * (LONG + 1)}])[0].long
+    assert build_turns([{"role": "user", "content": "x" * (MAX_UNFOLDED + 1)}])[0].long
 
 
 def test_images_sources_and_thoughts_of_any_provider() -> None:
@@ -62,7 +101,7 @@ def test_images_sources_and_thoughts_of_any_provider() -> None:
     cited = {"type": "url_citation", "url_citation": {"url": "https://example.test/a", "title": "A page"}}
     scripted = {"type": "url_citation", "url_citation": {"url": "javascript:alert(1)", "title": "Bad"}}
     parts = [{"type": "image_url", "image_url": {"url": url}} for url in (inline, elsewhere, "data:text/html;,x")]
-    shown = turns(
+    shown = build_turns(
         [
             {"role": "user", "content": [{"type": "text", "text": "look"}, *parts]},
             {"role": "assistant", "content": "ok", "annotations": [cited, scripted], "images": [parts[0]]},
@@ -70,6 +109,6 @@ def test_images_sources_and_thoughts_of_any_provider() -> None:
         ]
     )
     assert (shown[0].images, shown[1].images) == ([inline], [inline])
-    assert "[image]\n[image: https://example.test/x.png]" in shown[0].text
+    assert shown[0].text.startswith("look\n[image: https://example.test/x.png]")
     assert [(one.title, one.url) for one in shown[1].sources] == [("A page", "https://example.test/a"), ("Bad", "")]
     assert shown[2].reasoning == "hm"

@@ -1,6 +1,4 @@
-"""A row and a figure over runs: of this machine by the command line and the page, of the platform by its API."""
-
-from __future__ import annotations
+"""A row and a figure over local runs and runs of the platform."""
 
 import json
 from pathlib import Path
@@ -9,23 +7,18 @@ from typing import Any
 import pytest
 
 from osmosis.engine.journal import Journal
-from osmosis.local.viewing.disk_library import DiskLibrary
-from osmosis.records.history import PastRun, RowCount, since
-from osmosis.testing.command_line import run_command
-from osmosis.testing.platform_data import rollout, timeout
-from osmosis.testing.stored_run import stored_run
-from osmosis.viewer import site
-from osmosis.viewer.asked import Asked
-from osmosis.viewer.over_runs import HistoryWanted, history
-from osmosis.viewer.render import environment
+from osmosis.local.viewing.library import LocalLibrary
+from osmosis.records.run.history import PastRun, RowCount, find_start
+from osmosis.viewer import routes
+from osmosis.viewer.history import HistoryQuery, build_history
+from osmosis.viewer.query_params import QueryParams
+from osmosis.viewer.render import build_environment
+from support.command_line import run_command
+from support.platform_data import rollout, timeout
+from support.stored_run import stored_run
 
-RUNS = {
-    "a": [1.0, 1.0],
-    "b": [0.0, 1.0],
-    "c": [0.0, 0.0],
-    "d": [0.0, 0.0],
-}
-"""What the two attempts at row `seven` got, the oldest run first."""
+RUNS = {"a": [1.0, 1.0], "b": [0.0, 1.0], "c": [0.0, 0.0], "d": [0.0, 0.0]}
+"""Rewards of both attempts at row `seven`, the oldest run first."""
 
 
 def keep(folder: Path, name: str, rewards: list[float], day: int, key: str = "seven") -> None:
@@ -69,7 +62,7 @@ def test_a_row_is_followed_by_its_key_wherever_it_stood(runs: Path) -> None:
 def test_a_figure_is_followed_with_its_interval(runs: Path) -> None:
     found = go(runs)
     assert found["metric"] == "reward:mean"
-    assert [round(one["value"], 3) for one in found["items"]] == [1.0, 0.667, 0.333, 0.333]
+    assert [round(one["value"], 3) for one in found["items"]] == [1.0, 0.75, 0.5, 0.5]
     rates = go(runs, "--metric", "reward:pass_rate")
     assert all(one["low"] <= one["value"] <= one["high"] for one in rates["items"])
     assert "completed" in rates["metrics"] or "tokens" in " ".join(rates["metrics"])
@@ -93,27 +86,27 @@ def test_a_run_that_cannot_be_read_and_one_without_rollouts_do_not_stop_it(runs:
 
 
 def test_the_page_draws_what_the_record_says(runs: Path, tmp_path: Path) -> None:
-    library = DiskLibrary([runs], tmp_path / "cache")
-    view = site.of_library(library, "history", Asked([("row", "seven"), ("metric", "reward:mean")]))
+    library = LocalLibrary([runs], tmp_path / "cache")
+    view = routes.build_page(library, "history", QueryParams([("row", "seven"), ("metric", "reward:mean")]))
     chart = view.values["chart"]
     assert len(chart.marks) == 4
     assert chart.marks[0].y < chart.marks[1].y < chart.marks[2].y == chart.marks[3].y
     assert view.values["since"].name == "c"
-    twin = json.loads(b"".join(site.of_library(library, "history.json", Asked([("row", "seven")])).content))
+    twin = json.loads(b"".join(routes.build_page(library, "history.json", QueryParams([("row", "seven")])).content))
     assert [one["row"]["passed"] for one in twin["found"]["runs"]] == [2, 1, 0, 0]
 
 
 def test_a_row_that_no_run_has_is_said_to_be_nowhere(runs: Path, tmp_path: Path) -> None:
-    view = site.of_library(DiskLibrary([runs], tmp_path / "cache"), "history", Asked([("row", "nowhere")]))
-    assert "No run has a rollout of this row." in environment().get_template(view.template).render(**view.values)
+    view = routes.build_page(LocalLibrary([runs], tmp_path / "cache"), "history", QueryParams([("row", "nowhere")]))
+    assert "No run has a rollout of this row." in build_environment().get_template(view.template).render(**view.values)
 
 
 def test_rollouts_without_keys_are_found_by_what_their_row_holds(tmp_path: Path) -> None:
     one = rollout(3, 0, 1.0, hashes={"row": "0f3a"})
     one.row_key = None
     stored_run(tmp_path / ".osmosis" / "runs" / "old", [one])
-    library = DiskLibrary([tmp_path], tmp_path / "cache")
-    (run,) = history(library, HistoryWanted(row="0f3a"), patience_s=None).runs
+    library = LocalLibrary([tmp_path], tmp_path / "cache")
+    (run,) = build_history(library, HistoryQuery(row="0f3a"), patience_s=None).runs
     assert run.row == RowCount(row_index=3, passed=1, mean=1.0)
 
 
@@ -122,10 +115,9 @@ def test_since_is_the_start_of_an_unbroken_end() -> None:
         return PastRun(id=name, name=name, row=row)
 
     good, bad = RowCount(row_index=0, passed=1), RowCount(row_index=0, unscored=1)
-    assert since([]) is None
-    assert since([run("a", None)]) is None
-    found = since([run("a", good), run("b", bad), run("c", good), run("d", None), run("e", good)])
-    assert found is not None
+    assert find_start([]) is None
+    assert find_start([run("a", None)]) is None
+    found = find_start([run("a", good), run("b", bad), run("c", good), run("d", None), run("e", good)])
     assert found.name == "c"
     assert bad.state == "no score"
 

@@ -1,6 +1,4 @@
-"""The table of rollouts and one of them, over a run in memory: what is listed, found, sorted, compared and rendered."""
-
-from __future__ import annotations
+"""The table of rollouts and the page of one, over a run in memory."""
 
 import csv
 import io
@@ -11,28 +9,30 @@ from typing import Any
 
 import pytest
 
-from osmosis.records.dataset import Row
-from osmosis.records.rollout import Category, Failure, ModelCall, Phase, Rollout, Score, Usage
-from osmosis.records.run_status import RunStatus
-from osmosis.testing.kept_run import KeptRun
-from osmosis.testing.platform_data import rollout, timeout
-from osmosis.viewer import site
-from osmosis.viewer.asked import Asked
-from osmosis.viewer.render import environment
-from osmosis.viewer.source import RunState
-from osmosis.viewer.view import Document, View
+from osmosis.records.run.rollout import Category, Failure, ModelCall, Phase, Rollout, Score, Usage
+from osmosis.records.run.rows import Row
+from osmosis.records.run.status import RunStatus
+from osmosis.viewer import routes
+from osmosis.viewer.page import Document, Page
+from osmosis.viewer.query_params import QueryParams
+from osmosis.viewer.render import build_environment
+from osmosis.viewer.run_source import RunState
+from support.kept_run import KeptRun
+from support.platform_data import rollout, timeout
 
-ENVIRONMENT = environment()
+ENVIRONMENT = build_environment()
 STATE = RunState("/runs/nightly", "nightly", "eval", RunStatus.FINISHED, "openai/x", completed=6, total=6)
 
 
-def answer(kept: KeptRun, path: str, query: str = "") -> View | Document:
-    return site.answer(kept, path, Asked(tuple(pair.split("=", 1)) for pair in query.split("&") if pair))  # type: ignore[misc]
+def answer(kept: KeptRun, path: str, query: str = "") -> Page | Document:
+    return routes.build_run_page(
+        kept, path, QueryParams(tuple(pair.split("=", 1)) for pair in query.split("&") if pair)
+    )  # type: ignore[misc]
 
 
 def page(kept: KeptRun, path: str, query: str = "") -> str:
     found = answer(kept, path, query)
-    assert isinstance(found, View)
+    assert isinstance(found, Page)
     return ENVIRONMENT.get_template(found.template).render(**found.values)
 
 

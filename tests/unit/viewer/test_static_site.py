@@ -1,6 +1,4 @@
-"""Pages as files: which file an address becomes, what is left out, and what an export does not overwrite."""
-
-from __future__ import annotations
+"""Pages as files: their names, what is left out, and what an export does not overwrite."""
 
 import re
 from pathlib import Path
@@ -8,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from osmosis.errors import ValidationError
-from osmosis.local.viewing.disk_library import DiskLibrary
-from osmosis.local.viewing.view_server import indexed, render_static
-from osmosis.testing.platform_data import rollout
-from osmosis.testing.stored_run import stored_run
-from osmosis.viewer.static_site import file_of, write_site
+from osmosis.local.viewing.library import LocalLibrary
+from osmosis.local.viewing.server import index_runs, render_static
+from osmosis.viewer.static_site import page_file, write_site
+from support.platform_data import rollout
+from support.stored_run import stored_run
 
 
 @pytest.mark.parametrize(
@@ -33,18 +31,20 @@ from osmosis.viewer.static_site import file_of, write_site
     ],
 )
 def test_the_file_of_an_address(address: str, file: str | None) -> None:
-    assert file_of(address) == file
+    assert page_file(address) == file
 
 
 @pytest.fixture
-def library(tmp_path: Path) -> DiskLibrary:
+def library(tmp_path: Path) -> LocalLibrary:
     made = [rollout(row, attempt, float(attempt)) for row in range(30) for attempt in range(2)]
     for name in ("one", "two"):
         stored_run(tmp_path / "runs" / name, made, rows=30)
-    return indexed(DiskLibrary([tmp_path / "runs"], tmp_path / "cache", "ada"), lambda name, share: None)
+    library = LocalLibrary([tmp_path / "runs"], tmp_path / "cache", "ada")
+    index_runs(library, lambda name, share: None)
+    return library
 
 
-def test_every_link_of_an_export_leads_to_a_file_of_it(library: DiskLibrary, tmp_path: Path) -> None:
+def test_every_link_of_an_export_leads_to_a_file_of_it(library: LocalLibrary, tmp_path: Path) -> None:
     out = tmp_path / "out"
     told: list[int] = []
     count = write_site(library, out, render_static, told.append)
@@ -59,7 +59,7 @@ def test_every_link_of_an_export_leads_to_a_file_of_it(library: DiskLibrary, tmp
             assert link.startswith("https://") or (page.parent / link).resolve().is_file(), (page, link)
 
 
-def test_an_export_replaces_itself_and_nothing_else(library: DiskLibrary, tmp_path: Path) -> None:
+def test_an_export_replaces_itself_and_nothing_else(library: LocalLibrary, tmp_path: Path) -> None:
     out = tmp_path / "out"
     write_site(library, out, render_static, lambda count: None)
     (out / "stale.html").write_text("")

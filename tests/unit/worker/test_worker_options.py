@@ -11,16 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from osmosis.cli.worker_options import WorkerFlags, worker_config
+from osmosis.cli.worker import WorkerFlags, worker_config
 from osmosis.errors import OsmosisError
-from osmosis.records.run import JobEntry
-from osmosis.records.worker import ResourceNeeds
-from osmosis.records.worker_config import SlurmOptions, filled
-from osmosis.worker.executors import job_script
-from osmosis.worker.executors.choose import executor_for
+from osmosis.records.config.worker import ResourceNeeds, SlurmOptions, WorkerConfig, fill_placeholders
+from osmosis.records.run.job import JobEntry
+from osmosis.worker.executors import executor_for
+from osmosis.worker.executors.command import Programs, job_script
 from osmosis.worker.executors.executor import JobStart
-from osmosis.worker.executors.programs import Programs
-from osmosis.worker.executors.slurm import SlurmExecutor, _asked, _gpus
+from osmosis.worker.executors.slurm import SlurmExecutor, _gpus, _resource_options
 
 DOCS = Path(__file__).parents[3] / "docs" / "scaling.md"
 EXAMPLES = Path(__file__).parents[3] / "examples" / "executors"
@@ -95,7 +93,11 @@ def test_nothing_of_ray_is_imported() -> None:
 
 
 def test_no_word_of_a_job_becomes_two_of_the_scheduler() -> None:
-    assert filled(["go", "-n{name}", "{id}"], {"name": "a b; $(c) {id}"}) == ["go", "-na b; $(c) {id}", "{id}"]
+    assert fill_placeholders(["go", "-n{name}", "{id}"], {"name": "a b; $(c) {id}"}) == [
+        "go",
+        "-na b; $(c) {id}",
+        "{id}",
+    ]
 
 
 def starts(*tickets: str) -> list[JobStart]:
@@ -108,7 +110,7 @@ def starts(*tickets: str) -> list[JobStart]:
 def test_a_script_gives_each_task_its_own_entry_untouched_by_the_shell(count: int) -> None:
     jobs = starts(*(f"ost_$(id)`{number}`" for number in range(count)))
     variable = "TASK" if count > 1 else ""
-    text = job_script.script(jobs, ["sh", "-c", "cat; echo; echo $0 $1"], index_variable=variable)
+    text = job_script(jobs, ["sh", "-c", "cat; echo; echo $0 $1"], index_variable=variable)
     for number in range(count):
         done = subprocess.run(
             ["sh"], input=text, env={**os.environ, "TASK": str(number)}, capture_output=True, text=True, check=True
@@ -140,8 +142,8 @@ def test_the_programs_of_a_scheduler_are_given_no_secret() -> None:
 def test_what_a_run_needs_is_what_slurm_is_asked_for() -> None:
     needs = ResourceNeeds(cpus=1.5, memory="2GB", gpus=2, disk="1GB", wall_s=60)
     asked = ["--cpus-per-task=2", "--mem=2048M", "--gres=gpu:2", "--tmp=1024M", "--time=16"]
-    assert _asked(needs, 900) == asked
-    assert _asked(ResourceNeeds(), 900) == []
+    assert _resource_options(needs, 900) == asked
+    assert _resource_options(ResourceNeeds(), 900) == []
     assert [_gpus(text) for text in ("(null)", "gpu:4", "gpu:a100:4(S:0-1),tmp:1", "gpu,gpu:v:2")] == [0, 4, 4, 3]
 
 
@@ -157,3 +159,11 @@ def test_slurm_is_asked_for_where_it_is_missing(tmp_path: Path) -> None:
     config = worker_config(None, WorkerFlags(executor="slurm"))
     with pytest.raises(OsmosisError, match="sbatch, squeue, scancel, sinfo not found"):
         executor_for(config, {"PATH": str(tmp_path)}, local_command=("j",), folder=tmp_path)
+
+
+def test_a_machine_offers_its_gpus(tmp_path: Path) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho 'NVIDIA H100, 81559'; echo 'NVIDIA H100, 81559'\n")
+    program.chmod(0o755)
+    executor = executor_for(WorkerConfig(), {"PATH": f"{tmp_path}:/usr/bin:/bin"}, local_command=(), folder=tmp_path)
+    assert executor.resources().gpus == 2

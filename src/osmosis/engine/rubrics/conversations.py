@@ -1,9 +1,4 @@
-"""Conversation files (JSONL) to be judged, read with the line of every problem.
-
-A record that belongs to another rubric is never a reason to stop.
-"""
-
-from __future__ import annotations
+"""Conversation files (JSONL) to be judged, read with the line of every problem."""
 
 import hashlib
 import json
@@ -12,19 +7,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from osmosis.base.json_types import JsonObject
+from osmosis.base.jsonable import JsonObject
 from osmosis.errors import ValidationError
 
 
 @dataclass(frozen=True)
 class RubricRecord:
-    """One conversation to judge."""
-
     index: int
-    """One-based position among the records of the file."""
     line: int
     payload: dict[str, object]
-    """The record as read."""
     solution: str
     rubric_id: str | None = None
     original_input: str | None = None
@@ -36,35 +27,31 @@ class RubricRecord:
 
     @property
     def conversation_id(self) -> str:
-        found = self.payload.get("conversation_id")
-        return found if isinstance(found, str) and found else f"record[{self.index}]"
+        value = self.payload.get("conversation_id")
+        return value if isinstance(value, str) and value else f"record[{self.index}]"
 
     @property
     def id(self) -> str:
-        found = self.payload.get("id")
-        return found if isinstance(found, str) and found else self.conversation_id
+        value = self.payload.get("id")
+        return value if isinstance(value, str) and value else self.conversation_id
 
     def judge_metadata(self) -> dict[str, object] | None:
-        """What the judge is told about the record: `extra_info["metadata"]` and the record's own."""
-        told: dict[str, object] = {}
+        metadata: dict[str, object] = {}
         inner = (self.extra_info or {}).get("metadata")
         if isinstance(inner, dict):
-            told.update(inner)
+            metadata.update(inner)
         elif inner is not None:
-            told["metadata"] = inner
+            metadata["metadata"] = inner
         if self.metadata is not None:
-            told["dataset_metadata"] = self.metadata
-        return told or None
+            metadata["dataset_metadata"] = self.metadata
+        return metadata or None
 
     def digest(self) -> str:
         return digest_of(self.payload)
 
 
 def load_rubric_records(path: Path, rubric_id: str | None = None) -> list[RubricRecord]:
-    """The records of a JSONL file; with `rubric_id` only those of that rubric (case does not matter).
-
-    `ValidationError` names each bad record with its line; a bad record of another rubric is left alone.
-    """
+    """Return the records of a JSONL file; with `rubric_id` only those of that rubric (case does not matter)."""
     issues: list[dict[str, object]] = []
     records: list[RubricRecord] = []
     total = 0
@@ -87,7 +74,6 @@ def load_rubric_records(path: Path, rubric_id: str | None = None) -> list[Rubric
 
 
 def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, object]]]:
-    """(line, object) of every line that is not blank."""
     for line, text in enumerate(read_text(path).splitlines(), start=1):
         if not text.strip():
             continue
@@ -101,7 +87,6 @@ def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, object]]]:
 
 
 def solution_of(payload: JsonObject) -> str | None:
-    """`solution_str`, else the last assistant message of `messages`."""
     solution = payload.get("solution_str")
     if solution is None and isinstance(payload.get("messages"), list):
         for message in reversed(payload["messages"]):
@@ -123,22 +108,22 @@ def _record_problems(payload: dict[str, object]) -> list[tuple[str, str]]:
 
 def _record(payload: JsonObject, index: int, line: int) -> RubricRecord:
     def text(key: str) -> str | None:
-        found = payload.get(key)
-        return found if isinstance(found, str) and found.strip() else None
+        value = payload.get(key)
+        return value if isinstance(value, str) and value.strip() else None
 
     def mapping(key: str) -> dict[str, object] | None:
-        found = payload.get(key)
-        return found if isinstance(found, dict) else None
+        value = payload.get(key)
+        return value if isinstance(value, dict) else None
 
     extra = mapping("extra_info")
-    asked = text("original_input") or (extra or {}).get("original_input")
+    original_input = text("original_input") or (extra or {}).get("original_input")
     return RubricRecord(
         index=index,
         line=line,
         payload=payload,
         solution=solution_of(payload) or "",
         rubric_id=text("rubric_id"),
-        original_input=asked if isinstance(asked, str) else None,
+        original_input=original_input if isinstance(original_input, str) else None,
         ground_truth=text("ground_truth"),
         metadata=mapping("metadata"),
         extra_info=extra,

@@ -1,8 +1,4 @@
-"""Rubric files (YAML), read with the line of every problem.
-
-`load_rubric_suite` is strict and lists everything that is wrong; `load_rubric_configs` shows what is there, for
-previews. Nothing is asked here, and no key is looked up.
-"""
+"""Rubric files (YAML), read with the line of every problem."""
 
 from __future__ import annotations
 
@@ -12,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-from osmosis.base.json_types import JsonObject
+from osmosis.base.jsonable import JsonObject
 from osmosis.errors import ValidationError
 from osmosis.sdk.judge_model import ModelInfo
 
@@ -24,19 +20,15 @@ if TYPE_CHECKING:
 SUPPORTED_VERSION = 1
 MAX_DEPTH = 50
 MAX_VALUES = 100_000
-"""Of one document, with its aliases written out."""
 _ENTRY_KEYS = frozenset(
     {"id", "rubric", "model_info", "score_min", "score_max", "system_prompt", "original_input", "ground_truth"}
 )
 _ENTRY_EXTRAS = frozenset({"title", "description", "name", "tags"})
-_DOCUMENT_KEYS = ("version", "default_model_info", "default_score_min", "default_score_max")
 _DEFAULTED = ("model_info", "score_min", "score_max", "system_prompt", "original_input", "ground_truth")
 
 
 @dataclass(frozen=True)
 class RubricConfig:
-    """One rubric of a file, defaults filled in."""
-
     id: str
     rubric: str
     model_info: dict[str, object]
@@ -46,13 +38,10 @@ class RubricConfig:
     original_input: str | None = None
     ground_truth: str | None = None
     label: str = ""
-    """Where in the file: `rubrics[0]`."""
     source_label: str = ""
-    """`path:label`."""
     line: int = 0
 
     def judge_info(self) -> dict[str, object]:
-        """`model_info` with the config's own prompt before the judge's."""
         prompts = [p for p in (self.system_prompt, self.model_info.get("system_prompt")) if p]
         info = dict(self.model_info)
         if prompts:
@@ -60,7 +49,7 @@ class RubricConfig:
         return info
 
     def digest(self) -> str:
-        """Changes when a judgement could: resume compares it. Knows no key."""
+        """Return a digest that changes when a judgement could: resume compares it. It contains no key."""
         info = {key: value for key, value in self.model_info.items() if key != "api_key"}
         data = [self.rubric, info, self.score_min, self.score_max, self.system_prompt, self.original_input]
         return digest_of([*data, self.ground_truth])
@@ -68,8 +57,6 @@ class RubricConfig:
 
 @dataclass(frozen=True)
 class ParsedItem:
-    """One entry as it stands, valid or not."""
-
     label: str
     payload: dict[str, object]
     line: int
@@ -78,19 +65,16 @@ class ParsedItem:
 
 @dataclass
 class RubricSuite:
-    """All rubrics of a file, by id, in the file's order."""
-
     path: Path
     version: int | None
     configs: dict[str, RubricConfig]
     warnings: list[str] = field(default_factory=list)
-    """Unknown keys and the like; nothing that stops."""
 
     def available_ids(self) -> list[str]:
         return list(self.configs)
 
     def get(self, rubric_id: str) -> RubricConfig:
-        """By exact id, else by the only one that differs in case; `ValidationError` lists the ids."""
+        """Return the rubric by exact id, else the only one that differs in case; `ValidationError` lists the ids."""
         if rubric_id in self.configs:
             return self.configs[rubric_id]
         alike = [config for name, config in self.configs.items() if name.lower() == rubric_id.lower()]
@@ -107,7 +91,6 @@ class RubricSuite:
 
 
 def load_rubric_suite(path: Path) -> RubricSuite:
-    """The rubrics of a YAML file; `ValidationError` names every problem with its line."""
     reading = _Reading(path)
     configs: dict[str, RubricConfig] = {}
     for entry, defaults in reading.entries():
@@ -121,17 +104,17 @@ def load_rubric_suite(path: Path) -> RubricSuite:
 
 
 def load_rubric_configs(path: Path) -> list[ParsedItem]:
-    """Every entry, broken ones with their problems; stops only for what makes the file unreadable."""
+    """Return every entry, broken ones with their problems; raise only for an unreadable file."""
     reading = _Reading(path)
-    found: list[ParsedItem] = []
+    items: list[ParsedItem] = []
     for entry, defaults in reading.entries():
-        kept = len(reading.issues)
+        issue_count = len(reading.issues)
         reading.config(entry, defaults)
-        problems = tuple(issue["message"] for issue in reading.issues[kept:] if not issue.get("fatal"))
-        reading.issues[kept:] = [issue for issue in reading.issues[kept:] if issue.get("fatal")]
-        found.append(ParsedItem(entry.label, entry.value, entry.line, problems))
+        problems = tuple(issue["message"] for issue in reading.issues[issue_count:] if not issue.get("fatal"))
+        reading.issues[issue_count:] = [issue for issue in reading.issues[issue_count:] if issue.get("fatal")]
+        items.append(ParsedItem(entry.label, entry.value, entry.line, problems))
     reading.stop_if_wrong()
-    return found
+    return items
 
 
 @dataclass(frozen=True)
@@ -143,8 +126,6 @@ class _Entry:
 
 
 class _Reading:
-    """One pass over a file, collecting what is wrong."""
-
     def __init__(self, path: Path) -> None:
         self.path = path
         self.version: int | None = None
@@ -167,8 +148,8 @@ class _Reading:
             raise ValidationError(f"{where}: not YAML: {problem}") from exc
 
     def issue(self, line: int, key: str, message: str, *, fatal: bool = False) -> None:
-        found = {"key": key, "message": message, "where": f"{self.path}:{line}: {key}"}
-        self.issues.append({**found, "fatal": True} if fatal else found)
+        issue = {"key": key, "message": message, "where": f"{self.path}:{line}: {key}"}
+        self.issues.append({**issue, "fatal": True} if fatal else issue)
 
     def stop_if_wrong(self) -> None:
         if not self.issues:
@@ -225,9 +206,8 @@ class _Reading:
                 yield from self._walk(child, f"{label}[{position}]")
 
     def config(self, entry: _Entry, defaults: JsonObject) -> RubricConfig | None:
-        """The checked config, or None with issues."""
         before = len(self.issues)
-        value = {**defaults, **{key: one for key, one in entry.value.items() if one is not None}}
+        value = {**defaults, **{key: item for key, item in entry.value.items() if item is not None}}
         problem = _Problems(self, entry)
         self._id(value.get("id"), entry, problem)
         if not value["rubric"].strip():
@@ -243,7 +223,8 @@ class _Reading:
         self._unknown(entry)
         if len(self.issues) > before:
             return None
-        texts = {key: value[key] for key in ("system_prompt", "original_input", "ground_truth") if _said(value, key)}
+        optional = {key: value.get(key) for key in ("system_prompt", "original_input", "ground_truth")}
+        texts = {key: text for key, text in optional.items() if isinstance(text, str) and text.strip()}
         return RubricConfig(
             id=value["id"],
             rubric=value["rubric"],
@@ -265,7 +246,6 @@ class _Reading:
             self._seen[name] = entry.line
 
     def _bounds(self, value: JsonObject, info: object, problem: _Problems) -> tuple[float | None, float | None]:
-        """The lowest and highest score as they are said; where one is not, 0 and 1 count."""
         said_low, said_high = (self._bound(value, info, key, problem) for key in ("score_min", "score_max"))
         low, high = 0.0 if said_low is None else said_low, 1.0 if said_high is None else said_high
         if high <= low:
@@ -279,28 +259,28 @@ class _Reading:
                 problem(f"model_info.{key}", "must be a non-empty string")
         for key in sorted(set(info) - set(ModelInfo.__annotations__)):
             near = difflib.get_close_matches(key, ModelInfo.__annotations__, n=1)
-            meant = f"; did you mean {near[0]}?" if near else ""
+            hint = f"; did you mean {near[0]}?" if near else ""
             self.warnings.append(
-                f"{self.path}:{problem.line('model_info')}: model_info.{key} is unknown and ignored{meant}"
+                f"{self.path}:{problem.line('model_info')}: model_info.{key} is unknown and ignored{hint}"
             )
 
     def _bound(self, value: JsonObject, info: object, key: str, problem: _Problems) -> float | None:
-        found = value.get(key)
-        if found is None and isinstance(info, dict):
-            found = info.get(key)
-        if found is None:
+        bound = value.get(key)
+        if bound is None and isinstance(info, dict):
+            bound = info.get(key)
+        if bound is None:
             return None
-        if not is_number(found):
-            problem(key, f"must be a number, got {found!r}")
+        if not is_number(bound):
+            problem(key, f"must be a number, got {bound!r}")
             return None
-        return float(found)
+        return float(bound)
 
     def _unknown(self, entry: _Entry) -> None:
         for key in sorted(set(map(str, entry.value)) - _ENTRY_KEYS - _ENTRY_EXTRAS - {"extra_info"}):
             near = difflib.get_close_matches(key, _ENTRY_KEYS, n=1)
-            meant = f"; did you mean {near[0]}?" if near else ""
+            hint = f"; did you mean {near[0]}?" if near else ""
             self.warnings.append(
-                f"{self.path}:{entry.lines.get(key, entry.line)}: {entry.label}.{key} is unknown and ignored{meant}"
+                f"{self.path}:{entry.lines.get(key, entry.line)}: {entry.label}.{key} is unknown and ignored{hint}"
             )
 
 
@@ -319,8 +299,7 @@ class _Problems:
 
 
 def _check_size(root: yaml.Node | None, path: Path) -> None:
-    """Aliases make a small file as large as its author likes, or endless: counted as written out, before anything is
-    built. Raises `ValidationError`, or `RecursionError` beyond `MAX_DEPTH`."""
+    """Refuse a document that is too large with its aliases written out, before anything is built."""
     sizes: dict[int, int] = {}
 
     def size_of(node: yaml.Node, depth: int) -> int:
@@ -328,9 +307,9 @@ def _check_size(root: yaml.Node | None, path: Path) -> None:
             raise RecursionError
         if id(node) not in sizes:
             inner: list[yaml.Node] = []
-            for one in node.value if isinstance(node.value, list) else ():
-                inner += one if isinstance(one, tuple) else (one,)
-            sizes[id(node)] = 1 + sum(size_of(one, depth + 1) for one in inner)
+            for child in node.value if isinstance(node.value, list) else ():
+                inner += child if isinstance(child, tuple) else (child,)
+            sizes[id(node)] = 1 + sum(size_of(child, depth + 1) for child in inner)
         return sizes[id(node)]
 
     if root is not None and size_of(root, 0) > MAX_VALUES:
@@ -352,7 +331,3 @@ def _plain(node: yaml.Node) -> Any:
 
 def _lines(node: yaml.MappingNode) -> dict[str, int]:
     return {str(key.value): key.start_mark.line + 1 for key, _ in node.value}
-
-
-def _said(value: JsonObject, key: str) -> bool:
-    return isinstance(value.get(key), str) and bool(value[key].strip())

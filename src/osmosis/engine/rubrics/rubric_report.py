@@ -1,7 +1,4 @@
-"""What a rubric run adds up to: statistics, the JSON report, the comparison with an earlier one.
-
-Computes and writes; a failed run has no score and is counted as a failure, never as a zero.
-"""
+"""The report of a rubric run: statistics, JSON, the comparison with an earlier one."""
 
 from __future__ import annotations
 
@@ -12,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from osmosis.base.files import write_text
-from osmosis.base.json_types import JsonObject
+from osmosis.base.jsonable import JsonObject
 from osmosis.errors import ValidationError
 from osmosis.records.base import utc_now
-from osmosis.records.rollout import Usage
+from osmosis.records.run.rollout import Usage
 
 from .conversations import RubricRecord
 from .rubric_run import RubricJob, RubricRun
@@ -24,7 +21,6 @@ STATISTICS = ("average", "variance", "stdev", "min", "max")
 
 
 def summarise(runs: Iterable[RubricRun]) -> dict[str, object]:
-    """Population statistics over the scored runs; all 0.0 when there is none."""
     runs = list(runs)
     scores = [run.score for run in runs if run.score is not None]
     figures = dict.fromkeys(STATISTICS, 0.0)
@@ -45,7 +41,6 @@ def summarise(runs: Iterable[RubricRun]) -> dict[str, object]:
 
 
 def usage_of(runs: Iterable[RubricRun]) -> Usage:
-    """What all runs consumed."""
     total = Usage()
     for run in runs:
         if run.usage:
@@ -56,7 +51,6 @@ def usage_of(runs: Iterable[RubricRun]) -> Usage:
 def build_report(
     job: RubricJob, runs: list[RubricRun], *, config_path: Path, data_path: Path, baseline: Baseline | None = None
 ) -> dict[str, object]:
-    """The report as JSON-safe data, `overall_statistics` before the records."""
     overall = summarise(runs)
     by_record: dict[int, list[RubricRun]] = {}
     for run in runs:
@@ -93,24 +87,22 @@ def _record_block(record: RubricRecord, runs: list[RubricRun]) -> dict[str, obje
 
 @dataclass(frozen=True)
 class Baseline:
-    """An earlier report to compare with."""
-
     source: Path
     figures: dict[str, float]
 
     @classmethod
     def read(cls, path: Path) -> Baseline:
-        """From a report, or from an object with average, variance, stdev at the top; `ValidationError` else."""
+        """Read a report, or an object with average, variance, stdev at the top; else raise `ValidationError`."""
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
         except OSError as exc:
             raise ValidationError(f"cannot read the baseline {path}: {exc.strerror or exc}") from exc
         except ValueError as exc:
             raise ValidationError(f"the baseline {path} is not JSON: {exc}") from exc
-        found = data.get("overall_statistics", data) if isinstance(data, dict) else {}
+        statistics = data.get("overall_statistics", data) if isinstance(data, dict) else {}
         figures = {
             key: float(value)
-            for key, value in (found.items() if isinstance(found, dict) else ())
+            for key, value in (statistics.items() if isinstance(statistics, dict) else ())
             if key in STATISTICS and isinstance(value, (int, float)) and not isinstance(value, bool)
         }
         if not figures:
@@ -118,7 +110,6 @@ class Baseline:
         return cls(path, figures)
 
     def compare(self, current: JsonObject) -> dict[str, object]:
-        """The baseline's figures and how far the current ones are from them."""
         deltas = {key: current[key] - value for key, value in self.figures.items()}
         return {
             "source_path": str(self.source),
@@ -128,7 +119,6 @@ class Baseline:
 
 
 def write_json(path: Path, data: Mapping[str, object]) -> None:
-    """Writes a report so that no reader ever sees half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(data, ensure_ascii=False, indent=2, default=str)
     write_text(path, text + "\n", durable=True)

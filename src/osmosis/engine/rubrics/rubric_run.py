@@ -1,10 +1,4 @@
-"""A rubric run: every record of a file is a recorded rollout, judged by one rubric, through the engine's one loop.
-
-What was judged is in the run's journal before it counts, so an interrupted or partly failed run is taken up again and
-only what is missing, failed or changed is asked for. A failed judgement has a reason and no score.
-"""
-
-from __future__ import annotations
+"""A rubric run: every record of a file is a recorded rollout, judged by one rubric, through the engine's one loop."""
 
 import inspect
 import math
@@ -19,22 +13,20 @@ from typing import Any
 from osmosis.base.redact import Redactor
 from osmosis.datasets.keys import SelectedRows
 from osmosis.datasets.scan import row_hash
-from osmosis.engine.evaluate import Options, evaluate
+from osmosis.engine.evaluate import Evaluation, Silent
 from osmosis.engine.journal import Journal
-from osmosis.engine.key_set import KeySet
-from osmosis.engine.observer import Silent
-from osmosis.engine.recorded import answered
+from osmosis.engine.recorded_agent import AnsweredAgent
 from osmosis.engine.resume import ResumePlan, plan_resume
-from osmosis.engine.score_result import run_score
+from osmosis.engine.scoring import run_score
 from osmosis.errors import ValidationError
-from osmosis.llm.provider_variables import key_variable
-from osmosis.records.dataset import Row
-from osmosis.records.plan import EvalPlan, ModelSpec, Timeouts
-from osmosis.records.report import Report
-from osmosis.records.rollout import Rollout, Score, Usage
-from osmosis.sdk.calls import in_thread, is_async
+from osmosis.llm.providers import key_variable
+from osmosis.records.run.plan import EvalPlan, ModelSpec, Timeouts
+from osmosis.records.run.report import Report
+from osmosis.records.run.rollout import Rollout, Score, Usage
+from osmosis.records.run.rows import Row
 from osmosis.sdk.judge import Judge, JudgeQuestion, make_question
 from osmosis.sdk.types import json_safe
+from osmosis.sdk.user_code import in_thread, is_async
 
 from .conversations import RubricRecord, digest_of
 from .rubric_files import RubricConfig
@@ -46,13 +38,9 @@ _EARLIER = ".runs.jsonl"
 
 @dataclass(frozen=True)
 class RubricRun:
-    """One judgement of one record, as reports show it."""
-
     record_index: int
     run_index: int
-    """One-based."""
     status: str
-    """`success` or `error`."""
     started_at: str
     completed_at: str
     duration_seconds: float
@@ -73,26 +61,19 @@ OnRun = Callable[[RubricRun], None]
 
 @dataclass
 class RubricJob:
-    """What is to be judged, and by what."""
-
     config: RubricConfig
     records: Sequence[RubricRecord]
     number: int = 1
-    """Runs per record."""
     concurrency: int = 8
     function: Callable[..., object] | None = None
-    """A custom rubric function in place of the judge."""
     timeout: float | None = None
-    """Seconds for one call of the judge."""
     environ: Mapping[str, str] | None = None
-    """Where the judge's key is looked up; the process's environment by default."""
 
     @property
     def total(self) -> int:
         return len(self.records) * self.number
 
     def plan(self) -> EvalPlan:
-        """The run as the engine's loop knows it."""
         info = self.config.model_info
         return EvalPlan(
             name=self.config.id,
@@ -109,7 +90,6 @@ class RubricJob:
         return [Row(index=record.index - 1, data=record.payload, line=record.line) for record in self.records]
 
     def hashes(self) -> dict[str, str]:
-        """What a judgement depends on, beside its record: whoever judges, which is what runs here."""
         parts = [self.config.digest()]
         if self.function is not None:
             parts.append(_code_digest(self.function))
@@ -117,12 +97,11 @@ class RubricJob:
 
 
 def runs_folder(report: Path) -> Path:
-    """Where the run behind a report file keeps its journal."""
     return report.with_name(f"{report.stem}.run")
 
 
 def check_resumable(report: Path) -> None:
-    """`ValidationError` when what is behind this report file was written by an earlier version."""
+    """Raise `ValidationError` when an earlier version wrote the run behind this report file."""
     earlier = report.with_name(f"{report.stem}{_EARLIER}")
     if earlier.is_file() and not Journal(runs_folder(report)).exists:
         raise ValidationError(
@@ -132,47 +111,41 @@ def check_resumable(report: Path) -> None:
 
 
 def remove_run(report: Path) -> None:
-    """Takes away the run behind a report file, whose judgements nobody wants."""
     shutil.rmtree(runs_folder(report), ignore_errors=True)
 
 
 def judged_already(job: RubricJob, folder: Path) -> int:
-    """How many scored judgements of this rubric and these records the run holds."""
     return _compared(job, Journal(folder)).reuse
 
 
 async def run_rubric(
     job: RubricJob, folder: Path, *, resume: bool = False, on_run: OnRun | None = None
 ) -> list[RubricRun]:
-    """Judges every record `number` times; all judgements in order of record and run.
-
-    `resume` keeps what is judged already and still fits; without it, what the folder holds is judged again. Cancelling
-    keeps what is finished.
-    """
+    """Judge every record `number` times; return all judgements in order of record and run."""
     key = str(job.config.model_info.get("api_key") or "")
     journal = Journal(folder, redactor=Redactor([key]))
     journal.lock()
     try:
         if resume:
-            found = _compared(job, journal)
-            if found.moved:
-                journal.move(found.moved)
-            journal.drop(KeySet([*found.rerun, *found.retry]))
+            comparison = _compared(job, journal)
+            if comparison.moved:
+                journal.move(comparison.moved)
+            journal.drop(comparison.rerun | comparison.retry)
         else:
             for left in (journal.run_path, journal.rollouts_path, journal.report_path):
                 left.unlink(missing_ok=True)
         scorer = RecordScorer(job)
         texts = {record.index - 1: record.solution for record in job.records}
         try:
-            await evaluate(
+            await Evaluation(
                 job.plan(),
                 job.rows(),
-                answered(texts),
+                AnsweredAgent(texts),
                 scorers=[scorer],
                 journal=journal,
                 observer=_Told(job, on_run),
-                options=Options(hashes=job.hashes()),
-            )
+                hashes=job.hashes(),
+            ).run()
         finally:
             await scorer.close()
         return stored_runs(job, journal)
@@ -181,19 +154,16 @@ async def run_rubric(
 
 
 def stored_runs(job: RubricJob, journal: Journal) -> list[RubricRun]:
-    """The judgements in this journal that belong to the job, in order of record and run."""
     records, rows = {record.index - 1: record for record in job.records}, _selected(job)
-    found = [
+    runs = [
         _run_of(rollout, records[rows.places[rollout.row_key or ""]])
         for rollout in journal.rollouts()
         if rollout.row_key in rows.places and rollout.attempt < job.number
     ]
-    return sorted(found, key=lambda run: (run.record_index, run.run_index))
+    return sorted(runs, key=lambda run: (run.record_index, run.run_index))
 
 
 class RecordScorer:
-    """Judges the record behind a row, by the job's judge or function."""
-
     name = SCORE
     bounds = None
 
@@ -203,15 +173,13 @@ class RecordScorer:
         self._judge: Judge | None = None
 
     async def score(self, rollout: Rollout, row: Row) -> list[Score]:
-        """The judgement as a score; the judge's whole reply is kept in the rollout's `info`."""
-
         async def ask() -> Score:
             record = self._records[row.index]
             if self._job.function is not None:
                 value, explanation, raw = await ask_function(self._job.config, record, self._job.function)
                 usage = None
             else:
-                verdict = await self._asked().ask(_question(self._job.config, record))
+                verdict = await self._open_judge().ask(_question(self._job.config, record))
                 value, explanation, raw, usage = verdict.score, verdict.explanation, verdict.raw, verdict.usage
             rollout.info[_RAW] = json_safe(raw, _RAW)
             return Score(name=self.name, value=value, reason=explanation, usage=usage)
@@ -225,7 +193,7 @@ class RecordScorer:
         if self._judge is not None:
             await self._judge.close()
 
-    def _asked(self) -> Judge:
+    def _open_judge(self) -> Judge:
         if self._judge is None:
             job = self._job
             self._judge = Judge(job.config.judge_info(), timeout=job.timeout, environ=job.environ)
@@ -235,11 +203,7 @@ class RecordScorer:
 async def ask_function(
     config: RubricConfig, record: RubricRecord, function: Callable[..., Any]
 ) -> tuple[float, str | None, object]:
-    """Score, explanation and raw answer of a rubric function; raises what it raises.
-
-    One with a `rubric` or `model_info` parameter, or `**kwargs` without `extra_info`, is called like `evaluate_rubric`,
-    any other as `(solution_str, ground_truth, extra_info)`.
-    """
+    """Return score, explanation and raw answer of a rubric function; raise what it raises."""
     parameters = inspect.signature(function).parameters
     judge_like = "rubric" in parameters or "model_info" in parameters
     if "extra_info" not in parameters and any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
@@ -251,8 +215,6 @@ async def ask_function(
 
 
 class _Told(Silent):
-    """Tells of each judgement once it is on disk."""
-
     def __init__(self, job: RubricJob, on_run: OnRun | None) -> None:
         self._records = {record.index: record for record in job.records}
         self._on_run = on_run
@@ -297,19 +259,20 @@ def _code_digest(function: Callable[..., object]) -> str:
 
 
 def _question(config: RubricConfig, record: RubricRecord) -> JudgeQuestion:
-    return make_question(
-        config.rubric,
-        record.solution,
-        config.judge_info(),
-        ground_truth=record.ground_truth or config.ground_truth,
-        original_input=record.original_input or config.original_input,
-        metadata=record.judge_metadata(),
-        bounds=bounds_of(config, record),
-    )
+    texts = _texts(config, record)
+    metadata = record.judge_metadata()
+    info, bounds = config.judge_info(), bounds_of(config, record)
+    return make_question(config.rubric, record.solution, info, metadata=metadata, bounds=bounds, **texts)
+
+
+def _texts(config: RubricConfig, record: RubricRecord) -> dict[str, str | None]:
+    return {
+        "ground_truth": record.ground_truth or config.ground_truth,
+        "original_input": record.original_input or config.original_input,
+    }
 
 
 def bounds_of(config: RubricConfig, record: RubricRecord) -> tuple[float | None, float | None]:
-    """The record's bounds beat the config's."""
     low = record.score_min if record.score_min is not None else config.score_min
     high = record.score_max if record.score_max is not None else config.score_max
     return low, high
@@ -346,11 +309,10 @@ def _as_function(config: RubricConfig, record: RubricRecord) -> dict[str, object
 def _as_judge(config: RubricConfig, record: RubricRecord) -> dict[str, object]:
     low, high = bounds_of(config, record)
     return {
+        **_texts(config, record),
         "rubric": config.rubric,
         "solution_str": record.solution,
         "model_info": config.judge_info(),
-        "ground_truth": record.ground_truth or config.ground_truth,
-        "original_input": record.original_input or config.original_input,
         "metadata": record.judge_metadata(),
         "score_min": low,
         "score_max": high,

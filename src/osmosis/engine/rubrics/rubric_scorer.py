@@ -1,18 +1,15 @@
-"""Rubrics as score functions: one judge, asked about each rollout's last answer, with its reason kept.
-
-The judge's tokens are counted apart from the agent's. A judge that fails leaves a failure, never a score.
-"""
+"""Rubrics as score functions: one judge, asked about each rollout's last answer, with its reason kept."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from osmosis.engine.clock import Deadline
-from osmosis.engine.score_result import Range, run_score
+from osmosis.engine.deadline import Deadline
+from osmosis.engine.scoring import Range, run_score
 from osmosis.errors import LoadError, OsmosisError
-from osmosis.records.dataset import Row
-from osmosis.records.rollout import Rollout, Score
+from osmosis.records.run.rollout import Rollout, Score
+from osmosis.records.run.rows import Row
 from osmosis.sdk.judge import Judge, make_question
 from osmosis.sdk.messages import solution_of
 
@@ -22,8 +19,6 @@ PREFIX = "rubric:"
 
 
 class RubricScorer:
-    """One rubric of a rubric file."""
-
     def __init__(self, name: str, config: RubricConfig, judge: Judge, *, timeout_s: float | None = None) -> None:
         self.name = name
         self.config = config
@@ -35,15 +30,13 @@ class RubricScorer:
     def load(
         cls, path: str, base_dir: Path, *, timeout_s: float | None = None, environ: Mapping[str, str] | None = None
     ) -> RubricScorer:
-        """From `rubric:file.yaml#id`; without `#id` the file must hold one rubric. The key is looked for at once."""
+        """Load `rubric:file.yaml#id`; without `#id` the file must hold one rubric. The key is looked up at once."""
         file, _, rubric_id = path.removeprefix(PREFIX).partition("#")
         suite = load_rubric_suite(base_dir / file)
         if not rubric_id:
             if len(suite.available_ids()) != 1:
-                known = ", ".join(suite.available_ids())
-                raise LoadError(
-                    f"{file} holds several rubrics: {known}", hint=f"name one: {file}#{known.split(', ')[0]}"
-                )
+                ids = ", ".join(suite.available_ids())
+                raise LoadError(f"{file} holds several rubrics: {ids}", hint=f"name one: {file}#{ids.split(', ')[0]}")
             rubric_id = suite.available_ids()[0]
         config = suite.get(rubric_id)
         try:
@@ -65,14 +58,14 @@ class RubricScorer:
                 original_input=config.original_input or row.data.get("user_prompt"),
                 bounds=(config.score_min, config.score_max),
             )
-            with Deadline(self.timeout_s):
-                verdict = await self._judge.ask(question)
+            verdict = await Deadline(self.timeout_s).run(self._judge.ask(question), self.name)
             return Score(
                 name=self.name,
                 value=verdict.score,
                 reason=verdict.explanation,
                 usage=verdict.usage,
                 duration_ms=verdict.duration_ms,
+                replied=verdict.replied,
             )
 
         return await run_score(self.name, ask, self.timeout_s)
@@ -82,6 +75,5 @@ class RubricScorer:
 
 
 def _bounds(config: RubricConfig) -> Range:
-    """What the judge may give: 0 to 1 where the file does not say."""
     low = 0.0 if config.score_min is None else config.score_min
     return low, 1.0 if config.score_max is None else config.score_max

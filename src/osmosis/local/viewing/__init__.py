@@ -1,3 +1,1 @@
-"""`osmosis view`: the runs of this machine in a browser, from their journals, without a platform. Reads what runs wrote
-and changes no rollout.
-"""
+"""`osmosis view`: runs in a browser without a platform, from local journals or fetched. Changes no rollout."""

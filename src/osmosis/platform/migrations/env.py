@@ -1,11 +1,6 @@
-"""Alembic's entry: one transaction for all migrations, over the engine that `Database.migrate` hands over.
-
-SQLite changes a table by copying it and dropping the old one, and a drop deletes by cascade what refers to it. So
-foreign keys are off while migrations run there, and checked before their transaction commits. Not for the
-command line.
-"""
-
-from __future__ import annotations
+"""Alembic's entry: one transaction for all migrations, over the engine of `Database.migrate`. SQLite changes a table by
+copying and dropping it, and a drop cascades to rows that refer to it. So foreign keys are off, and checked before the
+commit."""
 
 import sqlalchemy as sa
 from alembic import context
@@ -17,7 +12,6 @@ MIGRATION_LOCK = 0x6F736D6F
 
 
 def run(connection: sa.Connection, *, sqlite: bool) -> None:
-    """Everything that is not applied yet, or nothing."""
     with connection.begin():
         if not sqlite:
             connection.execute(sa.text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
@@ -34,12 +28,11 @@ def run(connection: sa.Connection, *, sqlite: bool) -> None:
 
 
 def refuse_dangling(connection: sa.Connection) -> None:
-    """Raises `Conflict`, which undoes the migrations, when a row refers to one that is not there."""
-    found = connection.exec_driver_sql("PRAGMA foreign_key_check").fetchall()
-    if found:
-        table, row, parent, _ = found[0]
+    violations = connection.exec_driver_sql("PRAGMA foreign_key_check").fetchall()
+    if violations:
+        table, row, parent, _ = violations[0]
         raise Conflict(
-            f"the database cannot be upgraded to this version: {len(found)} rows refer to missing ones, "
+            f"the database cannot be upgraded to this version: {len(violations)} rows refer to missing ones, "
             f"the first is row {row} of {table}, which refers to {parent}",
             hint="nothing was changed; restore the data folder from a backup",
         )

@@ -1,15 +1,15 @@
-"""What arrives in parts: each an object of its own under the number it has, put together once all are there."""
-
-from __future__ import annotations
+"""Uploads in parts: each part is an object under its number; they are joined once all have arrived."""
 
 import hashlib
+import time
 from collections.abc import AsyncIterable
 from pathlib import Path
+from urllib.parse import quote, urlencode
 
 from osmosis.base.files import replacing
-from osmosis.errors import NotFound, ValidationError
-
-from .store import Objects, StoredObject
+from osmosis.errors import Forbidden, NotFound, ValidationError
+from osmosis.platform import Platform
+from osmosis.platform.objects.store import Method, Objects, StoredObject
 
 UPLOADS = "objects/uploads/"
 DATASETS = "objects/datasets/"
@@ -17,17 +17,15 @@ IMPORTS = "objects/imports/"
 
 
 def upload_key(upload_id: str) -> str:
-    """Where the parts of a dataset arrive."""
     return f"{UPLOADS}{upload_id}/"
 
 
 def dataset_key(dataset_id: str) -> str:
-    """Where the files of a dataset are, one for each upload."""
     return f"{DATASETS}{dataset_id}/"
 
 
 async def store_part(folder: Path, number: int, stream: AsyncIterable[bytes], *, limit: int) -> str:
-    """Write one part; its ETag (MD5, quoted) is the answer. The part appears whole or not at all."""
+    """Write one part and return its ETag (quoted MD5); the part appears complete or not at all."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     digest = hashlib.md5(usedforsecurity=False)
     size = 0
@@ -41,20 +39,19 @@ async def store_part(folder: Path, number: int, stream: AsyncIterable[bytes], *,
     return f'"{digest.hexdigest()}"'
 
 
-def parts_there(objects: Objects, key: str) -> dict[int, StoredObject]:
-    """The parts that arrived, by number."""
-    named = {one.key.rpartition("/")[2]: one for one in objects.list(key)}
-    return {int(name): one for name, one in named.items() if name.isdigit()}
+def list_parts(objects: Objects, key: str) -> dict[int, StoredObject]:
+    parts = {part.key.rpartition("/")[2]: part for part in objects.list(key)}
+    return {int(name): part for name, part in parts.items() if name.isdigit()}
 
 
 def join_parts(objects: Objects, key: str, parts: int, target: Path, *, announced: int) -> tuple[int, str]:
-    """Put the parts together as one durable file: `(bytes, sha256)`. ValidationError names a missing part, or says that
-    more arrived than was announced, before any of it is read."""
-    here = parts_there(objects, key)
-    missing = next((number for number in range(1, parts + 1) if number not in here), None)
+    """Join the parts into one durable file and return `(bytes, sha256)`. ValidationError names a missing part, or says
+    that more arrived than was announced, before any of it is read."""
+    arrived_parts = list_parts(objects, key)
+    missing = next((number for number in range(1, parts + 1) if number not in arrived_parts), None)
     if missing is not None:
         raise _missing(missing, parts)
-    arrived = sum(here[number].size for number in range(1, parts + 1))
+    arrived = sum(arrived_parts[number].size for number in range(1, parts + 1))
     if arrived > announced:
         raise ValidationError(
             f"{arrived} bytes arrived instead of the announced {announced}", hint="upload the file again"
@@ -65,7 +62,7 @@ def join_parts(objects: Objects, key: str, parts: int, target: Path, *, announce
     with replacing(target, durable=True) as out:
         for number in range(1, parts + 1):
             try:
-                content = objects.open(here[number].key)
+                content = objects.open(arrived_parts[number].key)
             except NotFound:  # deleted in between
                 raise _missing(number, parts) from None
             for piece in content.pieces:
@@ -79,11 +76,30 @@ def _missing(number: int, parts: int) -> ValidationError:
     return ValidationError(f"part {number} of {parts} was not uploaded", hint="upload the file again")
 
 
-def etag_of(objects: Objects, part: StoredObject) -> str:
-    """What the sender of a part was told, without quotes."""
+def part_etag(objects: Objects, part: StoredObject) -> str:
     if part.etag:
         return part.etag
     digest = hashlib.md5(usedforsecurity=False)
     for piece in objects.open(part.key).pieces:
         digest.update(piece)
     return digest.hexdigest()
+
+
+def object_url(platform: Platform, key: str, path: str, *, method: Method) -> str:
+    """Return a URL for the object `key`: the store's own, else the platform's for `path` below `/api/objects/`."""
+    lifetime_s = platform.settings.url_lifetime_s
+    return platform.objects.sign(key, method=method, lifetime_s=lifetime_s) or sign_url(platform, path, method=method)
+
+
+def sign_url(platform: Platform, path: str, *, method: str, now: float | None = None) -> str:
+    expires = int(now if now is not None else time.time()) + platform.settings.url_lifetime_s
+    signature = platform.vault.sign(f"{method} {path} {expires}")
+    query = urlencode({"expires": expires, "signature": signature})
+    return f"{platform.settings.url}/api/objects/{quote(path)}?{query}"
+
+
+def check_url(platform: Platform, path: str, *, method: str, expires: int, signature: str) -> None:
+    if not platform.vault.is_signed(f"{method} {path} {expires}", signature):
+        raise Forbidden("the signature of this URL is not valid")
+    if time.time() > expires:
+        raise Forbidden("this URL has expired; request a new one")

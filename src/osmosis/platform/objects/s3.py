@@ -1,9 +1,6 @@
-"""Objects in a bucket that speaks S3, by obstore: sent in parts when they are large, with checksums both ways.
-
-The data folder holds working copies: a dataset that is read, a model that is loaded. A copy is fetched when it is
-needed, checked against the checksum that was stored beside the object, and may be removed at any time. Clients send and
-fetch by presigned addresses. Everything obstore raises becomes a sentence about the store, without its debug output.
-"""
+"""Objects in an S3 bucket, through obstore: large ones in parts, with checksums both ways. The data folder contains
+working copies, fetched when they are needed, checked against the stored checksum, and removable at any time. Clients
+use presigned URLs. Errors of obstore become a sentence about the store, without its debug output."""
 
 from __future__ import annotations
 
@@ -17,11 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from osmosis.base.files import replacing
+from osmosis.base.installation import extra_command
 from osmosis.base.locks import locked
 from osmosis.errors import NetworkError, NotFound, PlatformError, UsageError
 
-from .local_folder import place_of, remove
-from .store import Content, Method, StoredObject
+from .store import Content, Method, StoredObject, object_path, remove
 
 if TYPE_CHECKING:
     from obstore.store import S3Store
@@ -29,33 +26,28 @@ if TYPE_CHECKING:
 SCHEME = "s3://"
 PART = 8 * 1024 * 1024
 MOST_PARTS = 9_000
-"""S3 takes 10,000 parts of one object."""
 AT_ONCE = 4
 CHUNK = 1024 * 1024
 DIGEST = "sha256"
-"""The name under which an object's checksum is stored with it."""
 RETRIES = 3
 CODE = re.compile(r"<Code>([^<]+)</Code>(?:\s*<Message>([^<]*)</Message>)?")
 
 
 class S3Objects:
-    """The objects of one platform below `s3://bucket/prefix`."""
-
     elsewhere = True
 
     def __init__(self, url: str, root: Path, environ: Mapping[str, str], *, limit_s: float = 30.0) -> None:
-        """Opens no connection. Endpoint, region and credentials come from the variables that AWS's tools read; without
-        credentials there, from the machine's role."""
+        """Open no connection; endpoint, region and credentials come from AWS's variables or the machine's role."""
         self.url = url
         self._root = root
         self.endpoint = environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL") or ""
-        with self._told("the bucket cannot be used"):
+        with self._name_errors("the bucket cannot be used"):
             self._store = _open(url, self.endpoint, environ, timedelta(seconds=limit_s))
 
     def put(self, key: str, source: Path) -> None:
-        place_of(self._root, key)
+        object_path(self._root, key)
         size = source.stat().st_size
-        with source.open("rb") as file, self._told(f"{key} cannot be stored"):
+        with source.open("rb") as file, self._name_errors(f"{key} cannot be stored"):
             digest = _digest(file)
             file.seek(0)
             self._store.put(
@@ -68,83 +60,82 @@ class S3Objects:
             )
 
     def open(self, key: str, offset: int = 0) -> Content:
-        with self._told(f"{key} cannot be read"):
+        with self._name_errors(f"{key} cannot be read"):
             size = self._store.head(key)["size"]
             if offset >= size:  # which is no range
                 return Content(size, iter(()))
-            found = self._store.get(key, options={"range": {"offset": offset}})
-            return Content(size, self._pieces(found.stream(min_chunk_size=CHUNK), key))
+            result = self._store.get(key, options={"range": {"offset": offset}})
+            return Content(size, self._pieces(result.stream(min_chunk_size=CHUNK), key))
 
     def _pieces(self, stream: Any, key: str) -> Iterator[bytes]:
-        with self._told(f"{key} cannot be read"):
+        with self._name_errors(f"{key} cannot be read"):
             for piece in stream:
                 yield bytes(piece)
 
     def fetch(self, key: str) -> Path:
-        target = place_of(self._root, key)
+        target = object_path(self._root, key)
         bucket = hashlib.sha256(key.encode()).hexdigest()[:2]
         with locked(self._root / "locks" / f"fetch-{bucket}.lock"):
             if target.is_file():
                 os.utime(target)  # copies that nobody uses are removed
                 return target
             target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with self._told(f"{key} cannot be fetched"):
-                found = self._store.get(key)
-                wanted = found.attributes.get(DIGEST)
+            with self._name_errors(f"{key} cannot be fetched"):
+                result = self._store.get(key)
+                expected = result.attributes.get(DIGEST)
                 digest = hashlib.sha256()
                 with replacing(target) as out:
-                    for piece in found.stream(min_chunk_size=CHUNK):
+                    for piece in result.stream(min_chunk_size=CHUNK):
                         digest.update(piece)
                         out.write(piece)
-                    if wanted is not None and digest.hexdigest() != wanted:
+                    if expected is not None and digest.hexdigest() != expected:
                         raise PlatformError(f"{key} is damaged: its content is not what was stored")
         return target
 
     def delete(self, key: str) -> None:
-        place = place_of(self._root, key)
-        with self._told(f"{key} cannot be deleted"):
-            self._store.delete([one.key for one in self.list(key)] if key.endswith("/") else [key])
-        remove(place)
+        path = object_path(self._root, key)
+        with self._name_errors(f"{key} cannot be deleted"):
+            self._store.delete([stored.key for stored in self.list(key)] if key.endswith("/") else [key])
+        remove(path)
 
     def list(self, key: str) -> Iterator[StoredObject]:
-        with self._told(f"{key} cannot be listed"):
-            found = [one for page in self._store.list(key.rstrip("/")) for one in page]
-        for one in sorted(found, key=lambda one: one["path"]):
-            tag = (one["e_tag"] or "").strip('"')
-            yield StoredObject(one["path"], one["size"], one["last_modified"].timestamp(), tag)
+        with self._name_errors(f"{key} cannot be listed"):
+            metas = [meta for page in self._store.list(key.rstrip("/")) for meta in page]
+        for meta in sorted(metas, key=lambda meta: meta["path"]):
+            tag = (meta["e_tag"] or "").strip('"')
+            yield StoredObject(meta["path"], meta["size"], meta["last_modified"].timestamp(), tag)
 
     def sign(self, key: str, *, method: Method, lifetime_s: int) -> str:
-        with self._told("an address cannot be signed"):
+        with self._name_errors("an address cannot be signed"):
             return _sign(self._store, method, key, timedelta(seconds=lifetime_s))
 
     @contextlib.contextmanager
-    def _told(self, what: str) -> Iterator[None]:
-        """Errors of the library as ours."""
+    def _name_errors(self, action: str) -> Iterator[None]:
         try:
             yield
         except FileNotFoundError as error:
             if "NoSuchBucket" in str(error):
                 raise NetworkError(
-                    f"{what}: there is no bucket {self._bucket}", hint="make it, or correct OSMOSIS_OBJECTS"
+                    f"{action}: there is no bucket {self._bucket}", hint="make it, or correct OSMOSIS_OBJECTS"
                 ) from None
-            raise NotFound(f"{what}: it is no longer there") from None
+            raise NotFound(f"{action}: it is no longer there") from None
         except OSError:
             raise  # of our own disk
         except Exception as error:
             if not type(error).__module__.startswith("obstore"):
                 raise
-            raise self._error(what, error) from None
+            raise self._error(action, error) from None
 
-    def _error(self, what: str, error: Exception) -> NetworkError:
+    def _error(self, action: str, error: Exception) -> NetworkError:
         kind, text = type(error).__name__, str(error)
-        said = CODE.search(text)
-        reason = ": ".join(part for part in said.groups() if part) if said else text.splitlines()[0]
+        code = CODE.search(text)
+        reason = ": ".join(part for part in code.groups() if part) if code else text.splitlines()[0]
         if kind in ("PermissionDeniedError", "UnauthenticatedError"):
             hint = "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and the rights of that key on the bucket"
-            return NetworkError(f"{what}: the object store refuses the platform ({reason})", hint=hint)
-        hint = "check OSMOSIS_OBJECTS, AWS_ENDPOINT_URL and AWS_REGION, then: osmosis platform doctor"
+            return NetworkError(f"{action}: the object store refuses the platform ({reason})", hint=hint)
+        hint = "check OSMOSIS_OBJECTS, AWS_ENDPOINT_URL and AWS_REGION, then: osmosis doctor --platform"
         return NetworkError(
-            f"{what}: the object store at {self.where} does not answer as it should ({reason})", hint=hint
+            f"{action}: the object store at {self.where} does not answer as it should ({reason})", hint=hint
         )
 
     @property
@@ -153,7 +144,6 @@ class S3Objects:
 
     @property
     def where(self) -> str:
-        """For people."""
         return self.endpoint or "AWS"
 
 
@@ -161,16 +151,16 @@ def _open(url: str, endpoint: str, environ: Mapping[str, str], limit: timedelta)
     try:
         from obstore.store import S3Store
     except ImportError:
-        raise UsageError(f"objects at {url} need a library", hint="pip install 'osmosis-ai[s3]'") from None
+        raise UsageError(f"objects at {url} need a library", hint=extra_command("s3")) from None
     bucket, _, prefix = url.removeprefix(SCHEME).partition("/")
-    given = {
+    options = {
         "access_key_id": environ.get("AWS_ACCESS_KEY_ID"),
         "secret_access_key": environ.get("AWS_SECRET_ACCESS_KEY"),
         "session_token": environ.get("AWS_SESSION_TOKEN"),
         "region": environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") or "us-east-1",
         "endpoint": endpoint or None,
     }
-    config: dict[str, Any] = {name: value for name, value in given.items() if value}
+    config: dict[str, Any] = {name: value for name, value in options.items() if value}
     return S3Store(
         bucket,
         prefix=prefix.strip("/") or None,

@@ -1,12 +1,7 @@
-"""From the files of a local run to a finished run: read, judged, stored, their artifacts taken over.
-
-Files are read and judged before a writer's session is open: load, read into one draft of rollouts, store those in
-batches under a run that nobody sees yet (others write in between), then let it be seen, in one transaction. What a
-crash leaves is removed or finished at a later start. A local run becomes one run here: another upload of it takes
-that run's place, and only when that is asked for.
-"""
-
-from __future__ import annotations
+"""Make a finished run of the files of a local run. A separate process reads and checks the files before a write session
+is open; the rollouts are stored in batches under a run that nobody sees yet, which becomes visible in one transaction.
+What a crash leaves is removed or finished at a later start. A local run becomes one run here: another upload replaces
+it only on request."""
 
 import contextlib
 import itertools
@@ -24,52 +19,50 @@ import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from osmosis.base.json_types import JsonObject
+from osmosis.base.jsonable import JsonObject
 from osmosis.errors import Conflict, NotFound, OsmosisError
 from osmosis.platform import Platform, tables
+from osmosis.platform.auth.tokens import new_token
 from osmosis.platform.db import changed_by
-from osmosis.platform.objects.local_folder import remove
 from osmosis.platform.objects.parts import IMPORTS
-from osmosis.platform.readers import read_with
-from osmosis.platform.security.tokens import new_token
-from osmosis.platform.services import job_specs, judgements, rollouts, run_lifecycle
-from osmosis.records.annotation import Annotation
+from osmosis.platform.objects.store import remove
+from osmosis.platform.runs import annotations as judgements
+from osmosis.platform.runs import lifecycle, rollouts
 from osmosis.records.base import utc_now
-from osmosis.records.report import Report
-from osmosis.records.run import Stage
-from osmosis.records.run_status import RunStatus
+from osmosis.records.run.annotations import Annotation
+from osmosis.records.run.job import Stage
+from osmosis.records.run.report import Report
+from osmosis.records.run.status import RunStatus
+from osmosis.sandbox.limited_reader import read_with
 
 from . import sessions
-from .manifest import ANNOTATIONS, LOGS, TOKENS, UploadedRun, artifact_of
+from .manifest import ANNOTATIONS, LOGS, TOKENS, UploadedRun, parse_artifact
 
 log = logging.getLogger(__name__)
 
 BATCH = 200
 UNSEEN = "import"
-"""The kind of a run whose rollouts are on their way in: no list and no name finds it."""
+"""The kind of a run whose rollouts are still being stored: no list and no name finds it."""
 ABANDONED_AFTER = timedelta(hours=6)
 READ_S = 60.0
 BYTES_PER_S = 2 * 1024 * 1024
-"""Reading an upload may take `READ_S`, and a second more for each of so many bytes."""
+"""A reading of an upload may take `READ_S` and one second for each of these many bytes."""
 READ_MEMORY_MB = 2048
 LOG_LINES = 5000
-"""The last lines of a local run's log are kept."""
 NAME_TRIES = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """What the files of a session said."""
-
+class UploadContent:
     rows: list[int]
     report: Report
 
 
 def finalize(platform: Platform, import_id: str) -> None:
-    """Make the run. Conflict while files are missing; ValidationError when they contradict each other."""
+    """Make the run; Conflict while files are missing, ValidationError when they contradict each other."""
     with platform.db.read() as session:
         row = session.get_one(tables.Import, import_id)
-        files = sessions.files_of(session, import_id)
+        files = sessions.list_files(session, import_id)
     if row.status == sessions.UPLOADING:
         pending = [file.path for file in files if not file.uploaded]
         if pending:
@@ -80,11 +73,11 @@ def finalize(platform: Platform, import_id: str) -> None:
 
 def _take_in(platform: Platform, row: tables.Import, files: list[tables.ImportFile]) -> None:
     numbers = {file.path: file.number for file in files}
-    here = {path: platform.objects.fetch(sessions.file_key(row.id, number)) for path, number in numbers.items()}
-    log_file = here.get(LOGS)
-    draft = sessions.folder_of(platform, row.id) / f"draft.{new_token('')[:12]}" / "rollouts.jsonl"
+    files_here = {path: platform.objects.fetch(sessions.file_key(row.id, number)) for path, number in numbers.items()}
+    log_file = files_here.get(LOGS)
+    draft = sessions.session_folder(platform, row.id) / f"draft.{new_token('')[:12]}" / "rollouts.jsonl"
     try:
-        reading = _read(row, files, here, platform, draft)
+        reading = _read(row, files, files_here, platform, draft)
         staged = _Staged(_stage(platform, row, reading, draft), reading, draft.with_name(ANNOTATIONS), log_file)
         try:
             _show(platform, row.id, staged)
@@ -96,16 +89,13 @@ def _take_in(platform: Platform, row: tables.Import, files: list[tables.ImportFi
 
 @dataclass(frozen=True, slots=True)
 class _Staged:
-    """A run that is stored and that nobody sees yet, with what comes to it when it is seen."""
-
     run_id: str
-    reading: Reading
+    reading: UploadContent
     annotations: Path
     log: Path | None
 
 
-def _stage(platform: Platform, row: tables.Import, reading: Reading, draft: Path) -> str:
-    """Store the rollouts under a run that nobody sees, and leave the database to others in between; its id."""
+def _stage(platform: Platform, row: tables.Import, reading: UploadContent, draft: Path) -> str:
     with platform.db.write() as session:
         values = _values(session, row, UploadedRun.model_validate(row.run), reading)
         name = f"{row.id}-{new_token('')[:12]}"
@@ -132,27 +122,25 @@ def _show(platform: Platform, import_id: str, staged: _Staged) -> None:
 
 
 def _forget(platform: Platform, staged: str) -> None:
-    """Remove a run that nobody saw, in batches, too."""
     unseen = sa.select(tables.Run.id).where(tables.Run.id == staged, tables.Run.kind == UNSEEN)
     some = sa.select(tables.Rollout.id).where(tables.Rollout.run_id.in_(unseen)).limit(BATCH)
-    gone = BATCH
-    while gone:
+    removed = BATCH
+    while removed:
         with platform.db.write() as session:
-            gone = changed_by(session, sa.delete(tables.Rollout).where(tables.Rollout.id.in_(some)))
+            removed = changed_by(session, sa.delete(tables.Rollout).where(tables.Rollout.id.in_(some)))
     with platform.db.write() as session:
         session.execute(sa.delete(tables.Run).where(tables.Run.id.in_(unseen)))
 
 
 def _read(
-    row: tables.Import, files: list[tables.ImportFile], here: Mapping[str, Path], platform: Platform, draft: Path
-) -> Reading:
-    """Every rollout, checked by a process of its own, one line each in `draft`, and the report."""
-    folder = sessions.folder_of(platform, row.id)
-    where = {path: str(file) for path, file in here.items()}
+    row: tables.Import, files: list[tables.ImportFile], paths: Mapping[str, Path], platform: Platform, draft: Path
+) -> UploadContent:
+    folder = sessions.session_folder(platform, row.id)
+    where = {path: str(file) for path, file in paths.items()}
     size = sum(file.size for file in files)
     draft.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    said = read_with(
-        ["-m", "osmosis.platform.run_upload.reading"],
+    answer = read_with(
+        ["-m", "osmosis.platform.run_upload.trajectories"],
         {"files": where, "run": row.run, "draft": str(draft), "annotations": str(draft.with_name(ANNOTATIONS))},
         what="this run",
         files=[folder],
@@ -160,8 +148,8 @@ def _read(
         seconds=READ_S + size / BYTES_PER_S,
         memory_mb=READ_MEMORY_MB,
     )
-    found: JsonObject = said if isinstance(said, dict) else {}
-    return Reading(found["rows"], Report.model_validate(found["report"]))
+    values: JsonObject = answer if isinstance(answer, dict) else {}
+    return UploadContent(values["rows"], Report.model_validate(values["report"]))
 
 
 def _store(session: Session, import_id: str, staged: _Staged) -> None:
@@ -183,10 +171,9 @@ def _last_lines(path: Path | None) -> list[str]:
 
 
 def _become_run(session: Session, row: tables.Import, staged: _Staged) -> tables.Run:
-    """The finished run of a session: the staged one, seen from now on, or the earlier one with its rollouts."""
     local = UploadedRun.model_validate(row.run)
     creator = session.get(tables.User, row.creator_id) if row.creator_id else None
-    earlier = sessions.run_of(session, row.workspace_id, row.local_run_id)
+    earlier = sessions.find_run(session, row.workspace_id, row.local_run_id)
     if earlier is not None and not row.reimport:
         sessions.refuse_second(session, row.workspace_id, row.local_run_id)
     if earlier is None:
@@ -199,8 +186,8 @@ def _become_run(session: Session, row: tables.Import, staged: _Staged) -> tables
         theirs = sa.update(tables.Rollout).where(tables.Rollout.run_id == staged.run_id)
         session.execute(theirs.values(run_id=run.id))
     session.flush()
-    who = f" by {creator.name}" if creator else ""
-    reason = f"uploaded{' again' if before else ''}{who} from a local run"
+    by_whom = f" by {creator.name}" if creator else ""
+    reason = f"uploaded{' again' if before else ''}{by_whom} from a local run"
     session.add(tables.RunEvent(run_id=run.id, before=before, status=run.status, reason=reason))
     row.status, row.run_id = sessions.FINALIZED, run.id
     session.flush()
@@ -208,7 +195,6 @@ def _become_run(session: Session, row: tables.Import, staged: _Staged) -> tables
 
 
 def _clear(session: Session, run: tables.Run, values: dict[str, object]) -> None:
-    """Make room in a run that was uploaded before."""
     for table in (tables.Rollout, tables.RunLog):
         session.execute(sa.delete(table).where(table.run_id == run.id))
     older = sa.update(tables.Import).where(tables.Import.run_id == run.id)
@@ -218,7 +204,7 @@ def _clear(session: Session, run: tables.Run, values: dict[str, object]) -> None
         setattr(run, key, value)
 
 
-def _values(session: Session, row: tables.Import, local: UploadedRun, reading: Reading) -> dict[str, object]:
+def _values(session: Session, row: tables.Import, local: UploadedRun, reading: UploadContent) -> dict[str, object]:
     experiment, source = local.experiment_config, local.experiment_config.rollout
     query = sa.select(tables.Dataset).where(
         tables.Dataset.workspace_id == row.workspace_id, tables.Dataset.sha256 == (experiment.dataset.sha256 or "-")
@@ -258,30 +244,28 @@ def _aware(value: datetime | None) -> datetime | None:
     return value.replace(tzinfo=timezone.utc) if value is not None and value.tzinfo is None else value
 
 
-def _free_name(session: Session, workspace_id: str, wanted: str) -> str:
-    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", wanted).strip("-.")[:90] or "run"
+def _free_name(session: Session, workspace_id: str, name_hint: str) -> str:
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", name_hint).strip("-.")[:90] or "run"
     query = sa.select(tables.Run.name).where(
         tables.Run.workspace_id == workspace_id, tables.Run.kind == "eval", tables.Run.name.startswith(stem)
     )
-    taken = set(session.scalars(query))
+    names = set(session.scalars(query))
     name, number = stem, 2
-    while name in taken:
+    while name in names:
         name, number = f"{stem}-{number}", number + 1
     return name
 
 
 def _add_log(session: Session, run: tables.Run, lines: Iterable[str]) -> None:
-    """Lines of the local run's own log, under the time at which that run began."""
     session.add_all(
         tables.RunLog(
-            run_id=run.id, timestamp=run.started_at or utc_now(), step="local", message=run_lifecycle.storable(line)
+            run_id=run.id, timestamp=run.started_at or utc_now(), step="local", message=lifecycle.clean_message(line)
         )
         for line in lines
     )
 
 
 def _settle(platform: Platform, import_id: str) -> None:
-    """Artifacts go to the run's folder, the rest of the upload goes away. Done again, it finds nothing to do."""
     objects = platform.objects
     with platform.db.read() as session:
         row = session.get(tables.Import, import_id)
@@ -289,41 +273,41 @@ def _settle(platform: Platform, import_id: str) -> None:
     for source, target in moves:
         with contextlib.suppress(NotFound, FileNotFoundError):  # moved before, or by another process
             objects.put(target, objects.fetch(source))
-    objects.delete(sessions.key_of(import_id))
+    objects.delete(sessions.session_key(import_id))
 
 
 def _moves(session: Session, row: tables.Import) -> Iterator[tuple[str, str]]:
     run = session.get(tables.Run, row.run_id)
     if run is None:
         return
-    work = f"runs/{job_specs.folder_of(run)}"
-    ids = {(r.row_index, r.attempt): r.rollout_id for r in session.scalars(rollouts.listed(run.id))}
-    known = set(ids.values())
-    for file in sessions.files_of(session, row.id):
+    work = f"runs/{lifecycle.work_folder(run)}"
+    ids = {(r.row_index, r.attempt): r.rollout_id for r in session.scalars(rollouts.select_rollouts(run.id))}
+    rollout_ids = set(ids.values())
+    for file in sessions.list_files(session, row.id):
         if file.path == TOKENS:
             yield sessions.file_key(row.id, file.number), f"{work}/{TOKENS}"
-        found = artifact_of(file.path)
-        if found is None:
+        artifact = parse_artifact(file.path)
+        if artifact is None:
             continue
-        rollout_id = ids.get(found.place) if found.place else found.rollout_id
-        if rollout_id in known:
-            target = f"{work}/artifacts/{rollout_id}/artifacts/{found.path}"
+        rollout_id = ids.get(artifact.place) if artifact.place else artifact.rollout_id
+        if rollout_id in rollout_ids:
+            target = f"{work}/artifacts/{rollout_id}/artifacts/{artifact.path}"
             yield sessions.file_key(row.id, file.number), target
 
 
 def recover(platform: Platform) -> None:
-    """At a start: forget uploads over their time, and finish what a crash interrupted."""
+    """Forget expired uploads and finish what a crash interrupted, at the platform's start."""
     with platform.db.write() as session:
-        gone = sessions.expired(session)
+        expired_ids = sessions.expired(session)
         old = tables.Run.updated_at < utc_now() - ABANDONED_AFTER
         unseen = session.scalars(sa.select(tables.Run.id).where(tables.Run.kind == UNSEEN, old)).all()
     for run_id in unseen:
         _forget(platform, run_id)
-    for import_id in gone:
-        platform.objects.delete(sessions.key_of(import_id))
+    for import_id in expired_ids:
+        platform.objects.delete(sessions.session_key(import_id))
     work = platform.settings.located(IMPORTS)
     left = {path.name for path in work.iterdir()} if work.is_dir() else set()
-    left |= {one.key.removeprefix(IMPORTS).partition("/")[0] for one in platform.objects.list(IMPORTS)}
+    left |= {stored.key.removeprefix(IMPORTS).partition("/")[0] for stored in platform.objects.list(IMPORTS)}
     with platform.db.read() as session:
         uploading = sa.select(tables.Import.id).where(tables.Import.status == sessions.UPLOADING)
         waiting = set(session.scalars(uploading))

@@ -1,10 +1,5 @@
-"""What a client says about a local run before it sends its files: the manifest, checked whole.
-
-Paths are names out of a closed list of shapes; a file is stored under its number, so no path from outside ever
-becomes one of ours.
-"""
-
-from __future__ import annotations
+"""The manifest: what a client announces of a local run before it sends the files. Paths follow a closed list of shapes;
+a file is stored under its number, so no path from outside becomes one of ours."""
 
 import re
 from dataclasses import dataclass
@@ -14,8 +9,8 @@ from pydantic import Field
 
 from osmosis.errors import ValidationError
 from osmosis.records.base import Record
-from osmosis.records.dataset import MAX_BYTES
-from osmosis.records.wire_checks import check_rollout_id
+from osmosis.records.protocol.messages import check_rollout_id
+from osmosis.records.run.rows import MAX_BYTES
 
 SCHEMA = 1
 MAX_FILES = 100_000
@@ -32,16 +27,12 @@ TRIAL = re.compile(r"^rollout_trials/([^/]{1,256})/(?:[A-Za-z0-9._+-]{1,200}\.js
 
 
 class FileSpec(Record):
-    """One file that will be sent."""
-
     path: str
     size: int = Field(ge=0)
     sha256: str = Field(pattern="^[0-9a-f]{64}$")
 
 
 class ManifestRollout(Record):
-    """The code that ran."""
-
     name: str = Field(min_length=1)
     source_digest: str | None = None
     branch: str | None = None
@@ -49,8 +40,6 @@ class ManifestRollout(Record):
 
 
 class DatasetSource(Record):
-    """The file the rows came from."""
-
     name: str = Field(min_length=1)
     sha256: str | None = None
     selected_source_rows: list[int] | int | None = None
@@ -69,8 +58,6 @@ class ManifestEvaluation(Record):
 
 
 class UploadedRun(Record):
-    """The run as it was made elsewhere."""
-
     name: str = Field(min_length=1)
     started_at: datetime | None = None
     completed_at: datetime | None = None
@@ -79,8 +66,6 @@ class UploadedRun(Record):
 
 
 class Manifest(Record):
-    """Body of `POST eval-runs/imports`."""
-
     schema_version: int = SCHEMA
     local_run_id: str = Field(min_length=1, max_length=200)
     manifest_digest: str = Field(min_length=1, max_length=200)
@@ -90,7 +75,7 @@ class Manifest(Record):
     reimport: bool = False
 
     def check(self) -> None:
-        """ValidationError for another schema, paths out of place, or too much."""
+        """Raise ValidationError for another schema, unknown paths, or too much data."""
         if self.schema_version != SCHEMA:
             raise ValidationError(
                 f"this platform accepts runs of schema {SCHEMA}, not {self.schema_version}", field="schema_version"
@@ -100,7 +85,7 @@ class Manifest(Record):
             raise ValidationError(f"the run has no {INDEX}", field="files")
         if len(set(paths)) != len(paths):
             raise ValidationError("a path is listed twice", field="files")
-        if wrong := [path for path in paths if not is_path(path)]:
+        if wrong := [path for path in paths if not is_allowed_path(path)]:
             issues = [{"key": "files", "message": f"{path!r} is not a file of a run"} for path in wrong[:5]]
             raise ValidationError(f"{len(wrong)} paths are not allowed, the first is {wrong[0]!r}", issues=issues)
         if len(paths) > MAX_FILES or sum(file.size for file in self.files) > MAX_BYTES:
@@ -109,38 +94,34 @@ class Manifest(Record):
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """A file that a rollout left behind: whose it is (its place in the run, or its id), and its path there."""
-
     place: tuple[int, int] | None
     rollout_id: str | None
     path: str
 
 
-def artifact_of(path: str) -> Artifact | None:
-    """What an artifact's path says; None for other files and for what may not be one."""
+def parse_artifact(path: str) -> Artifact | None:
     if match := ARTIFACT.match(path):
-        found = Artifact((int(match[1]), int(match[2])), None, match[3])
+        artifact = Artifact((int(match[1]), int(match[2])), None, match[3])
     elif (match := TRIAL.match(path)) and match[2] is not None and _is_id(match[1]):
-        found = Artifact(None, match[1], match[2])
+        artifact = Artifact(None, match[1], match[2])
     else:
         return None
-    parts = found.path.split("/")
+    parts = artifact.path.split("/")
     safe = "\\" not in path and "\0" not in path and not any(part in ("", ".", "..") for part in parts)
-    return found if safe and all(len(part.encode()) <= 255 for part in parts) else None
+    return artifact if safe and all(len(part.encode()) <= 255 for part in parts) else None
 
 
 def trajectory_paths(rollout_id: str, filename: str) -> tuple[str, ...]:
-    """Where the trajectory that an index names may lie, by any client's layout."""
+    """Return the possible paths of a trajectory that an index names, by any client's layout."""
     name = filename.rpartition("/")[2]
     return f"rollout_trials/{rollout_id}/{name}", f"trajectories/{name}"
 
 
-def is_path(path: str) -> bool:
-    """Whether a run may have a file of this name."""
+def is_allowed_path(path: str) -> bool:
     if path in KNOWN or TRAJECTORY.match(path):
         return True
     match = TRIAL.match(path)
-    return artifact_of(path) is not None if match is None or match[2] is not None else _is_id(match[1])
+    return parse_artifact(path) is not None if match is None or match[2] is not None else _is_id(match[1])
 
 
 def _is_id(text: str) -> bool:

@@ -1,10 +1,5 @@
-"""Sessions in which a local run is sent: opened by a manifest, and filled file by file.
-
-A session is found again by the digest of its manifest, so an interrupted upload resumes where it stopped. Files come in
-parts and count once their hash is the announced one; a file is stored under its number.
-"""
-
-from __future__ import annotations
+"""Upload sessions: opened by a manifest, and filled file by file. A session is found by the digest of its manifest, so
+an interrupted upload resumes. Files come in parts and count once their hash is the announced one."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -14,14 +9,12 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from osmosis.errors import Conflict, NotFound, ValidationError
-from osmosis.platform import Platform, tables
-from osmosis.platform.objects.addresses import address
-from osmosis.platform.objects.parts import IMPORTS, join_parts
-from osmosis.platform.services import links
+from osmosis.platform import Platform, tables, urls
+from osmosis.platform.objects.parts import IMPORTS, join_parts, object_url
 from osmosis.platform.settings import PlatformSettings
+from osmosis.records.api.body import format_moment
+from osmosis.records.api.datasets import ImportFile, ImportSession, UploadPart, UploadPlan
 from osmosis.records.base import utc_now
-from osmosis.records.contract.body import moment
-from osmosis.records.contract.uploads import ImportFile, ImportSession, UploadPart, UploadPlan
 
 from .manifest import Manifest
 
@@ -30,16 +23,16 @@ UPLOADING, FINALIZED, REPLACED = "uploading", "finalized", "replaced"
 
 
 def open_session(session: Session, workspace: tables.Workspace, user: tables.User, manifest: Manifest) -> tables.Import:
-    """The session of this manifest, made when there is none. Conflict when the run is here in another state."""
+    """Return the session of this manifest, created if necessary; Conflict when the run is here in another state."""
     manifest.check()
-    known = _by_digest(session, workspace.id, manifest.manifest_digest)
-    if known is not None:
-        announced = {(file.path, file.size, file.sha256) for file in files_of(session, known.id)}
+    existing = _by_digest(session, workspace.id, manifest.manifest_digest)
+    if existing is not None:
+        announced = {(file.path, file.size, file.sha256) for file in list_files(session, existing.id)}
         if announced != {(file.path, file.size, file.sha256) for file in manifest.files}:
             raise Conflict("an upload with this digest was announced with other files", field="manifest_digest")
-        if known.status == UPLOADING:
-            known.reimport, known.expires_at = manifest.reimport, utc_now() + LIFETIME
-        return known
+        if existing.status == UPLOADING:
+            existing.reimport, existing.expires_at = manifest.reimport, utc_now() + LIFETIME
+        return existing
     if not manifest.reimport:
         refuse_second(session, workspace.id, manifest.local_run_id)
     row = tables.Import(
@@ -64,7 +57,6 @@ def open_session(session: Session, workspace: tables.Workspace, user: tables.Use
 
 
 def _by_digest(session: Session, workspace_id: str, digest: str) -> tables.Import | None:
-    """One that is open, or whose run is still here."""
     usable = sa.or_(
         sa.and_(tables.Import.status == UPLOADING, tables.Import.expires_at > utc_now()),
         sa.and_(tables.Import.status == FINALIZED, tables.Import.run_id.is_not(None)),
@@ -75,8 +67,7 @@ def _by_digest(session: Session, workspace_id: str, digest: str) -> tables.Impor
     return session.scalars(query.order_by(tables.Import.created_at.desc()).limit(1)).first()
 
 
-def run_of(session: Session, workspace_id: str, local_run_id: str) -> tables.Run | None:
-    """The run that an upload of this local run became, while it is here."""
+def find_run(session: Session, workspace_id: str, local_run_id: str) -> tables.Run | None:
     query = (
         sa.select(tables.Run)
         .join(tables.Import, tables.Import.run_id == tables.Run.id)
@@ -90,8 +81,7 @@ def run_of(session: Session, workspace_id: str, local_run_id: str) -> tables.Run
 
 
 def refuse_second(session: Session, workspace_id: str, local_run_id: str) -> None:
-    """Conflict when this local run was uploaded before."""
-    earlier = run_of(session, workspace_id, local_run_id)
+    earlier = find_run(session, workspace_id, local_run_id)
     if earlier is not None:
         raise Conflict(
             f"this local run was uploaded before, as {earlier.name!r}, and has changed since",
@@ -102,7 +92,6 @@ def refuse_second(session: Session, workspace_id: str, local_run_id: str) -> Non
 
 
 def find(session: Session, workspace: tables.Workspace, import_id: str) -> tables.Import:
-    """NotFound unless it is a session of this workspace that is not over its time."""
     row = session.get(tables.Import, import_id)
     expired = row is not None and row.status == UPLOADING and row.expires_at <= utc_now()
     if row is None or row.workspace_id != workspace.id or expired:
@@ -110,51 +99,46 @@ def find(session: Session, workspace: tables.Workspace, import_id: str) -> table
     return row
 
 
-def files_of(session: Session, import_id: str) -> list[tables.ImportFile]:
-    """In the order of the manifest."""
+def list_files(session: Session, import_id: str) -> list[tables.ImportFile]:
     query = sa.select(tables.ImportFile).where(tables.ImportFile.import_id == import_id)
     return list(session.scalars(query.order_by(tables.ImportFile.number)))
 
 
-def files_at(session: Session, row: tables.Import, paths: Sequence[str]) -> list[tables.ImportFile]:
-    """The announced files with these paths. ValidationError for one that was not announced, Conflict at the end."""
+def get_files(session: Session, row: tables.Import, paths: Sequence[str]) -> list[tables.ImportFile]:
     if row.status != UPLOADING:
         raise Conflict(f"this upload is {row.status}")
     query = sa.select(tables.ImportFile).where(
         tables.ImportFile.import_id == row.id, tables.ImportFile.path.in_(list(paths))
     )
-    found = {file.path: file for file in session.scalars(query)}
-    if unknown := [path for path in paths if path not in found]:
+    files = {file.path: file for file in session.scalars(query)}
+    if unknown := [path for path in paths if path not in files]:
         raise ValidationError(f"{unknown[0]!r} was not announced", field="paths")
-    return [found[path] for path in paths]
+    return [files[path] for path in paths]
 
 
 def body(session: Session, settings: PlatformSettings, row: tables.Import) -> ImportSession:
-    """A session as clients read it."""
-    files = files_of(session, row.id)
+    files = list_files(session, row.id)
     run = session.get(tables.Run, row.run_id) if row.run_id else None
     became: dict[str, str] = {}
     if run is not None:
-        became = {"eval_run_id": run.id, "eval_run_name": run.name, "platform_url": links.run(settings, run.id)}
+        became = {"eval_run_id": run.id, "eval_run_name": run.name, "platform_url": urls.run(settings, run.id)}
     return ImportSession(
         session_id=row.id,
         status=row.status,
         expected_files=len(files),
         uploaded_files=sum(file.uploaded for file in files),
         files=[file_body(file) for file in files],
-        expires_at=moment(row.expires_at),
+        expires_at=format_moment(row.expires_at),
         **became,
     )
 
 
 def file_body(file: tables.ImportFile) -> ImportFile:
-    """An announced file as clients read it."""
     state = "uploaded" if file.uploaded else "pending"
     return ImportFile(path=file.path, size=file.size, sha256=file.sha256, state=state)
 
 
 def expired(session: Session) -> list[str]:
-    """Forget unfinished sessions over their time; whose files may go is the answer."""
     query = sa.select(tables.Import).where(tables.Import.status == UPLOADING, tables.Import.expires_at <= utc_now())
     rows = list(session.scalars(query))
     for row in rows:
@@ -162,31 +146,23 @@ def expired(session: Session) -> list[str]:
     return [row.id for row in rows]
 
 
-# --- its files ---------------------------------------------------------------------------------------------------
-
-
-def key_of(import_id: str) -> str:
-    """Where everything is that arrived."""
+def session_key(import_id: str) -> str:
     return f"{IMPORTS}{import_id}/"
 
 
-def folder_of(platform: Platform, import_id: str) -> Path:
-    """Where it is worked on."""
-    return platform.settings.located(key_of(import_id).rstrip("/"))
+def session_folder(platform: Platform, import_id: str) -> Path:
+    return platform.settings.located(session_key(import_id).rstrip("/"))
 
 
 def parts_key(import_id: str, number: int) -> str:
-    """Where the parts of one file arrive."""
-    return f"{key_of(import_id)}parts/{number}/"
+    return f"{session_key(import_id)}parts/{number}/"
 
 
 def file_key(import_id: str, number: int) -> str:
-    """A whole file."""
-    return f"{key_of(import_id)}files/{number}"
+    return f"{session_key(import_id)}files/{number}"
 
 
 def part_size(platform: Platform, size: int) -> int:
-    """Bytes per part; 0 for a file that is sent in one piece."""
     return platform.settings.part_bytes if size > 2 * platform.settings.part_bytes else 0
 
 
@@ -196,13 +172,13 @@ def part_count(platform: Platform, size: int) -> int:
 
 
 def receive(platform: Platform, file: tables.ImportFile) -> None:
-    """Put a file's parts together. ValidationError when it is not what was announced; a retry changes nothing."""
+    """Join a file's parts; ValidationError when it is not what was announced. A retry changes nothing."""
     objects, parts = platform.objects, parts_key(file.import_id, file.number)
     key = file_key(file.import_id, file.number)
     target = platform.settings.located(key)
     if not file.uploaded:
-        found = join_parts(objects, parts, part_count(platform, file.size), target, announced=file.size)
-        if found != (file.size, file.sha256):
+        joined = join_parts(objects, parts, part_count(platform, file.size), target, announced=file.size)
+        if joined != (file.size, file.sha256):
             target.unlink(missing_ok=True)
             objects.delete(parts)
             raise ValidationError(
@@ -217,18 +193,17 @@ def receive(platform: Platform, file: tables.ImportFile) -> None:
 
 
 def upload_plan(platform: Platform, file: tables.ImportFile) -> UploadPlan:
-    """Where the parts of an announced file are sent, by signed addresses."""
     lifetime = platform.settings.url_lifetime_s
-    place, key = f"imports/{file.import_id}/{file.number}", parts_key(file.import_id, file.number)
+    path, key = f"imports/{file.import_id}/{file.number}", parts_key(file.import_id, file.number)
     each = part_size(platform, file.size)
     if not each:
-        url = address(platform, f"{key}1", f"{place}/1", method="PUT")
+        url = object_url(platform, f"{key}1", f"{path}/1", method="PUT")
         return UploadPlan(expires_in=lifetime, method="simple", presigned_url=url, upload_headers={})
     count = part_count(platform, file.size)
     parts = [
         UploadPart(
             part_number=number,
-            presigned_url=address(platform, f"{key}{number}", f"{place}/{number}", method="PUT"),
+            presigned_url=object_url(platform, f"{key}{number}", f"{path}/{number}", method="PUT"),
             size=part_bytes(platform, file, number),
         )
         for number in range(1, count + 1)
@@ -237,15 +212,14 @@ def upload_plan(platform: Platform, file: tables.ImportFile) -> UploadPlan:
 
 
 def part_bytes(platform: Platform, file: tables.ImportFile, number: int) -> int:
-    """The most that part `number` may have; NotFound when the file has no such part."""
     if not 1 <= number <= part_count(platform, file.size):
         raise NotFound(f"{file.path} has no part {number}")
     each = part_size(platform, file.size)
     return min(each, file.size - (number - 1) * each) if each else file.size
 
 
-def awaited(platform: Platform, import_id: str, number: int) -> tables.ImportFile:
-    """The announced file with this number; NotFound or Conflict when nothing more is taken in for it."""
+def get_awaited_file(platform: Platform, import_id: str, number: int) -> tables.ImportFile:
+    """Return the announced file with this number; NotFound or Conflict when it is not awaited."""
     with platform.db.read() as session:
         row = session.get(tables.Import, import_id)
         file = session.get(tables.ImportFile, (import_id, number))

@@ -1,35 +1,37 @@
-"""From the files of a local run to rollouts: what `index.jsonl` lists, with the conversation its trajectory holds.
+"""Read the files of a local run into rollouts: the lines of `index.jsonl` with the conversations of their trajectories.
+A trajectory is a rollout as our clients store it, or an ATIF document as other clients write it; one that contradicts
+the index is refused. `python -m osmosis.platform.run_upload.trajectories` does so as a separate process."""
 
-A trajectory is a rollout as our own clients store it, or an ATIF document as other clients write it. The index says
-which rollouts there are; a trajectory that contradicts it is refused.
-"""
-
-from __future__ import annotations
-
+import contextlib
 import json
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import orjson
 from pydantic import Field
 from pydantic import ValidationError as PydanticError
 
+from osmosis.base.jsonable import JsonObject
+from osmosis.base.processes import reader_main
 from osmosis.errors import ValidationError
+from osmosis.metrics.summary import Summary, Terms
+from osmosis.platform.run_upload.manifest import ANNOTATIONS, INDEX, REPORT, UploadedRun, trajectory_paths
+from osmosis.platform.runs import rollouts
 from osmosis.records.base import Record
-from osmosis.records.keys import DerivedKeys, Key
-from osmosis.records.rollout import Category, Failure, Message, Phase, Rollout, RolloutStatus, Score, Usage
-from osmosis.records.wire_checks import check_rollout_id
-
-from .manifest import INDEX, trajectory_paths
+from osmosis.records.protocol.messages import check_rollout_id
+from osmosis.records.run.annotations import Annotation
+from osmosis.records.run.report import Report
+from osmosis.records.run.rollout import Category, Failure, Phase, Rollout, RolloutStatus, Score, Usage
+from osmosis.records.run.rows import DerivedKeys, Key
+from osmosis.records.trajectory import messages_from_trajectory
 
 PHASES = {"grader": Phase.SCORE, "score": Phase.SCORE, "model": Phase.MODEL, "setup": Phase.SETUP}
 Find = Callable[[str], Path | None]
-"""Where the file with this path of the manifest lies; None when it is not part of it."""
 
 
 class IndexRow(Record):
-    """One line of `index.jsonl`."""
-
     row_index: int = Field(ge=0)
     run_index: int = Field(ge=0)
     rollout_id: str
@@ -42,29 +44,29 @@ class IndexRow(Record):
 
 
 def read_all(find: Find) -> Iterator[Rollout]:
-    """Every rollout of the index, each place and each key once. ValidationError names file and line."""
+    """Iterate over every rollout of the index, each place and key once; ValidationError names file and line."""
     index = find(INDEX)
     if index is None:
         raise ValidationError(f"the run has no {INDEX}")
-    seen: set[tuple[int, int]] = set()
-    keys, known = DerivedKeys(), set[Key]()
+    places: set[tuple[int, int]] = set()
+    keys, all_keys = DerivedKeys(), set[Key]()
     with index.open("rb") as lines:
         for number, line in enumerate(lines, 1):
             if not line.strip():
                 continue
             row = _index_row(line, number)
-            if (row.row_index, row.run_index) in seen:
+            if (row.row_index, row.run_index) in places:
                 raise ValidationError(
                     f"{INDEX} line {number}: row {row.row_index}, run {row.run_index} is listed twice"
                 )
-            seen.add((row.row_index, row.run_index))
+            places.add((row.row_index, row.run_index))
             rollout = _rollout(row, find)
             rollout.row_key = keys.of(rollout.row_key, rollout.row_index, rollout.hashes.get("row"))
-            if rollout.key in known:
+            if rollout.key in all_keys:
                 raise ValidationError(
                     f"{INDEX} line {number}: row {rollout.row_key!r} is listed twice with different positions"
                 )
-            known.add(rollout.key)
+            all_keys.add(rollout.key)
             yield rollout
 
 
@@ -73,9 +75,9 @@ def _index_row(line: bytes, number: int) -> IndexRow:
         row = IndexRow.model_validate_json(line)
         check_rollout_id(row.rollout_id)
     except PydanticError as error:
-        found = error.errors()[0]
-        where = ".".join(str(part) for part in found["loc"])
-        raise ValidationError(f"{INDEX} line {number}: {where}: {found['msg']}") from error
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise ValidationError(f"{INDEX} line {number}: {where}: {first['msg']}") from error
     except ValueError as error:
         raise ValidationError(f"{INDEX} line {number}: {error}") from error
     return row
@@ -97,14 +99,13 @@ def _rollout(row: IndexRow, find: Find) -> Rollout:
         rollout = Rollout.model_validate(document)
     except (ValueError, TypeError, AttributeError) as error:
         raise ValidationError(f"{name} cannot be read: {error}") from error
-    said = (row.row_index, row.run_index, row.rollout_id)
-    if (rollout.row_index, rollout.attempt, rollout.rollout_id) != said:
+    identity = (row.row_index, row.run_index, row.rollout_id)
+    if (rollout.row_index, rollout.attempt, rollout.rollout_id) != identity:
         raise ValidationError(f"{name} belongs to another rollout than {INDEX} says")
     return rollout
 
 
 def _from_index(row: IndexRow, document: Mapping[str, Any]) -> Rollout:
-    """What the index says, with messages and usage of an ATIF document (none when it is empty)."""
     extra = (document.get("extra") or {}).get("osmosis") or {}
     info = {"trajectory": {"extra": extra}} if extra else {}
     return Rollout(
@@ -112,11 +113,11 @@ def _from_index(row: IndexRow, document: Mapping[str, Any]) -> Rollout:
         row_index=row.row_index,
         attempt=row.run_index,
         status=row.status,
-        messages=messages_of(document),
+        messages=messages_from_trajectory(document),
         scores={} if row.reward is None else {"reward": Score(name="reward", value=row.reward)},
         failure=_failure(row) if row.status is RolloutStatus.FAILED else None,
         usage=_usage(document.get("final_metrics") or {}, row.tokens),
-        num_tool_calls=sum(len(step.get("tool_calls") or []) for step in _steps(document)),
+        num_tool_calls=sum(len(step.get("tool_calls") or []) for step in document.get("steps") or ()),
         duration_ms=row.duration_ms or 0.0,
         model=(document.get("agent") or {}).get("model_name"),
         info=info,
@@ -125,16 +126,15 @@ def _from_index(row: IndexRow, document: Mapping[str, Any]) -> Rollout:
 
 def _failure(row: IndexRow) -> Failure:
     name = row.error_type or "unknown"
-    known = {category.value for category in Category}
+    categories = {category.value for category in Category}
     return Failure(
         phase=PHASES.get(name.partition("_")[0], Phase.AGENT),
-        category=Category(name) if name in known else Category.UNKNOWN,
+        category=Category(name) if name in categories else Category.UNKNOWN,
         message=f"the local run recorded {name}" if row.error_type else "the local run recorded no reason",
     )
 
 
 def _usage(metrics: Mapping[str, Any], tokens: int | None) -> Usage:
-    """A total alone counts as prompt tokens: its split is not known."""
     prompt, completion = metrics.get("total_prompt_tokens"), metrics.get("total_completion_tokens")
     if prompt is None and completion is None:
         return Usage(prompt_tokens=tokens or 0)
@@ -146,36 +146,49 @@ def _usage(metrics: Mapping[str, Any], tokens: int | None) -> Usage:
     )
 
 
-def _steps(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return list(document.get("steps") or [])
+def read(values: JsonObject) -> object:
+    files: dict[str, str] = values["files"]
+
+    def find(path: str) -> Path | None:
+        return Path(files[path]) if path in files else None
+
+    local = UploadedRun.model_validate(values["run"])
+    evaluation = local.evaluation_config
+    summary = Summary(Terms(evaluation.n, evaluation.pass_threshold))
+    indexes: set[int] = set()
+    spent_ms = 0.0
+    with Path(values["draft"]).open("wb") as out:
+        for rollout in read_all(find):
+            summary.add(rollout)
+            indexes.add(rollout.row_index)
+            spent_ms += rollout.duration_ms
+            out.write(orjson.dumps(rollouts.columns_of(rollout)) + b"\n")
+    selected = local.experiment_config.dataset.selected_source_rows
+    rows = sorted(set(selected) | indexes if isinstance(selected, list) else indexes)
+    report = _given_report(find(REPORT)) or summary.report(rows=len(rows), duration_ms=spent_ms)
+    _write_annotations(find(ANNOTATIONS), Path(values["annotations"]))
+    if report.completed != summary.completed:
+        raise ValidationError(f"{REPORT} describes {report.completed} rollouts, but {summary.completed} were uploaded")
+    return {"rows": rows, "report": report.to_dict()}
 
 
-def messages_of(document: Mapping[str, Any]) -> list[Message]:
-    """The steps of an ATIF document as chat messages."""
-    found: list[Message] = []
-    for step in _steps(document):
-        source, content = step.get("source"), step.get("message")
-        if source != "agent":
-            found.append({"role": str(source or "user"), "content": content})
-            continue
-        message: Message = {"role": "assistant", "content": content}
-        if calls := step.get("tool_calls"):
-            message["tool_calls"] = [_call(call) for call in calls]
-        found.append(message)
-        for result in (step.get("observation") or {}).get("results") or []:
-            found.append(
-                {"role": "tool", "tool_call_id": result.get("source_call_id"), "content": result.get("content")}
-            )
-    return found
+def _write_annotations(path: Path | None, draft: Path) -> None:
+    with draft.open("wb") as out, (path or draft).open("rb") as lines:
+        for line in lines if path is not None else ():
+            with contextlib.suppress(PydanticError):
+                out.write(Annotation.model_validate_json(line).to_line())
 
 
-def _call(call: Mapping[str, Any]) -> dict[str, Any]:
-    arguments = call.get("arguments")
-    return {
-        "id": call.get("tool_call_id"),
-        "type": "function",
-        "function": {
-            "name": call.get("function_name"),
-            "arguments": arguments if isinstance(arguments, str) else json.dumps(arguments or {}),
-        },
-    }
+def _given_report(path: Path | None) -> Report | None:
+    if path is None:
+        return None
+    try:
+        return Report.model_validate_json(path.read_bytes())
+    except PydanticError as error:
+        raise ValidationError(
+            f"{REPORT} is not a report that this version can read: {error.errors()[0]['msg']}"
+        ) from error
+
+
+if __name__ == "__main__":
+    sys.exit(reader_main(read))

@@ -1,10 +1,3 @@
-"""What all tables share: the declarative base, ids, times in UTC.
-
-Defines no table.
-"""
-
-from __future__ import annotations
-
 import uuid
 from datetime import datetime, timezone
 
@@ -12,7 +5,6 @@ import sqlalchemy as sa
 from sqlalchemy.orm import DeclarativeBase
 
 Json = sa.JSON(none_as_null=True)
-"""The type of every column that holds JSON; its annotation says what is in it."""
 NAMING = {
     "ix": "ix_%(table_name)s_%(column_0_N_name)s",
     "uq": "uq_%(table_name)s_%(column_0_N_name)s",
@@ -22,7 +14,7 @@ NAMING = {
 
 
 class UtcDateTime(sa.types.TypeDecorator[datetime]):
-    """An aware UTC time. SQLite has no zone, so it is stored naive there and comes back aware."""
+    """An aware UTC time. SQLite has no zone, so it is stored naive there and read back aware."""
 
     impl = sa.DateTime(timezone=True)
     cache_ok = True
@@ -50,5 +42,4 @@ class Base(DeclarativeBase):
 
 
 def new_id() -> str:
-    """A random id of 32 hex digits."""
     return uuid.uuid4().hex

@@ -1,15 +1,12 @@
-"""Datasets, base models, and uploads in progress. The files themselves lie in folders of the data folder."""
-
-from __future__ import annotations
+"""Datasets, base models, and uploads in progress. Their files are in the data folder."""
 
 from datetime import datetime
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column
 
+from osmosis.platform.tables.base import Base, Json, new_id
 from osmosis.records.base import utc_now
-
-from .base import Base, Json, new_id
 
 
 class Dataset(Base):
@@ -20,16 +17,14 @@ class Dataset(Base):
     workspace_id: Mapped[str] = mapped_column(sa.ForeignKey("workspaces.id", ondelete="CASCADE"), index=True)
     creator_id: Mapped[str | None] = mapped_column(sa.ForeignKey("users.id", ondelete="SET NULL"))
     name: Mapped[str]
-    """The file's stem: `file_name` on the wire."""
+    """The file's stem; `file_name` on the wire."""
     format: Mapped[str]
-    """`csv`, `jsonl` or `parquet`."""
     status: Mapped[str]
-    """records.dataset.DatasetStatus."""
     size: Mapped[int] = mapped_column(sa.BigInteger, default=0)
     row_count: Mapped[int | None]
     sha256: Mapped[str | None]
     path: Mapped[str | None]
-    """The validated file below the data folder; a new version is a new file, so a run keeps the one it started with."""
+    """The checked file below the data folder; a new version is a new file, so a run keeps its own."""
     preview: Mapped[list[dict[str, object]] | None] = mapped_column(Json)
     error: Mapped[str | None] = mapped_column(sa.Text)
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
@@ -37,28 +32,22 @@ class Dataset(Base):
 
 
 class Upload(Base):
-    """One file on its way in: a first upload or a new version of a dataset."""
-
     __tablename__ = "uploads"
 
     id: Mapped[str] = mapped_column(primary_key=True, default=new_id)
     dataset_id: Mapped[str] = mapped_column(sa.ForeignKey("datasets.id", ondelete="CASCADE"), index=True)
     status: Mapped[str] = mapped_column(default="open")
-    """`open`, `processing`, `done`, `failed` or `aborted`."""
     format: Mapped[str]
     size: Mapped[int] = mapped_column(sa.BigInteger)
     part_size: Mapped[int] = mapped_column(sa.BigInteger)
-    """Bytes per part; 0 = simple upload."""
+    """Bytes per part; 0 for a simple upload."""
     parts: Mapped[int]
     attempts: Mapped[int] = mapped_column(default=0, server_default="0")
-    """How often its check was begun."""
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
     updated_at: Mapped[datetime] = mapped_column(default=utc_now)
 
 
 class DatasetLog(Base):
-    """What happened to a dataset, and every error found in it."""
-
     __tablename__ = "dataset_logs"
 
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -71,8 +60,6 @@ class DatasetLog(Base):
 
 
 class BaseModel(Base):
-    """A model that training runs start from; its folder is `models/base/<id>`."""
-
     __tablename__ = "base_models"
     __table_args__ = (sa.UniqueConstraint("workspace_id", "name"),)
 
@@ -81,14 +68,67 @@ class BaseModel(Base):
     creator_id: Mapped[str | None] = mapped_column(sa.ForeignKey("users.id", ondelete="SET NULL"))
     name: Mapped[str]
     status: Mapped[str]
-    """`uploading` or `ready`."""
     files: Mapped[list[dict[str, object]]] = mapped_column(Json)
-    """records.contract.model_bodies.AnnouncedFile, sorted by path."""
     size: Mapped[int] = mapped_column(sa.BigInteger, default=0)
     architecture: Mapped[str | None]
-    """Of what the files say, like the three below; None until it is ready."""
+    """This and the three below are read from the files; None until it is ready."""
     parameters: Mapped[int | None] = mapped_column(sa.BigInteger)
     context_length: Mapped[int | None]
     chat_template: Mapped[bool | None]
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
     updated_at: Mapped[datetime] = mapped_column(default=utc_now)
+
+
+class Repository(Base):
+    """The one repository of a workspace, hosted here (`internal`) or elsewhere (`external`)."""
+
+    __tablename__ = "repositories"
+
+    id: Mapped[str] = mapped_column(primary_key=True, default=new_id)
+    workspace_id: Mapped[str] = mapped_column(sa.ForeignKey("workspaces.id", ondelete="CASCADE"), unique=True)
+    kind: Mapped[str]
+    full_name: Mapped[str] = mapped_column(index=True)
+    """`owner/repo` in lower case, as clients send it."""
+    url: Mapped[str]
+    path: Mapped[str]
+    """The bare repository below the data folder; of an external one, its mirror."""
+    default_branch: Mapped[str] = mapped_column(default="main")
+    trusted: Mapped[bool] = mapped_column(default=False)
+    """An operator connected it: without a secret, their git credentials fetch it."""
+    secret_name: Mapped[str | None]
+    status: Mapped[str] = mapped_column(default="active")
+    last_synced_commit: Mapped[str | None]
+    last_synced_at: Mapped[datetime | None]
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
+
+
+class SyncEvent(Base):
+    __tablename__ = "sync_events"
+
+    id: Mapped[str] = mapped_column(primary_key=True, default=new_id)
+    repository_id: Mapped[str] = mapped_column(sa.ForeignKey("repositories.id", ondelete="CASCADE"), index=True)
+    status: Mapped[str] = mapped_column(default="Pending")
+    branch: Mapped[str]
+    commit_sha: Mapped[str]
+    author: Mapped[str] = mapped_column(default="")
+    message: Mapped[str] = mapped_column(sa.Text, default="")
+    rollouts_found: Mapped[int] = mapped_column(default=0)
+    error: Mapped[str | None] = mapped_column(sa.Text)
+    created_at: Mapped[datetime] = mapped_column(default=utc_now, index=True)
+    finished_at: Mapped[datetime | None]
+
+
+class SyncedRollout(Base):
+    __tablename__ = "synced_rollouts"
+    __table_args__ = (sa.UniqueConstraint("repository_id", "commit_sha", "name"),)
+
+    id: Mapped[str] = mapped_column(primary_key=True, default=new_id)
+    repository_id: Mapped[str] = mapped_column(sa.ForeignKey("repositories.id", ondelete="CASCADE"), index=True)
+    branch: Mapped[str]
+    commit_sha: Mapped[str] = mapped_column(index=True)
+    name: Mapped[str]
+    path: Mapped[str]
+    kind: Mapped[str] = mapped_column(default="rollout")
+    """`rollout`, or `reward_fn`, `reward_rubric`, `mcp` in the older layout."""
+    description: Mapped[str | None] = mapped_column(sa.Text)
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)

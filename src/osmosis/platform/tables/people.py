@@ -1,10 +1,5 @@
-"""Who uses the platform and what is theirs: users, logins, workspaces, secrets, rollout servers.
-
-Tokens are stored as hashes, secrets encrypted: a row moved to another owner cannot be decrypted any more
-(associated data).
-"""
-
-from __future__ import annotations
+"""People and what is theirs. Tokens are stored as hashes, secrets encrypted: one moved to another owner cannot be
+decrypted."""
 
 from datetime import datetime
 
@@ -21,47 +16,39 @@ class User(Base):
 
     id: Mapped[str] = mapped_column(primary_key=True, default=new_id)
     handle: Mapped[str] = mapped_column(unique=True)
-    """Lower-case word: the owner part of internal repositories."""
     email: Mapped[str] = mapped_column(unique=True)
     name: Mapped[str]
     operator: Mapped[bool] = mapped_column(default=False)
-    """Whether this person runs the platform: adds and removes people, and may what touches its machine."""
+    """May add and remove people, and whatever touches the platform's machine."""
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
 
 
 class LinkedIdentity(Base):
-    """An account at an OpenID Connect provider, and whose it is here."""
-
     __tablename__ = "identities"
 
     issuer: Mapped[str] = mapped_column(primary_key=True)
     subject: Mapped[str] = mapped_column(primary_key=True)
-    """What the issuer calls them, for ever."""
     user_id: Mapped[str] = mapped_column(sa.ForeignKey("users.id", ondelete="CASCADE"), index=True)
     email: Mapped[str]
-    """The address by which they were linked."""
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
     last_used_at: Mapped[datetime] = mapped_column(default=utc_now)
 
 
 class Token(Base):
-    """A credential of any kind; only its SHA-256 is stored. What the columns mean together: `services.tokens`."""
-
     __tablename__ = "tokens"
 
     id: Mapped[str] = mapped_column(primary_key=True, default=new_id)
     user_id: Mapped[str] = mapped_column(sa.ForeignKey("users.id", ondelete="CASCADE"), index=True)
     hash: Mapped[str] = mapped_column(unique=True)
     name: Mapped[str]
-    """The device or purpose it was made for."""
     kind: Mapped[str]
-    """`device` or `session` (a terminal or a browser that logged in), or `personal` (made by name)."""
+    """`device` (a terminal), `session` (a browser) or `personal` (made by name)."""
     scopes: Mapped[str]
-    """What it may be used for, separated by blanks: `api`, `git`, `worker`, `inference`."""
+    """`api`, `git`, `worker`, `inference`, separated by blanks."""
     workspace_id: Mapped[str | None] = mapped_column(sa.ForeignKey("workspaces.id", ondelete="CASCADE"), index=True)
-    """The only workspace it is good for; None for all of the person's."""
+    """The only workspace it is good for; None: all of the person's."""
     parent_id: Mapped[str | None] = mapped_column(sa.ForeignKey("tokens.id", ondelete="SET NULL"), index=True)
-    """The token it was made with, whose revocation revokes it."""
+    """The token it was made with; revoking that revokes this."""
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
     expires_at: Mapped[datetime | None]
     last_used_at: Mapped[datetime | None]
@@ -70,8 +57,6 @@ class Token(Base):
 
 
 class DeviceCode(Base):
-    """A login in progress: the client polls with the device code, a person approves the user code."""
-
     __tablename__ = "device_codes"
 
     id: Mapped[str] = mapped_column(primary_key=True, default=new_id)
@@ -79,10 +64,8 @@ class DeviceCode(Base):
     user_code: Mapped[str] = mapped_column(unique=True)
     device_name: Mapped[str]
     status: Mapped[str] = mapped_column(default="pending")
-    """`pending`, `approved`, `denied` or `used`."""
     user_id: Mapped[str | None] = mapped_column(sa.ForeignKey("users.id", ondelete="CASCADE"))
     maker_id: Mapped[str | None] = mapped_column(sa.ForeignKey("tokens.id", ondelete="CASCADE"))
-    """The token with which it was approved."""
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
     expires_at: Mapped[datetime]
     last_polled_at: Mapped[datetime | None]
@@ -94,7 +77,7 @@ class Workspace(Base):
     id: Mapped[str] = mapped_column(primary_key=True, default=new_id)
     name: Mapped[str] = mapped_column(unique=True)
     max_runs: Mapped[int | None]
-    """This and the six below: its quotas (`services.quotas`); None: no limit."""
+    """This and the six below are its quotas; None: no limit."""
     max_rollouts: Mapped[int | None]
     max_cpus: Mapped[float | None]
     max_memory_mb: Mapped[int | None]
@@ -102,7 +85,6 @@ class Workspace(Base):
     max_datasets: Mapped[int | None]
     max_bytes: Mapped[int | None] = mapped_column(sa.BigInteger)
     served_at: Mapped[datetime | None]
-    """When a job of it was last given out: among workspaces the one that waits longest comes first."""
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
 
 
@@ -112,26 +94,20 @@ class Member(Base):
     workspace_id: Mapped[str] = mapped_column(sa.ForeignKey("workspaces.id", ondelete="CASCADE"), primary_key=True)
     user_id: Mapped[str] = mapped_column(sa.ForeignKey("users.id", ondelete="CASCADE"), primary_key=True, index=True)
     role: Mapped[str] = mapped_column(default="member")
-    """records.policy.Role."""
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
 
 
 class Invitation(Base):
-    """A role that waits for somebody who has no account yet, by their address."""
-
     __tablename__ = "invitations"
 
     workspace_id: Mapped[str] = mapped_column(sa.ForeignKey("workspaces.id", ondelete="CASCADE"), primary_key=True)
     email: Mapped[str] = mapped_column(primary_key=True, index=True)
-    """Lower-case."""
     role: Mapped[str]
     inviter_id: Mapped[str | None] = mapped_column(sa.ForeignKey("users.id", ondelete="SET NULL"))
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
 
 
 class AuditEntry(Base):
-    """A change, in words that outlive whom and what they name."""
-
     __tablename__ = "audit_log"
     __table_args__ = (sa.Index("ix_audit_log_workspace_id_id", "workspace_id", "id"),)
 
@@ -140,12 +116,9 @@ class AuditEntry(Base):
     workspace_id: Mapped[str | None] = mapped_column(sa.ForeignKey("workspaces.id", ondelete="SET NULL"))
     actor_id: Mapped[str | None] = mapped_column(sa.ForeignKey("users.id", ondelete="SET NULL"), index=True)
     actor: Mapped[str]
-    """Their handle then."""
     token: Mapped[str]
-    """Kind and name of the credential they used."""
     address: Mapped[str]
     action: Mapped[str]
-    """`noun.verb`."""
     target: Mapped[str] = mapped_column(sa.Text)
     details: Mapped[dict[str, object] | None] = mapped_column(Json)
 
@@ -157,9 +130,8 @@ class Secret(Base):
     id: Mapped[str] = mapped_column(primary_key=True, default=new_id)
     workspace_id: Mapped[str] = mapped_column(sa.ForeignKey("workspaces.id", ondelete="CASCADE"), index=True)
     scope: Mapped[str]
-    """`workspace`, `user`, or `run` for a value given with one run only."""
+    """`workspace`, `user`, or `run` for a value given with one run."""
     owner_id: Mapped[str]
-    """Id of the workspace, the user or the run, by scope."""
     name: Mapped[str]
     version: Mapped[int] = mapped_column(default=1)
     key_id: Mapped[str]
@@ -171,11 +143,10 @@ class Secret(Base):
     updated_at: Mapped[datetime] = mapped_column(default=utc_now)
     last_used_at: Mapped[datetime | None]
     last_used_by: Mapped[str | None]
-    """Name of the run whose job was last given the value."""
 
     @property
     def about(self) -> str:
-        """What its value is bound to: with any of these changed it cannot be decrypted."""
+        """Return what the value is bound to: a change of any of these makes it unreadable."""
         return f"{self.workspace_id}|{self.scope}|{self.owner_id}|{self.name}|{self.version}"
 
 
@@ -184,20 +155,17 @@ class RolloutServer(Base):
     __table_args__ = (sa.UniqueConstraint("owner_id", "host", "port"),)
 
     id: Mapped[str] = mapped_column(primary_key=True, default=new_id)
-    """One registration; a server that registers again gets another one."""
     workspace_id: Mapped[str | None] = mapped_column(sa.ForeignKey("workspaces.id", ondelete="SET NULL"), index=True)
-    """None: known to its owner only."""
     owner_id: Mapped[str] = mapped_column(sa.ForeignKey("users.id", ondelete="CASCADE"))
     host: Mapped[str]
     port: Mapped[int]
     agent_loop_name: Mapped[str]
     key_id: Mapped[str | None]
-    """This and the next two: the server's own API key, sealed; all None when it has none."""
+    """This and the next two are the server's API key, sealed; None without one."""
     nonce: Mapped[bytes | None]
     ciphertext: Mapped[bytes | None]
     status: Mapped[str]
-    """`healthy` or `unhealthy`, as last checked; what is shown also depends on `last_seen`."""
+    """`healthy` or `unhealthy`, as last checked; `last_seen` may say otherwise."""
     error: Mapped[str | None] = mapped_column(sa.Text)
-    """Why it is unhealthy."""
     last_seen: Mapped[datetime] = mapped_column(default=utc_now, index=True)
     created_at: Mapped[datetime] = mapped_column(default=utc_now)

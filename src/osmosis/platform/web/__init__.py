@@ -1,42 +1,29 @@
-"""The pages of the platform: what a person sees of runs, rollouts, datasets, secrets and Git Sync in a browser.
-
-Rendered on the server, from the same services and records as the API; those of a run are the viewer's. Works
-without JavaScript; with it, a run's figures follow by server-sent events. Nothing is loaded from elsewhere and no
-script is inline.
-"""
-
-from __future__ import annotations
+"""The platform's pages, rendered from the same services and records as the API. They work without JavaScript, load
+nothing from other sites and have no inline script; with it, figures follow by server-sent events."""
 
 from fastapi import FastAPI
 
-from osmosis.viewer.live import LivePages
+from osmosis.viewer.sse import EventStreams
 
 from . import (
-    cli_auth,
     dataset_pages,
-    login,
+    login_pages,
     model_pages,
-    openid_pages,
     people_pages,
     run_pages,
-    secret_pages,
     submit_pages,
     token_pages,
-    worker_pages,
     workspace_pages,
 )
-from .docs_site import mount_docs
-from .templating import mount_static, show_missing
+from .templating import mount_docs, mount_static, show_missing
 
 
 def mount(app: FastAPI) -> None:
-    """Add the pages and their static files to the platform."""
-    app.state.live = LivePages()
+    app.state.live = EventStreams()
     mount_static(app)
     mount_docs(app)
     show_missing(app)
     for pages in (
-        login, openid_pages, cli_auth, token_pages, people_pages, worker_pages, run_pages, model_pages, dataset_pages,
-        secret_pages, submit_pages, workspace_pages,
+        login_pages, token_pages, people_pages, run_pages, model_pages, dataset_pages, submit_pages, workspace_pages,
     ):  # fmt: skip
         app.router.routes.extend(pages.router.routes)  # as in ..app

@@ -1,198 +1,187 @@
-"""Pages about people: the members of a workspace and its audit log; everybody, for whoever runs the platform."""
-
-from __future__ import annotations
-
 import json
-import math
 from collections.abc import Iterator
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Form, Request, Response
+from fastapi import Form, Request, Response
 from fastapi.responses import StreamingResponse
 from sqlalchemy.orm import Session
 
 from osmosis.errors import OsmosisError
-from osmosis.platform import Platform, tables
-from osmosis.platform.db import count_of
-from osmosis.platform.services import audit, links, login_flows, members, quotas, tokens, users, workspaces
-from osmosis.records.policy import POLICY, ROLES, Action, Role, may
+from osmosis.platform import Platform, tables, urls
+from osmosis.platform.auth import login as login_flows
+from osmosis.platform.auth import tokens, users
+from osmosis.platform.paging import fetch_numbered
+from osmosis.platform.workspaces import audit, members, quotas
+from osmosis.platform.workspaces import service as workspaces
+from osmosis.records.api.policy import POLICY, ROLES, Action, Role, may
 from osmosis.viewer.render import SECURITY
 
-from .session import Viewer, check_viewer_form, platform_of, viewer
-from .templating import PageRoute, page, redirect
+from .session import Viewer, ViewerDep, check_viewer_form, platform_of
+from .templating import page, page_router, redirect
 
-router = APIRouter(route_class=PageRoute, include_in_schema=False)
-ViewerDep = Annotated[Viewer, Depends(viewer)]
+router = page_router()
 Text = Annotated[str, Form(max_length=320)]
 
-PER_PAGE = 50
 EXPORT_ROWS = 500
-"""Read at a time."""
 
 
-def _asked(session: Session, who: Viewer, workspace: str, action: Action) -> tuple[tables.Workspace, str]:
-    """The workspace and the viewer's role in it, which must allow this."""
-    row, role = workspaces.by_name(session, who.user, workspace)
+def _require_access(session: Session, viewer: Viewer, workspace: str, action: Action) -> tuple[tables.Workspace, str]:
+    row, role = workspaces.by_name(session, viewer.user, workspace)
     workspaces.require(role, action)
     return row, role
 
 
 @router.get("/{workspace}/members")
-def member_list(request: Request, who: ViewerDep, workspace: str) -> Response:
-    return _members(request, who, workspace)
+def member_list(request: Request, viewer: ViewerDep, workspace: str) -> Response:
+    return _members(request, viewer, workspace)
 
 
-def _members(request: Request, who: Viewer, workspace: str, problem: OsmosisError | None = None) -> Response:
+def _members(request: Request, viewer: Viewer, workspace: str, problem: OsmosisError | None = None) -> Response:
     with platform_of(request).db.read() as session:
-        row, role = _asked(session, who, workspace, "read")
-        found = members.listed(session, row)
-        use = quotas.used(session, row)
+        row, role = _require_access(session, viewer, workspace, "read")
+        rows = members.list_members(session, row)
+        use = quotas.build_use(session, row)
     return page(
-        request, "members.html", who, here="members", workspace=workspace, found=found, role=role, roles=ROLES, use=use,
-        policy=POLICY, may=may, problem=problem, status=problem.http_status if problem else 200,
+        request, "members.html", viewer, here="members", workspace=workspace, found=rows, role=role, roles=ROLES,
+        use=use, policy=POLICY, may=may, problem=problem,
     )  # fmt: skip
 
 
 @router.post("/{workspace}/members")
 def invite(
-    request: Request, who: ViewerDep, workspace: str, person: Text, role: Annotated[Role, Form()] = "member",
+    request: Request, viewer: ViewerDep, workspace: str, person: Text, role: Annotated[Role, Form()] = "member",
     csrf: Text = "",
 ) -> Response:  # fmt: skip
-    check_viewer_form(request, who, csrf)
+    check_viewer_form(request, viewer, csrf)
     try:
         with platform_of(request).db.write() as session:
-            row, mine = _asked(session, who, workspace, "members")
-            made = members.invite(session, row, who.user, mine, person, role)
-            action = "member.invite" if made.invited else "member.add"
-            audit.note(session, who, action, made.handle or made.email or "", workspace=row, role=role)
+            row, mine = _require_access(session, viewer, workspace, "members")
+            invitation = members.invite(session, row, viewer.user, mine, person, role)
+            action = "member.invite" if invitation.invited else "member.add"
+            audit.note(session, viewer, action, invitation.handle or invitation.email or "", workspace=row, role=role)
     except OsmosisError as problem:
-        return _members(request, who, workspace, problem)
+        return _members(request, viewer, workspace, problem)
     return redirect(f"/{workspace}/members")
 
 
 @router.post("/{workspace}/members/{person}/role")
 def change_role(
-    request: Request, who: ViewerDep, workspace: str, person: str, role: Annotated[Role, Form()], csrf: Text = ""
+    request: Request, viewer: ViewerDep, workspace: str, person: str, role: Annotated[Role, Form()], csrf: Text = ""
 ) -> Response:
-    check_viewer_form(request, who, csrf)
+    check_viewer_form(request, viewer, csrf)
     try:
         with platform_of(request).db.write() as session:
-            row, mine = _asked(session, who, workspace, "members")
+            row, mine = _require_access(session, viewer, workspace, "members")
             members.change(session, row, mine, person, role)
-            audit.note(session, who, "member.role", person, workspace=row, role=role)
+            audit.note(session, viewer, "member.role", person, workspace=row, role=role)
     except OsmosisError as problem:
-        return _members(request, who, workspace, problem)
+        return _members(request, viewer, workspace, problem)
     return redirect(f"/{workspace}/members")
 
 
 @router.post("/{workspace}/members/{person}/remove")
-def remove(request: Request, who: ViewerDep, workspace: str, person: str, csrf: Text = "") -> Response:
-    check_viewer_form(request, who, csrf)
+def remove(request: Request, viewer: ViewerDep, workspace: str, person: str, csrf: Text = "") -> Response:
+    check_viewer_form(request, viewer, csrf)
     try:
         with platform_of(request).db.write() as session:
-            row, mine = _asked(session, who, workspace, "read")
-            gone = members.remove(session, row, who.user, mine, person)
-            audit.note(session, who, "member.remove", gone, workspace=row)
+            row, mine = _require_access(session, viewer, workspace, "read")
+            removed = members.remove(session, row, viewer.user, mine, person)
+            audit.note(session, viewer, "member.remove", removed, workspace=row)
     except OsmosisError as problem:
-        return _members(request, who, workspace, problem)
-    return redirect("/" if gone == who.user.handle else f"/{workspace}/members")
+        return _members(request, viewer, workspace, problem)
+    return redirect("/" if removed == viewer.user.handle else f"/{workspace}/members")
 
 
 @router.get("/{workspace}/audit")
-def audit_of_workspace(request: Request, who: ViewerDep, workspace: str, action: str = "", at: int = 1) -> Response:
+def audit_of_workspace(request: Request, viewer: ViewerDep, workspace: str, action: str = "", at: int = 1) -> Response:
     with platform_of(request).db.read() as session:
-        row, _ = _asked(session, who, workspace, "audit")
-    return _audit(request, who, row, action, at)
+        row, _ = _require_access(session, viewer, workspace, "audit")
+    return _audit(request, viewer, row, action, at)
 
 
 @router.get("/{workspace}/audit.jsonl")
-def export_of_workspace(request: Request, who: ViewerDep, workspace: str) -> Response:
+def export_of_workspace(request: Request, viewer: ViewerDep, workspace: str) -> Response:
     with platform_of(request).db.read() as session:
-        row, _ = _asked(session, who, workspace, "audit")
+        row, _ = _require_access(session, viewer, workspace, "audit")
     return _export(request, row.id)
 
 
 @router.get("/users")
-def people(request: Request, who: ViewerDep) -> Response:
-    return _people(request, who)
+def people(request: Request, viewer: ViewerDep) -> Response:
+    return _people(request, viewer)
 
 
-def _people(request: Request, who: Viewer, *, link: str = "", handle: str = "", problem: OsmosisError | None = None
+def _people(request: Request, viewer: Viewer, *, link: str = "", handle: str = "", problem: OsmosisError | None = None
 ) -> Response:  # fmt: skip
     with platform_of(request).db.read() as session:
-        tokens.require_operator(session, who.token)
-        found = users.listed(session)
+        tokens.require_operator(session, viewer.token)
+        rows = users.list_people(session)
     return page(
-        request, "users.html", who, here="users", found=found, link=link, handle=handle, problem=problem,
-        status=problem.http_status if problem else 200,
+        request, "users.html", viewer, here="users", found=rows, link=link, handle=handle, problem=problem,
     )  # fmt: skip
 
 
 @router.post("/users")
 def add_person(
-    request: Request, who: ViewerDep, handle: Text, email: Text = "", name: Text = "", csrf: Text = ""
+    request: Request, viewer: ViewerDep, handle: Text, email: Text = "", name: Text = "", csrf: Text = ""
 ) -> Response:
-    check_viewer_form(request, who, csrf)
+    check_viewer_form(request, viewer, csrf)
     platform = platform_of(request)
     try:
         with platform.db.write() as session:
-            tokens.require_operator(session, who.token)
-            made = users.create_user(session, handle, email=email, name=name or handle)
-            audit.note(session, who, "user.add", made.handle)
+            tokens.require_operator(session, viewer.token)
+            user = users.create_user(session, handle, email=email, name=name or handle)
+            audit.note(session, viewer, "user.add", user.handle)
     except OsmosisError as problem:
-        return _people(request, who, problem=problem)
-    return _linked(request, platform, who, made.handle)
+        return _people(request, viewer, problem=problem)
+    return _linked(request, platform, viewer, user.handle)
 
 
 @router.post("/users/{handle}/link")
-def link_person(request: Request, who: ViewerDep, handle: str, csrf: Text = "") -> Response:
-    check_viewer_form(request, who, csrf)
-    return _linked(request, platform_of(request), who, handle)
+def link_person(request: Request, viewer: ViewerDep, handle: str, csrf: Text = "") -> Response:
+    check_viewer_form(request, viewer, csrf)
+    return _linked(request, platform_of(request), viewer, handle)
 
 
-def _linked(request: Request, platform: Platform, who: Viewer, handle: str) -> Response:
+def _linked(request: Request, platform: Platform, viewer: Viewer, handle: str) -> Response:
     with platform.db.write() as session:
-        tokens.require_operator(session, who.token)
-        login = login_flows.link_for(session, users.require(session, handle), who.token)
-        audit.note(session, who, "user.link", handle)
-    return _people(request, who, link=links.login(platform.settings, login.device_code), handle=handle)
+        tokens.require_operator(session, viewer.token)
+        login = login_flows.link_for(session, users.require(session, handle), viewer.token)
+        audit.note(session, viewer, "user.link", handle)
+    return _people(request, viewer, link=urls.login(platform.settings, login.device_code), handle=handle)
 
 
 @router.get("/audit")
-def audit_of_platform(request: Request, who: ViewerDep, action: str = "", at: int = 1) -> Response:
+def audit_of_platform(request: Request, viewer: ViewerDep, action: str = "", at: int = 1) -> Response:
     with platform_of(request).db.read() as session:
-        tokens.require_operator(session, who.token)
-    return _audit(request, who, None, action, at)
+        tokens.require_operator(session, viewer.token)
+    return _audit(request, viewer, None, action, at)
 
 
 @router.get("/audit.jsonl")
-def export_of_platform(request: Request, who: ViewerDep) -> Response:
+def export_of_platform(request: Request, viewer: ViewerDep) -> Response:
     with platform_of(request).db.read() as session:
-        tokens.require_operator(session, who.token)
+        tokens.require_operator(session, viewer.token)
     return _export(request, None)
 
 
-def _audit(request: Request, who: Viewer, workspace: tables.Workspace | None, action: str, at: int) -> Response:
+def _audit(request: Request, viewer: Viewer, workspace: tables.Workspace | None, action: str, at: int) -> Response:
     with platform_of(request).db.read() as session:
-        query = audit.newest_first(workspace_id=workspace.id if workspace else None, action=action.strip()[:100])
-        total = count_of(session, query)
-        pages = max(1, math.ceil(total / PER_PAGE))
-        at = min(max(1, at), pages)
-        found = list(session.scalars(query.limit(PER_PAGE).offset((at - 1) * PER_PAGE)))
+        query = audit.select_entries(workspace_id=workspace.id if workspace else None, action=action.strip()[:100])
+        rows, place = fetch_numbered(session, query, at)
     return page(
-        request, "audit.html", who, here="audit", workspace=workspace.name if workspace else None, found=found,
-        total=total, at=at, pages=pages, action=action,
+        request, "audit.html", viewer, here="audit", workspace=workspace.name if workspace else None, found=rows,
+        **place, action=action,
     )  # fmt: skip
 
 
 def _export(request: Request, workspace_id: str | None) -> Response:
-    """Everything, newest first, one JSON object a line."""
     db = platform_of(request).db
 
     def lines() -> Iterator[str]:
         last: int | None = None
         while True:
-            query = audit.newest_first(workspace_id=workspace_id)
+            query = audit.select_entries(workspace_id=workspace_id)
             if last is not None:
                 query = query.where(tables.AuditEntry.id < last)
             with db.read() as session:
@@ -200,7 +189,7 @@ def _export(request: Request, workspace_id: str | None) -> Response:
             if not rows:
                 return
             last = rows[-1].id
-            yield "".join(f"{json.dumps(audit.body(row).to_dict())}\n" for row in rows)
+            yield "".join(f"{json.dumps(audit.build_entry(row).to_dict())}\n" for row in rows)
 
     headers = {**SECURITY, "Cache-Control": "no-store", "Content-Disposition": 'attachment; filename="audit.jsonl"'}
     return StreamingResponse(lines(), media_type="application/x-ndjson", headers=headers)

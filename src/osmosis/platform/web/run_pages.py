@@ -1,217 +1,202 @@
-"""Runs: the overview, and the viewer's pages of one run, live while it is in progress."""
-
-from __future__ import annotations
-
 import math
 from typing import Annotated, Any
 from urllib.parse import quote
 
 import sqlalchemy as sa
-from fastapi import APIRouter, Depends, Form, Request, Response
+from fastapi import Form, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
 from osmosis.platform import Platform, tables
+from osmosis.platform.background import run_apart, slow
 from osmosis.platform.db import count_of
-from osmosis.platform.services import (
-    audit,
-    judgements,
-    run_lifecycle,
-    run_marks,
-    run_removal,
-    run_results,
-    run_retry,
-    workspaces,
-)
-from osmosis.platform.slow_work import apart, slow
-from osmosis.platform.viewing.run_source import DatabaseLibrary, DatabaseRun, find_run, state_of
-from osmosis.records.contract.run_bodies import RetryRun
-from osmosis.records.rollout import Rollout
-from osmosis.records.run_status import RunStatus
-from osmosis.viewer import site
-from osmosis.viewer.annotating import after, annotation_of
-from osmosis.viewer.asked import Asked
-from osmosis.viewer.code_diff import CodeChanges
-from osmosis.viewer.compare_page import code_page, two_of
-from osmosis.viewer.marking import change_of
-from osmosis.viewer.view import Document, View
+from osmosis.platform.run_source import DatabaseLibrary, DatabaseRun, build_state, find_run
+from osmosis.platform.runs import annotations as run_annotations
+from osmosis.platform.runs import lifecycle, views
+from osmosis.platform.runs import retry as run_retry
+from osmosis.platform.runs import routes as run_routes
+from osmosis.platform.workspaces import audit
+from osmosis.platform.workspaces import service as workspaces
+from osmosis.records.api.runs import RetryRun
+from osmosis.records.run.rollout import Rollout
+from osmosis.records.run.status import RunStatus
+from osmosis.viewer import routes
+from osmosis.viewer.compare_page import code_page, parse_run_pair
+from osmosis.viewer.diff import CodeChangeCache
+from osmosis.viewer.forms import next_url, parse_annotation, parse_marks
+from osmosis.viewer.page import Document, Page
+from osmosis.viewer.query_params import QueryParams
 
-from .session import Viewer, check_viewer_form, form_of, platform_of, viewer
-from .templating import PageRoute, document, framed, html, redirect, streamed
+from .session import Viewer, ViewerDep, check_viewer_form, platform_of, read_form
+from .templating import html, page_router, redirect, render_framed, send_document, stream_events
 
-router = APIRouter(route_class=PageRoute, include_in_schema=False)
-ViewerDep = Annotated[Viewer, Depends(viewer)]
+router = page_router()
 
 PER_PAGE = 25
-CODE_CHANGES = CodeChanges()
+CODE_CHANGES = CodeChangeCache()
 
 CHOICES = ("workspace", "kind", "status", "tag", "q")
 
 
 @router.get("/")
-def overview(request: Request, who: ViewerDep, at: int = 1) -> Response:
-    """All runs of the viewer's workspaces, pinned ones first, then the newest; filtered by what the form says."""
-    asked = Asked(request.query_params.multi_items())
-    view = _overview(platform_of(request), who, asked, at)
-    return framed(request, view, who, here="runs", workspace=asked.text("workspace") or None)
+def overview(request: Request, viewer: ViewerDep, at: int = 1) -> Response:
+    params = QueryParams(request.query_params.multi_items())
+    view = _overview(platform_of(request), viewer, params, at)
+    return render_framed(request, view, viewer, here="runs", workspace=params.text("workspace") or None)
 
 
 @router.get("/status/runs")
-def overview_events(request: Request, who: ViewerDep, at: int = 1) -> Response:
-    """Server-sent events of the list: its table whenever it changed, and `end` when no run of it is in progress."""
-    platform, asked = platform_of(request), Asked(request.query_params.multi_items())
+def overview_events(request: Request, viewer: ViewerDep, at: int = 1) -> Response:
+    platform, params = platform_of(request), QueryParams(request.query_params.multi_items())
 
     def build() -> tuple[str, bool]:
-        view = _overview(platform, who, asked, at)
+        view = _overview(platform, viewer, params, at)
         return html(view.changing), view.final
 
-    return streamed(request, f"{who.user.id}{asked.link()}", build)
+    return stream_events(request, f"{viewer.user.id}{params.link()}", build)
 
 
-def _overview(platform: Platform, who: Viewer, asked: Asked, at: int) -> View:
-    workspace, kind, status, tag, q = (asked.text(name) for name in CHOICES)
+def _overview(platform: Platform, viewer: Viewer, params: QueryParams, at: int) -> Page:
+    workspace, kind, status, tag, q = (params.text(name) for name in CHOICES)
     with platform.db.read() as session:
-        names = {row.id: row.name for row, _, _ in workspaces.of_user(session, who.user)}
-        wanted = [
+        names = {row.id: row.name for row, _, _ in workspaces.list_workspaces(session, viewer.user)}
+        conditions = [
             tables.Run.workspace_id.in_([id_ for id_, name in names.items() if workspace in ("", name)]),
-            tables.Run.kind.in_(run_lifecycle.SUBMITTED),
+            tables.Run.kind.in_(lifecycle.SUBMITTED),
             *(column == value for column, value in ((tables.Run.kind, kind), (tables.Run.status, status)) if value),
         ]
         if tag := tag[:100]:
-            wanted.append(run_marks.tagged(tag))
-        if words := q[:200]:
+            conditions.append(run_annotations.has_tag(tag))
+        if text := q[:200]:
             columns = (tables.Run.name, tables.Run.rollout, tables.Run.model_path, tables.Run.dataset)
-            wanted.append(sa.or_(*(column.icontains(words, autoescape=True) for column in columns)))
-        total = count_of(session, sa.select(tables.Run).where(*wanted))
+            conditions.append(sa.or_(*(column.icontains(text, autoescape=True) for column in columns)))
+        total = count_of(session, sa.select(tables.Run).where(*conditions))
         last = max(1, math.ceil(total / PER_PAGE))
         at = min(max(1, at), last)
         newest = (tables.Run.pinned.desc(), tables.Run.created_at.desc(), tables.Run.id)
         # Ids are sorted, not whole rows: those carry their reports.
-        chosen = sa.select(tables.Run.id).where(*wanted).order_by(*newest).limit(PER_PAGE).offset((at - 1) * PER_PAGE)
+        chosen = (
+            sa.select(tables.Run.id).where(*conditions).order_by(*newest).limit(PER_PAGE).offset((at - 1) * PER_PAGE)
+        )
         query = (
             sa.select(tables.Run, tables.User.name)
             .outerjoin(tables.User, tables.User.id == tables.Run.creator_id)
             .where(tables.Run.id.in_(chosen))
             .order_by(*newest)
         )
-        found = [_listed(run, names[run.workspace_id], creator) for run, creator in session.execute(query)]
-    going = any(not one["state"].over for one in found)
+        rows = [_run_line(run, names[run.workspace_id], creator) for run, creator in session.execute(query)]
+    going = any(not entry["state"].over for entry in rows)
     values = {
-        "found": found,
+        "found": rows,
         "total": total,
         "at": at,
         "pages": last,
         "chosen": {"workspace": workspace, "kind": kind, "status": status, "tag": tag, "q": q},
-        "statuses": [known.value for known in RunStatus],
-        "asked": asked,
+        "statuses": [state.value for state in RunStatus],
+        "params": params,
         "going": going,
     }
-    return View("overview.html", values, live="_overview.html", final=not going)
+    return Page("overview.html", values, live="_overview.html", final=not going)
 
 
-def _listed(run: tables.Run, workspace: str, creator: str | None) -> dict[str, Any]:
-    """A run in a list: how far it is as last reported, without counting."""
-    report = run_results.report_of(run)
+def _run_line(run: tables.Run, workspace: str, creator: str | None) -> dict[str, Any]:
+    report = views.report_of(run)
     done = report.completed if report else (run.progress or tables.StoredProgress()).get("completed", 0)
-    state = state_of(run, done, report)
+    state = build_state(run, done, report)
     return {"run": run, "state": state, "primary": report.primary if report else None, "workspace": workspace,
-            "creator": creator, "marks": run_marks.of(run)}  # fmt: skip
+            "creator": creator, "marks": run_annotations.get_marks(run)}  # fmt: skip
 
 
 @router.get("/{workspace}/evals/{name}")
-def run_by_name(request: Request, who: ViewerDep, workspace: str, name: str) -> Response:
-    return _by_name(request, who, workspace, "eval", name)
+def run_by_name(request: Request, viewer: ViewerDep, workspace: str, name: str) -> Response:
+    return _by_name(request, viewer, workspace, "eval", name)
 
 
 @router.get("/{workspace}/trainings/{name}")
-def training_by_name(request: Request, who: ViewerDep, workspace: str, name: str) -> Response:
-    return _by_name(request, who, workspace, "training", name)
+def training_by_name(request: Request, viewer: ViewerDep, workspace: str, name: str) -> Response:
+    return _by_name(request, viewer, workspace, "training", name)
 
 
-def _by_name(request: Request, who: Viewer, workspace: str, kind: str, name: str) -> Response:
+def _by_name(request: Request, viewer: Viewer, workspace: str, kind: str, name: str) -> Response:
     with platform_of(request).db.read() as session:
-        row, _ = workspaces.by_name(session, who.user, workspace)
-        return redirect(f"/runs/{run_lifecycle.find(session, row, kind, name).id}")
+        row, _ = workspaces.by_name(session, viewer.user, workspace)
+        return redirect(f"/runs/{lifecycle.find(session, row, kind, name).id}")
 
 
 @router.get("/runs/{run_id}/events")
-async def events(request: Request, who: ViewerDep, run_id: str) -> Response:
-    """Server-sent events: what changes on a page of the run, whenever it did, and `end` when nothing will any more."""
-    platform, asked = platform_of(request), Asked(request.query_params.multi_items())
-    await run_in_threadpool(_check_changing, platform, who, run_id, asked)
+async def events(request: Request, viewer: ViewerDep, run_id: str) -> Response:
+    platform, params = platform_of(request), QueryParams(request.query_params.multi_items())
+    await run_in_threadpool(_check_changing, platform, viewer, run_id, params)
 
     def build() -> tuple[str, bool]:
-        return _live_text(platform, run_id, asked)
+        return _live_text(platform, run_id, params)
 
-    return streamed(request, f"{run_id}{asked.link()}", build)
+    return stream_events(request, f"{run_id}{params.link()}", build)
 
 
-def _check_changing(platform: Platform, who: Viewer, run_id: str, asked: Asked) -> None:
-    """NotFound before a stream begins, where they may not see the run or the page has nothing that changes."""
+def _check_changing(platform: Platform, viewer: Viewer, run_id: str, params: QueryParams) -> None:
+    """Raise NotFound before a stream begins, if they may not see the run or the page does not change."""
     with platform.db.read() as session:
-        site.changing(find_run(session, platform, who, run_id), asked)
+        routes.build_run_changes(find_run(session, platform, viewer, run_id), params)
 
 
-def _live_text(platform: Platform, run_id: str, asked: Asked) -> tuple[str, bool]:
-    """What changes on the page, and whether that is final."""
+def _live_text(platform: Platform, run_id: str, params: QueryParams) -> tuple[str, bool]:
     with platform.db.read() as session:
         run = session.get(tables.Run, run_id)
         if run is None:
             return "", True
-        found = DatabaseRun(session, platform, run, session.get_one(tables.Workspace, run.workspace_id))
-        view, final = site.changing(found, asked)
+        source = DatabaseRun(session, platform, run, session.get_one(tables.Workspace, run.workspace_id))
+        view, final = routes.build_run_changes(source, params)
         return html(view), final
 
 
 @router.post("/runs/{run_id}/stop")
-def stop(request: Request, who: ViewerDep, run_id: str, csrf: Annotated[str, Form()] = "") -> Response:
-    check_viewer_form(request, who, csrf)
+def stop(request: Request, viewer: ViewerDep, run_id: str, csrf: Annotated[str, Form()] = "") -> Response:
+    check_viewer_form(request, viewer, csrf)
     platform = platform_of(request)
     with platform.db.write() as session:
-        found = find_run(session, platform, who, run_id, "run")
-        run_lifecycle.request_stop(session, found.run)
-        audit.note(session, who, "run.stop", found.run.name, workspace=found.workspace)
+        source = find_run(session, platform, viewer, run_id, "run")
+        lifecycle.request_stop(session, source.run)
+        audit.note(session, viewer, "run.stop", source.run.name, workspace=source.workspace)
     return redirect(f"/runs/{run_id}")
 
 
 @router.post("/runs/{run_id}/retry")
-def retry_run(request: Request, who: ViewerDep, run_id: str, csrf: Annotated[str, Form()] = "") -> Response:
-    """Repeat what failed; values that were given with one run only are asked for in the terminal."""
-    check_viewer_form(request, who, csrf)
+def retry_run(request: Request, viewer: ViewerDep, run_id: str, csrf: Annotated[str, Form()] = "") -> Response:
+    check_viewer_form(request, viewer, csrf)
     platform = platform_of(request)
     with platform.db.write() as session:
-        found = find_run(session, platform, who, run_id, "run")
-        run_retry.retry(session, platform.vault, found.run, who.user, RetryRun())
-        audit.note(session, who, "run.retry", found.run.name, workspace=found.workspace)
+        source = find_run(session, platform, viewer, run_id, "run")
+        run_retry.retry(session, platform.vault, source.run, viewer.user, RetryRun())
+        audit.note(session, viewer, "run.retry", source.run.name, workspace=source.workspace)
     return redirect(f"/runs/{run_id}")
 
 
 @router.post("/runs/{run_id}/delete")
 @slow("objects")
-def delete(request: Request, who: ViewerDep, run_id: str, csrf: Annotated[str, Form()] = "") -> Response:
-    check_viewer_form(request, who, csrf)
+def delete(request: Request, viewer: ViewerDep, run_id: str, csrf: Annotated[str, Form()] = "") -> Response:
+    check_viewer_form(request, viewer, csrf)
     platform = platform_of(request)
     with platform.db.write() as session:
-        found = find_run(session, platform, who, run_id, "delete")
-        leftovers = run_removal.remove(session, found.run)
-        audit.note(session, who, "run.delete", found.run.name, workspace=found.workspace, kind=found.run.kind)
-        back = f"/?workspace={quote(found.workspace.name, safe='')}"
-    run_removal.clean(platform, leftovers)
+        source = find_run(session, platform, viewer, run_id, "delete")
+        leftovers = run_routes.remove(session, source.run)
+        audit.note(session, viewer, "run.delete", source.run.name, workspace=source.workspace, kind=source.run.kind)
+        back = f"/?workspace={quote(source.workspace.name, safe='')}"
+    run_routes.clean(platform, leftovers)
     return redirect(back)
 
 
 @router.post("/runs/{run_id}/marks")
-async def mark(request: Request, who: ViewerDep, run_id: str) -> Response:
-    """Keeps what is written on a run, and its name."""
-    form = await form_of(request, who)
+async def mark(request: Request, viewer: ViewerDep, run_id: str) -> Response:
+    form = await read_form(request, viewer)
     platform = platform_of(request)
 
     def keep() -> None:
         with platform.db.write() as session:
-            found = find_run(session, platform, who, run_id, "run")
-            name, change = found.run.name, change_of(form)
-            run_lifecycle.mark(session, found.run, change)
+            source = find_run(session, platform, viewer, run_id, "run")
+            name, change = source.run.name, parse_marks(form)
+            lifecycle.mark(session, source.run, change)
             renamed = change.name if change.name != name else None
-            audit.note(session, who, "run.mark", name, workspace=found.workspace, renamed=renamed)
+            audit.note(session, viewer, "run.mark", name, workspace=source.workspace, renamed=renamed)
 
     await run_in_threadpool(keep)
     return redirect(f"/runs/{run_id}")
@@ -221,67 +206,67 @@ async def mark(request: Request, who: ViewerDep, run_id: str) -> Response:
 @router.get("/compare.json")
 @router.get("/history")
 @router.get("/history.json")
-def of_several(request: Request, who: ViewerDep) -> Response:
-    """Runs of the viewer's workspaces beside each other, and one after the other."""
+def compare_or_history(request: Request, viewer: ViewerDep) -> Response:
     platform = platform_of(request)
     with platform.db.read() as session:
-        library = DatabaseLibrary(session, platform, who)
-        answer = site.of_library(library, request.url.path, Asked(request.query_params.multi_items()))
-    return document(answer) if isinstance(answer, Document) else framed(request, answer, who, here="runs")
+        library = DatabaseLibrary(session, platform, viewer)
+        answer = routes.build_page(library, request.url.path, QueryParams(request.query_params.multi_items()))
+    return (
+        send_document(answer) if isinstance(answer, Document) else render_framed(request, answer, viewer, here="runs")
+    )
 
 
 @router.get("/compare/code")
 @router.get("/compare/code.json")
-async def code_of_two(request: Request, who: ViewerDep) -> Response:
-    """What changed in the code between two runs: git is asked, in a thread for that."""
-    return await apart("checks", _code_of_two, request, who)
+async def code_difference(request: Request, viewer: ViewerDep) -> Response:
+    return await run_apart("checks", _code_difference, request, viewer)
 
 
-def _code_of_two(request: Request, who: Viewer) -> Response:
-    platform, asked = platform_of(request), Asked(request.query_params.multi_items())
+def _code_difference(request: Request, viewer: Viewer) -> Response:
+    platform, params = platform_of(request), QueryParams(request.query_params.multi_items())
     with platform.db.read() as session:
-        pair = DatabaseLibrary(session, platform, who).code(*two_of(asked))
-    found = site.twin_of(code_page(CODE_CHANGES.of(pair), pair.names, asked), request.url.path)
-    return document(found) if isinstance(found, Document) else framed(request, found, who, here="runs")
+        pair = DatabaseLibrary(session, platform, viewer).code(*parse_run_pair(params))
+    answer = routes.select_format(code_page(CODE_CHANGES.diff(pair), pair.names, params), request.url.path)
+    return (
+        send_document(answer) if isinstance(answer, Document) else render_framed(request, answer, viewer, here="runs")
+    )
 
 
 @router.get("/runs/{run_id}")
-def run_page(request: Request, who: ViewerDep, run_id: str) -> Response:
-    return _answer(request, who, run_id, "")
+def run_page(request: Request, viewer: ViewerDep, run_id: str) -> Response:
+    return _answer(request, viewer, run_id, "")
 
 
 @router.post("/runs/{run_id}/rollouts/{row}/{attempt}/annotate")
-async def annotate(request: Request, who: ViewerDep, run_id: str, row: int, attempt: int) -> Response:
-    """Keeps what a person says about a rollout."""
-    form = await form_of(request, who)
-    asked = Asked(request.query_params.multi_items())
+async def annotate(request: Request, viewer: ViewerDep, run_id: str, row: int, attempt: int) -> Response:
+    form = await read_form(request, viewer)
+    params = QueryParams(request.query_params.multi_items())
     platform = platform_of(request)
 
     def keep() -> str:
         with platform.db.write() as session:
-            found = find_run(session, platform, who, run_id, "run")
-            record = Rollout.model_validate_json(found.rollout(row, attempt, asked.number("step") or 0))
-            onward = after(found, record, asked)  # where the next one is, before this one leaves the filter
-            judgements.add(session, run_id, annotation_of(form, record, who.user.name), who.user.id)
+            source = find_run(session, platform, viewer, run_id, "run")
+            record = Rollout.model_validate_json(source.rollout(row, attempt, params.integer("step") or 0))
+            onward = next_url(source, record, params)  # where the next one is, before this one leaves the filter
+            run_annotations.add(session, run_id, parse_annotation(form, record, viewer.user.name), viewer.user.id)
             return onward
 
     return redirect(await run_in_threadpool(keep))
 
 
 @router.get("/runs/{run_id}/{path:path}")
-def part_of_run(request: Request, who: ViewerDep, run_id: str, path: str) -> Response:
-    """Every page below a run, as `viewer.site` knows them; `.json` behind it is its record."""
-    return _answer(request, who, run_id, path)
+def run_subpage(request: Request, viewer: ViewerDep, run_id: str, path: str) -> Response:
+    return _answer(request, viewer, run_id, path)
 
 
-def _answer(request: Request, who: Viewer, run_id: str, path: str) -> Response:
-    asked = Asked(request.query_params.multi_items())
+def _answer(request: Request, viewer: Viewer, run_id: str, path: str) -> Response:
+    params = QueryParams(request.query_params.multi_items())
     platform = platform_of(request)
     with platform.db.read() as session:
         if not path and run_id.endswith(".json"):
             run_id, path = run_id.removesuffix(".json"), "index.json"
-        found = find_run(session, platform, who, run_id)
-        answer = site.answer(found, path, asked)
+        source = find_run(session, platform, viewer, run_id)
+        answer = routes.build_run_page(source, path, params)
         if isinstance(answer, Document):
-            return document(answer)
-    return framed(request, answer, who, here="runs", workspace=found.workspace.name)
+            return send_document(answer)
+    return render_framed(request, answer, viewer, here="runs", workspace=source.workspace.name)

@@ -1,37 +1,32 @@
-"""Who looks at a page: a browser session in a cookie, or a bearer token as in the API.
-
-The cookie holds a token of kind `session` that scripts cannot read and other sites cannot send with a POST. A form
-sent with a cookie must carry the session's CSRF value and come from this platform's own pages; a bearer token
-needs neither, for no browser adds it by itself.
-"""
-
-from __future__ import annotations
+"""Who looks at a page: a browser session in a cookie, or a bearer token as in the API. The cookie has a token of kind
+`session`, which scripts cannot read and other sites cannot send with a POST. A form with a cookie must contain the
+session's CSRF value and come from this platform's pages; a bearer token needs neither, because no browser adds it by
+itself."""
 
 import hmac
 import secrets
 from dataclasses import dataclass
+from typing import Annotated
 from urllib.parse import quote, urlsplit
 
-from fastapi import Request, Response
+from fastapi import Depends, Request, Response
 from starlette.applications import Starlette
 
 from osmosis.errors import AuthRequired, Forbidden
 from osmosis.platform import Platform
-from osmosis.platform.security.origin import address_of
-from osmosis.platform.security.tokens import hash_token
-from osmosis.platform.services import tokens
-from osmosis.platform.services.audit import Actor
-from osmosis.viewer.live import LivePages
+from osmosis.platform.auth import tokens
+from osmosis.platform.auth.rate_limits import address_of
+from osmosis.platform.auth.tokens import hash_token
+from osmosis.platform.workspaces.audit import Actor
+from osmosis.viewer.sse import EventStreams
 
 SESSION_COOKIE = "osmosis_session"
 GUEST_COOKIE = "osmosis_guest"
-"""Before the login there is no session; its form is bound to this random value."""
+"""Before the login there is no session; the login form is bound to this random value."""
 GUEST_SECONDS = 3600
 
 
 class LoginNeeded(Exception):
-    """A browser without a session asked for a page; `page` is where it wanted to go."""
-
     def __init__(self, page: str) -> None:
         super().__init__(page)
         self.page = page
@@ -39,10 +34,8 @@ class LoginNeeded(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Viewer(Actor):
-    """A person who looks at a page."""
-
     csrf: str
-    """The value forms carry; empty with a bearer token."""
+    """CSRF value of forms; empty with a bearer token."""
 
 
 def platform_of(request: Request) -> Platform:
@@ -50,40 +43,39 @@ def platform_of(request: Request) -> Platform:
     return platform
 
 
-def live_pages(app: Starlette) -> LivePages:
-    """The event streams of an application, made at its start."""
-    found: LivePages = app.state.live
-    return found
+def event_streams(app: Starlette) -> EventStreams:
+    streams: EventStreams = app.state.live
+    return streams
 
 
-def viewer(request: Request) -> Viewer:
-    """The person behind a page request. LoginNeeded without a credential, AuthRequired with a bad bearer token."""
+def authenticate_viewer(request: Request) -> Viewer:
+    """Return the person behind a request; LoginNeeded without a credential, AuthRequired with a bad bearer token."""
     scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
     if scheme:
         if scheme.lower() != "bearer" or not bearer.strip():
             raise AuthRequired("the Authorization header has no bearer token", code="TOKEN_MISSING")
-        return _checked(request, bearer.strip(), csrf=False)
+        return _authenticate(request, bearer.strip(), csrf=False)
     cookie = request.cookies.get(SESSION_COOKIE)
     if not cookie:
-        raise LoginNeeded(_wanted(request))
+        raise LoginNeeded(_requested_page(request))
     try:
-        return _checked(request, cookie, csrf=True)
+        return _authenticate(request, cookie, csrf=True)
     except AuthRequired:
-        raise LoginNeeded(_wanted(request)) from None
+        raise LoginNeeded(_requested_page(request)) from None
 
 
-def _checked(request: Request, token: str, *, csrf: bool) -> Viewer:
+def _authenticate(request: Request, token: str, *, csrf: bool) -> Viewer:
     platform = platform_of(request)
     with platform.db.read() as session:
         row = tokens.authenticate(session, token)
         tokens.require_scope(row, "api")
         tokens.require_unbound(row)
-        found = Viewer(row.user, row, address_of(request), csrf_of(platform, token) if csrf else "")
+        authenticate_viewer = Viewer(row.user, row, address_of(request), csrf_of(platform, token) if csrf else "")
     tokens.touch(platform.db, row)
-    return found
+    return authenticate_viewer
 
 
-def _wanted(request: Request) -> str:
+def _requested_page(request: Request) -> str:
     if request.method != "GET":
         return "/"
     query = f"?{request.url.query}" if request.url.query else ""
@@ -91,40 +83,39 @@ def _wanted(request: Request) -> str:
 
 
 def csrf_of(platform: Platform, secret: str) -> str:
-    """The form value that belongs to a session or guest cookie."""
     return platform.vault.sign(f"csrf|{hash_token(secret)}")
 
 
-def check_form(request: Request, given: str, expected: str) -> None:
-    """Forbidden unless the form was made for this session and sent from one of our pages."""
+def check_form(request: Request, csrf: str, expected: str) -> None:
+    """Raise Forbidden unless the form was made for this session and sent from one of our pages."""
     origin = request.headers.get("origin")
     own = (request.headers.get("host"), urlsplit(platform_of(request).settings.url).netloc)  # a proxy may change Host
     if origin and origin != "null" and urlsplit(origin).netloc not in own:
         raise Forbidden("this form was sent from another site", hint="reload the page and try again")
     if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         raise Forbidden("this form was sent from another site", hint="reload the page and try again")
-    if not hmac.compare_digest(given.encode(), expected.encode()):
+    if not hmac.compare_digest(csrf.encode(), expected.encode()):
         raise Forbidden("this form has expired", hint="reload the page and try again")
 
 
-def check_viewer_form(request: Request, who: Viewer, given: str) -> None:
-    """The same for a person who is logged in; a bearer token needs no form value."""
-    if who.csrf:
-        check_form(request, given, who.csrf)
-    platform_of(request).rates.take("write", who.user.id)
+def check_viewer_form(request: Request, viewer: Viewer, csrf: str) -> None:
+    if viewer.csrf:
+        check_form(request, csrf, viewer.csrf)
+    platform_of(request).rates.take("write", viewer.user.id)
 
 
-async def form_of(request: Request, who: Viewer) -> dict[str, str]:
-    """The fields of a form, when it is one of this session's."""
+ViewerDep = Annotated[Viewer, Depends(authenticate_viewer)]
+
+
+async def read_form(request: Request, viewer: Viewer) -> dict[str, str]:
     fields = {name: value for name, value in (await request.form()).items() if isinstance(value, str)}
-    check_viewer_form(request, who, fields.get("csrf", ""))
+    check_viewer_form(request, viewer, fields.get("csrf", ""))
     return fields
 
 
 def guest_secret(request: Request) -> str:
-    """The guest cookie's value, or a new one."""
-    known = request.cookies.get(GUEST_COOKIE, "")
-    return known if len(known) == 43 else secrets.token_urlsafe(32)
+    secret = request.cookies.get(GUEST_COOKIE, "")
+    return secret if len(secret) == 43 else secrets.token_urlsafe(32)
 
 
 def set_cookie(response: Response, platform: Platform, name: str, value: str, *, max_age: int) -> None:
@@ -144,7 +135,7 @@ def login_url(page: str) -> str:
 
 
 def safe_next(page: str | None) -> str:
-    """A path of this platform, `/` for anything that could lead elsewhere."""
+    """Return a path of this platform: `/` for anything that could lead elsewhere."""
     if not page or not page.startswith("/") or page.startswith(("//", "/\\")) or not page.isprintable():
         return "/"
     parts = urlsplit(page)

@@ -1,16 +1,9 @@
-"""Templates, headers and errors of pages.
-
-Every page leaves through `page()`: escaped by default, with a content security policy that allows this platform's
-own files and nothing else. Known errors become pages here, with what to do next.
-"""
-
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from pathlib import Path
 
-from fastapi import FastAPI, Request, Response
+from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, RedirectResponse, StreamingResponse
@@ -19,55 +12,66 @@ from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
-from osmosis.base.full_disk import full_disk
 from osmosis.errors import AuthRequired, InternalError, NotFound, OsmosisError, ValidationError
-from osmosis.platform.services import workspaces
-from osmosis.viewer.live import Build
-from osmosis.viewer.render import SECURITY, STATIC, environment
-from osmosis.viewer.view import Document, View
-
-from .docs_site import SITE, is_built
-from .session import LoginNeeded, Viewer, live_pages, login_url, platform_of, viewer
+from osmosis.platform.db import DatabaseUnavailable
+from osmosis.platform.http.errors import explained
+from osmosis.platform.web.session import LoginNeeded, Viewer, authenticate_viewer, event_streams, login_url, platform_of
+from osmosis.platform.workspaces import service as workspaces
+from osmosis.viewer.page import Document, Page
+from osmosis.viewer.render import SECURITY, STATIC, build_environment
+from osmosis.viewer.sse import Build
 
 log = logging.getLogger(__name__)
 
 HERE = Path(__file__).parent
+SITE = Path(__file__).parents[2] / "_site"
+_POLICY = SECURITY["Content-Security-Policy"].replace(
+    "default-src 'self'", "default-src 'self'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'"
+)
 MAX_FORM_BYTES = 64 * 1024
-ENVIRONMENT = environment(HERE / "templates")
+ENVIRONMENT = build_environment(HERE / "templates")
+
+
+def is_built(site: Path) -> bool:
+    return (site / "index.html").is_file()
+
+
 ENVIRONMENT.globals["has_docs"] = is_built(SITE)
 
 
-def html(view: View) -> str:
-    """One view as text."""
+def html(view: Page) -> str:
     return ENVIRONMENT.get_template(view.template).render(**view.values)
 
 
-def page(request: Request, name: str, who: Viewer | None, *, status: int = 200, **values: object) -> HTMLResponse:
-    """A whole page. `workspace` among the values is the name of the workspace it belongs to."""
-    return framed(request, View(name, values), who, status=status)
+def page(
+    request: Request, name: str, viewer: Viewer | None, *, status: int | None = None, **values: object
+) -> HTMLResponse:
+    """Render a page; among the values, `workspace` is the name of its workspace, and a `problem` has the status."""
+    problem = values.get("problem")
+    status = status or (problem.http_status if isinstance(problem, OsmosisError) else 200)
+    return render_framed(request, Page(name, values), viewer, status=status)
 
 
-def framed(request: Request, view: View, who: Viewer | None, *, status: int = 200, **more: object) -> HTMLResponse:
-    """A view as a whole page, in the frame of this platform; `more` are values of the frame, as of `page`."""
+def render_framed(
+    request: Request, view: Page, viewer: Viewer | None, *, status: int = 200, **more: object
+) -> HTMLResponse:
     mine: list[str] = []
-    if who is not None:
+    if viewer is not None:
         with platform_of(request).db.read() as session:
-            mine = [row.name for row, _, _ in workspaces.of_user(session, who.user)]
-    frame = {"who": who, "csrf": who.csrf if who else "", "mine": mine, "workspace": None, "here": ""}
-    text = html(View(view.template, {**frame, **more, **view.values}))
+            mine = [row.name for row, _, _ in workspaces.list_workspaces(session, viewer.user)]
+    frame = {"who": viewer, "csrf": viewer.csrf if viewer else "", "mine": mine, "workspace": None, "here": ""}
+    text = html(Page(view.template, {**frame, **more, **view.values}))
     return HTMLResponse(text, status_code=status, headers={**SECURITY, "Cache-Control": "no-store"})
 
 
-def document(found: Document) -> Response:
-    """Something that is no page, sent as it is made."""
-    headers = {**SECURITY, "Cache-Control": "no-store", **found.headers}
-    return StreamingResponse(iter(found.content), media_type=found.media_type, headers=headers)
+def send_document(content: Document) -> Response:
+    headers = {**SECURITY, "Cache-Control": "no-store", **content.headers}
+    return StreamingResponse(iter(content.content), media_type=content.media_type, headers=headers)
 
 
-def streamed(request: Request, subject: str, build: Build) -> Response:
-    """The events of a page (`viewer.live`); `subject` tells it from what others see."""
+def stream_events(request: Request, subject: str, build: Build) -> Response:
     headers = {**SECURITY, "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    stream = live_pages(request.app).stream(subject, build)
+    stream = event_streams(request.app).stream(subject, build)
     return StreamingResponse(stream, media_type="text/event-stream", headers=headers)
 
 
@@ -76,12 +80,10 @@ def redirect(to: str) -> RedirectResponse:
 
 
 class PageRoute(APIRoute):
-    """A route whose errors are pages, and where a missing session leads to the login."""
-
     def get_route_handler(self) -> Callable[[Request], Coroutine[object, object, Response]]:
         handler = super().get_route_handler()
 
-        async def shown(request: Request) -> Response:
+        async def handle_page(request: Request) -> Response:
             try:
                 _check_size(request)
                 return await handler(request)
@@ -95,17 +97,20 @@ class PageRoute(APIRoute):
                 raise
             except Exception as error:
                 # The border of a page: a person gets a page, the log the traceback.
-                if known := full_disk(error, where="the platform"):
-                    log.error("%s %s: %s", request.method, request.url.path, known)
-                    return error_page(request, known)
+                if explanation := explained(error):
+                    log.error("%s %s: %s", request.method, request.url.path, explanation)
+                    return error_page(request, explanation)
                 log.exception("%s %s failed", request.method, request.url.path)
                 return error_page(request, _bug(request, error))
 
-        return shown
+        return handle_page
+
+
+def page_router() -> APIRouter:
+    return APIRouter(route_class=PageRoute, include_in_schema=False)
 
 
 def _check_size(request: Request) -> None:
-    """Forms of pages are short; anything else is refused before it is read."""
     if request.method == "POST":
         length = request.headers.get("content-length", "")
         if not length.isdigit() or int(length) > MAX_FORM_BYTES:
@@ -113,7 +118,7 @@ def _check_size(request: Request) -> None:
 
 
 def _malformed(error: RequestValidationError) -> ValidationError:
-    fields = ", ".join(sorted({str(found["loc"][-1]) for found in error.errors()}))
+    fields = ", ".join(sorted({str(problem["loc"][-1]) for problem in error.errors()}))
     return ValidationError(f"missing or invalid values: {fields}", hint="go back and fix it")
 
 
@@ -125,12 +130,11 @@ def _bug(request: Request, error: Exception) -> InternalError:
 
 
 def error_page(request: Request, error: OsmosisError) -> HTMLResponse:
-    """A known error, with the navigation when the person is logged in."""
-    try:
-        who = viewer(request)
-    except (LoginNeeded, AuthRequired):
-        who = None
-    response = page(request, "error.html", who, status=error.http_status, error=error)
+    viewer = None
+    if not isinstance(error, DatabaseUnavailable):
+        with suppress(LoginNeeded, AuthRequired):
+            viewer = authenticate_viewer(request)
+    response = page(request, "error.html", viewer, status=error.http_status, error=error)
     if isinstance(error, AuthRequired):
         response.headers["WWW-Authenticate"] = "Bearer"
     if (wait := error.details.get("retry_after")) is not None:
@@ -139,7 +143,7 @@ def error_page(request: Request, error: OsmosisError) -> HTMLResponse:
 
 
 def show_missing(app: FastAPI) -> None:
-    """An address that there is none of is a page for a browser; who asks for anything else gets what it got before."""
+    """Show a page for an unknown address to browsers; other clients get the API's answer."""
     before = app.exception_handlers[HTTPException]
 
     async def missing(request: Request, error: HTTPException) -> Response:
@@ -154,8 +158,6 @@ def show_missing(app: FastAPI) -> None:
 
 
 class _Assets(StaticFiles):
-    """Static files with the same headers as pages; a stamped address never changes its content."""
-
     async def get_response(self, path: str, scope: Scope) -> Response:
         response = await super().get_response(path, scope)
         response.headers.update(SECURITY)
@@ -166,3 +168,22 @@ class _Assets(StaticFiles):
 
 def mount_static(app: FastAPI) -> None:
     app.mount("/static", _Assets(directory=STATIC), name="static")
+
+
+class _Pages(StaticFiles):
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        response = await super().get_response(path, scope)
+        response.headers.update({**SECURITY, "Content-Security-Policy": _POLICY, "Cache-Control": "no-cache"})
+        return response
+
+
+def mount_docs(app: FastAPI, site: Path = SITE) -> None:
+    if is_built(site):
+        app.mount("/docs", _Pages(directory=site, html=True), name="docs")
+        return
+
+    async def not_built(request: Request) -> Response:
+        raise NotFound("the documentation was not built into this installation", hint="make docs-site")
+
+    app.add_api_route("/docs", not_built, include_in_schema=False)
+    app.add_api_route("/docs/{path:path}", not_built, include_in_schema=False)

@@ -1,79 +1,200 @@
-"""The repository of a workspace with Git Sync, and its rollout servers."""
-
-from __future__ import annotations
-
 from typing import Annotated
 
-from fastapi import APIRouter, BackgroundTasks, Depends, Form, Request, Response
+from fastapi import BackgroundTasks, Form, Request, Response
 
+from osmosis.errors import OsmosisError
 from osmosis.platform import Platform
-from osmosis.platform.gitsync import repositories, synced, syncing
-from osmosis.platform.services import datasets, rollout_servers, workspaces
-from osmosis.platform.slow_work import in_turn
-from osmosis.viewer.view import View
+from osmosis.platform.background import run_in_turn
+from osmosis.platform.datasets import service as datasets
+from osmosis.platform.git import repositories, sync
+from osmosis.platform.rollout_servers import service as rollout_servers
+from osmosis.platform.scheduling import worker_admin
+from osmosis.platform.workspaces import audit, secrets
+from osmosis.platform.workspaces import service as workspaces
+from osmosis.records.api.policy import may
+from osmosis.records.api.workers import WorkerList
+from osmosis.viewer.page import Page
+from osmosis.viewer.render import SECURITY
 
-from .session import Viewer, check_viewer_form, platform_of, viewer
-from .templating import PageRoute, framed, html, redirect, streamed
+from .session import Viewer, ViewerDep, check_viewer_form, platform_of
+from .templating import html, page, page_router, redirect, render_framed, stream_events
 
-router = APIRouter(route_class=PageRoute, include_in_schema=False)
-ViewerDep = Annotated[Viewer, Depends(viewer)]
+router = page_router()
+
+Csrf = Annotated[str, Form()]
+
+
+@router.get("/workers")
+def workers(request: Request, viewer: ViewerDep) -> Response:
+    return _workers(request, viewer)
+
+
+def _workers(request: Request, viewer: Viewer, problem: OsmosisError | None = None) -> Response:
+    with platform_of(request).db.read() as session:
+        rows = worker_admin.list_rows(session, viewer.user)
+        records = worker_admin.list_visible(session, viewer.user)
+        directed = {worker.id for worker in records if worker_admin.may_manage(session, viewer.user, worker)}
+    return page(
+        request, "workers.html", viewer, here="workers", found=rows, directed=directed, problem=problem,
+    )  # fmt: skip
+
+
+@router.get("/workers.json")
+def as_json(request: Request, viewer: ViewerDep) -> Response:
+    with platform_of(request).db.read() as session:
+        body = WorkerList(workers=worker_admin.list_rows(session, viewer.user))
+    return Response(body.model_dump_json(), media_type="application/json", headers=SECURITY)
+
+
+@router.post("/workers/{worker_id}/drain")
+def drain(request: Request, viewer: ViewerDep, worker_id: str, csrf: Csrf = "") -> Response:
+    check_viewer_form(request, viewer, csrf)
+    try:
+        with platform_of(request).db.write() as session:
+            worker_admin.drain(session, viewer, worker_admin.require_managed(session, viewer.user, worker_id))
+    except OsmosisError as problem:
+        return _workers(request, viewer, problem)
+    return redirect("/workers")
+
+
+@router.post("/workers/{worker_id}/remove")
+def remove(request: Request, viewer: ViewerDep, worker_id: str, csrf: Csrf = "") -> Response:
+    check_viewer_form(request, viewer, csrf)
+    platform = platform_of(request)
+    try:
+        with platform.db.write() as session:
+            worker = worker_admin.require_managed(session, viewer.user, worker_id)
+            worker_admin.remove(platform, session, viewer, worker)
+    except OsmosisError as problem:
+        return _workers(request, viewer, problem)
+    return redirect("/workers")
+
+
+Text = Annotated[str, Form(max_length=200)]
+
+
+@router.get("/{workspace}/secrets")
+def secret_list(request: Request, viewer: ViewerDep, workspace: str) -> Response:
+    return _secrets(request, viewer, workspace)
+
+
+def _secrets(request: Request, viewer: Viewer, workspace: str, problem: OsmosisError | None = None) -> Response:
+    with platform_of(request).db.read() as session:
+        row, role = workspaces.by_name(session, viewer.user, workspace)
+        workspaces.require(role, "secrets.own")
+        rows = list(session.scalars(secrets.select_secrets(row, viewer.user, "all")))
+        people = datasets.find_creators(session, {secret.updater_id for secret in rows})
+    personal = {secret.name for secret in rows if secret.scope == "user"}
+    shared = {secret.name for secret in rows if secret.scope == "workspace"}
+    return page(
+        request, "secrets.html", viewer, here="secrets", workspace=workspace, found=rows, people=people,
+        shadowed=personal & shared, shared_too=may(role, "secrets.shared"), problem=problem,
+    )  # fmt: skip
+
+
+@router.post("/{workspace}/secrets")
+def set_secret(
+    request: Request,
+    viewer: ViewerDep,
+    workspace: str,
+    name: Text,
+    value: Annotated[str, Form()],
+    scope: Text = "user",
+    csrf: Text = "",
+) -> Response:
+    check_viewer_form(request, viewer, csrf)
+    platform = platform_of(request)
+    try:
+        with platform.db.write() as session:
+            row, role = workspaces.by_name(session, viewer.user, workspace)
+            workspaces.require(role, "secrets.own")
+            slot = secrets.slot_for(row, viewer.user, role, scope=scope, name=name.strip())
+            secrets.store(session, platform.vault, slot, value, viewer.user.id)
+            audit.note(session, viewer, "secret.set", slot.name, workspace=row, scope=slot.scope)
+    except OsmosisError as problem:
+        return _secrets(request, viewer, workspace, problem)
+    return redirect(f"/{workspace}/secrets")
+
+
+@router.post("/{workspace}/secrets/delete")
+def delete_secret(
+    request: Request, viewer: ViewerDep, workspace: str, name: Text, scope: Text = "user", csrf: Text = ""
+) -> Response:
+    check_viewer_form(request, viewer, csrf)
+    try:
+        with platform_of(request).db.write() as session:
+            row, role = workspaces.by_name(session, viewer.user, workspace)
+            workspaces.require(role, "secrets.own")
+            slot = secrets.slot_for(row, viewer.user, role, scope=scope, name=name)
+            secrets.delete(session, slot)
+            audit.note(session, viewer, "secret.delete", name, workspace=row, scope=slot.scope)
+    except OsmosisError as problem:
+        return _secrets(request, viewer, workspace, problem)
+    return redirect(f"/{workspace}/secrets")
+
 
 EVENTS = 30
 SERVERS = 50
 
 
 @router.get("/{workspace}/repository")
-def repository_page(request: Request, who: ViewerDep, workspace: str, branch: str = "") -> Response:
-    view = _shown(platform_of(request), who, workspace, branch)
-    return framed(request, view, who, here="repository", workspace=workspace)
+def repository_page(request: Request, viewer: ViewerDep, workspace: str, branch: str = "") -> Response:
+    view = _repository_page(platform_of(request), viewer, workspace, branch)
+    return render_framed(request, view, viewer, here="repository", workspace=workspace)
 
 
 @router.get("/{workspace}/repository/events")
-def repository_events(request: Request, who: ViewerDep, workspace: str, branch: str = "") -> Response:
-    """Server-sent events of the page, until nothing is being synced."""
+def repository_events(request: Request, viewer: ViewerDep, workspace: str, branch: str = "") -> Response:
     platform = platform_of(request)
 
     def build() -> tuple[str, bool]:
-        view = _shown(platform, who, workspace, branch)
+        view = _repository_page(platform, viewer, workspace, branch)
         return html(view.changing), view.final
 
     build()  # what there is not is said before a stream begins
-    return streamed(request, f"{who.user.id} {who.csrf} repository {workspace} {branch}", build)
+    return stream_events(request, f"{viewer.user.id} {viewer.csrf} repository {workspace} {branch}", build)
 
 
-def _shown(platform: Platform, who: Viewer, workspace: str, branch: str) -> View:
+def _repository_page(platform: Platform, viewer: Viewer, workspace: str, branch: str) -> Page:
     with platform.db.read() as session:
-        row, _ = workspaces.by_name(session, who.user, workspace)
-        repository = repositories.of_workspace(session, row.id)
-        found = list(session.scalars(rollout_servers.visible(who.user, row).limit(SERVERS)))
-        people = datasets.creator_names(session, {server.owner_id for server in found})
-        servers = [(server, rollout_servers.status_of(server), people.get(server.owner_id)) for server in found]
-        values = {"csrf": who.csrf, "workspace": workspace, "repository": repository, "servers": servers}
+        row, _ = workspaces.by_name(session, viewer.user, workspace)
+        repository = repositories.find_for_workspace(session, row.id)
+        rows = list(session.scalars(rollout_servers.select_servers(viewer.user, row).limit(SERVERS)))
+        people = datasets.find_creators(session, {server.owner_id for server in rows})
+        servers = [(server, rollout_servers.status_of(server), people.get(server.owner_id)) for server in rows]
+        values = {"csrf": viewer.csrf, "workspace": workspace, "repository": repository, "servers": servers}
         if repository is None:
-            return View("repository.html", values)
-        known = syncing.known_branches(session, repository.id)
-        shown = branch if branch in known else repository.default_branch
-        commit = known.get(shown)
-        held = synced.found_in(session, repository.id, commit) if commit else []
-        events, total = synced.events(session, repository.id, limit=EVENTS)
+            return Page("repository.html", values)
+        branches = sync.known_branches(session, repository.id)
+        branch_shown = branch if branch in branches else repository.default_branch
+        commit = branches.get(branch_shown)
+        contents = sync.list_contents(session, repository.id, commit) if commit else []
+        events, total = sync.list_events(session, repository.id, limit=EVENTS)
     working = any(event.status in ("Pending", "Syncing") for event in events)
     more = {
-        "address": repositories.address(platform.settings, repository), "branches": sorted(known), "shown": shown,
-        "branch": branch, "commit": commit, "held": held, "events": events, "total": total, "working": working,
-    }  # fmt: skip
-    return View("repository.html", {**values, **more}, live="_repository.html", final=not working)
+        "address": repositories.clone_url(platform.settings, repository),
+        "branches": sorted(branches),
+        "shown": branch_shown,
+        "branch": branch,
+        "commit": commit,
+        "held": contents,
+        "events": events,
+        "total": total,
+        "working": working,
+    }
+    return Page("repository.html", {**values, **more}, live="_repository.html", final=not working)
 
 
 @router.post("/{workspace}/repository/sync")
 def start_sync(
-    request: Request, who: ViewerDep, workspace: str, background: BackgroundTasks, csrf: Annotated[str, Form()] = ""
+    request: Request, viewer: ViewerDep, workspace: str, background: BackgroundTasks, csrf: Annotated[str, Form()] = ""
 ) -> Response:
-    check_viewer_form(request, who, csrf)
+    check_viewer_form(request, viewer, csrf)
     platform = platform_of(request)
     with platform.db.write() as session:
-        row, role = workspaces.by_name(session, who.user, workspace)
+        row, role = workspaces.by_name(session, viewer.user, workspace)
         workspaces.require(role, "push")
-        repository = repositories.require(session, row.id)
-        event_id = syncing.request(session, repository).id
-    background.add_task(in_turn, "sync", repository.id, syncing.run, platform.db, platform.settings, event_id)
+        repository = repositories.get_for_workspace(session, row.id)
+        event_id = sync.add_event(session, repository).id
+    background.add_task(run_in_turn, "sync", repository.id, sync.run, platform.db, platform.settings, event_id)
     return redirect(f"/{workspace}/repository")

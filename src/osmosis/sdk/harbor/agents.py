@@ -1,10 +1,4 @@
-"""The agents that Harbor is told to run: one for our workflows, one in front of Harbor's own.
-
-Harbor makes them from the trial's config, which names nothing but a ticket; the endpoint's bearer comes from the
-ticket and reaches the sandbox as a variable of the agent's commands only. Imports Harbor, so only Harbor imports it.
-"""
-
-from __future__ import annotations
+"""The agents in a trial's config: one that runs a workflow, one in front of Harbor's own agents."""
 
 import importlib
 import inspect
@@ -23,11 +17,11 @@ from harbor.models.trial.config import AgentConfig
 
 from osmosis._version import __version__
 
-from .inside import FAILED, RESULT_FILE
-from .instruction import under_task
+from .entrypoint import FAILED, RESULT_FILE
+from .handoff import Delivery, Ticket, find_ticket
 from .sandbox import CODE, ROOT, SDK
-from .ticket import Delivery, Ticket, find_ticket
-from .trial_settings import DEFAULT_SETUP_S
+from .settings import DEFAULT_SETUP_S
+from .tasks import under_task
 
 LOGS = "/logs/agent"
 ARTIFACTS = "/logs/artifacts"
@@ -35,8 +29,6 @@ OUTPUT_TAIL = 2000
 
 
 class WorkflowAgent(BaseAgent):
-    """Runs an `AgentWorkflow` in the trial's sandbox."""
-
     def __init__(self, *args: Any, ticket: str, extra_env: dict[str, str] | None = None, **kwargs: Any) -> None:
         self._ticket: Ticket = find_ticket(ticket)
         variables = {**(extra_env or {}), **self._ticket.endpoint.environment(native=False)}
@@ -51,11 +43,10 @@ class WorkflowAgent(BaseAgent):
         return __version__
 
     async def setup(self, environment: BaseEnvironment) -> None:
-        """Puts the SDK and the code into the sandbox, unless they are there."""
         delivery = self._ticket.delivery
         assert delivery is not None
-        there = await environment.exec(f"cat {SDK}/id", user="root")
-        if (there.stdout or "").strip() != delivery.sdk_id:
+        installed = await environment.exec(f"cat {SDK}/id", user="root")
+        if (installed.stdout or "").strip() != delivery.sdk_id:
             await self._command(environment, f"rm -rf {SDK} && mkdir -p {SDK}", "create the folder for the SDK")
             await environment.upload_dir(delivery.sdk, SDK)
         await self._command(environment, f"sh {SDK}/install.sh", "install the SDK")
@@ -66,7 +57,7 @@ class WorkflowAgent(BaseAgent):
         await self._command(environment, f"chmod -R a+rX {ROOT} && mkdir -p {ARTIFACTS}", "make the folders readable")
 
     async def run(self, instruction: str, environment: BaseEnvironment, context: AgentContext) -> None:
-        """Raises `NonZeroAgentExitCodeError` when the workflow failed; what it left says how."""
+        """Raise `NonZeroAgentExitCodeError` when the workflow failed; its result file has the failure."""
         delivery = self._ticket.delivery
         assert delivery is not None
         self._steps += 1
@@ -78,14 +69,14 @@ class WorkflowAgent(BaseAgent):
         result_file = f"{LOGS}/{RESULT_FILE}"
         await self._command(environment, f"chmod a+r {ROOT}/request.json", "make the request readable")
         done = await environment.exec(
-            f'{_python_path(delivery)} exec "$(cat {ROOT}/python)" -m osmosis.sdk.harbor.inside '
+            f'{_python_path(delivery)} exec "$(cat {ROOT}/python)" -m osmosis.sdk.harbor.entrypoint '
             f"{ROOT}/request.json {result_file} {ARTIFACTS}"
         )
         if done.return_code == FAILED:
             raise NonZeroAgentExitCodeError("the workflow failed")
         if done.return_code != 0:
-            said = f"{done.stdout or ''}\n{done.stderr or ''}".strip()[-OUTPUT_TAIL:]
-            raise NonZeroAgentExitCodeError(f"the workflow's process ended with code {done.return_code}: {said}")
+            output = f"{done.stdout or ''}\n{done.stderr or ''}".strip()[-OUTPUT_TAIL:]
+            raise NonZeroAgentExitCodeError(f"the workflow's process ended with code {done.return_code}: {output}")
 
     def _messages(self, instruction: str) -> list[dict[str, Any]]:
         ticket = self._ticket
@@ -96,54 +87,52 @@ class WorkflowAgent(BaseAgent):
     async def _command(self, environment: BaseEnvironment, command: str, purpose: str) -> None:
         done = await environment.exec(command, user="root")
         if done.return_code != 0:
-            said = f"{done.stdout or ''}\n{done.stderr or ''}".strip()[-OUTPUT_TAIL:]
-            raise RuntimeError(f"the sandbox cannot {purpose} (exit code {done.return_code}): {said}")
+            output = f"{done.stdout or ''}\n{done.stderr or ''}".strip()[-OUTPUT_TAIL:]
+            raise RuntimeError(f"the sandbox cannot {purpose} (exit code {done.return_code}): {output}")
 
 
 class NativeAgent:
-    """Stands in the trial's config for one of Harbor's agents; making it makes that agent, with the endpoint."""
+    """A placeholder for one of Harbor's agents: making it makes that agent, with the endpoint."""
 
     DEFAULT_SETUP_TIMEOUT_SEC = DEFAULT_SETUP_S
 
-    def __new__(cls, logs_dir: Path, model_name: str | None = None, *, ticket: str, **given: Any) -> BaseAgent:
-        found = find_ticket(ticket)
-        extra_env = {**(given.pop("extra_env", None) or {}), **found.endpoint.environment(native=True)}
-        config = AgentConfig(**{**found.native, "env": extra_env})
-        config.kwargs = {**config.kwargs, **_on_this_machine(config, found)}
-        return AgentFactory.create_agent_from_config(config, logs_dir=logs_dir, **given)
+    def __new__(cls, logs_dir: Path, model_name: str | None = None, *, ticket: str, **kwargs: Any) -> BaseAgent:
+        opened = find_ticket(ticket)
+        extra_env = {**(kwargs.pop("extra_env", None) or {}), **opened.endpoint.environment(native=True)}
+        config = AgentConfig(**{**opened.native, "env": extra_env})
+        config.kwargs = {**config.kwargs, **_on_this_machine(config, opened)}
+        return AgentFactory.create_agent_from_config(config, logs_dir=logs_dir, **kwargs)
 
 
 def setup_timeout_of(native: dict[str, Any]) -> float:
-    """How long a native agent's set-up takes at most, by its own class."""
     agent_class = _class_of(AgentConfig(**native))
     return float(getattr(agent_class, "DEFAULT_SETUP_TIMEOUT_SEC", DEFAULT_SETUP_S))
 
 
 def _class_of(config: AgentConfig) -> type | None:
-    """The agent's class; None for an agent of the ACP registry, which has no class of its own."""
+    """Return the agent's class; None for an agent of the ACP registry, which has no class of its own."""
     if config.import_path is not None:
         module, _, name = config.import_path.partition(":")
         imported: type = getattr(importlib.import_module(module), name)
         return imported
     if config.name not in AgentName.values():
         return None
-    found: type = AgentFactory.get_agent_class(AgentName(config.name))
-    return found
+    agent_class: type = AgentFactory.get_agent_class(AgentName(config.name))
+    return agent_class
 
 
 def _on_this_machine(config: AgentConfig, ticket: Ticket) -> dict[str, Any]:
-    """Harbor's agents that call the model from the host read no variables of the sandbox: they are told directly."""
     agent_class = _class_of(config)
     if agent_class is None or issubclass(agent_class, BaseInstalledAgent):
         return {}
-    known = inspect.signature(agent_class).parameters
-    if "api_base" not in known:
+    parameters = inspect.signature(agent_class).parameters
+    if "api_base" not in parameters:
         return {}
-    told: dict[str, Any] = {"api_base": ticket.endpoint.url}
-    if "llm_call_kwargs" in known:
-        told["llm_call_kwargs"] = {"api_key": ticket.endpoint.key, **(config.kwargs.get("llm_call_kwargs") or {})}
+    options: dict[str, Any] = {"api_base": ticket.endpoint.url}
+    if "llm_call_kwargs" in parameters:
+        options["llm_call_kwargs"] = {"api_key": ticket.endpoint.key, **(config.kwargs.get("llm_call_kwargs") or {})}
         config.kwargs.pop("llm_call_kwargs", None)
-    return told
+    return options
 
 
 def _python_path(delivery: Delivery) -> str:

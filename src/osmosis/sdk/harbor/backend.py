@@ -1,11 +1,4 @@
-"""`HarborBackend`: each rollout is a trial of the Harbor library, its agent in a sandbox of its own.
-
-It behaves towards the rollout server as `LocalBackend` does: one result per rollout, cancelled by cancelling, failures
-as data. Where the sandbox is, Harbor decides by `environment_config`; this module starts none and keeps no secret in
-any file of a trial.
-"""
-
-from __future__ import annotations
+"""`HarborBackend`: each rollout is a trial of the Harbor library, its agent in a sandbox of its own."""
 
 import asyncio
 import os
@@ -15,42 +8,40 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from osmosis.base.json_types import JsonObject
+from osmosis.base.jsonable import JsonObject
 from osmosis.base.redact import Redactor
-from osmosis.records.rollout import Category, Failure, Phase
-from osmosis.records.wire import ARTIFACT_VARIABLE, RolloutInit
-from osmosis.records.wire_checks import check_rollout_id
-from osmosis.sdk.classify import describe, traceback_tail
-from osmosis.sdk.execution import (
+from osmosis.records.protocol.messages import ARTIFACT_VARIABLE, RolloutInit, check_rollout_id
+from osmosis.records.run.rollout import Category, Failure, Phase
+from osmosis.sdk.backend import (
     ExecutionResult,
+    GraderRunner,
     OnState,
     Slots,
+    WorkflowTask,
     failed_result,
     folder_of,
-    limit_of,
-    nobody,
+    ignore_state,
+    max_concurrent_of,
     with_failure,
 )
+from osmosis.sdk.classify import describe, traceback_tail
 from osmosis.sdk.grader import GraderClass
-from osmosis.sdk.grading import Grading
 from osmosis.sdk.types import AgentWorkflowConfig, GraderConfig
 from osmosis.sdk.workflow import WorkflowClass
 
-from .code import code_of, describe_config
-from .outcome import Finished, execution_of
-from .preparing import AGENT_GRACE_S, Preparation, PreparedTrial
+from .handoff import close_ticket
+from .packaging import code_of, describe_config
+from .prepare import AGENT_GRACE_S, Preparation, PreparedTrial
+from .results import FinishedTrial, build_result
+from .settings import DEFAULT_SETUP_S, AgentChoice, choose_agent, environment_of, require_harbor, split_orchestrator
 from .tasks import Tasks
-from .ticket import close_ticket
-from .trial_settings import DEFAULT_SETUP_S, Chosen, choose_agent, environment_of, require_harbor, two_generations
 
 START_ALLOWANCE_S = 660.0
-"""Building and starting a sandbox (Harbor's own default limit is ten minutes), and taking it down."""
 CLEANUP_S = 120.0
-"""How long a server that ends waits for sandboxes to be taken down."""
 
 
 class AgentFailed(Exception):
-    """Raised inside of a trial so that nothing is verified after an agent that failed; the trial keeps the reason."""
+    """Raised inside of a trial so that nothing is verified after an agent that failed."""
 
 
 class HarborBackend:
@@ -102,7 +93,7 @@ class HarborBackend:
         environ: Mapping[str, str] | None = None,
     ) -> None:
         require_harbor()
-        self.orchestrator, folder = two_generations(orchestrator, tasks_dir)
+        self.orchestrator, folder = split_orchestrator(orchestrator, tasks_dir)
         self.tasks = Tasks.open(folder, task_mode)
         code_folder = None if code_dir is None else Path(code_dir).expanduser().resolve()
         self.agent = choose_agent(agent, code_folder)
@@ -118,7 +109,7 @@ class HarborBackend:
         self._keeps_artifacts = bool(root)
         self.trials_dir = Path(trials_dir or self.artifact_root / "rollout_trials").expanduser().resolve()
         project = code.folder if code else code_folder
-        self._grading = None if grader is None else _grading_of(grader, grader_config, project)
+        self._grader_runner = None if grader is None else _grader_runner(grader, grader_config, project)
         self._preparation = Preparation(
             tasks=self.tasks,
             agent=self.agent,
@@ -132,28 +123,28 @@ class HarborBackend:
             trials_dir=self.trials_dir,
             setup_timeout_s=_setup_timeout(agent_setup_timeout_sec, self.agent.native),
             patch_dockerfile=patch_dockerfile_with_sdk,
-            has_grader=self._grading is not None,
+            has_grader=self._grader_runner is not None,
         )
-        self.max_concurrent = limit_of(workflow_config)
+        self.max_concurrent = max_concurrent_of(workflow_config)
         self.slots = Slots(self.max_concurrent)
         self._runs: set[asyncio.Task[object]] = set()
         self._trials: dict[str, PreparedTrial] = {}
-        """By Harbor's name for them; how the hooks of a shared queue know ours."""
+        """Trials by Harbor's name, so that the hooks of a shared queue find ours."""
         if self.orchestrator is not None:
             self._hook(self.orchestrator)
 
     @property
     def overhead_s(self) -> float:
-        """What a rollout may take beyond its own time limits: the sandbox has to be built, started and taken down."""
+        """Return the seconds beyond a rollout's own limits: the sandbox is built, started and taken down."""
         return START_ALLOWANCE_S + self._preparation.setup_timeout_s + AGENT_GRACE_S
 
     async def execute(self, init: RolloutInit, *, on_state: OnState | None = None) -> ExecutionResult:
-        """Runs one trial, then the grader (when there is one and `init.grade`).
+        """Run one trial, then the grader (when there is one and `init.grade`).
 
-        `on_state` hears queued, running, grading. Cancelling the caller stops the sandbox and passes through;
+        `on_state` is called with queued, running, grading. Cancelling the caller stops the sandbox and passes through;
         everything else is a result.
         """
-        tell = on_state or nobody
+        tell = on_state or ignore_state
         task = asyncio.current_task()
         if task is not None:
             self._runs.add(task)
@@ -161,7 +152,6 @@ class HarborBackend:
         return await self.slots.run(lambda: self._run(init, tell), tell)
 
     async def aclose(self) -> None:
-        """Returns when the sandboxes of rollouts that were cancelled are gone, at the latest after `CLEANUP_S`."""
         ending = {task for task in self._runs if task is not asyncio.current_task()}
         if ending:
             await asyncio.wait(ending, timeout=CLEANUP_S)
@@ -178,12 +168,14 @@ class HarborBackend:
                     result.sample.label = init.label
             finally:
                 await asyncio.shield(asyncio.to_thread(self._close, trial))
-            if result.status == "success" and self._grading is not None and init.grade:
-                budget = init
-                if init.grader_timeout_sec is not None and trial.verifying_since is not None:
-                    left = init.grader_timeout_sec - (time.monotonic() - trial.verifying_since)
-                    budget = init.model_copy(update={"grader_timeout_sec": max(left, 0.001)})
-                result = await self._grading.judge(budget, result, artifacts_dir=self._artifacts(trial), tell=tell)
+            if result.status == "success" and self._grader_runner is not None and init.grade:
+                task = WorkflowTask.from_init(init)
+                if task.grader_timeout_s is not None and trial.verifying_since is not None:
+                    left_s = task.grader_timeout_s - (time.monotonic() - trial.verifying_since)
+                    task.grader_timeout_s = max(left_s, 0.001)
+                result = await self._grader_runner.grade(
+                    task, result, artifacts_dir=self._artifacts(trial), on_state=tell
+                )
         except Exception as exc:  # noqa: BLE001 - one rollout: Harbor, an environment or a disk may raise anything
             return _redacted(failed_result(exc, Phase.SETUP, None), init)
         if result.status == "success" and self.cleanup_successful_trials:
@@ -191,7 +183,6 @@ class HarborBackend:
         return _redacted(result, init)
 
     async def _through_harbor(self, trial: PreparedTrial) -> ExecutionResult:
-        """The trial from its config to its result; the files are read before they are scrubbed or removed."""
         from harbor.trial.trial import Trial
 
         name = str(trial.config.trial_name)
@@ -200,19 +191,19 @@ class HarborBackend:
             if self.orchestrator is not None:
                 finished = await self.orchestrator.submit(trial.config)
             else:
-                made = await Trial.create(trial.config)
-                self._hook(made)
-                finished = await made.run()
+                harbor_trial = await Trial.create(trial.config)
+                self._hook(harbor_trial)
+                finished = await harbor_trial.run()
         finally:
             self._trials.pop(name, None)
-        over = Finished(
+        over = FinishedTrial(
             finished,
             trial.folder,
             trial.ticket.messages or [dict(message) for message in trial.init.initial_messages],
             workflow=self.agent.workflow is not None,
-            graded=self._grading is not None or not trial.init.grade,
+            graded=self._grader_runner is not None or not trial.init.grade,
         )
-        return await asyncio.to_thread(execution_of, over)
+        return await asyncio.to_thread(build_result, over)
 
     def _hook(self, target: Any) -> None:
         from harbor.trial.hooks import TrialEvent
@@ -230,7 +221,6 @@ class HarborBackend:
         trial.tell("grading")
 
     def _close(self, trial: PreparedTrial) -> None:
-        """After the trial, however it ended: no secret in its files, nothing rendered left, artifacts in place."""
         close_ticket(trial.ticket.id)
         shutil.rmtree(trial.scratch, ignore_errors=True)
         if not trial.folder.is_dir():
@@ -239,15 +229,15 @@ class HarborBackend:
         _keep(trial.folder, self._artifacts(trial))
 
     def _artifacts(self, trial: PreparedTrial) -> Path:
-        """Where the rollout's artifacts go: with all others when somebody collects them, else with the trial."""
         if self._keeps_artifacts and trial.init.rollout_id:
             return self.artifact_root / check_rollout_id(trial.init.rollout_id) / "artifacts"
         return trial.folder / "kept"
 
 
 def _keep(folder: Path, target: Path) -> None:
-    """What the agent published, and what the verifier wrote, where a rollout's artifacts are. No links: in a sandbox
-    they may point anywhere, and here they would point into this machine."""
+    """Copy the files of agent and verifier to the rollout's artifacts, without links: a link from a sandbox would point
+    into this machine.
+    """
     for source in sorted(folder.glob("**/artifacts/logs/artifacts")):
         if any(source.iterdir()):
             shutil.copytree(source, target, dirs_exist_ok=True, ignore=_links)
@@ -265,28 +255,28 @@ def _redactor(init: RolloutInit) -> Redactor:
 
 
 def _redacted(result: ExecutionResult, init: RolloutInit) -> ExecutionResult:
-    """A failed command of a sandbox is quoted with its variables in Harbor's error."""
-    found = result.failure
-    if found is None:
+    failure = result.failure
+    if failure is None:
         return result
-    clean = found.model_copy(update=_redactor(init).data({"message": found.message, "traceback": found.traceback}))
+    clean = failure.model_copy(
+        update=_redactor(init).data({"message": failure.message, "traceback": failure.traceback})
+    )
     result.failure, result.err_message, result.traceback = clean, clean.message, clean.traceback
     return result
 
 
 def _not_started(exc: Exception) -> ExecutionResult:
-    """A rollout that never got as far as Harbor: its row or its task is at fault, or this machine."""
-    told = isinstance(exc, (ValueError, TypeError))
+    readable = isinstance(exc, (ValueError, TypeError))
     failure = Failure(
         phase=Phase.SETUP,
-        category=Category.BAD_REQUEST if told else Category.UNKNOWN,
-        message=str(exc) if told or isinstance(exc, RuntimeError) else describe(exc),
-        traceback=None if told else traceback_tail(exc),
+        category=Category.BAD_REQUEST if readable else Category.UNKNOWN,
+        message=str(exc) if readable or isinstance(exc, RuntimeError) else describe(exc),
+        traceback=None if readable else traceback_tail(exc),
     )
-    return with_failure(ExecutionResult("failure"), failure, "validation_error" if told else "agent_error")
+    return with_failure(ExecutionResult("failure"), failure, "validation_error" if readable else "agent_error")
 
 
-def _check_agent(agent: Chosen, native: Mapping[str, object] | None, patch_dockerfile: bool) -> None:
+def _check_agent(agent: AgentChoice, native: Mapping[str, object] | None, patch_dockerfile: bool) -> None:
     if native and (agent.workflow or agent.utility):
         raise ValueError("native_agent_kwargs applies only to Harbor's own agents that call a model")
     if patch_dockerfile and not agent.workflow:
@@ -295,28 +285,27 @@ def _check_agent(agent: Chosen, native: Mapping[str, object] | None, patch_docke
         )
 
 
-def _bundle(given: bool | str | os.PathLike[str]) -> bool | Path:
-    if isinstance(given, bool):
-        return given
-    sent = Path(given).expanduser().resolve()
+def _bundle(bundle: bool | str | os.PathLike[str]) -> bool | Path:
+    if isinstance(bundle, bool):
+        return bundle
+    sent = Path(bundle).expanduser().resolve()
     if not sent.is_file():
         raise ValueError(f"bundle {sent} is not a file")
     return sent
 
 
-def _grading_of(grader: GraderClass | str, config: GraderConfig | None, project: Path | None) -> Grading:
-    """The grader on this machine, by default with the folder that its module is in."""
-    grading = Grading(grader, config, project)
+def _grader_runner(grader: GraderClass | str, config: GraderConfig | None, project: Path | None) -> GraderRunner:
+    runner = GraderRunner(grader, config, project)
     if project is None:
-        grading.project_path = folder_of(grading.grader)
-    return grading
+        runner.project_path = folder_of(runner.grader)
+    return runner
 
 
-def _setup_timeout(given: float | None, native: JsonObject) -> float:
-    if given is not None:
-        if given <= 0:
-            raise ValueError(f"agent_setup_timeout_sec is {given}; it must be a number of seconds above 0")
-        return float(given)
+def _setup_timeout(seconds: float | None, native: JsonObject) -> float:
+    if seconds is not None:
+        if seconds <= 0:
+            raise ValueError(f"agent_setup_timeout_sec is {seconds}; it must be a number of seconds above 0")
+        return float(seconds)
     if not native:
         return DEFAULT_SETUP_S
     from .agents import setup_timeout_of
@@ -324,7 +313,7 @@ def _setup_timeout(given: float | None, native: JsonObject) -> float:
     return setup_timeout_of(native)
 
 
-def _count(name: str, given: int | None) -> int | None:
-    if given is not None and (isinstance(given, bool) or not isinstance(given, int) or given < 0):
-        raise ValueError(f"{name} is {given!r}; it must be a whole number, 0 or more")
-    return given
+def _count(name: str, value: int | None) -> int | None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+        raise ValueError(f"{name} is {value!r}; it must be a whole number, 0 or more")
+    return value

@@ -1,18 +1,11 @@
-"""What a sandbox needs to run a workflow: a folder with our wheel, the code's requirements and one shell script.
-
-The same folder goes into a running sandbox, when its agent is set up, or into the image, when the Dockerfile is
-patched. The script installs nothing where a Python already has everything. osmosis itself comes from our wheel: a
-package index may have something else under that name.
-"""
-
-from __future__ import annotations
+"""Build the folder that a sandbox needs to run a workflow: our wheel, the code's requirements and a shell script."""
 
 import hashlib
 import re
 import sys
 from pathlib import Path
 
-from osmosis.base.json_types import JsonObject
+from osmosis.base.jsonable import JsonObject
 from osmosis.base.wheel import DISTRIBUTION, build_wheel
 
 if sys.version_info >= (3, 11):
@@ -24,9 +17,8 @@ ROOT = "/osmosis"
 SDK = f"{ROOT}/sdk"
 CODE = f"{ROOT}/code"
 PROTOCOL = "1"
-"""Of the request and the result of `inside.py`; an SDK that stands in an image already must speak the same."""
+"""Version of `entrypoint.py`'s request and result; an SDK in an image must speak the same."""
 IN_CONTEXT = "osmosis-sdk"
-"""The folder's name beside a patched Dockerfile."""
 
 INSTALL = f"""#!/bin/sh
 # Writes into ../python which Python runs the workflow: one that has all it needs, or a new environment's.
@@ -34,7 +26,7 @@ set -eu
 cd "$(dirname "$0")"
 root=$(cd .. && pwd)
 for python in "$root/venv/bin/python" python3 python; do
-    if "$python" -m osmosis.sdk.harbor.inside --check {PROTOCOL} requirements.txt >/dev/null 2>&1; then
+    if "$python" -m osmosis.sdk.harbor.entrypoint --check {PROTOCOL} requirements.txt >/dev/null 2>&1; then
         command -v "$python" >"$root/python"
         exit 0
     fi
@@ -62,7 +54,7 @@ echo "$root/venv/bin/python" >"$root/python"
 
 
 def make_sdk(into: Path, cache_dir: Path, code_dir: Path | None) -> str:
-    """Fills the folder `into`; returns its identity, a hash of what is in it, also kept there as `id`."""
+    """Fill the folder `into`; return a hash of its content, also kept there as `id`."""
     wheel = build_wheel(cache_dir)
     into.mkdir(parents=True)
     (into / wheel.path.name).write_bytes(wheel.path.read_bytes())
@@ -77,16 +69,16 @@ def make_sdk(into: Path, cache_dir: Path, code_dir: Path | None) -> str:
 
 
 def requirements(code_dir: Path | None, wheel: str) -> list[str]:
-    """What the code's `pyproject.toml` asks for, our own distribution replaced by the wheel with the same extras."""
+    """Return the requirements of the code's `pyproject.toml`, ours replaced by the wheel with its extras."""
     from packaging.requirements import Requirement
     from packaging.utils import canonicalize_name
 
     extras: set[str] = set()
     others: list[str] = []
     for line in _declared(code_dir):
-        wanted = Requirement(line)
-        if canonicalize_name(wanted.name) == DISTRIBUTION:
-            extras |= set(wanted.extras)
+        requirement = Requirement(line)
+        if canonicalize_name(requirement.name) == DISTRIBUTION:
+            extras |= set(requirement.extras)
         else:
             others.append(line)
     # What drives the trials is no part of them.
@@ -103,7 +95,7 @@ def _declared(code_dir: Path | None) -> list[str]:
 
 
 def patch_dockerfile(text: str) -> str:
-    """The Dockerfile with the SDK in its last stage; what was the user there is the user again afterwards."""
+    """Add the SDK to the last stage of a Dockerfile; its user stays the user."""
     users = re.findall(r"(?im)^\s*(FROM|USER)\s+(\S+)", text)
     user = None
     for word, value in users:

@@ -1,8 +1,4 @@
-"""Which Harbor task a rollout is, and the folder it runs from: an existing one, or a copy rendered for one row.
-
-A copy is what has the row in it (`tests/osmosis_row.json`, `solution/osmosis_row.json`): Harbor puts `tests/` into the
-sandbox when the agent is done, and `solution/` only for the oracle. A name in a row never leads out of `tasks_dir`.
-"""
+"""Find or render the Harbor task of a row."""
 
 from __future__ import annotations
 
@@ -14,10 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from osmosis.records.wire import RolloutInit
+from osmosis.records.protocol.messages import RolloutInit
+from osmosis.records.run.rollout import Message
 from osmosis.sdk.types import json_safe
-
-from .instruction import Instruction, from_row
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -25,7 +20,6 @@ else:
     import tomli as tomllib
 
 TASK_KEYS = ("task_name", "task", "task_id", "task_path", "harbor_task")
-"""The keys of a row's metadata that may name its task; the first one that is there counts."""
 ROW_FILE = "osmosis_row.json"
 
 TaskMode = Literal["template", "dataset"]
@@ -33,14 +27,12 @@ TaskMode = Literal["template", "dataset"]
 
 @dataclass(frozen=True, slots=True)
 class Tasks:
-    """The tasks of one backend."""
-
     folder: Path
     mode: TaskMode
 
     @classmethod
     def open(cls, folder: Path, mode: str) -> Tasks:
-        """`ValueError` when the mode is neither, or the folder holds no task."""
+        """Raise `ValueError` when the mode is unknown or the folder holds no task."""
         if mode not in ("template", "dataset"):
             raise ValueError(f"task_mode is {mode!r}; it must be 'template' or 'dataset'")
         folder = folder.expanduser().resolve()
@@ -53,7 +45,6 @@ class Tasks:
         return cls(folder, "template" if mode == "template" else "dataset")
 
     def of_row(self, metadata: Mapping[str, object]) -> Path:
-        """The folder of the row's task; `ValueError` when the row names none, or one that is not there."""
         named = next((metadata[key] for key in TASK_KEYS if metadata.get(key)), None)
         if named is None or (self.mode == "template" and is_task(self.folder)):
             return self._only()
@@ -67,12 +58,12 @@ class Tasks:
     def _only(self) -> Path:
         if is_task(self.folder):
             return self.folder
-        found = sorted(child for child in self.folder.iterdir() if is_task(child))
-        if self.mode == "template" and len(found) == 1:
-            return found[0]
-        names = ", ".join(path.name for path in found[:5])
+        tasks = sorted(child for child in self.folder.iterdir() if is_task(child))
+        if self.mode == "template" and len(tasks) == 1:
+            return tasks[0]
+        names = ", ".join(path.name for path in tasks[:5])
         raise ValueError(
-            f"the row does not name a task: tasks_dir {self.folder} has {len(found)} ({names}), so its metadata "
+            f"the row does not name a task: tasks_dir {self.folder} has {len(tasks)} ({names}), so its metadata "
             "needs one of "
             f"the keys {', '.join(TASK_KEYS)}"
         )
@@ -83,7 +74,7 @@ def is_task(folder: Path) -> bool:
 
 
 def has_tests(task: Path) -> bool:
-    """Whether Harbor has something to verify with: scripts of the task or of one of its steps, or an image's own."""
+    """Return whether Harbor has something to verify with: scripts of the task, of a step, or an image's own."""
     if any(any(task.glob(pattern)) for pattern in ("tests/test.*", "steps/*/tests/test.*")):
         return True
     config = tomllib.loads((task / "task.toml").read_text(encoding="utf-8"))
@@ -91,24 +82,23 @@ def has_tests(task: Path) -> bool:
 
 
 def instruction_of(task: Path, init: RolloutInit) -> Instruction:
-    """What the agent of a template is told for this row; `ValueError` when nothing."""
+    """Return the instruction of a template for this row; `ValueError` when it is empty."""
     path = task / "instruction.md"
-    words = path.read_text(encoding="utf-8") if path.is_file() else None
-    return from_row(init.initial_messages, init.metadata or {}, words)
+    text = path.read_text(encoding="utf-8") if path.is_file() else None
+    return from_row(init.initial_messages, init.metadata or {}, text)
 
 
 def copy_task(task: Path, into: Path) -> Path:
-    """A copy of `task` in `into`, under its own name: images are cached by it."""
+    """Copy `task` into `into` under its own name: images are cached by it."""
     copy = into / task.name
     shutil.copytree(task, copy, symlinks=True)
     return copy
 
 
 def put_row(copy: Path, init: RolloutInit, instruction: Instruction) -> None:
-    """Writes the row into a copied task."""
     for step in copy.glob("steps/*/instruction.md"):
-        told = from_row(init.initial_messages, init.metadata or {}, step.read_text(encoding="utf-8"))
-        step.write_text(told.text, encoding="utf-8")
+        rendered = from_row(init.initial_messages, init.metadata or {}, step.read_text(encoding="utf-8"))
+        step.write_text(rendered.text, encoding="utf-8")
     (copy / "instruction.md").write_text(instruction.text, encoding="utf-8")
     row = {
         "rollout_id": init.rollout_id,
@@ -120,3 +110,75 @@ def put_row(copy: Path, init: RolloutInit, instruction: Instruction) -> None:
     for folder in (copy / "tests", copy / "solution", *copy.glob("steps/*/tests"), *copy.glob("steps/*/solution")):
         if folder.is_dir():
             (folder / ROW_FILE).write_text(body, encoding="utf-8")
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    messages: list[Message]
+    """For a workflow: the row's messages, with the task's words in the user's last one."""
+    text: str
+
+
+def from_row(messages: list[Message], metadata: Mapping[str, object], template: str | None) -> Instruction:
+    """Render a template's `instruction.md` for a row; `ValueError` when it cannot be rendered."""
+    prompt = _last_user(messages)
+    text = template or ""
+    if "{{" in text or "{%" in text:
+        text = _render(text, messages, metadata).strip()
+    elif text.strip():
+        text = f"{text.strip()}\n\n{prompt}".strip()
+    else:
+        text = prompt
+    if not text.strip():
+        raise ValueError("the row has no prompt and the template's instruction.md adds none, so there is no task")
+    return _put_last(messages, text, names_system=template is not None and "system_prompt" in template)
+
+
+def _put_last(messages: list[Message], text: str, *, names_system: bool) -> Instruction:
+    earlier = [dict(message) for message in messages]
+    if earlier and earlier[-1].get("role") == "user":
+        earlier.pop()
+    prompt = [*earlier, {"role": "user", "content": text}]
+    lines = [
+        text_of(m) if _is_system(m) else f"{m.get('role')}: {text_of(m)}"
+        for m in earlier
+        if not (names_system and _is_system(m))
+    ]
+    return Instruction(prompt, "\n\n".join([*filter(None, lines), text]))
+
+
+def under_task(messages: list[Message], text: str) -> list[Message]:
+    return [*(dict(m) for m in messages if _is_system(m)), {"role": "user", "content": text}]
+
+
+def text_of(message: Message) -> str:
+    content = message.get("content")
+    if isinstance(content, list):
+        return "\n".join(str(part.get("text", "")) for part in content if isinstance(part, dict) and "text" in part)
+    return "" if content is None else str(content)
+
+
+def _is_system(message: Message) -> bool:
+    return message.get("role") in ("system", "developer")
+
+
+def _last_user(messages: list[Message]) -> str:
+    return next((text_of(m) for m in reversed(messages) if m.get("role") == "user"), "")
+
+
+def _render(template: str, messages: list[Message], metadata: Mapping[str, object]) -> str:
+    from jinja2 import StrictUndefined, TemplateError
+    from jinja2.sandbox import SandboxedEnvironment
+
+    values = {
+        "prompt": _last_user(messages),
+        "system_prompt": "\n\n".join(text_of(m) for m in messages if _is_system(m)),
+        "messages": messages,
+        "metadata": metadata,
+    }
+    try:
+        return SandboxedEnvironment(undefined=StrictUndefined).from_string(template).render(values)
+    except TemplateError as exc:
+        raise ValueError(
+            f"instruction.md cannot be rendered for this row: {exc}; available names: {', '.join(values)}"
+        ) from exc

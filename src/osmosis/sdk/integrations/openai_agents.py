@@ -1,15 +1,8 @@
-"""The OpenAI Agents SDK in a workflow: `OsmosisAgent`, `OsmosisMemorySession`, `OsmosisRolloutModel`,
-`OsmosisLitellmModel`.
-
-The models ask the running rollout's endpoint, whichever that is, so one agent object serves all rollouts. Importing
-this module switches the SDK's tracing off: it would send the conversations of rollouts to a service.
-"""
+"""The OpenAI Agents SDK in a workflow. One agent object serves all rollouts."""
 
 # The framework is an extra: with it installed its types are checked here, without it everything is Any, and no
 # annotation satisfies both.
 # mypy: ignore-errors
-
-from __future__ import annotations
 
 import asyncio
 import os
@@ -18,6 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from osmosis.base.installation import extra_command
+
 try:
     import agents
     from agents import Agent, Model, ModelResponse, OpenAIChatCompletionsModel
@@ -25,35 +20,31 @@ try:
     from agents.models.chatcmpl_converter import Converter
     from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 except ImportError as exc:
-    raise ImportError("the OpenAI Agents SDK is not installed: pip install 'osmosis-ai[openai-agents]'") from exc
+    raise ImportError(f"the OpenAI Agents SDK is not installed: {extra_command('openai-agents')}") from exc
 
 from osmosis.sdk.chat import MODEL_ID
 from osmosis.sdk.context import WorkflowRollout
 from osmosis.sdk.types import RolloutSample
 
-from .conversation import conversation_of, current_rollout
+from .conversation import conversation_of, get_rollout
 
 agents.set_tracing_disabled(True)
 
 NO_KEY = "none-needed"
-"""What the client is given when the endpoint wants no key: it insists on one."""
 
 
 class _RolloutModel(Model):
-    """Hands every call to a model of the SDK that speaks to the running rollout's endpoint."""
-
     def __init__(self, model: str = MODEL_ID) -> None:
         self.model = model
         self._inner: WeakKeyDictionary[WorkflowRollout, Model] = WeakKeyDictionary()
 
     def open(self, rollout: WorkflowRollout) -> Model:
-        """The SDK's model for this rollout."""
         raise TypeError(f"{type(self).__name__} cannot open a model")
 
     async def get_response(
         self, system_instructions: str | None, input: Any, *args: Any, **kwargs: Any
     ) -> ModelResponse:
-        rollout = current_rollout()
+        rollout = get_rollout()
         response = await self._for(rollout).get_response(system_instructions, input, *args, **kwargs)
         _record(rollout, system_instructions, input, response.to_input_items())
         return response
@@ -61,7 +52,7 @@ class _RolloutModel(Model):
     async def stream_response(
         self, system_instructions: str | None, input: Any, *args: Any, **kwargs: Any
     ) -> AsyncIterator[Any]:
-        rollout = current_rollout()
+        rollout = get_rollout()
         inner = self._for(rollout).stream_response(system_instructions, input, *args, **kwargs)
         async for event in inner:
             if getattr(event, "type", "") == "response.completed":
@@ -70,10 +61,10 @@ class _RolloutModel(Model):
             yield event
 
     def _for(self, rollout: WorkflowRollout) -> Model:
-        found = self._inner.get(rollout)
-        if found is None:
-            found = self._inner[rollout] = self.open(rollout)
-        return found
+        model = self._inner.get(rollout)
+        if model is None:
+            model = self._inner[rollout] = self.open(rollout)
+        return model
 
 
 class OsmosisRolloutModel(_RolloutModel):
@@ -120,7 +111,7 @@ class OsmosisMemorySession(SessionABC):
     """
 
     def __init__(self, session_id: str | None = None) -> None:
-        rollout = current_rollout()
+        rollout = get_rollout()
         self.session_id = session_id or rollout.rollout_id or "rollout"
         self.session_settings = None
         self._items: list[Any] = []
@@ -139,23 +130,21 @@ class OsmosisMemorySession(SessionABC):
         self._items.clear()
 
     async def get_sample(self) -> RolloutSample:
-        """The conversation so far, as the rollout's sample would be."""
         return await self._conversation.get_sample()
 
 
 def _record(rollout: WorkflowRollout, system: str | None, input: Any, output: list[Any]) -> None:
-    asked = [{"role": "user", "content": input}] if isinstance(input, str) else list(input)
+    messages = [{"role": "user", "content": input}] if isinstance(input, str) else list(input)
     opening = [{"role": "system", "content": system}] if system else []
-    conversation_of(rollout).record([*opening, *Converter.items_to_messages([*asked, *output])])
+    conversation_of(rollout).record([*opening, *Converter.items_to_messages([*messages, *output])])
 
 
 _clients: WeakKeyDictionary[asyncio.AbstractEventLoop, DefaultAsyncHttpxClient] = WeakKeyDictionary()
 
 
 def _http_client() -> DefaultAsyncHttpxClient:
-    """One connection pool per event loop: a client per rollout would build a TLS context each time."""
     loop = asyncio.get_running_loop()
-    found = _clients.get(loop)
-    if found is None or found.is_closed:
-        found = _clients[loop] = DefaultAsyncHttpxClient()
-    return found
+    client = _clients.get(loop)
+    if client is None or client.is_closed:
+        client = _clients[loop] = DefaultAsyncHttpxClient()
+    return client

@@ -1,30 +1,25 @@
-"""Strands agents in a workflow: `OsmosisStrandsAgent` and `OsmosisRolloutModel`.
-
-The model asks the running rollout's endpoint; the agent's conversation becomes the rollout's sample, so the
-workflow may return None. Nothing is printed.
-"""
+"""Strands agents in a workflow. Their conversation becomes the rollout's sample, so the workflow may return None."""
 
 # The framework is an extra: with it installed its types are checked here, without it everything is Any, and no
 # annotation satisfies both.
 # mypy: ignore-errors
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from typing import Any
+
+from osmosis.base.installation import extra_command
 
 try:
     from strands import Agent
     from strands.models.openai import OpenAIModel
 except ImportError as exc:
-    raise ImportError("Strands is not installed: pip install 'osmosis-ai[strands]'") from exc
+    raise ImportError(f"Strands is not installed: {extra_command('strands')}") from exc
 
 from osmosis.sdk.chat import MODEL_ID
 
-from .conversation import conversation_of, current_rollout
+from .conversation import conversation_of, get_rollout
 
 NO_KEY = "none-needed"
-"""What the client is given when the endpoint wants no key: it insists on one."""
 
 
 class OsmosisRolloutModel(OpenAIModel):
@@ -35,8 +30,8 @@ class OsmosisRolloutModel(OpenAIModel):
 
     @property
     def client_args(self) -> dict[str, Any]:
-        """Read by Strands at every call: address and key of the rollout that is running then."""
-        rollout = current_rollout()
+        """Return address and key of the running rollout; Strands reads them at every call."""
+        rollout = get_rollout()
         return {"base_url": rollout.chat_completions_url, "api_key": rollout.api_key or NO_KEY, "max_retries": 4}
 
     @client_args.setter
@@ -47,8 +42,7 @@ class OsmosisRolloutModel(OpenAIModel):
     async def stream(
         self, messages: Any, tool_specs: Any = None, system_prompt: str | None = None, **kwargs: Any
     ) -> AsyncIterator[Any]:
-        """Strands' own stream; what went out and what came back is kept as the rollout's conversation."""
-        rollout = current_rollout()
+        rollout = get_rollout()
         conversation = conversation_of(rollout)
         conversation.record(_plain(self.format_request_messages(messages, system_prompt)))
         async for event in super().stream(messages, tool_specs, system_prompt, **kwargs):
@@ -63,8 +57,8 @@ class OsmosisStrandsAgent(Agent):
         super().__init__(model=model if model is not None else OsmosisRolloutModel(), **kwargs)
 
     async def stream_async(self, prompt: Any = None, **kwargs: Any) -> AsyncIterator[Any]:
-        """Strands' own; every way of calling an agent passes here, and the final answer is recorded at its end."""
-        conversation = conversation_of(current_rollout())
+        """Stream as Strands does and record the final answer; every way of calling an agent passes here."""
+        conversation = conversation_of(get_rollout())
         async for event in super().stream_async(prompt, **kwargs):
             yield event
         format_messages = getattr(self.model, "format_request_messages", OpenAIModel.format_request_messages)
@@ -72,7 +66,6 @@ class OsmosisStrandsAgent(Agent):
 
 
 def _plain(messages: list[Any]) -> list[dict[str, Any]]:
-    """Contents that are only text as a string, as chat completions commonly have them."""
     plain = []
     for message in messages:
         content = message.get("content")

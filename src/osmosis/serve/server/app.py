@@ -1,9 +1,6 @@
-"""The rollout server of generations 0.3 and 0.4 over a backend: `POST /rollout` with callbacks, or without them and
-then polled under a lease. Every accepted rollout ends in exactly one result, which is called back until it is taken
-or kept until it is read. Model traffic does not pass through here: the rollout calls the URL it was given.
-"""
-
-from __future__ import annotations
+"""The rollout server of generations 0.3 and 0.4: `POST /rollout` with callbacks, or polled under a lease. Every
+accepted rollout ends in exactly one result, which is called back until it is taken or kept until it is read. Model
+traffic does not pass through here: the rollout calls the URL it was given."""
 
 import logging
 import os
@@ -13,23 +10,37 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Annotated, Any, cast
+
+from fastapi import APIRouter, FastAPI, Header, HTTPException, Request, Response
+from fastapi.exceptions import RequestValidationError
 
 from osmosis.base.paths import data_dir
-from osmosis.records.wire import ARTIFACT_VARIABLE, INSTANCE_VARIABLE
+from osmosis.records.base import Record
+from osmosis.records.protocol.messages import (
+    ARTIFACT_VARIABLE,
+    INSTANCE_VARIABLE,
+    LEASE_HEADER,
+    CancelReply,
+    CancelRequest,
+    ErrorReply,
+    RolloutAccepted,
+    RolloutInit,
+    RolloutState04,
+    ServerHealth,
+    StatusReply,
+    check_rollout_id,
+)
+from osmosis.serve.http import JsonRoute, documented, errors, operation_id, reply, secured_by, wait_disconnected
 
 from .auth import BearerGuard, JsonOnly
-from .delivery import DeliveryPolicy, spool_folder
-from .direct import RolloutApp
-from .lifetime import ServerRuntime
-from .queue import ServeLimits
-from .traces import TraceFolder, TrajectoryWriter, secret_values
-from .v03 import Backend, RolloutService, add_rollout_routes
+from .callbacks import DeliveryPolicy, spool_folder
+from .queue import NotAccepted, QueueFull, ServeLimits
+from .rollouts import Backend, RolloutService
+from .runtime import ServerRuntime
+from .trace_files import TraceFolder, TrajectoryWriter, secret_values
 
-if TYPE_CHECKING:
-    from fastapi import FastAPI
-
-Lifespan = Callable[["FastAPI"], AbstractAsyncContextManager[Any]]
+Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[Any]]
 
 
 def create_rollout_server(
@@ -46,49 +57,50 @@ def create_rollout_server(
     environ: Mapping[str, str] | None = None,
     save_trajectories: bool | None = None,
 ) -> FastAPI:
-    """A FastAPI app that runs rollouts on `backend`, as many at once as it allows and at most `max_concurrent`.
-
+    """Return a FastAPI app that runs rollouts on `backend`, as many at once as it allows, at most `max_concurrent`.
     `lifespan` is entered around the server's own life. With `api_key` every endpoint but `/health` wants it as a
     bearer. Undeliverable results are spooled in `spool_dir` (default: a folder of this backend and of the current
-    folder, beneath the artifact root or the user data directory). `environ` (default: the process's) gives the
-    instance id that `/health` echoes. `trajectory.json` and `diagnostics.json` of each rollout are written with
-    `save_trajectories`, never without it when it is False, and by default when the artifact root is set or the
-    rollout made its folder of artifacts.
-    """
+    folder, beneath the artifact root or the user data directory). `environ` (default: the process's) gives the instance
+    id that `/health` echoes. `trajectory.json` and `diagnostics.json` of each rollout are written with
+    `save_trajectories`, never without it when it is False, and by default when the artifact root is set or the rollout
+    made its folder of artifacts."""
     environ = os.environ if environ is None else environ
-    if configure_logging:
-        configure_logs()
-    bounds = [limit for limit in (backend.max_concurrent, max_concurrent) if limit is not None]
+    limits = limits or ServeLimits()
+    depth = getattr(backend, "max_queue_depth", None)
+    bounds = [bound for bound in (backend.max_concurrent, max_concurrent) if bound is not None]
     runtime = ServerRuntime(
         min(bounds, default=None),
-        _limits_of(backend, limits or ServeLimits()),
-        spool_dir=spool_dir or default_spool(environ, _agent_of(backend)),
+        limits if depth is None else replace(limits, max_queue=depth),
+        spool_dir=spool_dir or default_spool_folder(environ, _backend_name(backend)),
         delivery_policy=delivery_policy,
     )
-    leave = getattr(backend, "aclose", None)
-    if leave is not None:
-        runtime.backends.append(leave)
-    traces = open_traces(log_dir, runtime, api_key, environ)
-    app = assemble("Osmosis rollout server", runtime, lifespan, api_key=api_key)
-    files = None if save_trajectories is False else open_files(backend, runtime, api_key, environ)
-    if files is not None and save_trajectories:
-        files.everything = True
+    if (close := getattr(backend, "aclose", None)) is not None:
+        runtime.backends.append(close)
+    traces = open_trace_folder(log_dir, runtime, api_key, environ)
+    files = None
+    if save_trajectories is not False:
+        files = open_trajectory_writer(backend, runtime, api_key, environ)
+        files.everything = files.everything or bool(save_trajectories)
     service = RolloutService(backend, runtime, instance_id=environ.get(INSTANCE_VARIABLE), traces=traces, files=files)
-    add_rollout_routes(app, service)
+    app = build_app("Osmosis rollout server", runtime, lifespan, api_key=api_key, configure_logging=configure_logging)
+    app.include_router(rollout_routes(service))
+    app.include_router(health_route(service))
     app.state.rollouts = service
-    return cast("FastAPI", app)
+    return app
 
 
-def _limits_of(backend: Backend, limits: ServeLimits) -> ServeLimits:
-    depth = getattr(backend, "max_queue_depth", None)
-    return limits if depth is None else replace(limits, max_queue=depth)
-
-
-def assemble(title: str, runtime: ServerRuntime, lifespan: Lifespan | None, *, api_key: str | None) -> RolloutApp:
-    """The app around a runtime: its life and authentication; routes come from the generation."""
-
+def build_app(
+    title: str,
+    runtime: ServerRuntime,
+    lifespan: Lifespan | None,
+    *,
+    api_key: str | None,
+    configure_logging: bool = True,
+) -> FastAPI:
     @asynccontextmanager
-    async def life(app: FastAPI) -> AsyncIterator[Any]:
+    async def live(app: FastAPI) -> AsyncIterator[Any]:
+        if configure_logging:
+            configure_logs()
         if lifespan is None:
             async with runtime.opened():
                 yield
@@ -96,16 +108,116 @@ def assemble(title: str, runtime: ServerRuntime, lifespan: Lifespan | None, *, a
             async with lifespan(app) as state, runtime.opened():
                 yield state
 
-    guard = partial(BearerGuard, api_key=api_key) if api_key else JsonOnly
-    app = RolloutApp(title, guard, life)
+    app = FastAPI(title=title, version="1", lifespan=live, separate_input_output_schemas=False)
     app.state.runtime = runtime
+    app.state.max_body_bytes = runtime.limits.max_body_bytes
+    if api_key:
+        app.add_middleware(BearerGuard, api_key=api_key)
+    else:
+        app.add_middleware(JsonOnly)
+    app.add_exception_handler(NotAccepted, _answer_not_accepted)
+    app.add_exception_handler(RequestValidationError, _answer_invalid)
     return app
 
 
-def open_traces(
+async def _answer_not_accepted(_: Request, exc: Exception) -> Response:
+    full = isinstance(exc, QueueFull)
+    message = "the queue is full" if full else "the server is shutting down"
+    retry_after_s = cast("NotAccepted", exc).retry_after_s
+    return reply({"detail": message}, 429 if full else 503, {"Retry-After": str(retry_after_s)})
+
+
+async def _answer_invalid(_: Request, exc: Exception) -> Response:
+    problems = []
+    for error in cast("RequestValidationError", exc).errors():
+        if error["type"] == "json_invalid":
+            error = {**error, "loc": ("body",), "msg": f"Invalid JSON: {error['ctx']['error']}"}
+        problems.append({key: error[key] for key in ("type", "loc", "msg")})
+    return reply({"detail": problems}, 422)
+
+
+def new_router(*requests: type[Record]) -> APIRouter:
+    for shape in requests:
+        documented(shape)
+    return APIRouter(route_class=JsonRoute, generate_unique_id_function=operation_id)
+
+
+def rollout_routes(service: RolloutService) -> APIRouter:
+    router = new_router(RolloutInit, CancelRequest)
+    security = secured_by("serverKey")
+
+    @router.post(
+        "/rollout",
+        status_code=202,
+        summary="Start a rollout: 0.3 with callback URLs (202 `{}`), else 0.4 and then polled",
+        response_model=documented(RolloutAccepted),
+        response_description="Success",
+        responses=errors(ErrorReply, 401, 409, 413, 422, 429, 503),
+        dependencies=security,
+    )
+    async def start(init: RolloutInit) -> Response:
+        accepted = service.accept(init)
+        return reply({} if accepted is None else accepted, 202)
+
+    @router.post(
+        "/rollout/cancel",
+        summary="Cancel by ids, by prefix, or all",
+        response_model=documented(CancelReply),
+        response_description="Success",
+        responses=errors(ErrorReply, 401, 422),
+        dependencies=security,
+    )
+    async def cancel(request: CancelRequest) -> Response:
+        return reply(CancelReply(dispositions=service.cancel(request)))
+
+    @router.get(
+        "/rollout/{rollout_id}/result",
+        summary="0.4: wait for the next state change; renews the lease",
+        response_model=documented(RolloutState04),
+        response_description="Success",
+        responses=errors(ErrorReply, 401, 403, 404, 422),
+        dependencies=security,
+    )
+    async def result(rollout_id: str, lease: Annotated[str, Header(alias=LEASE_HEADER)], request: Request) -> Response:
+        return reply(await service.result(rollout_id, lease, partial(wait_disconnected, request)))
+
+    @router.get(
+        "/rollout/{rollout_id}/status",
+        summary="State of a rollout; `unknown` when there is no such rollout",
+        response_model=documented(StatusReply),
+        response_description="Success",
+        responses=errors(ErrorReply, 401, 422),
+        dependencies=security,
+    )
+    async def status(rollout_id: str) -> Response:
+        try:
+            check_rollout_id(rollout_id)
+        except ValueError as exc:
+            raise HTTPException(422, str(exc)) from exc
+        return reply(StatusReply(rollout_id=rollout_id, status=service.state(rollout_id).status))
+
+    return router
+
+
+def health_route(service: RolloutService) -> APIRouter:
+    router = new_router()
+
+    @router.get(
+        "/health",
+        summary="Health; its keys identify the generation",
+        response_model=documented(ServerHealth),
+        response_description="Success",
+        responses=errors(ErrorReply),
+    )
+    async def health() -> Response:
+        return reply(service.health())
+
+    return router
+
+
+def open_trace_folder(
     folder: str | os.PathLike[str] | None, runtime: ServerRuntime, api_key: str | None, environ: Mapping[str, str]
 ) -> TraceFolder | None:
-    """The traces of one server run, in a folder of their own; None without a log folder."""
     if folder is None:
         return None
     traces = TraceFolder(Path(folder) / str(int(time.time())), [api_key or "", *secret_values(environ)])
@@ -113,10 +225,9 @@ def open_traces(
     return traces
 
 
-def open_files(
+def open_trajectory_writer(
     backend: Backend, runtime: ServerRuntime, api_key: str | None, environ: Mapping[str, str]
 ) -> TrajectoryWriter:
-    """The files of rollouts, where their artifacts are: of every rollout when the artifact root is set."""
     root = getattr(backend, "artifact_root", None) or environ.get(ARTIFACT_VARIABLE) or "~/.osmosis"
     everything = bool(environ.get(ARTIFACT_VARIABLE))
     files = TrajectoryWriter(Path(root).expanduser(), [api_key or "", *secret_values(environ)], everything=everything)
@@ -124,20 +235,18 @@ def open_files(
     return files
 
 
-def default_spool(environ: Mapping[str, str], agent: str) -> Path:
-    """Where the undelivered results of this server are: of `agent`, started in the current folder."""
+def default_spool_folder(environ: Mapping[str, str], agent: str) -> Path:
     root = environ.get(ARTIFACT_VARIABLE)
     return spool_folder((Path(root) if root else data_dir(environ)) / "undelivered", agent)
 
 
-def _agent_of(backend: Backend) -> str:
-    """The name by which a server is known again at its next start."""
+def _backend_name(backend: Backend) -> str:
     kind = getattr(backend, "workflow", None) or type(backend)
     return f"{getattr(kind, '__module__', '')}.{getattr(kind, '__qualname__', kind)}"
 
 
 def configure_logs(level: int = logging.INFO) -> None:
-    """Log lines of ours on stderr, unless the process has its own logging."""
+    """Send osmosis' log lines to stderr, unless the process has its own logging."""
     logger = logging.getLogger("osmosis")
     if not logger.handlers and not logging.getLogger().handlers:
         handler = logging.StreamHandler()

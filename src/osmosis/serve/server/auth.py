@@ -1,18 +1,13 @@
-"""Who may call a rollout server. Its bearer is checked before a request's body is read, in constant time, so an unknown
-caller learns nothing, not even whether the body was well-formed. A server without a key takes JSON that says so, which
-no web page can send here unasked.
-"""
-
-from __future__ import annotations
+"""Authentication of a rollout server's callers, before a request's body is read and in constant time. An unknown caller
+learns nothing, not even whether the body was well-formed. A server without a key takes only bodies that are declared as
+JSON, which no web page can send here unasked."""
 
 import hmac
 import json
 import re
 import secrets
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # what drives a server reads bearers, too, and loads no web framework
-    from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 API_KEY_PREFIX = "osm_rollout_"
 _BEARER = re.compile(rb"^\s*bearer\s+(\S+)\s*$", re.IGNORECASE)
@@ -22,24 +17,23 @@ def generate_api_key() -> str:
     return API_KEY_PREFIX + secrets.token_urlsafe(32)
 
 
-def token_of(header: bytes | None) -> bytes | None:
-    """The token of an Authorization header: `Bearer X` in any case, or a bare `X`; None for other schemes."""
+def parse_bearer(header: bytes | None) -> bytes | None:
+    """Parse an Authorization header: `Bearer X` in any case, or a bare `X`; None for other schemes."""
     if not header:
         return None
-    if found := _BEARER.match(header):
-        return found.group(1)
+    if match := _BEARER.match(header):
+        return match.group(1)
     bare = header.strip()
     return bare if bare and not re.search(rb"\s", bare) else None
 
 
 def validate_api_key(provided: str | None, expected: str) -> bool:
-    """Whether the Authorization header value `provided` carries `expected`."""
-    token = token_of(provided.encode("utf-8", "surrogateescape")) if provided else None
+    token = parse_bearer(provided.encode("utf-8", "surrogateescape")) if provided else None
     return token is not None and hmac.compare_digest(token, expected.encode())
 
 
 class BearerGuard:
-    """ASGI middleware: 401 for every path but the open ones unless the key is given."""
+    """ASGI middleware: answer 401 for every path but the open ones unless the key is given."""
 
     def __init__(self, app: ASGIApp, *, api_key: str, open_paths: frozenset[str] = frozenset({"/health"})) -> None:
         self.app = app
@@ -51,18 +45,16 @@ class BearerGuard:
             await self.app(scope, receive, send)
             return
         header = next((value for name, value in scope["headers"] if name == b"authorization"), None)
-        token = token_of(header)
+        token = parse_bearer(header)
         if token is not None and hmac.compare_digest(token, self._key):
             await self.app(scope, receive, send)
             return
-        await _refuse(send, 401, "Invalid or missing API key", (b"www-authenticate", b"Bearer"))
+        await _answer(send, 401, "Invalid or missing API key", (b"www-authenticate", b"Bearer"))
 
 
 class JsonOnly:
-    """ASGI middleware of a server without a key: 415 for a body whose type is not JSON.
-
-    A browser sends `text/plain` and forms to any address without asking it; JSON only after an answer that allows it.
-    """
+    """ASGI middleware of a server without a key: answer 415 to a body whose type is not JSON. A browser sends
+    `text/plain` and forms to any address without asking it; JSON only after an answer that allows it."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -73,12 +65,12 @@ class JsonOnly:
             kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
             empty = headers.get(b"content-length", b"0") == b"0" and b"transfer-encoding" not in headers
             if not empty and kind != b"application/json" and not kind.endswith(b"+json"):
-                await _refuse(send, 415, "send JSON, with the header Content-Type: application/json")
+                await _answer(send, 415, "send JSON, with the header Content-Type: application/json")
                 return
         await self.app(scope, receive, send)
 
 
-async def _refuse(send: Send, status: int, detail: str, *more: tuple[bytes, bytes]) -> None:
+async def _answer(send: Send, status: int, detail: str, *more: tuple[bytes, bytes]) -> None:
     body = json.dumps({"detail": detail}).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), *more]
     await send({"type": "http.response.start", "status": status, "headers": headers})

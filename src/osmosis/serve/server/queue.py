@@ -1,8 +1,5 @@
-"""The queue of a rollout server: takes rollouts in, starts as many at once as the backend allows, and sees that each
-ends with exactly one outcome, whatever the backend does; the bounds of all this, and the pace at which work starts.
-It knows no protocol: what to run and whom to tell are callables. A queued rollout is an entry in a deque, not a task,
-so ten thousand waiting ones cost next to nothing.
-"""
+"""The queue of a rollout server: it starts as many rollouts at once as the backend allows, and gives each exactly one
+outcome, whatever the backend does. It knows no protocol: what to run and whom to tell are callables."""
 
 from __future__ import annotations
 
@@ -13,12 +10,11 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypedDict
 
-from osmosis.records.rollout import Category, Failure, Phase
-from osmosis.records.wire import RolloutState, ServerConcurrency
-from osmosis.records.wire_sample import WireSample
-from osmosis.sdk.calls import contained
+from osmosis.records.protocol.messages import RolloutState, ServerConcurrency, WireSample
+from osmosis.records.run.rollout import Category, Failure, Phase
 from osmosis.sdk.classify import failure_of, wire_category
 from osmosis.sdk.types import json_safe
+from osmosis.sdk.user_code import contain
 
 if TYPE_CHECKING:
     from osmosis.sdk.backend import ExecutionResult
@@ -26,14 +22,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ServeLimits:
-    """Seconds and counts that bound a rollout server."""
-
     max_queue: int = 10_000
     """Rollouts that may wait for a slot; one more is answered 429."""
     rollout_timeout_s: float = 3600.0
     """Limit of one rollout whose request names no limits of its own."""
     timeout_grace_s: float = 15.0
-    """What a backend gets beyond the request's own limits before the rollout is ended from outside."""
+    """Time beyond the request's own limits before the rollout is ended from outside."""
     abandon_after_s: float = 5.0
     """The slot of a rollout whose code is still running after its end is freed after this long."""
     result_wait_s: float = 30.0
@@ -47,7 +41,6 @@ class ServeLimits:
     delivery_drain_s: float = 10.0
     """On shutdown: how long undelivered results are still tried before they are spooled to disk."""
     max_body_bytes: int = 64 * 1024 * 1024
-    """Largest accepted request body."""
 
 
 EndStatus = Literal["success", "failure", "cancelled"]
@@ -56,8 +49,6 @@ TRACEBACK_CHARS = 4000
 
 
 class ErrorKeys(TypedDict):
-    """The keys of every message that reports a failure."""
-
     err_message: str | None
     err_category: str | None
     failure: Failure | None
@@ -68,8 +59,6 @@ NO_ERRORS = ErrorKeys(err_message=None, err_category=None, failure=None)
 
 @dataclass(frozen=True, slots=True)
 class RolloutOutcome:
-    """One terminal result."""
-
     status: EndStatus
     sample: WireSample | None = None
     failure: Failure | None = None
@@ -78,7 +67,6 @@ class RolloutOutcome:
 
     @property
     def agent_finished(self) -> bool:
-        """The workflow itself succeeded; at most the grading failed."""
         return self.status == "success" or (self.failure is not None and self.failure.phase is Phase.SCORE)
 
     @property
@@ -87,31 +75,30 @@ class RolloutOutcome:
 
     @property
     def errors(self) -> ErrorKeys:
-        """The keys of every message that reports a failure."""
         return {"err_message": self.message, "err_category": self.category, "failure": self.failure}
 
 
-def failed(message: str, *, phase: Phase = Phase.AGENT, category: Category = Category.AGENT_ERROR) -> RolloutOutcome:
-    """An end that the server itself decided on."""
+def failed_outcome(message: str, category: Category = Category.AGENT_ERROR) -> RolloutOutcome:
     word = "timeout" if category is Category.TIMEOUT else "agent_error"
-    return RolloutOutcome("failure", failure=Failure(phase=phase, category=category, message=message), category=word)
+    return RolloutOutcome(
+        "failure", failure=Failure(phase=Phase.AGENT, category=category, message=message), category=word
+    )
 
 
-def cancelled(message: str) -> RolloutOutcome:
+def cancelled_outcome(message: str) -> RolloutOutcome:
     failure = Failure(phase=Phase.AGENT, category=Category.CANCELLED, message=message)
     return RolloutOutcome("cancelled", failure=failure, category="agent_error")
 
 
-def crashed(exc: BaseException) -> RolloutOutcome:
-    """What user code, or what runs it, raised instead of answering."""
+def crashed_outcome(exc: BaseException) -> RolloutOutcome:
     failure = failure_of(exc, Phase.AGENT)
     if failure.traceback is not None:
         failure.traceback = failure.traceback[-TRACEBACK_CHARS:]
     return RolloutOutcome("failure", failure=failure, category=wire_category(failure, exc))
 
 
-def from_execution(result: ExecutionResult) -> RolloutOutcome:
-    """The outcome of a backend's result; what the workflow reported rides in the sample's `extra_fields`."""
+def outcome_of_execution(result: ExecutionResult) -> RolloutOutcome:
+    """Translate a backend's result; what the workflow reported goes into the sample's `extra_fields`."""
     sample = result.sample.to_wire() if result.sample is not None else None
     if sample is not None and result.info:
         sample.extra_fields = {**json_safe(result.info, "info"), **sample.extra_fields}
@@ -134,12 +121,10 @@ Execute = Callable[["AcceptedRollout"], Awaitable[RolloutOutcome]]
 
 @dataclass(eq=False, slots=True)
 class AcceptedRollout:
-    """One accepted rollout."""
-
     id: str
     execute: Execute
     limit_s: float
-    """From the start of running; the rollout is ended from outside when it passes."""
+    """Seconds from the start of running; then the rollout is ended from outside."""
     on_end: Callable[[AcceptedRollout], None] | None = None
     on_grading: Callable[[AcceptedRollout], None] | None = None
     accepted_at: float = 0.0
@@ -154,7 +139,6 @@ class AcceptedRollout:
     waiters: list[asyncio.Future[None]] = field(default_factory=list)
 
     def switch(self, status: RolloutState) -> None:
-        """A state the backend reports; ignored once the rollout is over."""
         if self.outcome is not None or status == self.status:
             return
         self.status = status
@@ -168,7 +152,6 @@ class AcceptedRollout:
             _resolve(waiter)
 
     async def changed(self, timeout: float) -> None:
-        """Returns on the next change of state, or after `timeout` seconds."""
         if self.outcome is not None:
             return
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -183,24 +166,19 @@ class AcceptedRollout:
 
 
 class NotAccepted(Exception):
-    """The rollout may be started later, or elsewhere."""
+    """The server takes no rollout now; `retry_after_s` says when to ask again."""
 
     retry_after_s = 5
 
 
-class QueueFull(NotAccepted):
-    """As many rollouts wait as may."""
+class QueueFull(NotAccepted): ...
 
 
 class Draining(NotAccepted):
-    """The server is shutting down and takes nothing in."""
-
     retry_after_s = 30
 
 
 class RolloutQueue:
-    """Queue, slots and endings of the rollouts of one server."""
-
     def __init__(self, max_concurrent: int | None, limits: ServeLimits) -> None:
         self.limits = limits
         self.max_concurrent = max_concurrent
@@ -213,28 +191,26 @@ class RolloutQueue:
 
     @property
     def active(self) -> int:
-        """Rollouts without a result: queued and running."""
         return len(self._live)
 
     def concurrency(self) -> ServerConcurrency:
         queued = sum(1 for entry in self._queue if entry.outcome is None)
         return ServerConcurrency(max_concurrent=self.max_concurrent, queued=queued, running=len(self._live) - queued)
 
-    def live(self, rollout_id: str) -> AcceptedRollout | None:
+    def find(self, rollout_id: str) -> AcceptedRollout | None:
         return self._live.get(rollout_id)
 
     def live_ids(self) -> list[str]:
         return list(self._live)
 
     def check(self) -> None:
-        """Raises what `accept` would raise now."""
         if not self.accepting:
             raise Draining
         if len(self._queue) >= self.limits.max_queue and not self._slot_free():
             raise QueueFull
 
     def accept(self, entry: AcceptedRollout) -> None:
-        """Takes a rollout in; raises `Draining` or `QueueFull`. Its id must not be live."""
+        """Queue or start a rollout, whose id must not be live; raise `Draining` or `QueueFull`."""
         self.check()
         entry.accepted_at = asyncio.get_running_loop().time()
         self._live[entry.id] = entry
@@ -242,19 +218,18 @@ class RolloutQueue:
         self._pump()
 
     def cancel(self, ids: Iterable[str], reason: str = "cancelled on request") -> dict[str, str]:
-        """Ends the named rollouts; says what each was: `cancelled_queued`, `cancelled_running`, `not_found`."""
-        said: dict[str, str] = {}
+        """End the named rollouts; return by id what each was: `cancelled_queued`, `cancelled_running`, `not_found`."""
+        dispositions: dict[str, str] = {}
         for rollout_id in ids:
             entry = self._live.get(rollout_id)
             if entry is None:
-                said[rollout_id] = "not_found"
+                dispositions[rollout_id] = "not_found"
                 continue
-            said[rollout_id] = "cancelled_queued" if entry.status == "queued" else "cancelled_running"
-            self.end(entry, cancelled(reason))
-        return said
+            dispositions[rollout_id] = "cancelled_queued" if entry.status == "queued" else "cancelled_running"
+            self.end(entry, cancelled_outcome(reason))
+        return dispositions
 
     def end(self, entry: AcceptedRollout, outcome: RolloutOutcome) -> None:
-        """Gives a rollout its one result; the first one wins and later ones are dropped."""
         if entry.outcome is not None:
             return
         loop = asyncio.get_running_loop()
@@ -281,11 +256,11 @@ class RolloutQueue:
             self._idle.set()
 
     async def drain(self, timeout: float) -> None:
-        """Takes nothing more in, ends what waits, lets what runs go on for `timeout` seconds, then ends that too."""
+        """Accept nothing more, end queued rollouts now and running ones after `timeout` seconds."""
         self.accepting = False
         self._idle = asyncio.Event()
         for entry in [e for e in self._queue if e.outcome is None]:
-            self.end(entry, failed("the rollout server shut down before this rollout was started"))
+            self.end(entry, failed_outcome("the rollout server shut down before this rollout was started"))
         self._queue.clear()
         if self._live:
             try:
@@ -293,10 +268,9 @@ class RolloutQueue:
             except asyncio.TimeoutError:
                 pass
         for entry in list(self._live.values()):
-            self.end(entry, failed("the rollout server shut down while this rollout was still running"))
+            self.end(entry, failed_outcome("the rollout server shut down while this rollout was still running"))
 
     def hurry(self) -> None:
-        """Cuts a running `drain` short."""
         if self._idle is not None:
             self._idle.set()
 
@@ -320,19 +294,18 @@ class RolloutQueue:
 
     async def _run(self, entry: AcceptedRollout) -> None:
         try:
-            outcome = await contained(entry.execute(entry))
+            outcome = await contain(entry.execute(entry))
         except asyncio.CancelledError:
-            outcome = cancelled(entry.cancel_reason)
+            outcome = cancelled_outcome(entry.cancel_reason)
         except Exception as exc:  # noqa: BLE001 - one rollout is a border: any error of user code becomes its result
-            outcome = crashed(exc)
+            outcome = crashed_outcome(exc)
         self._release(entry)
         self.end(entry, outcome)
         self._pump()
 
     def _expire(self, entry: AcceptedRollout) -> None:
-        self.end(
-            entry, failed(f"the rollout exceeded its time limit of {entry.limit_s:g} s", category=Category.TIMEOUT)
-        )
+        message = f"the rollout exceeded its time limit of {entry.limit_s:g} s"
+        self.end(entry, failed_outcome(message, Category.TIMEOUT))
 
     def _abandon(self, entry: AcceptedRollout) -> None:
         if entry.holds_slot:
@@ -349,43 +322,3 @@ class RolloutQueue:
 def _resolve(waiter: asyncio.Future[None]) -> None:
     if not waiter.done():
         waiter.set_result(None)
-
-
-PER_PASS = 24
-
-
-class LoopPacer:
-    """`await pacer.pace()` before something that costs about a millisecond: at most `per_pass` go on in one pass."""
-
-    def __init__(self, per_pass: int = PER_PASS) -> None:
-        self._per_pass = per_pass
-        self._left = per_pass
-        self._waiting: deque[asyncio.Future[None]] = deque()
-        self._scheduled = False
-
-    async def pace(self) -> None:
-        """Returns in this pass while there is room, else in one of the next, in order."""
-        if self._left and not self._waiting:
-            self._left -= 1
-            self._schedule()
-            return
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
-        self._schedule()
-        await turn
-
-    def _schedule(self) -> None:
-        if not self._scheduled:
-            self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._next_pass)
-
-    def _next_pass(self) -> None:
-        self._scheduled = False
-        self._left = self._per_pass
-        while self._waiting and self._left:
-            turn = self._waiting.popleft()
-            if not turn.done():  # cancelled ones need no turn
-                turn.set_result(None)
-                self._left -= 1
-        if self._waiting or self._left < self._per_pass:
-            self._schedule()

@@ -1,53 +1,60 @@
-"""Group-relative advantages, and what a token of a sequence weighs: the same figures as TRL's, for engines without it.
-
-Shao et al. 2024 (arXiv:2402.03300), equation 3 and what follows; `dr_grpo` (Liu et al. 2025) divides by no standard
-deviation and by a constant length, `dapo` (Yu et al. 2025) by the tokens of the whole batch.
-"""
-
-from __future__ import annotations
+"""Group-relative advantages and token weights, by rollout: whatever its parts, one rollout weighs one rollout. Shao et
+al. 2024 (arXiv:2402.03300), equation 3 and what follows; `dr_grpo` (Liu et al. 2025) divides by no standard deviation
+and by a constant length, `dapo` (Yu et al. 2025) and `cispo` by the tokens of the whole batch."""
 
 import statistics
 from collections.abc import Sequence as Row
+from dataclasses import dataclass
 
-from osmosis.training.link import Sequence, TrainerPlan
+from osmosis.training.protocol import Sequence, TrainerPlan
 
 _TINY = 1e-4
-"""Added to a standard deviation before it divides."""
+
+
+@dataclass(frozen=True, slots=True)
+class WeighedSequence:
+    sequence: Sequence
+    advantage: float
+    weight: float
+    """Of each of the model's tokens in the loss of the step."""
 
 
 def advantages(plan: TrainerPlan, rewards: Row[float | None]) -> list[float]:
-    """Of rewards in the order of groups. What has no reward has no advantage, and is in no mean."""
+    """Return advantages in the order of groups. A None reward has no advantage and no place in a mean."""
     size = plan.samples_per_row
     scale = "none" if plan.loss == "dr_grpo" else plan.scale_rewards
     overall = _spread([reward for reward in rewards if reward is not None])
-    found: list[float] = []
+    values: list[float] = []
     for at in range(0, len(rewards), size):
         group = rewards[at : at + size]
         scored = [reward for reward in group if reward is not None]
         mean = statistics.fmean(scored) if scored else 0.0
         divisor = 1.0 if scale == "none" else (_spread(scored) if scale == "group" else overall) + _TINY
-        found += [0.0 if reward is None else (reward - mean) / divisor for reward in group]
-    return found
+        values += [0.0 if reward is None else (reward - mean) / divisor for reward in group]
+    return values
 
 
-def token_weights(plan: TrainerPlan, spoken: Row[int]) -> list[float]:
-    """What each token of a sequence weighs in the loss, from how many tokens of the model every sequence has."""
-    if plan.loss == "dapo":
-        return [1.0 / max(1, sum(spoken))] * len(spoken)
+def token_weights(plan: TrainerPlan, sampled: Row[int]) -> list[float]:
+    """Return the weight of a token of each rollout, from the numbers of tokens that the model sampled in them."""
+    if plan.loss in ("dapo", "cispo"):
+        return [1.0 / max(1, sum(sampled))] * len(sampled)
     if plan.loss == "dr_grpo":
-        return [1.0 / (len(spoken) * plan.max_response_length)] * len(spoken)
-    return [1.0 / (max(1, tokens) * len(spoken)) for tokens in spoken]
+        return [1.0 / (len(sampled) * plan.max_response_length)] * len(sampled)
+    return [1.0 / (max(1, tokens) * len(sampled)) for tokens in sampled]
 
 
-def learnable(sequences: Row[Sequence | None], plan: TrainerPlan) -> list[tuple[Sequence, list[float]]]:
-    """The sequences that move the weights, each with a number per token after the prompt: advantage times weight."""
-    gained = advantages(plan, [one.reward if one else None for one in sequences])
-    spoken = [sum(one.mask) if one and one.reward is not None else 0 for one in sequences]
-    weights = token_weights(plan, spoken)
+def weigh_rollouts(rollouts: Row[Row[Sequence]], plan: TrainerPlan) -> list[list[WeighedSequence]]:
+    """Return the rollouts that are trained on, each as its parts. A rollout without parts or reward is left out."""
+    rewards = [parts[0].reward if parts else None for parts in rollouts]
+    sampled = [
+        sum(part.sampled for part in parts) if reward is not None else 0
+        for parts, reward in zip(rollouts, rewards, strict=True)
+    ]
+    weighed = zip(rollouts, advantages(plan, rewards), token_weights(plan, sampled), sampled, strict=True)
     return [
-        (one, [advantage * weight * said for said in one.mask])
-        for one, advantage, weight, said_at_all in zip(sequences, gained, weights, spoken, strict=True)
-        if one is not None and advantage and said_at_all and one.prompt_length
+        [WeighedSequence(part, advantage, weight) for part in parts if part.sampled]
+        for parts, advantage, weight, tokens in weighed
+        if tokens
     ]
 
 

@@ -1,41 +1,36 @@
-"""The examples of a warm start (`method = "sft"`) as token ids and labels: only what the model said is learned.
-
-Made here and not by a training library's flags, several of which silently train on everything.
-"""
-
-from __future__ import annotations
+"""The examples of a supervised run (`method = "sft"`) as token ids and masks: only the model's tokens are learned."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from pydantic import ValidationError as BadShape
 
 from osmosis.errors import ModelError
-from osmosis.training.link import Example, Notice, TrainerPlan
+from osmosis.training.protocol import Example, Notice, TrainerPlan
 
+from .errors import TrainingFailed
 from .prompts import Prompts
 from .service import TrainerService
-from .training_failed import TrainingFailed
-
-IGNORED = -100
-"""The label of a token that is not learned."""
 
 
-class Labelled(TypedDict):
-    input_ids: list[int]
-    labels: list[int]
+@dataclass(frozen=True, slots=True)
+class LabeledExample:
+    token_ids: list[int]
+    mask: list[int]
+    """1 for each token that is learned."""
 
 
-def read_examples(plan: TrainerPlan, tokenizer: Any, service: TrainerService | None) -> list[Labelled]:
-    """Those that fit; the others are left out, and counted in a notice. Raises `TrainingFailed` (data)."""
+def read_examples(plan: TrainerPlan, tokenizer: Any, service: TrainerService | None) -> list[LabeledExample]:
+    """Return the examples that fit; the others are counted in a notice. Raise `TrainingFailed` (data)."""
     longest = plan.max_prompt_length + plan.max_response_length
-    prompts = Prompts(tokenizer)
-    found: list[Labelled] = []
+    prompts = Prompts(tokenizer, plan.chat_template_kwargs)
+    examples: list[LabeledExample] = []
     long = unreadable = empty = 0
     for example in _read(Path(str(plan.examples_path))):
         try:
-            ids, mask = tokens_of(example, prompts, tokenizer.eos_token_id)
+            ids, mask = tokenize_example(example, prompts, tokenizer.eos_token_id)
         except ModelError:
             unreadable += 1
             continue
@@ -44,26 +39,23 @@ def read_examples(plan: TrainerPlan, tokenizer: Any, service: TrainerService | N
         elif not any(mask):
             empty += 1
         else:
-            labels = [token if said else IGNORED for token, said in zip(ids, mask, strict=True)]
-            found.append({"input_ids": ids, "labels": labels})
+            examples.append(LabeledExample(ids, mask))
     left = f"{long} longer than {longest} tokens, {unreadable} the chat template rejects, {empty} without an answer"
-    if len(found) < plan.rows_per_step:
+    if len(examples) < plan.rows_per_step:
         raise TrainingFailed(
-            f"{len(found)} examples can be trained on, and a step takes {plan.rows_per_step} (left out: {left})",
+            f"{len(examples)} examples can be trained on, and a step takes {plan.rows_per_step} (left out: {left})",
             kind="data",
             hint="lower min_score or rollout_batch_size, raise max_response_length, or take another run",
         )
     if service is not None and long + unreadable + empty:
         service.emit(Notice(step=0, message=f"examples left out: {left}"))
-    return found
+    return examples
 
 
-def tokens_of(example: Example, prompts: Prompts, end: int) -> tuple[list[int], list[int]]:
-    """Token ids, and 1 where the model spoke. Exact tokens are taken as they are.
-
-    Of messages, each answer of the assistant is what the template adds after the prompt before it, up to the end of
-    the turn. Where the template rewrites what came before (it drops earlier reasoning), only what follows is learned.
-    """
+def tokenize_example(example: Example, prompts: Prompts, end: int) -> tuple[list[int], list[int]]:
+    """Return token ids, and 1 for each token of the model. Exact tokens are taken as they are. Of messages, each answer
+    of the assistant is what the template adds after the prompt before it, up to the end of the turn. Where the template
+    rewrites what came before (it drops earlier reasoning), only what follows is learned."""
     if example.token_ids:
         return list(example.token_ids), list(example.mask)
     ids: list[int] = []

@@ -1,72 +1,88 @@
-"""Messages to tokens: the tokenizer's chat template, and the tokens of earlier answers exactly as they were sampled.
-
-Rendering a conversation again may spell an answer differently than the model did. With `HeldTokens` the prompt begins
-with the tokens that are there, and only what came after is rendered; where the template rewrites what was before (some
-drop earlier reasoning), the template wins.
-"""
-
-from __future__ import annotations
+"""Messages to tokens: the tokenizer's chat template, and earlier answers exactly as they were sampled. Rendering a
+conversation again may spell an answer differently than the model did, and some chat templates rewrite what was before
+(they drop earlier reasoning). With `HeldTokens` the prompt begins with those very tokens, and only what came after them
+is rendered: so a conversation stays one sequence, whatever its template does."""
 
 import json
+from dataclasses import dataclass
 from typing import Any
 
 from jinja2 import TemplateError
 
-from osmosis.base.json_types import JsonObject
+from osmosis.base.jsonable import JsonObject
 from osmosis.errors import ModelError
-from osmosis.records.rollout import Category, Message
-from osmosis.training.link import HeldTokens, SampleRequest
+from osmosis.records.run.rollout import Category, Message
+from osmosis.training.protocol import HeldTokens, SampleRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    token_ids: list[int]
+    held: bool = False
+    """Whether it begins with the tokens that the request holds."""
+    repaired: bool = False
+    """Whether the chat template alone would have written other tokens there."""
 
 
 class Prompts:
-    """Of one tokenizer."""
-
-    def __init__(self, tokenizer: Any) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, tokenizer: Any, variables: JsonObject | None = None) -> None:
+        """`variables` are further ones of the chat template (`enable_thinking`)."""
+        self._tokenizer, self._variables = tokenizer, variables or {}
         self._end: int = tokenizer.eos_token_id
         self._end_text: str = tokenizer.eos_token
 
-    def of(self, request: SampleRequest) -> tuple[list[int], bool]:
-        """The prompt's tokens, and whether they begin with those of `held`. Raises `ModelError` (bad_request)."""
-        messages = [_plain(message) for message in request.messages]
+    def build(self, request: SampleRequest) -> Prompt:
+        """Return the prompt of a request. Raise `ModelError` (bad_request)."""
+        rendered = self.render(request.messages, request.tools)
         if request.held is not None:
-            going_on = self._after(request.held, messages, request.tools)
-            if going_on is not None:
-                return request.held.token_ids + going_on, True
-        return self.render(request.messages, request.tools), False
+            messages = [_plain(message) for message in request.messages]
+            rest = self._render_rest(request.held, messages, request.tools)
+            if rest is not None:
+                token_ids = request.held.token_ids + rest
+                return Prompt(token_ids, held=True, repaired=token_ids != rendered)
+        return Prompt(rendered)
 
     def render(self, messages: list[Message], tools: list[JsonObject] | None, *, prompt: bool = True) -> list[int]:
-        """The whole conversation through the template; with `prompt`, up to where the model goes on."""
-        found = self._apply([_plain(message) for message in messages], tools, prompt=prompt, tokenize=True)
-        return list(found)
+        token_ids = self._apply([_plain(message) for message in messages], tools, prompt=prompt, tokenize=True)
+        return list(token_ids)
 
-    def _after(self, held: HeldTokens, messages: list[Message], tools: list[JsonObject] | None) -> list[int] | None:
-        """What follows the held tokens; None when the template does not keep what they stand for."""
+    def _render_rest(
+        self, held: HeldTokens, messages: list[Message], tools: list[JsonObject] | None
+    ) -> list[int] | None:
+        """Return the tokens of what came after the held ones; None when the template has no end of turn there. The
+        turns before are counted: the template may rewrite what is in them, and still ends each of them."""
         if not 0 < held.messages < len(messages):
             return None
         before = self._apply(messages[: held.messages], tools, prompt=False, tokenize=False)
-        whole = self._apply(messages, tools, prompt=True, tokenize=False)
-        end = before.rfind(self._end_text)
-        if end < 0 or not whole.startswith(before[: end + len(self._end_text)]):
+        full = self._apply(messages, tools, prompt=True, tokenize=False)
+        ends = before.count(self._end_text)
+        if not ends or full.count(self._end_text) < ends:
             return None
+        end = -1
+        for _ in range(ends):
+            end = full.find(self._end_text, end + 1)
         # An answer that was cut off has no end of its own: the template's is added.
         ended = held.token_ids[-1:] == [self._end]
-        rest = whole[end + len(self._end_text) if ended else end :]
-        found: list[int] = self._tokenizer.encode(rest, add_special_tokens=False)
-        return found
+        rest = full[end + len(self._end_text) if ended else end :]
+        token_ids: list[int] = self._tokenizer.encode(rest, add_special_tokens=False)
+        return token_ids
 
     def _apply(self, messages: list[Message], tools: list[JsonObject] | None, *, prompt: bool, tokenize: bool) -> Any:
         try:
             return self._tokenizer.apply_chat_template(
-                messages, tools=tools or None, add_generation_prompt=prompt, tokenize=tokenize, return_dict=False
+                messages,
+                tools=tools or None,
+                add_generation_prompt=prompt,
+                tokenize=tokenize,
+                return_dict=False,
+                **self._variables,
             )
         except (TemplateError, TypeError, KeyError, ValueError) as error:
-            what = f"the model's chat template does not take these messages: {error}"
-            raise ModelError(what, category=Category.BAD_REQUEST.value) from error
+            message = f"the model's chat template does not take these messages: {error}"
+            raise ModelError(message, category=Category.BAD_REQUEST.value) from error
 
 
 def _plain(message: Message) -> Message:
-    """As templates expect it: text content, and arguments of calls as objects."""
     plain = dict(message)
     content = plain.get("content")
     if isinstance(content, list):

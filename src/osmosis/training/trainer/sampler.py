@@ -1,16 +1,10 @@
 """Answers of the very module that is being trained: transformers' continuous batching, opened while a step collects.
-
 While it is open the model is in eval mode and requests join and leave at any time; while it is closed the generation
 loop is paused, the weights may change, and requests wait. A prompt that does not fit is refused before it reaches the
 cache, where it would hang every request after it. A generation loop that died or stands still is replaced, and its
-requests fail.
-
-Sampling is done here (`_draw`): with a seed the answer depends on weights, prompt and seed alone, whatever else is in
-the batch, and no global random state is touched. That, and forgetting a cancelled request, need private names of
-transformers; all of them are in this file.
-"""
-
-from __future__ import annotations
+requests fail. Tokens are drawn here (`_draw`): with a seed the answer depends on weights, prompt and seed alone,
+whatever else is in the batch, and no global random state is touched. That, and forgetting a cancelled request, need
+private names of transformers; all of them are in this file."""
 
 import asyncio
 import contextlib
@@ -29,36 +23,31 @@ from transformers import GenerationConfig
 from transformers.generation import ContinuousBatchingConfig
 
 from osmosis.errors import ModelError
-from osmosis.records.rollout import Category
-from osmosis.training.link import SampledAnswer, SampleDelta, SampleRequest, TrainerPlan
+from osmosis.records.run.rollout import Category
+from osmosis.training.protocol import SampledAnswer, SampleDelta, SampleRequest, TrainerPlan
 
-from .answering import Answering, Question
-from .answers import AnswerReader
-from .loading import Loaded, free_memory
-from .training_failed import out_of_memory
+from .errors import out_of_memory
+from .load_model import Loaded, free_memory
+from .parse_answers import AnswerReader
+from .sampler_base import Answering, Question
 
 log = logging.getLogger("osmosis.trainer")
 
 STUCK_S = 300.0
-"""A generation loop with requests that made no step for so long is replaced."""
 WATCH_EVERY_S = 1.0
 COLDEST = 1e-4
-"""Temperature 0: as good as the likeliest token, without a division by zero."""
+"""Stands for temperature 0: as good as the likeliest token, without a division by zero."""
 _NOT_YET = 0
 _CACHE_SHARE = 0.3
-"""Of free memory, for the key-value cache."""
 _FIRST = 0.9999
-"""Of temperature and top-p: at 1.0 transformers would leave out the processors that make them per request."""
+"""Initial temperature and top-p: at 1.0 transformers would leave out the processors that make them per request."""
 
 
 @dataclass(slots=True)
 class _Active:
-    """A request in the generation loop."""
-
     parts: asyncio.Queue[Any]
     seed: int
     loop_number: int
-    """The generation loop it is in, from 1; a replaced one has another number."""
 
 
 class ContinuousSampler:
@@ -73,7 +62,7 @@ class ContinuousSampler:
         module: Any | None = None,
         stuck_s: float = STUCK_S,
     ) -> None:
-        """`module`: the model with its adapter; None: the base model."""
+        """`module` is the model with its adapter; None: the base model."""
         self._plan, self._tokenizer, self._device = plan, loaded.tokenizer, loaded.device
         self._model = module if module is not None else loaded.model
         self._end_ids = end_ids(self._model, loaded.tokenizer)
@@ -93,14 +82,12 @@ class ContinuousSampler:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """From the training thread; `loop` is the service's. Closed until `open`."""
         self._loop = loop
         self._new_manager()
         self._hold()
         asyncio.run_coroutine_threadsafe(self._start_watching(), loop).result()
 
     def stop(self) -> None:
-        """From the training thread."""
         if self._loop is not None and self._watch is not None:
             self._loop.call_soon_threadsafe(self._watch.cancel)
         self._release()
@@ -108,8 +95,9 @@ class ContinuousSampler:
             self._manager.stop(hard_stop=True, timeout=10)
 
     @contextlib.contextmanager
-    def open(self, step: int) -> Iterator[None]:
-        """Requests are answered until the block ends; those in flight then are cancelled. From the training thread."""
+    def open(self, step: int, *, keep: bool = False) -> Iterator[None]:
+        """Answer requests until the block ends, then cancel those in flight, or pause them to `keep` them. Call from
+        the training thread."""
         assert self._loop is not None
         training = self._model.training
         self._model.eval()
@@ -119,19 +107,18 @@ class ContinuousSampler:
         try:
             yield
         finally:
-            asyncio.run_coroutine_threadsafe(self._close(), self._loop).result()
+            if not keep:
+                asyncio.run_coroutine_threadsafe(self._close(), self._loop).result()
             self._hold()
             self._model.train(training)
 
     async def stream(self, request: SampleRequest) -> AsyncGenerator[SampleDelta | SampledAnswer, None]:
-        """As `service.Sampler`."""
         question = self._answering.question(request)
         await self._opened.wait()
         key = f"{request.id}#{next(self._numbers)}"
         step = self.step
         active = _Active(asyncio.Queue(), self._seed(question), _NOT_YET)
         self._active[key] = active
-        self.totals.busy.changed(+1)
         finished = False
         try:
             self._add(key, question)
@@ -161,15 +148,13 @@ class ContinuousSampler:
             yield sample
         finally:
             self._active.pop(key, None)
-            self.totals.busy.changed(-1)
             if not finished:
                 self._forget(key)
 
     def _seed(self, question: Question) -> int:
-        """From the run's seed, the step, the prompt, and the request's own seed or name."""
         request = question.request
-        who = request.seed if request.seed is not None else request.id
-        text = f"{self._plan.seed}/{self.step}/{who}/{','.join(map(str, question.prompt_ids))}"
+        source = request.seed if request.seed is not None else request.id
+        text = f"{self._plan.seed}/{self.step}/{source}/{','.join(map(str, question.prompt_ids))}"
         return int.from_bytes(blake2b(text.encode(), digest_size=7).digest(), "little")
 
     def _add(self, key: str, question: Question) -> None:
@@ -194,23 +179,20 @@ class ContinuousSampler:
         return ModelError(f"sampling failed: {error}", category=Category.SERVER_ERROR.value)
 
     def _forget(self, key: str) -> None:
-        """Frees a request that nobody waits for; transformers would keep its handler."""
         self._manager.cancel_request(key)
-        router = self._manager.output_router
-        with router._lock:
-            router.result_handlers.pop(key, None)
+        self._manager.output_router.result_handlers.pop(key, None)
 
     async def _close(self) -> None:
         self._opened.clear()
         for active in list(self._active.values()):
-            what = "the step this request belongs to is over"
-            active.parts.put_nowait(ModelError(what, category=Category.CANCELLED.value))
+            message = "the step this request belongs to is over"
+            active.parts.put_nowait(ModelError(message, category=Category.CANCELLED.value))
         keys = list(self._active)
         for key in keys:
             self._forget(key)
 
     def _hold(self) -> None:
-        """Pauses the loop from the training thread, which has to be the one that ends the pause."""
+        """Pause the loop from the training thread, which must also end the pause."""
         self._pause = contextlib.ExitStack()
         try:
             self._pause.enter_context(self._manager.pause())
@@ -258,13 +240,12 @@ class ContinuousSampler:
         self._loops += 1
 
     def _sample_here(self, manager: Any) -> None:
-        """Puts `_draw` in the place of transformers' own sampling."""
         keys: list[tuple[str, int]] = []
         warper = manager.logit_processor.logits_processor[0]
         prepare = warper.prepare_tensor_args
 
         def note(requests: list[Any]) -> Any:
-            keys[:] = [(one.state.request_id, one.state.generated_len()) for one in requests]
+            keys[:] = [(request.state.request_id, request.state.generated_len()) for request in requests]
             return prepare(requests)
 
         def sample(_: Any, scores: Any, output_ids: Any) -> None:
@@ -278,10 +259,9 @@ class ContinuousSampler:
         runner = manager.batch_processor.model_runner
         runner._sample = MethodType(sample, runner)
 
-    def _replace(self, why: str) -> None:
-        """A new generation loop; every request of the old one fails."""
+    def _replace(self, reason: str) -> None:
         fatal = self._manager.background_thread_status.fatal_error
-        text = f"{why}: {fatal}" if fatal else why
+        text = f"{reason}: {fatal}" if fatal else reason
         log.error("%s; starting another one", text)
         error = self._failed(text)
         for active in self._active.values():
@@ -295,17 +275,16 @@ class ContinuousSampler:
         self._watch = asyncio.get_running_loop().create_task(self._keep_watch())
 
     async def _keep_watch(self) -> None:
-        seen, since = (0, 0), time.monotonic()
+        last, since = (0, 0), time.monotonic()
         while True:
             await asyncio.sleep(WATCH_EVERY_S)
             at = (self._loops, getattr(self._manager, "current_batch", 0))
-            if at != seen or not self._active or not self._opened.is_set():
-                seen, since = at, time.monotonic()
+            if at != last or not self._active or not self._opened.is_set() or self._pause is not None:
+                last, since = at, time.monotonic()
             elif not self._manager.is_running() or time.monotonic() - since > self._stuck_s:
                 self._replace(f"the generation loop made no step for {time.monotonic() - since:.0f} s")
 
     def _cache_size(self) -> int:
-        """Tokens; at least one whole conversation, or the plan cannot work."""
         plan = self._plan
         longest = plan.max_prompt_length + plan.max_response_length
         config = self._model.config.get_text_config()
@@ -313,16 +292,14 @@ class ContinuousSampler:
         width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         per_token = 2 * config.num_hidden_layers * heads * width * self._model.dtype.itemsize
         room = int(free_memory(self._device) * _CACHE_SHARE / per_token)
-        wanted = plan.cache_tokens or min(plan.concurrency * longest, room)
-        return max(wanted, longest)
+        size = plan.cache_tokens or min(plan.concurrency * longest, room)
+        return max(size, longest)
 
 
 def _draw(scores: Any, seeds: list[tuple[int, int]]) -> tuple[Any, Any]:
-    """One token for each row of scores, and its log-probability, by the Gumbel-max trick.
-
-    Adding Gumbel noise to log-probabilities and taking the largest draws from exactly their distribution (Gumbel 1954;
-    Maddison et al. 2014). The noise of a row comes from its own seed and position, so the batch does not matter.
-    """
+    """Draw one token for each row of scores, and its log-probability, by the Gumbel-max trick. Adding Gumbel noise to
+    log-probabilities and taking the largest draws from exactly their distribution (Gumbel 1954; Maddison et al. 2014).
+    The noise of a row comes from its own seed and position, so the batch does not matter."""
     logprobs = torch.log_softmax(scores.float(), dim=-1)
     noise = torch.empty_like(logprobs)
     source = torch.Generator()
@@ -334,7 +311,6 @@ def _draw(scores: Any, seeds: list[tuple[int, int]]) -> tuple[Any, Any]:
 
 
 def end_ids(model: Any, tokenizer: Any) -> list[int]:
-    """Every token that ends a turn: the tokenizer's, and those that the model names."""
     named = model.generation_config.eos_token_id
     others = [] if named is None else [named] if isinstance(named, int) else list(named)
     return list(dict.fromkeys([tokenizer.eos_token_id, *others]))

@@ -1,8 +1,6 @@
-"""The trainer's end of the connection: an HTTP server on a Unix socket, in a thread of its own.
-
-The training loop is the main thread. It emits events and waits for batches here; samples go straight to the sampler.
-This module knows no model and no torch, so the fake trainer of `osmosis.testing` is the same server.
-"""
+"""The trainer's end of the connection: an HTTP server on a Unix socket, in a thread of its own. The training loop is
+the main thread: it emits events and waits for batches here; requests for samples go straight to the sampler. Imports no
+torch, so that the fake trainer of the tests is the same server."""
 
 from __future__ import annotations
 
@@ -17,12 +15,16 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Protocol
 
-from aiohttp import web
-from pydantic import ValidationError as BadShape
+import uvicorn
+from pydantic import ValidationError as RecordError
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
 
 from osmosis.errors import ModelError, OsmosisError
-from osmosis.records.rollout import Category
-from osmosis.training.link import (
+from osmosis.records.run.rollout import Category
+from osmosis.training.protocol import (
     Batch,
     Collect,
     Done,
@@ -36,34 +38,32 @@ from osmosis.training.link import (
     SampleRequest,
     TrainerHealth,
 )
+from osmosis.training.protocol.batches import Kind
 
 log = logging.getLogger("osmosis.trainer")
 
-MAX_BODY = 1 << 31
-"""A batch of long rollouts; it comes from the job, which is trusted."""
 MAX_WAIT_S = 60.0
-_LINES = "application/x-ndjson"
+KEEP_ALIVE_S = 3600
+BACKLOG = 1024
+NDJSON = "application/x-ndjson"
 
 
 class Sampler(Protocol):
-    """What answers `/sample`."""
-
     def stream(self, request: SampleRequest) -> AsyncGenerator[SampleDelta | SampledAnswer, None]:
-        """Pieces when the request streams, the whole answer last; raises `ModelError`. Closing it frees the request."""
+        """Yield pieces when the request streams, the whole answer last; closing it frees the request."""
         ...
 
 
-class Stopped(Exception):
-    """A stop was asked for while the loop waited for a batch."""
+class Stopped(Exception): ...
 
 
 class EventLog:
-    """Numbered events, kept until the job asks for what comes after them. Any thread writes, the server's reads."""
+    """Numbered events, kept until the job asks for later ones. Any thread writes, the server's reads."""
 
     def __init__(self) -> None:
-        self._kept: deque[Numbered] = deque()
+        self._events: deque[Numbered] = deque()
         self._last = 0
-        self._dealt_with = 0
+        self._acknowledged = 0
         self._changed = threading.Condition()
         self._listeners: set[Callable[[], None]] = set()
 
@@ -74,26 +74,25 @@ class EventLog:
     def append(self, event: Event) -> None:
         with self._changed:
             self._last += 1
-            self._kept.append(Numbered(number=self._last, event=event))
+            self._events.append(Numbered(number=self._last, event=event))
             for wake in self._listeners:
                 wake()
 
     def after(self, number: int) -> list[Numbered]:
-        """Everything newer; what is not is forgotten."""
+        """Return the events after this number and forget the others."""
         with self._changed:
-            self._dealt_with = max(self._dealt_with, min(number, self._last))
-            while self._kept and self._kept[0].number <= self._dealt_with:
-                self._kept.popleft()
+            self._acknowledged = max(self._acknowledged, min(number, self._last))
+            while self._events and self._events[0].number <= self._acknowledged:
+                self._events.popleft()
             self._changed.notify_all()
-            return [one for one in self._kept if one.number > number]
+            return [event for event in self._events if event.number > number]
 
-    def wait_dealt_with(self, timeout_s: float) -> bool:
-        """Until the job has dealt with every event; False when it has not within that time."""
+    def wait_acknowledged(self, timeout_s: float) -> bool:
+        """Wait until the job has dealt with every event; return False when the time is up."""
         with self._changed:
-            return self._changed.wait_for(lambda: self._dealt_with >= self._last, timeout_s)
+            return self._changed.wait_for(lambda: self._acknowledged >= self._last, timeout_s)
 
-    async def wait_newer(self, number: int, timeout_s: float) -> list[Numbered]:
-        """`after`, once there is something, or nothing after that time."""
+    async def wait_after(self, number: int, timeout_s: float) -> list[Numbered]:
         loop, woken = asyncio.get_running_loop(), asyncio.Event()
 
         def wake() -> None:
@@ -102,216 +101,206 @@ class EventLog:
         with self._changed:
             self._listeners.add(wake)
         try:
-            found = self.after(number)
-            if not found:
+            events = self.after(number)
+            if not events:
                 try:
                     await asyncio.wait_for(woken.wait(), timeout_s)
                 except asyncio.TimeoutError:
                     pass
-                found = self.after(number)
-            return found
+                events = self.after(number)
+            return events
         finally:
             with self._changed:
                 self._listeners.discard(wake)
 
 
 class TrainerService:
-    """`with TrainerService(run, socket) as service:` serves until the block ends.
-
-    Of the training loop: `emit`, `collect`, `stop_requested`, `finish`. `sampler` is set when the model is loaded.
-    """
+    """`with TrainerService(run, socket) as service:` serves until the block ends. The training loop uses `emit`, `ask`,
+    `wait`, `stop_requested` and `finish`; it sets `sampler` when the model is loaded."""
 
     def __init__(self, run: str, socket_path: Path) -> None:
         self.health = TrainerHealth(state="loading", run=run)
         self.sampler: Sampler | None = None
         self.events = EventLog()
         self.stop_requested = threading.Event()
+        self.loop = asyncio.new_event_loop()
         self._socket_path = socket_path
-        self._open: Collect | None = None
-        self._batch: Batch | None = None
-        self._taken: tuple[int, str] | None = None
+        self._open: dict[tuple[int, str], Collect] = {}
+        self._batches: dict[tuple[int, str], Batch] = {}
+        self._accepted: set[tuple[int, str]] = set()
         self._answered = threading.Condition()
-        self._loop = asyncio.new_event_loop()
+        self._requests_in_flight = 0
+        self._requests_done = 0
+        app = Starlette(
+            routes=[
+                Route("/health", self._get_health),
+                Route("/events", self._get_events),
+                Route("/sample", self._sample, methods=["POST"]),
+                Route("/batch", self._accept_batch, methods=["POST"]),
+                Route("/stop", self._stop, methods=["POST"]),
+            ]
+        )
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            ws="none",
+            timeout_keep_alive=KEEP_ALIVE_S,  # longer than the job's client keeps an unused connection
+            timeout_graceful_shutdown=1,
+            backlog=BACKLOG,
+        )
+        self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._serve, name="trainer-service", daemon=True)
-        self._ready = threading.Event()
-        self._error: OSError | None = None
-        self._in_flight = 0
-        self._samples = 0
+        self._listener: socket.socket | None = None
 
     def __enter__(self) -> TrainerService:
+        self._socket_path.unlink(missing_ok=True)
+        # Bound here and not by uvicorn: the mode has to be right from the first moment on.
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        umask = os.umask(0o177)
+        try:
+            self._listener.bind(str(self._socket_path))
+        finally:
+            os.umask(umask)
+        self._listener.listen(BACKLOG)
         self._thread.start()
-        self._ready.wait()
-        if self._error is not None:
-            raise self._error
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._server.should_exit = True
         self._thread.join(timeout=10)
         self._socket_path.unlink(missing_ok=True)
 
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop:
-        """The server's event loop, on which samplers are used."""
-        return self._loop
-
     def emit(self, event: Event) -> None:
-        """Tells the job; from any thread."""
+        """Send an event to the job; safe from any thread."""
         if isinstance(event, Failed):
             self.health.state = "failed"
         elif isinstance(event, Done):
             self.health.state = "done"
         self.events.append(event)
 
-    def collect(self, collect: Collect) -> Batch:
-        """Asks the job for the rollouts of a step and waits, however long it takes; raises `Stopped` on a stop."""
+    def ask(self, collect: Collect) -> None:
+        """Ask the job for the rollouts of a step; `wait` returns them."""
         with self._answered:
-            self._open, self._batch = collect, None
+            self._open[collect.step, collect.kind] = collect
         self.emit(collect)
+
+    def wait(self, step: int, kind: Kind) -> Batch:
+        """Return what was asked for; wait without a limit. Raise `Stopped` on a stop."""
+        key = (step, kind)
         with self._answered:
-            self._answered.wait_for(lambda: self._batch is not None or self.stop_requested.is_set())
-            batch, self._open, self._batch = self._batch, None, None
-        if batch is None:
-            raise Stopped
-        return batch
+            self._answered.wait_for(lambda: key in self._batches or self.stop_requested.is_set())
+            if key not in self._batches:
+                raise Stopped
+            del self._open[key]
+            return self._batches.pop(key)
 
     def request_stop(self) -> None:
-        """Ends the wait of `collect`; the loop sees `stop_requested` at its next step boundary."""
+        """End the wait of `collect`; the loop sees `stop_requested` at its next step boundary."""
         with self._answered:
             self.stop_requested.set()
             self._answered.notify_all()
 
     def finish(self, event: Done | Failed, *, timeout_s: float = 30.0) -> None:
-        """The last event; waits until the job has read it."""
         self.emit(event)
-        if not self.events.wait_dealt_with(timeout_s):
+        if not self.events.wait_acknowledged(timeout_s):
             log.warning("nobody asked for the last events within %.0f s", timeout_s)
 
     def _serve(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        app = web.Application(client_max_size=MAX_BODY)
-        app.router.add_get("/health", self._health)
-        app.router.add_get("/events", self._events)
-        app.router.add_post("/sample", self._sample)
-        app.router.add_post("/batch", self._take_batch)
-        app.router.add_post("/stop", self._stop)
-        runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
-        try:
-            self._loop.run_until_complete(self._start(runner))
-        except OSError as error:
-            self._error = error
-            self._ready.set()
-            return
-        self._ready.set()
-        self._loop.run_forever()
-        self._loop.run_until_complete(runner.cleanup())
+        asyncio.set_event_loop(self.loop)
+        assert self._listener is not None
+        self.loop.run_until_complete(self._server.serve(sockets=[self._listener]))
 
-    async def _start(self, runner: web.AppRunner) -> None:
-        await runner.setup()
-        self._socket_path.unlink(missing_ok=True)
-        # Bound here and not by aiohttp: the mode has to be right from the first moment on.
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        before = os.umask(0o177)
-        try:
-            listener.bind(str(self._socket_path))
-        finally:
-            os.umask(before)
-        await web.SockSite(runner, listener, backlog=1024).start()
-
-    async def _health(self, _: web.Request) -> web.Response:
+    async def _get_health(self, request: Request) -> Response:
         health = self.health.model_copy(
             update={
-                "requests_in_flight": self._in_flight,
-                "requests_done": self._samples,
+                "requests_in_flight": self._requests_in_flight,
+                "requests_done": self._requests_done,
                 "last_event": self.events.last,
             }
         )
-        return web.Response(body=health.model_dump_json().encode(), content_type="application/json")
+        return Response(health.model_dump_json().encode(), media_type="application/json")
 
-    async def _events(self, request: web.Request) -> web.Response:
+    async def _get_events(self, request: Request) -> Response:
         try:
-            number = int(request.query.get("after", "0"))
-            wait = min(float(request.query.get("wait", "0")), MAX_WAIT_S)
+            number = int(request.query_params.get("after", "0"))
+            wait_s = min(float(request.query_params.get("wait", "0")), MAX_WAIT_S)
         except ValueError:
-            return web.Response(status=400, text="after and wait are numbers")
-        found = await self.events.wait_newer(number, wait)
-        return web.Response(body=b"".join(one.to_line() for one in found), content_type=_LINES)
+            return PlainTextResponse("after and wait are numbers", 400)
+        events = await self.events.wait_after(number, wait_s)
+        return Response(b"".join(event.to_line() for event in events), media_type=NDJSON)
 
-    async def _sample(self, request: web.Request) -> web.StreamResponse:
+    async def _sample(self, request: Request) -> Response:
         try:
-            wanted = SampleRequest.model_validate_json(await request.read())
-        except BadShape as error:
-            return web.Response(status=422, text=str(error))
-        response = web.StreamResponse(headers={"Content-Type": _LINES})
-        if wanted.stream:
-            await response.prepare(request)
-        self._in_flight += 1
+            sample_request = SampleRequest.model_validate_json(await request.body())
+        except RecordError as error:
+            return PlainTextResponse(str(error), 422)
+        # Streamed also where the answer is one line: a client that disconnects then cancels its request.
+        return StreamingResponse(self._stream_lines(sample_request), media_type=NDJSON)
+
+    async def _stream_lines(self, request: SampleRequest) -> AsyncGenerator[bytes, None]:
+        self._requests_in_flight += 1
         try:
-            async with aclosing(self._lines(wanted)) as lines:
+            async with aclosing(self._answer(request)) as lines:
                 async for line in lines:
-                    if not response.prepared:
-                        # One write for head and body: most answers come in one piece.
-                        return web.Response(body=line.to_line(), content_type=_LINES)
-                    await response.write(line.to_line())
+                    yield line.to_line()
         finally:
-            self._in_flight -= 1
-        await response.write_eof()
-        return response
+            self._requests_in_flight -= 1
 
-    async def _lines(self, wanted: SampleRequest) -> AsyncGenerator[SampleLine, None]:
+    async def _answer(self, request: SampleRequest) -> AsyncGenerator[SampleLine, None]:
         try:
-            async with aclosing(self._loaded().stream(wanted)) as parts:
+            if self.sampler is None:
+                raise ModelError("the model is still loading", category=Category.SERVER_ERROR.value)
+            async with aclosing(self.sampler.stream(request)) as parts:
                 async for part in parts:
                     if isinstance(part, SampledAnswer):
-                        self._samples += 1
+                        self._requests_done += 1
                         yield SampleLine(done=part)
-                    elif wanted.stream:
+                    elif request.stream:
                         yield SampleLine(delta=part)
         except ModelError as error:
             yield SampleLine(error=SampleError(category=error.category, message=error.message))
         except Exception as error:
             log.exception("sampling failed")
-            what = f"{type(error).__name__}: {error}"
-            yield SampleLine(error=SampleError(category=Category.SERVER_ERROR.value, message=what))
+            message = f"{type(error).__name__}: {error}"
+            yield SampleLine(error=SampleError(category=Category.SERVER_ERROR.value, message=message))
 
-    def _loaded(self) -> Sampler:
-        if self.sampler is None:
-            raise ModelError("the model is still loading", category=Category.SERVER_ERROR.value)
-        return self.sampler
-
-    async def _take_batch(self, request: web.Request) -> web.Response:
+    async def _accept_batch(self, request: Request) -> Response:
+        body = await request.body()
         try:
-            batch = Batch.model_validate_json(await request.read())
-        except BadShape as error:
-            return web.Response(status=422, text=str(error))
+            batch = await asyncio.to_thread(Batch.from_bytes, body)
+        except ValueError as error:
+            return PlainTextResponse(str(error), 422)
         with self._answered:
-            collect = self._open
-            given = (batch.step, batch.kind)
-            if given == self._taken or (self.stop_requested.is_set() and self._batch is None):
-                return web.Response(status=204)  # taken before, or no longer wanted: nothing that a job could do
-            if collect is None or self._batch is not None or given != (collect.step, collect.kind):
-                open_now = f"{collect.kind} of step {collect.step}" if collect and self._batch is None else "none"
-                text = f"no collect is open for {batch.kind} of step {batch.step} (open: {open_now})"
-                return web.Response(status=409, text=text)
+            key = (batch.step, batch.kind)
+            collect = self._open.get(key)
+            if key in self._accepted or self.stop_requested.is_set():
+                return Response(status_code=204)  # accepted before, or not needed any more: the job can do nothing
+            if collect is None:
+                open_now = ", ".join(f"{kind} of step {step}" for step, kind in self._open) or "none"
+                message = f"no collect is open for {batch.kind} of step {batch.step} (open: {open_now})"
+                return PlainTextResponse(message, 409)
             try:
-                _check_fits(batch, collect)
+                _check_batch(batch, collect)
             except OsmosisError as error:
-                return web.Response(status=422, text=error.message)
-            self._batch, self._taken = batch, given
+                return PlainTextResponse(error.message, 422)
+            self._batches[key] = batch
+            self._accepted.add(key)
             self._answered.notify_all()
-        return web.Response(status=204)
+        return Response(status_code=204)
 
-    async def _stop(self, _: web.Request) -> web.Response:
+    async def _stop(self, request: Request) -> Response:
         self.request_stop()
-        return web.Response(status=204)
+        return Response(status_code=204)
 
 
-def _check_fits(batch: Batch, collect: Collect) -> None:
+def _check_batch(batch: Batch, collect: Collect) -> None:
     rows, seen = set(collect.rows), set()
-    for one in batch.sequences:
-        key = (one.row, one.attempt, one.part)
-        where = f"row {one.row}, attempt {one.attempt}, part {one.part}"
-        if one.row not in rows or not 0 <= one.attempt < collect.samples_per_row:
+    for sequence in batch.sequences:
+        key = (sequence.row, sequence.attempt, sequence.part)
+        where = f"row {sequence.row}, attempt {sequence.attempt}, part {sequence.part}"
+        if sequence.row not in rows or not 0 <= sequence.attempt < collect.samples_per_row:
             raise OsmosisError(f"{where} was not asked for")
         if key in seen:
             raise OsmosisError(f"{where} comes twice")

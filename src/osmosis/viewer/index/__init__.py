@@ -1,3 +1,1 @@
-"""The rollouts of a run as a table that can be searched: an SQLite file in a cache, never in the run, which can be
-thrown away and made again. The same for a journal and for a run of a platform's database.
-"""
+"""A searchable table of a run's rollouts: an SQLite file in a cache, which can be deleted at any time."""

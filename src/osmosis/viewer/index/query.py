@@ -1,21 +1,20 @@
-"""Which rollouts are wanted, in which order: what the form above the table says. Knows no SQL."""
-
-from __future__ import annotations
-
+import re
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from osmosis.viewer.asked import Asked
+from osmosis.viewer.query_params import QueryParams
+
+from .build import separate_characters
 
 OUTCOMES = ("passed", "not-passed", "failed", "skipped")
 SORTS = ("row", "reward", "tokens", "cost", "duration", "turns", "tools", "started", "unsure")
-"""Beside these: `score:NAME`. `unsure`: the first score is nearest to the pass threshold."""
+"""Beside `score:NAME`; `unsure` puts scores near the pass threshold first."""
 FILTERS = (
     "outcome", "category", "q", "tool", "score", "low", "high", "row", "step", "model", "label", "agree", "sort", "dir",
 )  # fmt: skip
-"""What narrows or orders a table, by its name in an address."""
-_DOWNWARDS = ("tokens", "cost", "duration", "turns", "tools")
-"""Sorted with the largest first unless asked otherwise."""
+_SORTED_DOWN = ("tokens", "cost", "duration", "turns", "tools")
+_TERM = re.compile(r'(-?)"([^"]+)"|(-?)(\S+)')
+_MAX_TERMS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,56 +22,60 @@ class RolloutQuery:
     outcome: str = ""
     category: str = ""
     text: str = ""
-    """Words that the conversation holds; `"a phrase"`, `begin*`, `-without`."""
+    """Words in the conversation; `"a phrase"`, `begin*`, `-without`."""
     tool: str = ""
     score: str = ""
-    """The score that `low` and `high` are about; empty: the first one."""
+    """The score that `low` and `high` are about; the first one when empty."""
     low: float | None = None
     high: float | None = None
     row: int | None = None
     step: int | None = None
-    """Of a training run; None: all."""
     model: str = ""
     label: str = ""
-    """Given by a person; `*`: any, `-`: none."""
+    """A person's label; `*` is any, `-` is none."""
     agree: Literal["", "no"] = ""
-    """`no`: only rows of which some attempts pass and some do not."""
+    """`no`: only rows where some attempts pass and some do not."""
     sort: str = "row"
     down: bool = False
 
     @property
     def plain(self) -> bool:
-        """Whether it wants every rollout, in whatever order."""
-        return not (
-            self.outcome or self.category or self.text or self.tool or self.model or self.label or self.agree
-            or self.low is not None or self.high is not None or self.row is not None or self.step is not None
-        )  # fmt: skip
-
-    @property
-    def by_slots(self) -> bool:
-        """Whether it wants all attempts at rows that disagree, in order: no rollout has to be looked at for that."""
-        return bool(self.agree) and self.sort == "row" and replace(self, agree="").plain
+        return replace(self, score="", sort="row", down=False) == RolloutQuery()
 
 
-def query_of(asked: Asked) -> RolloutQuery:
-    """From an address; what it does not know counts as not given."""
-    sort = asked.text("sort", "row")
+def parse_query(params: QueryParams) -> RolloutQuery:
+    sort = params.text("sort", "row")
     if sort not in SORTS and not sort.startswith("score:"):
         sort = "row"
-    way = asked.one_of("dir", ("up", "down"))
+    direction = params.choice("dir", ("up", "down"))
     return RolloutQuery(
-        outcome=asked.one_of("outcome", OUTCOMES),
-        category=asked.text("category"),
-        text=asked.text("q"),
-        tool=asked.text("tool"),
-        score=asked.text("score"),
-        low=asked.real("low"),
-        high=asked.real("high"),
-        row=asked.number("row"),
-        step=asked.number("step"),
-        model=asked.text("model"),
-        label=asked.text("label"),
-        agree="no" if asked.text("agree") == "no" else "",
+        outcome=params.choice("outcome", OUTCOMES),
+        category=params.text("category"),
+        text=params.text("q"),
+        tool=params.text("tool"),
+        score=params.text("score"),
+        low=params.real("low"),
+        high=params.real("high"),
+        row=params.integer("row"),
+        step=params.integer("step"),
+        model=params.text("model"),
+        label=params.text("label"),
+        agree="no" if params.text("agree") == "no" else "",
         sort=sort,
-        down=way == "down" if way else sort in _DOWNWARDS,
+        down=direction == "down" if direction else sort in _SORTED_DOWN,
     )
+
+
+def to_fts5(text: str) -> str:
+    """Translate a search into SQLite's FTS5 syntax, with every operator quoted; empty when it contains no word."""
+    included: list[str] = []
+    excluded: list[str] = []
+    for term in list(_TERM.finditer(separate_characters(text) if '"' in text else text))[:_MAX_TERMS]:
+        minus, words = term[1] or term[3] or "", term[2] or term[4]
+        is_prefix = term[4] is not None and words.endswith("*")
+        words = " ".join(re.findall(r"\w+", separate_characters(words)))
+        if words:
+            (excluded if minus else included).append(f'"{words}"' + ("*" if is_prefix else ""))
+    if not included:
+        return ""
+    return " AND ".join(included) + "".join(f" NOT {term}" for term in excluded)

@@ -1,425 +1,367 @@
-"""What is asked of an index: a page of rollouts or of rows, how many there are, the one before and after, all of them.
-
-Each question is one statement over the narrow table of figures; texts are read for the lines that are shown alone.
-Common words cost no ranking: what is found comes in the order of the table.
-"""
-
-from __future__ import annotations
-
 import sqlite3
-from collections import OrderedDict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import Any
 
 import orjson
 
-from osmosis.base.json_types import JsonObject
+from osmosis.base.jsonable import JsonObject
 from osmosis.errors import NotFound
-from osmosis.records.history import RowCount
-from osmosis.records.rollout import RolloutStatus
+from osmosis.records.run.history import RowCount
+from osmosis.records.run.rollout import Rollout, RolloutStatus, Score, Usage
 
-from .file import OWN_SCORES, OWN_TOOLS, RolloutIndex
-from .found import RolloutLine, StoredOutcome, StoredValue, extra_names, rollout_line
-from .query import OUTCOMES, RolloutQuery
-from .words import matching
+from .database import RolloutIndex
+from .query import OUTCOMES, RolloutQuery, to_fts5
 
-Key = tuple[int, int, int]
-"""Row, attempt and step."""
-_IN_ORDER = "step, row_index, attempt"
-_COUNTS: OrderedDict[tuple[object, ...], int] = OrderedDict()
-_PLACES: OrderedDict[tuple[object, ...], list[tuple[int, int]]] = OrderedDict()
-"""How many fit a query, and which rows: by index, how far it was filled, and the query. Turning a page finds nothing
-anew."""
-_KEPT = 40
-_FEW = 5_000
-"""Up to so many hits are looked up one by one; beyond, the table is walked in its order."""
-_FAR = 1e308
-_DISAGREE = "slots WHERE passed > 0 AND others > 0"
-"""Rows of which some attempts pass and some do not."""
+RolloutKey = tuple[int, int, int]
+_MAX_ATTEMPTS = 100
+_INFINITY = 1e308
+_NO_USAGE = Usage()
+_ORDER = ("step", "row_index", "attempt")
+_DISAGREE = (
+    "SELECT step, row_index FROM rollouts GROUP BY step, row_index "
+    "HAVING sum(outcome = 'passed') BETWEEN 1 AND count(*) - 1"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutLine:
+    row_index: int
+    attempt: int
+    step: int
+    outcome: str
+    reward: float | None
+    tokens: int | None = None
+    cost: float | None = None
+    duration_ms: float | None = None
+    turns: int | None = None
+    tool_calls: int | None = None
+    started_at: float | None = None
+    """Seconds since 1970."""
+    category: str | None = None
+    model: str | None = None
+    prompt: str = ""
+    answer: str = ""
+    failure: str = ""
+    finish_reason: str | None = None
+    answer_issue: str | None = None
+    scores: Mapping[str, float | None] = field(default_factory=dict)
+    row: Mapping[str, object] = field(default_factory=dict)
+    """The row of the dataset; empty when it is gone or was edited since."""
+    extra: Mapping[str, object] = field(default_factory=dict)
+    labels: Sequence[str] = ()
+    fits: bool = True
+    """True when the query matches it, where all attempts at a row are shown."""
+
+    @property
+    def key(self) -> RolloutKey:
+        return self.row_index, self.attempt, self.step
+
+    @property
+    def expected(self) -> str:
+        return expected_answer(self.row)
 
 
 @dataclass(frozen=True, slots=True)
 class Neighbours:
-    """The rollouts before and after one, among those that a query wants."""
-
-    before: Key | None = None
-    after: Key | None = None
-    next_failed: Key | None = None
-    """The next one without a score, whatever the query."""
+    before: RolloutKey | None = None
+    after: RolloutKey | None = None
+    next_failed: RolloutKey | None = None
 
 
-def forget() -> None:
-    """What was counted before."""
-    _COUNTS.clear()
-    _PLACES.clear()
-
-
-V = TypeVar("V")
-
-
-def _keep(kept: OrderedDict[tuple[object, ...], V], key: tuple[object, ...], value: V) -> None:
-    kept[key] = value
-    while len(kept) > _KEPT:
-        kept.popitem(last=False)
+def expected_answer(row: Mapping[str, object]) -> str:
+    value = row.get("ground_truth", row.get("label"))
+    return "" if value is None else value if isinstance(value, str) else orjson.dumps(value, default=str).decode()
 
 
 class Search:
-    """Questions to one index."""
-
     def __init__(self, index: RolloutIndex) -> None:
-        self._index = index
         self._db = index.connection
-        self._looked_up: str | None = None
-        self._found = 0
+        self._threshold = index.threshold
+
+    # What occurs in the run.
 
     def outcomes(self) -> dict[str, int]:
-        """How many rollouts have each outcome."""
-        counted = {name: amount for _, name, amount in self._names.get("outcome", ())}
-        return {name: counted.get(str(number), 0) for number, name in enumerate(OUTCOMES)}
+        amounts = dict(self._db.execute("SELECT name, amount FROM names WHERE kind = 'outcome'").fetchall())
+        return {name: amounts.get(name, 0) for name in OUTCOMES}
 
-    @cached_property
-    def _names(self) -> dict[str, list[tuple[int, str, int]]]:
-        found: dict[str, list[tuple[int, str, int]]] = {}
-        for kind, number, name, amount in self._db.execute("SELECT * FROM names ORDER BY kind, number"):
-            found.setdefault(kind, []).append((number, name, amount))
-        return found
-
-    def _number(self, kind: str, name: str) -> int:
-        """-1 when it does not occur."""
-        return next((number for number, known, _ in self._names.get(kind, ()) if known == name), -1)
-
-    def rewards(self) -> list[float]:
-        """Every reward there is, ascending."""
-        return sorted(row[0] for row in self._db.execute("SELECT reward FROM rollouts WHERE reward IS NOT NULL"))
+    def _names(self, kind: str) -> list[str]:
+        return self._column("SELECT name FROM names WHERE kind = ? ORDER BY id", kind)
 
     def score_names(self) -> list[str]:
-        """The first one is the reward."""
-        return [name for _, name, _ in self._names.get("score", ())]
+        return self._names("score")
 
     def tool_names(self) -> list[str]:
-        return sorted(name for _, name, _ in self._names.get("tool", ()))
+        return sorted(self._names("tool"))
 
     def categories(self) -> list[str]:
-        return sorted(name for _, name, _ in self._names.get("category", ()))
-
-    def columns(self) -> list[str]:
-        """The columns of the dataset, as the first row has them."""
-        found = self._db.execute("SELECT data FROM rows ORDER BY row_index LIMIT 1").fetchone()
-        return list(orjson.loads(found[0])) if found else []
-
-    def extras(self) -> list[str]:
-        """What scores and agents kept beside, by the names of columns: `metric:steps`, `meta:reward.reason`."""
-        names: dict[str, None] = {}
-        for (text,) in self._db.execute("SELECT extra FROM texts WHERE extra IS NOT NULL LIMIT 20"):
-            names.update(dict.fromkeys(extra_names(orjson.loads(text))))
-        return sorted(names)
+        return sorted(self._names("category"))
 
     def most_attempts(self) -> int:
-        return 1 + max((int(name) for _, name, _ in self._names.get("attempt", ())), default=0)
+        return 1 + max(map(int, self._names("attempt")), default=0)
+
+    def labels(self) -> list[str]:
+        return self._column("SELECT DISTINCT label FROM labels ORDER BY label")
+
+    def columns(self) -> list[str]:
+        row = self._db.execute("SELECT data FROM rows ORDER BY row_index LIMIT 1").fetchone()
+        return list(orjson.loads(row[0])) if row else []
+
+    def extras(self) -> list[str]:
+        """Return details of scores and agents by the names of their columns: `metric:steps`, `meta:reward.reason`."""
+        texts = self._column("SELECT extra FROM rollouts WHERE extra IS NOT NULL LIMIT 20")
+        return sorted({name for text in texts for name in _extra_names(orjson.loads(text))})
+
+    def rewards(self) -> list[float]:
+        return self._column("SELECT reward FROM rollouts WHERE reward IS NOT NULL ORDER BY reward")
+
+    # Pages of the table.
 
     def count(self, query: RolloutQuery) -> int:
-        """How many rollouts fit."""
-        if query.plain:
-            return sum(self.outcomes().values())
-        if query.by_slots:
-            text = f"SELECT coalesce(sum(passed + others), 0) FROM {_DISAGREE}"
-            return int(self._db.execute(text).fetchone()[0])
-        key = self._key(query, "count")
-        if key not in _COUNTS:
-            source, values = self._source(query)
-            _keep(_COUNTS, key, int(self._db.execute(f"SELECT count(*) {source}", values).fetchone()[0]))
-        return _COUNTS[key]
+        return self._count("SELECT count(*) FROM rollouts r WHERE {}", query)
 
     def count_rows(self, query: RolloutQuery) -> int:
-        """How many rows have a rollout that fits."""
-        if query.plain:
-            return int(self._db.execute("SELECT count(*) FROM slots").fetchone()[0])
-        return len(self._places(query))
+        return self._count("SELECT count(*) FROM (SELECT 1 FROM rollouts r WHERE {} GROUP BY step, row_index)", query)
 
-    def _key(self, query: RolloutQuery, what: str) -> tuple[object, ...]:
-        path = self._index.path
-        return (str(path) if path else id(self._index), self._index.next, self._index.labelled, query, what)
+    def _count(self, text: str, query: RolloutQuery) -> int:
+        where, values = _where(query)
+        return int(self._db.execute(text.format(where), values).fetchone()[0])
 
     def rollouts(self, query: RolloutQuery, *, limit: int, offset: int = 0) -> list[RolloutLine]:
-        """A page of those that fit, in the order of the query."""
-        source, values = self._source(query)
-        text = f"SELECT r.id {source} ORDER BY {self._order(query)} LIMIT ? OFFSET ?"
-        return self._lines([row[0] for row in self._db.execute(text, [*values, limit, offset])])
+        where, values = _where(query)
+        turn = " DESC" if query.sort == "row" and query.down else ""
+        keys = [] if query.sort == "row" else [self._sort_key(query)]
+        order = ", ".join([*keys, *(f"{key}{turn}" for key in _ORDER)])
+        text = f"SELECT id FROM rollouts r WHERE {where} ORDER BY {order} LIMIT ? OFFSET ?"
+        return self._lines(self._column(text, *values, limit, offset))
 
     def rows(self, query: RolloutQuery, *, limit: int, offset: int = 0) -> list[list[RolloutLine]]:
-        """A page of rows of which an attempt fits, each with all its attempts; ordered by the first that fits."""
-        if query.plain and query.sort == "row":
-            turn = " DESC" if query.down else ""
-            text = f"SELECT step, row_index FROM slots ORDER BY step{turn}, row_index{turn} LIMIT ? OFFSET ?"
-            places = [(row[0], row[1]) for row in self._db.execute(text, (limit, offset))]
-        else:
-            places = self._places(query)[offset : offset + limit]
-        if not places:
-            return []
-        every = "SELECT id FROM rollouts WHERE step = ? AND row_index = ? ORDER BY attempt LIMIT 100"
-        ids = [row[0] for place in places for row in self._db.execute(every, place)]
-        fitting = set(ids) if query.plain else self._among(ids, query)
-        found: dict[tuple[int, int], list[RolloutLine]] = {place: [] for place in places}
-        for line in self._lines(ids, fitting):
-            found[line.step, line.row_index].append(line)
-        return list(found.values())
-
-    def _places(self, query: RolloutQuery) -> list[tuple[int, int]]:
-        """Step and index of every row that fits, in the order of the query: found once, for all pages."""
-        key = self._key(query, "places")
-        if key not in _PLACES:
-            source, values = (f"FROM {_DISAGREE}", []) if query.by_slots else self._source(query)
-            turn = " DESC" if query.sort == "row" and query.down else ""
-            first = "" if query.sort == "row" else f"min({self._sort(query)}), "
-            order = f"{first}step{turn}, row_index{turn}"
-            text = f"SELECT step, row_index {source} GROUP BY step, row_index ORDER BY {order}"
-            _keep(_PLACES, key, [(row[0], row[1]) for row in self._db.execute(text, values)])
-        return _PLACES[key]
-
-    def _among(self, ids: Sequence[int], query: RolloutQuery) -> set[int]:
-        where, values = self._where(replace(query, agree=""))  # they are of rows that do
-        marks = ", ".join("?" * len(ids))
-        text = f"SELECT r.id FROM rollouts r WHERE r.id IN ({marks}) AND {where}"
-        return {row[0] for row in self._db.execute(text, [*ids, *values])}
-
-    def counted(self) -> Iterator[StoredOutcome]:
-        """Every rollout as far as a comparison needs it, in the order in which they were stored."""
-        names, more = self.score_names(), self._more_scores()
-        own = ", ".join(f"s{number}" for number in range(OWN_SCORES))
+        """Return a page of the rows with a matching attempt, with all attempts; ordered by the first match."""
+        where, values = _where(query)
+        turn = " DESC" if query.sort == "row" and query.down else ""
+        first = "" if query.sort == "row" else f"min({self._sort_key(query)}), "
         text = (
-            f"SELECT r.id, r.step, r.row_index, r.attempt, r.outcome, t.row_hash, t.row_key, {own} "
-            "FROM rollouts r JOIN texts t ON t.id = r.id ORDER BY r.id"
+            f"SELECT step, row_index FROM rollouts r WHERE {where} GROUP BY step, row_index "
+            f"ORDER BY {first}step{turn}, row_index{turn} LIMIT ? OFFSET ?"
         )
-        for id_, step, row_index, attempt, outcome, row_hash, row_key, *values in self._db.execute(text):
-            found = {name: StoredValue(value) for name, value in zip(names, values, strict=False)}
-            found.update((names[number], StoredValue(value)) for number, value in more.get(id_, ()))
-            status = RolloutStatus.SKIPPED if OUTCOMES[outcome] == "skipped" else RolloutStatus.SUCCESS
-            hashes = {"row": row_hash} if row_hash else {}
-            yield StoredOutcome(row_index, attempt, step, row_key, status, found, hashes)
+        places = [tuple(key) for key in self._db.execute(text, [*values, limit, offset])]
+        ids = [id_ for step, row_index in places for id_ in self._attempt_ids(row_index, step)]
+        where, values = _where(replace(query, agree=""))  # they are of rows that disagree
+        marks = ", ".join("?" * len(ids))
+        matching = set(self._column(f"SELECT id FROM rollouts r WHERE id IN ({marks}) AND {where}", *ids, *values))
+        lines: dict[tuple[int, ...], list[RolloutLine]] = {key: [] for key in places}
+        for line in self._lines(ids, matching):
+            lines[line.step, line.row_index].append(line)
+        return list(lines.values())
 
-    def _more_scores(self) -> dict[int, list[tuple[int, float | None]]]:
-        found: dict[int, list[tuple[int, float | None]]] = {}
-        for number, id_, value in self._db.execute("SELECT number, rollout, value FROM more_scores"):
-            found.setdefault(id_, []).append((number, value))
-        return found
-
-    def every(self, query: RolloutQuery) -> Iterator[RolloutLine]:
-        """All that fit, a page at a time."""
-        step, at = 1000, 0
-        while found := self.rollouts(query, limit=step, offset=at):
-            yield from found
-            at += step
+    def iterate(self, query: RolloutQuery) -> Iterator[RolloutLine]:
+        limit, offset = 1000, 0
+        while lines := self.rollouts(query, limit=limit, offset=offset):
+            yield from lines
+            offset += limit
 
     def attempts(self, row_index: int, step: int) -> list[RolloutLine]:
-        """Those at the same row in the same step, in order."""
-        text = "SELECT id FROM rollouts WHERE step = ? AND row_index = ? ORDER BY attempt LIMIT 100"
-        return self._lines([row[0] for row in self._db.execute(text, (step, row_index))])
+        return self._lines(self._attempt_ids(row_index, step))
 
-    def row_count(self, key: str) -> RowCount | None:
-        """How the attempts at a row ended: by its key, or by its place where it has none."""
-        text = (
-            "SELECT r.row_index, r.outcome, r.reward FROM texts t JOIN rollouts r ON r.id = t.id "
-            "WHERE t.row_key = ? OR (t.row_key IS NULL AND t.row_hash = ?) ORDER BY r.step, r.attempt"
-        )
-        found = self._db.execute(text, (key, key)).fetchall()
-        if not found:
-            return None
-        passed, missed = (sum(OUTCOMES[row[1]] == name for row in found) for name in ("passed", "not-passed"))
-        rewards = [row[2] for row in found if row[2] is not None]
-        return RowCount(
-            row_index=found[0][0],
-            passed=passed,
-            missed=missed,
-            unscored=len(found) - passed - missed,
-            mean=sum(rewards) / len(rewards) if rewards else None,
-        )
+    def _attempt_ids(self, row_index: int, step: int) -> list[int]:
+        text = f"SELECT id FROM rollouts WHERE step = ? AND row_index = ? ORDER BY attempt LIMIT {_MAX_ATTEMPTS}"
+        return self._column(text, step, row_index)
+
+    # One rollout.
 
     def place(self, row_index: int, attempt: int, step: int) -> int:
-        """Where the feed has a rollout. NotFound when it is not (yet) there."""
-        found = self._at(row_index, attempt, step)
-        if found is None:
+        rollout = self._find(row_index, attempt, step)
+        if rollout is None:
             raise NotFound(f"no rollout of row {row_index}, attempt {attempt} in this run")
-        return int(found["place"])
+        return int(rollout["place"])
 
     def dataset_row(self, row_index: int, row_hash: str | None) -> JsonObject:
-        """The row as the rollout saw it; empty when the dataset is gone or the row was edited since."""
-        found = self._db.execute("SELECT hash, data FROM rows WHERE row_index = ?", (row_index,)).fetchone()
-        if found is None or (row_hash is not None and found["hash"] != row_hash):
+        """Return the row as the rollout saw it; empty when the dataset is gone or the row was edited since."""
+        row = self._db.execute("SELECT hash, data FROM rows WHERE row_index = ?", (row_index,)).fetchone()
+        if row is None or (row_hash is not None and row["hash"] != row_hash):
             return {}
-        data: JsonObject = orjson.loads(found["data"])
+        data: JsonObject = orjson.loads(row["data"])
         return data
 
     def neighbours(self, row_index: int, attempt: int, step: int, query: RolloutQuery) -> Neighbours:
-        """Beside a rollout, in the order of the query, whether it fits itself or not."""
-        here = self._at(row_index, attempt, step)
-        if here is None:
+        """Return the rollouts beside one in the order of the query, even if the query does not match it itself."""
+        rollout = self._find(row_index, attempt, step)
+        if rollout is None:
             return Neighbours()
-        failed = RolloutQuery(outcome="failed")
         return Neighbours(
-            self._beside(here, query, after=False),
-            self._beside(here, query, after=True),
-            self._beside(here, failed, after=True),
+            self._beside(rollout, query, after=False),
+            self._beside(rollout, query, after=True),
+            self._beside(rollout, RolloutQuery(outcome="failed"), after=True),
         )
 
-    def _at(self, row_index: int, attempt: int, step: int) -> sqlite3.Row | None:
+    def _find(self, row_index: int, attempt: int, step: int) -> sqlite3.Row | None:
         text = "SELECT * FROM rollouts WHERE step = ? AND row_index = ? AND attempt = ?"
-        found: sqlite3.Row | None = self._db.execute(text, (step, row_index, attempt)).fetchone()
-        return found
+        rollout: sqlite3.Row | None = self._db.execute(text, (step, row_index, attempt)).fetchone()
+        return rollout
 
-    def _beside(self, here: sqlite3.Row, query: RolloutQuery, *, after: bool) -> Key | None:
-        source, values = self._source(query)
-        at: list[object] = [here["step"], here["row_index"], here["attempt"]]
-        keys = _IN_ORDER.split(", ")
+    def _beside(self, rollout: sqlite3.Row, query: RolloutQuery, *, after: bool) -> RolloutKey | None:
+        where, values = _where(query)
+        keys, position = list(_ORDER), [rollout[key] for key in _ORDER]
         if query.sort != "row":
-            sort = self._sort(query)
-            at.insert(0, self._db.execute(f"SELECT {sort} FROM rollouts r WHERE id = ?", (here["id"],)).fetchone()[0])
-            keys.insert(0, sort)
+            keys.insert(0, self._sort_key(query))
+            position[:0] = self._column(f"SELECT {keys[0]} FROM rollouts r WHERE id = ?", rollout["id"])
         forward = after != (query.down and query.sort == "row")
-        marks = ", ".join("?" * len(at))
-        beside = f"({', '.join(keys)}) {'>' if forward else '<'} ({marks})"
+        marks = ", ".join("?" * len(keys))
         order = ", ".join(f"{key}{'' if forward else ' DESC'}" for key in keys)
-        text = f"SELECT row_index, attempt, step {source} AND {beside} ORDER BY {order} LIMIT 1"
-        found = self._db.execute(text, [*values, *at]).fetchone()
-        return (found[0], found[1], found[2]) if found else None
-
-    def _order(self, query: RolloutQuery) -> str:
-        if query.sort != "row":
-            return f"{self._sort(query)}, {_IN_ORDER}"
-        return ", ".join(f"{key} DESC" for key in _IN_ORDER.split(", ")) if query.down else _IN_ORDER
-
-    def _sort(self, query: RolloutQuery) -> str:
-        """A number by which less comes first; what has none comes last."""
-        if query.sort == "unsure":
-            what = f"abs(r.reward - {self._index.threshold!r})"
-        elif query.sort.startswith("score:"):
-            what = self._value(query.sort.partition(":")[2])
-        else:
-            what = f"r.{query.sort}"
-        return f"ifnull({'-' if query.down else ''}{what}, {_FAR!r})"
-
-    def _value(self, score: str) -> str:
-        """A score as a column of a rollout."""
-        number = self._number("score", score)
-        if 0 <= number < OWN_SCORES:
-            return f"r.s{number}"
-        return f"(SELECT value FROM more_scores WHERE number = {number} AND rollout = r.id)"
-
-    def _source(self, query: RolloutQuery) -> tuple[str, list[object]]:
-        """`FROM ... WHERE ...` of the rollouts that fit; what words were found in is looked up once."""
-        where, values = self._where(query)
-        if query.text and 0 < self._hits(query.text) <= _FEW:
-            return f"FROM hits h CROSS JOIN rollouts r ON r.id = h.id WHERE {where}", values
-        return f"FROM rollouts r WHERE {where}", values
-
-    def _where(self, query: RolloutQuery) -> tuple[str, list[object]]:
-        parts = [part for part in self._conditions(query) if part is not None]
-        return " AND ".join(text for text, _ in parts) or "1", [value for _, values in parts for value in values]
-
-    def _hits(self, text: str) -> int:
-        """How many rollouts hold these words; their ids are in the temporary table `hits`."""
-        if self._looked_up != text:
-            self._db.execute("CREATE TEMP TABLE IF NOT EXISTS hits(id INTEGER PRIMARY KEY)")
-            self._db.execute("DELETE FROM temp.hits")
-            match = matching(text)
-            found = "INSERT INTO temp.hits SELECT rowid FROM words WHERE words MATCH ?"
-            self._found = self._db.execute(found, (match,)).rowcount if match else 0
-            self._db.commit()
-            self._looked_up = text
-        return self._found
-
-    def _conditions(self, query: RolloutQuery) -> Iterator[Condition | None]:
-        if query.outcome:
-            yield "outcome = ?", [OUTCOMES.index(query.outcome)]
-        for kind, name in (("category", query.category), ("model", query.model)):
-            if name:
-                yield f"{kind} = ?", [self._number(kind, name)]
-        for column, number in (("row_index", query.row), ("step", query.step)):
-            if number is not None:
-                yield f"{column} = ?", [number]
-        if query.tool:
-            yield self._with_tool(self._number("tool", query.tool))
-        if query.text:
-            hits = self._hits(query.text)
-            if hits < sum(self.outcomes().values()):
-                yield ("r.id IN (SELECT id FROM hits)" if hits else "0"), []
-        if query.low is not None or query.high is not None:
-            low, high = query.low if query.low is not None else -_FAR, query.high if query.high is not None else _FAR
-            yield f"{self._value(query.score) if query.score else 'reward'} BETWEEN ? AND ?", [low, high]
-        if query.agree:
-            yield f"(r.step, r.row_index) IN (SELECT step, row_index FROM {_DISAGREE})", []
-        yield _labelled(query.label)
-
-    def _with_tool(self, number: int) -> Condition:
-        if number < 0:
-            return "0", []
-        if number < OWN_TOOLS:
-            return "toolset & ?", [1 << number]
-        return "EXISTS (SELECT 1 FROM more_tools WHERE number = ? AND rollout = r.id)", [number]
-
-    def _lines(self, ids: Sequence[int], fitting: set[int] | None = None) -> list[RolloutLine]:
-        """In the order of the ids."""
-        if not ids:
-            return []
-        marks = ", ".join("?" * len(ids))
-        scores = self._scores(ids, marks)
         text = (
-            "SELECT r.*, t.*, r.id AS rollout, CASE WHEN t.row_hash IS NULL OR w.hash = t.row_hash THEN w.data END AS "
-            "data FROM rollouts r JOIN texts t ON t.id = r.id LEFT JOIN rows w ON w.row_index = r.row_index "
-            f"WHERE r.id IN ({marks})"
+            f"SELECT row_index, attempt, step FROM rollouts r WHERE {where} "
+            f"AND ({', '.join(keys)}) {'>' if forward else '<'} ({marks}) ORDER BY {order} LIMIT 1"
         )
-        labels = self._labels(ids, marks)
-        names = {
-            kind: {number: name for number, name, _ in self._names.get(kind, ())} for kind in ("category", "model")
-        }
-        found = {
-            row["rollout"]: rollout_line(
-                row,
-                scores[row["rollout"]],
-                names,
-                labels.get(row["rollout"], ()),
-                fitting is None or row["rollout"] in fitting,
-            )
-            for row in self._db.execute(text, ids)
-        }
-        return [found[id_] for id_ in ids if id_ in found]
+        key = self._db.execute(text, [*values, *position]).fetchone()
+        return (key[0], key[1], key[2]) if key else None
 
-    def _labels(self, ids: Sequence[int], marks: str) -> dict[int, list[str]]:
+    # For comparisons and histories.
+
+    def stored_outcomes(self) -> Iterator[Rollout]:
+        rank = {name: number for number, name in enumerate(self.score_names())}
+        text = (
+            "SELECT r.id, r.step, r.row_index, r.attempt, r.outcome, r.row_hash, r.row_key, s.name, s.value "
+            "FROM rollouts r LEFT JOIN scores s ON s.rollout = r.id ORDER BY r.id"
+        )
+        for _, group in groupby(self._db.execute(text), key=lambda line: int(line["id"])):
+            lines = list(group)
+            _, step, row_index, attempt, outcome, row_hash, row_key, *_ = lines[0]
+            values = [(line["name"], Score(line["value"])) for line in lines if line["name"] is not None]
+            scores = dict(sorted(values, key=lambda pair: rank[pair[0]]))
+            status = RolloutStatus.SKIPPED if outcome == "skipped" else RolloutStatus.SUCCESS
+            hashes = {"row": row_hash} if row_hash else {}
+            yield Rollout(
+                rollout_id="",
+                row_index=row_index,
+                attempt=attempt,
+                step=step,
+                row_key=row_key,
+                status=status,
+                scores=scores,
+                hashes=hashes,
+            )
+
+    def row_count(self, key: str) -> RowCount | None:
+        """Return how the attempts at a row ended, by its key, or by its hash where it has none."""
+        text = (
+            "SELECT row_index, outcome, reward FROM rollouts "
+            "WHERE row_key = ? OR (row_key IS NULL AND row_hash = ?) ORDER BY step, attempt"
+        )
+        rollouts = self._db.execute(text, (key, key)).fetchall()
+        if not rollouts:
+            return None
+        passed, missed = (sum(line["outcome"] == name for line in rollouts) for name in ("passed", "not-passed"))
+        rewards = [line["reward"] for line in rollouts if line["reward"] is not None]
+        return RowCount(
+            row_index=rollouts[0]["row_index"],
+            passed=passed,
+            missed=missed,
+            unscored=len(rollouts) - passed - missed,
+            mean=sum(rewards) / len(rewards) if rewards else None,
+        )
+
+    # Reading.
+
+    def _column(self, text: str, *values: object) -> list[Any]:
+        return [line[0] for line in self._db.execute(text, values)]
+
+    def _sort_key(self, query: RolloutQuery) -> str:
+        """Return an SQL expression: smaller numbers come first, and rollouts without one last."""
+        kind, _, name = query.sort.partition(":")
+        if kind == "unsure":
+            key = f"abs(r.reward - {self._threshold!r})"
+        else:
+            key = _score_value(name) if kind == "score" else f"r.{kind}"
+        return f"ifnull({'-' if query.down else ''}{key}, {_INFINITY!r})"
+
+    def _lines(self, ids: Sequence[int], matching: set[int] | None = None) -> list[RolloutLine]:
+        marks = ", ".join("?" * len(ids))
+        scores: dict[int, dict[str, float | None]] = {}
+        text = (
+            f"SELECT s.* FROM scores s JOIN names n ON n.name = s.name WHERE n.kind = 'score' AND rollout IN ({marks})"
+        )
+        for score in self._db.execute(f"{text} ORDER BY n.id", ids):
+            scores.setdefault(score["rollout"], {})[score["name"]] = score["value"]
+        labels: dict[int, list[str]] = {}
         text = (
             "SELECT r.id, l.label FROM rollouts r JOIN labels l ON (l.step, l.row_index, l.attempt) = "
             f"(r.step, r.row_index, r.attempt) WHERE r.id IN ({marks})"
         )
-        found: dict[int, list[str]] = {}
         for id_, label in self._db.execute(text, ids):
-            found.setdefault(id_, []).append(label)
-        return found
-
-    def labels(self) -> list[str]:
-        """The labels that occur."""
-        return [row[0] for row in self._db.execute("SELECT DISTINCT label FROM labels ORDER BY label")]
-
-    def _scores(self, ids: Sequence[int], marks: str) -> dict[int, dict[str, float | None]]:
-        """By rollout: its scores by name."""
-        names = self.score_names()
-        own = ", ".join(f"s{number}" for number in range(OWN_SCORES))
-        found: dict[int, dict[str, float | None]] = {}
-        for id_, *values in self._db.execute(f"SELECT id, {own} FROM rollouts WHERE id IN ({marks})", ids):
-            found[id_] = dict(zip(names, values, strict=False))
-        if len(names) > OWN_SCORES:
-            more = f"SELECT rollout, number, value FROM more_scores WHERE rollout IN ({marks})"
-            for id_, number, value in self._db.execute(more, ids):
-                found[id_][names[number]] = value
-        return found
+            labels.setdefault(id_, []).append(label)
+        text = (
+            "SELECT r.*, CASE WHEN r.row_hash IS NULL OR w.hash = r.row_hash THEN w.data END AS data "
+            f"FROM rollouts r LEFT JOIN rows w ON w.row_index = r.row_index WHERE r.id IN ({marks})"
+        )
+        lines = {
+            line["id"]: _rollout_line(
+                line, scores.get(line["id"], {}), labels.get(line["id"], ()), matching is None or line["id"] in matching
+            )
+            for line in self._db.execute(text, ids)
+        }
+        return [lines[id_] for id_ in ids if id_ in lines]
 
 
-Condition = tuple[str, list[object]]
+def _rollout_line(
+    line: sqlite3.Row, scores: Mapping[str, float | None], labels: Sequence[str], fits: bool
+) -> RolloutLine:
+    return RolloutLine(
+        row_index=line["row_index"], attempt=line["attempt"], step=line["step"], outcome=line["outcome"],
+        reward=line["reward"], tokens=line["tokens"], cost=line["cost"], duration_ms=line["duration"],
+        turns=line["turns"], tool_calls=line["tools"], started_at=line["started"], category=line["category"],
+        model=line["model"], prompt=line["prompt"], answer=line["answer"], failure=line["failure"],
+        finish_reason=line["finish"], answer_issue=line["issue"], scores=scores,
+        row=orjson.loads(line["data"]) if line["data"] else {},
+        extra=orjson.loads(line["extra"]) if line["extra"] else {}, labels=labels, fits=fits,
+    )  # fmt: skip
 
 
-def _labelled(label: str) -> Condition | None:
-    any_of = "SELECT 1 FROM labels l WHERE (l.step, l.row_index, l.attempt) = (r.step, r.row_index, r.attempt)"
-    if not label:
-        return None
-    if label in ("*", "-"):
-        return f"{'NOT ' if label == '-' else ''}EXISTS ({any_of})", []
-    return f"EXISTS ({any_of} AND l.label = ?)", [label]
+def _extra_names(extra: Mapping[str, object]) -> Iterator[str]:
+    for kind, values in extra.items():
+        for name, value in values.items() if isinstance(values, dict) else ():
+            if isinstance(value, dict):
+                yield from (f"{kind}:{name}.{key}" for key in value)
+            else:
+                yield f"{kind}:{name}"
+
+
+def _score_value(name: str) -> str:
+    quoted = name.replace("'", "''").replace("\0", "")
+    return f"(SELECT value FROM scores WHERE rollout = r.id AND name = '{quoted}')"
+
+
+def _where(query: RolloutQuery) -> tuple[str, list[object]]:
+    conditions: list[str] = []
+    values: list[object] = []
+
+    def add(condition: str, *more: object) -> None:
+        conditions.append(condition)
+        values.extend(more)
+
+    for column in ("outcome", "category", "model"):
+        if value := getattr(query, column):
+            add(f"{column} = ?", value)
+    for column, number in (("row_index", query.row), ("step", query.step)):
+        if number is not None:
+            add(f"{column} = ?", number)
+    if query.tool:
+        add("r.id IN (SELECT rollout FROM tools WHERE name = ?)", query.tool)
+    if query.text:
+        if words := to_fts5(query.text):
+            add("r.id IN (SELECT rowid FROM words WHERE words MATCH ?)", words)
+        else:
+            add("0")
+    if query.low is not None or query.high is not None:
+        low = query.low if query.low is not None else -_INFINITY
+        high = query.high if query.high is not None else _INFINITY
+        add(f"{_score_value(query.score) if query.score else 'reward'} BETWEEN ? AND ?", low, high)
+    if query.agree:
+        add(f"(r.step, r.row_index) IN ({_DISAGREE})")
+    if query.label:
+        labels = "SELECT 1 FROM labels l WHERE (l.step, l.row_index, l.attempt) = (r.step, r.row_index, r.attempt)"
+        if query.label in ("*", "-"):
+            add(f"{'NOT ' if query.label == '-' else ''}EXISTS ({labels})")
+        else:
+            add(f"EXISTS ({labels} AND l.label = ?)", query.label)
+    return " AND ".join(conditions) or "1", values

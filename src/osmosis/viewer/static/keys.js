@@ -41,6 +41,37 @@
     for (const menu of document.querySelectorAll("details.menu[open]")) if (!menu.contains(event.target)) menu.open = false;
   }
 
+  // Folding and finding in a conversation; what they need is hidden where no scripts run.
+  function fold(open) {
+    for (const turn of document.querySelectorAll(".turn > .fold")) turn.open = open;
+  }
+
+  function find(field) {
+    const words = field.value.trim().toLowerCase();
+    let count = 0;
+    for (const turn of document.querySelectorAll(`.${field.dataset.find}`)) {
+      const matches = !words || turn.textContent.toLowerCase().includes(words);
+      turn.hidden = !matches;
+      if (words && matches) {
+        count += 1;
+        for (const part of turn.querySelectorAll("details")) if (part.textContent.toLowerCase().includes(words)) part.open = true;
+      }
+    }
+    document.getElementById("find-count").textContent = words ? `${count} message${count === 1 ? "" : "s"}` : "";
+  }
+
+  // A link to a message unfolds it.
+  function unfoldTarget() {
+    const target = location.hash.length > 1 && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    const part = target && target.querySelector(":scope > .fold");
+    if (part) part.open = true;
+  }
+
+  for (const tool of document.querySelectorAll("[data-script]")) tool.hidden = false;
+  for (const button of document.querySelectorAll("[data-fold]")) button.addEventListener("click", () => fold(button.dataset.fold === "open"));
+  for (const field of document.querySelectorAll("[data-find]")) field.addEventListener("input", () => find(field));
+  window.addEventListener("hashchange", unfoldTarget);
+  unfoldTarget();
   document.addEventListener("keydown", onKey);
   document.addEventListener("click", onClick);
 })();

@@ -1,1 +1,42 @@
-"""Where jobs run. An executor starts a job as a process, says whether it lives, and ends it."""
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from osmosis.errors import UsageError
+from osmosis.records.config.worker import WorkerConfig
+
+from .command import CommandExecutor
+from .executor import Executor
+from .local import LocalExecutor
+from .ray import RayExecutor
+from .slurm import SlurmExecutor
+
+SLURM_PROGRAMS = ("sbatch", "squeue", "scancel", "sinfo")
+
+
+def executor_for(
+    config: WorkerConfig,
+    environ: Mapping[str, str],
+    *,
+    local_command: tuple[str, ...],
+    folder: Path,
+    sandboxed: bool = True,
+) -> Executor:
+    """Return the executor of the config. Raise `UsageError` for one that cannot work here."""
+    command, resources = config.job_command or list(local_command), config.resources
+    if config.executor == "slurm":
+        if missing := [
+            program for program in SLURM_PROGRAMS if shutil.which(program, path=environ.get("PATH")) is None
+        ]:
+            raise UsageError(
+                f"--executor slurm: {', '.join(missing)} not found",
+                hint="start the worker on a machine from which jobs are submitted, such as the login node",
+            )
+        return SlurmExecutor(config.slurm, command, environ, folder=folder / "slurm", resources=resources)
+    if config.executor == "ray":
+        return RayExecutor(config.ray, command, environ, resources=resources)
+    if config.executor == "command":
+        if config.command is None:
+            raise UsageError("--executor command: which commands?", hint="[command] of a file given with --config")
+        return CommandExecutor(config.command, command, environ, resources=resources)
+    return LocalExecutor(tuple(command), environ, folder=folder, sandboxed=sandboxed)

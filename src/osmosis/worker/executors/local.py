@@ -1,15 +1,9 @@
-"""Jobs as processes on this machine, each in its own session and with an environment made from a short list.
-
-Nothing of the platform's own environment (tokens, master key, provider keys) reaches a job, and nothing of the run is
-in the job's: the lease goes through a pipe. A process is only ever
-signalled when its start time still matches, so a reused id is never hit.
-"""
-
-from __future__ import annotations
+"""Jobs as processes on this machine, each in its own session and with an environment made from a short list."""
 
 import contextlib
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -18,14 +12,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from osmosis.base.processes import group_alive, is_same, kill_group, start_token
+from pydantic import Field
+
+from osmosis.base.hardware import gpu_names, list_gpus, memory_bytes
+from osmosis.base.processes import is_group_alive, is_same, kill_group, start_token
 from osmosis.errors import PlatformError
 from osmosis.records.base import Record
-from osmosis.records.worker import Resources
+from osmosis.records.config.worker import Resources
 from osmosis.sandbox import probe
-from osmosis.worker.machine_resources import machine_resources
-
-from .executor import Handle, JobStart, JobState
+from osmosis.worker.executors.executor import Handle, JobStart, JobState
 
 ALLOWED = re.compile(
     r"^(PATH|HOME|USER|LOGNAME|LANG|LC_[A-Z]+|TZ|TMPDIR|SSL_CERT_FILE|SSL_CERT_DIR|REQUESTS_CA_BUNDLE"
@@ -34,24 +29,19 @@ ALLOWED = re.compile(
 OUTPUT_FILE = "job.log"
 LAST_WORDS = 4_000
 KEPT_ENDED = 64
-"""Ended jobs whose exit codes are remembered, for whoever asks after them next."""
 
 
 class LocalHandle(Record):
-    """By which another worker finds a job of this executor again."""
-
     executor: str
     machine: str
     pid: int
     start_token: str | None = None
-    """None when it had ended before it could be asked."""
+    """Start time as text; None when the process had ended before it could be read."""
     output: str
-    """The file it prints to."""
+    gpus: list[str] = Field(default_factory=list)
 
 
 class LocalExecutor:
-    """Starts `<command> --run URL` in the job's folder, where what it prints is in `job.log`."""
-
     name = "local"
     remote = False
 
@@ -60,21 +50,18 @@ class LocalExecutor:
         command: tuple[str, ...],
         environ: Mapping[str, str],
         *,
-        spare: Path | None = None,
         folder: Path | None = None,
         sandboxed: bool = True,
     ) -> None:
-        """`spare`: the cache of jobs; while no job runs, a process stands ready for the next one, its imports done,
-        which the command has to understand (`--wait CACHE`). None: there is no such process. `folder`: where jobs
-        work, whose free space counts. `sandboxed`: unless switched off."""
+        """`folder` is where jobs work, whose free space counts; `sandboxed` is False with `--no-sandbox`."""
         self._command = command
-        self._keeps_spare = spare
         self._folder = folder
         self._sandboxed = sandboxed
-        self._spare: subprocess.Popen[bytes] | None = None
         self._environ = {key: value for key, value in environ.items() if ALLOWED.match(key)}
         self._machine = machine_id()
         self._children: dict[int, subprocess.Popen[bytes]] = {}
+        self._gpus: dict[int, list[str]] = {}
+        """Of each job by process id, the GPUs that it alone has."""
 
     def start(self, jobs: Sequence[JobStart]) -> list[dict[str, object]]:
         return [self._start(job) for job in jobs]
@@ -82,12 +69,10 @@ class LocalExecutor:
     def _start(self, job: JobStart) -> dict[str, object]:
         folder = Path(job.entry.work_dir)
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        process, content = self._take_spare(), job.entry.model_dump_json().encode()
+        content = job.entry.model_dump_json().encode()
+        gpus = self._choose_gpus(job.needs.gpus or 0)
         with (folder / OUTPUT_FILE).open("wb") as output:
-            if process is None:
-                process = self._process("--run", job.url, cwd=folder, output=output)
-            else:  # it opens its output itself
-                content = job.url.encode() + b"\n" + content
+            process = self._process("--run", job.url, cwd=folder, output=output, gpus=gpus)
         # The job reads it when it has started, and a pipe takes only so much before that.
         hand_over = threading.Thread(target=_write, args=(process, content), daemon=True)
         hand_over.start()
@@ -98,15 +83,25 @@ class LocalExecutor:
             pid=process.pid,
             start_token=start_token(process.pid),
             output=str(folder / OUTPUT_FILE),
+            gpus=gpus,
         )
+        self._gpus[process.pid] = gpus
         return handle.to_dict()
 
-    def _process(self, *words: str, cwd: Path | None, output: IO[bytes] | int) -> subprocess.Popen[bytes]:
+    def _choose_gpus(self, count: int) -> list[str]:
+        """Return as many GPUs as a job needs that no other job has; none for a job that names no number."""
+        taken = {name for pid, names in self._gpus.items() if is_group_alive(pid) for name in names}
+        free = [name for name in gpu_names(self._environ) if name not in taken] if count else []
+        return free[:count]
+
+    def _process(
+        self, *arguments: str, cwd: Path | None, output: IO[bytes] | int, gpus: Sequence[str] = ()
+    ) -> subprocess.Popen[bytes]:
         try:
             return subprocess.Popen(
-                [*self._command, *words],
+                [*self._command, *arguments],
                 cwd=cwd,
-                env=self._environ,
+                env={**self._environ, **({"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {})},
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -114,10 +109,6 @@ class LocalExecutor:
             )
         except OSError as error:
             raise PlatformError(f"the job could not be started ({self._command[0]}): {error}") from error
-
-    def _take_spare(self) -> subprocess.Popen[bytes] | None:
-        spare, self._spare = self._spare, None
-        return spare if spare is not None and spare.poll() is None else None
 
     def owns(self, handle: Handle) -> bool:
         return handle.get("executor") == self.name and handle.get("machine") == self._machine
@@ -128,6 +119,7 @@ class LocalExecutor:
     def _poll(self, handle: Handle) -> JobState:
         job = LocalHandle.model_validate(handle)
         pid = job.pid
+        self._gpus.setdefault(pid, job.gpus)  # of a job that an earlier life of this worker started
         child = self._children.get(pid)
         if child is not None:
             code = child.poll()
@@ -137,7 +129,7 @@ class LocalExecutor:
             return JobState(alive=False, exit_code=code)
         return JobState(alive=is_same(pid, job.start_token))
 
-    def words(self, handle: Handle) -> str:
+    def read_output(self, handle: Handle) -> str:
         return last_words(Path(LocalHandle.model_validate(handle).output))
 
     def resources(self) -> Resources:
@@ -147,15 +139,10 @@ class LocalExecutor:
         return probe().describe if self._sandboxed else "level 0 (--no-sandbox)"
 
     def reap(self) -> None:
-        """A job whose run is over is never polled again: without this it would stay a zombie."""
+        """Collect jobs that are never polled again, which would stay zombies."""
         ended = [pid for pid, child in self._children.items() if child.poll() is not None]
         for pid in ended[:-KEPT_ENDED]:
             del self._children[pid]
-        if self._spare is not None and self._spare.poll() is not None:
-            self._spare, self._keeps_spare = None, None  # whatever ended it would end the next one, too
-        if self._keeps_spare is not None and self._spare is None and len(ended) == len(self._children):
-            # It ends by itself when this process does: nobody holds the other end of its pipe then.
-            self._spare = self._process("--wait", str(self._keeps_spare), cwd=None, output=subprocess.DEVNULL)
 
     def interrupt(self, handle: Handle) -> None:
         job = LocalHandle.model_validate(handle)
@@ -163,11 +150,10 @@ class LocalExecutor:
             os.kill(job.pid, signal.SIGTERM)
 
     def kill(self, handle: Handle) -> None:
-        """The whole group: also what outlived the job itself, whose group id nobody else can have then."""
         job = LocalHandle.model_validate(handle)
         pid = job.pid
-        known = pid in self._children or start_token(pid) in (None, job.start_token)
-        if known and group_alive(pid):
+        is_ours = pid in self._children or start_token(pid) in (None, job.start_token)
+        if is_ours and is_group_alive(pid):
             kill_group(pid)
         child = self._children.pop(pid, None)
         if child is not None:
@@ -181,15 +167,29 @@ def _write(process: subprocess.Popen[bytes], content: bytes) -> None:
 
 
 def machine_id() -> str:
-    """This machine (or container) since its last start: process ids mean nothing on another or after a reboot."""
+    """Return an id of this machine (or container) since its last start: process ids are valid only there."""
     boot = Path("/proc/sys/kernel/random/boot_id")
     return f"{socket.gethostname()}-{boot.read_text().strip() if boot.exists() else 'boot'}"
 
 
 def last_words(path: Path) -> str:
-    """The end of a file that a job prints to."""
     if not path.is_file():
         return ""
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - LAST_WORDS))
         return file.read().decode(errors="replace").strip()
+
+
+MB = 1024 * 1024
+
+
+def machine_resources(environ: Mapping[str, str], folder: Path) -> Resources:
+    while not folder.exists():
+        folder = folder.parent
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return Resources(
+        cpus=cpus,
+        memory_mb=memory_bytes() // MB,
+        gpus=len(list_gpus(environ)),
+        disk_mb=shutil.disk_usage(folder).free // MB,
+    )

@@ -1,11 +1,4 @@
-"""Jobs of a Ray cluster that is there: each job or shard is one Ray job, submitted to its dashboard over HTTP.
-
-Nothing of Ray is imported: what submits jobs is its documented REST interface, so a worker fits any Ray that has it,
-KubeRay's and a cloud's included. The cluster itself is never started or stopped here. Ray shows a job's runtime
-environment to whoever sees its dashboard: the ticket is in it, and nothing that is secret.
-"""
-
-from __future__ import annotations
+"""Jobs of an existing Ray cluster: each job or shard is one Ray job, submitted to its dashboard over HTTP."""
 
 import shlex
 import ssl
@@ -14,35 +7,22 @@ from collections.abc import Mapping, Sequence
 
 import httpx
 
-from osmosis.base.json_types import JsonObject
+from osmosis.base.jsonable import JsonObject
 from osmosis.base.net import is_loopback
 from osmosis.errors import OsmosisError, PlatformError
-from osmosis.records.base import Record
-from osmosis.records.worker import ResourceNeeds, Resources, megabytes
-from osmosis.records.worker_config import RayOptions
+from osmosis.records.config.worker import RayOptions, ResourceNeeds, Resources, megabytes
 
-from .executor import Handle, JobStart, JobState
+from .executor import Handle, JobStart, JobState, SchedulerExecutor, SchedulerHandle
 from .local import LAST_WORDS
 
 TIMEOUT_S = 60.0
 MB = 1024 * 1024
 ENTRY = "OSMOSIS_JOB_ENTRY"
-"""Variable by which the entry comes; the job itself reads it from standard input and does not have the variable."""
+"""Variable with the entry; the job reads it from standard input and does not see the variable."""
 
 
-class RayHandle(Record):
-    """By which any worker of the same cluster finds a job again."""
-
-    executor: str
-    id: str
-    """The submission id."""
-
-
-class RayExecutor:
-    """`job_command` starts a job in the runtime environment that the options describe."""
-
+class RayExecutor(SchedulerExecutor):
     name = "ray"
-    remote = True
 
     def __init__(
         self,
@@ -70,41 +50,35 @@ class RayExecutor:
             for job in jobs:
                 ids.append(self._submit(job))
         except OsmosisError:
-            for one in ids:  # all of them or none
-                self._stop(one)
+            for number in ids:  # all of them or none
+                self._stop(number)
             raise
-        return [RayHandle(executor=self.name, id=one).to_dict() for one in ids]
+        return [SchedulerHandle(executor=self.name, id=number).to_dict() for number in ids]
 
     def _submit(self, job: JobStart) -> str:
-        given = self._options.runtime_env
-        variables = given.get("env_vars")
+        runtime_env = self._options.runtime_env
+        variables = runtime_env.get("env_vars")
         shared = dict(variables) if isinstance(variables, Mapping) else {}
         command = shlex.join([*self._job_command, "--run", job.url])
         body = {
             "submission_id": f"osmosis-{job.name}-{uuid.uuid4().hex[:8]}",
             # A shell reads it; what is in the variable is data to it.
             "entrypoint": f"exec env -u {ENTRY} {command} <<OSMOSIS\n${ENTRY}\nOSMOSIS",
-            "runtime_env": {**given, "env_vars": {**shared, ENTRY: job.entry.model_dump_json()}},
+            "runtime_env": {**runtime_env, "env_vars": {**shared, ENTRY: job.entry.model_dump_json()}},
             "metadata": {"osmosis_run": job.name},
-            **_asked(job.needs, self._options),
+            **_resource_options(job.needs, self._options),
         }
         return str(self._ask("POST", "/api/jobs/", body)["submission_id"])
-
-    def owns(self, handle: Handle) -> bool:
-        return handle.get("executor") == self.name
 
     def poll(self, handles: Sequence[Handle]) -> list[JobState]:
         listed = {one.get("submission_id"): one for one in self._ask("GET", "/api/jobs/")["jobs"]}
         return [_state(one, listed.get(one)) for one in (str(handle["id"]) for handle in handles)]
 
-    def words(self, handle: Handle) -> str:
+    def read_output(self, handle: Handle) -> str:
         try:
             return str(self._ask("GET", f"/api/jobs/{handle['id']}/logs").get("logs", ""))[-LAST_WORDS:].strip()
         except OsmosisError:  # they went with their node
             return ""
-
-    def reap(self) -> None:
-        """Ray's jobs are no processes of this one."""
 
     def interrupt(self, handle: Handle) -> None:
         self.kill(handle)
@@ -114,27 +88,24 @@ class RayExecutor:
             self._stop(str(handle["id"]))
 
     def _stop(self, number: str) -> None:
-        """One job, never the cluster: it gets SIGTERM, and SIGKILL some seconds later."""
         self._ask("POST", f"/api/jobs/{number}/stop")
 
     def resources(self) -> Resources:
-        """Of all nodes that live, together."""
         if self._resources is not None:
             return self._resources
         answer = self._ask("GET", "/api/v0/nodes?detail=1&limit=10000")
-        nodes = [one for one in answer["data"]["result"]["result"] if one.get("state") == "ALIVE"]
-        totals = [one.get("resources_total") or {} for one in nodes]
+        nodes = [node for node in answer["data"]["result"]["result"] if node.get("state") == "ALIVE"]
+        totals = [node.get("resources_total") or {} for node in nodes]
         return Resources(
-            cpus=sum(one.get("CPU", 0) for one in totals),
-            memory_mb=int(sum(one.get("memory", 0) for one in totals)) // MB,
-            gpus=int(sum(one.get("GPU", 0) for one in totals)),
+            cpus=sum(node.get("CPU", 0) for node in totals),
+            memory_mb=int(sum(node.get("memory", 0) for node in totals)) // MB,
+            gpus=int(sum(node.get("GPU", 0) for node in totals)),
         )
 
     def level(self) -> str:
         return "as each node can"
 
     def _ask(self, method: str, path: str, body: JsonObject | None = None) -> JsonObject:
-        """The JSON object of the answer. PlatformError when there is none."""
         where = f"ray at {self._options.address}"
         try:
             answer = self._http.request(method, path, json=body)
@@ -148,22 +119,21 @@ class RayExecutor:
         if answer.status_code >= 400:
             raise PlatformError(f"{where} answered HTTP {answer.status_code}: {answer.text[-500:]}")
         try:
-            found = answer.json()
+            parsed = answer.json()
         except ValueError:
             raise PlatformError(f"{where} answered with something else than JSON") from None
-        return found if isinstance(found, dict) else {"jobs": found}
+        return parsed if isinstance(parsed, dict) else {"jobs": parsed}
 
 
-def _asked(needs: ResourceNeeds, options: RayOptions) -> JsonObject:
-    """What a job needs, as Ray is told."""
-    asked: JsonObject = {"entrypoint_num_cpus": needs.cpus or options.cpus}
+def _resource_options(needs: ResourceNeeds, options: RayOptions) -> JsonObject:
+    request: JsonObject = {"entrypoint_num_cpus": needs.cpus or options.cpus}
     if needs.gpus:
-        asked["entrypoint_num_gpus"] = needs.gpus
+        request["entrypoint_num_gpus"] = needs.gpus
     if needs.memory:
-        asked["entrypoint_memory"] = megabytes(needs.memory) * MB
+        request["entrypoint_memory"] = megabytes(needs.memory) * MB
     if options.resources:
-        asked["entrypoint_resources"] = dict(options.resources)
-    return asked
+        request["entrypoint_resources"] = dict(options.resources)
+    return request
 
 
 def _state(number: str, listed: Mapping[str, object] | None) -> JobState:

@@ -15,16 +15,17 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors.torch import load_file
 
 from osmosis.errors import ModelError
 from osmosis.testing.tiny_task import TOOL
-from osmosis.testing.trainer_drive import recorded
-from osmosis.training.link import (
+from osmosis.training.protocol import (
     Batch,
     Collect,
     HeldTokens,
@@ -34,18 +35,19 @@ from osmosis.training.link import (
     Sequence,
     TrainerPlan,
 )
-from osmosis.training.order import rows_of_step
-from osmosis.training.trainer.answers import AnswerReader
-from osmosis.training.trainer.collecting import Collector
-from osmosis.training.trainer.loading import load
+from osmosis.training.row_order import rows_of_step
+from osmosis.training.trainer.checkpoints import CheckpointStore
+from osmosis.training.trainer.distributed import Ranks
+from osmosis.training.trainer.engine import LocalEngine
+from osmosis.training.trainer.errors import TrainingFailed
+from osmosis.training.trainer.load_model import load
+from osmosis.training.trainer.packing import Part, pack, plant
+from osmosis.training.trainer.parse_answers import AnswerReader, response_template
 from osmosis.training.trainer.prompts import Prompts
-from osmosis.training.trainer.ranks import Ranks
 from osmosis.training.trainer.sampler import ContinuousSampler
-from osmosis.training.trainer.sampling_totals import Totals
-from osmosis.training.trainer.saving import CheckpointStore
+from osmosis.training.trainer.sampler_base import Totals
 from osmosis.training.trainer.service import TrainerService
-from osmosis.training.trainer.training_failed import TrainingFailed
-from osmosis.training.trainer.trl_adapter import TrlEngine, response_template
+from support.trainer_drive import recorded
 
 torch.set_num_threads(1)
 
@@ -253,8 +255,8 @@ def prompts(model: str, folder: Path) -> dict[str, Any]:
     for name, end in (("ended", "<|im_end|>"), ("cut_off", "")):
         held = first + tokenizer.encode(odd + end, add_special_tokens=False)
         request = SampleRequest(id="x", messages=talk, tools=[TOOL], held=HeldTokens(messages=2, token_ids=held))
-        ids, kept = made.of(request)
-        plain, _ = made.of(request.model_copy(update={"held": None}))
+        ids, kept = made.build(request).token_ids, made.build(request).held
+        plain = made.build(request.model_copy(update={"held": None})).token_ids
         found[name] = {
             "kept": kept,
             "begins": ids[: len(held)] == held,
@@ -262,7 +264,7 @@ def prompts(model: str, folder: Path) -> dict[str, Any]:
             "rest": tokenizer.decode(ids[len(held) :]),
         }
     request = SampleRequest(id="x", messages=talk, held=HeldTokens(messages=9, token_ids=first))
-    found["covers_too_many"] = made.of(request)[1]
+    found["covers_too_many"] = made.build(request).held
     return found
 
 
@@ -275,10 +277,14 @@ class Replay(TrainerService):
     def __init__(self, answer: Callable[[Collect], Batch]) -> None:
         super().__init__("replay", Path("unused"))
         self._answer = answer
+        self._answers: dict[tuple[int, str], Batch] = {}
 
-    def collect(self, collect: Collect) -> Batch:
+    def ask(self, collect: Collect) -> None:
         self.emit(collect)
-        return self._answer(collect)
+        self._answers[collect.step, collect.kind] = self._answer(collect)
+
+    def wait(self, step: int, kind: Any) -> Batch:
+        return self._answers.pop((step, kind))
 
 
 class Silent:
@@ -287,15 +293,15 @@ class Silent:
     totals = Totals()
 
     @contextlib.contextmanager
-    def open(self, step: int) -> Iterator[None]:
+    def open(self, step: int, *, keep: bool = False) -> Iterator[None]:
         yield
 
 
 def train(the_plan: TrainerPlan, answer: Callable[[Collect], Batch] = recorded) -> dict[str, Any]:
     """Trains on what is recorded; the adapter's weights."""
     service, store = Replay(answer), CheckpointStore(the_plan)
-    engine = TrlEngine(the_plan, load(the_plan), Ranks(), service, store)
-    engine.collector = Collector(the_plan, service, Silent())
+    engine = LocalEngine(the_plan, load(the_plan), Ranks(), service, store)
+    engine.sampler = Silent()
     engine.train()
     return {"weights": weights(the_plan), "events": [one.event for one in service.events.after(0)]}
 
@@ -314,7 +320,7 @@ def apart(one: dict[str, Any], other: dict[str, Any]) -> float:
 def edited(change: Callable[[Sequence], Sequence]) -> Callable[[Collect], Batch]:
     def answer(collect: Collect) -> Batch:
         batch = recorded(collect)
-        return batch.model_copy(update={"sequences": [change(one) for one in batch.sequences]})
+        return replace(batch, sequences=[change(one) for one in batch.sequences])
 
     return answer
 
@@ -326,7 +332,7 @@ def _failed(one: Sequence, tokens: int, reward: float | None = None) -> Sequence
     update = {
         "token_ids": [30] * 5 + [40] * tokens, "mask": [1] * tokens, "logprobs": [-1.0] * tokens, "reward": reward,
     }  # fmt: skip
-    return one.model_copy(update=update)
+    return replace(one, **update)
 
 
 def updates(model: str, folder: Path) -> dict[str, Any]:
@@ -337,17 +343,15 @@ def updates(model: str, folder: Path) -> dict[str, Any]:
 
     base = train(at("base"))
     found: dict[str, Any] = {}
-    start = train(at("frozen"), edited(lambda one: one.model_copy(update={"mask": [0] * len(one.mask)})))["weights"]
+    start = train(at("frozen"), edited(lambda one: replace(one, mask=[0] * len(one.mask))))["weights"]
     found["moved"] = apart(base["weights"], start)
-    equal = train(at("equal"), edited(lambda one: one.model_copy(update={"reward": 1.0})))
+    equal = train(at("equal"), edited(lambda one: replace(one, reward=1.0)))
     found["equal_rewards_move"] = apart(equal["weights"], start)
     found["masks_alone_move"] = max(float(value.abs().max()) for key, value in start.items() if "lora_B" in key)
-    found["no_signal"] = [e.values["rollout/no_signal_ratio"] for e in equal["events"] if e.type == "metrics"]
     few = train(at("few"), edited(lambda one: _failed(one, 3)))
     many = train(at("many"), edited(lambda one: _failed(one, 40)))
     found["failed_tokens_matter"] = apart(few["weights"], many["weights"])
     found["failures_matter"] = apart(few["weights"], base["weights"])
-    found["failed_ratio"] = [e.values["rollout/failed_ratio"] for e in few["events"] if e.type == "metrics"]
     zero = train(at("zero"), edited(lambda one: _failed(one, 3, reward=0.0)))
     found["a_failure_is_no_zero"] = apart(zero["weights"], few["weights"])
     pieces = train(at("pieces", gradient_accumulation=4))
@@ -362,9 +366,9 @@ def updates(model: str, folder: Path) -> dict[str, Any]:
         "kl": "train/kl" in values[0],
         "apart": apart(again["weights"], base["weights"]),
     }
-    off = edited(lambda one: one.model_copy(update={"logprobs": [value * 3 for value in one.logprobs]}))
+    off = edited(lambda one: replace(one, logprobs=[value * 3 for value in one.logprobs]))
     found["own_samples_are_on_policy"] = apart(train(at("on"), off)["weights"], base["weights"])
-    server = {"sampler": "vllm", "sampler_url": "http://127.0.0.1:1"}
+    server = {"importance": "token_truncate"}
     served, other = train(at("served", **server)), train(at("served-off", **server), off)
     found["a_servers_logprobs_matter"] = apart(served["weights"], other["weights"])
     found["forks"] = _forks(model, folder)
@@ -372,36 +376,79 @@ def updates(model: str, folder: Path) -> dict[str, Any]:
 
 
 def _forks(model: str, folder: Path) -> dict[str, Any]:
-    """Of an attempt in two parts, the one with more of the model's tokens is trained on."""
+    """A rollout that is cut into two parts, of which the second repeats the first one's tokens as its prompt."""
 
     def forked(collect: Collect) -> Batch:
-        batch = recorded(collect)
-        short = [
-            one.model_copy(update={"part": 1, "token_ids": [30] * 5 + [50], "mask": [1], "logprobs": [-1.0]})
-            for one in batch.sequences[:2]
-        ]
-        return batch.model_copy(update={"sequences": [*short, *batch.sequences]})
+        batch, parts = recorded(collect), []
+        for one in batch.sequences:
+            cut = len(one.mask) // 2
+            at = one.prompt_length + cut
+            first = replace(one, token_ids=one.token_ids[:at], mask=one.mask[:cut], logprobs=one.logprobs[:cut])
+            rest = replace(one, part=1, prompt_length=at, mask=one.mask[cut:], logprobs=one.logprobs[cut:])
+            parts += [first, rest]
+        return replace(batch, sequences=parts)
 
-    forks = train(plan(model, folder / "forks"), forked)
-    values = [e.values for e in forks["events"] if e.type == "metrics"]
-    base = weights(plan(model, folder / "base"))
-    notices = [e.message for e in forks["events"] if e.type == "notice"]
-    return {"apart": apart(forks["weights"], base), "count": values[0]["rollout/forks"], "notices": len(notices)}
+    found = {}
+    for loss in ("dapo", "grpo"):
+        whole = train(plan(model, folder / f"whole-{loss}", loss=loss))
+        forks = train(plan(model, folder / f"forks-{loss}", loss=loss), forked)
+        values = next(e.values for e in forks["events"] if e.type == "metrics")
+        found[loss] = apart(forks["weights"], whole["weights"])
+        sampled = sum(sum(one.mask) for one in recorded(forks["events"][0]).sequences)
+        found["trained_share"] = values["train/trained_tokens"] / sampled
+    return found
 
 
 def diverged(model: str, folder: Path) -> dict[str, Any]:
     """A weight that is no number any more: the run ends before the optimizer spreads it."""
     the_plan = plan(model, folder / "diverged")
     service, store = Replay(recorded), CheckpointStore(the_plan)
-    engine = TrlEngine(the_plan, load(the_plan), Ranks(), service, store)
-    engine.collector = Collector(the_plan, service, Silent())
+    engine = LocalEngine(the_plan, load(the_plan), Ranks(), service, store)
+    engine.sampler = Silent()
     with torch.no_grad():
-        next(weight for name, weight in engine.trainer.model.named_parameters() if "lora_A" in name).fill_(float("inf"))
+        next(weight for name, weight in engine.model.named_parameters() if "lora_A" in name).fill_(float("inf"))
     try:
         engine.train()
     except TrainingFailed as error:
         return {"kind": error.kind, "message": error.message, "hint": error.hint, "step": engine.step}
     return {"kind": "none"}
+
+
+def packing(model: str, folder: Path) -> dict[str, Any]:
+    """One rollout of 800 tokens among 64 short ones: how much is computed, and whether it is the same as alone."""
+    draw = random.Random(5)
+
+    def part(length: int, shared: Any = ()) -> Part:
+        ids = np.array([*shared, *(draw.randrange(20, 100) for _ in range(length))], dtype=np.int32)
+        return Part(ids, np.arange(len(shared) or 1, len(ids)), np.zeros(len(ids) - (len(shared) or 1)))
+
+    trees = plant([[part(800)], *([part(draw.randint(15, 25))] for _ in range(64))], "trees", 16384)
+    batches = pack(trees, "trees", 16384)
+    the_plan = plan(model, folder)
+    engine = LocalEngine(the_plan, load(the_plan), Ranks(), Replay(recorded), CheckpointStore(the_plan))
+    first = part(30)
+    second = part(12, first.token_ids[:20])
+    forked = [first, second, part(9, second.token_ids[:26]), part(14)]
+
+    def logits(rollouts: list[list[Part]], layout: Any) -> Any:
+        together = pack(plant(rollouts, layout, 500), layout, 500)
+        return torch.cat([engine._logits(engine.model, batch) for batch in together])
+
+    with torch.no_grad(), engine.sampling_mode():
+        whole = logits([forked, [part(5)]], "trees")
+        alone = torch.cat([logits([[one]], "padded") for one in forked])
+        flat = torch.cat(
+            [engine._logits(engine.model, batch) for batch in pack(plant([forked], "flat", 500), "flat", 500)]
+        )
+    apart = [float((whole[: len(alone)] - alone).abs().max())]
+    by_length = sorted(forked, key=lambda one: -len(one.token_ids))
+    apart.append(float((flat - torch.cat([logits([[one]], "padded") for one in by_length])).abs().max()))
+    computed = sum(batch.input_ids.numel() for batch in batches)
+    return {
+        "padded_share": computed / sum(batch.tokens for batch in batches),
+        "same_logits": max(apart),
+        "tree_tokens": [plant([forked], "trees", 500)[0].length, sum(len(one.token_ids) for one in forked)],
+    }
 
 
 def order(model: str, folder: Path) -> dict[str, Any]:

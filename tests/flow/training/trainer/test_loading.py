@@ -1,12 +1,10 @@
 """A base model that cannot be used: one sentence that says why, and what to do, before anything large is read."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.network, pytest.mark.flow]
+pytestmark = [pytest.mark.network, pytest.mark.slow]
 EXPECTED = {
     "without_template": ("model", "has no chat template"),
     "without_weights": ("model", "has no safetensors weights (only pytorch_model.bin)"),

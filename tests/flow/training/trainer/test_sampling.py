@@ -1,12 +1,10 @@
 """The sampler over a real model: what it samples is what the model says, and no request harms another."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.network, pytest.mark.flow]
+pytestmark = [pytest.mark.network, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,5 @@
 """Engines and samplers elsewhere: the Tinker API with its real client against a server of ours, and vLLM's API."""
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 from collections.abc import Callable
@@ -11,11 +9,8 @@ from typing import Any
 import pytest
 import uv
 
-from osmosis.jobs.trainer_environment import TrainerEnvironment
-from osmosis.testing.fake_tinker import MODEL, FakeTinker
-from osmosis.testing.fake_vllm import FakeVllm
-from osmosis.testing.trainer_drive import follow
-from osmosis.training.link import (
+from osmosis.jobs.trainer.environment import TrainerEnvironment
+from osmosis.training.protocol import (
     Batch,
     Checkpointed,
     Collect,
@@ -25,18 +20,21 @@ from osmosis.training.link import (
     SampleRequest,
     Sequence,
     StepMetrics,
-    TrainerLink,
+    TrainerClient,
     TrainerPlan,
 )
+from support.fake_tinker import MODEL, FakeTinker
+from support.fake_vllm import FakeVllm
+from support.trainer_drive import follow
 
-pytestmark = [pytest.mark.network, pytest.mark.flow]
+pytestmark = [pytest.mark.network, pytest.mark.slow]
 END = 2
 """The tiny tokenizer's end of a turn."""
 DIGIT = {digit: 21 + 16 + digit for digit in range(10)}
 """Characters from the space on, after what stands for words; checked by `content` below."""
 
 
-def answering(link: TrainerLink, right: str) -> Callable[[Collect], Any]:
+def answering(link: TrainerClient, right: str) -> Callable[[Collect], Any]:
     """One answer to each row; right ones are rewarded."""
 
     async def one(step: int, row: int, attempt: int) -> Sequence:

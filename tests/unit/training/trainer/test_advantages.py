@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from osmosis.training.link import Sequence, TrainerPlan
-from osmosis.training.trainer.advantages import advantages, learnable, token_weights
+from osmosis.training.protocol import Sequence, TrainerPlan
+from osmosis.training.trainer.advantages import advantages, token_weights, weigh_rollouts
 
 
 def plan(**changes: Any) -> TrainerPlan:
@@ -40,15 +40,17 @@ def test_the_weight_of_a_token_is_that_of_its_loss() -> None:
     assert token_weights(plan(loss="dr_grpo"), [4, 1]) == [0.05, 0.05]
 
 
-def test_only_what_moves_the_weights_is_sent_and_the_environment_weighs_nothing() -> None:
-    def sequence(row: int, attempt: int, reward: float | None) -> Sequence:
+def test_a_rollout_weighs_the_same_in_one_part_or_in_several() -> None:
+    def part(row: int, attempt: int, reward: float | None, mask: list[int], number: int = 0) -> Sequence:
         return Sequence(
-            row=row, attempt=attempt, token_ids=[1, 2, 3, 4], prompt_length=1, mask=[1, 0, 1],
-            logprobs=[-1.0, 0.0, -1.0], reward=reward,
+            row=row, attempt=attempt, token_ids=[1, *mask], prompt_length=1, mask=mask, logprobs=[-1.0] * len(mask),
+            reward=reward, part=number,
         )  # fmt: skip
 
-    one, other, equal = sequence(0, 0, 1.0), sequence(0, 1, 0.0), sequence(1, 0, 1.0)
-    sent = learnable([one, other, equal, None], plan(scale_rewards="none"))
-    assert [sequence for sequence, _ in sent] == [one, other]
-    assert sent[0][1] == [pytest.approx(0.5 / 6), 0.0, pytest.approx(0.5 / 6)]
-    assert sent[1][1] == [pytest.approx(-0.5 / 6), 0.0, pytest.approx(-0.5 / 6)]
+    whole, failed = [part(0, 0, 1.0, [1, 0, 1, 1])], [part(1, 0, None, [1, 1])]
+    forked = [part(0, 1, 0.0, [1]), part(0, 1, 0.0, [0, 1, 0, 1], 1)]
+    for loss, weight in (("grpo", 1 / 12), ("dapo", 1 / 6), ("dr_grpo", 1 / 40)):
+        weighed = weigh_rollouts([whole, forked, failed, []], plan(loss=loss, scale_rewards="none"))
+        assert [[one.sequence for one in rollout] for rollout in weighed] == [whole, forked]
+        assert [one.advantage for rollout in weighed for one in rollout] == [0.5, -0.5, -0.5]
+        assert [one.weight for rollout in weighed for one in rollout] == pytest.approx([weight] * 3)

@@ -1,0 +1,30 @@
+"""The public names of `osmosis`, by the module that each lives in. hatch_build.py writes the stub for type checkers."""
+
+HOMES: dict[str, str] = {
+    "osmosis._version": "__version__",
+    "osmosis.errors": "OsmosisError",
+    "osmosis.llm": "open_model",
+    "osmosis.local.evaluate": "evaluate evaluate_async",
+    "osmosis.local.run": "Run",
+    "osmosis.records.run.plan": "Budget EvalPlan ModelSpec Retry RolloutLimits Selection Timeouts",
+    "osmosis.records.run.report": "Report",
+    "osmosis.records.run.rollout": "Failure Message Rollout Score",
+    "osmosis.records.sandbox": "SandboxChoice",
+    "osmosis.sdk.agent_loop": "RolloutAgentLoop RolloutContext RolloutResult",
+    "osmosis.sdk.backend": "LocalBackend",
+    "osmosis.sdk.context": "AgentWorkflowContext GraderContext",
+    "osmosis.sdk.evaluate_rubric": "evaluate_rubric evaluate_rubric_async",
+    "osmosis.sdk.grader": "Grader",
+    "osmosis.sdk.harbor.backend": "HarborBackend",
+    "osmosis.sdk.judge_model": "MissingAPIKeyError ModelNotFoundError ProviderRequestError",
+    "osmosis.sdk.rewards": "osmosis_reward",
+    "osmosis.sdk.rubrics": "osmosis_rubric",
+    "osmosis.sdk.sandbox": "Sandbox SandboxResult get_sandbox open_sandbox",
+    "osmosis.sdk.score_functions": "score_function vote",
+    "osmosis.sdk.tools": "FunctionTool ToolLoop run_tool_calls tool tool_schemas",
+    "osmosis.sdk.types": "AgentWorkflowConfig ConcurrencyConfig GraderConfig RolloutSample",
+    "osmosis.sdk.workflow": "AgentWorkflow AgentWorkflowOutput",
+    "osmosis.serve.server.app": "create_rollout_server",
+    "osmosis.compat.server": "create_app",
+}
+HOME_OF = {name: home for home, names in HOMES.items() for name in names.split()}

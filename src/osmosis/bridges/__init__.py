@@ -1,0 +1,1 @@
+"""Bridges to other tools: their logs become runs, and runs become their logs. One module for each tool."""

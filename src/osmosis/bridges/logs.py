@@ -1,0 +1,128 @@
+"""A foreign log before it is stored as a run, and helpers that its readers share."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+import orjson
+
+from osmosis.base.jsonable import JsonObject
+from osmosis.errors import ValidationError
+from osmosis.records.run.rollout import Category, Failure, Message, Phase, Rollout, RolloutStatus, Score
+
+
+@dataclass(slots=True)
+class LoggedRollout:
+    """One attempt at one row. `row_index` and `row_key` of the rollout are those of its row, set when it is stored."""
+
+    row: JsonObject
+    """With `id`, and `user_prompt` or `messages`; `ground_truth` and `metadata` where the log has them."""
+    rollout: Rollout
+
+
+@dataclass(slots=True)
+class LoggedRun:
+    """One evaluation of one model as a foreign tool logged it."""
+
+    format: str
+    name: str
+    agent: str
+    """The tool and what it evaluated: `inspect_ai:arithmetic`."""
+    model: str
+    rollouts: Iterable[LoggedRollout]
+    """In any order; read once."""
+    scores: list[str] = field(default_factory=list)
+    """Names of the scores, the primary one first."""
+    created_at: datetime | None = None
+    params: JsonObject = field(default_factory=dict)
+    facts: JsonObject = field(default_factory=dict)
+
+
+def read_json(path: Path) -> JsonObject:
+    """Return the JSON object of a file; raise ValidationError when it has none."""
+    try:
+        document = orjson.loads(path.read_bytes())
+    except orjson.JSONDecodeError as error:
+        raise ValidationError(f"{path} is not JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise ValidationError(f"{path} is a JSON {type(document).__name__}, not an object")
+    return document
+
+
+def read_lines(path: Path) -> Iterable[JsonObject]:
+    """Yield the objects of a JSONL file; raise ValidationError with the line's number for anything else."""
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            try:
+                document = orjson.loads(line)
+            except orjson.JSONDecodeError as error:
+                raise ValidationError(f"{path} line {number} is not JSON: {error}") from error
+            if not isinstance(document, dict):
+                raise ValidationError(f"{path} line {number} is not a JSON object")
+            yield document
+
+
+def run_name(*parts: str) -> str:
+    """Return a valid run name made of these parts."""
+    words = [re.sub(r"[^A-Za-z0-9._]+", "-", part).strip("-._") for part in parts]
+    return "-".join(word for word in words if word)[:96].rstrip("-._") or "imported"
+
+
+def row_of(
+    id: object, prompt: object, target: object = None, metadata: Mapping[str, object] | None = None
+) -> JsonObject:
+    """Return a dataset row; a prompt that is a list is a conversation."""
+    row: JsonObject = {"id": str(id)}
+    if isinstance(prompt, list):
+        row["messages"] = prompt
+    else:
+        row["user_prompt"] = prompt if isinstance(prompt, str) else orjson.dumps(prompt).decode()
+    if target not in (None, "", []):
+        row["ground_truth"] = target if isinstance(target, str) else orjson.dumps(target).decode()
+    if metadata:
+        row["metadata"] = dict(metadata)
+    return row
+
+
+def conversation(prompt: object, answer: object) -> list[Message]:
+    """Return the messages of a single answer."""
+    opening = list(prompt) if isinstance(prompt, list) else [{"role": "user", "content": prompt}]
+    text = answer if isinstance(answer, str) or answer is None else orjson.dumps(answer).decode()
+    return opening if text is None else [*opening, {"role": "assistant", "content": text}]
+
+
+def numeric(value: object) -> float | None:
+    """Return a number or bool as float; None for what is no number."""
+    return float(value) if isinstance(value, (bool, int, float)) and value == value else None
+
+
+def unscored(name: str, tool: str) -> Score:
+    """Return the score of a scorer that gave none: it is never a zero."""
+    message = f"{tool} stored no value for {name!r}"
+    return Score(name=name, failure=Failure(phase=Phase.SCORE, category=Category.UNKNOWN, message=message))
+
+
+def agent_failure(message: object, traceback: object = None) -> Failure:
+    text = str(message) or "the log has no message"
+    trace = traceback if isinstance(traceback, str) and traceback else None
+    return Failure(phase=Phase.AGENT, category=Category.AGENT_ERROR, message=text, traceback=trace)
+
+
+def status_of(failure: Failure | None, scores: Mapping[str, Score]) -> RolloutStatus:
+    """Return the status: without a failure and without any score, a rollout counts in no mean."""
+    if failure is not None:
+        return RolloutStatus.FAILED
+    return RolloutStatus.SUCCESS if scores else RolloutStatus.SKIPPED
+
+
+def parse_time(text: object) -> datetime | None:
+    if not isinstance(text, str):
+        return None
+    try:
+        return datetime.fromisoformat(text.replace("Z", "+00:00"))
+    except ValueError:
+        return None

@@ -1,0 +1,118 @@
+"""Results of promptfoo (`promptfoo eval -o results.json`, result version 3): each prompt with each provider is a run.
+Read: variables, assertions as parts of the score, named scores, repeats as attempts, usage, cost, errors."""
+
+from collections import Counter
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+
+import orjson
+
+from osmosis.base.jsonable import JsonObject
+from osmosis.errors import ValidationError
+from osmosis.records.run.rollout import Rollout, Score, Usage
+
+from . import logs
+from .logs import LoggedRollout, LoggedRun
+
+NAME = "promptfoo"
+ERROR = 2
+"""`failureReason` of a call that failed; 1 is a failed assertion."""
+
+
+def is_log(path: Path) -> bool:
+    if path.suffix != ".json":
+        return False
+    with path.open("rb") as file:
+        head = file.read(4096)
+    return b'"evalId"' in head and b'"results"' in head
+
+
+def read(path: Path) -> list[LoggedRun]:
+    document = logs.read_json(path)
+    outer = document.get("results") or {}
+    results = outer.get("results") if isinstance(outer, dict) else None
+    if not isinstance(results, list) or not results:
+        raise ValidationError(f"{path} has no results of promptfoo")
+    arms: dict[tuple[int, str], list[JsonObject]] = {}
+    for result in results:
+        arms.setdefault((result.get("promptIdx", 0), result["provider"]["id"]), []).append(result)
+    title = str((document.get("config") or {}).get("description") or path.stem)
+    several = len({index for index, _ in arms}) > 1
+    return [
+        LoggedRun(
+            format=NAME,
+            name=logs.run_name(title, provider.rpartition(":")[2], f"prompt-{index + 1}" if several else ""),
+            agent=f"{NAME}:{title}",
+            model=provider,
+            rollouts=_convert(arm),
+            scores=["score", "passed"],
+            created_at=logs.parse_time(outer.get("timestamp")),
+            facts={
+                "packages": {NAME: (document.get("metadata") or {}).get("promptfooVersion")},
+                "prompt": arm[0]["prompt"].get("label"),
+            },
+        )
+        for (index, provider), arm in sorted(arms.items())
+    ]
+
+
+def _convert(results: list[JsonObject]) -> Iterator[LoggedRollout]:
+    attempts: Counter[str] = Counter()
+    for result in sorted(results, key=lambda result: result.get("testIdx", 0)):
+        case = result.get("testCase") or {}
+        variables = result.get("vars") or case.get("vars") or {}
+        # A repeat has a number of its own among the tests: what it tests is the row.
+        content = orjson.dumps([variables, case.get("assert")], option=orjson.OPT_SORT_KEYS)
+        id = sha256(content).hexdigest()[:16]
+        prompt = _prompt(result["prompt"].get("raw", ""))
+        response, grading = result.get("response") or {}, result.get("gradingResult") or {}
+        is_error = result.get("failureReason") == ERROR
+        failure = logs.agent_failure(result.get("error") or response.get("error") or "") if is_error else None
+        reason = grading.get("reason")
+        scores = {} if failure else _scores(result, grading, reason)
+        tokens = response.get("tokenUsage") or {}
+        metadata = {"vars": variables, "description": case.get("description"), "assert": case.get("assert")}
+        yield LoggedRollout(
+            logs.row_of(id, prompt, None, {key: value for key, value in metadata.items() if value}),
+            Rollout(
+                rollout_id=result.get("id") or f"{id}-{attempts[id]}",
+                row_index=0,
+                attempt=attempts[id],
+                status=logs.status_of(failure, scores),
+                messages=logs.conversation(prompt, response.get("output")),
+                scores=scores,
+                failure=failure,
+                finish_reason=response.get("finishReason"),
+                usage=Usage(
+                    prompt_tokens=tokens.get("prompt") or 0,
+                    completion_tokens=tokens.get("completion") or 0,
+                    cached_tokens=tokens.get("cached") or 0,
+                    cost_usd=result.get("cost") or None,
+                ),
+                duration_ms=float(result.get("latencyMs") or 0.0),
+            ),
+        )
+        attempts[id] += 1
+
+
+def _scores(result: JsonObject, grading: JsonObject, reason: str | None) -> dict[str, Score]:
+    parts: dict[str, float] = {}
+    for number, component in enumerate(grading.get("componentResults") or (), 1):
+        assertion = component.get("assertion") or {}
+        name = assertion.get("metric") or assertion.get("type") or "assertion"
+        parts[name if name not in parts else f"{name}-{number}"] = float(component.get("score") or 0.0)
+    score = float(result.get("score") or 0.0)
+    scores = {"score": Score(score, reason, parts=parts or None, name="score")}
+    return {**scores, "passed": Score(bool(result.get("success")), reason, name="passed")}
+
+
+def _prompt(raw: str) -> str | list[JsonObject]:
+    if raw.lstrip().startswith("["):
+        try:
+            messages = orjson.loads(raw)
+        except orjson.JSONDecodeError:
+            return raw
+        if isinstance(messages, list) and all(isinstance(message, dict) and "role" in message for message in messages):
+            return messages
+    return raw

@@ -1,0 +1,307 @@
+"""`osmosis test`: exits with 0 when every row succeeded, with 1 when one failed; nothing is stored."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from osmosis.base.files import write_text
+from osmosis.base.jsonable import JsonObject
+from osmosis.cli.agent_stepper import step_through
+from osmosis.cli.core import completion
+from osmosis.cli.core.app import takes
+from osmosis.cli.core.context import AppContext, current
+from osmosis.cli.core.output import Mode, Output
+from osmosis.cli.core.results import DetailResult, Result, clean, format_duration, format_tokens
+from osmosis.cli.eval.flags import (
+    ApiKey,
+    ApiKeyEnv,
+    BaseUrl,
+    Dataset,
+    EvalFn,
+    Mcp,
+    Module,
+    Param,
+    Rubric,
+    RunFlags,
+    plan_parameters,
+)
+from osmosis.cli.eval.plan import build_plan, config_model
+from osmosis.cli.eval.progress import let_through
+from osmosis.cli.eval.run import apply_environment
+from osmosis.cli.eval.show import draw_rollout
+from osmosis.cli.targets import AgentRef, find_agent
+from osmosis.errors import UsageError, ValidationError
+from osmosis.local.prepare import prepare
+from osmosis.local.prepared_run import PreparedRun
+from osmosis.local.run_options import RunOptions
+from osmosis.records.config.run_config import EvalConfig
+from osmosis.records.run.plan import EvalPlan
+from osmosis.records.run.rollout import Rollout
+from osmosis.sdk.agent_loop import trace_folder
+
+if TYPE_CHECKING:
+    from osmosis.records.run.report import Report
+    from osmosis.records.run.rollout import Rollout, Score
+
+
+DEFAULT_MODEL = "gpt-5-mini"
+SHOWN_WHOLE = 5
+"""Number of rows up to which whole conversations are shown; more rows get one line each."""
+DEBUG_FOLDER = "test_debug"
+
+
+@dataclass(frozen=True)
+class TestFlags:
+    __test__ = False  # not a test case, whatever pytest makes of its name
+
+    rollout: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="NAME", help="A rollout of the workspace, or module:attribute.", autocompletion=completion.rollouts
+        ),
+    ] = None
+    module: Module = None
+    mcp: Mcp = None
+    dataset: Dataset = None
+    eval_fn: EvalFn = field(default_factory=list)
+    rubric: Rubric = field(default_factory=list)
+    model: Annotated[
+        str | None, typer.Option("--model", help=f"Model [default: the rollout's, else {DEFAULT_MODEL}].")
+    ] = None
+    base_url: BaseUrl = None
+    api_key: ApiKey = None
+    api_key_env: ApiKeyEnv = None
+    param: Param = field(default_factory=list)
+    timeout: Annotated[float | None, typer.Option("--timeout", help="Seconds per row [450].", hidden=True)] = None
+    debug: Annotated[bool, typer.Option("--debug", help=f"Keep traces and conversations in ./{DEBUG_FOLDER}.")] = False
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the results as JSON.")] = None
+    brief: Annotated[bool, typer.Option("--brief", "-b", help="One line per row, without the conversation.")] = False
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print neither the rows nor the summary.")] = False
+    interactive: Annotated[bool, typer.Option("--interactive", "-i", help="Step through one row at a time.")] = False
+    row: Annotated[int | None, typer.Option("--row", help="With --interactive: start with this row.")] = None
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+_SHARED = (
+    *("limit", "offset", "skip_bad_rows", "batch_size", "max_turns", "max_tokens", "temperature", "top_p", "seed"),
+    "agent_timeout",
+)
+
+
+@takes(TestFlags, plan_parameters(*_SHARED, hidden=["offset", "max_tokens", "seed", "max_turns"]))
+def test(flags: TestFlags) -> Result | int:
+    """Run an agent on rows, one attempt each, and show each conversation with its score. Nothing is kept.
+
+    A rollout of the workspace runs as its eval config says: model, endpoint, parameters, variables, grader.
+
+    Example:
+        osmosis test multiply --limit 3
+        osmosis test -m server:agent_loop -d test_data.jsonl --eval-fn rewards:exact --model openai/gpt-5-mini
+        osmosis test -m server:agent_loop -d test_data.jsonl --model offline/calculator -i --row 2
+    """
+    ctx = current()
+    ref = find_agent(ctx, flags.rollout, flags.module, flags.mcp)
+    if flags.row is not None and not flags.interactive:
+        raise UsageError("--row only works with --interactive", hint="use --offset and --limit, or add --interactive")
+    target = ctx.path(flags.output) if flags.output else None
+    if target is not None and target.is_dir():
+        raise ValidationError(f"--output: {target} is a folder", hint="name a file in it")
+    plan = _plan(ctx, flags, ref)
+    if flags.interactive:
+        # A person's thinking is not the agent's time.
+        plan.timeouts = plan.timeouts.model_copy(update={"agent_s": None, "score_s": None})
+    options = RunOptions(ref.base_dir, None, ctx.environ, api_key=flags.api_key, needs_scores=False)
+    prepared = prepare(plan, options)
+    let_through(ctx, prepared)
+    if flags.interactive:
+        return step_through(ctx, prepared, ref.label, flags.row)
+    return _batch(ctx, prepared, ref.label, flags, target)
+
+
+def _plan(ctx: AppContext, flags: TestFlags, ref: AgentRef) -> EvalPlan:
+    data = ctx.path(flags.dataset) if flags.dataset else ref.dataset
+    if data is None:
+        raise UsageError("missing option -d/--dataset", hint="-d data.jsonl")
+    if not data.is_file():
+        raise ValidationError(f"no such dataset: {data}", hint="-d data.jsonl")
+    names = {entry.name for entry in fields(RunFlags)}
+    shared = {entry.name: getattr(flags, entry.name) for entry in fields(flags) if entry.name in names}
+    named = flags.model or (ref.config.experiment.model_path if ref.config else DEFAULT_MODEL)
+    overrides = {"module": ref.module, "mcp": ref.mcp, "dataset": data, "model": named}
+    settings = {**flags.settings, **({} if flags.timeout is None else {"agent_timeout": flags.timeout})}
+    run_flags = RunFlags(**{**shared, **overrides, "settings": settings})
+    plan = build_plan(run_flags, runs_dir=ctx.cwd)
+    if ref.config is not None:
+        _as_configured(ctx, plan, ref.config, replace(run_flags, model=flags.model))
+    return plan
+
+
+def _as_configured(ctx: AppContext, plan: EvalPlan, config: EvalConfig, flags: RunFlags) -> None:
+    plan.model = config_model(config, flags)
+    if "agent_timeout" not in flags.settings:
+        plan.timeouts = plan.timeouts.model_copy(update={"agent_s": config.evaluation.agent_workflow_timeout_s})
+    missing = [name for name in config.secret_names() if not ctx.environ.get(name)]
+    if missing:
+        ctx.output.warn("MISSING_SECRETS", f"not set here: {', '.join(missing)} (required by the config)")
+    apply_environment(ctx, config.env, [name for name in config.secret_names() if name not in missing], None)
+
+
+def _batch(ctx: AppContext, prepared: PreparedRun, label: str, flags: TestFlags, target: Path | None) -> Result | int:
+    facts, plan = prepared.facts, prepared.plan
+    if facts.bad:
+        bad = "; ".join(map(str, facts.bad[:3]))
+        ctx.output.warn("BAD_ROWS", f"invalid rows skipped ({facts.bad_count}): {bad}")
+    results: list[Rollout] = []
+    shown_whole = not flags.brief and facts.selected <= SHOWN_WHOLE
+    lines = RowLines(ctx.output, facts.selected, results, quiet=flags.quiet, whole=shown_whole)
+    lines.expected = {row.index: row.ground_truth for row in prepared.rows()} if shown_whole else {}
+    if not flags.quiet:
+        data = Path(plan.dataset).name
+        ctx.output.say(f"{label}: {facts.selected} row(s) of {data}, model {plan.model.name}")
+    folder = lines.folder = ctx.path(DEBUG_FOLDER) if flags.debug else None
+    trace_folder.set(folder)
+    try:
+        asyncio.run(replace(prepared, options=replace(prepared.options, watcher=lines)).report())
+    finally:
+        # Interrupted or not: what was run is written.
+        if results and target is not None:
+            write_results(target, results)
+    data_of = results_of(results)
+    failed = data_of["summary"]["failed"] + facts.selected - len(results)
+    code = 1 if failed else 0
+    if flags.quiet and ctx.mode is not Mode.JSON:
+        return code
+    where = [f"results: {target}"] if target else []
+    where += [f"traces: {folder}"] if folder else []
+    document = {**data_of, "agent": label, "model": plan.model.name}
+    return DetailResult(
+        document, exit_code=code, human=lambda console: draw_summary(console, data_of["summary"], where, lines.stopped)
+    )
+
+
+def results_of(rollouts: list[Rollout]) -> JsonObject:
+    ordered = sorted(rollouts, key=lambda rollout: rollout.place)
+    passed = sum(rollout.failure is None for rollout in ordered)
+    return {
+        "summary": {
+            "total": len(ordered),
+            "passed": passed,
+            "failed": len(ordered) - passed,
+            "total_duration_ms": round(sum(rollout.duration_ms for rollout in ordered), 3),
+            "total_tokens": sum(rollout.usage.total_tokens for rollout in ordered),
+            "mean_scores": _means(ordered),
+        },
+        "results": [_result_of(rollout) for rollout in ordered],
+    }
+
+
+def _means(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    values_by_score: dict[str, list[float]] = {}
+    for rollout in rollouts:
+        for name, score in rollout.scores.items():
+            if score.value is not None:
+                values_by_score.setdefault(name, []).append(score.value)
+    return {name: fmean(values) for name, values in values_by_score.items()}
+
+
+def _result_of(rollout: Rollout) -> dict[str, object]:
+    usage = rollout.usage
+    return {
+        "row_index": rollout.row_index,
+        "success": rollout.failure is None,
+        "error": rollout.failure.message if rollout.failure else None,
+        "duration_ms": rollout.duration_ms,
+        "token_usage": {
+            "prompt_tokens": usage.prompt_tokens,
+            "completion_tokens": usage.completion_tokens,
+            "total_tokens": usage.total_tokens,
+            "num_llm_calls": len(rollout.calls),
+        },
+        "reward": rollout.value("reward"),
+        "scores": {name: score.value for name, score in rollout.scores.items()},
+        "finish_reason": rollout.finish_reason,
+    }
+
+
+def write_results(path: Path, rollouts: list[Rollout]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, json.dumps(results_of(rollouts), ensure_ascii=False, indent=2) + "\n")
+
+
+class RowLines:
+    def __init__(self, output: Output, total: int, results: list[Rollout], *, quiet: bool, whole: bool = False) -> None:
+        self._output = output
+        self._total = total
+        self._results = results
+        self._quiet = quiet
+        self._whole = whole
+        self.expected: dict[int, str | None] = {}
+        self.folder: Path | None = None
+        self.stopped: str | None = None
+
+    def started(self, total: int, done: int) -> None: ...
+
+    def rollout(self, rollout: Rollout, running: Report | None) -> None:
+        self._results.append(rollout)
+        if self.folder is not None:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            text = json.dumps(rollout.to_dict(), ensure_ascii=False, indent=2)
+            (self.folder / f"row-{rollout.row_index}.json").write_text(text, encoding="utf-8")
+        if self._quiet or self._output.mode is Mode.JSON:
+            return
+        good = rollout.failure is None
+        head = f"[{len(self._results)}/{self._total}] Row {rollout.row_index}: {'OK' if good else 'FAILED'}"
+        if self._whole and self._output.mode is Mode.RICH:
+            console = self._output.console(stderr=True)
+            console.print(Text(head, style="bold green" if good else "bold red"))
+            draw_rollout(console, rollout, expected=self.expected.get(rollout.row_index))
+            return
+        scored = "".join(f", {clean(name)} {_score(score)}" for name, score in rollout.scores.items())
+        tokens = format_tokens(rollout.usage.total_tokens)
+        facts = f"({format_duration(rollout.duration_ms)}, {tokens} tokens{scored})"
+        line = f"{head} {facts}"
+        if rollout.failure is not None:
+            line += f" - {' '.join(rollout.failure.message.split())[:160]}"
+        if self._output.mode is Mode.PLAIN:
+            self._output.stream({}, line)
+        else:
+            self._output.say(line, style="green" if good else "red")
+
+    def say(self, text: str, *, keep: bool = False) -> None:
+        if not self._quiet:
+            self._output.say(text)
+
+    def stage(self, text: str) -> None:
+        if not self._quiet:
+            self._output.say(text, style="yellow")
+
+    def finished(self, report: Report) -> None:
+        self.stopped = getattr(report, "stopped", None)
+
+
+def _score(score: Score) -> str:
+    return "failed" if score.failure is not None else f"{score.value:g}" if score.value is not None else "none"
+
+
+def draw_summary(console: Console, summary: JsonObject, where: list[str], stopped: str | None) -> None:
+    good = summary["failed"] == 0 and not stopped
+    line = f"{summary['passed']} of {summary['total']} rows ended well"
+    console.print(Text(line, style="green" if good else "red"))
+    for name, mean in summary["mean_scores"].items():
+        console.print(Text(f"  {clean(name)} {mean:.3g} on average"))
+    console.print(Text(f"  time   {format_duration(summary['total_duration_ms'])}"))
+    console.print(Text(f"  tokens {format_tokens(int(summary['total_tokens']))}"))
+    if stopped:
+        console.print(Text(clean(f"  stopped: {stopped}"), style="red"))
+    for path in where:
+        console.print(Text(f"  {clean(path)}", style="dim"))

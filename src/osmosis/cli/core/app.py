@@ -1,0 +1,233 @@
+import dataclasses
+import difflib
+import functools
+import importlib
+import inspect
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar, get_type_hints
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from osmosis.cli.core.context import current
+from osmosis.cli.core.old_spellings import respell
+from osmosis.cli.core.output import Mode
+from osmosis.errors import UsageError
+
+F = TypeVar("F")
+R = TypeVar("R")
+HELP = ("-h", "--help")
+STYLE: dict[str, Any] = {"rich_markup_mode": None}
+SYNONYMS = {
+    "ls": "list",
+    "info": "show",
+    "get": "show",
+    "describe": "show",
+    "status": "show",
+    "rm": "delete",
+    "remove": "delete",
+    "revoke": "delete",
+    "del": "delete",
+    "add": "create",
+    "new": "create",
+    "push": "upload",
+    "pull": "download",
+    "cancel": "stop",
+    "kill": "stop",
+    "tail": "logs",
+    "log": "logs",
+    "use": "switch",
+    "start": "submit",
+    "run": "submit",
+    "lint": "check",
+    "validate": "check",
+}
+
+
+class CommandGroup(TyperGroup):
+    def __init__(self, *, guesses: Mapping[str, str] | None = None, **attrs: Any) -> None:
+        super().__init__(**attrs)
+        self.options_metavar = None
+        self.guesses = guesses or {}
+        self.default_command: str | None = None
+        """Name of the command that runs when the first word is an option: `osmosis eval -m ...`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not ctx.resilient_parsing and not args and not self.invoke_without_command:
+            if current().mode is Mode.JSON:
+                raise UsageError("missing command", hint=f"{ctx.command_path} --help")
+            args = ["--help"]
+        if self.default_command is not None and args and args[0].startswith("-") and args[0] not in HELP:
+            args = [self.default_command, *args]
+        return super().parse_args(ctx, args)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name = args[0]
+        command = self.commands.get(name)
+        path = ctx.command_path.split()[1:]
+        if command is None:
+            if ctx.resilient_parsing:
+                return None, None, args[1:]
+            visible = [name for name, command in self.commands.items() if not command.hidden]
+            raise unknown_command(name, path, visible, self.guesses)
+        if isinstance(command, LazyCommand):
+            command = command.load()
+        if not ctx.resilient_parsing:
+            current().command = " ".join([*path, *([] if name == self.default_command else [name])])
+        elif not isinstance(command, TyperGroup):  # global options are completed anywhere on the line
+            command.params = [*command.params, *ctx.find_root().command.params]
+        return name, command, args[1:]
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        panels: dict[str, list[tuple[str, str]]] = {}
+        for name, command in self.commands.items():
+            if not command.hidden:
+                panel = getattr(command, "rich_help_panel", None) or "Commands"
+                panels.setdefault(panel, []).append((name, command.get_short_help_str(200).rstrip(".")))
+        for panel, rows in panels.items():
+            with formatter.section(panel):
+                formatter.write_dl(rows)
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        self.format_commands(ctx, formatter)
+        titles = {"Options" if ctx.parent else "Options accepted anywhere on the line": self.params}
+        if isinstance(command := self.commands.get(self.default_command or ""), LazyCommand):
+            titles[f"Options of {ctx.command_path} {self.default_command}"] = command.load().params
+        for title, params in titles.items():
+            rows = [param.get_help_record(ctx) for param in params if param.param_type_name == "option"]
+            if any(rows):
+                with formatter.section(title):
+                    formatter.write_dl([row for row in rows if row])
+
+
+class LazyCommand(TyperCommand):
+    """A command whose module is imported only when it is invoked; lists show its short help."""
+
+    def __init__(self, target: str, help: str, panel: str = "Commands", *, hidden: bool = False) -> None:
+        """Take `target`, `module:attribute` under `osmosis.cli`: a function or a `typer.Typer`."""
+        super().__init__(None, short_help=help, help=help, rich_help_panel=panel, hidden=hidden)
+        self.target = target
+
+    def import_target(self) -> Any:
+        module, _, attribute = self.target.partition(":")
+        return operator.attrgetter(attribute)(importlib.import_module(f"osmosis.cli.{module}"))
+
+    def load(self) -> Any:
+        target = self.import_target()
+        if isinstance(target, typer.Typer):
+            command: Any = typer.main.get_group(target)
+        else:
+            app = typer.Typer(rich_markup_mode=None, add_completion=False)
+            app.command(help=inspect.getdoc(target))(target)
+            command = typer.main.get_command(app)
+        _keep_examples(command)
+        command.hidden = self.hidden
+        return command
+
+
+def lazy_group(
+    help: str, commands: Mapping[str, Any], panel: str = "Commands", guesses: Mapping[str, str] | None = None
+) -> CommandGroup:
+    return CommandGroup(help=help, commands=dict(commands), rich_help_panel=panel, guesses=guesses, **STYLE)
+
+
+def new_app(help: str, **settings: Any) -> typer.Typer:
+    return typer.Typer(cls=CommandGroup, help=help, add_completion=False, **STYLE, **settings)
+
+
+def _keep_examples(command: Any) -> None:
+    command.rich_markup_mode = None
+    if command.help:
+        blocks = inspect.cleandoc(command.help).split("\n\n")
+        command.help = "\n\n".join(f"\b\n{b}" if "\n " in b or b.startswith(" ") else b for b in blocks)
+    for child in getattr(command, "commands", {}).values():
+        _keep_examples(child)
+
+
+def find_command(root: TyperGroup, words: Sequence[str]) -> tuple[Any, list[str], list[str]]:
+    """Return the command that the first words name, its path, and the remaining words.
+
+    Raise UsageError for a word that is no command.
+    """
+    command: Any = root
+    path: list[str] = []
+    rest = respell(list(words))
+    while isinstance(command, TyperGroup) and rest and not rest[0].startswith("-"):
+        child = command.commands.get(rest[0])
+        if child is None:
+            visible = [name for name, entry in command.commands.items() if not entry.hidden]
+            raise unknown_command(rest[0], path, visible, getattr(command, "guesses", {}))
+        command = child.load() if isinstance(child, LazyCommand) else child
+        path.append(rest.pop(0))
+    default = getattr(command, "default_command", None)
+    if default is not None and rest and rest[0] not in HELP:
+        command = command.commands[default].load()
+    return command, path, rest
+
+
+def unknown_command(word: str, path: Sequence[str], names: Sequence[str], guesses: Mapping[str, str]) -> UsageError:
+    guess = guesses.get(word) or nearest(word, names)
+    where = " ".join(["osmosis", *path])
+    message = f"no such command: {where} {word}" + (f"; did you mean {guess}?" if guess else "")
+    return UsageError(message, hint=f"{where} {guess}" if guess else f"{where} --help", known=list(names))
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    names = {name.lower(): name for name in known}
+    lowered = word.lower()
+    if SYNONYMS.get(lowered) in names:
+        return names[SYNONYMS[lowered]]
+    close = difflib.get_close_matches(lowered, names, n=1, cutoff=0.6)
+    prefixed = [name for name in names if len(word) > 1 and name.startswith(lowered)]
+    return next((names[name] for name in close or prefixed), None)
+
+
+def usage_error(wrong: Any, path: str = "osmosis") -> UsageError:
+    """Return typer's error in our words; `path` is the command, used when typer does not name it."""
+    ctx = getattr(wrong, "ctx", None)
+    path = ctx.command_path if ctx else path
+    message = wrong.format_message().replace("Value error, ", "")  # pydantic's prefix
+    if message.startswith("No such option") and getattr(wrong, "option_name", None):
+        message = f"no such option: {wrong.option_name}"
+        if possible := getattr(wrong, "possibilities", None):
+            message += f"; did you mean {' or '.join(sorted(possible))}?"
+    return UsageError((message[:1].lower() + message[1:]).rstrip("."), hint=f"{path} --help")
+
+
+def takes(record: type[F], extra: Sequence[inspect.Parameter] = ()) -> Callable[[Callable[[F], R]], Callable[..., R]]:
+    """Make a command of `body(flags)`: typer sees a parameter for each field of the dataclass `record`.
+
+    A field is annotated with its type and `typer.Option` or `typer.Argument`. An option that is not given has the
+    field's default. The values of `extra` parameters are collected in the record's field `settings`.
+    """
+    hints = get_type_hints(record, include_extras=True)
+    parameters = [
+        inspect.Parameter(
+            field.name, inspect.Parameter.KEYWORD_ONLY, default=_default(field), annotation=hints[field.name]
+        )
+        for field in dataclasses.fields(record)  # type: ignore[arg-type]  # a dataclass's type
+        if hasattr(hints[field.name], "__metadata__")
+    ]
+    names = {parameter.name for parameter in extra}
+
+    def decorate(body: Callable[[F], R]) -> Callable[..., R]:
+        @functools.wraps(body)
+        def command(**values: object) -> R:
+            set_values = {name: value for name, value in values.items() if value is not None}
+            fields: dict[str, Any] = {name: value for name, value in set_values.items() if name not in names}
+            if names:
+                fields["settings"] = {name: value for name, value in set_values.items() if name in names}
+            return body(record(**fields))
+
+        command.__signature__ = inspect.Signature([*parameters, *extra])  # type: ignore[attr-defined]  # read by typer
+        command.__annotations__ = {}
+        return command
+
+    return decorate
+
+
+def _default(field: dataclasses.Field[object]) -> object:
+    if field.default is not dataclasses.MISSING:
+        return field.default
+    return None if field.default_factory is not dataclasses.MISSING else inspect.Parameter.empty

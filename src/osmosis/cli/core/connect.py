@@ -1,0 +1,68 @@
+"""Open a platform client for a command.
+
+The workspace is `--workspace`, else that of the checkout's `origin`, else the active one of `workspace switch`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from osmosis.client import PlatformClient
+from osmosis.client.credentials import CredentialStore, Login
+from osmosis.errors import AuthRequired, OsmosisError
+
+if TYPE_CHECKING:
+    from osmosis.cli.core.context import AppContext
+
+
+def login_of(ctx: AppContext) -> Login | None:
+    return CredentialStore(ctx.environ).find(ctx.platform_url)
+
+
+def open_client(ctx: AppContext, *, auth: bool = True, scoped: bool = True) -> PlatformClient:
+    """Return a client; `auth` requires a login, `scoped` selects a workspace when one is known."""
+    url = ctx.platform_url
+    store = CredentialStore(ctx.environ)
+    login = store.find(url) if auth else None
+    if auth:
+        login = usable(login, url)
+    identity = workspace = None
+    if scoped:
+        workspace = ctx.options.workspace
+        identity = None if workspace else checkout_identity(ctx)
+        if not workspace and not identity:
+            workspace = store.active_workspace(url)
+    token = login.token if login else None
+    hint = "unset OSMOSIS_TOKEN, or give it a token of this platform" if login and login.source == "environment" else ""
+    return PlatformClient(
+        url,
+        token,
+        identity=identity,
+        workspace=workspace,
+        warn=ctx.output.warn,
+        auth_hint=hint,
+        ca_file=store.ca_file(url),
+    )
+
+
+def usable(login: Login | None, url: str) -> Login:
+    if login is None:
+        raise AuthRequired(f"not logged in to {url}", hint="osmosis login", platform_url=url)
+    if login.expired:
+        raise AuthRequired(f"the login to {url} expired on {login.expires_at}", hint="osmosis login", platform_url=url)
+    return login
+
+
+def checkout_identity(ctx: AppContext) -> str | None:
+    if not any((folder / "rollouts").is_dir() for folder in (ctx.cwd, *ctx.cwd.parents)):
+        return None
+    from osmosis.base.git import Git  # a tenth of `whoami`, which is asked outside a checkout, too
+    from osmosis.base.git_url import parse_git_url
+    from osmosis.workspace.layout import find_workspace
+
+    try:
+        root = find_workspace(ctx.cwd).root
+        text = Git(root).text("remote", "get-url", "origin")
+        return parse_git_url(text.strip()).identity
+    except OsmosisError:
+        return None

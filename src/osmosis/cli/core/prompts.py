@@ -1,0 +1,103 @@
+"""Questions to the person at the terminal.
+
+Every question has a flag that answers it. Under `--json`, `--plain`, in CI or in a pipe an error names the flags.
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
+
+import typer
+
+from osmosis.cli.core.context import AppContext
+from osmosis.cli.core.results import OperationResult
+from osmosis.errors import InteractiveRequired
+
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation")]
+
+
+def confirm(ctx: AppContext, question: str, *, yes: bool, flag: str = "--yes", default: bool = True) -> bool:
+    """Return whether the person agrees; `yes`, the value of the flag, answers in advance."""
+    if yes:
+        return True
+    require_person(ctx, question, [flag])
+    import questionary
+
+    return bool(_ask(questionary.confirm(question, default=default)))
+
+
+class Declined(Exception):
+    def __init__(self, result: OperationResult) -> None:
+        super().__init__(result.message)
+        self.result = result
+
+
+def agree(
+    ctx: AppContext, question: str, operation: str, *, yes: bool, default: bool = True, **resource: object
+) -> None:
+    """Ask for confirmation; raise Declined, which ends the command with the result `cancelled`."""
+    if not confirm(ctx, question, yes=yes, default=default):
+        raise Declined(OperationResult(operation, "Cancelled.", resource, status="cancelled"))
+
+
+def ask(
+    ctx: AppContext,
+    question: str,
+    *,
+    flag: str,
+    default: str = "",
+    validate: Callable[[str], bool | str] | None = None,
+) -> str:
+    require_person(ctx, question, [flag])
+    import questionary
+
+    return str(_ask(questionary.text(question, default=default, validate=validate)))
+
+
+def choose(
+    ctx: AppContext,
+    question: str,
+    choices: Sequence[tuple[str, str]],
+    *,
+    flag: str,
+    default: str | None = None,
+) -> str:
+    require_person(ctx, question, [flag])
+    import questionary
+
+    options = [questionary.Choice(title=title, value=value) for value, title in choices]
+    return str(_ask(questionary.select(question, choices=options, default=default)))
+
+
+def hidden(ctx: AppContext, question: str, *, flags: Sequence[str]) -> str:
+    require_person(ctx, question, flags)
+    import questionary
+
+    return str(_ask(questionary.password(question)))
+
+
+def require_person(ctx: AppContext, question: str, flags: Sequence[str]) -> None:
+    if not ctx.interactive:
+        named = " or ".join(flags)
+        raise InteractiveRequired(
+            f"this needs an answer, and there is no terminal to ask on: {question}",
+            hint=f"give {named}",
+            prompt=question,
+            flags=list(flags),
+        )
+
+
+def _ask(question: Any) -> object:
+    answer = question.unsafe_ask()  # raises KeyboardInterrupt instead of returning None
+    if answer is None:
+        raise KeyboardInterrupt
+    return answer
+
+
+def open_page(ctx: AppContext, url: str) -> bool:
+    desktop = sys.platform in ("darwin", "win32") or ctx.environ.get("DISPLAY") or ctx.environ.get("WAYLAND_DISPLAY")
+    if not desktop or not ctx.interactive:
+        return False
+    import webbrowser
+
+    return webbrowser.open(url)

@@ -1,0 +1,93 @@
+"""Continue a command in a rollout's own environment, when this interpreter lacks the declared requirements.
+
+The environment comes from the same cache as a job's. This process is replaced before any rollout code is imported.
+"""
+
+import asyncio
+import os
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from packaging.requirements import Requirement
+
+from osmosis.base import paths
+from osmosis.base.installation import install_command
+from osmosis.base.wheel import build_wheel
+from osmosis.cli.core.context import AppContext
+from osmosis.cli.core.environment import INSIDE
+from osmosis.errors import ValidationError
+from osmosis.jobs.context import JobLog
+from osmosis.jobs.prepare.environment import Builder
+from osmosis.jobs.prepare.project import RolloutProject, read_project
+from osmosis.records.run.job import LogLine
+from osmosis.workspace.doctor import find_uv
+
+
+def continue_inside(ctx: AppContext, root: Path, rollout: str) -> None:
+    """Return when this interpreter meets the requirements of `rollouts/<rollout>`, else replace this process.
+
+    Raise when the environment cannot be made.
+    """
+    if ctx.environ.get(INSIDE):
+        return
+    label = f"rollouts/{rollout}"
+    project = read_project(root / "rollouts" / rollout, label)
+    lacking = [str(need) for need in project.dependencies if not satisfied(need)]
+    if not lacking and not project.installable:
+        return
+    ctx.output.say(f"{label} needs {', '.join(lacking[:5]) or 'to be installed'}: using its own environment")
+    python, environ = make_environment(ctx, project, root / ".osmosis" / "installed" / rollout)
+    sys.stdout.flush()
+    os.execve(python, [python, "-m", "osmosis", *ctx.words], environ)
+
+
+def satisfied(need: Any, extra: str = "") -> bool:
+    if need.marker is not None and not need.marker.evaluate({"extra": extra}):
+        return True
+    try:
+        distribution = metadata.distribution(need.name)
+    except metadata.PackageNotFoundError:
+        return False
+    if need.url or not need.specifier.contains(distribution.version, prereleases=True):
+        return False
+    inner = [Requirement(line) for line in distribution.requires or []] if need.extras else []
+    return all(
+        satisfied(inner_need, name)
+        for name in need.extras
+        for inner_need in inner
+        if inner_need.marker and "extra" in str(inner_need.marker)
+    )
+
+
+def make_environment(ctx: AppContext, project: RolloutProject, install_to: Path) -> tuple[str, dict[str, str]]:
+    uv = find_uv(ctx.environ)
+    if uv is None:
+        raise ValidationError("uv is missing; it creates the environments of rollouts", hint=install_command("uv"))
+    cache = paths.cache_dir(ctx.environ)
+
+    def say(line: LogLine) -> None:
+        if not line.message.lstrip().startswith("+ "):  # one line for each of a hundred packages
+            ctx.output.say(f"  {line.message}", style="dim")
+
+    log = JobLog(None, say)
+    builder = Builder(
+        uv=uv,
+        cache_dir=cache,
+        wheel=build_wheel(cache),
+        environ=dict(ctx.environ),
+        log=log,
+        extras=frozenset({"eval"}),  # the command itself runs in there
+    )
+    environment = asyncio.run(builder.environment(project, commit_sha="", install_to=install_to))
+    if environment.osmosis_version is None or environment.osmosis_version.startswith("0."):
+        raise ValidationError(
+            f"{project.label} asks for osmosis-ai {environment.osmosis_version}, which has no such command",
+            hint="ask for osmosis-ai>=1, or submit it: osmosis eval submit",
+        )
+    environ = {**ctx.environ, INSIDE: str(environment.folder)}
+    if environment.project:
+        old = environ.get("PYTHONPATH")
+        environ["PYTHONPATH"] = os.pathsep.join([str(environment.project), *([old] if old else [])])
+    return str(environment.python), environ

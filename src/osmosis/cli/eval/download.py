@@ -1,0 +1,159 @@
+"""Download of a run's files, in parallel; no partial file is left.
+
+Files of the right size are kept; paths of the manifest cannot leave the folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+from osmosis.cli.core import prompts
+from osmosis.cli.core.context import AppContext
+from osmosis.cli.core.results import OperationResult
+from osmosis.errors import OsmosisError, PlatformError, UsageError, WorkspaceRequired
+from osmosis.local.run_options import run_folder
+from osmosis.local.viewing.local_run import AnnotationFile, read_annotations
+from osmosis.metrics.formats import size
+from osmosis.records.api.runs import RunFile, RunRow
+from osmosis.workspace.layout import find_workspace
+
+if TYPE_CHECKING:
+    from osmosis.client import PlatformClient
+    from osmosis.client.transfer import Progress
+
+TYPES = ("metrics", "trajectories", "artifacts", "logs", "annotations", "tokens")
+ANNOTATIONS = "annotations.jsonl"
+BATCH = 500
+AT_ONCE = 8
+ASK_ABOVE = 100 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class DownloadOptions:
+    output: Path | None
+    types: str
+    rows: str | None
+    overwrite: bool
+    yes: bool
+    labels_into: str | None = None
+
+
+def download_run(ctx: AppContext, name: str, options: DownloadOptions) -> OperationResult:
+    parts = [part.strip() for part in options.types.split(",") if part.strip()]
+    if unknown := sorted(set(parts) - {*TYPES, "all"}):
+        raise UsageError(f"--type {', '.join(unknown)}: not one of {', '.join(TYPES)}, all")
+    types = ",".join(TYPES) if "all" in parts else ",".join(parts)
+    into = None if options.labels_into is None else run_folder(options.labels_into, ctx.cwd)
+    if into is not None and "annotations" not in types.split(","):
+        types = f"{types},annotations"
+    with ctx.client() as client:
+        run = client.evals.get(name).run
+        folder = _folder(download_dir(ctx, run.name, options.output), run.id, options)
+        files = client.evals.manifest(run.name, types=types, rows=options.rows).files
+        missing = [file for file in files if options.overwrite or not _present(folder, file)]
+        total = sum(file.size or 0 for file in missing)
+        question = f"Fetch {len(missing)} files, {size(total)}?"
+        if total > ASK_ABOVE and not prompts.confirm(ctx, question, yes=options.yes):
+            return OperationResult("eval.download", "Cancelled.", status="cancelled")
+        with byte_progress(ctx, total, "fetching") as progress:
+            failed = _fetch_all(client, run.name, folder, missing, progress)
+    _mark(folder, run)
+    merged = None if into is None else AnnotationFile(into).merge(read_annotations(folder / ANNOTATIONS))
+    got = len(missing) - len(failed)
+    resource = {
+        "name": run.name,
+        "path": str(folder),
+        "files": len(files),
+        "files_fetched": got,
+        "files_present": len(files) - len(missing),
+        "files_failed": [{"path": path, "error": why} for path, why in failed],
+        "bytes": total,
+    }
+    message = f"{got} files fetched to {folder}" + (f", {len(failed)} failed" if failed else "")
+    if merged is not None and into is not None:
+        resource["labels_added"] = merged
+        message += f"; {merged} annotations added to {into.name}"
+    return OperationResult("eval.download", message, resource, exit_code=1 if failed else 0)
+
+
+def download_dir(ctx: AppContext, name: str, output: Path | None) -> Path:
+    if output:
+        return ctx.path(output)
+    try:
+        root = find_workspace(ctx.cwd).root
+    except WorkspaceRequired:
+        root = ctx.cwd
+    return root / ".osmosis" / "evals" / name
+
+
+def _folder(folder: Path, run_id: str, options: DownloadOptions) -> Path:
+    try:
+        other = json.loads((folder / ".run.json").read_text()).get("id")
+    except (OSError, ValueError, AttributeError):
+        return folder
+    if options.output or other in (None, run_id):
+        return folder
+    return folder.with_name(f"{folder.name}--{hashlib.sha256(run_id.encode()).hexdigest()[:8]}")
+
+
+def _mark(folder: Path, run: RunRow) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    note = {"id": run.id, "name": run.name, "url": run.platform_url}
+    (folder / ".run.json").write_text(json.dumps(note, indent=2) + "\n")
+
+
+def _target(folder: Path, path: str) -> Path:
+    pure = PurePosixPath(path)
+    if pure.is_absolute() or ".." in pure.parts or not pure.parts or "\\" in path:
+        raise PlatformError(f"the platform named a file outside the folder: {path}")
+    return folder.joinpath(*pure.parts)
+
+
+def _present(folder: Path, file: RunFile) -> bool:
+    if file.path == ANNOTATIONS:
+        return False  # people go on talking, and two of their files may be of the same size
+    target = _target(folder, file.path)
+    return target.is_file() and target.stat().st_size == file.size
+
+
+def _fetch_all(
+    client: PlatformClient, name: str, folder: Path, files: list[RunFile], progress: Progress
+) -> list[tuple[str, str]]:
+    failed: list[tuple[str, str]] = []
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        for start in range(0, len(files), BATCH):
+            urls = client.evals.download_urls(name, files[start : start + BATCH])
+
+            def fetch(file: RunFile, urls: dict[str, str] = urls) -> tuple[str, str] | None:
+                path = file.path
+                try:
+                    if path not in urls:
+                        return path, "the platform gave no URL"
+                    client.transfer.download(urls[path], _target(folder, path), progress)
+                except OsmosisError as error:
+                    return path, error.message
+                return None
+
+            failed += [bad for bad in pool.map(fetch, files[start : start + BATCH]) if bad]
+    return failed
+
+
+@contextmanager
+def byte_progress(ctx: AppContext, total: int, label: str) -> Iterator[Progress]:
+    if not ctx.output.live or total < 1024 * 1024:
+        yield lambda count: None
+        return
+    from rich.progress import BarColumn, DownloadColumn, TextColumn, TransferSpeedColumn
+    from rich.progress import Progress as Bars
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Bars(*columns, console=ctx.output.console(stderr=True), transient=True) as bars:
+        task = bars.add_task(label, total=total)
+        yield lambda count: bars.advance(task, count)

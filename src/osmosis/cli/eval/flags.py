@@ -1,0 +1,242 @@
+"""The options of a local evaluation, shared by `eval run`, `eval resume`, `eval regrade` and `osmosis test`.
+
+`PLAN_FLAGS` is the table of those that change the plan: flag, key of the plan, type, help. What has no flag of its own
+is set with `--set limits.cost=5`; a flag without a help text is an older spelling, which still parses.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from osmosis.base.net import is_http
+from osmosis.cli.core import completion
+from osmosis.cli.core.environment import SecretsFile
+from osmosis.records.run.plan import PLATFORM_MODEL
+
+if TYPE_CHECKING:
+    from osmosis.records.config.run_config import EvalConfig
+
+DEBUG_FOLDER = "local_debug"
+NO_ENDPOINT = "none"
+"""A `--base-url` that takes the config's endpoint away."""
+
+
+class PlanFlag(NamedTuple):
+    names: str
+    path: str
+    """Key of the plan, such as `selection.limit`."""
+    kind: Any
+    help: str = ""
+    metavar: str | None = None
+
+    @property
+    def name(self) -> str:
+        return self.names.split()[0].lstrip("-").replace("-", "_")
+
+    @property
+    def label(self) -> str:
+        return self.names.split()[0]
+
+    def parameter(self) -> inspect.Parameter:
+        option = typer.Option(*self.names.split(), help=self.help, metavar=self.metavar, hidden=not self.help)
+        kind: Any = self.kind
+        annotation: Any = Annotated[kind | None, option]
+        return inspect.Parameter(self.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+PLAN_FLAGS = (
+    PlanFlag("--n", "attempts", int, "Attempts per row, for pass@k [1]."),
+    PlanFlag("--limit", "selection.limit", int, "Run the first N rows."),
+    PlanFlag("--offset", "selection.offset", int, "Skip the first N rows."),
+    PlanFlag("--rows", "selection.rows", str, "Run only these row indices: 3,7,10-20."),
+    PlanFlag("--sample", "selection.sample", str),
+    PlanFlag("--seed", "selection.seed", int, "Seed for the model (plus the attempt's number), and for a sample."),
+    PlanFlag(
+        *("--batch-size --concurrency --max-in-flight", "concurrency", str),
+        *("Maximum number of concurrent rollouts, or auto.", "N|auto"),
+    ),
+    PlanFlag("--temperature", "model.params.temperature", float, "Sampling temperature."),
+    PlanFlag("--top-p", "model.params.top_p", float),
+    PlanFlag("--max-tokens", "model.params.max_tokens", int, "Maximum tokens per completion."),
+    PlanFlag("--max-turns", "max_turns", int, "Maximum number of turns per rollout [10]."),
+    PlanFlag("--max-cost", "budget.max_cost_usd", float, "Pause the run after spending this many USD."),
+    PlanFlag("--max-tokens-total", "budget.max_total_tokens", int),
+    PlanFlag("--price", "model.price", str, "Price in USD per million tokens: PROMPT,COMPLETION."),
+    PlanFlag("--pass-threshold", "pass_threshold", float, "Lowest score with which a rollout passes [1.0]."),
+    PlanFlag("--primary", "primary", str, "Score that counts first [the grader's reward, else the first one]."),
+    PlanFlag(
+        *("--reduce", "reducers", list[str]),
+        "Figure to add, over a row's attempts: mean, median, mode, max, at-least-K, pass@K, pass^K. Repeatable.",
+    ),
+    PlanFlag("--group-by", "group_by", list[str], "Column of the dataset to report each score by. Repeatable."),
+    PlanFlag("--cache", "cache", bool),
+    PlanFlag("--k", "ks", list[int]),
+    PlanFlag("--score-range", "score_bounds", str),
+    PlanFlag("--skip-bad-rows", "skip_bad_rows", bool),
+    PlanFlag("--require-ground-truth", "require_ground_truth", bool),
+    PlanFlag("--agent-timeout", "timeouts.agent_s", float),
+    PlanFlag("--score-timeout", "timeouts.score_s", float),
+    PlanFlag("--model-timeout", "timeouts.model_s", float),
+    PlanFlag("--tool-timeout", "timeouts.tool_s", float),
+    PlanFlag("--run-timeout", "timeouts.run_s", float),
+    PlanFlag("--max-retries", "retry.max_retries", int),
+    PlanFlag("--rate-limit-budget", "retry.rate_limit_budget_s", float),
+    PlanFlag("--breaker-after", "retry.breaker_after", int),
+    PlanFlag("--max-tokens-per-rollout", "limits.max_tokens", int),
+    PlanFlag("--max-cost-per-rollout", "limits.max_cost_usd", float),
+    PlanFlag("--max-time-per-rollout", "limits.max_time_s", float),
+    PlanFlag("--max-turns-per-rollout", "limits.max_turns", int),
+    PlanFlag("--max-messages-per-rollout", "limits.max_messages", int),
+    PlanFlag("--sandbox", "sandbox.kind", str),
+    PlanFlag("--sandbox-image", "sandbox.image", str),
+)
+BY_NAME = {flag.name: flag for flag in PLAN_FLAGS}
+
+
+def plan_parameters(
+    *names: str, helps: Mapping[str, str] | None = None, hidden: Collection[str] = ()
+) -> list[inspect.Parameter]:
+    """Return the parameters of these plan flags, of all without names; `helps` replaces help texts."""
+    flags = [BY_NAME[name] for name in names] if names else list(PLAN_FLAGS)
+    texts = {**(helps or {}), **dict.fromkeys(hidden, "")}
+    return [flag._replace(help=texts.get(flag.name, flag.help)).parameter() for flag in flags]
+
+
+Module = Annotated[str | None, typer.Option("--module", "-m", "--agent", help="The agent: module:attribute.")]
+Mcp = Annotated[str | None, typer.Option("--mcp", help="MCP server instead of an agent: a folder or a URL.")]
+Dataset = Annotated[
+    Path | None, typer.Option("--dataset", "-d", "--dataset-file", help="Rows: .jsonl, .json, .csv or .parquet.")
+]
+EvalFn = Annotated[list[str], typer.Option("--eval-fn", help="Score function: module:function. Repeatable.")]
+Rubric = Annotated[list[str], typer.Option("--rubric", help="Rubric to score with: file.yaml#id. Repeatable.")]
+Model = Annotated[
+    str | None, typer.Option("--model", help="Model: its name at --base-url, NAME@URL, provider/name, offline/...")
+]
+BaseUrl = Annotated[
+    str | None,
+    typer.Option("--base-url", help="OpenAI-compatible endpoint, up to /v1; none: not the config's."),
+]
+ApiKey = Annotated[str | None, typer.Option("--api-key", help="API key; prefer --api-key-env.", hidden=True)]
+ApiKeyEnv = Annotated[str | None, typer.Option("--api-key-env", help="Environment variable with the API key.")]
+Workers = Annotated[
+    str, typer.Option("--workers", help="Number of processes, for code that uses much CPU, or auto.", metavar="N|auto")
+]
+Param = Annotated[
+    list[str], typer.Option("--param", help="Any other sampling parameter: key=value (JSON). Repeatable.")
+]
+Classes = Annotated[
+    list[str], typer.Argument(metavar="[CLASS]...", help="With --retry-failed: failure categories or phases.")
+]
+RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Retry failed rollouts [CLASS...].")]
+OutputFile = Annotated[Path | None, typer.Option("--output", "-o", help="Write the results as JSON to this file.")]
+FailUnder = Annotated[
+    float | None,
+    typer.Option("--fail-under", help="Exit with 1 when the first pass rate is clearly below this."),
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Answer yes to every question.")]
+NoReport = Annotated[bool, typer.Option("--quiet", "-q", help="Do not print the report.")]
+Set = Annotated[
+    list[str],
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Any option of the plan, such as limits.cost=5, timeouts.agent=60, sandbox.kind=none; "
+        "`--set help` lists them. Repeatable.",
+    ),
+]
+
+
+def _unused(help: str = "Not used: no port is opened.") -> Any:
+    return typer.Option(hidden=True, help=help)
+
+
+@dataclass(frozen=True)
+class RunFlags:
+    """Flags of `osmosis eval run`; with a config, one that is not given leaves its value."""
+
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[CONFIG|SET]",
+            help="A config or a set of the workspace, by path or name [default: the only config]",
+            autocompletion=completion.eval_configs_and_sets,
+        ),
+    ] = field(default_factory=list)
+    module: Module = None
+    mcp: Mcp = None
+    server: Annotated[str | None, typer.Option(help="Rollout server instead of an agent: its URL.")] = None
+    agent_command: Annotated[
+        str | None, typer.Option(help="Program as the agent: claude-code, codex, ..., or a shell command with $PROMPT.")
+    ] = None
+    server_key_env: Annotated[str | None, _unused("Environment variable with the rollout server's API key.")] = None
+    grader: Annotated[str | None, typer.Option(help="Grader for a workflow: module:Class.")] = None
+    dataset: Dataset = None
+    eval_fn: EvalFn = field(default_factory=list)
+    rubric: Rubric = field(default_factory=list)
+    model: Model = None
+    base_url: BaseUrl = None
+    api_key: ApiKey = None
+    api_key_env: ApiKeyEnv = None
+    baseline: Annotated[
+        list[str],
+        typer.Option(help="Model to compare with, NAME or NAME@URL (repeatable); of a set: an earlier execution."),
+    ] = field(default_factory=list)
+    baseline_model: Annotated[str | None, _unused("Baseline model.")] = None
+    baseline_base_url: Annotated[str | None, _unused("Its endpoint.")] = None
+    fail_on_regression: Annotated[
+        bool, typer.Option("--fail-on-regression", help="Of a set: exit with 1 when a run is worse than its baseline.")
+    ] = False
+    workers: Workers = "1"
+    param: Param = field(default_factory=list)
+    pilot: Annotated[int | None, typer.Option(help="Run N rollouts, forecast the cost of the rest, then ask.")] = None
+    replay: Annotated[str | None, typer.Option(help="Answer from the journal of this run instead of a model.")] = None
+    set: Set = field(default_factory=list)
+    name: Annotated[str | None, typer.Option(help="Name of the run; an existing run is resumed.")] = None
+    fresh: Annotated[bool, typer.Option("--fresh", help="Set an existing run of this name aside, start again.")] = False
+    retry_failed: RetryFailed = False
+    secrets_file: SecretsFile = None
+    secret: Annotated[list[str], _unused("Variable whose value is redacted in all output. Repeatable.")] = field(
+        default_factory=list
+    )
+    output: OutputFile = None
+    fail_under: FailUnder = None
+    upload: Annotated[bool, typer.Option("--upload", help="Upload the run to the platform when it finishes")] = False
+    on: Annotated[
+        str | None,
+        typer.Option(help="Run a config on the platform at this URL: submit, follow, download", metavar="URL"),
+    ] = None
+    shards: Annotated[str | None, _unused("With --on: number of jobs to split the rows over, or auto.")] = None
+    debug: Annotated[
+        bool, typer.Option("--debug", help=f"Write what agents log with log_event to ./{DEBUG_FOLDER}.", hidden=True)
+    ] = False
+    yes: Yes = False
+    quiet: NoReport = False
+    verbose: Annotated[bool, typer.Option("--verbose", hidden=True, help="The opposite of --quiet.")] = False
+    rollout_port: Annotated[int | None, _unused()] = None
+    listener_port: Annotated[int | None, _unused()] = None
+    advertise_url: Annotated[str | None, _unused()] = None
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Values of the plan flags by name."""
+
+    @property
+    def names_agent(self) -> bool:
+        return bool(self.module or self.mcp or self.server or self.agent_command or self.replay)
+
+
+def choose_endpoint(config: EvalConfig, model: str | None, base_url: str | None) -> tuple[str | None, str | None]:
+    """Return base URL and key variable for another model: the config's, unless the flags name another endpoint.
+
+    The config's key is never sent anywhere else.
+    """
+    advanced = config.advanced
+    if base_url is not None:
+        return (None if base_url == NO_ENDPOINT else base_url), None
+    if model is not None and (model.startswith(("offline/", PLATFORM_MODEL)) or is_http(model.rpartition("@")[2])):
+        return None, None
+    return advanced.base_url, advanced.api_key_env

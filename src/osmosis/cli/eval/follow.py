@@ -1,0 +1,201 @@
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from osmosis.cli.core.context import AppContext
+from osmosis.cli.core.render import draw_run
+from osmosis.cli.core.results import NextStep, OperationResult, clean, when
+from osmosis.errors import NetworkError, PlatformError
+from osmosis.metrics.intervals import missed_bar
+from osmosis.metrics.quarantine import Judged, judged
+from osmosis.records.api.runs import NamedRef, RunDetail
+from osmosis.records.run.status import NOUNS, ended_by_limit
+
+if TYPE_CHECKING:
+    from osmosis.client import PlatformClient
+    from osmosis.client.runs import Runs
+
+POLL_S = 0.7
+MAX_POLL_S = 5.0
+"""Longest interval between polls, in seconds; it grows by 1 s per minute waited."""
+UNREACHABLE_S = 120.0
+"""Time a platform may be unreachable before waiting ends, in seconds."""
+
+
+def watch(ctx: AppContext, runs: Runs, name: str, *, news: str = "", timeout_s: float | None = None) -> RunDetail:
+    """Wait for the end of a run and return its final state, printing `news` first; raise PlatformError after a timeout.
+
+    Ctrl-C prints how to continue and is raised again.
+    """
+    started = time.monotonic()
+    try:
+        if news:
+            ctx.output.say(news)
+        with _progress_of(ctx, name) as show:
+            while True:
+                detail = _get_patiently(ctx, runs, name)
+                show(detail)
+                if detail.run.over:
+                    return detail
+                if timeout_s is not None and time.monotonic() - started > timeout_s:
+                    again = f"osmosis {NOUNS[detail.kind]} wait {detail.run.name}"
+                    raise PlatformError(
+                        f"run {detail.run.name} is still {detail.run.status} after {timeout_s:g} s", hint=again
+                    )
+                time.sleep(min(POLL_S + (time.monotonic() - started) / 60, MAX_POLL_S))
+    except KeyboardInterrupt:
+        noun = NOUNS[runs.whole.kind]
+        platform_flag = f" --platform {ctx.options.platform}" if ctx.options.platform else ""
+        ctx.output.warn(
+            "INTERRUPTED",
+            f"the run continues; follow it again with: osmosis {noun} wait {name}{platform_flag}\n"
+            f"stop it with: osmosis {noun} stop {name}{platform_flag}",
+        )
+        raise
+
+
+def _get_patiently(ctx: AppContext, runs: Runs, name: str) -> RunDetail:
+    deadline = time.monotonic() + UNREACHABLE_S
+    while True:
+        try:
+            return runs.get(name)
+        except NetworkError as error:
+            if time.monotonic() > deadline:
+                raise
+            ctx.output.warn("NETWORK", f"{error.message}; retrying")
+            time.sleep(POLL_S * 2)
+
+
+def _stage(detail: RunDetail) -> tuple[str, int, int]:
+    progress = detail.run.progress
+    if progress is None:
+        return "", 0, 0
+    return detail.stage, progress.completed or 0, progress.total or 0
+
+
+@contextmanager
+def _progress_of(ctx: AppContext, name: str) -> Iterator[Callable[[RunDetail], None]]:
+    if not ctx.output.live:
+        last: tuple[str, str, int] | None = None
+
+        def show_line(detail: RunDetail) -> None:
+            nonlocal last
+            stage, completed, total = _stage(detail)
+            state = (detail.run.status, stage, completed * 10 // total if total else 0)
+            if state != last:
+                last = state
+                count = f" {completed}/{total}" if total else ""
+                ctx.output.say(f"{name}: {detail.run.status}" + (f", {stage}{count}" if stage else ""))
+
+        yield show_line
+        return
+    columns = (
+        SpinnerColumn(),
+        TextColumn(name, markup=False),
+        TextColumn("{task.description:<11}", markup=False),
+        BarColumn(bar_width=30),
+        TaskProgressColumn("{task.completed}/{task.total}", markup=False),
+        TextColumn("{task.fields[figures]}", markup=False),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=ctx.output.console(stderr=True), transient=True) as bars:
+        task = bars.add_task("pending", total=None, figures="")
+
+        def show_bar(detail: RunDetail) -> None:
+            stage, completed, total = _stage(detail)
+            figures, report = "", detail.report
+            if report is not None and report.primary and report.primary.pass_rate is not None:
+                completed, total = report.completed, report.total
+                figures = f"pass rate {report.primary.pass_rate * 100:.0f} %"
+            description = stage or detail.run.status
+            bars.update(task, description=description, completed=completed, total=total or None, figures=figures)
+
+        yield show_bar
+
+
+def draw_detail(detail: RunDetail) -> Callable[[Console], None]:
+    config = detail.config or {}
+    commit = (detail.commit_sha or "")[:12]
+    stage, completed, total = _stage(detail)
+    head = {
+        "name": detail.run.name,
+        "status": f"{detail.run.status} ({stage} {completed}/{total})" if stage else detail.run.status,
+        "rollout": (detail.rollout or NamedRef()).name or config.get("rollout"),
+        "model": config.get("model_path"),
+        "dataset": (detail.dataset or NamedRef()).name,
+        "code": f"{commit} ({detail.branch})" if commit and detail.branch else commit or None,
+        "created": when(detail.run.created_at),
+        "page": detail.run.platform_url,
+    }
+    return lambda console: draw_run(console, head, detail.report, detail.failure)
+
+
+def run_ref(detail: RunDetail) -> dict[str, object]:
+    return {"id": detail.run.id, "name": detail.run.name, "url": detail.run.platform_url}
+
+
+def judge_run(client: PlatformClient, detail: RunDetail) -> Judged | None:
+    """Return the figures that decide, without rows in quarantine; None when no row is in quarantine."""
+    if detail.report is None or detail.quarantine is None or not detail.quarantine.row:
+        return None
+    dataset = (detail.dataset or NamedRef()).name or ""
+    return judged(lambda: client.evals.outcomes(detail.run.name), detail.report, detail.quarantine, dataset=dataset)
+
+
+def finished_result(
+    operation: str,
+    detail: RunDetail,
+    *,
+    fail_under: float | None = None,
+    judged: Judged | None = None,
+    resource: Mapping[str, object] | None = None,
+) -> OperationResult:
+    """Return the result of a finished run: exit code 1 when it failed, has no scores, or is clearly below `fail_under`.
+
+    Rows in quarantine do not count for `fail_under`.
+    """
+    run, report, summary = detail.run, detail.report, detail.to_summary()
+    notes: list[str] = []
+    if detail.failure is not None and ended_by_limit(run.status, detail.failure.category):
+        notes.append(f"it ended by its own limit, {detail.failure.message}")
+    head = f"run {run.name} is {run.status}" + "".join(f": {note}" for note in notes)
+    warnings = [judged.note] if judged is not None and judged.note else []
+    errors = ["no rollout has a score"] if detail.unscored else []
+    deciding = judged.report if judged is not None and judged.met.held else report
+    primary = deciding.primary if deciding else None
+    rate, interval = (primary.pass_rate, primary.pass_rate_interval) if primary else (None, None)
+    if rate is None and deciding is report:
+        rate = summary.pass_rate
+    missed = None if fail_under is None else missed_bar("pass rate", fail_under, rate, interval)
+    if missed:
+        errors.append(f"--fail-under: {missed}")
+    message = "; ".join([head, *warnings, *errors])
+    code = 1 if errors or run.status != "finished" else 0
+    body = {
+        **(resource or run_ref(detail)),
+        "status": run.status,
+        "summary": summary.to_dict(),
+        "results": detail.figures.to_dict(),
+        "report": report.to_dict() if report else None,
+        "failure": detail.failure.to_dict() if detail.failure else None,
+        **({"quarantine": judged.to_dict()} if judged is not None else {}),
+    }
+
+    def draw(console: Console) -> None:
+        draw_detail(detail)(console)
+        for line in judged.met.lines if judged is not None else ():
+            console.print(Text(clean(line), style="yellow"))
+        if warnings or errors:
+            console.print(Text(message, style="red" if code else "yellow"))
+
+    command = f"osmosis {NOUNS[detail.kind]} logs {run.name}"
+    steps = [NextStep("show the log", command=command)] if code and not missed else []
+    status = "failed" if code else "success"
+    return OperationResult(operation, message, body, status=status, human=draw, exit_code=code, next_steps=steps)

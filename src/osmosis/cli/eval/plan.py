@@ -1,0 +1,382 @@
+"""Flags as a plan: every value is written under its key, then the plan's record checks the whole."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+from pydantic import ValidationError as PydanticError
+
+from osmosis.base.jsonable import JsonObject
+from osmosis.base.net import is_http
+from osmosis.cli.eval.flags import BY_NAME, NO_ENDPOINT, RunFlags, choose_endpoint
+from osmosis.errors import UsageError, ValidationError
+from osmosis.local.run_options import check_name, generated_name, parse_model
+from osmosis.metrics.score_values import reducer
+from osmosis.records.config.docs import describe_fields
+from osmosis.records.config.run_config import EvalConfig
+from osmosis.records.run.plan import AUTO_CONCURRENCY, EvalPlan, ModelSpec
+from osmosis.records.sandbox import SandboxKind
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
+_IDENTITY = ("name", "agent", "model", "dataset", "dataset_hash", "score_fns", "provenance", "max_tokens_total")
+SETTABLE = tuple(name for name in EvalPlan.model_fields if name not in _IDENTITY)
+_NO_PARAMS = {
+    "messages": "the agent brings them",
+    "tools": "the agent brings them",
+    "model": "use --model",
+    "n": "use --n: each attempt is a call of its own",
+    "stream": "answers are read whole",
+}
+
+
+def build_plan(flags: RunFlags, *, runs_dir: Path) -> EvalPlan:
+    agent = _agent(flags)
+    if flags.dataset is None:
+        raise UsageError("missing option -d/--dataset", hint="-d data.jsonl")
+    check_together(flags)
+    dataset = str(flags.dataset)
+    plan = EvalPlan(
+        name=check_name(generated_name(agent, dataset) if flags.name is None else flags.name, "--name"),
+        agent=agent,
+        model=_model(flags, runs_dir),
+        dataset=dataset,
+        score_fns=[*flags.eval_fn, *(f"rubric:{rubric}" for rubric in flags.rubric)],
+        **AUTO_CONCURRENCY,
+    )
+    return apply_settings(plan, flags.settings, flags.set)
+
+
+def config_plan(config: EvalConfig, flags: RunFlags, dataset: Path) -> EvalPlan:
+    check_together(flags)
+    name = generated_name(config.experiment.rollout, str(dataset)) if flags.name is None else flags.name
+    plan = EvalPlan.from_config(
+        config, name=check_name(name, "--name"), dataset=str(dataset), model=config_model(config, flags)
+    )
+    if "batch_size" not in config.evaluation.model_fields_set:
+        plan = plan.model_copy(update=AUTO_CONCURRENCY)
+    return apply_settings(plan, flags.settings, flags.set)
+
+
+def config_model(config: EvalConfig, flags: RunFlags) -> ModelSpec:
+    """Return the config's model, or the given one, at the config's endpoint unless another is given."""
+    spec = ModelSpec.from_config(config)
+    if flags.model is not None or flags.base_url is not None:
+        base_url, key = choose_endpoint(config, flags.model, flags.base_url)
+        name = flags.model if flags.model is not None else config.experiment.model_path
+        key = flags.api_key_env or key
+        spec = parse_model(name, base_url=base_url, api_key_env=key, params=spec.params, option="--base-url")
+    elif flags.api_key_env:
+        spec.api_key_env = flags.api_key_env
+    spec.params = {**spec.params, **sampling(flags.settings, flags.param)}
+    return spec
+
+
+def apply_settings(plan: EvalPlan, settings: Mapping[str, Any], assignments: Sequence[str] = ()) -> EvalPlan:
+    """Return the plan with flags and `--set KEY=VALUE` written into it; raise UsageError that names the wrong one."""
+    data: dict[str, Any] = plan.to_dict()
+    labels: dict[str, str] = {}
+    for label, path, value in [*_flag_values(plan, settings), *_assigned(assignments)]:
+        if isinstance(value, float) and not math.isfinite(value):
+            raise UsageError(f"{label} must be a finite number, got {value}")
+        table = data
+        *tables, name = path.split(".")
+        for key in tables:
+            table = table.setdefault(key, {})
+        table[name] = value
+        labels[path] = label
+    try:
+        changed = EvalPlan.model_validate(data)
+    except PydanticError as error:
+        first = error.errors()[0]
+        label = labels.get(".".join(map(str, first["loc"])), "--set")
+        raise UsageError(_explain(label, first), hint="see osmosis eval --help") from error
+    _check_plan(changed, labels)
+    return changed
+
+
+def _flag_values(plan: EvalPlan, settings: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
+    attempts = settings.get("n") or plan.attempts
+    for name, value in settings.items():
+        flag = BY_NAME[name]
+        label = flag.label
+        if name == "batch_size":
+            value, adaptive = parse_concurrency(value)
+            yield label, "adaptive", adaptive
+        elif name == "max_retries":
+            yield label, "retry.max_attempts", _attempts(label, value)
+            continue
+        elif name == "score_range":
+            bounds = _score_bounds(value)
+            value = dict.fromkeys([*plan.score_fns, "reward"], bounds)
+        elif name == "seed":
+            yield label, "model.seed", value
+            yield label, "model.params.seed", value
+        elif name == "reduce":
+            value = parse_reducers(value, attempts)
+        elif name == "group_by":
+            value = list(dict.fromkeys(value))
+        elif name in _READERS:
+            value = _READERS[name](value)
+        yield label, flag.path, value
+
+
+def _assigned(assignments: Sequence[str]) -> Iterator[tuple[str, str, Any]]:
+    for text in assignments:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise UsageError(f"--set {text!r} is not KEY=VALUE", hint="--set limits.cost=5; all: --set help")
+        label, path = f"--set {key.strip()}", _plan_path(key.strip())
+        parsed = parse_value(value)
+        if path == "retry.max_retries":
+            path, parsed = "retry.max_attempts", _attempts(label, parsed)
+        yield label, path, parsed
+
+
+def _attempts(label: str, retries: object) -> int:
+    if not isinstance(retries, int) or retries < 0:
+        raise UsageError(f"{label} must be at least 0, got {retries}")
+    return retries + 1
+
+
+def _explain(label: str, error: ErrorDetails) -> str:
+    kind, bounds, value = error["type"], error.get("ctx", {}), error["input"]
+    if kind == "literal_error":
+        return f"{label} {value} is not one of {', '.join(get_args(SandboxKind))}"
+    for key, words in (("gt", "above"), ("ge", "at least")):
+        if key in bounds:
+            return f"{label} must be {words} {bounds[key]:g}, got {value}"
+    return f"{label}: {error['msg']}, got {value}"
+
+
+def _plan_path(key: str) -> str:
+    table, _, name = key.rpartition(".")
+    fields = EvalPlan.model_fields
+    if table in SETTABLE and hasattr(fields[table].annotation, "model_fields"):
+        inner: Any = fields[table].annotation
+        names = [field for field in inner.model_fields if field == name] or [
+            field for field in inner.model_fields if name and name in field.split("_")
+        ]
+        if key == "retry.max_retries":
+            return key
+        if len(names) == 1:
+            return f"{table}.{names[0]}"
+        options = ", ".join(f"{table}.{field}" for field in inner.model_fields)
+        raise UsageError(f"--set {key}: there is no such option", hint=f"one of: {options}")
+    if not table and name in SETTABLE and not hasattr(fields[name].annotation, "model_fields"):
+        return name
+    raise UsageError(f"--set {key}: there is no such option", hint=f"one of: {', '.join(SETTABLE)}")
+
+
+def list_settings() -> list[JsonObject]:
+    rows: list[JsonObject] = []
+    for name, field in describe_fields(EvalPlan).model_fields.items():
+        inner: Any = field.annotation
+        if name not in SETTABLE:
+            continue
+        if hasattr(inner, "model_fields"):
+            for key, value in inner.model_fields.items():
+                rows.append({"key": f"{name}.{key}", "default": value.get_default(), "about": value.description or ""})
+        else:
+            default = field.get_default(call_default_factory=True)
+            rows.append({"key": name, "default": default, "about": field.description or ""})
+    return rows
+
+
+def _check_plan(plan: EvalPlan, labels: Mapping[str, str]) -> None:
+    budget, sandbox, scores = plan.budget, plan.sandbox, [*plan.score_fns, "reward"]
+    if plan.primary is not None and not any(plan.primary == s or plan.primary.startswith(f"{s}.") for s in scores):
+        raise UsageError(f"--primary {plan.primary}: there is no such score", hint=f"one of: {', '.join(scores)}")
+    if budget.max_cost_usd is not None and not 0 < budget.max_cost_usd < math.inf:
+        raise UsageError(f"--max-cost must be above 0, got {budget.max_cost_usd:g}")
+    if budget.max_total_tokens is not None and budget.max_total_tokens < 1:
+        raise UsageError(f"--max-tokens-total must be at least 1, got {budget.max_total_tokens}")
+    for k in plan.ks or [] if "ks" in labels else []:
+        if not 1 <= k <= plan.attempts:
+            hint = f"--n {max(k, 1)} --k {max(k, 1)}"
+            raise UsageError(f"--k {k} is not between 1 and --n {plan.attempts}", hint=hint)
+    if sandbox.kind == "container" and not sandbox.image:
+        raise UsageError("--sandbox container needs --sandbox-image", hint="--sandbox-image python:3.12-slim")
+    if sandbox.kind in ("bubblewrap", "none") and sandbox.image:
+        raise UsageError(f"--sandbox {sandbox.kind} has no image; --sandbox-image would not be used")
+
+
+def check_together(flags: RunFlags) -> None:
+    settings = flags.settings
+    row_flags = [f"--{name}" for name in ("limit", "sample", "offset") if settings.get(name) is not None]
+    if settings.get("rows") is not None and row_flags:
+        raise UsageError(f"--rows and {row_flags[0]} cannot be used together", hint="--rows 3,7,10-20 lists every row")
+    if flags.replay is not None:
+        for name in ("model", "base_url", "api_key_env"):
+            if getattr(flags, name):
+                raise UsageError(f"--replay answers from a journal; --{name.replace('_', '-')} would not be used")
+        for name in ("cache", "price"):
+            if settings.get(name):
+                raise UsageError(f"--replay answers from a journal; --{name} would not be used")
+    if flags.server_key_env is not None and not flags.server:
+        raise UsageError("--server-key-env needs --server")
+    if flags.grader is not None and not flags.module:
+        raise UsageError("--grader needs -m: it does not apply to MCP servers and rollout servers", hint="--eval-fn")
+    if flags.pilot is not None and flags.pilot < 1:
+        raise UsageError(f"--pilot must be at least 1, got {flags.pilot}")
+    check_finite("--fail-under", flags.fail_under)
+
+
+def check_finite(flag: str, value: float | None) -> None:
+    if value is not None and not math.isfinite(value):
+        raise UsageError(f"{flag} must be a finite number, got {value}")
+
+
+def _agent(flags: RunFlags) -> str:
+    names = [name for name in ("module", "mcp", "server", "agent_command") if getattr(flags, name)]
+    if len(names) != 1:
+        together = " and ".join(f"--{name.replace('_', '-')}" for name in names)
+        message = f"{together} cannot be used together" if names else "no agent given"
+        raise UsageError(message, hint="give one of -m module:agent, --mcp DIR|URL, --server URL, --agent-command")
+    if flags.module:
+        return flags.module
+    if flags.agent_command:
+        return f"command:{flags.agent_command}"
+    if flags.mcp:
+        if "://" in flags.mcp and not is_http(flags.mcp):
+            raise UsageError(f"--mcp {flags.mcp} is not an http URL", hint="--mcp http://127.0.0.1:8000/mcp")
+        return f"mcp:{flags.mcp if '/' in flags.mcp else './' + flags.mcp}"
+    if not is_http(str(flags.server)):
+        raise UsageError(f"--server {flags.server} is not an http URL", hint="--server http://127.0.0.1:9000")
+    return f"server:{flags.server}"
+
+
+def _model(flags: RunFlags, runs_dir: Path) -> ModelSpec:
+    params = sampling(flags.settings, flags.param)
+    if flags.replay is not None:
+        journal = Path(flags.replay)
+        path = journal if journal.exists() else runs_dir / flags.replay
+        return ModelSpec(name=str(path), kind="replay", params=params)
+    if not flags.model:
+        raise UsageError("missing option --model", hint="--model to try without an account: offline/calculator")
+    base_url = None if flags.base_url == NO_ENDPOINT else flags.base_url
+    return parse_model(
+        flags.model, base_url=base_url, api_key_env=flags.api_key_env, params=params, option="--base-url"
+    )
+
+
+def baseline_specs(flags: RunFlags) -> list[ModelSpec]:
+    params = sampling(flags.settings, flags.param)
+    specs = [parse_model(text, params=params) for text in flags.baseline]
+    if flags.baseline_model is not None:
+        url = flags.baseline_base_url
+        specs.append(parse_model(flags.baseline_model, base_url=url, params=params, option="--baseline-base-url"))
+    elif flags.baseline_base_url is not None:
+        raise UsageError("--baseline-base-url needs --baseline-model", hint="or --baseline NAME@URL")
+    return specs
+
+
+def sampling(settings: Mapping[str, Any], texts: Sequence[str]) -> JsonObject:
+    """Return the sampling parameters of flags and of `--param`; raise UsageError for one that is given twice."""
+    params: JsonObject = {
+        name: settings[name] for name in ("temperature", "top_p", "max_tokens", "seed") if name in settings
+    }
+    if not 0 <= params.get("temperature", 0) <= 2:
+        raise UsageError(f"--temperature must be between 0 and 2, got {params['temperature']}")
+    if not 0 < params.get("top_p", 1) <= 1:
+        raise UsageError(f"--top-p must be above 0 and at most 1, got {params['top_p']}")
+    if params.get("max_tokens", 1) < 1:
+        raise UsageError(f"--max-tokens must be at least 1, got {params['max_tokens']}")
+    return {**params, **_parse_params(texts, params)}
+
+
+def _parse_params(texts: Sequence[str], named: Collection[str]) -> JsonObject:
+    params: JsonObject = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        key = key.strip()
+        if not equals or not key:
+            raise UsageError(f"--param {text!r} is not key=value", hint="--param top_k=40")
+        if key in _NO_PARAMS:
+            raise UsageError(f"{key} is not a sampling parameter", hint=_NO_PARAMS[key])
+        if key in params or key in named:
+            raise UsageError(f"{key} is given twice", hint=f"keep either --param {key}=... or the other option")
+        params[key] = parse_value(value)
+    return params
+
+
+def parse_reducers(names: Sequence[str], attempts: int) -> list[str]:
+    try:
+        return [reducer(name, attempts=attempts).name for name in dict.fromkeys(names)]
+    except ValidationError as error:
+        raise UsageError(f"--reduce: {error.message}", hint=error.hint) from error
+
+
+def parse_concurrency(text: str) -> tuple[int, bool]:
+    if text.strip().lower() == "auto":
+        return AUTO_CONCURRENCY["concurrency"], True
+    try:
+        number = int(text)
+    except ValueError:
+        raise UsageError(f"--batch-size must be a number or auto, got {text!r}") from None
+    if number < 1:
+        raise UsageError(f"--batch-size must be at least 1, got {number}")
+    return number, False
+
+
+def parse_rows(text: str) -> list[int]:
+    """Return the row indices of `3,7,10-20`."""
+    rows: set[int] = set()
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d+)(?:\s*-\s*(\d+))?\s*", part)
+        if not match:
+            message = f"--rows {text!r}: {part.strip()!r} is not a row index or a range"
+            raise UsageError(message, hint="--rows 3,7,10-20")
+        low, high = int(match.group(1)), int(match.group(2) or match.group(1))
+        if high < low:
+            raise UsageError(f"--rows {text!r}: {part.strip()} is an empty range", hint=f"--rows {high}-{low}")
+        rows.update(range(low, high + 1))
+    return sorted(rows)
+
+
+def parse_share(text: str) -> float:
+    """Return a fraction from `10%` or `0.1`."""
+    try:
+        value = float(text.rstrip("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        raise UsageError(f"--sample {text!r} is not a percentage", hint="--sample 10%") from None
+    if not 0 < value <= 1:
+        raise UsageError(f"--sample must be above 0 and at most 100%, got {text}")
+    return value
+
+
+def parse_price(text: str) -> tuple[float, float]:
+    try:
+        prompt, completion = (float(part) for part in text.split(","))
+    except ValueError:
+        hint = "--price 0.25,2 (USD per million tokens)"
+        raise UsageError(f"--price {text!r} is not two numbers", hint=hint) from None
+    if not (0 <= prompt < math.inf and 0 <= completion < math.inf):
+        raise UsageError(f"--price must be two finite numbers, 0 or greater, got {text}")
+    return prompt, completion
+
+
+def _score_bounds(text: str) -> tuple[float, float]:
+    try:
+        low, high = (float(part) for part in text.split(","))
+    except ValueError:
+        low = high = math.nan
+    if not (low < high and math.isfinite(high - low)):
+        raise UsageError(f"--score-range {text!r} is not MIN,MAX", hint="--score-range 0,5")
+    return low, high
+
+
+def parse_value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+_READERS = {"rows": parse_rows, "sample": parse_share, "price": parse_price}

@@ -1,0 +1,194 @@
+"""`osmosis rollout replay`: exits with 1 when the replay fails, even as recorded, or differs from the recording."""
+
+from __future__ import annotations
+
+import pdb
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from osmosis.base.git import Git, GitError
+from osmosis.base.jsonable import JsonObject
+from osmosis.cli.core import completion
+from osmosis.cli.core.context import AppContext, current
+from osmosis.cli.core.environment import SecretsFile
+from osmosis.cli.core.output import Mode
+from osmosis.cli.core.results import DetailResult, clean
+from osmosis.cli.core.rollout_environment import continue_inside
+from osmosis.cli.eval.progress import print_aside
+from osmosis.cli.eval.resume import load_run
+from osmosis.cli.eval.run import apply_environment
+from osmosis.cli.eval.run_sources import LocalRun
+from osmosis.cli.eval.show import RolloutPlace, draw_message, draw_rollout
+from osmosis.cli.targets import RunFinder
+from osmosis.client import PlatformClient
+from osmosis.errors import InteractiveRequired, ValidationError
+from osmosis.local.replay import Replayed, replay
+from osmosis.local.run_options import RunOptions
+from osmosis.local.viewing.remote_run import config_of
+from osmosis.records.api.runs import RunDetail
+from osmosis.records.run.plan import EvalPlan
+from osmosis.records.run.rollout import Rollout
+from osmosis.workspace.layout import Workspace, find_workspace
+
+_NEAR = 1
+
+
+@dataclass(frozen=True)
+class Recording:
+    plan: EvalPlan
+    options: RunOptions
+    folder: Path
+    rollout: Rollout
+    run: str
+
+
+@contextmanager
+def recording(
+    ctx: AppContext, client: PlatformClient, name: str, position: tuple[int, int], secrets_file: str | None
+) -> Iterator[Recording]:
+    """Yield the attempt with this workspace's code, fetching its recording when it is the platform's.
+
+    Raise WorkspaceRequired outside a workspace, and ValidationError without recorded answers.
+    """
+    detail = client.evals.get(name)
+    rollout = client.evals.rollout(detail.run.name, *position)
+    if not any(message.get("role") == "assistant" for message in rollout.messages):
+        where = f"row {position[0]} attempt {position[1]} of {detail.run.name}"
+        raise ValidationError(
+            f"{where} has no recorded answer of the model: there is nothing to replay",
+            hint=f"osmosis eval show {detail.run.name} {position[0]}/{position[1]} says why it ended",
+        )
+    workspace, config = find_workspace(ctx.cwd), config_of(detail)
+    continue_inside(ctx, workspace.root, config.experiment.rollout)
+    apply_environment(ctx, config.env, config.secret_names(), secrets_file)
+    _say_commit(ctx, workspace, detail)
+    with TemporaryDirectory(prefix="osmosis-replay-") as temporary:
+        folder = Path(temporary)
+        (folder / "rollouts.jsonl").write_bytes(rollout.to_line())
+        dataset = workspace.local_dataset(config.experiment.dataset)
+        if dataset is None:
+            named = client.datasets.get(config.experiment.dataset)
+            dataset = folder / f"dataset.{named.file_format or 'jsonl'}"
+            client.datasets.download(config.experiment.dataset, dataset)
+        plan = EvalPlan.from_config(config, name=detail.run.name, dataset=str(dataset))
+        options = RunOptions(
+            workspace.root,
+            None,
+            ctx.environ,
+            secrets=config.secret_names(),
+            rollout=config.experiment.rollout,
+            env=config.env,
+            needs_scores=False,
+        )
+        yield Recording(plan, options, folder, rollout, detail.run.name)
+
+
+def _say_commit(ctx: AppContext, workspace: Workspace, detail: RunDetail) -> None:
+    try:
+        commit = Git(workspace.root).text("rev-parse", "HEAD").strip()
+    except GitError:
+        return
+    if detail.commit_sha and commit != detail.commit_sha:
+        ctx.output.say(
+            f"the run was of commit {detail.commit_sha[:10]}; this replays the code that is here", style="dim"
+        )
+
+
+def replay_rollout(
+    run: Annotated[str, typer.Argument(help="Name of a local run or of a platform's.", autocompletion=completion.runs)],
+    place: Annotated[str, typer.Argument(metavar="ROW[/ATTEMPT]", help="Which rollout, counted from 0.")],
+    debugger: Annotated[
+        bool, typer.Option("--pdb", help="Open the debugger where the agent or a score function raised.")
+    ] = False,
+    whole: Annotated[bool, typer.Option("--whole", help="Do not shorten long messages.")] = False,
+    secrets_file: SecretsFile = None,
+) -> DetailResult:
+    """Run one attempt again with the model's recorded answers: no calls, no cost, the same conversation.
+
+    Breakpoints in your code work. When the agent asks for something other than it did in the recording, the replay
+    ends and says so. For a run on the platform, the recording is fetched, and the dataset too when it is not in data/;
+    the code is that of the workspace.
+
+    Example:
+        osmosis rollout replay nightly 12
+        osmosis rollout replay nightly 12/2 --pdb
+        osmosis rollout replay platform:multiply-3 12
+    """
+    ctx = current()
+    selector = RolloutPlace.parse(place)
+    if debugger and not (ctx.mode is Mode.RICH and ctx.stdin.isatty()):
+        raise InteractiveRequired("--pdb needs a terminal", hint="remove --pdb, --json and --plain")
+    with ExitStack() as stack:
+        runs = stack.enter_context(RunFinder(ctx))
+
+        def load_local(folder: Path) -> Recording:
+            rollout = LocalRun(folder).find(selector.row, selector.attempt)
+            return Recording(*load_run(ctx, str(folder), secrets_file), folder, rollout, folder.name)
+
+        def load_remote(client: PlatformClient, name: str) -> Recording:
+            position = (selector.row, selector.attempt)
+            return stack.enter_context(recording(ctx, client, name, position, secrets_file))
+
+        found_run = runs.find(run, of_folder=load_local, of_platform=load_remote)
+        recorded, name = found_run.rollout, found_run.run
+        with print_aside():
+            replayed = replay(found_run.plan, found_run.options, found_run.folder, recorded, no_limits=debugger)
+    if debugger:
+        _debug(ctx, replayed)
+    part = replayed.parts_at
+    data: JsonObject = {
+        "run": name,
+        "row_index": selector.row,
+        "attempt": selector.attempt,
+        "same": part is None,
+        "parts_at": part,
+        "row_changed": replayed.row_changed,
+        "rollout": replayed.rollout.to_dict(),
+        "recorded_scores": {name: score.value for name, score in recorded.scores.items()},
+    }
+    failed = replayed.rollout.failure is not None or part is not None
+    return DetailResult(
+        data, exit_code=1 if failed else 0, human=lambda console: _draw(console, replayed, name, whole=whole)
+    )
+
+
+def _debug(ctx: AppContext, replayed: Replayed) -> None:
+    if not replayed.errors:
+        ctx.output.say("nothing was raised: put breakpoint() where you want to stop")
+        return
+    error = replayed.errors[-1]
+    ctx.output.say(f"{type(error).__name__}: {error}", style="red")
+    traceback = error.__traceback__
+    if traceback is not None:
+        pdb.post_mortem(traceback)
+    sys.stdout.flush()
+
+
+def _draw(console: Console, replayed: Replayed, run: str, *, whole: bool) -> None:
+    rollout, recorded, part = replayed.rollout, replayed.recorded, replayed.parts_at
+    console.print(Text(f"replay of {clean(run)} row {recorded.row_index} attempt {recorded.attempt}", style="bold"))
+    if replayed.row_changed:
+        console.print(Text("the row was edited since the run", style="yellow"))
+    expected = replayed.row.ground_truth
+    draw_rollout(console, rollout, expected=expected, whole=whole)
+    if part is None:
+        console.print(Text("the conversation is the recorded one", style="green"))
+    else:
+        console.print(Text(f"differs from the recording at message {part}, which was:", style="yellow"))
+        for message in recorded.messages[part : part + _NEAR]:
+            draw_message(console, message, whole=whole)
+        if part >= len(recorded.messages):
+            console.print(Text("(the recording had ended)", style="dim"))
+    for name, score in recorded.scores.items():
+        now = rollout.value(name)
+        if now != score.value:
+            console.print(Text(clean(f"{name}: {score.value} then, {now} now"), style="yellow"))

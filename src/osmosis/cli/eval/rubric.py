@@ -1,0 +1,468 @@
+"""`osmosis eval-rubric`, `eval rubric` and `preview`; a run exits with 1 when every judgement failed."""
+
+import asyncio
+import json
+import math
+import os
+import re
+import shlex
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import yaml
+from rich.console import Console
+from rich.text import Text
+
+from osmosis.base.jsonable import JsonObject
+from osmosis.base.paths import cache_dir
+from osmosis.cli.core.context import AppContext, current
+from osmosis.cli.core.results import Column, DetailResult, ListResult, NextStep, Result, clean
+from osmosis.engine.loader import load_object
+from osmosis.engine.rubrics.conversations import load_rubric_records, read_json_lines
+from osmosis.engine.rubrics.rubric_files import RubricConfig, load_rubric_configs, load_rubric_suite
+from osmosis.engine.rubrics.rubric_report import Baseline, build_report, write_json
+from osmosis.engine.rubrics.rubric_run import (
+    RubricJob,
+    RubricRun,
+    check_resumable,
+    judged_already,
+    remove_run,
+    run_rubric,
+    runs_folder,
+)
+from osmosis.errors import UsageError, ValidationError
+from osmosis.sdk.judge_model import info_of, resolve_judge
+
+CONFIG_NAME = "rubric_configs.yaml"
+_PREVIEWED = (".yaml", ".yml", ".jsonl")
+
+DataOption = Annotated[str, typer.Option("--data", "-d", help="JSONL file with one conversation per line.")]
+NumberOption = Annotated[int, typer.Option("--number", "-n", min=1, help="Judgements per conversation.")]
+OutputOption = Annotated[str | None, typer.Option("--output", "-o", help="Write the report to this file or folder.")]
+ConcurrencyOption = Annotated[
+    int, typer.Option("--concurrency", min=1, help="Maximum number of concurrent judgements.")
+]
+ResumeOption = Annotated[
+    bool,
+    typer.Option(
+        "--resume", help="Continue from the judgements in -o FILE, and keep them when interrupted; needs -o FILE."
+    ),
+]
+TimeoutOption = Annotated[
+    float | None, typer.Option("--timeout", help="Time limit of one judgement, in seconds, retries included.")
+]
+
+
+def eval_rubric(
+    rubric: Annotated[str, typer.Option("--rubric", "-r", help="Id of the rubric in the config file.")],
+    data: DataOption,
+    config: Annotated[
+        str | None,
+        typer.Option(
+            "--config", "-c", help=f"Rubric file [default: {CONFIG_NAME} beside the data or in the current folder]"
+        ),
+    ] = None,
+    number: NumberOption = 1,
+    output: OutputOption = None,
+    baseline: Annotated[str | None, typer.Option("--baseline", "-b", help="Earlier report to compare with.")] = None,
+    rubric_fn: Annotated[
+        str | None, typer.Option("--rubric-fn", help="Custom @osmosis_rubric function: module:name.")
+    ] = None,
+    concurrency: ConcurrencyOption = 8,
+    resume: ResumeOption = False,
+    timeout: TimeoutOption = None,
+) -> Result:
+    """Judge conversations with a rubric from a rubric file.
+
+    Example:
+        osmosis eval-rubric --rubric support_followup --data conversations.jsonl
+        osmosis eval-rubric -r tone -d data.jsonl -n 3 -o out/tone.json --baseline old.json
+        osmosis eval-rubric -r tone -d data.jsonl --rubric-fn my_rubrics:judge_tone
+    """
+    ctx = current()
+    if not rubric.strip():
+        raise UsageError("--rubric is empty", hint="give the id of a rubric in the config file")
+    data_path = _existing(ctx, data, "--data")
+    config_path = _find_config(ctx, config, data_path)
+    suite = load_rubric_suite(config_path)
+    for warning in suite.warnings:
+        ctx.output.warn("RUBRIC_FILE", warning)
+    chosen = suite.get(rubric.strip())
+    function = _load_function(ctx, rubric_fn) if rubric_fn else None
+    if function is None:
+        resolve_judge(chosen.model_info, environ=ctx.environ)
+    records = load_rubric_records(data_path, chosen.id)
+    compared = Baseline.read(ctx.path(baseline)) if baseline else None
+    target = _target(ctx, output, chosen.id)
+    job = RubricJob(chosen, records, number, concurrency, function, timeout, ctx.environ)
+    runs = _judge(ctx, job, target, resume=resume and _resumable(output, target))
+    report = build_report(job, runs, config_path=config_path, data_path=data_path, baseline=compared)
+    if output is None or not Path(output).suffix:
+        report["output_identifier"] = target.stem.rpartition("_")[2]
+    write_json(target, report)
+    again = ["osmosis eval-rubric -r", chosen.id, "-d", data, "-c", str(config_path), "-n", str(number)]
+    return _result(report, job, target, [*again, *(["--rubric-fn", rubric_fn] if rubric_fn else [])])
+
+
+def rubric(
+    data: DataOption,
+    rubric: Annotated[
+        str, typer.Option("--rubric", "-r", help="The rubric's text, @file, or FILE.yaml#ID of a rubric file.")
+    ],
+    model: Annotated[
+        str | None, typer.Option("--model", help="The judge: provider/model [of FILE.yaml#ID: the file's].")
+    ] = None,
+    number: NumberOption = 1,
+    output: OutputOption = None,
+    api_key: Annotated[
+        str | None,
+        typer.Option("--api-key", help="API key (visible in the process list; prefer --api-key-env).", hidden=True),
+    ] = None,
+    api_key_env: Annotated[
+        str | None, typer.Option("--api-key-env", help="Environment variable with the API key.")
+    ] = None,
+    base_url: Annotated[
+        str | None, typer.Option("--base-url", help="OpenAI-compatible endpoint that serves the judge.")
+    ] = None,
+    timeout: TimeoutOption = None,
+    score_min: Annotated[float, typer.Option("--score-min", help="Lowest score.")] = 0.0,
+    score_max: Annotated[float, typer.Option("--score-max", help="Highest score.")] = 1.0,
+    concurrency: ConcurrencyOption = 8,
+    resume: ResumeOption = False,
+) -> Result:
+    """Judge recorded conversations with a rubric, given as text or by its id in a rubric file.
+
+    Example:
+        osmosis eval rubric -d conversations.jsonl -r "Names the capital." --model openai/gpt-5-mini
+        osmosis eval rubric -d rollouts.jsonl -r @rubric.txt --model judge --base-url http://127.0.0.1:8000/v1
+        osmosis eval rubric -d conversations.jsonl -r rubric_configs.yaml#support_followup
+    """
+    ctx = current()
+    file, _, identifier = rubric.rpartition("#")
+    if file.endswith((".yaml", ".yml")):
+        return eval_rubric(identifier, data, file, number, output, None, None, concurrency, resume, timeout)
+    if model is None:
+        raise UsageError("missing option --model", hint="--model openai/gpt-5-mini")
+    data_path = _existing(ctx, data, "--data")
+    text, source = _rubric_text(ctx, rubric)
+    _check_bounds(score_min, score_max)
+    info = _judge_info(model, base_url, api_key, api_key_env)
+    if api_key:
+        ctx.output.warn("API_KEY_VISIBLE", "--api-key is visible to others on this machine; use --api-key-env NAME")
+    resolve_judge(info, environ=ctx.environ)
+    config = RubricConfig("rubric", text, info, score_min, score_max, source_label=source)
+    records = load_rubric_records(data_path)
+    target = _target(ctx, output, "rubric")
+    job = RubricJob(config, records, number, concurrency, None, timeout, ctx.environ)
+    runs = _judge(ctx, job, target, resume=resume and _resumable(output, target))
+    report = build_report(job, runs, config_path=Path(source), data_path=data_path)
+    write_json(target, report)
+    again = ["osmosis eval rubric -d", data, "-r", rubric, "--model", model, "-n", str(number)]
+    return _result(report, job, target, again, fail_on_any=True)
+
+
+def preview(
+    path: Annotated[str, typer.Option("--path", "-p", help="A .yaml, .yml or .jsonl file.")],
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Show only the first N.")] = None,
+) -> Result:
+    """Show the rubrics of a YAML file, or the records of a JSONL file.
+
+    Example:
+        osmosis preview --path rubric_configs.yaml
+        osmosis preview -p conversations.jsonl --limit 3
+    """
+    ctx = current()
+    file = _existing(ctx, path, "--path")
+    if file.suffix.lower() not in _PREVIEWED:
+        raise ValidationError(f"{file}: cannot preview {file.suffix or 'this'}; it must end in {', '.join(_PREVIEWED)}")
+    if file.suffix.lower() == ".jsonl":
+        return _preview_records(file, limit)
+    return _preview_rubrics(ctx, file, limit)
+
+
+# -- inputs ----------------------------------------------------------------------------------------------------------
+
+
+def _existing(ctx: AppContext, value: str, option: str) -> Path:
+    path = ctx.path(value)
+    if not path.exists():
+        raise ValidationError(f"{option}: there is no file {path}")
+    if path.is_dir():
+        raise ValidationError(f"{option}: {path} is a folder, not a file")
+    return path
+
+
+def _find_config(ctx: AppContext, config: str | None, data: Path) -> Path:
+    if config is not None:
+        return _existing(ctx, config, "--config")
+    tried = [data.parent / CONFIG_NAME, ctx.cwd / CONFIG_NAME, ctx.cwd / "examples" / CONFIG_NAME]
+    for path in tried:
+        if path.is_file():
+            return path
+    raise ValidationError(
+        f"no rubric file found; looked for {', '.join(str(path) for path in dict.fromkeys(tried))}",
+        hint="give its path: --config path/to/rubrics.yaml",
+    )
+
+
+def _load_function(ctx: AppContext, path: str) -> Callable[..., object]:
+
+    # A person's function reads its keys from the process: what the env file says has to be there.
+    for name, value in ctx.environ.items():
+        os.environ.setdefault(name, value)
+    function = load_object(path, ctx.cwd)
+    if not callable(function):
+        raise ValidationError(f"--rubric-fn {path} is {type(function).__name__}, not a function")
+    loaded: Callable[..., object] = function
+    return loaded
+
+
+def _rubric_text(ctx: AppContext, value: str) -> tuple[str, str]:
+    if not value.startswith("@"):
+        text, source = value, "command line"
+    else:
+        file = _existing(ctx, value[1:], "--rubric")
+        try:
+            text, source = file.read_text(encoding="utf-8-sig"), str(file)
+        except UnicodeDecodeError as exc:
+            raise ValidationError(f"--rubric: {file} is not UTF-8 text: {exc.reason} at byte {exc.start}") from exc
+    if not text.strip():
+        raise ValidationError("the rubric is empty", hint="give its text, or @file")
+    return text, source
+
+
+def _check_bounds(low: float, high: float) -> None:
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        raise UsageError(f"--score-max must be greater than --score-min, got {low:g} to {high:g}")
+
+
+def _judge_info(model: str, base_url: str | None, api_key: str | None, api_key_env: str | None) -> dict[str, object]:
+
+    if not model.strip():
+        raise UsageError("--model is empty", hint="write provider/model, such as openai/gpt-5-mini")
+    info: dict[str, object] = {"provider": "openai", "model": model} if base_url else dict(info_of(model))
+    pairs = {"api_base": base_url, "api_key": api_key, "api_key_env": api_key_env}
+    return {**info, **{key: value for key, value in pairs.items() if value}}
+
+
+def _target(ctx: AppContext, output: str | None, rubric_id: str) -> Path:
+    if output is None:
+        slug = re.sub(r"[^A-Za-z0-9_-]+", "_", rubric_id).strip("_").lower() or "rubric"
+        folder = cache_dir(ctx.environ) / "eval_result" / slug
+    else:
+        path = ctx.path(output)
+        if path.suffix:
+            if path.is_dir():
+                raise ValidationError(f"--output: {path} is a folder", hint="name a file in it, or drop the ending")
+            return path
+        folder = path
+    stamp = int(time.time())
+    while (file := folder / f"rubric_eval_result_{stamp}.json").exists():
+        stamp += 1
+    return file
+
+
+def _resumable(output: str | None, target: Path) -> bool:
+    if output is None or not Path(output).suffix:
+        raise UsageError("--resume needs the report file of the run to resume", hint="-o path/to/report.json")
+    check_resumable(target)
+    return True
+
+
+# -- the run ---------------------------------------------------------------------------------------------------------
+
+
+def _judge(ctx: AppContext, job: RubricJob, target: Path, *, resume: bool) -> list[RubricRun]:
+    folder = runs_folder(target)
+    done = judged_already(job, folder) if resume else 0
+    if done:
+        ctx.output.say(f"{done} of {job.total} judgements are already done")
+    try:
+        with _progress(ctx, job.total, done) as advance:
+            return asyncio.run(run_rubric(job, folder, resume=resume, on_run=advance))
+    except KeyboardInterrupt:
+        if resume:
+            done = judged_already(job, folder)
+            text = f"{done} of {job.total} judgements are saved; continue with: --resume -o {target}"
+        else:
+            remove_run(target)
+            text = "nothing is saved; with --resume -o FILE, what is judged would be kept"
+        ctx.output.say(text, style="yellow")
+        raise
+
+
+@contextmanager
+def _progress(ctx: AppContext, total: int, done: int) -> Iterator[Callable[[RubricRun], None]]:
+    if not ctx.output.live or total < 2:
+        yield lambda _: None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("judging"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=ctx.output.console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=total, completed=done)
+        yield lambda _: bar.advance(task)
+
+
+def _result(
+    report: JsonObject, job: RubricJob, target: Path, again: list[str], *, fail_on_any: bool = False
+) -> DetailResult:
+
+    overall = report["overall_statistics"]
+    failed, total = overall["failure_count"], overall["total_runs"]
+    steps = []
+    if failed:
+        words = " ".join([again[0], *(shlex.quote(word) for word in again[1:])])
+        steps.append(NextStep(f"retry the {failed} failed judgements", command=f"{words} -o {target} --resume"))
+    return DetailResult(
+        {**report, "output_path": str(target)},
+        human=lambda console: draw_report(console, report, job, target),
+        exit_code=1 if failed == total or (fail_on_any and failed) else 0,
+        next_steps=steps,
+    )
+
+
+# -- preview ---------------------------------------------------------------------------------------------------------
+
+
+def _preview_records(file: Path, limit: int | None) -> ListResult:
+
+    rows = [
+        {"index": number, "line": line, "record": record}
+        for number, (line, record) in enumerate(read_json_lines(file), start=1)
+    ]
+    page = rows[:limit]
+    if not rows:
+        raise ValidationError(f"{file} is empty: it needs one JSON object per line")
+    return ListResult(
+        page,
+        [Column("index", "#"), Column("record", "record")],
+        total_count=len(rows),
+        has_more=len(page) < len(rows),
+        human=lambda console: draw_records(console, file, page, len(rows)),
+    )
+
+
+def _preview_rubrics(ctx: AppContext, file: Path, limit: int | None) -> ListResult:
+
+    parsed = load_rubric_configs(file)
+    if not parsed:
+        raise ValidationError(f"{file} has no rubric: an entry needs `id`, `rubric` and `model_info`")
+    rows: list[JsonObject] = [
+        {
+            "index": number,
+            "label": rubric_config.label,
+            "line": rubric_config.line,
+            "problems": list(rubric_config.problems),
+            "config": rubric_config.payload,
+        }
+        for number, rubric_config in enumerate(parsed, start=1)
+    ]
+    for row in rows:
+        for problem in row["problems"]:
+            ctx.output.warn("RUBRIC_FILE", f"{file}:{row['line']}: {clean(row['label'])}: {problem}")
+    page = rows[:limit]
+    return ListResult(
+        page,
+        [Column("index", "#"), Column("label", "label"), Column("config", "config")],
+        total_count=len(rows),
+        has_more=len(page) < len(rows),
+        human=lambda console: draw_rubrics(console, file, page, len(rows)),
+    )
+
+
+_STATISTICS = ("average", "variance", "stdev", "min", "max")
+
+
+def draw_report(console: Console, report: JsonObject, job: RubricJob, target: Path) -> None:
+    _say(console, f"Rubric {report['rubric_id']}", "bold")
+    _say(console, f"  {report['rubric_source']}, judge {report['provider']}/{report['model']}", "dim")
+    _say(console, f"  {len(job.records)} records, {report['number']} judgement(s) each")
+    for record in report["records"]:
+        console.print()
+        _say(console, f"{record['conversation_id']}", "bold")
+        for run in record["runs"]:
+            _draw_run(console, run)
+    overall = report["overall_statistics"]
+    if overall["total_runs"] > 1 or overall["failure_count"]:
+        console.print()
+        _say(console, f"{overall['total_runs']} judgements: {_counts(overall)}", "bold")
+        for key in _STATISTICS if overall["success_count"] else ():
+            digits = 6 if key == "variance" else 4
+            _say(console, f"  {key:<9}{overall[key]:.{digits}f}")
+    usage = report.get("usage") or {}
+    if usage.get("prompt_tokens"):
+        cost = f", ${usage['cost_usd']:.4f}" if usage.get("cost_usd") is not None else ", price unknown"
+        _say(console, f"  tokens   {usage['prompt_tokens']:,} in, {usage['completion_tokens']:,} out{cost}", "dim")
+    comparison = report.get("baseline_comparison")
+    if comparison:
+        _say(console, f"Baseline {comparison['source_path']}", "bold")
+        for key, value in comparison["baseline_statistics"].items():
+            delta = comparison["delta_statistics"][key]
+            _say(console, f"  {key} baseline={value:.4f} current={overall[key]:.4f} delta={delta:+.4f}")
+    console.print()
+    _say(console, f"Report: {target}")
+
+
+def _draw_run(console: Console, run: JsonObject) -> None:
+    good = run["status"] == "success" and run["score"] is not None
+    head = f"  Run {run['run_index']:02d} [{run['status'].upper()}]"
+    took = f"{run['duration_seconds']:.2f}s"
+    if good:
+        _say(console, f"{head} score {run['score']:.4f} ({took})", "green")
+    else:
+        _say(console, f"{head} {run['error'] or 'no score'} ({took})", "red")
+    if run.get("preview"):
+        _say(console, f"    text: {run['preview']}", "dim")
+    if run.get("explanation"):
+        _say(console, f"    why:  {run['explanation']}")
+
+
+def _counts(overall: Mapping[str, object]) -> str:
+    parts = [f"{overall['success_count']} scored"]
+    if overall["failure_count"]:
+        parts.append(f"{overall['failure_count']} failed")
+    return ", ".join(parts)
+
+
+def draw_records(console: Console, file: Path, rows: Sequence[Mapping[str, object]], total: int) -> None:
+    _say(console, f"Loaded {total} JSONL record(s) from {file}", "bold")
+    for row in rows:
+        console.print()
+        _say(console, f"JSONL record #{row['index']}", "bold")
+        _say(console, json.dumps(row["record"], ensure_ascii=False, indent=2))
+    _rest(console, len(rows), total)
+
+
+def draw_rubrics(console: Console, file: Path, rows: Sequence[Mapping[str, object]], total: int) -> None:
+    _say(console, f"Loaded {total} rubric config(s) from {file}", "bold")
+    for row in rows:
+        console.print()
+        _say(console, f"Rubric config #{row['index']} ({row['label']})", "bold")
+        text = yaml.dump(row["config"], Dumper=_Blocks, allow_unicode=True, sort_keys=False, width=100)
+        _say(console, text.rstrip())
+    _rest(console, len(rows), total)
+
+
+class _Blocks(yaml.SafeDumper): ...
+
+
+def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
+
+
+_Blocks.add_representer(str, _text)
+
+
+def _rest(console: Console, count: int, total: int) -> None:
+    if count < total:
+        console.print()
+        _say(console, f"... and {total - count} more", "dim")
+
+
+def _say(console: Console, text: str, style: str = "") -> None:
+    console.print(Text(clean(text), style=style))

@@ -1,0 +1,205 @@
+"""`osmosis eval run`: a config, a set or an agent, on this machine or with --on on a platform.
+
+Flags win over the config. A rollout with missing requirements is run in its own environment.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+
+from osmosis.cli.core.app import takes
+from osmosis.cli.core.context import AppContext, current
+from osmosis.cli.core.environment import read_secrets_file
+from osmosis.cli.core.results import Column, DetailResult, ListResult, OperationResult, to_json
+from osmosis.cli.eval.flags import DEBUG_FOLDER, RunFlags, plan_parameters
+from osmosis.cli.eval.plan import baseline_specs, build_plan, config_plan, list_settings
+from osmosis.cli.eval.progress import Ending, run_local
+from osmosis.engine.journal import Journal
+from osmosis.errors import NotFound, UsageError, ValidationError
+from osmosis.local.run_options import RunOptions, check_classes, runs_folder
+from osmosis.local.workers import worker_count
+from osmosis.records.config.run_config import EvalConfig
+from osmosis.records.run.plan import EvalPlan
+from osmosis.sdk.agent_loop import trace_folder
+from osmosis.workspace.config_file import load_eval_config
+from osmosis.workspace.layout import Workspace, find_workspace, pick_config
+
+_OF_AGENT = (
+    *("grader", "eval_fn", "rubric", "server_key_env", "baseline", "baseline_model", "baseline_base_url"),
+    *("pilot", "secret", "debug"),
+)
+_SET = ("offset", "max_turns", "max_tokens", "pass_threshold", "reduce")
+"""Flags that lists do not show, because `--set` says the same."""
+_OF_CONFIG = ("secrets_file", "shards")
+
+
+@takes(RunFlags, plan_parameters(hidden=_SET))
+def run(flags: RunFlags) -> DetailResult | OperationResult | ListResult | int:
+    r"""Evaluate on this machine: a config or a set of this workspace, or an agent named by flags.
+
+    Every rollout is scored and saved, so an interrupted run can be resumed. With --on URL, a config runs on a platform
+    instead: the working tree with uncommitted changes, on all rows; the results are downloaded, Ctrl-C leaves it
+    running. `osmosis eval -m ...` is the same as `osmosis eval run -m ...`.
+
+    Example:
+        osmosis eval run multiply --limit 5
+        osmosis eval run configs/eval/multiply.toml --model openai/gpt-5-mini --n 3 --upload
+        osmosis eval run multiply --on https://osmosis.example.com --shards auto
+        osmosis eval run nightly --name tuesday --baseline monday --fail-on-regression
+        osmosis eval run -m server:agent_loop -d test_data.jsonl --eval-fn rewards:compute_reward \
+            --model my-model --base-url http://localhost:8000/v1 --n 5 --batch-size 16 -o results.json
+    """
+    ctx = current()
+    if "help" in flags.set:
+        columns = [Column("key", "Key"), Column("default", "Default", show=to_json), Column("about", "What it is")]
+        return ListResult(list_settings(), columns)
+    if any((flags.rollout_port, flags.listener_port, flags.advertise_url)):
+        ctx.output.warn("NOT_USED", "a local run opens no port: its rollouts run in this process")
+    if flags.names_agent or (flags.dataset and not flags.words and _outside_workspace(ctx)):
+        return run_agent(ctx, flags)
+    if flags.fail_on_regression and not flags.baseline:
+        raise UsageError("--fail-on-regression needs --baseline", hint="--baseline NAME of an earlier execution")
+    if len(flags.words) > 1:
+        raise UsageError(f"unexpected argument: {flags.words[1]}", hint="osmosis eval run --help")
+    word = flags.words[0] if flags.words else None
+    if word is not None and _names_set(ctx, word):
+        from osmosis.cli.eval.set import SetFlags, run_set  # brings every body of the platform's API
+
+        baseline = flags.baseline[0] if flags.baseline else None
+        return run_set(
+            ctx,
+            SetFlags(word, flags.name, baseline, flags.fail_on_regression, flags.secrets_file, flags.on, flags.yes),
+        )
+    return run_config(ctx, flags, word)
+
+
+def _outside_workspace(ctx: AppContext) -> bool:
+    return not any((folder / "rollouts").is_dir() for folder in (ctx.cwd, *ctx.cwd.parents))
+
+
+def _names_set(ctx: AppContext, word: str) -> bool:
+    path = ctx.path(word)
+    if path.is_file():
+        return path.parent.name == "sets"
+    name = f"{word.removesuffix('.toml')}.toml"
+    configs = next((root / "configs" for root in (ctx.cwd, *ctx.cwd.parents) if (root / "configs").is_dir()), ctx.cwd)
+    return (configs / "sets" / name).is_file() and not (configs / "eval" / name).is_file()
+
+
+def run_agent(ctx: AppContext, flags: RunFlags) -> DetailResult | int:
+    if flags.on is not None:
+        from osmosis.cli.eval.on_platform import refuse_agent  # reads configs, which no other local run does
+
+        raise refuse_agent(ctx, flags, flags.on)
+    if flags.words and not flags.retry_failed:
+        raise UsageError(f"unexpected argument: {flags.words[0]}", hint="osmosis eval --help")
+    for name in _OF_CONFIG:
+        if getattr(flags, name):
+            raise UsageError(f"--{name.replace('_', '-')} only applies to a config", hint="osmosis eval run CONFIG")
+    check_classes(flags.words)
+    runs = runs_folder(ctx.cwd)
+    plan = build_plan(flags, runs_dir=runs)
+    options = RunOptions(
+        ctx.cwd,
+        runs,
+        ctx.environ,
+        grader=flags.grader,
+        api_key=flags.api_key,
+        server_key_env=flags.server_key_env,
+        secrets=flags.secret,
+        retry_failed=flags.words if flags.retry_failed else None,
+        baselines=baseline_specs(flags),
+        pilot=flags.pilot,
+        workers=worker_count(flags.workers),
+    )
+    trace_folder.set(ctx.path(DEBUG_FOLDER) if flags.debug else None)
+    return _run_and_upload(ctx, flags, plan, options)
+
+
+local_eval = run
+"""The name of this function in version 0.2."""
+
+
+def run_config(ctx: AppContext, flags: RunFlags, name: str | None) -> DetailResult | OperationResult | int:
+    for flag in _OF_AGENT:
+        if getattr(flags, flag):
+            hint = "osmosis eval run -m module:attr -d DATA ..."
+            raise UsageError(f"--{flag.replace('_', '-')} needs -m: a config says it itself", hint=hint)
+    if flags.on is not None:
+        from osmosis.cli.eval.on_platform import run_on_platform  # brings every body of the platform's API
+
+        return run_on_platform(ctx, flags, name, flags.on)
+    if flags.shards is not None:
+        raise UsageError("--shards needs --on URL", hint="on this machine: --workers N")
+    workspace = find_workspace(ctx.cwd)
+    typed = ctx.path(name) if name else None
+    path = typed if typed and typed.is_file() else ctx.path(pick_config(workspace, "eval", name))
+    config, _ = load_eval_config(path, workspace.root, to_run=True)
+    from osmosis.cli.core.rollout_environment import continue_inside  # a fifth of the start of an agent named by flags
+
+    continue_inside(ctx, workspace.root, config.experiment.rollout)
+    apply_environment(ctx, config.env, config.secret_names(), flags.secrets_file)
+    plan = config_plan(config, flags, _find_dataset(ctx, workspace, config, flags.dataset))
+    options = RunOptions(
+        workspace.root,
+        runs_folder(ctx.cwd),
+        ctx.environ,
+        api_key=flags.api_key,
+        secrets=config.secret_names(),
+        retry_failed=[] if flags.retry_failed else None,
+        rollout=config.experiment.rollout,
+        env=config.env,
+        workers=worker_count(flags.workers),
+        # An agent loop brings its reward with each rollout, or does not: only running it tells.
+        needs_scores=False,
+    )
+    return _run_and_upload(ctx, flags, plan, options)
+
+
+def _run_and_upload(ctx: AppContext, flags: RunFlags, plan: EvalPlan, options: RunOptions) -> DetailResult | int:
+    folder = options.folder(plan)
+    if flags.fresh and folder is not None and folder.exists():
+        archive = folder.with_name(f"{folder.name}.archive-{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}")
+        folder.rename(archive)
+        ctx.output.say(f"the run before is set aside as {archive.name}")
+    output = ctx.path(flags.output) if flags.output else None
+    ending = Ending(output, flags.fail_under, flags.yes, flags.quiet and not flags.verbose)
+    if not flags.upload:
+        return run_local(ctx, plan, options, ending)
+    with ctx.client():  # a missing login is reported before anything is spent
+        pass
+    assert folder is not None
+    from osmosis.cli.eval.upload import upload_after  # brings every body of the platform's API
+
+    return upload_after(ctx, Journal(folder), run_local(ctx, plan, options, ending))
+
+
+def apply_environment(
+    ctx: AppContext, env: Mapping[str, str], secrets: Sequence[str], secrets_file: str | None
+) -> None:
+    """Set a config's variables and secrets for this process; the secrets file wins over the environment."""
+    values = {**env, **(read_secrets_file(ctx, secrets_file) if secrets_file else {})}
+    ctx.environ = {**ctx.environ, **values}
+    missing = [name for name in secrets if not ctx.environ.get(name)]
+    if missing:
+        raise ValidationError(
+            f"missing secrets: {', '.join(missing)}",
+            hint=f"export {missing[0]}=..., or use --secrets-file FILE",
+            missing=missing,
+        )
+    # The rollout's code runs in this process and reads its variables where it always does.
+    os.environ.update({name: ctx.environ[name] for name in (*env, *secrets)})
+
+
+def _find_dataset(ctx: AppContext, workspace: Workspace, config: EvalConfig, file: Path | None) -> Path:
+    if file is not None:
+        return ctx.path(file)
+    name = config.experiment.dataset
+    path = workspace.local_dataset(name)
+    if path is None:
+        raise NotFound(
+            f"no file data/{name}.* in this workspace",
+            hint=f"osmosis dataset download {name} -o data, or --dataset-file FILE",
+        )
+    return path

@@ -1,0 +1,128 @@
+"""The rollouts of one evaluation, stored on this machine or on a platform, for commands that take either."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from osmosis.cli.targets import RunFinder
+from osmosis.datasets.scan import read_rows
+from osmosis.engine.journal import Journal
+from osmosis.engine.recorded_agent import RecordedRollouts
+from osmosis.errors import NotFound, OsmosisError
+from osmosis.local.run import stored_report
+from osmosis.local.viewing.remote_run import fetch_rows
+from osmosis.records.config.run_config import Evaluation
+from osmosis.records.run.plan import Selection
+from osmosis.records.run.report import Bounds
+from osmosis.records.run.rollout import Rollout
+from osmosis.records.run.rows import Key, Row
+from osmosis.workspace.layout import find_workspace
+
+if TYPE_CHECKING:
+    from osmosis.client import PlatformClient
+
+
+class LocalRun:
+    where = "this machine"
+
+    def __init__(self, folder: Path) -> None:
+        self.name = folder.name
+        self.journal = Journal(folder)
+        self.plan = self.journal.plan()
+        self.dataset = Path(self.plan.dataset).stem
+        self.pass_threshold = self.plan.pass_threshold
+        self.score_bounds: Mapping[str, Bounds] = self.plan.score_bounds
+
+    @cached_property
+    def primary(self) -> str | None:
+        report = stored_report(self.journal)
+        return report.primary.name if report is not None and report.primary is not None else self.plan.primary
+
+    @cached_property
+    def _recorded(self) -> RecordedRollouts:
+        return RecordedRollouts(self.journal.folder)
+
+    def outcomes(self) -> Iterable[Rollout]:
+        return self.journal.rollouts()
+
+    def read(self, key: Key) -> Rollout:
+        return self._recorded.read(key)
+
+    def find(self, row: int, attempt: int) -> Rollout:
+        for line in self.journal.lines():
+            if (line["row_index"], line["attempt"]) == (row, attempt):
+                return Rollout.model_validate(line)
+        raise NotFound(f"run {self.name} has no rollout {row}/{attempt}", hint=f"osmosis eval show {self.name}")
+
+    def rows(self, indices: Collection[int]) -> dict[int, Row]:
+        """Return rows of the dataset by index; empty when it was moved or damaged."""
+        base = (self.journal.run().get("local") or {}).get("base_dir")
+        return _read_rows(Path(base or ".", self.plan.dataset).expanduser(), indices)
+
+
+class PlatformRun:
+    def __init__(self, client: PlatformClient, name: str, cwd: Path) -> None:
+        detail = client.evals.get(name)
+        self.name = detail.run.name
+        self.where = client.url
+        self.dataset = (detail.dataset.name if detail.dataset else None) or ""
+        evaluation = Evaluation.model_validate((detail.config or {}).get("evaluation") or {})
+        self.pass_threshold = evaluation.pass_threshold
+        self.score_bounds: Mapping[str, Bounds] = evaluation.score_bounds()
+        self.primary = detail.report.primary.name if detail.report and detail.report.primary else None
+        self._client, self._cwd = client, cwd
+        self._places: dict[Key, tuple[int, int]] = {}
+
+    def outcomes(self) -> Iterator[Rollout]:
+        for rollout in self._client.evals.outcomes(self.name):
+            self._places[rollout.key] = rollout.place
+            yield rollout
+
+    def read(self, key: Key) -> Rollout:
+        return self.find(*self._places[key])
+
+    def find(self, row: int, attempt: int) -> Rollout:
+        return self._client.evals.rollout(self.name, row, attempt)
+
+    def rows(self, indices: Collection[int]) -> dict[int, Row]:
+        """Return rows of the workspace's copy of the dataset, else of the platform's; empty when it is gone."""
+        try:
+            local = find_workspace(self._cwd).local_dataset(self.dataset)
+        except OsmosisError:
+            local = None
+        if local is not None:
+            return _read_rows(local, indices)
+        try:
+            return {row.index: row for row in fetch_rows(self._client, self.dataset) if row.index in indices}
+        except OsmosisError:
+            return {}
+
+
+StoredRun = LocalRun | PlatformRun
+
+
+def open_run(runs: RunFinder, name: str) -> StoredRun:
+    def on_platform(client: PlatformClient, name: str) -> StoredRun:
+        return PlatformRun(client, name, runs.cwd)
+
+    return runs.find(name, of_folder=LocalRun, of_platform=on_platform)
+
+
+def find_row(run: StoredRun, rollout: Rollout) -> Row | None:
+    """Return the dataset's row of a rollout; None when the dataset or the row has changed since."""
+    row = run.rows([rollout.row_index]).get(rollout.row_index)
+    return row if row is not None and is_same_row(row, rollout) else None
+
+
+def is_same_row(row: Row, rollout: Rollout) -> bool:
+    return rollout.hashes.get("row") in (None, row.content_hash)
+
+
+def _read_rows(path: Path, indices: Collection[int]) -> dict[int, Row]:
+    try:
+        return {row.index: row for row in read_rows(path, Selection(rows=sorted(set(indices))), skip_bad=True)}
+    except OsmosisError:
+        return {}

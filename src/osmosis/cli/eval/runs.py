@@ -1,0 +1,439 @@
+"""The verbs that evaluation and training runs share, from one factory.
+
+A name of an evaluation is a local run's first, then one of the platform; `platform:NAME` is always the latter.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from pydantic import ValidationError as PydanticError
+from rich.console import Console
+
+from osmosis.base.jsonable import JsonObject
+from osmosis.cli.core import completion, prompts
+from osmosis.cli.core.context import AppContext, current
+from osmosis.cli.core.environment import read_secrets_file
+from osmosis.cli.core.paging import Cursor, Everything, Limit, Lines, Offset, Paging, list_result
+from osmosis.cli.core.render import draw_curves, draw_list
+from osmosis.cli.core.results import (
+    Column,
+    DetailResult,
+    ListResult,
+    NextStep,
+    OperationResult,
+    Result,
+    build_columns,
+    to_json,
+    when,
+)
+from osmosis.cli.eval.download import DownloadOptions, download_run
+from osmosis.cli.eval.follow import draw_detail, finished_result, judge_run, run_ref, watch
+from osmosis.cli.eval.logs import show_logs
+from osmosis.cli.targets import RunFinder
+from osmosis.errors import NotFound, NothingToRetry, OsmosisError, UsageError, ValidationError
+from osmosis.local.run import mark, marks_of
+from osmosis.local.run_options import runs_folder
+from osmosis.metrics.formats import number, percent
+from osmosis.records.api.runs import RetryRun, RunDetail
+from osmosis.records.api.training import TrainingMetrics
+from osmosis.records.run.annotations import MarkChange, check_tag
+from osmosis.records.run.status import NOUNS, RunKind
+
+if TYPE_CHECKING:
+    from osmosis.client import PlatformClient
+
+COLUMNS = {
+    "eval": (
+        *build_columns("name=Name", "status=Status", "rollout.name=Rollout"),
+        Column("model.name", "Model", wide=True),
+        Column("results.score", "Reward", justify="right", show=number),
+        Column("results.pass_rate", "Pass", justify="right", show=percent),
+        Column("tags", "Tags", show=lambda tags: ", ".join(tags or []), wide=True),
+        Column("created_at", "Created", show=when, wide=True),
+    ),
+    "training": (
+        *build_columns("name=Name", "status=Status", "rollout.name=Rollout"),
+        Column("model.model_name", "Model", wide=True),
+        Column("current_step", "Step", justify="right"),
+        Column("total_steps", "Of", justify="right"),
+        Column("reward", "Reward", justify="right", show=number),
+        Column("created_at", "Created", show=when, wide=True),
+    ),
+}
+CHECKPOINT_COLUMNS = (
+    Column("checkpoint_name", "Checkpoint"),
+    Column("checkpoint_step", "Step", justify="right"),
+    Column("status", "Status"),
+    Column("created_at", "Created", show=when),
+)
+
+EvalName = Annotated[str, typer.Argument(help="Name or id of the run", autocompletion=completion.eval_runs)]
+AnyName = Annotated[
+    str,
+    typer.Argument(help="A local run, else one of the platform (platform:NAME)", autocompletion=completion.runs),
+]
+TrainName = Annotated[str, typer.Argument(help="Name or id of the run", autocompletion=completion.training_runs)]
+OutputFile = Annotated[Path | None, typer.Option("--output", "-o", help="Also write it as JSON to this file")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="With -o: replace an existing file", hidden=True)]
+FailUnder = Annotated[
+    float | None, typer.Option("--fail-under", min=0, max=1, help="Exit with 1 when the pass rate is below this")
+]
+
+
+class Marking(MarkChange):
+    @classmethod
+    def parse(
+        cls, *, tags: list[str] | None = None, remove_tags: list[str] | None = None, **values: object
+    ) -> Marking | None:
+        """Return the change that flags name; None when they name none. Raise UsageError for one that is too long."""
+        values = {key: value for key, value in values.items() if value is not None}
+        if not (tags or remove_tags or values):
+            return None
+        try:
+            add_tags = [check_tag(tag) for tag in tags or []]
+            return cls.model_validate({"add_tags": add_tags, "remove_tags": remove_tags or [], **values})
+        except PydanticError as error:
+            raise UsageError(f"{error.errors()[0]['msg']}", hint="write less") from error
+        except ValueError as error:
+            raise UsageError(str(error), hint="osmosis eval edit RUN --tag nightly") from None
+
+
+def marked_result(operation: str, edited: JsonObject) -> OperationResult:
+    parts = [f"tags: {', '.join(edited.get('tags') or []) or 'none'}"]
+    parts += ["pinned"] if edited.get("pinned") else []
+    parts += [f"note: {edited['note']}"] if edited.get("note") else []
+    parts += [f"priority {edited['priority']}"] if "priority" in edited else []
+    return OperationResult(operation, f"{edited['name']}: {'; '.join(parts)}", edited)
+
+
+class RunCommands:
+    """The commands of one kind of run; `run` is the word for its runs in the help."""
+
+    def __init__(self, kind: RunKind, *, run: str, info_help: str, keeps: str, produced: str) -> None:
+        self.kind, self.noun, self.has_local = kind, NOUNS[kind], kind == "eval"
+        about = "evaluation runs of this workspace, or of this machine" if self.has_local else f"{run}s"
+        wait_help = f"Follow a {run} until it is over. Ctrl-C does not stop it; the same command follows it again."
+        edit_help = f"Change what people write on a {run} (tags, a note, its name, a pin), or its place in the queue."
+        edit_example = 'edit multiply-4 --tag nightly --note "a new prompt"'
+        platform = EvalName if self.has_local else TrainName
+        anywhere = AnyName if self.has_local else TrainName
+        self.commands = {
+            "list_runs": _document(self.list_runs, f"List the {about}, newest first.", "list --limit 10"),
+            "info": _document(self.info, info_help, "show multiply-1", "show multiply-1 --json", name=platform),
+            "wait": _document(self.wait, wait_help, "wait multiply-1 --timeout 600", name=platform),
+            "logs": _document(self.logs, f"Show the log of a {run}.", "logs multiply-1 -f", name=platform),
+            "stop": _document(self.stop, f"Stop a {run}; {keeps}.", "stop multiply-1 --yes", name=platform),
+            "edit": _document(self.edit, edit_help, edit_example, "edit multiply-4 --pin", name=anywhere),
+            "delete": _document(
+                self.delete, f"Delete a {run} that is over, with {produced}.", "delete multiply-1 --yes", name=anywhere
+            ),
+        }
+
+    def list_runs(
+        self,
+        limit: Limit = None,
+        offset: Offset = 0,
+        everything: Everything = False,
+        tag: Annotated[str | None, typer.Option("--tag", help="Only runs with this tag")] = None,
+        local: Annotated[bool, typer.Option("--local", help="Only runs of this machine")] = False,
+    ) -> ListResult:
+        ctx, paging = current(), Paging(limit, everything, offset)
+        if local and self.has_local:
+            return list_local(ctx)
+        empty = f"no run has the tag {tag}" if tag else f"no runs yet: osmosis {self.noun} submit CONFIG"
+        try:
+            result = list_result(
+                ctx, lambda client: client.runs(self.kind).tagged(tag), COLUMNS[self.kind], paging, empty=empty
+            )
+        except OsmosisError as error:
+            named = tag or ctx.options.platform or ctx.options.workspace
+            if named or not (self.has_local and _has_local_runs(ctx)):
+                raise
+            ctx.output.say(f"the runs of this machine ({error.message})", style="dim")
+            return list_local(ctx)
+        if self.has_local and _has_local_runs(ctx):
+            result.next_steps.append(NextStep("runs of this machine", command="osmosis eval list --local"))
+        return result
+
+    def info(self, name: str, output: OutputFile = None, overwrite: Overwrite = False) -> DetailResult:
+        return run_info(current(), self.kind, name, output)
+
+    def wait(
+        self,
+        name: str,
+        fail_under: FailUnder = None,
+        timeout: Annotated[float | None, typer.Option(min=0, help="Give up after this many seconds")] = None,
+    ) -> OperationResult:
+        with current().client() as client:
+            detail = watch(current(), client.runs(self.kind), name, timeout_s=timeout)
+            judged = judge_run(client, detail)
+        return finished_result(f"{self.noun}.wait", detail, fail_under=fail_under, judged=judged)
+
+    def logs(
+        self,
+        name: str,
+        limit: Lines = 50,
+        cursor: Cursor = None,
+        follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the log until the run is over")] = False,
+        debug: Annotated[bool, typer.Option("--debug", help="Also show debug lines")] = False,
+    ) -> Result | None:
+        return show_logs(current(), self.kind, name, limit=limit, cursor=cursor, follow=follow, debug=debug)
+
+    def stop(self, name: str, yes: prompts.Yes = False) -> OperationResult:
+        return stop_run(current(), self.kind, name, yes=yes)
+
+    def edit(
+        self,
+        name: str,
+        tag: Annotated[list[str] | None, typer.Option("--tag", metavar="TAG", help="Add a tag. Repeatable")] = None,
+        remove_tag: Annotated[
+            list[str] | None, typer.Option("--remove-tag", metavar="TAG", help="Remove a tag")
+        ] = None,
+        note: Annotated[str | None, typer.Option(help="What to write on it; an empty text takes it away")] = None,
+        rename: Annotated[str | None, typer.Option("--name", metavar="NEW", help="Its new name")] = None,
+        pin: Annotated[bool | None, typer.Option("--pin/--unpin", help="Lists show a pinned run first")] = None,
+        priority: Annotated[
+            int | None, typer.Option(min=-100, max=100, help="Place in the platform's queue, highest first")
+        ] = None,
+    ) -> OperationResult:
+        marking = Marking.parse(tags=tag, remove_tags=remove_tag, note=note, name=rename, pinned=pin)
+        if marking is None and priority is None:
+            raise UsageError("nothing is given to change", hint=f"osmosis {self.noun} edit {name} --tag nightly")
+
+        def edit_remote(client: PlatformClient, name: str) -> JsonObject:
+            runs = client.runs(self.kind)
+            full = runs.get(name).run.name
+            order = {} if priority is None else runs.prioritize(full, priority).to_dict()
+            return {"name": full, **order, **(runs.mark(full, marking).to_dict() if marking else {})}
+
+        def edit_local(folder: Path) -> JsonObject:
+            if priority is not None:
+                raise UsageError(f"{folder.name} is a local run, which is in no queue", hint=f"platform:{name}")
+            edited = mark(folder, marking or MarkChange())
+            return {"name": edited.name, "folder": str(edited), **marks_of(edited).to_dict()}
+
+        if not self.has_local:
+            with current().client() as client:
+                return marked_result(f"{self.noun}.edit", edit_remote(client, name))
+        with RunFinder(current()) as runs:
+            return marked_result(f"{self.noun}.edit", runs.find(name, of_folder=edit_local, of_platform=edit_remote))
+
+    def delete(self, name: str, yes: prompts.Yes = False) -> OperationResult:
+        ctx = current()
+        if not self.has_local:
+            with ctx.client() as client:
+                return delete_run(ctx, client, self.kind, name, yes=yes)
+        with RunFinder(ctx) as runs:
+            return runs.find(
+                name,
+                of_folder=lambda folder: _delete_local(ctx, folder, name, yes=yes),
+                of_platform=lambda client, name: delete_run(ctx, client, self.kind, name, yes=yes),
+            )
+
+
+def _document(method: Callable[..., object], text: str, *examples: str, name: object = None) -> Callable[..., object]:
+    """Return the method as a command with a help text, whose argument `name` is completed as `name` says."""
+
+    @functools.wraps(method)
+    def command(**values: object) -> object:
+        return method(**values)
+
+    noun = method.__self__.noun  # type: ignore[attr-defined]  # a bound method
+    parameters = [
+        parameter.replace(annotation=name) if parameter.name == "name" else parameter
+        # Not `get_type_hints`: Python 3.10 wraps what has the default None, and typer then sees no option.
+        for parameter in inspect.signature(method, eval_str=True).parameters.values()
+        if parameter.name != "local" or noun == "eval"
+    ]
+    command.__doc__ = f"{text}\n\nExample:" + "".join(f"\n    osmosis {noun} {example}" for example in examples)
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # read by typer
+    command.__annotations__ = {}
+    return command
+
+
+EVAL_COMMANDS = RunCommands(
+    "eval",
+    run="run",
+    info_help="Show one run: status, figures with confidence intervals, failures by phase and category.",
+    keeps="finished rollouts are kept",
+    produced="everything it produced",
+)
+TRAIN_COMMANDS = RunCommands(
+    "training",
+    run="training run",
+    info_help="Show one training run: status, curves, checkpoints.",
+    keeps="its checkpoints are kept",
+    produced="its curves and checkpoints",
+)
+
+
+EVAL = SimpleNamespace(**EVAL_COMMANDS.commands)
+TRAIN = SimpleNamespace(**TRAIN_COMMANDS.commands)
+
+
+def retry(
+    name: str, max_cost: float | None, max_tokens_total: int | None, *, yes: bool, secrets_file: str | None
+) -> OperationResult:
+    """Retry a run's failed and skipped rollouts on the platform; one without any is run again after a question."""
+    ctx = current()
+    if max_cost is not None and not 0 < max_cost < math.inf:
+        raise UsageError(f"--max-cost must be greater than 0, got {max_cost}")
+    secrets = read_secrets_file(ctx, secrets_file) if secrets_file else None
+    request = RetryRun(secrets=secrets or None, max_cost=max_cost, max_tokens_total=max_tokens_total)
+    with ctx.client() as client:
+        detail = client.evals.get(name)
+        run = detail.run.name
+        prompts.agree(
+            ctx, f"Retry the failed and skipped rollouts of {run}?", "eval.retry", yes=yes, **run_state(detail)
+        )
+        try:
+            answer = client.evals.retry(run, request)
+        except NothingToRetry as nothing:
+            prompts.agree(
+                ctx, f"{nothing.message}. Run them again?", "eval.retry", yes=yes, default=False, **run_state(detail)
+            )
+            answer = client.evals.retry(run, request.model_copy(update={"everything": True}))
+    count = answer.retryable_samples
+    message = f"{count} rollouts of {run} are queued again" if count else f"{run} restarts from the beginning"
+    steps = [NextStep("follow it", command=f"osmosis eval wait {run}")]
+    return OperationResult("eval.retry", message, answer.to_dict(), next_steps=steps)
+
+
+def download(
+    name: EvalName,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Folder to write to [default: .osmosis/evals/NAME]")
+    ] = None,
+    types: Annotated[
+        str,
+        typer.Option(
+            "--type",
+            help="metrics, trajectories, artifacts, logs, annotations, tokens, all",
+            autocompletion=lambda: ["metrics", "trajectories", "artifacts", "logs", "all"],
+        ),
+    ] = "metrics,trajectories",
+    labels_into: Annotated[
+        str | None, typer.Option("--labels-into", metavar="RUN", help="Add its labels to this local run")
+    ] = None,
+    rows: Annotated[str | None, typer.Option("--rows", help="Only these row indices: 3,7,10-20")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Download existing files again")] = False,
+    yes: prompts.Yes = False,
+) -> OperationResult:
+    """Download the metrics and conversations of a run.
+
+    Example:
+        osmosis eval download multiply-1
+        osmosis eval download multiply-1 --type all --rows 0-9 -o results
+        osmosis eval download nightly --type annotations --labels-into nightly
+    """
+    return download_run(current(), name, DownloadOptions(output, types, rows, overwrite, yes, labels_into))
+
+
+def run_info(ctx: AppContext, kind: RunKind, name: str, output: Path | None = None) -> DetailResult:
+    with ctx.client() as client:
+        runs = client.runs(kind)
+        detail = runs.get(name)
+        try:
+            metrics = runs.metrics(name)
+        except NotFound:
+            metrics = None
+        checkpoints = client.trainings.checkpoints(detail.run.name) if kind == "training" else []
+    data: JsonObject = {**detail.to_dict(), "summary": detail.to_summary().to_dict()}
+    data["metrics"] = metrics.to_dict() if metrics is not None else None
+    steps = []
+    if not detail.run.over:
+        steps.append(NextStep("follow it", command=f"osmosis {NOUNS[kind]} wait {detail.run.name}"))
+    if kind == "training":
+        data["checkpoints"] = [row.to_dict() for row in checkpoints]
+        if checkpoints and detail.run.over:
+            steps.append(NextStep("serve its best checkpoint", command=f"osmosis model deploy {detail.run.name}"))
+
+    def draw(console: Console) -> None:
+        draw_detail(detail)(console)
+        if isinstance(metrics, TrainingMetrics):
+            console.print()
+            draw_curves(console, metrics)
+        if checkpoints:
+            console.print()
+            draw_list(console, ListResult(data["checkpoints"], CHECKPOINT_COLUMNS))
+
+    result = DetailResult(data, human=draw, next_steps=steps)
+    if output:
+        result.extra = {"output": str(write_json(ctx.path(output), result.envelope()))}
+    return result
+
+
+def list_local(ctx: AppContext) -> ListResult:
+    from osmosis.cli.eval.report import list_local_runs  # brings the journal, which no run of a platform has
+
+    return list_local_runs(ctx)
+
+
+def _has_local_runs(ctx: AppContext) -> bool:
+    return next(runs_folder(ctx.cwd).glob("*/run.json"), None) is not None
+
+
+def write_json(path: Path, body: Mapping[str, object]) -> Path:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(to_json(body) + "\n")
+    except OSError as error:
+        raise ValidationError(f"cannot write {path}: {error.strerror}", hint="-o FILE") from error
+    return path
+
+
+def run_state(detail: RunDetail) -> JsonObject:
+    return {**run_ref(detail), "status": detail.run.status}
+
+
+def stop_run(ctx: AppContext, kind: RunKind, name: str, *, yes: bool) -> OperationResult:
+    operation = f"{NOUNS[kind]}.stop"
+    with ctx.client() as client:
+        runs = client.runs(kind)
+        detail = runs.get(name)
+        run = detail.run
+        if run.over:
+            return OperationResult(operation, f"run {run.name} is {run.status} already", run_state(detail))
+        prompts.agree(ctx, f"Stop run {run.name}?", operation, yes=yes, **run_state(detail))
+        runs.stop(run.name)
+        detail = runs.get(run.name)
+    message = f"run {run.name} is {detail.run.status if detail.run.over else 'stopping'}"
+    return OperationResult(operation, message, run_state(detail))
+
+
+def delete_run(ctx: AppContext, client: PlatformClient, kind: RunKind, name: str, *, yes: bool) -> OperationResult:
+    operation, runs = f"{NOUNS[kind]}.delete", client.runs(kind)
+    detail = runs.get(name)
+    run = detail.run
+    _check_full_name(name, (run.name, run.id), NOUNS[kind], yes=yes)
+    prompts.agree(ctx, f"Delete run {run.name} and everything it produced?", operation, yes=yes, **run_state(detail))
+    runs.delete(run.name)
+    return OperationResult(operation, f"run {run.name} is deleted", {**run_ref(detail), "status": run.status})
+
+
+def _delete_local(ctx: AppContext, folder: Path, name: str, *, yes: bool) -> OperationResult:
+    from osmosis.engine.journal import Journal  # no run of a platform has one
+
+    _check_full_name(name, (folder.name, str(folder), name if "/" in name else ""), "eval", yes=yes)
+    if not prompts.confirm(ctx, f"Delete the local run {folder.name}, {folder}?", yes=yes):
+        return OperationResult("eval.delete", "Cancelled.", {"name": folder.name}, status="cancelled")
+    journal = Journal(folder)
+    journal.lock()  # refused while it is going on
+    journal.close()
+    shutil.rmtree(folder)
+    return OperationResult("eval.delete", f"local run {folder.name} is deleted", {"name": folder.name})
+
+
+def _check_full_name(name: str, full: tuple[str, ...], noun: str, *, yes: bool) -> None:
+    if yes and name not in full:
+        message = f"{name!r} stands for {full[0]}, and --yes deletes only a run that is named in full"
+        raise UsageError(message, hint=f"osmosis {noun} delete {full[0]} --yes")

@@ -1,0 +1,261 @@
+"""`osmosis eval run SET`: the runs of a set, one after the other, on this machine.
+
+Each is `osmosis eval run` in its own process, because two rollouts cannot share an interpreter.
+"""
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError as PydanticError
+
+from osmosis.base.jsonable import JsonObject
+from osmosis.cli.core.context import AppContext
+from osmosis.cli.core.results import Column, ListResult
+from osmosis.cli.eval.on_platform import SetSubmit, submit_set
+from osmosis.engine.journal import Journal
+from osmosis.errors import NotFound, OsmosisError, UsageError, ValidationError
+from osmosis.local.quarantine_file import file_around, read
+from osmosis.local.run import stored_report
+from osmosis.local.run_options import check_name, runs_folder
+from osmosis.metrics.compare import Comparison, compare
+from osmosis.metrics.formats import interval
+from osmosis.metrics.significance import LEVEL, adjusted
+from osmosis.records.run.history import EvalSet, SetRun
+from osmosis.records.run.quarantine import RowQuarantine
+from osmosis.records.run.report import Report
+from osmosis.workspace.config_file import load_eval_config
+from osmosis.workspace.layout import Workspace, find_workspace, pick_config
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:  # pragma: no cover - the same parser under its older name
+    import tomli as tomllib
+
+FOLDER = "configs/sets"
+
+
+@dataclass(frozen=True)
+class SetFlags:
+    file: str
+    name: str | None = None
+    baseline: str | None = None
+    """Name of an earlier execution to compare with."""
+    fail_on_regression: bool = False
+    secrets_file: str | None = None
+    on: str | None = None
+    yes: bool = False
+
+
+@dataclass
+class SetLine:
+    run: SetRun
+    name: str
+    report: Report | None = None
+    error: str | None = None
+    beside: Comparison | None = None
+    p_value: float | None = None
+
+    @property
+    def verdict(self) -> str | None:
+        if self.beside is None:
+            return None
+        chance = self.p_value is not None and self.p_value >= 1 - LEVEL
+        return "no clear difference" if chance else self.beside.verdict
+
+    @property
+    def cost(self) -> float:
+        if self.report is None:
+            return 0.0
+        return (self.report.usage.cost_usd or 0.0) + (self.report.judge_usage.cost_usd or 0.0)
+
+    def to_row(self) -> JsonObject:
+        primary = self.report.primary if self.report else None
+        between = primary.mean_interval if primary else None
+        return {
+            "run": self.run.key,
+            "name": self.name,
+            "config": self.run.config,
+            "model": self.run.model,
+            "params": self.run.params,
+            "completed": self.report.completed if self.report else 0,
+            "total": self.report.total if self.report else None,
+            "score": primary.name if primary else None,
+            "mean": primary.mean if primary else None,
+            "mean_ci": [between.low, between.high] if between else None,
+            "pass_rate": primary.pass_rate if primary else None,
+            "cost_usd": self.report.usage.cost_usd if self.report else None,
+            "difference": self.beside.difference if self.beside else None,
+            "p_value": self.p_value,
+            "verdict": self.verdict,
+            "error": self.error,
+            "between": interval(between) if between else "",
+        }
+
+
+def run_set(ctx: AppContext, flags: SetFlags) -> ListResult:
+    """Run configs x models x parameters, with one budget and one table; the same command resumes it."""
+    if flags.on is not None and flags.baseline is not None:
+        hint = "osmosis eval compare platform:A platform:B"
+        raise UsageError("--baseline and --on cannot be used together", hint=hint)
+    if flags.fail_on_regression and flags.baseline is None:
+        raise UsageError("--fail-on-regression needs --baseline", hint="--baseline NAME of an earlier execution")
+    workspace = find_workspace(ctx.cwd)
+    path = _file(ctx, workspace, flags.file)
+    eval_set = read_set(path)
+    name = check_name(flags.name or path.stem, "--name")
+    lines = [SetLine(run, check_name(f"{name}--{run.key}", "--name")) for run in eval_set.runs()]
+    for config in dict.fromkeys(line.run.config for line in lines):
+        load_eval_config(_config(ctx, workspace, config), workspace.root, to_run=True)
+    if flags.on is not None:
+        submit = SetSubmit(eval_set, [(line.name, line.run) for line in lines], name, flags.secrets_file, flags.yes)
+        return submit_set(ctx, flags.on, submit)
+    runs = runs_folder(ctx.cwd)
+    if flags.baseline is not None and not any(_earlier(runs, flags.baseline, line).is_dir() for line in lines):
+        raise NotFound(
+            f"no run of this set is stored under {flags.baseline}", hint=f"osmosis eval run {path.stem} --name X"
+        )
+    interrupted = _run_all(ctx, eval_set, lines, runs, flags)
+    if flags.baseline is not None:
+        _compare(lines, runs, flags.baseline, read(file_around(ctx.cwd)))
+    return _table(lines, _exit_code(lines, flags, interrupted=interrupted), compared=flags.baseline is not None)
+
+
+def _exit_code(lines: list[SetLine], flags: SetFlags, *, interrupted: bool) -> int:
+    if interrupted:
+        return 130
+    if any(line.error or line.report is None or line.report.completed < line.report.total for line in lines):
+        return 1
+    return 1 if flags.fail_on_regression and any(line.verdict == "worse" for line in lines) else 0
+
+
+def read_set(path: Path) -> EvalSet:
+    try:
+        return EvalSet.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValidationError(f"{path}: {error}") from error
+    except PydanticError as error:
+        messages = [f"{'.'.join(map(str, entry['loc']))}: {entry['msg']}" for entry in error.errors()]
+        keys = ", ".join(EvalSet.model_fields)
+        raise ValidationError(f"{path}: {'; '.join(messages)}", hint=f"the keys of a set: {keys}") from error
+
+
+def _file(ctx: AppContext, workspace: Workspace, name: str) -> Path:
+    home = workspace.root / FOLDER
+    for path in (ctx.path(name), home / name, home / f"{name}.toml"):
+        if path.is_file():
+            return path
+    names = ", ".join(sorted(path.stem for path in home.glob("*.toml")))
+    raise NotFound(f"there is no set {name}", hint=f"one of: {names}" if names else f"write {FOLDER}/{name}.toml")
+
+
+def _config(ctx: AppContext, workspace: Workspace, name: str) -> Path:
+    typed = workspace.root / name
+    return typed if typed.is_file() else ctx.path(pick_config(workspace, "eval", name))
+
+
+def _run_all(ctx: AppContext, eval_set: EvalSet, lines: list[SetLine], runs: Path, flags: SetFlags) -> bool:
+    for line in lines:
+        if (stored := Journal(runs / line.name)).exists:
+            line.report = stored_report(stored)
+    for i, line in enumerate(lines, 1):
+        others = sum(other.cost for other in lines if other is not line)
+        left = None if eval_set.max_cost is None else eval_set.max_cost - others  # with what it has spent already
+        stored = Journal(runs / line.name)
+        if left is not None and left <= 0:
+            line.error = f"not run: the set's budget of {eval_set.max_cost:g} USD is spent"
+            continue
+        ctx.output.say(f"{i} of {len(lines)}: {line.name}")
+        interrupted, line.error = _go(ctx, _command(eval_set, line, left, flags))
+        if stored.exists:
+            line.report = stored_report(stored)
+            line.error = None if line.report else line.error
+        if interrupted:
+            return True
+    return False
+
+
+def _command(eval_set: EvalSet, line: SetLine, left: float | None, flags: SetFlags) -> list[str]:
+    run = line.run
+    words = [sys.executable, "-m", "osmosis", "--json", "eval", "run", run.config, "--name", line.name, "--yes"]
+    if run.model is not None:
+        model, _, url = run.model.partition("@") if "@http" in run.model else (run.model, "", "")
+        words += ["--model", model, *(["--base-url", url] if url else [])]
+        if (price := eval_set.prices.get(model) or eval_set.prices.get(run.model)) is not None:
+            words += ["--price", f"{price[0]:g},{price[1]:g}"]
+    for key, value in run.params.items():
+        words += ["--param", f"{key}={json.dumps(value)}"]
+    options = (
+        ("--n", eval_set.n),
+        ("--limit", eval_set.limit),
+        ("--max-cost", left),
+        ("--secrets-file", flags.secrets_file),
+    )
+    return [*words, *(str(word) for flag, value in options if value is not None for word in (flag, value))]
+
+
+def _go(ctx: AppContext, words: list[str]) -> tuple[bool, str | None]:
+    interrupted = False
+    with subprocess.Popen(
+        words, cwd=ctx.cwd, env=dict(ctx.environ), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        while True:
+            try:
+                _, stderr = process.communicate()
+                break
+            except KeyboardInterrupt:  # the run hears of it, too, and lets what is in flight finish
+                interrupted = True
+    if process.returncode in (0, 130):
+        return interrupted or process.returncode == 130, None
+    try:
+        return interrupted, str(json.loads(stderr.strip().splitlines()[-1])["error"]["message"])
+    except (ValueError, KeyError, IndexError, TypeError):
+        return interrupted, f"ended with exit code {process.returncode}"
+
+
+def _earlier(runs: Path, baseline: str, line: SetLine) -> Path:
+    return runs / f"{baseline}--{line.run.key}"
+
+
+def _compare(lines: list[SetLine], runs: Path, baseline: str, quarantine: RowQuarantine) -> None:
+    """Compare each run with the baseline's; p-values are adjusted for their number (Holm)."""
+    for line in lines:
+        before, after = Journal(_earlier(runs, baseline, line)), Journal(runs / line.name)
+        if not (before.exists and after.exists):
+            continue
+        plan = before.plan()
+        bounds = {**after.plan().score_bounds, **plan.score_bounds}
+        try:
+            line.beside = compare(
+                before.rollouts(),
+                after.rollouts(),
+                threshold=plan.pass_threshold,
+                bounds=bounds,
+                aside=quarantine.of([Path(plan.dataset).stem, Path(after.plan().dataset).stem]).held,
+            )
+        except OsmosisError as error:
+            line.error = line.error or error.message
+    tested = [line for line in lines if line.beside is not None]
+    values = adjusted([line.beside.p_value for line in tested if line.beside is not None])
+    for line, value in zip(tested, values, strict=True):
+        line.p_value = value
+
+
+def _table(lines: list[SetLine], code: int, *, compared: bool) -> ListResult:
+    columns = [
+        Column("run", "run"),
+        Column("completed", "done", "right"),
+        Column("total", "of", "right"),
+        Column("mean", "mean", "right", show=_three),
+        Column("between", "95 % interval"),
+        Column("pass_rate", "pass rate", "right", show=_three),
+        *([Column("difference", "difference", "right", show=_three), Column("verdict", "verdict")] if compared else []),
+        Column("error", "problem"),
+    ]
+    return ListResult([line.to_row() for line in lines], columns, exit_code=code)
+
+
+def _three(value: object) -> str:
+    return f"{value:.3f}" if isinstance(value, float) else "-"

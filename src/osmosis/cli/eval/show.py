@@ -1,0 +1,243 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console, Group
+from rich.panel import Panel
+from rich.text import Text
+
+from osmosis.cli.core import completion
+from osmosis.cli.core.context import AppContext, current
+from osmosis.cli.core.output import Mode
+from osmosis.cli.core.render import draw_list
+from osmosis.cli.core.results import DetailResult, ListResult, NextStep, Result, clean
+from osmosis.cli.eval.report import GroupBy, Html, Junit, Md, Reduce, ReportFile, report
+from osmosis.cli.eval.rollout_lines import COLUMNS, LineQuery, Outcome, list_lines
+from osmosis.cli.eval.run_sources import find_row, open_run
+from osmosis.cli.eval.runs import run_info
+from osmosis.cli.targets import RunFinder
+from osmosis.errors import UsageError
+from osmosis.records.run.message_parts import get_reasoning, list_images, list_sources
+from osmosis.records.run.rollout import Message, ModelCall, Rollout, RolloutStatus, Score
+from osmosis.sdk.chat import text_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@dataclass(frozen=True)
+class RolloutPlace:
+    row: int
+    attempt: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> RolloutPlace:
+        """Return the rollout of `12` (row 12, first attempt) or `12/2` (third attempt); raise UsageError."""
+        row, slash, attempt = text.partition("/")
+        if not (row.isdecimal() and (attempt.isdecimal() or not slash)):
+            raise UsageError(f"{text!r} is not a rollout", hint="ROW or ROW/ATTEMPT, counted from 0: 12/1")
+        return cls(int(row), int(attempt or 0))
+
+    def __str__(self) -> str:
+        return f"{self.row}/{self.attempt}"
+
+
+def show(
+    run: Annotated[
+        str | None,
+        typer.Argument(
+            help="Name of a local run or of a platform's [default: list local runs].", autocompletion=completion.runs
+        ),
+    ] = None,
+    place: Annotated[
+        str | None,
+        typer.Argument(metavar="[ROW[/ATTEMPT]]", help="Which rollout [default: the figures, and all, worst first]."),
+    ] = None,
+    outcome: Annotated[Outcome | None, typer.Option(help="List only these rollouts.")] = None,
+    below: Annotated[float | None, typer.Option(help="List only rollouts that scored less than this.")] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="Number of rollouts to list.")] = LineQuery.limit,
+    whole: Annotated[bool, typer.Option("--whole", help="Do not shorten long messages.")] = False,
+    as_report: Annotated[bool, typer.Option("--report", help="Only the report of a local run.", hidden=True)] = False,
+    html: Html = False,
+    md: Md = False,
+    junit: Junit = False,
+    reduce: Reduce = None,
+    group_by: GroupBy = None,
+    output: ReportFile = None,
+) -> Result | int:
+    """Show a run, or one rollout: conversation, what was expected, scores with reasons, traceback of what failed.
+
+    --html, --md and --junit write a local run's report as one file; --reduce and --group-by add figures to it.
+
+    Example:
+        osmosis eval show nightly
+        osmosis eval show nightly --outcome wrong
+        osmosis eval show nightly --html
+        osmosis eval show nightly 12/2 --whole
+        osmosis eval show platform:multiply-3 12
+    """
+    ctx = current()
+    if run is None or any((as_report, html, md, junit, reduce, group_by, output)):
+        if place is not None:
+            raise UsageError("a report is of a whole run: name no row", hint=f"osmosis eval show {run} --html")
+        return report(run, html, md, junit, reduce, group_by, output)
+    if place is None:
+        return _show_run(ctx, run, LineQuery(limit, outcome, below))
+    selector = RolloutPlace.parse(place)
+    with RunFinder(ctx) as runs:
+        stored = open_run(runs, run)
+        rollout = stored.find(selector.row, selector.attempt)
+        row = find_row(stored, rollout)
+    head = f"{run} row {rollout.row_index} attempt {rollout.attempt}, {stored.where}"
+
+    def draw(console: Console) -> None:
+        console.print(Text(head, style="bold"))
+        draw_rollout(console, rollout, expected=row.ground_truth if row else None, whole=whole)
+
+    again = f"osmosis rollout replay {run} {RolloutPlace(*rollout.place)}"
+    steps = [NextStep("run it again with the recorded answers", command=again)]
+    data = {"run": run, "rollout": rollout.to_dict(), "row": row.data if row else None}
+    return DetailResult(data, human=draw, next_steps=steps)
+
+
+def _show_run(ctx: AppContext, run: str, query: LineQuery) -> ListResult:
+    with RunFinder(ctx) as runs:
+        lines, total = list_lines(open_run(runs, run), query)
+        steps = [NextStep("one of them", command=f"osmosis eval show {run} {lines[0]['place']}")] if lines else []
+        filtered = query.outcome is not None or query.below is not None
+        empty = f"run {run} has no such rollout" if filtered else f"run {run} has no rollouts yet"
+        more = len(lines) < total
+        result = ListResult(
+            lines, COLUMNS, empty=empty, total_count=total, has_more=more, next_steps=steps, more="--limit"
+        )
+        if ctx.mode is not Mode.RICH or filtered:
+            return result
+        figures = runs.find(
+            run,
+            of_folder=lambda folder: report(str(folder)),
+            of_platform=lambda client, name: run_info(ctx, "eval", name),
+        )
+
+    def draw(console: Console) -> None:
+        if isinstance(figures, DetailResult) and figures.human is not None:
+            figures.human(console)
+            console.print()
+        draw_list(console, result)
+
+    return replace(result, human=draw)
+
+
+_STYLES = {"system": "magenta", "user": "cyan", "assistant": "green", "tool": "yellow"}
+_LONG = 4000
+WIDEST_PANEL = 1000
+"""Columns from which on the output is a pipe, in which a frame would only fill lines."""
+
+
+def draw_message(console: Console, message: Message, title: str | None = None, *, whole: bool = True) -> None:
+    role = str(message.get("role", "unknown"))
+    name = f"{role} {message['tool_call_id']}" if message.get("tool_call_id") else role
+    if message.get("role") == "tool" and message.get("name"):
+        name = f"tool {message['name']}"
+    parts = list(_parts(message, whole=whole))
+    if console.width > WIDEST_PANEL:
+        console.print(Text(title or name, style="bold"), *parts, "", sep="\n")
+        return
+    console.print(
+        Panel(Group(*parts), title=Text(title or name), title_align="left", border_style=_STYLES.get(role, ""))
+    )
+
+
+def _parts(message: Message, *, whole: bool) -> Iterator[Text]:
+    reasoning = get_reasoning(message)
+    if reasoning:
+        yield Text(f"(thinking) {_cut(reasoning, whole=whole)}", style="dim italic")
+    text = text_of(message)
+    calls = message.get("tool_calls") or []
+    if text or not (calls or reasoning):
+        yield Text(_cut(text or "(no text)", whole=whole))
+    for image in list_images(message):
+        yield Text(f"[image] {clean(image[:100])}", style="dim")
+    for call in calls:
+        function = call.get("function") or {}
+        yield Text(clean(f"-> {function.get('name')}({function.get('arguments')})"), style="bold")
+    for source in list_sources(message):
+        yield Text(f"[source] {clean(source.title)} {clean(source.url)}", style="dim")
+
+
+def _cut(text: str, *, whole: bool) -> str:
+    if whole or len(text) <= _LONG:
+        return clean(text)
+    return f"{clean(text[:_LONG])}\n... {len(text) - _LONG:,} more characters: --whole"
+
+
+def draw_rollout(console: Console, rollout: Rollout, *, expected: str | None = None, whole: bool = False) -> None:
+    calls = iter(rollout.calls)
+    for message in rollout.messages:
+        call = next(calls, None) if message.get("role") == "assistant" else None
+        draw_message(console, message, _call_title(call) if call else None, whole=whole)
+    if expected is not None:
+        console.print(Text("expected  ", style="bold") + Text(clean(expected)))
+    for name, score in rollout.scores.items():
+        for line in _score_lines(name, score):
+            console.print(line)
+    for key, value in (("metrics", rollout.metrics), ("info", rollout.info)):
+        if value:
+            console.print(Text(f"{key}  {clean(json.dumps(value, ensure_ascii=False))}", style="dim"))
+    draw_failure(console, rollout)
+    console.print(Text(" · ".join(facts(rollout)), style="dim"))
+
+
+def _call_title(call: ModelCall) -> str:
+    parts = ["assistant", f"{call.duration_ms / 1000:.1f} s", f"{call.usage.completion_tokens} tokens"]
+    parts += [call.finish_reason] if call.finish_reason else []
+    parts += [f"{call.retries} retries"] if call.retries else []
+    return ", ".join(parts)
+
+
+def _score_lines(name: str, score: Score) -> Iterator[Text]:
+    if score.failure is not None:
+        yield Text(f"{clean(name)}  failed: {clean(score.failure.message)}", style="red")
+        if score.failure.traceback:
+            yield Text(clean(score.failure.traceback), style="dim")
+        return
+    value = "none" if score.value is None else f"{score.value:g}"
+    yield Text(f"{clean(name)}  ", style="bold") + Text(value)
+    for part, number in (score.parts or {}).items():
+        yield Text(f"  {clean(part)}  {number:g}")
+    if score.reason:
+        yield Text("  " + clean(score.reason).replace("\n", "\n  "), style="dim")
+
+
+def draw_failure(console: Console, rollout: Rollout) -> None:
+    failure = rollout.failure
+    if failure is None:
+        return
+    where = f"failed in {failure.phase.value}: {failure.category.value}"
+    console.print(Text(clean(f"{where}: {failure.message}"), style="red"))
+    if failure.traceback:
+        console.print(Text(clean(failure.traceback), style="dim"))
+    if failure.fix:
+        console.print(Text(clean(f"fix: {failure.fix}"), style="yellow"))
+
+
+def facts(rollout: Rollout) -> Sequence[str]:
+    usage = rollout.usage
+    parts = [
+        *([rollout.status.value] if rollout.status is not RolloutStatus.SUCCESS else []),
+        *([rollout.finish_reason] if rollout.finish_reason else []),
+        *([rollout.answer_issue] if rollout.answer_issue else []),
+        _count(len(rollout.calls), "model call"),
+        _count(rollout.num_tool_calls, "tool call"),
+        f"{usage.prompt_tokens:,} + {usage.completion_tokens:,} tokens",
+        *([f"${usage.cost_usd:.4f}"] if usage.cost_usd else []),
+        f"{rollout.duration_ms / 1000:.1f} s",
+    ]
+    return [clean(part) for part in parts]
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,259 @@
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from osmosis.cli.core import completion, prompts
+from osmosis.cli.core.app import takes
+from osmosis.cli.core.context import AppContext, current
+from osmosis.cli.core.environment import SecretsFile
+from osmosis.cli.core.results import NextStep, OperationResult
+from osmosis.cli.eval.flags import ApiKeyEnv, BaseUrl
+from osmosis.cli.eval.follow import finished_result, judge_run, watch
+from osmosis.cli.eval.submit_case import PlatformAnswers, SubmitCase, SubmitOptions
+from osmosis.cli.eval.submit_checks import (
+    ask_for_secrets,
+    check_code,
+    check_scope,
+    explain_config,
+    explain_login,
+    explain_refusal,
+    find_secrets,
+    warn_of,
+)
+from osmosis.errors import AuthRequired, NotFound
+from osmosis.records.api.printed import GitPlace, PrintedSource, PrintedSubmit
+from osmosis.records.api.runs import SubmittedRun
+from osmosis.records.config.run_config import EvalConfig
+from osmosis.records.run.rows import count_sampled
+from osmosis.workspace.config_file import check_file, locate
+from osmosis.workspace.layout import Workspace, find_workspace, pick_config
+from osmosis.workspace.preflight import gather
+
+FEW_ROWS = 20
+
+
+@dataclass(frozen=True)
+class SubmitFlags:
+    model: Annotated[
+        str | None, typer.Option("--model", help="Model to use instead of the config's: NAME, or NAME@URL")
+    ] = None
+    priority: Annotated[
+        int | None, typer.Option("--priority", help="Priority in the workspace's queue", hidden=True)
+    ] = None
+    name: Annotated[
+        str | None, typer.Option("--name", help="Name of the run [default: the rollout's name and a number]")
+    ] = None
+    tag: Annotated[list[str], typer.Option("--tag", metavar="TAG", help="Tag of the run; repeatable")] = field(
+        default_factory=list
+    )
+    yes: prompts.Yes = False
+    wait: Annotated[bool, typer.Option("--wait", "-w", help="Follow the run to its end, then show its figures")] = False
+    wait_sync: Annotated[bool, typer.Option("--wait-sync", help="Wait until the platform has synced HEAD")] = False
+    allow_dirty: Annotated[bool, typer.Option("--allow-dirty", help="Run the synced commit despite local changes")] = (
+        False
+    )
+    snapshot: Annotated[
+        bool, typer.Option("--snapshot", help="Run the working tree as it is, without a commit on your branch")
+    ] = False
+    secrets_file: SecretsFile = None
+
+
+@dataclass(frozen=True)
+class EvalSubmitFlags(SubmitFlags):
+    config: Annotated[
+        str | None,
+        typer.Argument(
+            help="A config under configs/eval/, by path or name [default: the only one]",
+            autocompletion=completion.eval_configs,
+        ),
+    ] = None
+    base_url: BaseUrl = None
+    api_key_env: ApiKeyEnv = None
+    n: Annotated[int | None, typer.Option("--n", min=1, help="Attempts per row [default: the config's]")] = None
+    limit: Annotated[
+        int | None, typer.Option("--limit", min=1, help="Run the first N rows [default: the config's]")
+    ] = None
+    held_out_of: Annotated[
+        str | None,
+        typer.Option("--held-out-of", metavar="RUN", help="Only rows that this training run did not train on"),
+    ] = None
+    shards: Annotated[
+        str | None,
+        typer.Option("--shards", help="Number of jobs to split the rows over, or auto [default: the config's, else 1]"),
+    ] = None
+    max_cost: Annotated[
+        float | None,
+        typer.Option("--max-cost", help="Start no more rollouts after spending this many USD [default: the config's]"),
+    ] = None
+    max_tokens_total: Annotated[int | None, typer.Option("--max-tokens-total", min=1, hidden=True)] = None
+    fail_under: Annotated[
+        float | None,
+        typer.Option("--fail-under", min=0, max=1, help="With --wait: exit with 1 when the rate is clearly below this"),
+    ] = None
+
+
+@takes(EvalSubmitFlags)
+def submit_eval(flags: EvalSubmitFlags) -> OperationResult:
+    """Submit an evaluation to the platform, after checking config, code, dataset and secrets.
+
+    Example:
+        osmosis eval submit configs/eval/multiply.toml --wait
+        osmosis eval submit multiply --yes --wait --fail-under 0.8
+        osmosis eval submit multiply --model openai/gpt-5-mini --limit 50 --name mini-first-50
+        osmosis eval submit multiply --shards auto --wait
+        osmosis eval submit multiply --model osmosis/multiply-1 --held-out-of multiply-1
+    """
+    return submit_config(current(), SubmitOptions.from_flags("eval", flags))
+
+
+@dataclass(frozen=True)
+class SubmitVerdict:
+    lines: Mapping[str, object] = field(default_factory=dict)
+    printed: Mapping[str, object] = field(default_factory=dict)
+
+
+def submit_config(
+    ctx: AppContext, options: SubmitOptions, check: Callable[[SubmitCase], SubmitVerdict] = lambda _: SubmitVerdict()
+) -> OperationResult:
+    """Check, confirm and submit a config; with `wait`, follow the run to its end.
+
+    `check` raises what stops a run of this kind. All checks come before the one request that starts a run.
+    """
+    workspace = find_workspace(ctx.cwd)
+    path = _find_config(ctx, workspace, options)
+    file = locate(path, workspace, options.kind)
+    config, problems = check_file(file, workspace)
+    if config is None or any(problem.severity == "error" for problem in problems):
+        raise explain_config(ctx, options, workspace, file, problems)
+    warn_of(ctx, problems)
+    config = options.overrides.apply(config)
+    try:
+        client = ctx.client()
+    except AuthRequired as login:
+        raise explain_login(options, workspace, config.experiment, login) from login
+    with client:
+        answers = PlatformAnswers.ask(client, config)
+        facts = gather(workspace.root, config.experiment)
+        case = SubmitCase(ctx, options, client, workspace, path, config, facts, answers)
+        check_scope(case)
+        if errors := check_code(case):
+            raise explain_refusal(case, errors)
+        missing = find_secrets(case)
+        if missing and not ctx.interactive:
+            raise explain_refusal(case, [], missing)
+        ask_for_secrets(case, missing)
+        case.dataset_rows = _count_rows(case)
+        case.config = options.overrides.select_all_rows(config, case.dataset_rows)
+        plan, verdict = describe_plan(case), check(case)
+        for key, value in {**plan, **verdict.lines}.items():
+            if value:
+                ctx.output.say(f"  {key:<9} {value}")
+        prompts.agree(ctx, f"Submit this {options.noun} run?", f"{options.noun}.submit", yes=options.yes)
+        case.push()
+        run = client.submits.submit(options.kind, case.request_body())
+        news = f"submitted {run.name}: {run.platform_url or ''}"
+        if run.sandbox:
+            ctx.output.say(f"  {'sandbox':<9} {run.sandbox}")
+        printed = {**_print_submit(case, run).to_dict(), **verdict.printed}
+        if not options.wait:
+            ctx.output.say(news)
+            return _submitted(case, run, printed)
+        detail = watch(ctx, client.runs(options.kind), run.name, news=news)
+        judged = judge_run(client, detail)
+    return finished_result(
+        f"{options.noun}.submit", detail, fail_under=options.fail_under, judged=judged, resource=printed
+    )
+
+
+def _find_config(ctx: AppContext, workspace: Workspace, options: SubmitOptions) -> Path:
+    if options.config and (ctx.path(options.config).exists() or options.config.endswith(".toml")):
+        from_top = workspace.root / options.config  # as every message shows it
+        return from_top if not ctx.path(options.config).exists() else ctx.path(options.config)
+    return ctx.path(pick_config(workspace, options.kind, options.config))
+
+
+def _count_rows(case: SubmitCase) -> int | None:
+    try:
+        return case.answers.dataset.result().row_count
+    except NotFound:
+        return None  # the submit says so, with everything else that is wrong
+
+
+def describe_plan(case: SubmitCase) -> dict[str, object]:
+    config, source = case.config, case.facts.source
+    experiment = config.experiment
+    code = "HEAD " + str(source.commit)[:12] if source else "?"
+    if case.snapshot is not None:
+        code = f"snapshot {case.snapshot.commit[:12]} of this working tree"
+    elif experiment.commit_sha or experiment.branch:
+        code = f"commit {experiment.commit_sha}" if experiment.commit_sha else f"branch {experiment.branch}"
+    plan: dict[str, object] = {
+        "name": case.options.overrides.name,
+        "tags": ", ".join(case.options.overrides.tags) or None,
+        "config": case.workspace.relative(case.path),
+        "platform": case.ctx.platform_url,
+        "rollout": f"{experiment.rollout} ({experiment.entrypoint})",
+        "code": code,
+        "model": experiment.model_path,
+        "dataset": experiment.dataset,
+    }
+    if isinstance(config, EvalConfig):
+        if config.advanced.base_url:
+            key = f", key {config.advanced.api_key_env}" if config.advanced.api_key_env else ""
+            plan["model"] = f"{experiment.model_path} at {config.advanced.base_url}{key}"
+        plan["rows"] = _describe_rows(case, config)
+    plan["env"] = ", ".join(sorted(config.env)) or None
+    plan["secrets"] = ", ".join(config.secret_names()) or None
+    return plan
+
+
+def _describe_rows(case: SubmitCase, config: EvalConfig) -> str:
+    evaluation, total = config.evaluation, case.dataset_rows
+    each = f"x {evaluation.n} attempts, {evaluation.batch_size} at once"
+    if evaluation.held_out_of:
+        at_most = f"at most {evaluation.limit} of " if evaluation.limit else ""
+        return f"{at_most}those that {evaluation.held_out_of} did not train on {each}"
+    if not total:
+        return f"{f'the first {evaluation.limit}' if evaluation.limit else 'a random 10 %'} {each}"
+    count = count_sampled(total, evaluation.limit)
+    how = "" if count == total else f" (the first {count})" if evaluation.limit else " (a random 10 %)"
+    if count < min(total, FEW_ROWS):
+        message = f"{count} of {total} rows run{how}: too few to tell one agent from another"
+        case.ctx.output.warn(
+            "FEW_ROWS", f"{message}; for more: --limit {min(total, FEW_ROWS)}, or limit in [evaluation]"
+        )
+    return f"{count} of {total}{how} {each}"
+
+
+def _print_submit(case: SubmitCase, run: SubmittedRun) -> PrintedSubmit:
+    experiment, source = case.config.experiment, case.facts.source
+    return PrintedSubmit(
+        id=run.id,
+        name=run.name,
+        status=run.status,
+        model_name=experiment.model_path,
+        dataset_name=experiment.dataset,
+        created_at=run.created_at,
+        url=run.platform_url,
+        git=GitPlace(identity=source.identity, remote_url=source.remote_url) if source else None,
+        workspace_directory=str(case.workspace.root),
+        config=PrintedSource(
+            rollout=experiment.rollout,
+            entrypoint=experiment.entrypoint,
+            model=experiment.model_path,
+            dataset=experiment.dataset,
+            branch=run.branch or experiment.branch,
+            commit_sha=run.commit_sha or experiment.commit_sha,
+        ),
+    )
+
+
+def _submitted(case: SubmitCase, run: SubmittedRun, printed: Mapping[str, object]) -> OperationResult:
+    noun = case.options.noun
+    steps = [NextStep("follow it", command=f"osmosis {noun} wait {run.name}")]
+    if run.platform_url:
+        steps.append(NextStep("open", url=run.platform_url))
+    return OperationResult(f"{noun}.submit", f"{noun} run {run.name} is {run.status}", dict(printed), next_steps=steps)

@@ -1,0 +1,342 @@
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+from rich.console import Console
+
+from osmosis.base.model_folder import FolderFacts, check_model, list_model_files
+from osmosis.cli.core import completion, prompts
+from osmosis.cli.core.context import AppContext, current
+from osmosis.cli.core.paging import Cursor, Everything, Lines, Paging
+from osmosis.cli.core.results import Column, DetailResult, ListResult, NextStep, OperationResult, build_columns, when
+from osmosis.cli.eval.download import byte_progress
+from osmosis.cli.eval.logs import log_result
+from osmosis.errors import PlatformError
+from osmosis.metrics.formats import size
+from osmosis.records.api.models import MergeRequest, ModelMerge
+from osmosis.records.api.training import ModelRow
+from osmosis.records.run.status import RunStatus
+
+if TYPE_CHECKING:
+    from osmosis.client import PlatformClient
+    from osmosis.client.transfer import Progress
+    from osmosis.records.api.models import AnnouncedFile
+
+
+def list_models(
+    kind: Annotated[Literal["all", "base", "lora"], typer.Option("--type", help="Which models")] = "all",
+    limit: Annotated[int | None, typer.Option(min=1, max=50, help="Show at most N of each [default: 50]")] = None,
+    everything: Everything = False,
+) -> ListResult:
+    """List base models and adapters.
+
+    Example:
+        osmosis model list --type lora
+    """
+    paging = Paging(limit, everything)
+    blocks: dict[str, list[dict[str, object]]] = {}
+    with current().client() as client:
+        for each in ("base", "lora") if kind == "all" else (kind,):
+            rows = client.models.all(each) if everything else client.models.page(each, limit=paging.size).models
+            blocks[each] = [row.to_dict() for row in rows]
+    items = [{**row, "type": each} for each, rows_of_kind in blocks.items() for row in rows_of_kind]
+    columns = [
+        *build_columns("model_name=Name", "type=Type", "base_model=Base", "training_run_name=From run"),
+        Column("checkpoint_step", "Step", justify="right"),
+        Column("reward", "Reward", justify="right"),
+        Column("deployment_state", "Deployed"),
+        Column("created_at", "Created", show=when, wide=True),
+    ]
+    extra = {f"{each}_models": rows_of_kind for each, rows_of_kind in blocks.items()}
+    empty = "no models yet: osmosis model upload FOLDER; osmosis train submit makes more"
+    return ListResult(items, columns, empty=empty, extra=extra)
+
+
+def info(name: Name) -> DetailResult:
+    """Show one model, an adapter or a base model.
+
+    Example:
+        osmosis model show multiply-1-step-20
+    """
+    ctx = current()
+    with ctx.client() as client:
+        _, row = client.models.find(name)
+    data = {**row.to_dict(), **describe_inference(row, ctx.environ)}
+    steps = [NextStep("ask it", command=example(row, ctx.environ))] if row.deployment_state == "serving" else []
+    return DetailResult(data, title=row.model_name or name, next_steps=steps)
+
+
+def upload(
+    folder: Annotated[Path, typer.Argument(help="The folder that save_pretrained wrote, with the tokenizer in it")],
+    name: Annotated[str | None, typer.Option(help="Name of the model [default: the folder's]")] = None,
+) -> OperationResult:
+    """Check a base model and upload it. An interrupted upload continues where it stopped.
+
+    Only safetensors weights, the config and the tokenizer files are sent; never code.
+
+    Example:
+        osmosis model upload ./tiny-qwen
+        osmosis model upload ./checkpoint --name tiny-qwen-warm
+    """
+    from osmosis.client.datasets import announce_file
+
+    ctx = current()
+    source = ctx.path(folder)
+    facts = check_model(source)
+    files = list_model_files(source)
+    called = name or source.resolve().name
+    with ctx.client() as client:
+        with byte_progress(ctx, facts.size, f"reading {called}") as read:
+            listed = [_counted(announce_file(path), read) for path in files]
+        waiting = client.models.announce(called, listed)
+        missing = waiting.missing_bytes
+        if waiting.status == "ready":
+            message = f"base model {called} is already on the platform, with the same files"
+            return OperationResult("model.upload", message, {**waiting.to_dict(), "uploaded": False})
+        with byte_progress(ctx, missing, f"sending {called}") as moved:
+            row = client.models.send(waiting, source, moved)
+    steps = [NextStep("train it", command=f'model_path = "{called}" in configs/training/NAME.toml')]
+    message = f"base model {called} is ready: {_describe_facts(facts)}; {size(missing)} sent"
+    return OperationResult("model.upload", message, {**row.to_dict(), "uploaded": True}, next_steps=steps)
+
+
+def _counted(file: AnnouncedFile, read: Progress) -> AnnouncedFile:
+    read(file.size)
+    return file
+
+
+def _describe_facts(facts: FolderFacts) -> str:
+    template = "" if facts.chat_template else ", no chat template (training needs one)"
+    return f"{facts.architecture}, {facts.parameters / 1e6:.1f} M parameters{template}"
+
+
+def download(
+    name: Name,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Folder to write to [default: models/NAME]")
+    ] = None,
+    yes: prompts.Yes = False,
+) -> OperationResult:
+    """Download a base model, or the adapter of a trained one. Files that you already have are not downloaded again.
+
+    Example:
+        osmosis model download multiply-1-step-20
+        osmosis model download multiply-1 -o ./adapter --yes
+    """
+    ctx = current()
+    with ctx.client() as client:
+        kind, row = client.models.find(name)
+        listing = client.models.files(kind, row.model_name or name)
+        folder = ctx.path(output) if output else ctx.cwd / "models" / listing.name
+        total = sum(file.size for file in listing.files)
+        question = f"Download {len(listing.files)} files, {size(total)}, to {folder}?"
+        prompts.agree(ctx, question, "model.download", yes=yes)
+        with byte_progress(ctx, total, f"fetching {listing.name}") as moved:
+            fetched = [client.models.fetch(file, folder, moved) for file in listing.files]
+    resource = {"name": listing.name, "type": listing.type, "path": str(folder), "bytes": total}
+    resource |= {"base_model": listing.base_model, "files": len(fetched), "files_fetched": sum(fetched)}
+    return OperationResult("model.download", f"{listing.name} is in {folder}", resource)
+
+
+def delete(name: Name, yes: prompts.Yes = False) -> OperationResult:
+    """Delete a model and its files. Refused while a run uses it.
+
+    Example:
+        osmosis model delete multiply-1-step-20 --yes
+    """
+    ctx = current()
+    with ctx.client() as client:
+        kind, row = client.models.find(name)
+        label = row.model_name or name
+        kind_label = "base model" if kind == "base" else "adapter"
+        if not prompts.confirm(ctx, f"Delete {kind_label} {label} and its files?", yes=yes):
+            return OperationResult("model.delete", "Cancelled.", row.to_dict(), status="cancelled")
+        client.models.delete(kind, label)
+    return OperationResult("model.delete", f"{kind_label} {label} is deleted", row.to_dict())
+
+
+INFERENCE_URL = "OSMOSIS_INFERENCE_URL"
+POLL_S = 0.5
+WAIT_S = 1800.0
+Name = Annotated[
+    str,
+    typer.Argument(
+        help="Name of the model; a training run's name is its best checkpoint", autocompletion=completion.models
+    ),
+]
+Wait = Annotated[bool, typer.Option("--wait", help="Wait until the model answers")]
+
+
+def deploy(name: Name, wait: Wait = False) -> OperationResult:
+    """Serve a model on the platform, for every OpenAI-compatible client, until it is undeployed.
+
+    Example:
+        osmosis model deploy multiply-1 --wait
+        osmosis model deploy multiply-1-step-20
+    """
+    ctx = current()
+    with ctx.client() as client:
+        deployment = client.models.deploy(name)
+        label = deployment.model_name or name
+        row = find_model(client, label)
+        if wait:
+            row = _until_served(ctx, client, label)
+    state = row.deployment_state or deployment.state or "starting"
+    message = f"model {label} is deployed" if state == "serving" else f"model {label} is being loaded"
+    steps = [NextStep("ask it", command=example(row, ctx.environ))]
+    if state != "serving":
+        steps.insert(0, NextStep("see whether it answers", command=f"osmosis model show {label}"))
+    resource = {**deployment.to_dict(), **describe_inference(row, ctx.environ), "state": state}
+    return OperationResult("model.deploy", message, resource, next_steps=steps)
+
+
+def undeploy(name: Name) -> OperationResult:
+    """Stop serving a model. Requests in flight are answered first.
+
+    Example:
+        osmosis model undeploy multiply-1-step-20
+    """
+    with current().client() as client:
+        row = client.models.undeploy(name)
+    return OperationResult("model.undeploy", f"model {row.model_name or name} is {row.status}", row.to_dict())
+
+
+def logs(name: Name, limit: Lines = 50, cursor: Cursor = None) -> ListResult:
+    """Show the log of a model's deployment.
+
+    Example:
+        osmosis model logs multiply-1-step-20
+    """
+    ctx = current()
+    with ctx.client() as client:
+        page = client.models.logs(name, limit=limit, cursor=cursor)
+
+    return log_result(ctx, page, page.logs)
+
+
+def find_model(client: PlatformClient, name: str) -> ModelRow:
+    return client.models.find(name)[1]
+
+
+def describe_inference(row: ModelRow, environ: Mapping[str, str]) -> dict[str, str]:
+    base = environ.get(INFERENCE_URL, "").rstrip("/")
+    url = (base if base.endswith("/v1") else f"{base}/v1") if base else row.inference_url or ""
+    return {"inference_url": url, "inference_model": row.inference_model or row.model_name or ""}
+
+
+def example(row: ModelRow, environ: Mapping[str, str]) -> str:
+    at = describe_inference(row, environ)
+    question = f'{{"model": "{at["inference_model"]}", "messages": [{{"role": "user", "content": "Hello"}}]}}'
+    head = f'curl {at["inference_url"]}/chat/completions -H "Authorization: Bearer $OSMOSIS_TOKEN"'
+    return f"{head} -H 'Content-Type: application/json' -d '{question}'"
+
+
+def _until_served(ctx: AppContext, client: PlatformClient, name: str) -> ModelRow:
+    ctx.output.say(f"loading {name}; the first time, the trainer's environment is made", style="dim")
+    deadline = time.monotonic() + WAIT_S
+    while True:
+        row = find_model(client, name)
+        if row.deployment_state == "serving":
+            return row
+        if row.deployment_state in ("failed", "stopped", "stopping"):
+            why = row.deployment_message or f"it is {row.deployment_state}"
+            raise PlatformError(f"model {name} could not be deployed: {why}", hint=f"osmosis model logs {name}")
+        if time.monotonic() > deadline:
+            raise PlatformError(f"model {name} is still being loaded", hint=f"osmosis model logs {name}")
+        time.sleep(POLL_S)
+
+
+def merge(
+    name: Name,
+    new_name: Annotated[
+        str | None, typer.Option("--name", help="Name of the new model [default: the adapter's name and -merged]")
+    ] = None,
+    dtype: Annotated[
+        Literal["auto", "fp32", "bf16"], typer.Option(help="Type of its weights; auto is the base model's")
+    ] = "auto",
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until it is merged")] = True,
+) -> OperationResult:
+    """Merge an adapter into its base model. The result is a full safetensors model in the model store.
+
+    Example:
+        osmosis model merge multiply-1
+        osmosis model merge multiply-1-step-20 --name multiply-v1 --dtype bf16
+    """
+    ctx = current()
+    with ctx.client() as client:
+        started = client.models.merge(name, MergeRequest(name=new_name, dtype=dtype))
+        merged_name = started.model_name or name
+        if not wait:
+            steps = [NextStep("see the result", command=f"osmosis model show {merged_name}")]
+            message = f"{started.merged_from} is being merged into {merged_name}"
+            return OperationResult("model.merge", message, started.to_dict(), next_steps=steps)
+        ctx.output.say(f"merging {started.merged_from} into {merged_name}; Ctrl-C leaves it running", style="dim")
+        done = _done(client, started.id or merged_name)
+        row = client.models.base(merged_name)
+    steps = [
+        NextStep("serve it", command=f"osmosis model deploy {merged_name}"),
+        NextStep("take it with you", command=f"osmosis model download {merged_name}"),
+    ]
+    resource = {**row.to_dict(), "merged_from": done.merged_from}
+    return OperationResult("model.merge", f"{done.merged_from} is merged: {merged_name}", resource, next_steps=steps)
+
+
+def _done(client: PlatformClient, merge_id: str) -> ModelMerge:
+    while True:
+        merge = client.models.merged(merge_id)
+        if merge.status == RunStatus.FINISHED.value:
+            return merge
+        if merge.status is None or RunStatus(merge.status).over:
+            why = merge.message or f"it is {merge.status}"
+            raise PlatformError(f"{merge.merged_from} was not merged: {why}", hint=merge.fix)
+        time.sleep(POLL_S)
+
+
+PROGRAMS = {
+    "claude-code": 'claude --model "$MODEL"',
+    "codex": (
+        'codex -m "$MODEL" -c model_provider=osmosis -c model_providers.osmosis.name=osmosis '
+        '-c model_providers.osmosis.base_url="$OPENAI_BASE_URL" -c model_providers.osmosis.env_key=OPENAI_API_KEY '
+        "-c model_providers.osmosis.wire_api=responses"
+    ),
+    "mini-swe-agent": 'mini -m "openai/$MODEL"',
+}
+
+
+def variables_of(url: str, key: str, model: str) -> dict[str, str]:
+    """Return the variables with which every client library and agent program asks this model; `url` ends in /v1."""
+    return {
+        "MODEL": model,
+        "ANTHROPIC_BASE_URL": url.removesuffix("/v1"),
+        "ANTHROPIC_AUTH_TOKEN": key,
+        "OPENAI_BASE_URL": url,
+        "OPENAI_API_BASE": url,
+        "OPENAI_API_KEY": key,
+    }
+
+
+def use(name: Name) -> DetailResult:
+    """Show the variables and commands with which agent programs use a deployed model.
+
+    The key is your token: the variables name it, and do not hold it.
+
+    Example:
+        eval "$(osmosis model use multiply-1 | grep ^export)"
+        osmosis model use multiply-1
+    """
+    ctx = current()
+    with ctx.client() as client:
+        at = describe_inference(find_model(client, name), ctx.environ)
+    variables = variables_of(at["inference_url"], "$OSMOSIS_TOKEN", at["inference_model"])
+    return DetailResult({"variables": variables, "programs": PROGRAMS}, human=lambda console: _draw(console, variables))
+
+
+def _draw(console: Console, variables: Mapping[str, str]) -> None:
+    for name, value in variables.items():
+        console.print(f'export {name}="{value}"', highlight=False, soft_wrap=True, markup=False)
+    for program, command in PROGRAMS.items():
+        console.print(f"# {program}: {command}", highlight=False, soft_wrap=True, markup=False)

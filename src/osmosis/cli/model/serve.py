@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from osmosis.base import paths
+from osmosis.cli.core import completion
+from osmosis.cli.core.context import AppContext, current
+from osmosis.cli.core.results import OperationResult
+from osmosis.cli.eval.download import byte_progress
+from osmosis.errors import NotFound, ValidationError
+from osmosis.jobs.kinds.serving import LocalModel, LocalServing, serve_here
+from osmosis.records.run.job import LogLine
+
+from .commands import variables_of
+
+if TYPE_CHECKING:
+    from osmosis.client import PlatformClient
+    from osmosis.client.datasets import Kind
+
+
+def serve(
+    name: Annotated[
+        str,
+        typer.Argument(help="A model of the platform, or the folder of a base model", autocompletion=completion.models),
+    ],
+    adapter: Annotated[Path | None, typer.Option(help="Folder of an adapter for the model")] = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on loopback [default: a free one]")] = 0,
+) -> OperationResult:
+    """Serve a model on this machine until Ctrl-C: chat completions, Messages, Responses, generateContent.
+
+    Prints its address and a key that is valid until then. A model on the platform is downloaded first. The trainer's
+    environment is created when it does not exist yet.
+
+    Example:
+        osmosis model serve multiply-1
+        osmosis model serve ./tiny-qwen --adapter ./adapter --port 8000
+    """
+    ctx = current()
+    model = located(ctx, name, adapter)
+    answered = asyncio.run(_serve(ctx, model, port))
+    message = f"{model.name} was served: {answered} {'answer' if answered == 1 else 'answers'}"
+    return OperationResult("model.serve", message, {"model": model.name, "answers": answered})
+
+
+async def _serve(ctx: AppContext, model: LocalModel, port: int) -> int:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    announced: list[LocalServing] = []
+
+    def ready(served: LocalServing) -> None:
+        announced.append(served)
+        _announce(ctx, model, served)
+
+    ctx.output.say(f"loading {model.name}", style="dim")
+    serving = asyncio.create_task(
+        serve_here(
+            model,
+            paths.data_dir(ctx.environ) / "cache",  # where a platform of this machine has the same environment
+            ctx.environ,
+            port=port,
+            log=lambda line: _remark(ctx, line),
+            ready=ready,
+            stop=stop,
+        )
+    )
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if not serving.done() and not announced:  # nothing is worth waiting for while it loads
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+        return 0
+    return await serving
+
+
+def _announce(ctx: AppContext, model: LocalModel, served: LocalServing) -> None:
+    variables = variables_of(served.url, served.key, model.name)
+    variables |= {"GOOGLE_GEMINI_BASE_URL": served.url.removesuffix("/v1"), "GEMINI_API_KEY": served.key}
+    row = {"model": model.name, "base_url": served.url, "api_key": served.key, "variables": variables}
+    lines = [f"serving {model.name} at {served.url}, API key: {served.key}"]
+    lines += [f'export {name}="{value}"' for name, value in variables.items()]
+    ctx.output.stream(row, "\n".join(lines))
+    ctx.output.say("Ctrl-C ends it", style="dim")
+
+
+def _remark(ctx: AppContext, line: LogLine) -> None:
+    if line.level != "debug":
+        ctx.output.say(line.message, style="dim")
+
+
+def located(ctx: AppContext, name: str, adapter: Path | None) -> LocalModel:
+    folder = ctx.path(name)
+    if folder.is_dir():
+        adapter_folder = ctx.path(adapter) if adapter else None
+        if adapter_folder is not None and not (adapter_folder / "adapter_config.json").is_file():
+            raise ValidationError(
+                f"{adapter_folder} holds no adapter: it has no adapter_config.json", hint="--adapter FOLDER"
+            )
+        return LocalModel(
+            folder.resolve().name, str(folder.resolve()), str(adapter_folder.resolve()) if adapter_folder else ""
+        )
+    if adapter is not None:
+        raise ValidationError(f"there is no folder {folder}", hint="--adapter belongs to the folder of a base model")
+    with ctx.client() as client:
+        kind, row = client.models.find(name)
+        label = row.model_name or name
+        model_folder = _fetched(ctx, client, kind, label)
+        if kind == "base":
+            return LocalModel(label, str(model_folder))
+        base = row.base_model or ""
+        try:
+            base_path = str(_fetched(ctx, client, "base", client.models.base(base).model_name or base))
+        except NotFound:  # a hub name, which is fetched when it is loaded
+            base_path = base
+        return LocalModel(label, base_path, str(model_folder))
+
+
+def _fetched(ctx: AppContext, client: PlatformClient, kind: Kind, name: str) -> Path:
+    listing = client.models.files(kind, name)
+    folder = paths.cache_dir(ctx.environ) / "models" / kind / listing.name
+    with byte_progress(ctx, sum(file.size for file in listing.files), f"fetching {listing.name}") as moved:
+        for file in listing.files:
+            client.models.fetch(file, folder, moved)
+    return folder

@@ -1,0 +1,257 @@
+"""`osmosis platform`: the platform of this machine as a background process; does not import `osmosis.platform`."""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from osmosis.cli.core.app import takes
+from osmosis.cli.core.context import AppContext, current
+from osmosis.cli.core.prompts import open_page
+from osmosis.cli.core.results import Column, DetailResult, ListResult, NextStep, OperationResult
+from osmosis.cli.platform import process as local_platform
+from osmosis.cli.platform.process import Running, StartPlan
+from osmosis.cli.worker import AdvertiseUrl, GateListen
+from osmosis.client.credentials import CredentialStore
+from osmosis.errors import Conflict, NotFound, UsageError
+from osmosis.records.sandbox import LIMITS
+from osmosis.sandbox import probe
+from osmosis.workspace.doctor import training
+
+
+@dataclass(frozen=True)
+class StartFlags:
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Port to listen on [default: 7575, or a free one]")
+    ] = None
+    host: Annotated[str, typer.Option(help="Address to listen on")] = "127.0.0.1"
+    public_url: Annotated[str | None, typer.Option(help="URL that clients use, when it differs from host and port")] = (
+        None
+    )
+    allowed_host: Annotated[
+        list[str] | None,
+        typer.Option(help="Host name that requests may carry, such as osmosis.lan or *.example.com; may be repeated"),
+    ] = None
+    database_url: Annotated[str | None, typer.Option(help="SQLAlchemy URL [default: SQLite in the data folder]")] = None
+    insecure_http: Annotated[
+        bool, typer.Option("--insecure-http", help="Listen beyond this machine without https: tokens can be read")
+    ] = False
+    remote_allow: Annotated[
+        list[str] | None,
+        typer.Option(help="Host of git remotes that may be reached at a private address; may be repeated", hidden=True),
+    ] = None
+    advertise_url: AdvertiseUrl = None
+    gate_listen: GateListen = None
+    max_jobs: Annotated[int | None, typer.Option(min=1, help="Maximum number of jobs that run at once")] = None
+    no_worker: Annotated[
+        bool, typer.Option("--no-worker", help="Run no jobs here: workers elsewhere do (osmosis worker start)")
+    ] = False
+    require_sandbox: Annotated[
+        bool, typer.Option("--require-sandbox", help="Fail jobs where rollouts cannot run in a sandbox")
+    ] = False
+    no_sandbox: Annotated[
+        bool, typer.Option("--no-sandbox", help="Run rollouts with the rights of the platform's user")
+    ] = False
+    sandbox_allow: Annotated[
+        list[str] | None,
+        typer.Option(help="host:port that rollouts may reach on this machine or in its network; may be repeated"),
+    ] = None
+    sandbox_limit: Annotated[
+        list[str] | None,
+        typer.Option(
+            help=f"NAME=VALUE: what a rollout server may use ({', '.join(LIMITS)}); may be repeated",
+            metavar="NAME=VALUE",
+            hidden=True,
+        ),
+    ] = None
+
+    def build_arguments(self) -> list[str]:
+        lists = {
+            "--sandbox-allow": self.sandbox_allow,
+            "--sandbox-limit": self.sandbox_limit,
+            "--remote-allow": self.remote_allow,
+            "--advertise-url": [self.advertise_url] if self.advertise_url else None,
+            "--gate-listen": [self.gate_listen] if self.gate_listen else None,
+        }
+        switches = {
+            "--insecure-http": self.insecure_http,
+            "--no-worker": self.no_worker,
+            "--require-sandbox": self.require_sandbox,
+            "--no-sandbox": self.no_sandbox,
+        }
+        words = [f"{flag}={value}" for flag, values in lists.items() for value in values or ()]
+        return words + [flag for flag, is_set in switches.items() if is_set]
+
+
+@takes(StartFlags)
+def start(flags: StartFlags) -> OperationResult:
+    """Start the platform in the background. Does nothing if it is already running.
+
+    Options for teams and other machines are in docs/platform.md.
+
+    Example:
+        osmosis platform start
+        osmosis platform start --port 8080
+    """
+    ctx = current()
+    data_dir = local_platform.data_dir_of(ctx.environ)
+    if flags.require_sandbox and flags.no_sandbox:
+        raise UsageError("--require-sandbox and --no-sandbox contradict each other", hint="give one of them")
+    plan = StartPlan(
+        data_dir,
+        flags.host,
+        flags.port,
+        flags.public_url,
+        flags.allowed_host or (),
+        flags.database_url,
+        flags.max_jobs,
+        flags.build_arguments(),
+    )
+    running, started = local_platform.start(plan, ctx.environ, say=ctx.output.say)
+    ctx.output.say(f"rollouts run at {'level 0 (--no-sandbox)' if flags.no_sandbox else probe().describe}")
+    if not started and flags.port not in (None, 0, running.port):
+        raise Conflict(
+            f"the platform is already running at {running.url}, not on port {flags.port}",
+            hint=f"osmosis platform stop, then: osmosis platform start --port {flags.port}",
+        )
+    login = [] if CredentialStore(ctx.environ).find(running.url) else [NextStep("log in", command="osmosis login")]
+    return OperationResult(
+        "platform.start",
+        f"platform {'started' if started else 'already running'} at {running.url}",
+        {**_facts(running, plan.data_dir), "started": started},
+        next_steps=[*login, NextStep("open", url=running.url)],
+    )
+
+
+def status() -> DetailResult:
+    """Show whether the platform is running, where and since when. Exits with 1 when it is not.
+
+    Example:
+        osmosis platform status
+    """
+    ctx = current()
+    if ctx.options.platform:
+        url = ctx.platform_url
+        alive = local_platform.healthy(url)
+        return DetailResult({"running": alive, "url": url}, title="platform", exit_code=0 if alive else 1)
+    data_dir = local_platform.data_dir_of(ctx.environ)
+    running = local_platform.find(data_dir)
+    if running is None:
+        return DetailResult(
+            {"running": False, "data_dir": str(data_dir)},
+            title="platform",
+            exit_code=1,
+            next_steps=[NextStep("start it", command="osmosis platform start")],
+        )
+    answers = local_platform.healthy(running.url)
+    facts = {"running": True, "answers": answers, **_facts(running, data_dir), "training": training(ctx.environ)[1]}
+    facts["sandbox"] = probe().describe
+    return DetailResult(facts, title="platform", exit_code=0 if answers else 1)
+
+
+def stop(
+    force: Annotated[
+        bool, typer.Option("--force", help="Stop it immediately; runs continue when it starts again")
+    ] = False,
+) -> OperationResult:
+    """Stop the platform gracefully. Unfinished runs continue when it starts again.
+
+    Example:
+        osmosis platform stop
+    """
+    ctx = current()
+    data_dir = local_platform.data_dir_of(ctx.environ)
+    stopped = local_platform.stop(data_dir, force=force)
+    if stopped is None:
+        return OperationResult("platform.stop", "the platform is not running", {"stopped": False})
+    return OperationResult("platform.stop", f"platform stopped ({stopped.url})", {"stopped": True, "pid": stopped.pid})
+
+
+def open_pages(
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the link instead of opening it")] = False,
+) -> OperationResult:
+    """Open the platform's pages in a browser, logged in with a one-time link.
+
+    Example:
+        osmosis platform open
+        osmosis platform open --no-browser
+    """
+    ctx = current()
+    with ctx.client(scoped=False) as client:
+        link = client.accounts.browser_link()
+    url = link.url
+    opened = not no_browser and open_page(ctx, url)
+    minutes = link.expires_in // 60
+    message = f"the link works once and expires in {minutes} minutes"
+    steps = [NextStep("opened" if opened else "open", url=url)]
+    return OperationResult("platform.open", message, {"url": url, "opened": opened}, next_steps=steps)
+
+
+def logs(
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the log until Ctrl-C")] = False,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=1, help="Show the last N lines")] = 50,
+) -> ListResult | None:
+    """Show the platform's log.
+
+    Example:
+        osmosis platform logs -f
+    """
+    ctx = current()
+    path = local_platform.log_file(local_platform.data_dir_of(ctx.environ))
+    if not path.is_file():
+        raise NotFound(f"no log yet at {path}", hint="osmosis platform start")
+    tail = _tail(path, lines)
+    if not follow:
+        items = [{"line": line} for line in tail]
+        return ListResult(
+            items, [Column("line", "Line")], human=lambda console: _print(ctx, tail), empty="the log is empty"
+        )
+    _print(ctx, tail)
+    _follow(ctx, path)
+    return None
+
+
+def _facts(running: Running, data_dir: Path) -> dict[str, object]:
+    return {
+        "url": running.url,
+        "pid": running.pid,
+        "port": running.port,
+        "version": running.version,
+        "started_at": running.started_at,
+        "data_dir": str(data_dir),
+        "log": str(local_platform.log_file(data_dir)),
+    }
+
+
+def _tail(path: Path, count: int) -> list[str]:
+    from collections import deque
+
+    with path.open(errors="replace") as file:
+        return [line.rstrip("\n") for line in deque(file, maxlen=count)]
+
+
+def _print(ctx: AppContext, lines: list[str]) -> None:
+    for line in lines:
+        ctx.output.stream({"line": line}, line)
+
+
+def _follow(ctx: AppContext, path: Path) -> None:
+    file = path.open(errors="replace")
+    file.seek(0, 2)
+    try:
+        while True:
+            if line := file.readline():
+                _print(ctx, [line.rstrip("\n")])
+                continue
+            time.sleep(0.3)
+            try:
+                rotated = path.stat().st_size < file.tell()
+            except FileNotFoundError:
+                continue
+            if rotated:
+                file.close()
+                file = path.open(errors="replace")
+    finally:
+        file.close()

@@ -1,0 +1,286 @@
+"""Find, start and stop the platform process of this machine.
+
+A process is signalled only when its id and start time are the recorded ones. Concurrent starts wait for each other,
+and the second returns the first's process.
+"""
+
+import contextlib
+import json
+import os
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from osmosis.base import paths
+from osmosis.base.jsonable import JsonObject
+from osmosis.base.processes import is_same
+from osmosis.client import PlatformClient
+from osmosis.errors import Conflict, PlatformError, ValidationError
+
+DEFAULT_PORT = 7575
+LEAST_FREE_BYTES = 1024 * 1024
+"""Free bytes below which a failed start is blamed on the disk: an empty database alone takes more."""
+START_TIMEOUT_S = 90.0
+STOP_TIMEOUT_S = 45.0
+_POLL_S = 0.1
+
+
+@dataclass(frozen=True)
+class Running:
+    pid: int
+    url: str
+    port: int
+    version: str
+    started_at: str
+    start_token: str
+
+
+@dataclass(frozen=True)
+class StartPlan:
+    """How to start a platform; None uses the platform's own default."""
+
+    data_dir: Path
+    host: str = "127.0.0.1"
+    port: int | None = None
+    public_url: str | None = None
+    allowed_hosts: Sequence[str] = ()
+    database_url: str | None = None
+    max_jobs: int | None = None
+    flags: Sequence[str] = ()
+
+    def environ(self) -> dict[str, str]:
+        """Return variables for the process: a database URL holds a password, which the command line would reveal."""
+        return {"OSMOSIS_DATABASE_URL": self.database_url} if self.database_url else {}
+
+    def command(self, port: int) -> list[str]:
+        words = [sys.executable, "-m", "osmosis.platform", "serve", "--data-dir", str(self.data_dir)]
+        words += ["--host", self.host, "--port", str(port), "--detached"]
+        for flag, value in (
+            ("--public-url", self.public_url),
+            ("--max-jobs", self.max_jobs),
+        ):
+            if value is not None:
+                words += [flag, str(value)]
+        for name in self.allowed_hosts:
+            words += ["--allowed-host", name]
+        return [*words, *self.flags]
+
+
+def find(data_dir: Path) -> Running | None:
+    note = _note(data_dir)
+    try:
+        running = Running(
+            pid=int(note["pid"]),
+            url=str(note["url"]),
+            port=int(note["port"]),
+            version=str(note["version"]),
+            started_at=str(note["started_at"]),
+            start_token=str(note["start_token"]),
+        )
+    except (KeyError, TypeError, ValueError):
+        return None
+    return running if is_same(running.pid, running.start_token) else None
+
+
+def start(
+    plan: StartPlan, environ: Mapping[str, str], *, say: Callable[[str], None] = lambda _: None
+) -> tuple[Running, bool]:
+    with _start_lock(plan.data_dir):
+        if running := find(plan.data_dir):
+            _must_answer(running)
+            return running, False
+        port = choose_port(plan, say)
+        process, log = _launch(plan.command(port), plan.data_dir, {**environ, **plan.environ()})
+        try:
+            running = _wait(process, plan.data_dir, log)
+        except BaseException:
+            _end(process)
+            raise
+        _remember_port(plan.data_dir, port)
+        return running, True
+
+
+def stop(data_dir: Path, *, force: bool = False, timeout_s: float = STOP_TIMEOUT_S) -> Running | None:
+    """Stop the platform with SIGTERM, or SIGKILL with `force`; return it, None when none ran."""
+    running = find(data_dir)
+    if running is None:
+        (data_dir / "platform.json").unlink(missing_ok=True)
+        return None
+    _signal(running, signal.SIGKILL if force else signal.SIGTERM)
+    deadline = time.monotonic() + timeout_s
+    while is_same(running.pid, running.start_token):
+        if time.monotonic() > deadline:
+            raise PlatformError(
+                f"the platform (process {running.pid}) did not stop within {timeout_s:.0f} s",
+                hint="osmosis platform stop --force",
+            )
+        time.sleep(_POLL_S)
+    if force:
+        (data_dir / "platform.json").unlink(missing_ok=True)
+    return running
+
+
+def choose_port(plan: StartPlan, say: Callable[[str], None] = lambda _: None) -> int:
+    """Return the given port, else the last one used here, else 7575, else any free one."""
+    if plan.port is not None:
+        if plan.port and not _free(plan.host, plan.port):
+            raise Conflict(
+                f"port {plan.port} on {plan.host} is taken by another program",
+                hint="osmosis platform start, without --port, picks a free one",
+            )
+        return plan.port or _any_port(plan.host)
+    preferred = _last_port(plan.data_dir) or DEFAULT_PORT
+    if _free(plan.host, preferred):
+        return preferred
+    port = _any_port(plan.host)
+    say(f"port {preferred} is taken by another program; using {port}")
+    return port
+
+
+def healthy(url: str) -> bool:
+    with PlatformClient(url, None) as client:
+        return client.healthy()
+
+
+def log_file(data_dir: Path) -> Path:
+    return data_dir / "logs" / "platform.log"
+
+
+def _note(data_dir: Path) -> JsonObject:
+    try:
+        note = json.loads((data_dir / "platform.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    return note if isinstance(note, dict) else {}
+
+
+def _last_port(data_dir: Path) -> int | None:
+    try:
+        return int((data_dir / "port").read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def _remember_port(data_dir: Path, port: int) -> None:
+    (data_dir / "port").write_text(f"{port}\n")
+
+
+@contextlib.contextmanager
+def _start_lock(data_dir: Path) -> Iterator[None]:
+    from osmosis.base.locks import FileLock  # brings asyncio, which `whoami` does not need
+
+    try:
+        lock = FileLock(data_dir / "start.lock")
+        lock.take(timeout_s=None)
+    except OSError as error:
+        raise ValidationError(
+            f"cannot write the data folder {data_dir}: {error.strerror}",
+            hint="choose another folder with OSMOSIS_DATA_DIR",
+        ) from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _launch(command: Sequence[str], data_dir: Path, environ: Mapping[str, str]) -> tuple[subprocess.Popen[bytes], Path]:
+    log = data_dir / "logs" / "start.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    inherited = {name: value for name, value in environ.items() if not name.startswith("OSMOSIS_TOKEN")}
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            list(command),
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            cwd=data_dir,
+            env={**inherited, "OSMOSIS_DATA_DIR": str(data_dir)},
+            start_new_session=True,
+        )
+    return process, log
+
+
+def _wait(process: subprocess.Popen[bytes], data_dir: Path, log: Path) -> Running:
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            tail = "\n".join(log.read_text(errors="replace").strip().splitlines()[-8:])
+            if shutil.disk_usage(data_dir).free < LEAST_FREE_BYTES:  # then its log is not whole either
+                message = f"the platform could not start: there is no space left for its data in {data_dir}"
+                raise PlatformError(message, hint=f"df -h {shlex.quote(str(data_dir))}", log=str(log))
+            raise PlatformError(
+                f"the platform exited during start-up (exit code {process.returncode}):\n{tail}",
+                hint=f"full log: {log}",
+                log=str(log),
+            )
+        running = find(data_dir)
+        if running and running.pid == process.pid and healthy(running.url):
+            return running
+        time.sleep(_POLL_S)
+    raise PlatformError(f"the platform did not respond within {START_TIMEOUT_S:.0f} s", hint=f"see {log}", log=str(log))
+
+
+def _must_answer(running: Running) -> None:
+    deadline = time.monotonic() + 10.0
+    while not healthy(running.url):
+        if time.monotonic() > deadline:
+            raise PlatformError(
+                f"the platform (process {running.pid}) is running but not responding at {running.url}",
+                hint="osmosis platform stop --force, then osmosis platform start",
+            )
+        time.sleep(_POLL_S)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(10.0)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _signal(running: Running, number: signal.Signals) -> None:
+    try:
+        os.kill(running.pid, number)
+    except ProcessLookupError:
+        return
+    except PermissionError as error:
+        raise PlatformError(
+            f"the platform (process {running.pid}) belongs to another user", hint="stop it as that user"
+        ) from error
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
+def _free(host: str, port: int) -> bool:
+    with socket.socket(_family(host), socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True
+
+
+def _any_port(host: str) -> int:
+    with socket.socket(_family(host), socket.SOCK_STREAM) as probe:
+        try:
+            probe.bind((host, 0))
+        except OSError as error:
+            raise ValidationError(f"cannot listen on {host}: {error.strerror}", hint="--host 127.0.0.1") from error
+        return int(probe.getsockname()[1])
+
+
+def data_dir_of(environ: Mapping[str, str]) -> Path:
+    return paths.data_dir(environ).absolute()

@@ -1,0 +1,75 @@
+from collections.abc import Mapping
+from typing import Annotated
+
+import typer
+
+from osmosis.cli.core import prompts
+from osmosis.cli.core.context import current
+from osmosis.cli.core.environment import SecretsFile, read_secrets_file
+from osmosis.cli.core.render import draw_curves
+from osmosis.cli.core.results import DetailResult, ListResult, NextStep, OperationResult
+from osmosis.cli.eval.runs import CHECKPOINT_COLUMNS, OutputFile, TrainName, run_state, write_json
+from osmosis.records.api.training import TrainingMetrics
+
+
+def checkpoints(name: TrainName) -> ListResult:
+    """List the checkpoints of a training run.
+
+    Example:
+        osmosis train show multiply-1
+    """
+    with current().client() as client:
+        rows = client.trainings.checkpoints(name)
+    return ListResult([row.to_dict() for row in rows], CHECKPOINT_COLUMNS, empty="no checkpoints yet")
+
+
+def metrics(name: TrainName, output: OutputFile = None) -> DetailResult:
+    """Show the curves of a training run: first and last value, range, and a sparkline.
+
+    --json and the file of -o have every point.
+
+    Example:
+        osmosis train show multiply-1
+        osmosis train show multiply-1 -o curves.json
+    """
+    ctx = current()
+    with ctx.client() as client:
+        curves = client.trainings.metrics(name)
+    assert isinstance(curves, TrainingMetrics)
+    result = DetailResult(curves.to_dict(), human=lambda console: draw_curves(console, curves))
+    if output:
+        result.extra = {"output": str(write_json(ctx.path(output), result.envelope()))}
+    return result
+
+
+def resume(
+    name: TrainName,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Start a new run with the same config, code and rows instead")
+    ] = False,
+    yes: prompts.Yes = False,
+    secrets_file: SecretsFile = None,
+) -> OperationResult:
+    """Continue a stopped or failed training run from its last checkpoint.
+
+    Example:
+        osmosis train resume multiply-1 --yes
+        osmosis train resume multiply-1 --fresh
+    """
+    if fresh:
+        question = "Start a new run of the config of {}?"
+        return _start_again("retry", name, question, yes=yes, secrets_file=secrets_file)
+    return _start_again("resume", name, "Resume {} from its last checkpoint?", yes=yes, secrets_file=secrets_file)
+
+
+def _start_again(verb: str, name: str, question: str, *, yes: bool, secrets_file: str | None) -> OperationResult:
+    ctx = current()
+    secrets: Mapping[str, str] = read_secrets_file(ctx, secrets_file) if secrets_file else {}
+    with ctx.client() as client:
+        detail = client.trainings.get(name)
+        prompts.agree(ctx, question.format(detail.run.name), f"train.{verb}", yes=yes, **run_state(detail))
+        start = client.trainings.resume if verb == "resume" else client.trainings.retry
+        answer = start(detail.run.name, secrets)
+    steps = [NextStep("follow it", command=f"osmosis train wait {answer.name}")]
+    outcome = "goes on from its last checkpoint" if verb == "resume" else f"is a retry of {detail.run.name}"
+    return OperationResult(f"train.{verb}", f"run {answer.name} {outcome}", answer.to_dict(), next_steps=steps)

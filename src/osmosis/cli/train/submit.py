@@ -1,0 +1,225 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from osmosis.base.jsonable import JsonObject
+from osmosis.cli.core import completion
+from osmosis.cli.core.app import takes
+from osmosis.cli.core.context import AppContext, current
+from osmosis.cli.core.environment import INSIDE
+from osmosis.cli.core.results import OperationResult
+from osmosis.cli.eval.follow import watch
+from osmosis.cli.eval.submit import SubmitFlags, SubmitVerdict, submit_config
+from osmosis.cli.eval.submit_case import SubmitCase, SubmitOptions
+from osmosis.errors import PlatformError, ValidationError
+from osmosis.records.api.training import TrainingCheck
+from osmosis.records.config.run_config import EvalConfig, Evaluation, Secrets, TrainingConfig
+from osmosis.records.run.plan import PLATFORM_MODEL
+
+if TYPE_CHECKING:
+    from osmosis.client import PlatformClient
+
+MAX_PROBE_CONCURRENCY = 4096
+REWARD_TIMEOUT_S = 60
+REWARD_ROWS = 20
+REWARD_WARNINGS = 3
+
+
+@dataclass(frozen=True)
+class TrainSubmitFlags(SubmitFlags):
+    config: Annotated[
+        str | None,
+        typer.Argument(
+            help="A config under configs/training/, by path or name [default: the only one]",
+            autocompletion=completion.training_configs,
+        ),
+    ] = None
+    force: Annotated[
+        bool, typer.Option("--force", help="Submit even if the evaluation says that nothing can be learned")
+    ] = False
+    probe: Annotated[
+        int | None,
+        typer.Option(
+            "--probe", min=1, metavar="N", help="First evaluate the base model on N rows, and use that for the check"
+        ),
+    ] = None
+
+
+@takes(TrainSubmitFlags)
+def submit_train(flags: TrainSubmitFlags) -> OperationResult:
+    """Submit a training run, after checking config, code, dataset, secrets, and whether it can learn anything.
+
+    The last check uses the newest evaluation of the same rollout and dataset or, with --probe N, runs N rows now with
+    the base model and as many attempts per row as in training.
+
+    Example:
+        osmosis train submit configs/training/multiply.toml --wait
+        osmosis train submit multiply --probe 8
+        osmosis train submit multiply --yes
+    """
+    return submit_config(current(), SubmitOptions.from_flags("training", flags), _check)
+
+
+def _check(case: SubmitCase) -> SubmitVerdict:
+    eval_run = _run_probe(case)
+    check = check_training(case.ctx, case.client, case.request_body(), force=case.options.force, eval_run=eval_run)
+    reward = check_reward(case.ctx, case.workspace.root, case.config.experiment.rollout, case.config.env)
+    return SubmitVerdict({**plan_lines(check), "reward": reward}, {"check": check.to_dict()})
+
+
+def check_training(
+    ctx: AppContext, client: PlatformClient, body: Mapping[str, object], *, force: bool, eval_run: str | None = None
+) -> TrainingCheck:
+    """Return the platform's check of a config, by the named or newest evaluation.
+
+    Raise ValidationError if it cannot learn, unless `force`.
+    """
+    check = client.trainings.check(body, eval_run=eval_run)
+    for finding in check.findings:
+        text = f"{finding.what} (fix: {finding.fix})" if finding.fix else finding.what
+        if finding.severity == "info":
+            ctx.output.say(text, style="dim")
+        elif finding.severity == "warning" or force:
+            ctx.output.warn(finding.code.upper().replace("-", "_"), text)
+    if check.hopeless and not force:
+        first = check.hopeless[0]
+        issues = [{"key": finding.code, "message": finding.what, "fix": finding.fix} for finding in check.hopeless]
+        message = f"not submitted: {first.what}"
+        raise ValidationError(message, hint=f"{first.fix}; --force submits all the same", issues=issues)
+    return check
+
+
+def plan_lines(check: TrainingCheck) -> dict[str, object]:
+    each = check.rollouts_per_step
+    if check.examples is not None:
+        return {
+            "examples": f"{check.examples} rollouts of {check.eval_run} ({check.eval_model})",
+            "steps": f"{check.steps} of {each} examples; {check.total_rollouts} rollouts for validation",
+        }
+    rows = f"{check.training_rows} to train on, {check.validation_rows} for validation"
+    lines: dict[str, object] = {
+        "rows": rows,
+        "steps": f"{check.steps} of {each} rollouts, {check.total_rollouts} in all with validation",
+    }
+    if check.eval_run:
+        lines["evidence"] = f"{check.eval_run} ({check.eval_model}): {_evidence(check)}"
+    if check.least_s:
+        lines["time"] = f"at least {_duration(check.least_s)} for the rollouts, side by side; updates come on top"
+    return lines
+
+
+def _evidence(check: TrainingCheck) -> str:
+    parts = [f"{check.tried_rollouts} rollouts"]
+    if check.mean_reward is not None:
+        parts.append(f"mean reward {check.mean_reward:.2f}")
+    if check.no_signal is not None:
+        parts.append(f"no signal in {check.no_signal:.0%} of {check.tried_groups} rows")
+    if check.signal_ci is not None:
+        parts.append("signal in {:.0%} to {:.0%} of the training's groups".format(*check.signal_ci))
+    if check.failed:
+        parts.append(f"{check.failed:.0%} failed")
+    return ", ".join(parts)
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+# -- --probe N: an ordinary evaluation of the base model on N rows, sampled as training samples it -------------------
+
+
+def _run_probe(case: SubmitCase) -> str | None:
+    rows, config = case.options.probe, case.config
+    if rows is None or not isinstance(config, TrainingConfig):
+        return None
+    probe = probe_config(config, rows)
+    case.push()
+    body = replace(case, config=probe).request_body()
+    body.pop("name", None)  # that of the training run
+    run = case.client.submits.submit("eval", body)
+    case.ctx.output.say(f"probing {rows} rows x {probe.evaluation.n} rollouts with the base model: {run.name}")
+    detail = watch(case.ctx, case.client.evals, run.name)
+    if detail.run.status != "finished":
+        why = f": {detail.failure.message}" if detail.failure else ""
+        message = f"not submitted: the probe {run.name} is {detail.run.status}{why}"
+        raise PlatformError(message, hint=f"osmosis eval logs {run.name}; or submit without --probe")
+    return run.name
+
+
+def probe_config(config: TrainingConfig, rows: int) -> EvalConfig:
+    training, sampling, advanced = config.training, config.sampling, config.advanced
+    if advanced.engine != "local":
+        raise ValidationError(
+            f'--probe asks the base model on the platform, and with engine = "{advanced.engine}" it is elsewhere',
+            hint="evaluate it there: an eval config with [advanced] base_url, then submit without --probe",
+        )
+    if advanced.method != "grpo":
+        raise ValidationError(
+            '--probe says whether new rollouts would differ, and method = "sft" makes none',
+            hint="submit without --probe",
+        )
+    return EvalConfig(
+        experiment=config.experiment.model_copy(update={"model_path": PLATFORM_MODEL + config.experiment.model_path}),
+        evaluation=Evaluation(
+            limit=rows,
+            n=min(training.n_samples_per_prompt, 1000),
+            batch_size=min(rows * training.n_samples_per_prompt, MAX_PROBE_CONCURRENCY),
+            agent_workflow_timeout_s=training.agent_workflow_timeout_s,
+            grader_timeout_s=training.grader_timeout_s,
+        ),
+        advanced={
+            "network": advanced.network,
+            "params": {
+                "temperature": sampling.rollout_temperature,
+                "top_p": sampling.rollout_top_p,
+                "max_tokens": training.max_response_length,
+            },
+        },
+        secrets=config.secrets or Secrets(required=[]),
+        env=config.env,
+    )
+
+
+# -- the reward: `osmosis reward test` in a process of its own; a finding is a warning: it may be meant --
+
+
+def check_reward(ctx: AppContext, root: Path, rollout: str, env: Mapping[str, str]) -> str:
+    """Return a line for the plan; warn of worthless answers that earn a reward. `env`: the config's variables."""
+    command = [sys.executable, "-m", "osmosis", "reward", "test", rollout, "--json", "--limit", str(REWARD_ROWS)]
+    # As if this were the rollout's environment: a submit builds none.
+    environ = {**ctx.environ, **env, INSIDE: "none"}
+    try:
+        done = subprocess.run(
+            command, cwd=root, env=environ, capture_output=True, text=True, timeout=REWARD_TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return f"not tried within {REWARD_TIMEOUT_S} s: osmosis reward test {rollout}"
+    scores = _parse_scores(done.stdout)
+    if scores is None:
+        return f"could not be tried here: osmosis reward test {rollout}"
+    findings = [finding for score in scores for finding in score["findings"] if finding["severity"] != "info"]
+    findings.sort(key=lambda finding: finding["severity"] != "error")
+    for finding in findings[:REWARD_WARNINGS]:
+        fix = f" (fix: {finding['fix']})" if finding["fix"] else ""
+        ctx.output.warn("REWARD", f"the reward: {finding['what']}{fix}")
+    if not findings:
+        return f"tried with worthless answers on {scores[0]['rows']} rows: none earns anything"
+    return f"{len(findings)} finding{'s' if len(findings) > 1 else ''}: osmosis reward test {rollout}"
+
+
+def _parse_scores(text: str) -> list[JsonObject] | None:
+    try:
+        scores: list[JsonObject] = json.loads(text.strip().splitlines()[-1])["data"]["scores"]
+    except (IndexError, KeyError, TypeError, ValueError):
+        return None
+    return scores or None

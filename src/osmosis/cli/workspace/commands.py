@@ -1,0 +1,166 @@
+from typing import Annotated
+
+import typer
+
+from osmosis.base.git import Git
+from osmosis.cli.core import completion
+from osmosis.cli.core.app import nearest, new_app
+from osmosis.cli.core.connect import checkout_identity
+from osmosis.cli.core.context import AppContext, current
+from osmosis.cli.core.results import Column, DetailResult, ListResult, NextStep, OperationResult, build_columns
+from osmosis.cli.platform.admin import audit_workspace, show_quota
+from osmosis.cli.workspace import members
+from osmosis.client import PlatformClient
+from osmosis.client.credentials import CredentialStore
+from osmosis.errors import NotFound, WorkspaceRequired
+from osmosis.records.api.accounts import WorkspaceRow
+from osmosis.workspace.layout import find_workspace
+
+app = new_app(
+    help="""Workspaces on the platform: list, show, create, switch, connect; members and their roles.
+
+    Example:
+        osmosis workspace list
+        osmosis workspace switch demo
+    """
+)
+
+
+app.command("members")(members.members)
+app.command("audit")(audit_workspace)
+app.command("quota")(show_quota)
+
+
+@app.command("list")
+def list_workspaces() -> ListResult:
+    """List the workspaces you belong to.
+
+    Example:
+        osmosis workspace list
+    """
+    ctx = current()
+    with ctx.client(scoped=False) as client:
+        rows = client.workspaces.list()
+    active, how = _find_active(ctx, rows)
+    items = [{**row.to_dict(), "current": row.name == active} for row in rows]
+    columns = [
+        Column("current", "", show=lambda v: "*" if v else ""),
+        *build_columns("name=Name", "role=Role", "connected_repo.repo_full_name=Repository"),
+    ]
+    return ListResult(items, columns, empty="no workspaces yet: osmosis init NAME", extra={"current_by": how})
+
+
+@app.command("show")
+def current_workspace(
+    with_webhook: Annotated[
+        bool, typer.Option("--webhook", help="Show the address and secret of its webhook; for owners and admins")
+    ] = False,
+) -> DetailResult:
+    """Show which workspace commands use in this folder, and why.
+
+    With --webhook, for GitHub: Settings, Webhooks, content type application/json, only the push event. For GitLab: the
+    secret is the secret token, the trigger is push events.
+
+    Example:
+        osmosis workspace show
+        osmosis workspace show --webhook
+    """
+    ctx = current()
+    if with_webhook:
+        with ctx.client() as client:
+            return DetailResult(client.workspaces.webhook().to_dict(), title="webhook")
+    with ctx.client(scoped=False) as client:
+        rows = client.workspaces.list()
+    name, how = _find_active(ctx, rows)
+    row = next((row for row in rows if row.name == name), None)
+    if row is None:
+        raise WorkspaceRequired("no workspace chosen", hint="osmosis workspace switch NAME, or osmosis init NAME")
+    return DetailResult({**row.to_dict(), "chosen_by": how, "platform_url": ctx.platform_url}, title=str(name))
+
+
+@app.command()
+def switch(
+    name: Annotated[str, typer.Argument(help="Name of the workspace", autocompletion=completion.workspaces)],
+) -> OperationResult:
+    """Choose the workspace that commands use outside a workspace folder.
+
+    Example:
+        osmosis workspace switch demo
+    """
+    ctx = current()
+    with ctx.client(scoped=False) as client:
+        row = _find(client, name)
+    CredentialStore(ctx.environ).set_workspace(ctx.platform_url, name)
+    message = f"the active workspace at {ctx.platform_url} is {name}"
+    checkout = checkout_identity(ctx)
+    if checkout and checkout != row.identity:
+        ctx.output.warn("WORKSPACE", f"inside this folder, its own repository decides: {checkout}")
+    return OperationResult("workspace.switch", message, row.to_dict())
+
+
+@app.command()
+def create(name: Annotated[str, typer.Argument(help="Small letters, digits, - _ and .")]) -> OperationResult:
+    """Create a workspace with a repository hosted by the platform.
+
+    Example:
+        osmosis workspace create demo
+    """
+    ctx = current()
+    with ctx.client(scoped=False) as client:
+        row = client.workspaces.create(name)
+    steps = [NextStep("create its folder", command=f"osmosis init {name}")]
+    message = f"workspace {name} is created, its repository is {row.repository_url}"
+    return OperationResult("workspace.create", message, row.to_dict(), next_steps=steps)
+
+
+@app.command()
+def connect(
+    name: Annotated[str, typer.Argument(help="Name of the workspace", autocompletion=completion.workspaces)],
+    repository_url: Annotated[
+        str | None, typer.Argument(help="URL of its repository [default: this folder's origin]")
+    ] = None,
+    secret: Annotated[
+        str | None,
+        typer.Option(help="Workspace secret used to fetch it: a token for https, a private key for ssh"),
+    ] = None,
+) -> OperationResult:
+    """Connect a workspace to a repository on another git host, or a bare one on disk.
+
+    The platform polls it every few minutes; with `osmosis workspace show --webhook`, a push is synced at once.
+
+    Example:
+        osmosis workspace connect demo https://github.com/acme/demo.git
+        osmosis secret set DEPLOY_KEY --scope workspace --from-file key
+        osmosis workspace connect demo git@github.com:acme/demo.git --secret DEPLOY_KEY
+    """
+    ctx = current()
+    url = repository_url or _origin(ctx)
+    with ctx.client(scoped=False) as client:
+        _find(client, name)
+        row = client.workspaces.connect(name, url, secret)
+    return OperationResult("workspace.connect", f"workspace {name} is connected to {row.identity}", row.to_dict())
+
+
+def _origin(ctx: AppContext) -> str:
+    return Git(find_workspace(ctx.cwd).root).text("remote", "get-url", "origin").strip()
+
+
+def _find(client: PlatformClient, name: str) -> WorkspaceRow:
+    rows = client.workspaces.list()
+    for row in rows:
+        if row.name == name:
+            return row
+    near = nearest(name, [row.name for row in rows])
+    hint = f"did you mean {near}?" if near else f"osmosis workspace create {name}"
+    raise NotFound(f"there is no workspace {name}", hint=hint)
+
+
+def _find_active(ctx: AppContext, rows: list[WorkspaceRow]) -> tuple[str | None, str]:
+    if ctx.options.workspace:
+        return ctx.options.workspace, "--workspace"
+    if identity := checkout_identity(ctx):
+        for row in rows:
+            if row.identity == identity:
+                return row.name, "the origin of this folder"
+        return None, "the origin of this folder, which is not connected"
+    return CredentialStore(ctx.environ).active_workspace(ctx.platform_url), "osmosis workspace switch"

@@ -1,0 +1,219 @@
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from osmosis.cli.core import completion
+from osmosis.cli.core.app import new_app
+from osmosis.cli.core.context import AppContext, current
+from osmosis.cli.core.results import Column, DetailResult, ListResult, NextStep, OperationResult, build_columns
+from osmosis.errors import NotFound, UsageError, ValidationError
+from osmosis.records.config.run_config import CONFIGS
+from osmosis.workspace.config_file import ConfigFile, check_file, config_error, locate, read, to_issue
+from osmosis.workspace.configedit import list_values as rows_of
+from osmosis.workspace.configedit import set_values
+from osmosis.workspace.layout import CONFIG_KINDS, ConfigKind, Workspace, find_workspace
+from osmosis.workspace.templates import schema_files, schema_text
+
+app = new_app(
+    help="""Show and change configs; `osmosis check` checks them.
+
+    Example:
+        osmosis config show --resolved
+        osmosis config set evaluation.n 5
+    """
+)
+
+
+@app.command("check", hidden=True)
+def check(
+    paths: Annotated[
+        list[str] | None,
+        typer.Argument(help="Configs to check [default: all in the workspace]", autocompletion=completion.configs),
+    ] = None,
+) -> ListResult:
+    """Check configs and show every problem with its line and fix. Exits with 1 when there is an error.
+
+    Example:
+        osmosis check
+        osmosis check configs/eval/multiply.toml
+    """
+    ctx = current()
+    workspace = find_workspace(ctx.cwd)
+    files = _files(ctx, workspace, paths or [])
+    items: list[dict[str, object]] = []
+    for file in files:
+        _, problems = check_file(file, workspace)
+        items += [{"severity": p.severity, **to_issue(p), "what": p.what} for p in problems]
+    wrong = sum(1 for row in items if row["severity"] == "error")
+    columns = [
+        *build_columns("where=Where", "what=What", "fix=Fix"),
+        Column("severity", "Severity", wide=True),
+    ]
+    count = "1 config is" if len(files) == 1 else f"{len(files)} configs are"
+    empty = f"{count} valid" if files else "no config yet: osmosis rollout new NAME"
+    extra = {"checked": [f.shown for f in files], "errors": wrong, "workspace_directory": str(workspace.root)}
+    return ListResult(items, columns, title="Configs", empty=empty, extra=extra, exit_code=1 if wrong else 0)
+
+
+@app.command("show")
+def show(
+    path: Annotated[
+        str | None,
+        typer.Argument(
+            help="A config, or the rollout it belongs to [default: the only eval config]",
+            autocompletion=completion.configs,
+        ),
+    ] = None,
+    resolved: Annotated[
+        bool, typer.Option("--resolved", help="Show every key, with defaults and where each value comes from.")
+    ] = False,
+) -> DetailResult | ListResult:
+    """Show a config as written, or every key with its default.
+
+    Example:
+        osmosis config show --resolved
+        osmosis config show configs/training/multiply.toml
+    """
+    ctx = current()
+    workspace = find_workspace(ctx.cwd)
+    file = _file(ctx, workspace, path) if path else _only(workspace, ["eval"])
+    if resolved:
+        rows = rows_of(file, workspace)
+        columns = [
+            Column("key", "Key"),
+            Column("value", "Value", show=lambda v: "" if v is None else json.dumps(v, ensure_ascii=False)),
+            Column("source", "From"),
+        ]
+        return ListResult(rows, columns, title=file.shown, extra={"path": file.shown, "kind": file.kind})
+    problems = read(file)
+    if problems:
+        raise config_error(file, problems)
+    return DetailResult(
+        {"path": file.shown, "kind": file.kind, "config": file.data}, title=file.shown, human=_draw_text(file.text)
+    )
+
+
+def _draw_text(text: str) -> Callable[[Console], None]:
+    def draw(console: Console) -> None:
+        from rich.syntax import Syntax
+
+        console.print(Syntax(text, "toml", background_color="default") if console.is_terminal else text, markup=False)
+
+    return draw
+
+
+@app.command("schema", hidden=True)
+def schema(
+    kind: Annotated[ConfigKind, typer.Argument(help="Which kind of config.")] = "eval",
+    write: Annotated[bool, typer.Option("--write", help="Update configs/*.schema.json in this workspace.")] = False,
+) -> DetailResult | OperationResult:
+    """Print the JSON Schema for a kind of config. Editors find it through the `#:schema` line.
+
+    Example:
+        osmosis config schema training
+        osmosis config schema --write
+    """
+    if write:
+        workspace = find_workspace(current().cwd)
+        written = []
+        for relative, text in schema_files().items():
+            target = workspace.root / relative
+            if not target.is_file() or target.read_text("utf-8") != text:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_text(text, "utf-8")
+                written.append(relative)
+        message = f"wrote {', '.join(written)}" if written else "the schemas are up to date"
+        return OperationResult("config.schema", message, {"files": written})
+    text = schema_text(kind)
+    return DetailResult(json.loads(text), human=lambda console: console.print(Text(text.rstrip()), soft_wrap=True))
+
+
+@app.command("set")
+def set_key(
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[CONFIG] KEY VALUE ...",
+            help="KEY is table.key, VALUE is TOML or plain text, CONFIG is a path or a rollout. Pairs may be repeated.",
+            autocompletion=completion.configs,
+        ),
+    ],
+) -> OperationResult:
+    """Change values in a config, all of them or none. Comments and order are kept; an invalid value changes nothing.
+
+    Example:
+        osmosis config set evaluation.n 5 evaluation.limit 20
+        osmosis config set configs/eval/multiply.toml experiment.model_path openai/gpt-5-mini
+    """
+    ctx = current()
+    workspace = find_workspace(ctx.cwd)
+    if len(words) < 2:
+        raise UsageError("config set takes KEY VALUE, or CONFIG KEY VALUE", hint="osmosis config set evaluation.n 5")
+    named, pairs = (words[:1], words[1:]) if len(words) % 2 else ([], words)
+    values = dict(zip(pairs[::2], pairs[1::2], strict=True))
+    tables = {key.partition(".")[0] for key in values}
+    if named:
+        file = _file(ctx, workspace, named[0], table=min(tables))
+    else:
+        file = _only(workspace, [kind for kind in CONFIG_KINDS if tables <= set(CONFIGS[kind].model_fields)])
+
+    changed = [
+        {"key": key, "before": before, "after": after}
+        for key, (before, after) in set_values(file, workspace, values).items()
+    ]
+    text = "; ".join(f"{entry['key']} = {_toml(entry['after'])} (was {_toml(entry['before'])})" for entry in changed)
+    resource = {"path": file.shown, **(changed[0] if len(changed) == 1 else {}), "changed": changed}
+    steps = [NextStep("show all keys", command=f"osmosis config show {file.shown} --resolved")]
+    return OperationResult("config.set", f"{file.shown}: {text}", resource, next_steps=steps)
+
+
+def _toml(value: object) -> str:
+    return "not set" if value is None else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _files(ctx: AppContext, workspace: Workspace, paths: list[str]) -> list[ConfigFile]:
+    if not paths:
+        return [ConfigFile(kind, path, workspace.relative(path)) for kind, path in workspace.configs()]
+    return [_file(ctx, workspace, path) for path in paths]
+
+
+def _file(ctx: AppContext, workspace: Workspace, name: str, *, table: str = "") -> ConfigFile:
+    """Return a config by path (from here or the workspace's root) or by the name of its rollout.
+
+    A name with configs of both kinds means the eval config, unless `table` exists only in the other one.
+    """
+    path = _existing(ctx, workspace, name)
+    kind = _kind(workspace, path)
+    if kind is None and not name.endswith(".toml"):
+        named = [k for k, p in workspace.configs() if p.stem == name]
+        if not named:
+            raise NotFound(f"there is no config {name}", hint="list them: osmosis check")
+        chosen = next((k for k in named if table in CONFIGS[k].model_fields), named[0])
+        return locate(workspace.root / "configs" / chosen / f"{name}.toml", workspace, chosen)
+    return locate(path, workspace, kind or "eval")
+
+
+def _only(workspace: Workspace, kinds: Sequence[ConfigKind]) -> ConfigFile:
+    matching = [ConfigFile(kind, path, workspace.relative(path)) for kind, path in workspace.configs() if kind in kinds]
+    if len(matching) == 1:
+        return matching[0]
+    if not matching:
+        raise NotFound("no config here has that key", hint="osmosis rollout new NAME creates one")
+    raise ValidationError("several configs match; name one", hint=f"one of: {', '.join(f.shown for f in matching)}")
+
+
+def _existing(ctx: AppContext, workspace: Workspace, name: str) -> Path:
+    path = ctx.path(name)
+    return path if path.exists() else workspace.root / name
+
+
+def _kind(workspace: Workspace, path: Path) -> ConfigKind | None:
+    for kind in CONFIG_KINDS:
+        if path.resolve().is_relative_to((workspace.root / "configs" / kind).resolve()):
+            return kind
+    return None

@@ -1,0 +1,159 @@
+from typing import Annotated
+
+import typer
+
+from osmosis.base.net import is_http
+from osmosis.cli.core import completion
+from osmosis.cli.core.app import new_app
+from osmosis.cli.core.context import AppContext, current
+from osmosis.cli.core.paging import Everything, Limit, Paging
+from osmosis.cli.core.prompts import choose
+from osmosis.cli.core.results import Column, ListResult, NextStep, OperationResult, build_columns
+from osmosis.cli.eval.replay import replay_rollout
+from osmosis.errors import AuthRequired, Forbidden, NetworkError, NotFound, ValidationError
+from osmosis.records.api.workspaces import SyncedRollout
+from osmosis.workspace.layout import Workspace, check_rollout_name, find_workspace
+from osmosis.workspace.templates import find_template, list_templates, render_rollout
+
+app = new_app(
+    help="""Create and list rollouts.
+
+    Example:
+        osmosis rollout new multiply --template multiply
+        osmosis rollout list
+    """
+)
+DEFAULT_TEMPLATE = "empty"
+app.command("replay")(replay_rollout)
+
+
+@app.command("new")
+def new(
+    name: Annotated[str, typer.Argument(help="Name of the rollout: small letters, digits and -.")],
+    template: Annotated[
+        str | None,
+        typer.Option(
+            "--template",
+            "-t",
+            help="Template to start from; see: osmosis template list.",
+            autocompletion=completion.templates,
+        ),
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="Model for the eval config, such as openai/gpt-5-mini.")] = None,
+    base_url: Annotated[str | None, typer.Option(help="OpenAI-compatible endpoint that serves the model.")] = None,
+    api_key_env: Annotated[str | None, typer.Option(help="Secret with the endpoint's API key.")] = None,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Replace existing files.")] = False,
+) -> OperationResult:
+    """Create a rollout with its configs and data.
+
+    Example:
+        osmosis rollout new multiply --template multiply
+        osmosis rollout new helper -t empty --model openai/gpt-5-mini
+    """
+    ctx = current()
+    workspace = find_workspace(ctx.cwd)
+    check_rollout_name(name)
+
+    template = template or _ask_template(ctx)
+    info = find_template(template)
+    if api_key_env and not base_url:
+        raise ValidationError("--api-key-env needs an endpoint", hint="also give --base-url URL")
+    if base_url and not is_http(base_url):
+        raise ValidationError(f"--base-url {base_url} is not an http URL", hint="for example http://127.0.0.1:8000/v1")
+    answers = {"model": model or info.model, "base_url": base_url, "api_key_env": api_key_env}
+    files = render_rollout(name, template, workspace.root, answers, force)
+    folder = workspace.rollout_folder(name)
+    dataset = workspace.local_dataset(name)
+    resource = {
+        "name": name,
+        "template": template,
+        "path": f"rollouts/{name}",
+        "model": answers["model"],
+        "files": files,
+        "workspace_directory": str(workspace.root),
+    }
+    steps = [NextStep("try it here", command=f"osmosis test {name} --limit 3")]
+    if dataset:
+        upload = f"osmosis dataset upload {workspace.relative(dataset)}"
+        steps.append(NextStep("upload its dataset", command=upload))
+    commit = f"git add -A && git commit -m 'Add {name}' && git push"
+    steps.append(NextStep("push its code", command=commit))
+    if folder.eval_config:
+        steps.append(NextStep("evaluate it", command=f"osmosis eval submit configs/eval/{name}.toml --wait"))
+    return OperationResult(
+        "rollout.new", f"rollout {name} created in rollouts/{name} (template {template})", resource, next_steps=steps
+    )
+
+
+def _ask_template(ctx: AppContext) -> str:
+    if not ctx.interactive:
+        return DEFAULT_TEMPLATE
+
+    choices = [(t.name, f"{t.name}: {t.summary}") for t in list_templates()]
+    return choose(ctx, "Template", choices, flag="--template", default="multiply")
+
+
+@app.command("list")
+def list_rollouts(
+    branch: Annotated[
+        str | None, typer.Option(help="Show rollouts synced from this branch [default: the default branch]")
+    ] = None,
+    local: Annotated[bool, typer.Option("--local", help="List this folder only, without asking the platform.")] = False,
+    limit: Limit = None,
+    everything: Everything = False,
+) -> ListResult:
+    """List the rollouts in this folder and those the platform has synced.
+
+    Example:
+        osmosis rollout list
+        osmosis rollout list --local --json
+    """
+    ctx, paging = current(), Paging(limit, everything)
+    workspace = find_workspace(ctx.cwd) if not ctx.options.workspace else None
+    rows = {row["name"]: row for row in _list_local(workspace)} if workspace else {}
+    for synced in [] if local else _synced(ctx, branch, required=workspace is None):
+        row = rows.setdefault(synced.name, {"name": synced.name, "here": False})
+        row.update({**synced.to_dict(), "synced": True})
+    items = sorted(rows.values(), key=lambda row: str(row["name"]))
+    columns = [
+        *build_columns("name=Name", "here=Here", "entrypoint=Entrypoint", "synced=Synced"),
+        Column("last_synced_commit_sha", "Commit", show=lambda v: str(v or "")[:10]),
+        Column("eval_config", "Eval config", wide=True),
+    ]
+    extra = {"workspace_directory": str(workspace.root)} if workspace else {}
+    page = items if limit is None or paging.everything else items[:limit]
+    return ListResult(
+        page,
+        columns,
+        title="Rollouts",
+        empty="no rollouts yet: osmosis rollout new NAME",
+        total_count=len(items),
+        has_more=len(page) < len(items),
+        extra=extra,
+    )
+
+
+def _list_local(workspace: Workspace) -> list[dict[str, object]]:
+    return [
+        {
+            "name": folder.name,
+            "here": True,
+            "path": workspace.relative(folder.path),
+            "entrypoint": folder.entrypoint.name if folder.entrypoint else None,
+            "eval_config": workspace.relative(folder.eval_config) if folder.eval_config else None,
+            "training_config": workspace.relative(folder.training_config) if folder.training_config else None,
+            "synced": False,
+        }
+        for folder in workspace.rollouts()
+    ]
+
+
+def _synced(ctx: AppContext, branch: str | None, *, required: bool) -> list[SyncedRollout]:
+    try:
+        with ctx.client() as client:
+            return client.sync.rollouts(branch=branch)
+    except (AuthRequired, NetworkError, NotFound, Forbidden, ValidationError) as error:
+        if required or branch:
+            raise
+        ctx.output.say(f"showing local rollouts only: {error.message}", style="yellow")
+        return []

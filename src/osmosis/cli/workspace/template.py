@@ -1,0 +1,139 @@
+from typing import Annotated
+
+import typer
+
+from osmosis.cli.core import completion
+from osmosis.cli.core.app import new_app
+from osmosis.cli.core.context import current
+from osmosis.cli.core.results import Column, DetailResult, ListResult, NextStep, OperationResult, build_columns
+from osmosis.errors import ValidationError
+from osmosis.workspace import template_update, templates
+from osmosis.workspace.layout import find_workspace
+
+app = new_app(
+    help="""Rollout and workspace templates.
+
+    Example:
+        osmosis template list
+        osmosis template update multiply
+    """
+)
+
+
+@app.command("list")
+def list_templates() -> ListResult:
+    """List the rollout templates.
+
+    Example:
+        osmosis template list
+    """
+    version = templates.current_version()
+    items = [
+        {"name": t.name, "summary": t.summary, "model": t.model, "extra": t.extra or None, "version": version}
+        for t in templates.list_templates()
+    ]
+    columns = [Column("name", "Name"), Column("summary", "Description"), Column("model", "Model", wide=True)]
+    steps = [NextStep("use one", command="osmosis rollout new NAME --template TEMPLATE")]
+    return ListResult(items, columns, title="Templates", next_steps=steps)
+
+
+@app.command("show")
+def show(
+    name: Annotated[str, typer.Argument(help="Name of the template.", autocompletion=completion.templates)],
+) -> DetailResult:
+    """Show one template: its description, its model and the files it writes.
+
+    Example:
+        osmosis template show multiply
+    """
+    info = templates.find_template(name)
+    data = {
+        "name": info.name,
+        "summary": info.summary,
+        "model": info.model,
+        "extra": info.extra or None,
+        "version": templates.current_version(),
+        "files": templates.template_files(name),
+    }
+    steps = [NextStep("start from it", command=f"osmosis rollout new NAME --template {name}")]
+    return DetailResult(data, title=f"Template {name}", next_steps=steps)
+
+
+@app.command("update")
+def update(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            help="A rollout, or `workspace` for the workspace's own files [default: all]",
+            autocompletion=completion.rollouts,
+        ),
+    ] = None,
+    only_check: Annotated[
+        bool, typer.Option("--check", help="Change nothing; exit with 1 when there is a newer version, for CI.")
+    ] = False,
+) -> OperationResult | ListResult:
+    """Merge in the newest version of the templates. Your changes are kept, and git can undo the update.
+
+    Example:
+        osmosis template update
+        osmosis template update multiply
+        osmosis template update --check
+    """
+    if only_check:
+        return check()
+    workspace = find_workspace(current().cwd)
+    instances = template_update.list_instances(workspace)
+    if name is None and not instances:
+        raise ValidationError(
+            "nothing here was created from a template", hint="only folders with a .template.toml can be updated"
+        )
+    labels = [name] if name else [i.label for i in instances if i.outdated]
+    merged = template_update.update_all(workspace, labels)
+    done = [m for m in merged if m.old != m.new]
+    conflicts = sorted(path for m in done for path in m.conflicts)
+    message = _build_message(done, conflicts)
+    steps = [NextStep("review the changes", command="git diff")] if done else []
+    if conflicts:
+        steps.append(NextStep("resolve the conflicts, then", command="git commit -am 'Update templates'"))
+    resource: dict[str, object] = {"updates": [_body(m) for m in done], "conflicts": conflicts}
+    return OperationResult("template.update", message, resource, next_steps=steps, exit_code=1 if conflicts else 0)
+
+
+def _build_message(done: list[template_update.Merged], conflicts: list[str]) -> str:
+    if not done:
+        return "everything is up to date"
+    touched = sum(len(m.updated) + len(m.added) + len(m.removed) for m in done)
+    message = f"{', '.join(m.label for m in done)}: {touched} files updated to {done[0].new}"
+    if conflicts:
+        message += f"; {len(conflicts)} with conflicts to resolve: {', '.join(conflicts)}"
+    return message
+
+
+def _body(merged: template_update.Merged) -> dict[str, object]:
+    keys = ("label", "old", "new", "updated", "added", "removed", "conflicts", "kept")
+    return {key: getattr(merged, key) for key in keys}
+
+
+def check() -> ListResult:
+    workspace = find_workspace(current().cwd)
+    items = [
+        {
+            "name": i.label,
+            "template": i.record.template,
+            "version": i.record.version,
+            "latest": i.latest,
+            "outdated": i.outdated,
+        }
+        for i in template_update.list_instances(workspace)
+    ]
+    columns = build_columns("name=Name", "template=Template", "version=Version", "latest=Newest", "outdated=Outdated")
+    outdated = any(row["outdated"] for row in items)
+    steps = [NextStep("update them", command="osmosis template update")] if outdated else []
+    return ListResult(
+        items,
+        columns,
+        title="Templates in use",
+        empty="nothing here was created from a template",
+        next_steps=steps,
+        exit_code=1 if outdated else 0,
+    )

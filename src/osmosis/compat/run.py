@@ -1,0 +1,166 @@
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from starlette.types import ASGIApp
+
+from osmosis.base.paths import DEFAULT_PLATFORM_URL
+from osmosis.sdk.agent_loop import RolloutAgentLoop
+from osmosis.serve.server.run import (
+    DEFAULT_PORT,
+    ServeError,
+    ServeOptions,
+    choose_host,
+    choose_key,
+    finish_app,
+    load_target,
+    reloaded_app,
+    reloaded_options,
+    serve,
+)
+
+from .console import Console
+from .registration import Registration
+from .server import LoginCredentials, LoopServerSettings, build_loop_server
+from .settings import RolloutSettings, get_settings
+from .validator import ValidationResult, validate_agent_loop
+
+
+def serve_agent_loop(
+    agent_loop: RolloutAgentLoop | str,
+    *,
+    host: str | None = None,
+    port: int = DEFAULT_PORT,
+    validate: bool = True,
+    log_level: str = "info",
+    reload: bool = False,
+    settings: RolloutSettings | None = None,
+    skip_register: bool = False,
+    api_key: str | None = None,
+    local_debug: bool = False,
+    debug_dir: str | os.PathLike[str] | None = None,
+    credentials: LoginCredentials | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> None:
+    """Serve an agent loop until it is told to stop.
+
+    Unless `skip_register` or `local_debug`, it is registered with the platform at `OSMOSIS_PLATFORM_URL` as the
+    person of `credentials` (anything with `access_token`) or of `OSMOSIS_TOKEN`. `local_debug` also turns the key
+    off, and then only loopback addresses are listened on. With `reload`, pass `"module:attribute"` or a loop that is
+    a module's attribute. `ServeError` when it cannot be served like that, `AgentLoopValidationError` when the loop is
+    not valid.
+    """
+    variables = os.environ if environ is None else environ
+    key, note = choose_key(api_key, local=local_debug)
+    options = ServeOptions(
+        target=agent_loop if isinstance(agent_loop, str) else _find_import_path(agent_loop) or "",
+        host=choose_host(host, local=local_debug),
+        port=port,
+        log_level=log_level,
+        local=local_debug,
+        api_key=key,
+        key_note=note,
+        log_dir=os.fspath(debug_dir) if debug_dir is not None else None,
+    )
+    if not (skip_register or local_debug):
+        token = getattr(credentials, "access_token", None) or variables.get("OSMOSIS_TOKEN")
+        if not token:
+            raise ServeError(
+                "not logged in, so the server cannot be registered with a platform",
+                hint="osmosis login and osmosis serve -m module:attribute, or skip_register=True",
+            )
+        url = variables.get("OSMOSIS_PLATFORM_URL", DEFAULT_PLATFORM_URL)
+        options = replace(options, token=token, platform_url=url, public_host=variables.get("OSMOSIS_PUBLIC_HOST"))
+    loop = load_target(options) if isinstance(agent_loop, str) else agent_loop
+    if validate:
+        validate_and_report(loop).raise_if_invalid()
+
+    serve_target(loop, options, reload=reload, settings=settings, environ=environ)
+
+
+def serve_target(
+    target: object,
+    options: ServeOptions,
+    *,
+    reload: bool = False,
+    announce: Callable[[ServeOptions, str], None] | None = None,
+    settings: RolloutSettings | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> None:
+    if not isinstance(target, RolloutAgentLoop):
+        serve(target, options, reload=reload, announce=announce, environ=environ)
+        return
+
+    def build(_: object, options: ServeOptions) -> ASGIApp:
+        return build_loop_app(target, options, settings=settings, environ=environ)
+
+    serve(target, options, reload=reload, announce=announce, build=build, factory=f"{__name__}:reloaded_loop_app")
+
+
+def reloaded_loop_app() -> ASGIApp:
+    options = reloaded_options()
+    loop = load_target(options)
+    if not isinstance(loop, RolloutAgentLoop):
+        return reloaded_app()
+    return finish_app(build_loop_app(loop, options), options)
+
+
+def build_loop_app(
+    loop: RolloutAgentLoop,
+    options: ServeOptions,
+    *,
+    settings: RolloutSettings | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> ASGIApp:
+    settings = settings or get_settings()
+    registration = None
+    if options.platform_url and options.token:
+        registration = Registration(
+            platform_url=options.platform_url,
+            token=options.token,
+            host=options.host,
+            port=options.port,
+            agent_name=loop.name,
+            api_key=options.api_key,
+            public_host=options.public_host,
+        )
+    server = settings.server
+    return build_loop_server(
+        loop,
+        LoopServerSettings(
+            max_concurrent=options.max_concurrent,
+            settings=settings,
+            api_key=options.api_key,
+            debug_dir=options.log_dir,
+            limits=replace(
+                options.limits, rollout_timeout_s=server.request_timeout_seconds, keep_s=server.record_ttl_seconds
+            ),
+            registration=registration,
+            environ=os.environ if environ is None else environ,
+        ),
+    )
+
+
+def validate_and_report(loop: object, *, verbose: bool = False) -> ValidationResult:
+    result = validate_agent_loop(loop)
+    console = Console(file=None if result.valid else sys.stderr)
+    if result.valid:
+        tools = f"{result.tool_count} tool{'' if result.tool_count == 1 else 's'}"
+        warnings = f", {len(result.warnings)} warnings" if result.warnings else ""
+        console.print(f"agent {result.agent_name} is valid: {tools}{warnings}")
+    else:
+        console.print(f"agent {result.agent_name or type(loop).__name__} is not valid:")
+        for error in result.errors:
+            console.print(f"  {error}")
+    if result.warnings and (verbose or not result.valid):
+        for warning in result.warnings:
+            console.print(f"  warning: {warning}")
+    return result
+
+
+def _find_import_path(loop: RolloutAgentLoop) -> str | None:
+    module = sys.modules.get(type(loop).__module__)
+    if module is None or module.__name__ == "__main__":
+        return None
+    return next((f"{module.__name__}:{name}" for name, value in vars(module).items() if value is loop), None)

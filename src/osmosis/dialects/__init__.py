@@ -1,0 +1,48 @@
+"""The APIs in which models are asked, as pure functions: requests become a `call.Call`, a model's answer a reply."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from osmosis.base.jsonable import JsonObject
+
+from . import chat, gemini, messages, responses
+from .call import Call, EndpointError, Envelope, Reply, ReplyStream
+
+__all__ = [
+    "CHAT",
+    "DIALECTS",
+    "GEMINI",
+    "MESSAGES",
+    "RESPONSES",
+    "Call",
+    "Dialect",
+    "EndpointError",
+    "Envelope",
+    "dialect_of_path",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    name: str
+    parse: Callable[[JsonObject], Call]
+    """Returns the call of a request; raises `EndpointError` 400."""
+    render: Callable[[Call, Reply, Envelope], JsonObject]
+    stream: type[ReplyStream]
+    error_body: Callable[[EndpointError], JsonObject]
+
+
+CHAT = Dialect("chat", chat.parse, chat.render, chat.ChatStream, chat.error_body)
+MESSAGES = Dialect("messages", messages.parse, messages.render, messages.MessagesStream, messages.error_body)
+RESPONSES = Dialect("responses", responses.parse, responses.render, responses.ResponsesStream, responses.error_body)
+GEMINI = Dialect("gemini", gemini.parse, gemini.render, gemini.GeminiStream, gemini.error_body)
+DIALECTS = {dialect.name: dialect for dialect in (CHAT, MESSAGES, RESPONSES, GEMINI)}
+
+
+def dialect_of_path(path: str) -> Dialect:
+    """Return the dialect in which a caller of this path expects an answer."""
+    if "/models/" in path:
+        return GEMINI
+    if "/messages" in path:
+        return MESSAGES
+    return RESPONSES if "/responses" in path else CHAT

@@ -1,0 +1,260 @@
+"""A model call and its reply in the one internal form, to which each dialect translates. The form is that of chat
+completions, which rollouts, trajectories, pages and the trainer store: messages, tools and parameters. Text that a
+model wrote (tool arguments, reasoning) stays as it was written. What only another dialect understands travels in
+`thinking_blocks` of an assistant message, in that dialect's own shape."""
+
+import time
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import NoReturn, Protocol
+
+import orjson
+
+from osmosis.base.jsonable import JsonObject
+from osmosis.records.run.rollout import Category, Message, Usage
+
+MODEL_FAILED = 424
+"""The model failed after our own retries: a status that no client library retries."""
+OVERLOADED = 503
+"""Asking again later helps. Never 429, at which one harness gives up at once."""
+CHUNK_CHARS = 200
+
+
+class EndpointError(Exception):
+    """An error that a caller is told: each dialect has its own shape for it."""
+
+    def __init__(self, status: int, message: str, code: str, *, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.code = code
+        self.retry_after = retry_after
+        """Seconds; None when asking again would not help."""
+
+
+def bad_request(message: str) -> NoReturn:
+    raise EndpointError(400, message, Category.BAD_REQUEST.value)
+
+
+@dataclass(slots=True)
+class Call:
+    messages: list[Message]
+    tools: list[JsonObject] | None = None
+    params: JsonObject = field(default_factory=dict)
+    """Sampling parameters under the names of chat completions."""
+    model: str = ""
+    stream: bool = False
+    with_usage: bool = True
+    """True if a stream ends with the usage."""
+    left_out: list[str] = field(default_factory=list)
+    """Fields and tools of the request without an effect here."""
+    handles: dict[int, list[str]] = field(default_factory=dict)
+    """Ids and opaque texts with which each assistant message came back, by its position."""
+    native_tools: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Tools that the dialect does not declare as functions: (kind or namespace, name there) by name here."""
+
+
+class Reply(Protocol):
+    """The answer of a model; `llm.model.Completion` is one."""
+
+    message: Message
+    finish_reason: str | None
+    usage: Usage
+    model: str | None
+    token_ids: list[int] | None
+    logprobs: list[float] | None
+    prompt_token_ids: list[int] | None
+    top_logprobs: list[JsonObject] | None
+    choices: list[JsonObject]
+    fingerprint: str | None
+    raw_id: str | None
+
+
+@dataclass(slots=True)
+class Envelope:
+    """The surroundings of a reply: the model's name, and the handle planted in every slot that clients return."""
+
+    model: str
+    handle: str = field(default_factory=lambda: uuid.uuid4().hex[:16])
+    claim: Callable[[str], str] = str
+    """Returns the id to use for a tool call, unlike all others of the conversation."""
+    raw_id: str | None = None
+    """The provider's id of the reply, where it is known before the first event."""
+    created: int = field(default_factory=lambda: int(time.time()))
+
+
+class ReplyStream(ABC):
+    """The server-sent events of one reply: `begin`, each `delta` as it is sampled, then `finish` or `fail`."""
+
+    def __init__(self, call: Call, envelope: Envelope) -> None:
+        self.call = call
+        self.envelope = envelope
+
+    def begin(self) -> bytes:
+        return b""
+
+    @abstractmethod
+    def delta(self, delta: JsonObject, logprobs: JsonObject | None = None) -> bytes: ...
+
+    @abstractmethod
+    def finish(self, reply: Reply) -> bytes:
+        """Return what was not sent yet, all of a reply that came whole, and the end."""
+
+    @abstractmethod
+    def fail(self, error: EndpointError) -> bytes:
+        """Return the dialect's error event: a stream that merely stopped would pass for a whole answer."""
+
+
+class ItemStream(ReplyStream):
+    """A stream of text, reasoning and tool calls. A dialect says how each looks; this class knows what was sent."""
+
+    def __init__(self, call: Call, envelope: Envelope) -> None:
+        super().__init__(call, envelope)
+        self._sent = {"reasoning_content": "", "content": ""}
+        self._arguments: dict[int, str] = {}
+
+    def delta(self, delta: JsonObject, logprobs: JsonObject | None = None) -> bytes:
+        events = [self._text(key, text) for key in self._sent if (text := _delta_text(delta, key))]
+        for position, piece in enumerate(delta.get("tool_calls") or ()):
+            function = piece.get("function") or {}
+            index = piece.get("index", position)
+            if index not in self._arguments:
+                events.append(self._open_call(index, piece.get("id") or "", function.get("name") or ""))
+            if function.get("arguments"):
+                events.append(self._more_arguments(index, function["arguments"]))
+        return b"".join(events)
+
+    def finish(self, reply: Reply) -> bytes:
+        events = []
+        for key, sent in list(self._sent.items()):
+            text = reasoning_of(reply.message) if key == "reasoning_content" else text_of(reply.message.get("content"))
+            if len(text) > len(sent) and text.startswith(sent):
+                events.append(self._text(key, text[len(sent) :]))
+        for index, tool_call in enumerate(reply.message.get("tool_calls") or ()):
+            function = tool_call.get("function") or {}
+            if index not in self._arguments:
+                events.append(self._open_call(index, tool_call.get("id") or "", function.get("name") or ""))
+            arguments, sent = arguments_text(function), self._arguments[index]
+            if len(arguments) > len(sent) and arguments.startswith(sent):
+                events.append(self._more_arguments(index, arguments[len(sent) :]))
+        return b"".join([*events, self.end(reply)])
+
+    @abstractmethod
+    def on_text(self, text: str) -> bytes: ...
+
+    @abstractmethod
+    def on_reasoning(self, text: str) -> bytes: ...
+
+    @abstractmethod
+    def on_call(self, index: int, call_id: str, name: str) -> bytes: ...
+
+    @abstractmethod
+    def on_arguments(self, index: int, text: str) -> bytes: ...
+
+    @abstractmethod
+    def end(self, reply: Reply) -> bytes: ...
+
+    def _text(self, key: str, text: str) -> bytes:
+        self._sent[key] += text
+        return self.on_text(text) if key == "content" else self.on_reasoning(text)
+
+    def _open_call(self, index: int, call_id: str, name: str) -> bytes:
+        self._arguments[index] = ""
+        return self.on_call(index, self.envelope.claim(call_id or f"call_{index}"), name)
+
+    def _more_arguments(self, index: int, text: str) -> bytes:
+        self._arguments[index] += text
+        return self.on_arguments(index, text)
+
+
+def _delta_text(delta: JsonObject, key: str) -> str:
+    text = delta.get(key) or (delta.get("reasoning") if key == "reasoning_content" else None)
+    return text if isinstance(text, str) else ""
+
+
+def event(body: Mapping[str, object], name: str = "") -> bytes:
+    data = b"data: " + orjson.dumps(body) + b"\n\n"
+    return b"event: " + name.encode() + b"\n" + data if name else data
+
+
+def objects(value: object, where: str) -> list[JsonObject]:
+    """Return a list of objects; raise for anything else, naming the place."""
+    if value is None:
+        return []
+    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+        bad_request(f"{where} must be a list of objects")
+    return value
+
+
+def text_of(content: object) -> str:
+    """Return the text of a message's content: its own, or that of its parts."""
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else ()
+    return "".join(part.get("text") or "" for part in parts if isinstance(part, dict) and part.get("text"))
+
+
+def reasoning_of(message: Message) -> str:
+    reasoning = message.get("reasoning_content") or message.get("reasoning")
+    return reasoning if isinstance(reasoning, str) else ""
+
+
+def join_parts(parts: list[JsonObject]) -> str | list[JsonObject]:
+    """Return parts of content, as text when they are only one text."""
+    return parts[0]["text"] if len(parts) == 1 and parts[0].get("type") == "text" else parts
+
+
+def arguments_text(function: JsonObject) -> str:
+    arguments = function.get("arguments")
+    return arguments if isinstance(arguments, str) else orjson.dumps(arguments or {}).decode()
+
+
+def arguments_object(function: JsonObject) -> JsonObject:
+    """Return tool arguments for a dialect that has objects only; other JSON, or none, is put under `arguments`."""
+    text = arguments_text(function)
+    try:
+        value = orjson.loads(text) if text.strip() else {}
+    except orjson.JSONDecodeError:
+        value = text
+    return value if isinstance(value, dict) else {"arguments": value}
+
+
+def tool_call(call_id: str, name: str, arguments: object) -> JsonObject:
+    text = arguments if isinstance(arguments, str) else orjson.dumps(arguments or {}).decode()
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": text}}
+
+
+def function_tool(name: object, description: object, schema: object, strict: object = None) -> JsonObject:
+    if not isinstance(name, str) or not name:
+        bad_request("a tool has no name")
+    function: JsonObject = {"name": name}
+    if description:
+        function["description"] = description
+    function["parameters"] = schema if isinstance(schema, dict) else {"type": "object", "properties": {}}
+    if strict is not None:
+        function["strict"] = strict
+    return {"type": "function", "function": function}
+
+
+def refuse_tool(kind: object) -> NoReturn:
+    bad_request(f"{kind} is a tool of the provider's servers, which run none here: offer a function instead")
+
+
+def data_url(media_type: object, data: object) -> str:
+    return f"data:{media_type or 'application/octet-stream'};base64,{data or ''}"
+
+
+def image_part(url: str) -> JsonObject:
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
+def file_part(url: str, name: object = None) -> JsonObject:
+    named = {"filename": name} if name else {}
+    return {"type": "file", "file": {**named, "file_data": url}}
+
+
+def estimate_tokens(messages: list[Message], tools: list[JsonObject] | None = None) -> int:
+    """Estimate the tokens of messages, at four bytes a token, for a caller who wants a count before any call."""
+    return (len(orjson.dumps(messages, default=str)) + (len(orjson.dumps(tools, default=str)) if tools else 0)) // 4

@@ -1,0 +1,369 @@
+"""OpenAI's Responses: input items in, output items out; reasoning items carry our handle as encrypted content.
+https://platform.openai.com/docs/api-reference/responses. Stateless here: `previous_response_id`, `conversation`,
+`background` and the items of built-in tools are refused by name. What it cannot say: several choices, stop texts."""
+
+import orjson
+
+from osmosis.base.jsonable import JsonObject
+from osmosis.records.run.rollout import Category
+
+from . import chat
+from .call import (
+    Call,
+    EndpointError,
+    Envelope,
+    ItemStream,
+    Reply,
+    arguments_text,
+    bad_request,
+    event,
+    file_part,
+    function_tool,
+    image_part,
+    join_parts,
+    objects,
+    reasoning_of,
+    refuse_tool,
+    text_of,
+    tool_call,
+)
+
+SAME = ("temperature", "top_p", "parallel_tool_calls", "seed", "top_k", "stop")
+IGNORED = (
+    "client_metadata",
+    "max_tool_calls",
+    "metadata",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+    "reasoning",
+    "safety_identifier",
+    "service_tier",
+    "truncation",
+    "user",
+)
+REFUSED = {
+    "previous_response_id": "answers are not stored here: send the whole conversation as input",
+    "conversation": "conversations are not stored here: send the whole conversation as input",
+    "background": "an answer comes at once or as a stream",
+    "prompt": "stored prompts are not known here: send the text",
+}
+UNASKED = ("web_search", "web_search_preview", "tool_search", "image_generation")
+"""Tools of the provider's servers that one harness declares whatever its settings: left out, and recorded."""
+_CUSTOM = "custom"
+
+
+def parse(body: JsonObject) -> Call:
+    for key, reason in REFUSED.items():
+        if body.get(key):
+            bad_request(f"{key} is not supported: {reason}")
+    call = Call([], None, model=str(body.get("model") or ""), stream=bool(body.get("stream")))
+    call.left_out += [key for key in IGNORED if body.get(key)]
+    if body.get("instructions"):
+        call.messages.append({"role": "system", "content": str(body["instructions"])})
+    items = body.get("input")
+    items = [{"role": "user", "content": items}] if isinstance(items, str) else objects(items, "input")
+    for number, item in enumerate(items):
+        _add_item(call, item, f"input[{number}]")
+    for tool in objects(body.get("tools"), "tools"):
+        _add_tool(call, tool)
+    call.tools = call.tools or None
+    params = call.params
+    params.update({key: body[key] for key in SAME if body.get(key) is not None})
+    if body.get("max_output_tokens") is not None:
+        params["max_tokens"] = body["max_output_tokens"]
+    if (choice := body.get("tool_choice")) is not None:
+        if isinstance(choice, dict):
+            if choice.get("type") not in ("function", _CUSTOM):
+                refuse_tool(choice.get("type"))
+            choice = {"type": "function", "function": {"name": choice.get("name")}}
+        params["tool_choice"] = choice
+    form = (body.get("text") or {}).get("format") or {}
+    if form.get("type") == "json_schema":
+        schema = {key: form[key] for key in ("name", "schema", "strict", "description") if form.get(key) is not None}
+        params["response_format"] = {"type": "json_schema", "json_schema": schema}
+    elif form.get("type") == "json_object":
+        params["response_format"] = {"type": "json_object"}
+    return call
+
+
+def _add_tool(call: Call, tool: JsonObject, namespace: str = "") -> None:
+    kind, name = tool.get("type"), str(tool.get("name") or "")
+    call.tools = call.tools or []
+    if kind == "namespace":
+        for sub in objects(tool.get("tools"), f"tools.{name}"):
+            _add_tool(call, sub, name)
+    elif kind == "function":
+        full_name = f"{namespace}__{name}" if namespace else name
+        if namespace:
+            call.native_tools[full_name] = (namespace, name)
+        call.tools.append(function_tool(full_name, tool.get("description"), tool.get("parameters"), tool.get("strict")))
+    elif kind == _CUSTOM:
+        schema = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
+        call.native_tools[name] = (_CUSTOM, name)
+        call.tools.append(function_tool(name, tool.get("description"), schema))
+    elif kind in UNASKED:
+        call.left_out.append(f"tool {kind}")
+    else:
+        refuse_tool(kind)
+
+
+def _add_item(call: Call, item: JsonObject, where: str) -> None:
+    kind = item.get("type") or "message"
+    if kind in ("function_call_output", "custom_tool_call_output"):
+        output = item.get("output")
+        parts = [{"type": "input_text", "text": output}] if isinstance(output, str) else objects(output, where)
+        content = join_parts([_part(part) for part in parts])
+        call.messages.append({"role": "tool", "tool_call_id": str(item.get("call_id")), "content": content})
+    elif kind == "message" and item.get("role") != "assistant":
+        written = item.get("content")
+        if not isinstance(written, str):
+            written = join_parts([_part(part) for part in objects(written, f"{where}.content")])
+        role = {"developer": "system"}.get(str(item.get("role")), item.get("role"))
+        if role not in ("user", "system"):
+            bad_request(f"{where}.role must be user, assistant, system or developer")
+        call.messages.append({"role": role, "content": written})
+    else:
+        _add_to_assistant(call, item, kind)
+
+
+def _add_to_assistant(call: Call, item: JsonObject, kind: str) -> None:
+    """Add an item to the assistant message that it belongs to: items of one answer follow each other."""
+    last = call.messages[-1] if call.messages else {}
+    ends = kind == "reasoning" and (last.get("content") is not None or last.get("tool_calls"))
+    if last.get("role") != "assistant" or ends:
+        call.handles[len(call.messages)] = []
+        last = {"role": "assistant", "content": None}
+        call.messages.append(last)
+    handles = call.handles[len(call.messages) - 1]
+    if kind == "message":
+        content = item.get("content")
+        texts = [content] if isinstance(content, str) else [_output_text(part) for part in objects(content, "content")]
+        last["content"] = (last["content"] or "") + "".join(texts)
+        if "tool_calls" in last:  # keys in the order of chat completions, so that equal messages are equal text
+            last["tool_calls"] = last.pop("tool_calls")
+    elif kind == "reasoning":
+        parts = [*(item.get("summary") or ()), *(item.get("content") or ())]
+        if text := "\n".join(str(part["text"]) for part in parts if part.get("text")):
+            last["reasoning_content"] = text
+        if item.get("encrypted_content"):
+            last["thinking_blocks"] = [*last.get("thinking_blocks", ()), item]
+            handles.append(str(item["encrypted_content"]))
+    elif kind in ("function_call", "custom_tool_call"):
+        name, arguments = str(item.get("name")), item.get("arguments") or ""
+        if kind == "custom_tool_call":
+            arguments = orjson.dumps({"input": item.get("input") or ""}).decode()
+        if item.get("namespace"):
+            name = f"{item['namespace']}__{name}"
+        last.setdefault("tool_calls", []).append(tool_call(str(item.get("call_id")), name, arguments))
+        handles.append(str(item.get("call_id")))
+    else:
+        refuse_tool(f"an item of type {kind}")
+    if item.get("id"):
+        handles.append(str(item["id"]))
+
+
+def _output_text(part: JsonObject) -> str:
+    return str(part.get("text") or part.get("refusal") or "")
+
+
+def _part(part: JsonObject) -> JsonObject:
+    kind = part.get("type")
+    if kind in ("input_text", "output_text", "text", "summary_text"):
+        return {"type": "text", "text": str(part.get("text") or "")}
+    if kind == "input_image" and part.get("image_url"):
+        return image_part(str(part["image_url"]))
+    if kind == "input_file" and (url := part.get("file_data") or part.get("file_url")):
+        return file_part(str(url), part.get("filename"))
+    bad_request(f"content of type {kind} without its data is not supported: send it inline")
+
+
+def render(call: Call, reply: Reply, envelope: Envelope) -> JsonObject:
+    output: list[JsonObject] = []
+    if reasoning := reasoning_of(reply.message):
+        output.append(_reasoning(envelope, reasoning))
+    if text := text_of(reply.message.get("content")):
+        output.append(_message(envelope, text))
+    for index, tool in enumerate(reply.message.get("tool_calls") or ()):
+        call_id, function = envelope.claim(str(tool.get("id") or f"call_{index}")), tool["function"]
+        item = _function_call(call, envelope, index, call_id, str(function.get("name")), arguments_text(function))
+        output.append(item)
+    return _response(call, envelope, output, reply)
+
+
+def _reasoning(envelope: Envelope, text: str) -> JsonObject:
+    summary = [{"type": "summary_text", "text": text}] if text else []
+    item = {"type": "reasoning", "id": f"rs_{envelope.handle}", "summary": summary}
+    return {**item, "encrypted_content": envelope.handle, "status": "completed"}
+
+
+def _message(envelope: Envelope, text: str, status: str = "completed") -> JsonObject:
+    parts = [{"type": "output_text", "text": text, "annotations": []}] if status == "completed" else []
+    return {"type": "message", "id": f"msg_{envelope.handle}", "role": "assistant", "status": status, "content": parts}
+
+
+def _function_call(call: Call, envelope: Envelope, index: int, call_id: str, name: str, arguments: str) -> JsonObject:
+    head = {"id": f"fc_{envelope.handle}_{index}", "call_id": call_id, "status": "completed"}
+    kind, native_name = call.native_tools.get(name, ("", name))
+    if kind == _CUSTOM:
+        return {"type": "custom_tool_call", **head, "name": name, "input": _custom_input(arguments)}
+    namespace = {"namespace": kind} if kind else {}
+    return {"type": "function_call", **head, "name": native_name, **namespace, "arguments": arguments}
+
+
+def _custom_input(arguments: str) -> str:
+    try:
+        value = orjson.loads(arguments)
+    except orjson.JSONDecodeError:
+        return arguments
+    return str(value["input"]) if isinstance(value, dict) and "input" in value else arguments
+
+
+def _response(call: Call, envelope: Envelope, output: list[JsonObject], reply: Reply | None) -> JsonObject:
+    reasons = {"length": "max_output_tokens", "content_filter": "content_filter"}
+    reason = reasons.get(reply.finish_reason or "") if reply else None
+    return {
+        "id": f"resp_{envelope.handle}",
+        "object": "response",
+        "created_at": envelope.created,
+        "status": "in_progress" if reply is None else "incomplete" if reason else "completed",
+        "error": None,
+        "incomplete_details": {"reason": reason} if reason else None,
+        "instructions": None,
+        "metadata": {},
+        "model": envelope.model,
+        "output": output,
+        "parallel_tool_calls": call.params.get("parallel_tool_calls", True),
+        "temperature": call.params.get("temperature"),
+        "top_p": call.params.get("top_p"),
+        "tool_choice": "auto",
+        "tools": [],
+        "store": False,
+        "usage": usage_body(reply) if reply else None,
+    }
+
+
+def usage_body(reply: Reply) -> JsonObject:
+    usage = reply.usage
+    return {
+        "input_tokens": usage.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": usage.cache_write_tokens},
+        "output_tokens": usage.completion_tokens,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+        "total_tokens": usage.total_tokens,
+    }
+
+
+def error_body(error: EndpointError) -> JsonObject:
+    return {"error": {**chat.error_body(error)["error"], "code": _code(error), "param": None}}
+
+
+def _code(error: EndpointError) -> str:
+    names = {Category.CONTEXT_LENGTH.value: "context_length_exceeded", Category.AUTH.value: "invalid_api_key"}
+    return names.get(error.code, "server_is_overloaded" if error.status == 503 else error.code)
+
+
+class ResponsesStream(ItemStream):
+    """Events of each output item in turn, numbered; one item is open at a time."""
+
+    def __init__(self, call: Call, envelope: Envelope) -> None:
+        super().__init__(call, envelope)
+        self._number = -1
+        self._output: list[JsonObject] = []
+        self._open: object = None
+        self._text_so_far = ""
+        self._call_head: tuple[str, str] = ("", "")
+
+    def begin(self) -> bytes:
+        response = _response(self.call, self.envelope, [], None)
+        return self._event("response.created", response=response) + self._event(
+            "response.in_progress", response=response
+        )
+
+    def on_text(self, text: str) -> bytes:
+        start = b""
+        if self._open != "message":
+            part = {"type": "output_text", "text": "", "annotations": []}
+            start = self._start("message", _message(self.envelope, "", "in_progress"))
+            start += self._of_item("response.content_part.added", content_index=0, part=part)
+        self._text_so_far += text
+        return start + self._of_item("response.output_text.delta", content_index=0, delta=text, logprobs=[])
+
+    def on_reasoning(self, text: str) -> bytes:
+        start = b""
+        if self._open != "reasoning":
+            part = {"type": "summary_text", "text": ""}
+            item = {"type": "reasoning", "id": f"rs_{self.envelope.handle}", "summary": [], "status": "in_progress"}
+            start = self._start("reasoning", item)
+            start += self._of_item("response.reasoning_summary_part.added", summary_index=0, part=part)
+        self._text_so_far += text
+        return start + self._of_item("response.reasoning_summary_text.delta", summary_index=0, delta=text)
+
+    def on_call(self, index: int, call_id: str, name: str) -> bytes:
+        closed = self._close()
+        self._call_head = (call_id, name)
+        return closed + self._start(index, {**self._call(index, ""), "status": "in_progress"})
+
+    def on_arguments(self, index: int, text: str) -> bytes:
+        if self._open != index:
+            return b""
+        self._text_so_far += text
+        if self._is_custom:
+            return b""
+        return self._of_item("response.function_call_arguments.delta", delta=text)
+
+    def end(self, reply: Reply) -> bytes:
+        closed = self._close()
+        response = _response(self.call, self.envelope, self._output, reply)
+        return closed + self._event(f"response.{response['status']}", response=response)
+
+    def fail(self, error: EndpointError) -> bytes:
+        response = _response(self.call, self.envelope, self._output, None)
+        failure = {"code": _code(error), "message": error.message}
+        return self._event("response.failed", response={**response, "status": "failed", "error": failure})
+
+    @property
+    def _is_custom(self) -> bool:
+        return self.call.native_tools.get(self._call_head[1], ("", ""))[0] == _CUSTOM
+
+    def _call(self, index: int, arguments: str) -> JsonObject:
+        return _function_call(self.call, self.envelope, index, *self._call_head, arguments)
+
+    def _start(self, key: object, item: JsonObject) -> bytes:
+        closed = self._close()
+        self._open, self._text_so_far, self._item_id = key, "", item["id"]
+        return closed + self._event("response.output_item.added", output_index=len(self._output), item=item)
+
+    def _close(self) -> bytes:
+        key, text = self._open, self._text_so_far
+        self._open = None
+        if key is None:
+            return b""
+        if key == "message":
+            item = _message(self.envelope, text)
+            part = item["content"][0]
+            done = self._of_item("response.output_text.done", content_index=0, text=text, logprobs=[])
+            done += self._of_item("response.content_part.done", content_index=0, part=part)
+        elif key == "reasoning":
+            item = _reasoning(self.envelope, text)
+            part = item["summary"][0]
+            done = self._of_item("response.reasoning_summary_text.done", summary_index=0, text=text)
+            done += self._of_item("response.reasoning_summary_part.done", summary_index=0, part=part)
+        else:
+            assert isinstance(key, int)
+            item = self._call(key, text)
+            if self._is_custom:
+                done = self._of_item("response.custom_tool_call_input.delta", delta=item["input"])
+                done += self._of_item("response.custom_tool_call_input.done", input=item["input"])
+            else:
+                fields = {"name": item["name"], "arguments": item["arguments"]}
+                done = self._of_item("response.function_call_arguments.done", **fields)
+        done += self._event("response.output_item.done", output_index=len(self._output), item=item)
+        self._output.append(item)
+        return done
+
+    def _of_item(self, kind: str, **fields: object) -> bytes:
+        return self._event(kind, item_id=self._item_id, output_index=len(self._output), **fields)
+
+    def _event(self, kind: str, **fields: object) -> bytes:
+        self._number += 1
+        return event({"type": kind, "sequence_number": self._number, **fields}, kind)

@@ -1,0 +1,172 @@
+"""HTTP client of the job API (`/api/jobs/<run>/...`)."""
+
+import asyncio
+import ssl
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import aiohttp
+import orjson
+
+from osmosis.base.net import backoff_delay, is_loopback, parse_retry_after
+from osmosis.errors import (
+    AuthRequired,
+    DiskFull,
+    Forbidden,
+    LeaseLost,
+    NetworkError,
+    NotFound,
+    OsmosisError,
+    ValidationError,
+    from_wire,
+)
+
+TIMEOUT_S = 60.0
+TRY_AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504, DiskFull.http_status})
+PATIENCE_S = 900.0
+CHUNK = 1 << 18
+T = TypeVar("T")
+
+
+class JobClient:
+    def __init__(self, base_url: str, run_id: str, token: str, *, ca_file: str = "") -> None:
+        self._base = f"{base_url.rstrip('/')}/api/jobs/{run_id}"
+        self._headers = {"Authorization": f"Bearer {token}"}
+        self._ca_file = ca_file
+        self._session: aiohttp.ClientSession | None = None
+
+    async def open(self) -> None:
+        if not self._base.startswith("https://") and not is_loopback(self._base):
+            raise ValidationError(
+                f"{self._base} is neither https nor on this machine: the lease of a job does not go there",
+                hint="give the worker the platform's https:// address: --platform-url https://HOST",
+            )
+        trusted = ssl.create_default_context(cafile=self._ca_file) if self._ca_file else True
+        # The platform is addressed directly: a proxy in the environment is for the rollout's own traffic.
+        self._session = aiohttp.ClientSession(
+            timeout=aiohttp.ClientTimeout(total=TIMEOUT_S),
+            trust_env=False,
+            connector=aiohttp.TCPConnector(ssl=trusted),
+        )
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def post(self, path: str, body: bytes, *, timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
+        return await self.request("POST", path, body, timeout_s=timeout_s)
+
+    async def request(
+        self, method: str, path: str, body: bytes | None, *, timeout_s: float = TIMEOUT_S
+    ) -> dict[str, Any]:
+        """Return the JSON object of the answer; for newline-delimited JSON, its `lines`. Raise `NetworkError`,
+        `LeaseLost` or the platform's own error."""
+        try:
+            async with self._opened.request(
+                method,
+                f"{self._base}/{path}" if path else self._base,
+                data=body,
+                headers={**self._headers, "Content-Type": "application/json"},
+                timeout=aiohttp.ClientTimeout(total=timeout_s),
+            ) as response:
+                text = await response.read()
+        except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as problem:
+            raise self._cut_off(problem) from problem
+        if response.status < 400 and response.content_type == "application/x-ndjson":
+            return {"lines": [orjson.loads(line) for line in text.splitlines() if line]}
+        if response.status < 400:
+            return _object(text)
+        raise self._refused(path, response, text)
+
+    async def save(self, path: str, target: Path) -> None:
+        part = target.with_name(f"{target.name}.part")
+        have = part.stat().st_size if part.exists() else 0
+        headers = {**self._headers, **({"Range": f"bytes={have}-"} if have else {})}
+        limit = aiohttp.ClientTimeout(total=None, sock_connect=TIMEOUT_S, sock_read=TIMEOUT_S)
+        try:
+            async with self._opened.get(f"{self._base}/{path}", headers=headers, timeout=limit) as response:
+                if response.status == 416:  # another file than before
+                    part.unlink()
+                    raise NetworkError(f"{self._base}/{path} has changed")
+                if response.status >= 400:
+                    raise self._refused(path, response, await response.read())
+                with part.open("ab" if response.status == 206 else "wb") as out:
+                    async for piece in response.content.iter_chunked(CHUNK):
+                        out.write(piece)
+        except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as problem:
+            raise self._cut_off(problem) from problem
+        part.replace(target)
+
+    async def send(self, path: str, pieces: Iterator[bytes]) -> dict[str, Any]:
+        async def body() -> AsyncIterator[bytes]:
+            for piece in pieces:
+                yield piece
+
+        headers = {**self._headers, "Content-Type": "application/octet-stream"}
+        limit = aiohttp.ClientTimeout(total=None, sock_connect=TIMEOUT_S, sock_read=TIMEOUT_S)
+        try:
+            async with self._opened.put(f"{self._base}/{path}", data=body(), headers=headers, timeout=limit) as answer:
+                text = await answer.read()
+        except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as problem:
+            raise self._cut_off(problem) from problem
+        if answer.status < 400:
+            return _object(text)
+        raise self._refused(path, answer, text)
+
+    @property
+    def _opened(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            raise RuntimeError("the client is not open")
+        return self._session
+
+    def _cut_off(self, problem: Exception) -> NetworkError:
+        return NetworkError(f"{self._base}: {type(problem).__name__}: {problem}")
+
+    def _refused(self, path: str, response: aiohttp.ClientResponse, text: bytes) -> OsmosisError:
+        if response.status in TRY_AGAIN:
+            asked_s = parse_retry_after(response.headers.get("Retry-After"))
+            detail = _object(text).get("message") if response.status == DiskFull.http_status else ""
+            status = f"HTTP {response.status}{f': {detail}' if detail else ''}"
+            return NetworkError(f"{self._base}/{path}: {status}", retry_after=asked_s)
+        return _final(response.status, _object(text))
+
+
+async def patiently(
+    ask: Callable[[], Awaitable[T]],
+    *,
+    patience_s: float = PATIENCE_S,
+    pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
+) -> T:
+    ends, failures = time.monotonic() + patience_s, 0
+    while True:
+        try:
+            return await ask()
+        except NetworkError as problem:
+            left, failures = ends - time.monotonic(), failures + 1
+            if left <= 0:
+                raise NetworkError(
+                    f"the platform has not answered for {patience_s:.0f} s: {problem.message}",
+                    hint="start the platform again; it resumes the run from its journal",
+                ) from problem
+            asked_s = problem.details.get("retry_after")
+            await pause(min(backoff_delay(failures, base_s=0.25, max_s=10.0, asked_s=asked_s), left))
+
+
+def _final(status: int, answer: dict[str, Any]) -> OsmosisError:
+    problem = from_wire(status, answer)
+    if isinstance(problem, LeaseLost):
+        return problem
+    if isinstance(problem, (AuthRequired, Forbidden, NotFound)):
+        # The token is no longer this run's lease, or the run was deleted: either way it is not ours.
+        return LeaseLost(problem.message, status_code=status)
+    return problem
+
+
+def _object(text: bytes) -> dict[str, Any]:
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return {}
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,279 @@
+"""An evaluation run: its rollout server, its model, the rollouts, the report."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import orjson
+
+from osmosis._version import __version__
+from osmosis.base.processes import end_tasks, wait_for_first
+from osmosis.engine.evaluate import Evaluation
+from osmosis.engine.journal import Journal, key_of
+from osmosis.engine.limits import Limiter, Spending
+from osmosis.engine.resume import settle
+from osmosis.errors import Conflict
+from osmosis.jobs.artifacts import ArtifactSender
+from osmosis.jobs.context import JobContext, JobFailed, setup_failure
+from osmosis.jobs.models.deployed import open_platform_model
+from osmosis.jobs.models.resolve import open_plan_model, probe_model
+from osmosis.jobs.prepare.checkout import Checkout
+from osmosis.jobs.rows import JobRows
+from osmosis.jobs.server.stages import ServerStages
+from osmosis.jobs.server.supervisor import ServerSupervisor
+from osmosis.llm import Model
+from osmosis.llm.retry import RetryingModel
+from osmosis.metrics.summary import summarize
+from osmosis.records.config.run_config import EvalConfig
+from osmosis.records.run.job import HeartbeatReply, JobResult, Stage
+from osmosis.records.run.plan import EvalPlan, Selection
+from osmosis.records.run.report import Report
+from osmosis.records.run.rollout import Category, Failure, Phase, Rollout
+from osmosis.records.run.status import RunStatus
+from osmosis.serve.client.model_proxy import ModelProxy
+
+JOURNAL_TRIES = 60
+JOURNAL_EVERY_S = 0.5
+IN_FLIGHT_S = 30.0
+
+
+class EvaluationJob:
+    def __init__(self, context: JobContext, config: EvalConfig) -> None:
+        self.context = context
+        self.config = config
+        spec = context.spec
+        self.plan = EvalPlan.from_config(
+            config,
+            name=spec.run_name,
+            dataset=config.experiment.dataset,
+            selection=Selection(rows=spec.own_rows),
+            provenance={"commit_sha": spec.commit_sha, "osmosis": __version__},
+        )
+        self.shared = SharedLimits(context, self.plan)
+        self.journal = Journal(context.work_dir / "journal", redactor=context.redactor)
+        self._started_rollouts = False
+
+    @classmethod
+    def from_context(cls, context: JobContext) -> EvaluationJob:
+        config = context.spec.config
+        if not isinstance(config, EvalConfig):
+            raise setup_failure("the config of this run is not that of an eval", category=Category.UNKNOWN)
+        return cls(context, config)
+
+    async def run(self) -> JobResult:
+        stages = ServerStages(self.context)
+        async with self._checkout_and_model(stages) as (checkout, model):
+            prepared = await stages.prepare(checkout)
+            environment = prepared.environment
+            self.plan.provenance.update(
+                python=environment.python_version, osmosis_of_rollout=environment.osmosis_version
+            )
+            server = await stages.start(prepared)
+            try:
+                return self._result(await self._rollouts(model, server))
+            finally:
+                await server.stop()
+
+    def stop(self) -> float:
+        """Return how many seconds rollouts in flight may take to finish; 0 before the first one."""
+        return IN_FLIGHT_S if self._started_rollouts else 0.0
+
+    def report(self) -> Report | None:
+        """Return the figures so far, also of a stopped or failed run; None before the first rollout."""
+        if not self.journal.rollouts_path.exists():
+            return None
+        report = summarize(self.journal.rollouts(), self.plan, rows=len(self.context.spec.own_rows))
+        report.dataset_rows = self.context.spec.dataset_rows
+        report.stopped = "cut off"
+        return report if report.completed else None
+
+    def _result(self, report: Report) -> JobResult:
+        if report.completed >= report.total or report.stopped is None:
+            return JobResult(status=RunStatus.FINISHED, report=report)
+        if self.context.stop.is_set():
+            return JobResult(status=RunStatus.STOPPED, report=report)
+        if spent := self.shared.spending.exceeded():
+            return JobResult.used_up(spent, report)
+        if report.stopped == self.plan.timeouts.ran_out():
+            return JobResult.ran_out(report.stopped, report)
+        return JobResult(status=RunStatus.FAILED, report=report, failure=_give_up(report))
+
+    @asynccontextmanager
+    async def _checkout_and_model(self, stages: ServerStages) -> AsyncIterator[tuple[Checkout, Model]]:
+        name = self.plan.model.name
+        if self.plan.model.kind == "trained":
+            checkout = await stages.checkout()
+            self.context.enter(Stage.PREFLIGHT, f"loading the model {name}")
+            async with open_platform_model(self.context, self.plan) as model:
+                yield checkout, model
+            return
+        stand_in = " (offline model: rule-based, makes seeded mistakes)" if self.plan.model.kind == "offline" else ""
+        model = open_plan_model(self.plan, self.context.secrets, signals=self.shared)
+        self.shared.set_model(model)
+        asking = asyncio.create_task(probe_model(model, self.plan))
+        try:
+            checkout = await stages.checkout()
+            self.context.enter(Stage.PREFLIGHT, f"checking the model {name}{stand_in} with one call")
+            await asking
+            yield checkout, model
+        finally:
+            await end_tasks(asking)
+            await model.close()
+
+    async def _rollouts(self, model: Model, server: ServerSupervisor) -> Report:
+        spec = self.context.spec
+        self.context.enter(Stage.ROLLOUTS, f"running {len(spec.own_rows)} rows x {self.plan.attempts} attempts")
+        await self._open_journal()
+        proxy = ModelProxy(model, sandboxes=server.command.sandboxes)
+        await proxy.open()
+        try:
+            rows = await self._agree_with_platform()
+            async with ArtifactSender(self.context) as artifacts, server.running(proxy, self.plan) as agent:
+                self._started_rollouts = True
+                evaluating = asyncio.create_task(
+                    Evaluation(
+                        self.plan,
+                        rows.all(spec.own_rows),
+                        agent,
+                        model=model,
+                        journal=self.journal,
+                        observer=_Told(self.context, self.journal, artifacts),
+                        stop=self.context.stop,
+                        selected=len(spec.own_rows),
+                        dataset_rows=spec.dataset_rows,
+                        hashes={"agent": spec.commit_sha},
+                        limiter=self.shared.limiter,
+                        spending=self.shared.spending,
+                        wait_for_room=self.context.wait_for_room,
+                    ).run()
+                )
+                return await _either(evaluating, server.failed)
+        finally:
+            await proxy.close()
+            self.journal.close()
+
+    async def _open_journal(self) -> None:
+        """Open the journal; wait while an earlier job of this run has yet to notice that its lease is lost."""
+        for _ in range(JOURNAL_TRIES):
+            try:
+                return self.journal.open(self.plan)
+            except Conflict:
+                await asyncio.sleep(JOURNAL_EVERY_S)
+        self.journal.open(self.plan)
+
+    async def _agree_with_platform(self) -> JobRows:
+        stored = await self.context.reporter.list_stored_keys()
+        rows = await JobRows.read(self.context, stored)
+        settle(self.journal, rows.known.keys)
+        local = self.journal.finished()
+        if missing_here := stored - set(local):
+            fetched = 0
+            async for body in self.context.reporter.iterate_rollouts():
+                rollout = Rollout.model_validate(body)
+                if rollout.key in missing_here:
+                    self.journal.append(rollout)
+                    fetched += 1
+            self.context.log.write("rollouts", f"{fetched} finished rollouts were fetched from the platform")
+        sent = 0
+        for line in self.journal.lines():
+            if key_of(line) not in stored:
+                await self.context.wait_for_room()
+                self.context.reporter.rollout(orjson.dumps(line))
+                sent += 1
+        if len(local):
+            self.context.log.write(
+                "rollouts", f"resuming: {len(local)} rollouts are finished, {sent} of them are sent again"
+            )
+        return rows
+
+
+class _Told:
+    def __init__(self, context: JobContext, journal: Journal, artifacts: ArtifactSender) -> None:
+        self._context = context
+        self._journal = journal
+        self._artifacts = artifacts
+        self._done = 0
+        self._total = 0
+
+    def started(self, total: int, done: int) -> None:
+        self._total, self._done = total, done
+        self._context.advance(done, total)
+
+    def rollout(self, rollout: Rollout, running: Report | None) -> None:
+        self._done += 1
+        self._context.reporter.rollout(self._journal.line(rollout))
+        self._artifacts.put(rollout.rollout_id)
+        self._context.advance(self._done, self._total, running)
+
+    def stage(self, text: str) -> None:
+        self._context.log.write("rollouts", text, "warning")
+
+    def finished(self, report: Report) -> None:
+        self._context.advance(report.completed, report.total, report)
+
+
+def _give_up(report: Report) -> Failure:
+    commonest = max(report.failures, key=lambda failure: failure.count, default=None)
+    message = f"the run ended early: {report.stopped}"
+    if commonest is None:
+        return Failure(phase=Phase.SETUP, category=Category.UNKNOWN, message=message)
+    return Failure(
+        phase=commonest.phase,
+        category=commonest.category,
+        message=f"{message}; {commonest.count} rollouts failed like this: {commonest.example}",
+        fix="fix the cause, then retry the run; successful rollouts are kept",
+    )
+
+
+async def _either(evaluating: asyncio.Task[Report], failed: asyncio.Future[JobFailed]) -> Report:
+    try:
+        await wait_for_first(evaluating, failed)
+        if evaluating.done():
+            return evaluating.result()
+        raise failed.result()
+    finally:
+        await end_tasks(evaluating)
+
+
+WORTH_SAYING_S = 0.5
+
+
+class SharedLimits:
+    """Concurrency, budget and rate limits that the jobs of a run share through heartbeats."""
+
+    def __init__(self, context: JobContext, plan: EvalPlan) -> None:
+        self._context = context
+        self.limiter = Limiter(context.spec.shard.concurrency or plan.concurrency, adaptive=plan.adaptive)
+        self.spending = Spending(plan)
+        self._model: Model | None = None
+        self._refused_until = 0.0
+        context.on_reply = self.on_heartbeat_reply
+
+    def set_model(self, model: Model) -> None:
+        self._model = model
+
+    def answered(self, seconds: float) -> None:
+        self.limiter.answered(seconds)
+
+    def rate_limited(self, seconds: float) -> None:
+        self.limiter.rate_limited(seconds)
+        self._refused_until = max(self._refused_until, time.monotonic() + seconds)
+        self._say()
+        self._context.changed.set()
+
+    def on_heartbeat_reply(self, reply: HeartbeatReply) -> None:
+        if reply.concurrency:
+            self.limiter.resize(reply.concurrency)
+        if reply.elsewhere is not None:
+            self.spending.elsewhere = reply.elsewhere
+        if reply.pause_s > 0 and isinstance(self._model, RetryingModel):
+            self._model.hold(reply.pause_s)
+        self._say()
+
+    def _say(self) -> None:
+        """Report only refusals met here: repeating those of other jobs would never end."""
+        left = self._refused_until - time.monotonic()
+        self._context.progress.pause_s = round(left, 2) if left >= WORTH_SAYING_S else 0.0

@@ -1,0 +1,203 @@
+"""A model of the platform, loaded for this job in a process of the trainer's environment. The process answers on a Unix
+socket and has neither lease nor secret. When it dies it is restarted, with a growing pause, and its open requests are
+repeated; one that keeps dying is given up (`LocalModelProcess.failed`)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from osmosis.base.net import backoff_delay
+from osmosis.base.processes import end_tasks, wait_for_first
+from osmosis.errors import ModelError
+from osmosis.jobs.context import JobContext, JobFailed, setup_failure
+from osmosis.jobs.sandboxes import JobSandbox
+from osmosis.jobs.trainer.environment import TrainerEnvironment, load_trainer_environment
+from osmosis.jobs.trainer.process import TrainerCommand, TrainerProcess, trainer_environ
+from osmosis.llm import ChatRequest, Completion, Model
+from osmosis.records.run.plan import ModelSpec
+from osmosis.records.run.rollout import Category
+from osmosis.training.models import ServedModel
+from osmosis.training.protocol import TrainerClient, TrainerHealth
+from osmosis.training.protocol.plans import ServingPlan
+
+from .download import base_model_folder
+
+STEP = "model-server"
+LOAD_S = 1800.0
+POLL_S = 0.2
+DEATHS_IN_A_ROW = 5
+STEADY_S = 60.0
+RESTART_BASE_S, RESTART_MAX_S = 0.25, 30.0
+ASKED_AGAIN = 2
+"""Repeats of a request that a death cut off: the request itself may be the cause."""
+PATIENCE_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class ServingProgram:
+    made: TrainerEnvironment | None = None
+    """None: the trainer's environment of this machine, created when it is missing."""
+    module: str = "osmosis.training.trainer.serve_model"
+
+
+@asynccontextmanager
+async def open_local_model(
+    context: JobContext, spec: ModelSpec, *, concurrency: int, program: ServingProgram | None = None
+) -> AsyncIterator[LocalModelProcess]:
+    program = program or ServingProgram()
+    environment = program.made or await load_trainer_environment(context)
+    folder = await base_model_folder(context, environment.python)
+    adapter = context.spec.adapter_path or None
+    plan = ServingPlan(name=spec.name, model_path=str(folder), adapter_path=adapter, concurrency=max(concurrency, 1))
+    sandbox = JobSandbox.for_model(context.spec)
+    context.log.write(STEP, f"sandbox of {spec.name}: {sandbox.description}")
+    if context.spec.kind == "serving":
+        context.progress.sandbox = sandbox.description
+    read = (environment.code, folder, *([Path(adapter)] if adapter else []))
+    process = TrainerProcess(
+        TrainerCommand(environment.python, environment.code, module=program.module),
+        trainer_environ(context.environ, environment.code),
+        context.work_dir / STEP,
+        context.log,
+        context.leftovers,
+        sandbox.process_policy(environment.python, read, ()),
+    )
+    try:
+        async with TrainerClient(process.socket) as link:
+            model = LocalModelProcess(context, spec, process, link, plan)
+            await model.load()
+            keeper = asyncio.create_task(model.keep())
+            try:
+                yield model
+            finally:
+                await end_tasks(keeper)
+    finally:
+        await process.close()
+
+
+class LocalModelProcess:
+    """A `Model` whose process is restarted when it dies; `failed` is a `JobFailed` once it is given up."""
+
+    def __init__(
+        self, context: JobContext, spec: ModelSpec, process: TrainerProcess, link: TrainerClient, plan: ServingPlan
+    ) -> None:
+        self.spec = spec
+        self.failed: asyncio.Future[JobFailed] = asyncio.get_running_loop().create_future()
+        self._context = context
+        self._process = process
+        self._link = link
+        self._plan = plan
+        self._model: Model = ServedModel(link, spec)
+        self._up = asyncio.Event()
+
+    @property
+    def ready(self) -> bool:
+        return self._up.is_set()
+
+    async def complete(self, request: ChatRequest) -> Completion:
+        asked_again = 0
+        while True:
+            await self._wait_up()
+            try:
+                return await self._model.complete(request)
+            except ModelError as error:
+                disconnected = error.category == Category.CONNECTION.value
+                if not disconnected or request.told or asked_again >= ASKED_AGAIN:
+                    raise
+                asked_again += 1
+                await asyncio.sleep(POLL_S)  # its end is noticed in this time
+
+    async def close(self) -> None:
+        """Do nothing: the process belongs to `open_local_model`."""
+
+    async def load(self) -> None:
+        """Start the process and wait until it answers. Raise `JobFailed` with the reason that it gave."""
+        await self._process.start(self._plan)
+        facts = (await _loaded(self._link, self._process)).model
+        if facts is not None:
+            self._context.log.write(STEP, f"serving {self.spec.name}: {facts.dtype} on {facts.device}")
+        self._up.set()
+
+    async def keep(self) -> None:
+        deaths = 0
+        try:
+            while True:
+                since = time.monotonic()
+                await self._process.wait_died()
+                self._up.clear()
+                deaths = 1 if time.monotonic() - since > STEADY_S else deaths + 1
+                exit_description, tail = self._process.exit_description, "\n".join(self._process.tail)
+                await self._process.stop()
+                if deaths >= DEATHS_IN_A_ROW:
+                    raise _give_up(self.spec.name, deaths, exit_description, tail)
+                delay = backoff_delay(deaths, base_s=RESTART_BASE_S, max_s=RESTART_MAX_S)
+                restart_message = (
+                    f"the process of the model ended with {exit_description}: starting it again in {delay:.1f} s"
+                )
+                self._context.log.write(STEP, restart_message, "warning")
+                await asyncio.sleep(delay)
+                await self.load()
+        except JobFailed as problem:
+            self.failed.set_result(problem)
+        except Exception as problem:  # noqa: BLE001 - border of a task nobody awaits: the job must hear of it
+            message = f"the process of the model cannot be kept: {type(problem).__name__}: {problem}"
+            self.failed.set_result(setup_failure(message, category=Category.UNKNOWN))
+
+    async def _wait_up(self) -> None:
+        if self._up.is_set():
+            return
+        if not self.failed.done():
+            waiting = asyncio.create_task(self._up.wait())
+            await wait_for_first(waiting, self.failed, timeout_s=PATIENCE_S)
+            waiting.cancel()
+        if self.failed.done():
+            raise ModelError(self.failed.result().message, category=Category.SERVER_DIED.value)
+        if not self._up.is_set():
+            raise ModelError("the model is being started again", category=Category.CONNECTION.value, retry_after=5.0)
+
+
+def _give_up(name: str, deaths: int, exit_description: str, tail: str) -> JobFailed:
+    fix = "it may run out of memory: choose a smaller model, or a machine with more"
+    message = f"the process of {name} ended {deaths} times in a row, the last time with {exit_description}"
+    return setup_failure(message, fix=fix, category=Category.SERVER_DIED, tail=tail)
+
+
+async def _loaded(link: TrainerClient, process: TrainerProcess) -> TrainerHealth:
+    died, waiting = asyncio.create_task(process.wait_died()), asyncio.create_task(_ready(link))
+    try:
+        await asyncio.wait({died, waiting}, return_when=asyncio.FIRST_COMPLETED, timeout=LOAD_S)
+        if waiting.done():
+            return waiting.result()
+        if died.done():
+            fix = "it may have run out of memory: choose a smaller model" if process.was_killed else None
+            message, tail = (
+                f"the model could not be loaded: its process ended with {process.exit_description}",
+                "\n".join(process.tail),
+            )
+            raise setup_failure(message, fix=fix, category=Category.SERVER_DIED, tail=tail)
+        raise setup_failure(f"the model was not loaded within {LOAD_S:.0f} s", category=Category.TIMEOUT)
+    finally:
+        await end_tasks(died, waiting)
+
+
+async def _ready(link: TrainerClient) -> TrainerHealth:
+    health = await link.wait_up()
+    while health.state == "loading":
+        await asyncio.sleep(POLL_S)
+        health = await link.wait_up()  # one that has ended is noticed by the caller
+    if health.state == "failed":
+        raise await _load_failure(link)
+    return health
+
+
+async def _load_failure(link: TrainerClient) -> JobFailed:
+    async for numbered in link.events():
+        if numbered.event.type == "failed":
+            event = numbered.event
+            return setup_failure(event.message, fix=event.fix, category=Category.UNKNOWN, tail=event.traceback)
+    return setup_failure("the model could not be loaded", category=Category.UNKNOWN)

@@ -1,0 +1,299 @@
+"""The rollout's own virtual environment, created by `uv` from what the rollout declares, cached by content."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Protocol
+
+from osmosis.base.environments import MARKER, prune_environments
+from osmosis.base.locks import locked_async
+from osmosis.base.safe_open import folder_at, walk
+from osmosis.base.wheel import DISTRIBUTION, Wheel
+from osmosis.jobs.commands import CommandResult, run_command, uv_environ
+from osmosis.jobs.context import JobLog
+from osmosis.jobs.sandboxes import BuildSandbox
+from osmosis.sandbox import Level
+
+from .project import MOST_ENTRIES, Generation, RolloutProject, read_text
+from .uv import Interpreter, choose_interpreter, describe_failure, is_network_failure
+
+STEP = "uv"
+INSTALL_TIMEOUT_S = 1200.0
+LAYOUT = "3"
+ENV, COPY = "env", "project"
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    folder: Path
+    packages: Mapping[str, str]
+    python_version: str
+    interpreter: Path
+    project: Path | None = None
+    """Where the rollout project is installed, for PYTHONPATH; None when it is not installable."""
+
+    @property
+    def python(self) -> Path:
+        return self.folder / "bin" / "python"
+
+    @property
+    def osmosis_version(self) -> str | None:
+        return self.packages.get(DISTRIBUTION)
+
+
+@dataclass(frozen=True, slots=True)
+class Builder:
+    uv: str
+    cache_dir: Path
+    wheel: Wheel
+    environ: Mapping[str, str]
+    log: JobLog
+    sandbox: BuildSandbox = field(default_factory=BuildSandbox)
+    owner: str = ""
+    """Whose environments these are: a person of a workspace."""
+    extras: frozenset[str] = frozenset()
+    started: Callable[[int], None] | None = None
+    timeout_s: float = INSTALL_TIMEOUT_S
+
+    async def environment(self, project: RolloutProject, *, commit_sha: str, install_to: Path) -> Environment:
+        """Return the environment of `project`, cached or built now. Raise `JobFailed`."""
+        environ = uv_environ(self.environ)
+        interpreter = await choose_interpreter(
+            project.requires_python, where=project.where, uv=self.uv, environ=environ, cwd=self.cache_dir
+        )
+        extras = self._extras(project)
+        key = environment_key(project, self.wheel, interpreter, commit_sha, extras)
+        folder = self.cache_dir / "environments" / (self.owner or "default") / key
+        lock = folder.parent / ".locks" / key
+        waiting = self.log.stream(STEP)
+        async with locked_async(lock, waiting=lambda: waiting("waiting: another job is creating the same environment")):
+            finished = _finished(folder)
+            if finished:
+                self.log.write(STEP, f"using the environment {key} from the cache (Python {finished.python_version})")
+            else:
+                finished = await self._make(project, interpreter, folder, environ, extras)
+        if not project.installable:
+            return finished
+        await self._install_project(project, finished, install_to, environ)
+        return replace(finished, project=install_to)
+
+    def _extras(self, project: RolloutProject) -> tuple[str, ...]:
+        if project.generation(self.wheel.base_version) == "theirs":
+            return ()
+        if "full" in self.extras or not (reason := project.judge_reason()):
+            return tuple(sorted(self.extras))
+        self.log.write(STEP, f"also installing LiteLLM (osmosis-ai[rubric]): {project.label}: {reason}")
+        return tuple(sorted({*self.extras, "rubric"}))
+
+    async def _make(
+        self,
+        project: RolloutProject,
+        interpreter: Interpreter,
+        folder: Path,
+        environ: Mapping[str, str],
+        extras: tuple[str, ...],
+    ) -> Environment:
+        self.log.write(
+            STEP, f"creating the environment {folder.name} from {project.where} (Python {interpreter.version})"
+        )
+        # A name of its own: a killed job may have left a uv behind that goes on writing where it was told to.
+        making = folder.parent / f".making-{folder.name}-{secrets.token_hex(4)}"
+        await asyncio.to_thread(_remove, folder, *folder.parent.glob(f".making-{folder.name}-*"))
+        env = making / ENV
+        env.mkdir(parents=True)
+        copied = project.installable or project.local_sources
+        project, names = await asyncio.to_thread(self._copy, project, making / COPY) if copied else (project, {})
+        uv = self._in_sandbox(project, environ, interpreter.path, read=(making,), write=(*names, env), names=names)
+        try:
+            await uv(
+                "venv", "--quiet", "--relocatable", "--no-project", "--allow-existing", *_python(interpreter), str(env)
+            )
+            await uv(*await self._install_arguments(project, making, uv, extras))
+            frozen = await uv("pip", "freeze", "--python", str(env), quiet=True)
+            mark = {
+                "python": interpreter.version,
+                "interpreter": str(interpreter.path),
+                "packages": _packages(frozen.stdout.splitlines(), self.wheel),
+            }
+            await asyncio.to_thread(_remove, making / COPY)
+            (making / MARKER).write_text(json.dumps(mark, indent=1), encoding="utf-8")
+            making.rename(folder)
+        finally:
+            await asyncio.to_thread(_remove, making)
+        finished = _finished(folder)
+        assert finished is not None
+        self.log.write(STEP, f"the environment has {len(finished.packages)} packages")
+        if pruned := await asyncio.to_thread(prune_environments, self.cache_dir):
+            self.log.write(STEP, f"removed {len(pruned)} environments and wheels unused for two weeks")
+        return finished
+
+    async def _install_arguments(
+        self, project: RolloutProject, making: Path, uv: RunUv, extras: tuple[str, ...]
+    ) -> tuple[str, ...]:
+        arguments = ["pip", "install", *self.sandbox.compiles, "--python", str(making / ENV)]
+        ours = project.generation(self.wheel.base_version) != "theirs"
+        if project.requirements_file is not None:
+            arguments += ["--requirements", str(project.requirements_file)]
+        if project.lock is not None:
+            locked = making / "locked.txt"
+            locked.write_text(await self._locked(uv, keep_osmosis=not ours), encoding="utf-8")
+            arguments += ["--constraints", str(locked)]
+        if ours:
+            pin = making / "pinned.txt"
+            pin.write_text(f"{DISTRIBUTION}=={self.wheel.version}\n", encoding="utf-8")
+            arguments += ["--find-links", str(self.wheel.folder), "--constraints", str(pin)]
+            named = f"[{','.join(extras)}]" if extras else ""
+            arguments += [f"{DISTRIBUTION}{named}=={self.wheel.version}"]
+            if project.own_sources:
+                arguments += ["--no-sources-package", DISTRIBUTION]
+        return tuple(arguments)
+
+    async def _locked(self, uv: RunUv, *, keep_osmosis: bool) -> str:
+        leave_out = ["--no-emit-project", "--no-emit-workspace", "--no-emit-local"]
+        if not keep_osmosis:
+            leave_out += ["--no-emit-package", DISTRIBUTION]
+        exported = await uv("export", "--frozen", "--no-header", "--no-annotate", "--no-dev", *leave_out, quiet=True)
+        return exported.stdout + "\n"
+
+    async def _install_project(
+        self, project: RolloutProject, environment: Environment, install_to: Path, environ: Mapping[str, str]
+    ) -> None:
+        self.log.write(STEP, f"installing {project.label} itself")
+        copy = install_to.with_name(f"{install_to.name}-{COPY}")
+        await asyncio.to_thread(_remove, install_to, copy)
+        install_to.mkdir(parents=True)
+        project, names = await asyncio.to_thread(self._copy, project, copy)
+        read, write = (environment.folder,), (install_to, *names)
+        uv = self._in_sandbox(project, environ, environment.interpreter, read=read, write=write, names=names)
+        target = ("--python", str(environment.folder), "--target", str(install_to))
+        try:
+            await uv("pip", "install", "--no-deps", *self.sandbox.compiles, *target, str(project.folder))
+        finally:
+            await asyncio.to_thread(_remove, copy)
+
+    def _copy(self, project: RolloutProject, to: Path) -> tuple[RolloutProject, dict[Path, Path]]:
+        """Copy what build backends write to; return the project as uv sees it, and the name of the copy there."""
+        if self.sandbox.level is Level.NONE:
+            return project, {}
+        root = self.sandbox.source if project.local_sources and self.sandbox.source else project.folder
+        shutil.copytree(root, to, symlinks=True, ignore=shutil.ignore_patterns(".git", ".venv", "node_modules"))
+        if self.sandbox.level >= Level.NAMESPACES:
+            return project, {to: root}
+        folder = to / project.folder.relative_to(root)
+        file = project.requirements_file and folder / project.requirements_file.name
+        lock = project.lock and folder / project.lock.name
+        return replace(project, folder=folder, requirements_file=file, lock=lock), {to: to}
+
+    def _in_sandbox(
+        self,
+        project: RolloutProject,
+        environ: Mapping[str, str],
+        python: Path,
+        *,
+        read: tuple[Path, ...],
+        write: tuple[Path, ...],
+        names: Mapping[Path, Path],
+    ) -> RunUv:
+        folders = self.sandbox.folders(self.uv, self.wheel.folder, python, environ)
+        policy = self.sandbox.policy(read=(*folders, *read), write=write, names=names)
+        variables = self.sandbox.environ(environ)
+
+        async def uv(*arguments: str, quiet: bool = False) -> CommandResult:
+            async def run(*extra: str) -> CommandResult:
+                return await run_command(
+                    (self.uv, *arguments, *extra),
+                    cwd=project.folder,
+                    environ=variables,
+                    timeout_s=self.timeout_s,
+                    log=None if quiet else self.log.stream(STEP, "debug"),
+                    started=self.started,
+                    policy=policy,
+                    beside=self.sandbox.proxied,
+                )
+
+            return await self._checked(run, project, arguments)
+
+        return uv
+
+    async def _checked(
+        self, run: Callable[..., Awaitable[CommandResult]], project: RolloutProject, arguments: tuple[str, ...]
+    ) -> CommandResult:
+        done = await run()
+        if not done.ok and done.code is not None and is_network_failure(done.output):
+            self.log.write(STEP, "the package index does not answer: trying uv's cache", "warning")
+            offline = await run("--offline")
+            done = offline if offline.ok else done
+        if not done.ok:
+            raise describe_failure(done, project, arguments, timeout_s=self.timeout_s)
+        return done
+
+
+class RunUv(Protocol):
+    async def __call__(self, *arguments: str, quiet: bool = False) -> CommandResult: ...
+
+
+def _python(interpreter: Interpreter) -> tuple[str, str]:
+    return ("--python", str(interpreter.path))
+
+
+def environment_key(
+    project: RolloutProject, wheel: Wheel, interpreter: Interpreter, commit_sha: str, extras: tuple[str, ...] = ()
+) -> str:
+    """Return 20 hex digits; rollouts with the same key share an environment."""
+    generation: Generation = project.generation(wheel.base_version)
+    digest = hashlib.sha256(LAYOUT.encode())
+    parts = [generation, wheel.version if generation != "theirs" else "", str(interpreter.path), interpreter.version]
+    parts.append(",".join(extras))
+    for file in (project.requirements_file, project.folder / "pyproject.toml", project.lock):
+        parts.append((read_text(project.folder, file.name, project.label) or "") if file else "")
+    if project.local_sources:
+        parts += [str(project.folder), commit_sha or _digest(project.folder)]
+    for part in parts:
+        digest.update(f"{len(part)}:{part}".encode())
+    return digest.hexdigest()[:20]
+
+
+def _digest(folder: Path) -> str:
+    """Return a digest of names, sizes and times of a folder that is no commit's."""
+    with folder_at(folder, ()) as opened:
+        entries = [f"{path} {about.st_size} {about.st_mtime_ns}" for path, about in walk(opened, MOST_ENTRIES)]
+    return hashlib.sha256("\n".join(entries).encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _finished(folder: Path) -> Environment | None:
+    try:
+        mark = json.loads((folder / MARKER).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    environment = Environment(folder / ENV, mark["packages"], mark["python"], Path(mark["interpreter"]))
+    if not environment.python.exists():
+        return None
+    with suppress(OSError):
+        os.utime(folder / MARKER)
+    return environment
+
+
+def _packages(lines: Iterable[str], wheel: Wheel) -> dict[str, str]:
+    packages = {}
+    for line in lines:
+        name, separator, version = line.partition("==")
+        if separator:
+            packages[name.strip().lower()] = version.strip()
+        elif " @ " in line:
+            name, _, url = line.partition(" @ ")
+            packages[name.strip().lower()] = wheel.version if wheel.path.as_uri() in url else url.strip()
+    return packages
+
+
+def _remove(*folders: Path) -> None:
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)

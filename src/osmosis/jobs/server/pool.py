@@ -1,0 +1,196 @@
+"""The rollout servers of one job as one agent: on this machine (`supervisor`), or on others (`remote`)."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+from osmosis.base.processes import end_tasks, wait_for_first
+from osmosis.engine.agent import Agent
+from osmosis.engine.rollout_model import RolloutModel
+from osmosis.engine.task import Task
+from osmosis.jobs.context import JobFailed, JobLog, setup_failure
+from osmosis.records.run.plan import EvalPlan
+from osmosis.records.run.rollout import Category, Rollout
+from osmosis.serve.client.model_proxy import ModelProxy
+from osmosis.serve.client.sandboxes import Sandboxes
+
+STEP = "rollout-server"
+NONE_LEFT_S = 60.0
+TRIES = 4
+"""Servers that one rollout may lose, since the rollout may be the cause."""
+
+
+class Server(Protocol):
+    name: str
+    failed: asyncio.Future[JobFailed]
+    on_change: Callable[[], None]
+
+    @property
+    def up(self) -> bool: ...
+
+    @property
+    def at_once(self) -> int | None:
+        """Return how many rollouts it takes; None: no limit is known."""
+
+    def running(self, proxy: ModelProxy, plan: EvalPlan) -> AbstractAsyncContextManager[Agent]: ...
+
+    def lost(self, rollout: Rollout) -> bool:
+        """Return whether the server failed, and not this rollout."""
+
+    async def stop(self) -> None: ...
+
+
+def ignore_change() -> None: ...
+
+
+@dataclass(slots=True, eq=False)
+class _Place:
+    server: Server
+    agent: Agent
+    in_flight: int = 0
+
+    @property
+    def up(self) -> bool:
+        return self.server.up and not self.server.failed.done()
+
+    @property
+    def room(self) -> bool:
+        at_once = self.server.at_once
+        return self.up and (at_once is None or self.in_flight < at_once)
+
+    @property
+    def load(self) -> float:
+        return self.in_flight / (self.server.at_once or 1)
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    place: asyncio.Future[_Place]
+    been: set[str]
+
+
+class ServerPool:
+    """Use `running()`; `failed` then holds the `JobFailed` once no server is left."""
+
+    def __init__(
+        self,
+        servers: Sequence[Server],
+        log: JobLog,
+        *,
+        sandboxes: Sandboxes | None = None,
+        patience_s: float = NONE_LEFT_S,
+    ) -> None:
+        self.sandboxes = sandboxes
+        self.failed: asyncio.Future[JobFailed] = asyncio.get_running_loop().create_future()
+        self._servers = list(servers)
+        self._log = log
+        self._patience_s = patience_s
+        self._places: list[_Place] = []
+        self._waiting: deque[_Waiting] = deque()
+        self._news = asyncio.Event()
+
+    @asynccontextmanager
+    async def running(self, proxy: ModelProxy, plan: EvalPlan) -> AsyncIterator[Agent]:
+        async with AsyncExitStack() as stack:
+            for server in self._servers:
+                server.on_change = self._changed
+                server.failed.add_done_callback(lambda _: self._changed())
+                self._places.append(_Place(server, await stack.enter_async_context(server.running(proxy, plan))))
+            watching = asyncio.create_task(self._watch())
+            try:
+                yield self
+            finally:
+                await end_tasks(watching)
+
+    async def stop(self) -> None:
+        await asyncio.gather(*(server.stop() for server in self._servers))
+
+    async def run(self, task: Task, model: RolloutModel) -> Rollout:
+        been: set[str] = set()
+        losses = 0
+        while True:
+            place = await self._admitted(been)
+            try:
+                rollout = await self._on(place, task, model)
+            finally:
+                self._leave(place)
+            if rollout is not None:
+                losses += place.server.lost(rollout)
+                if not place.server.lost(rollout) or losses >= TRIES:
+                    return rollout
+            been.add(place.server.name)
+            task.enter("waiting")
+            reason = rollout.failure.message if rollout is not None and rollout.failure is not None else "it has failed"
+            self._log.write(STEP, f"{task.name} begins anew on another server: {place.server.name}: {reason}", "debug")
+
+    async def _on(self, place: _Place, task: Task, model: RolloutModel) -> Rollout | None:
+        going = asyncio.ensure_future(place.agent.run(task, model))
+        try:
+            await wait_for_first(going, place.server.failed)
+            return going.result() if going.done() else None
+        finally:
+            await end_tasks(going)
+
+    async def _admitted(self, been: set[str]) -> _Place:
+        if not self._waiting and (place := self._free(been)) is not None:
+            place.in_flight += 1
+            return place
+        waiting = _Waiting(asyncio.get_running_loop().create_future(), been)
+        self._waiting.append(waiting)
+        try:
+            return await waiting.place
+        except asyncio.CancelledError:
+            if waiting.place.done() and not waiting.place.cancelled():
+                self._leave(waiting.place.result())
+            raise
+
+    def _free(self, been: set[str]) -> _Place | None:
+        others = [place for place in self._places if place.up and place.server.name not in been]
+        free = [place for place in others or self._places if place.room]
+        return min(free, key=lambda place: place.load, default=None)
+
+    def _leave(self, place: _Place) -> None:
+        place.in_flight -= 1
+        self._hand_out()
+
+    def _hand_out(self) -> None:
+        waiting: list[_Waiting] = []
+        while self._waiting and any(place.room for place in self._places):
+            first = self._waiting.popleft()
+            if first.place.done():
+                continue
+            place = self._free(first.been)
+            if place is None:  # room only where it has been
+                waiting.append(first)
+                continue
+            place.in_flight += 1
+            first.place.set_result(place)
+        self._waiting.extendleft(reversed(waiting))
+
+    def _changed(self) -> None:
+        self._news.set()
+        self._hand_out()
+
+    async def _watch(self) -> None:
+        while True:
+            self._news.clear()
+            failures = [place.server.failed.result() for place in self._places if place.server.failed.done()]
+            if len(failures) == len(self._places):
+                return self.failed.set_result(failures[-1])
+            any_up = any(place.up for place in self._places)
+            try:
+                await asyncio.wait_for(self._news.wait(), None if any_up else self._patience_s)
+            except asyncio.TimeoutError:
+                return self.failed.set_result(self._no_server_left(failures))
+
+    def _no_server_left(self, failures: Sequence[JobFailed]) -> JobFailed:
+        names = ", ".join(place.server.name for place in self._places if not place.server.failed.done())
+        return setup_failure(
+            f"no rollout server has answered for {self._patience_s:g} s: {names}"
+            + (f"; {len(failures)} have failed: {failures[-1].message}" if failures else ""),
+            fix="start them again (osmosis serve), then: osmosis train resume; what is stored of the step is kept",
+            category=Category.SERVER_DIED,
+        )

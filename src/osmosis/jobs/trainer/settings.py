@@ -1,0 +1,149 @@
+"""The trainer's plan, the rollout plan and the examples of a run, from its training config. Every key of `[training]`,
+`[sampling]`, `[checkpoints]` and `[advanced]` ends in one of the plans, or in the driver."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from osmosis._version import __version__
+from osmosis.base.files import replacing
+from osmosis.errors import LeaseLost, NetworkError, OsmosisError
+from osmosis.jobs.context import JobContext, setup_failure
+from osmosis.records.api.jobs import StoredExample
+from osmosis.records.config.run_config import TrainingConfig, TrainingPlan, plan_training
+from osmosis.records.run.job import JobSpec
+from osmosis.records.run.plan import EvalPlan, ModelSpec, Timeouts
+from osmosis.records.run.rollout import Category
+from osmosis.training.protocol import Example, TrainerPlan
+from osmosis.training.protocol.plans import Importance
+
+EVERY_LINEAR = "all-linear"
+
+
+def trainer_plan(
+    config: TrainingConfig, spec: JobSpec, *, models_dir: Path, gpus: int, examples: Examples | None = None
+) -> TrainerPlan:
+    """Return the trainer's plan; `examples` of `method = "sft"`. Raise `JobFailed` for a dataset that fills no step."""
+    training, sampling, advanced = config.training, config.sampling, config.advanced
+    on_rows = plan_training(config, spec.rows, examples=examples.count if examples else 0)
+    if on_rows.steps == 0:
+        raise _too_small(on_rows) if examples is None else _too_few(examples, on_rows)
+    fields = set(TrainerPlan.model_fields)
+    same = {**training.model_dump(include=fields), **advanced.model_dump(include=fields)}
+    return TrainerPlan.model_validate(
+        {
+            **same,
+            "run": spec.run_name,
+            "engine_url": advanced.base_url if advanced.engine == "tinker" else None,
+            "sampler_url": advanced.base_url if advanced.sampler == "vllm" else None,
+            "examples_path": str(examples.path) if examples else None,
+            "model_path": spec.model_path or config.experiment.model_path,
+            "base_model": config.experiment.model_path,
+            "output_dir": str(models_dir),
+            "rows": on_rows.rows,
+            "validation_rows": on_rows.validation_rows,
+            "steps": on_rows.steps,
+            "rows_per_step": on_rows.batch,
+            "samples_per_row": on_rows.samples,
+            "eval_interval": config.checkpoints.eval_interval,
+            "save_interval": config.checkpoints.checkpoint_save_freq,
+            "keep": config.checkpoints.keep,
+            "temperature": sampling.rollout_temperature,
+            "top_p": sampling.rollout_top_p,
+            "lora_targets": [] if advanced.lora_targets == [EVERY_LINEAR] else advanced.lora_targets,
+            "importance": _importance(config),
+            "gradient_accumulation": advanced.gradient_accumulation or 1,
+            "processes": max(1, min(gpus, advanced.trainer_gpus or gpus)),
+        }
+    )
+
+
+def rollout_plan(config: TrainingConfig, spec: JobSpec) -> EvalPlan:
+    experiment, training = config.experiment, config.training
+    params = {"temperature": config.sampling.rollout_temperature, "top_p": config.sampling.rollout_top_p}
+    return EvalPlan(
+        name=spec.run_name,
+        agent=f"rollouts/{experiment.rollout}/{experiment.entrypoint}",
+        model=ModelSpec(name=experiment.model_path, kind="trained", params=params, seed=config.advanced.seed),
+        dataset=experiment.dataset,
+        concurrency=training.rollout_batch_size * training.n_samples_per_prompt,
+        timeouts=Timeouts(agent_s=training.agent_workflow_timeout_s, score_s=training.grader_timeout_s),
+        provenance={"commit_sha": spec.commit_sha, "osmosis": __version__},
+    )
+
+
+def _importance(config: TrainingConfig) -> Importance:
+    advanced = config.advanced
+    if advanced.importance != "auto":
+        return advanced.importance
+    is_on_policy = advanced.sampler == "builtin" and not advanced.max_staleness
+    return "off" if is_on_policy else "token_truncate"
+
+
+def _too_small(plan: TrainingPlan) -> Exception:
+    rows, held_out = len(plan.rows), len(plan.validation_rows)
+    held_out_note = f", {held_out} more are held out for validation" if held_out else ""
+    return setup_failure(
+        f"the dataset is too small: {rows} rows are left to train on{held_out_note}, and one step takes {plan.batch}",
+        fix=f"lower [training].rollout_batch_size to {rows} or less, add rows, or lower [advanced].validation_rows",
+        category=Category.BAD_REQUEST,
+    )
+
+
+def _too_few(examples: Examples, plan: TrainingPlan) -> Exception:
+    return setup_failure(
+        f"there are {examples.count} rollouts to learn from, and one step takes {plan.batch}",
+        fix="lower [training].rollout_batch_size or [advanced].min_score, or name a run with more passed rollouts",
+        category=Category.BAD_REQUEST,
+    )
+
+
+STEP = "examples"
+FILE = "examples.jsonl"
+MOST_BYTES = 16 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Examples:
+    path: Path
+    count: int
+
+
+async def load_examples(context: JobContext, config: TrainingConfig) -> Examples:
+    """Return the examples of a supervised run, kept with the run so that a resumed one has the same. Raise
+    `JobFailed`."""
+    path = context.work_dir / FILE
+    if not path.exists():
+        try:
+            await _fetch(context.reporter.iterate_examples(), path)
+        except (LeaseLost, NetworkError):
+            raise
+        except OsmosisError as problem:
+            message = f"the rollouts to learn from cannot be had: {problem.message}"
+            raise setup_failure(message, fix=problem.hint, category=Category.BAD_REQUEST) from problem
+    count = await asyncio.to_thread(_lines, path)
+    context.log.write(STEP, f"{count} rollouts of {config.advanced.from_run} to learn from")
+    return Examples(path, count)
+
+
+async def _fetch(examples: AsyncIterator[StoredExample], path: Path) -> None:
+    size = 0
+    with replacing(path, durable=True) as out:
+        async for example in examples:
+            if not example.messages:
+                continue
+            line = Example(messages=example.messages, tools=example.tools).to_line()
+            size += len(line)
+            if size > MOST_BYTES:
+                message = f"the rollouts to learn from have more than {MOST_BYTES >> 30} GB"
+                fix = "raise [advanced].min_score, or name a smaller run in from_run"
+                raise setup_failure(message, fix=fix, category=Category.BAD_REQUEST)
+            out.write(line)
+
+
+def _lines(path: Path) -> int:
+    with path.open("rb") as file:
+        return sum(1 for _ in file)

@@ -1,0 +1,379 @@
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from urllib.parse import quote
+
+from pydantic import ValidationError as PydanticError
+
+from osmosis.base.files import append_line
+from osmosis.base.jsonable import JsonObject
+from osmosis.base.locks import locked
+from osmosis.base.processes import start_token
+from osmosis.datasets.scan import read_rows
+from osmosis.engine.journal import Journal
+from osmosis.errors import NotFound, OsmosisError
+from osmosis.local.quarantine_file import file_of_run, read
+from osmosis.local.run import marks_of, stored_report, summary_of
+from osmosis.records.api.body import LogPage
+from osmosis.records.api.runs import RunEvent
+from osmosis.records.run.annotations import Annotation, keep_newest
+from osmosis.records.run.history import RowCount
+from osmosis.records.run.job import MetricPoint
+from osmosis.records.run.plan import EvalPlan
+from osmosis.records.run.quarantine import RowQuarantine
+from osmosis.records.run.report import Report
+from osmosis.records.run.rows import Row
+from osmosis.records.run.status import RunStatus
+from osmosis.viewer.index.database import IndexFillers, RolloutFeed, RolloutIndex
+from osmosis.viewer.index.search import Search
+from osmosis.viewer.run_source import (
+    CheckpointLine,
+    CodeVersion,
+    Fact,
+    Link,
+    Origin,
+    RolloutTable,
+    RunContext,
+    RunSettings,
+    RunState,
+)
+
+WAIT_S = 0.8
+_FILLERS = IndexFillers()
+_REPORTS: dict[tuple[str, int, int], Report] = {}
+_MAX_REPORTS = 200
+
+
+def index_path(cache: Path, key: str) -> Path:
+    name = hashlib.sha256(key.encode()).hexdigest()[:24]
+    return cache / "viewer" / f"{name}.db"
+
+
+class IndexedRun(ABC):
+    @abstractmethod
+    def feed(self) -> RolloutFeed: ...
+
+    @abstractmethod
+    def index_path(self) -> Path: ...
+
+    @abstractmethod
+    def label_index(self, index: RolloutIndex) -> None: ...
+
+    @abstractmethod
+    def state(self) -> RunState: ...
+
+    def read_table(self) -> RolloutTable:
+        index, progress = _FILLERS.open(self.index_path(), self.feed(), self.state().pass_threshold, wait_s=WAIT_S)
+        self.label_index(index)
+        return RolloutTable(Search(index), progress)
+
+    @cached_property
+    def _table(self) -> RolloutTable:
+        return self.read_table()
+
+    def table(self) -> RolloutTable:
+        return self._table
+
+    def is_indexed(self, *, wait: bool = False) -> bool:
+        table = self._table
+        while wait and not table.progress.complete:
+            table = self.read_table()
+        return table.progress.complete
+
+    def rewards(self) -> Sequence[float]:
+        return self._table.search.rewards()
+
+    def row_count(self, key: str) -> RowCount | None:
+        return self._table.search.row_count(key)
+
+    def points(self) -> Sequence[MetricPoint]:
+        return ()
+
+    def checkpoints(self) -> Sequence[CheckpointLine]:
+        return ()
+
+
+@dataclass(frozen=True)
+class LocalRun(IndexedRun):
+    id: str
+    folder: Path
+    cache: Path
+    author: str | None = None
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+    @cached_property
+    def journal(self) -> Journal:
+        return Journal(self.folder)
+
+    @cached_property
+    def run_file(self) -> JsonObject:
+        content = self.journal.run()
+        return content if isinstance(content, dict) else {}
+
+    @cached_property
+    def plan(self) -> EvalPlan:
+        return self.journal.plan()
+
+    @property
+    def dataset(self) -> str:
+        return Path(self.plan.dataset).name
+
+    @property
+    def rollout_name(self) -> str:
+        return self.plan.agent
+
+    @property
+    def commit(self) -> str:
+        return str((self.plan.provenance.get("git") or {}).get("commit") or "")
+
+    @property
+    def created_at(self) -> str:
+        return str(self.run_file.get("created_at") or "")
+
+    @cached_property
+    def is_alive(self) -> bool:
+        """Return whether the process of the last session still exists."""
+        sessions = self.run_file.get("sessions") or [{}]
+        pid = sessions[-1].get("pid")
+        return "ended_at" not in sessions[-1] and isinstance(pid, int) and start_token(pid) is not None
+
+    @cached_property
+    def _report(self) -> Report | None:
+        stored = stored_report(self.journal)
+        if stored is not None:
+            return stored
+        try:
+            status = self.journal.rollouts_path.stat()
+        except FileNotFoundError:
+            return None
+        key = (str(self.folder), status.st_ino, status.st_size)
+        if key not in _REPORTS:
+            while len(_REPORTS) >= _MAX_REPORTS:
+                _REPORTS.pop(next(iter(_REPORTS)))
+            _REPORTS[key] = summary_of(self.journal, self.plan)
+        return _REPORTS[key]
+
+    @cached_property
+    def _state(self) -> RunState:
+        report, plan = self._report, self.plan
+        total = report.total if report else (self.run_file.get("rows") or 0) * plan.attempts
+        completed = report.completed if report else 0
+        finished = total and completed >= total
+        return RunState(
+            url=f"/runs/{self.id}",
+            name=self.name,
+            kind="eval",
+            status=RunStatus.RUNNING if self.is_alive else RunStatus.FINISHED if finished else RunStatus.STOPPED,
+            model=plan.model.name,
+            completed=completed,
+            total=total,
+            dataset=Path(plan.dataset).stem,
+            pass_threshold=plan.pass_threshold,
+            duration_ms=report.duration_ms if report else None,
+            staged=False,
+        )
+
+    def state(self) -> RunState:
+        return self._state
+
+    def context(self) -> RunContext:
+        marks_url = f"/runs/{quote(self.id)}/marks" if self.author else ""
+        tabs = ("rollouts", "config")
+        return RunContext((Link("Runs", "/"),), (), tabs, self.author, marks_of(self.folder), marks_url)
+
+    def report(self) -> Report | None:
+        return self._report
+
+    def quarantine(self) -> RowQuarantine:
+        path = file_of_run(self.folder)
+        return RowQuarantine() if path is None else read(path)
+
+    def origin(self) -> Origin:
+        plan, git = self.plan, self.plan.provenance.get("git") or {}
+        dirty = "with uncommitted changes" if git.get("dirty") else ""
+        branch = f"on {git['branch']}" if git.get("branch") else ""
+        rows = self.run_file.get("rows")
+        versions = f"osmosis {plan.provenance.get('osmosis', '?')}, Python {plan.provenance.get('python', '?')}"
+        commit = self.commit
+        facts = (
+            Fact("Agent", plan.agent, code=True),
+            Fact("Model", plan.model.name, note=plan.model.base_url or ""),
+            Fact("Dataset", plan.dataset, note="" if self._dataset_path.is_file() else "(no longer there)"),
+            Fact("Rows", None if rows is None else f"{rows:,}", note=f"x {plan.attempts} attempts"),
+            Fact("Scored by", ", ".join(plan.score_fns) or "the rollout's own grader"),
+            Fact("Commit", commit[:12] or None, code=True, help=commit, note=" ".join((branch, dirty)).strip()),
+            Fact("Made with", versions),
+            Fact("Made", _parse_time(self.run_file.get("created_at"))),
+            Fact("Folder", str(self.folder), code=True),
+        )
+        events = [event for session in self.run_file.get("sessions") or [] for event in _session_events(session)]
+        code = CodeVersion(commit, rollout_folder(plan), bool(git.get("dirty"))) if commit else None
+        return Origin(facts, events, code=code)
+
+    @cached_property
+    def _dataset_path(self) -> Path:
+        local = self.run_file.get("local") or {}
+        return Path(local.get("base_dir") or self.folder, Path(self.plan.dataset).expanduser())
+
+    def settings(self) -> RunSettings:
+        env = (self.run_file.get("local") or {}).get("env")
+        return RunSettings({**plan_tables(self.plan), "env": env or {}}, "Made from", self.origin().facts)
+
+    def feed(self) -> RolloutFeed:
+        created_at = str(self.run_file.get("created_at"))
+        return LocalFeed(self.journal.rollouts_path, self._dataset_path, self.plan, created_at)
+
+    def index_path(self) -> Path:
+        return index_path(self.cache, str(self.folder.resolve()))
+
+    def label_index(self, index: RolloutIndex) -> None:
+        index.set_labels(AnnotationFile(self.folder).size, self.annotations)
+
+    def annotations(self) -> Sequence[Annotation]:
+        return keep_newest(AnnotationFile(self.folder).read())
+
+    def annotate(self, annotation: Annotation) -> None:
+        AnnotationFile(self.folder).add(annotation)
+
+    def rollout(self, row_index: int, attempt: int, step: int) -> str:
+        offset = self._table.search.place(row_index, attempt, step)
+        with self.journal.rollouts_path.open("rb") as lines:
+            lines.seek(offset)
+            return lines.readline().decode()
+
+    def log(self, level: str, *, cursor: str | None = None, newer: bool = False) -> LogPage:
+        raise NotFound("a local run has no log", hint="its rollouts have their tracebacks")
+
+
+@dataclass(frozen=True)
+class LocalFeed:
+    """A journal as a `viewer.index.database.RolloutFeed`; a place is an offset in `rollouts.jsonl`."""
+
+    path: Path
+    dataset: Path
+    plan: EvalPlan
+    created_at: str
+
+    @property
+    def epoch(self) -> str:
+        try:
+            return f"{self.path}:{self.path.stat().st_ino}:{self.created_at}"
+        except FileNotFoundError:
+            return f"{self.path}:{self.created_at}"
+
+    def extent(self) -> int:
+        try:
+            with self.path.open("rb") as lines:
+                end = lines.seek(0, 2)
+                tail = min(end, 1 << 16)
+                lines.seek(end - tail)
+                return end - tail + lines.read(tail).rfind(b"\n") + 1
+        except FileNotFoundError:
+            return 0
+
+    def since(self, place: int) -> Iterator[tuple[int, int, bytes]]:
+        try:
+            lines = self.path.open("rb")
+        except FileNotFoundError:
+            return
+        with lines:
+            lines.seek(place)
+            for line in lines:
+                if not line.endswith(b"\n"):
+                    return
+                yield place, place + len(line), line
+                place += len(line)
+
+    def dataset_rows(self) -> Iterable[Row]:
+        if not self.dataset.is_file():
+            return
+        try:
+            yield from read_rows(self.dataset, self.plan.selection, skip_bad=True)
+        except OsmosisError:
+            return  # edited since into something that is no dataset: the rollouts are shown without it
+
+
+def rollout_folder(plan: EvalPlan) -> str:
+    top, _, rest = plan.agent.partition("/")
+    name = rest.partition("/")[0]
+    return f"{top}/{name}" if top == "rollouts" and name else ""
+
+
+def plan_tables(plan: EvalPlan) -> JsonObject:
+    values = plan.to_dict()
+    experiment = {key: values.get(key) for key in ("agent", "dataset", "dataset_hash") if values.get(key) is not None}
+    model = {key: value for key, value in values["model"].items() if key != "params" and value is not None}
+    flat = {key: value for key, value in values.items() if not isinstance(value, dict) and key not in experiment}
+    tables = {
+        key: value for key, value in values.items() if isinstance(value, dict) and key not in ("model", "provenance")
+    }
+    config = {"experiment": experiment, "model": model, "sampling": values["model"].get("params"), "evaluation": flat}
+    return {**config, **tables}
+
+
+def _session_events(session: Mapping[str, object]) -> Iterator[RunEvent]:
+    yield RunEvent(timestamp=str(session.get("started_at") or ""), status="started", reason="")
+    if session.get("ended_at"):
+        reason = session.get("stopped")
+        status = "stopped" if reason else "finished"
+        yield RunEvent(timestamp=str(session["ended_at"]), status=status, reason=str(reason or ""))
+
+
+def _parse_time(value: object) -> datetime | None:
+    try:
+        return datetime.fromisoformat(str(value))
+    except ValueError:
+        return None
+
+
+NAME = "annotations.jsonl"
+
+
+def read_annotations(path: Path) -> list[Annotation]:
+    if not path.exists():
+        return []
+    annotations = []
+    for line in path.read_bytes().splitlines():
+        try:
+            annotations.append(Annotation.model_validate_json(line))
+        except PydanticError:
+            continue
+    return annotations
+
+
+class AnnotationFile:
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / NAME
+        self._lock = folder / ".annotations.lock"
+
+    @property
+    def size(self) -> int:
+        """Return the size in bytes, which changes with every line."""
+        try:
+            return self.path.stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def read(self) -> list[Annotation]:
+        return read_annotations(self.path)
+
+    def merge(self, annotations: Iterable[Annotation]) -> int:
+        """Add those that are not in the file yet, in order of time; return how many that were."""
+        with locked(self._lock):
+            existing = {annotation.identity for annotation in self.read()}
+            new = [annotation for annotation in annotations if annotation.identity not in existing]
+            for annotation in sorted(new, key=lambda annotation: annotation.created_at):
+                append_line(self.path, annotation.to_line())
+        return len(new)
+
+    def add(self, annotation: Annotation) -> None:
+        """Append an annotation; several processes may do so at once."""
+        with locked(self._lock):
+            append_line(self.path, annotation.to_line())

@@ -1,0 +1,143 @@
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import JSONResponse
+from sqlalchemy.orm import Session
+
+from osmosis.platform import tables, urls
+from osmosis.platform.auth import login as login_flows
+from osmosis.platform.auth import tokens, users
+from osmosis.platform.auth.dependencies import Caller, CallerDep, EitherDep, PersonDep, PlatformDep, bearer
+from osmosis.platform.auth.tokens import IssuedToken
+from osmosis.platform.http.json_route import JsonRoute
+from osmosis.platform.workspaces import audit
+from osmosis.platform.workspaces import service as workspaces
+from osmosis.records.api.accounts import (
+    Account,
+    BrowserLink,
+    DeviceOffer,
+    DevicePoll,
+    DeviceStart,
+    IssuedLogin,
+    NewToken,
+    TokenList,
+    TokenRow,
+    Verified,
+    WorkspaceRole,
+)
+from osmosis.records.api.body import format_moment
+
+from .rate_limits import address_of, limited
+
+router = APIRouter(prefix="/api/cli", route_class=JsonRoute)
+
+
+def user_body(user: tables.User) -> Account:
+    return Account.from_row(user)
+
+
+def token_body(issued: IssuedToken) -> IssuedLogin:
+    values = {"token": issued.text, "user": user_body(issued.user), "token_id": issued.row.id}
+    return IssuedLogin.model_validate(
+        {**values, "expires_at": issued.row.expires_at, "name": issued.row.name, "scopes": issued.row.scopes.split()}
+    )
+
+
+@router.post("/device/authorize", dependencies=[limited("login")])
+def authorize(body: DeviceStart, platform: PlatformDep) -> DeviceOffer:
+    with platform.db.write() as session:
+        login = login_flows.start(session, body.device_name)
+    return DeviceOffer(
+        device_code=login.device_code,
+        user_code=login.user_code,
+        verification_uri=urls.device(platform.settings),
+        verification_uri_complete=urls.device(platform.settings, login.user_code),
+        expires_in=login.expires_in,
+        interval=login.interval,
+    )
+
+
+@router.post("/device/token", response_model=IssuedLogin, dependencies=[limited("poll")])
+def device_token(body: DevicePoll, request: Request, platform: PlatformDep) -> IssuedLogin | JSONResponse:
+    with platform.db.write() as session:
+        answer = login_flows.poll(session, body.device_code)
+        if isinstance(answer, str):
+            return JSONResponse({"error": answer, "message": answer}, status_code=400)
+        _note(session, request, answer, "device code")
+        return token_body(answer)
+
+
+def _note(session: Session, request: Request, issued: IssuedToken, by: str) -> None:
+    audit.note(session, Caller(issued.user, issued.row, address_of(request)), "login.device", issued.row.name, by=by)
+
+
+@router.post("/bootstrap", dependencies=[limited("login")])
+def bootstrap(body: DeviceStart, request: Request, platform: PlatformDep) -> IssuedLogin:
+    """Log in with the bootstrap token: whoever can read the platform's own file is its owner."""
+    login_flows.check_bootstrap(platform, bearer(request))
+    with platform.db.write() as session:
+        owner = users.ensure_owner(session, platform.settings.owner_name)
+        issued = tokens.issue(session, owner, body.device_name)
+        _note(session, request, issued, "bootstrap token")
+        return token_body(issued)
+
+
+@router.post("/browser-login")
+def browser_login(platform: PlatformDep, caller: PersonDep) -> BrowserLink:
+    """Return a link that logs a browser in once, for a person whose terminal is logged in. It carries an approved
+    device code; it works once and for 15 minutes, and opening it asks before it logs in."""
+    with platform.db.write() as session:
+        login = login_flows.start(session, "browser")
+        session.flush()
+        audit.note(session, caller, "login.link", caller.user.handle)
+        login_flows.decide(session, login.user_code, caller.user, approve=True, maker=caller.token)
+    return BrowserLink(url=urls.login(platform.settings, login.device_code), expires_in=login.expires_in)
+
+
+@router.get("/verify")
+def verify(platform: PlatformDep, either: EitherDep) -> Verified:
+    caller, scope = either
+    token = caller.token
+    body = Verified(
+        user=user_body(caller.user), expires_at=format_moment(token.expires_at), token_id=token.id, valid=True
+    )
+    if scope is not None:
+        membership = WorkspaceRole(id=scope.workspace.id, name=scope.workspace.name, role=scope.role)
+        body.workspace = body.organization = membership
+    else:
+        with platform.db.read() as session:
+            memberships = workspaces.list_workspaces(session, caller.user)
+        if memberships:  # a client of generation 0.2 names no workspace: the first is its own
+            workspace, role, _ = memberships[0]
+            body.organization = WorkspaceRole(id=workspace.id, name=workspace.name, role=role)
+    return body
+
+
+@router.get("/tokens")
+def list_tokens(platform: PlatformDep, caller: CallerDep) -> TokenList:
+    """List the usable tokens of the person; a token made by name sees itself and what was made with it."""
+    with platform.db.read() as session:
+        rows = tokens.list_tokens(session, caller.token)
+    return TokenList(tokens=[_token_row(row, workspace, caller) for row, workspace in rows])
+
+
+def _token_row(row: tables.Token, workspace: str | None, caller: Caller) -> TokenRow:
+    is_current = row.id == caller.token.id
+    return TokenRow.from_row(row, scopes=row.scopes.split(), workspace=workspace, current=is_current)
+
+
+@router.post("/tokens")
+def make_token(body: NewToken, platform: PlatformDep, caller: CallerDep) -> IssuedLogin:
+    """Create a token for a machine; its text appears only in this answer. It may no more than the one that asks."""
+    with platform.db.write() as session:
+        issued = tokens.create_named(session, caller.token, body)
+        bound = session.get(tables.Workspace, issued.row.workspace_id) if issued.row.workspace_id else None
+        audit.note(session, caller, "token.create", issued.row.name, workspace=bound, scopes=issued.row.scopes)
+    return token_body(issued).model_copy(update={"workspace": bound.name if bound else None})
+
+
+@router.delete("/tokens/{token_id}", status_code=204)
+def revoke(token_id: str, platform: PlatformDep, caller: CallerDep, logout: bool = False) -> Response:
+    """Revoke a token and all that was made with it; with `?logout=true` what was made by name goes on."""
+    with platform.db.write() as session:
+        token = tokens.revoke(session, caller.token, token_id, logout=logout)
+        audit.note(session, caller, "login.end" if logout else "token.revoke", token.name)
+    return Response(status_code=204)

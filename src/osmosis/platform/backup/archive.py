@@ -1,0 +1,224 @@
+"""The file of a backup: a tar archive with a header as first member and checksums of everything as last. It appears
+complete or not at all. A reader checks the header before it takes anything out, and trusts nothing before it has read
+the checksums. Contains plain files only."""
+
+import hashlib
+import io
+import tarfile
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path, PurePosixPath
+from typing import IO, BinaryIO, Literal
+
+import sqlalchemy as sa
+from pydantic import Field
+from pydantic import ValidationError as BadShape
+
+from osmosis._version import __version__
+from osmosis.base.files import replacing
+from osmosis.errors import Conflict, ValidationError
+from osmosis.records.base import Record, utc_now
+
+from . import table_dump
+
+FORMAT = 1
+HEADER, MANIFEST = "header.json", "manifest.json"
+CHUNK = 1024 * 1024
+BROKEN = (tarfile.TarError, EOFError, OSError, zlib.error)
+
+
+class BackupHeader(Record):
+    format: int = FORMAT
+    scope: Literal["everything", "database"] = "everything"
+    made_at: str
+    version: str
+    revision: str | None
+    database: str
+    """`sqlite` or `postgresql`; the rows can be loaded into either."""
+    key_id: str
+    has_master_key: bool = False
+
+
+class StoredRepository(Record):
+    id: str
+    kind: str
+    url: str
+    path: str
+    default_branch: str
+    head: str = ""
+    bundled: bool = True
+
+
+class BackupManifest(Record):
+    files: dict[str, str]
+    rows: int = 0
+    repositories: list[StoredRepository] = Field(default_factory=list)
+
+
+class ArchiveWriter:
+    def __init__(self, tar: tarfile.TarFile) -> None:
+        self._tar = tar
+        self.sums: dict[str, str] = {}
+
+    def add(self, name: str, content: bytes) -> None:
+        self.add_pieces(name, len(content), [content])
+
+    def add_pieces(self, name: str, size: int, content: Iterable[bytes]) -> None:
+        """Add a file of this size; one that became shorter meanwhile is filled up with zeros, as tar does."""
+        about = tarfile.TarInfo(name)
+        about.size, about.mode = size, 0o600
+        source = _Hashed(content, size)
+        self._tar.addfile(about, source)
+        self.sums[name] = source.digest.hexdigest()
+
+    def add_file(self, name: str, path: Path) -> None:
+        with path.open("rb") as file:
+            file.seek(0, io.SEEK_END)
+            size = file.tell()
+            file.seek(0)
+            self.add_pieces(name, size, iter(lambda: file.read(CHUNK), b""))
+
+
+class _Hashed(io.RawIOBase):
+    def __init__(self, content: Iterable[bytes], size: int) -> None:
+        self._content = iter(content)
+        self._left = size
+        self._rest = b""
+        self.digest = hashlib.sha256()
+
+    def read(self, size: int = -1) -> bytes:
+        length = self._left if size < 0 else min(size, self._left)
+        while len(self._rest) < length:
+            piece = next(self._content, None)
+            self._rest += piece if piece is not None else bytes(length - len(self._rest))
+        piece, self._rest = self._rest[:length], self._rest[length:]
+        self._left -= len(piece)
+        self.digest.update(piece)
+        return piece
+
+
+@contextmanager
+def open_writer(path: Path, header: BackupHeader) -> Iterator[ArchiveWriter]:
+    """Open a new archive, compressed when its name ends in `.gz` or `.tgz`; `finish` it before the block ends."""
+    with replacing(path, mode=0o600, durable=True) as file:
+        compressed = path.name.endswith((".gz", ".tgz"))
+        options = {"mode": "w:gz", "compresslevel": 3} if compressed else {"mode": "w"}
+        with tarfile.open(fileobj=file, **options) as tar:
+            writer = ArchiveWriter(tar)
+            writer.add(HEADER, header.model_dump_json(indent=1).encode())
+            yield writer
+
+
+def finish(writer: ArchiveWriter, manifest: BackupManifest) -> None:
+    writer.add(MANIFEST, manifest.model_dump_json(indent=1).encode())
+
+
+def build_header(
+    engine: sa.Engine,
+    key_id: str,
+    *,
+    scope: Literal["everything", "database"] = "everything",
+    has_master_key: bool = False,
+) -> BackupHeader:
+    with table_dump.open_snapshot(engine) as connection:
+        revision = table_dump.read_revision(connection)
+    return BackupHeader(
+        scope=scope,
+        made_at=utc_now().isoformat(timespec="seconds"),
+        version=__version__,
+        revision=revision,
+        database=engine.dialect.name,
+        key_id=key_id,
+        has_master_key=has_master_key,
+    )
+
+
+def add_rows(connection: sa.Connection, archive: ArchiveWriter) -> int:
+    total = 0
+    for number, (table, text) in enumerate(table_dump.dump_pieces(connection)):
+        archive.add(f"database/{number:06d}-{table}.jsonl", text)
+        total += text.count(b"\n")
+    return total
+
+
+class ArchiveReader:
+    def __init__(self, tar: tarfile.TarFile, path: Path) -> None:
+        self._tar = tar
+        self._path = path
+        self._sums: dict[str, str] = {}
+        self.header = self._header()
+        self.manifest: BackupManifest | None = None
+
+    def _header(self) -> BackupHeader:
+        first = self._tar.next()
+        if first is None or first.name != HEADER:
+            raise ValidationError(f"{self._path} is not a backup of osmosis")
+        try:
+            header = BackupHeader.model_validate_json(b"".join(self._content(first)))
+        except BadShape:
+            raise ValidationError(f"{self._path} is not a backup of osmosis") from None
+        if header.format != FORMAT:
+            raise Conflict(
+                f"the backup was made by osmosis {header.version}, which this version cannot read",
+                hint=f"install osmosis {header.version}, then restore it",
+            )
+        return header
+
+    def members(self) -> Iterator[tuple[str, Iterator[bytes]]]:
+        """Iterate over name and content of each file; afterwards `manifest` is set. ValidationError for a member that
+        is no plain file below the archive, and at the end for an archive that was changed."""
+        try:
+            for member in self._tar:
+                parts = PurePosixPath(member.name)
+                if not member.isreg() or parts.is_absolute() or ".." in parts.parts or "\\" in member.name:
+                    raise ValidationError(f"{self._path}: {member.name!r} is not a plain file of a backup")
+                if member.name == MANIFEST:
+                    self.manifest = BackupManifest.model_validate_json(b"".join(self._content(member)))
+                elif member.name != HEADER:
+                    yield member.name, self._content(member)
+        except (*BROKEN, BadShape) as error:
+            raise _damaged(self._path, str(error)) from error
+        self._check()
+
+    def _content(self, member: tarfile.TarInfo) -> Iterator[bytes]:
+        file = self._tar.extractfile(member)
+        digest = hashlib.sha256()
+        while file is not None and (piece := self._read(file)):
+            digest.update(piece)
+            yield piece
+        self._sums[member.name] = digest.hexdigest()
+
+    def _read(self, file: IO[bytes]) -> bytes:
+        try:
+            return file.read(CHUNK)
+        except BROKEN as error:
+            raise _damaged(self._path, str(error)) from error
+
+    def _check(self) -> None:
+        if self.manifest is None:
+            raise _damaged(self._path, "its end is missing")
+        for name, digest in self.manifest.files.items():
+            if self._sums.get(name) != digest:
+                raise _damaged(self._path, f"{name} is not as it was written")
+        if unknown := set(self._sums) - set(self.manifest.files) - {MANIFEST}:
+            raise _damaged(self._path, f"{min(unknown)} does not belong to it")
+
+
+def _damaged(path: Path, reason: str) -> ValidationError:
+    return ValidationError(f"the backup {path} is damaged: {reason}", hint="nothing was changed; use another backup")
+
+
+@contextmanager
+def open_reader(path: Path) -> Iterator[ArchiveReader]:
+    try:
+        file: BinaryIO = path.open("rb")
+    except OSError as error:
+        raise ValidationError(f"cannot read {path}: {error.strerror}") from error
+    with ExitStack() as opened:
+        opened.enter_context(file)
+        try:
+            tar = opened.enter_context(tarfile.open(fileobj=file, mode="r:*"))
+        except BROKEN as error:
+            raise ValidationError(f"{path} is not a backup of osmosis: {error}") from error
+        yield ArchiveReader(tar, path)

@@ -1,0 +1,116 @@
+"""Dump every row of a database as lines of JSON, and load it into an empty database of the same revision. Reads one
+consistent view while others write; a dump of SQLite can be loaded into PostgreSQL and back. Tables are reflected, so a
+database can be dumped before it is upgraded."""
+
+import base64
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime, timezone
+
+import sqlalchemy as sa
+
+from osmosis.base.jsonable import JsonObject
+
+VERSIONS = "alembic_version"
+ROWS_AT_ONCE = 500
+PIECE_BYTES = 8 * 1024 * 1024
+"""Approximate size of a piece, in bytes; a longer row is a piece of its own."""
+
+Change = Callable[[JsonObject], JsonObject]
+
+
+@contextmanager
+def open_snapshot(engine: sa.Engine) -> Iterator[sa.Connection]:
+    options: JsonObject = {"reading": True}
+    if engine.dialect.name != "sqlite":
+        options |= {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
+    with engine.connect().execution_options(**options) as connection:
+        yield connection
+
+
+def reflect_tables(connection: sa.Connection) -> sa.MetaData:
+    tables = sa.MetaData()
+
+    @sa.event.listens_for(tables, "column_reflect")
+    def _as_stored(_inspector: object, _table: object, column: JsonObject) -> None:
+        if isinstance(column["type"], sa.JSON):
+            column["type"] = sa.JSON(none_as_null=True)
+
+    tables.reflect(connection)
+    return tables
+
+
+def read_revision(connection: sa.Connection) -> str | None:
+    if not sa.inspect(connection).has_table(VERSIONS):
+        return None
+    return connection.execute(sa.text(f"SELECT version_num FROM {VERSIONS}")).scalar()
+
+
+def dump_pieces(connection: sa.Connection) -> Iterator[tuple[str, bytes]]:
+    streaming = connection.execution_options(stream_results=True)
+    for table in reflect_tables(connection).sorted_tables:
+        if table.name == VERSIONS:
+            continue
+        lines: list[bytes] = []
+        size = 0
+        for row in streaming.execute(sa.select(table)).yield_per(ROWS_AT_ONCE).mappings():
+            lines.append(_line(dict(row)))
+            size += len(lines[-1])
+            if size >= PIECE_BYTES:
+                yield table.name, b"".join(lines)
+                lines, size = [], 0
+        if lines:
+            yield table.name, b"".join(lines)
+
+
+def load_pieces(connection: sa.Connection, dumped: Iterable[tuple[str, bytes]], changes: Mapping[str, Change]) -> int:
+    """Load pieces into empty tables and return the number of rows; `changes` transforms the rows of a table."""
+    tables = reflect_tables(connection)
+    total = 0
+    for name, text in dumped:
+        table = tables.tables[name]
+        change = changes.get(name)
+        rows = [_row(table, line, aware=connection.dialect.name != "sqlite") for line in text.splitlines()]
+        for start in range(0, len(rows), ROWS_AT_ONCE):
+            some = rows[start : start + ROWS_AT_ONCE]
+            connection.execute(table.insert(), [change(row) for row in some] if change else some)
+        total += len(rows)
+    _count_on(connection, tables)
+    return total
+
+
+def _count_on(connection: sa.Connection, tables: sa.MetaData) -> None:
+    if connection.dialect.name != "postgresql":
+        return
+    for table in tables.sorted_tables:
+        for column in table.primary_key.columns:
+            if isinstance(column.type, sa.Integer) and column.server_default is not None:
+                sequence = sa.func.pg_get_serial_sequence(table.name, column.name)
+                highest = sa.select(sa.func.coalesce(sa.func.max(column), 0) + 1).scalar_subquery()
+                connection.execute(sa.select(sa.func.setval(sequence, highest, False)))
+
+
+def _line(row: Mapping[str, object]) -> bytes:
+    return json.dumps({name: _plain(value) for name, value in row.items()}, separators=(",", ":")).encode() + b"\n"
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, datetime):
+        moment = value if value.tzinfo else value.replace(tzinfo=timezone.utc)
+        return moment.astimezone(timezone.utc).isoformat()
+    if isinstance(value, (bytes, memoryview)):
+        return base64.b64encode(bytes(value)).decode()
+    return value
+
+
+def _row(table: sa.Table, line: bytes, *, aware: bool) -> JsonObject:
+    row: JsonObject = json.loads(line)
+    for name, value in row.items():
+        kind = table.columns[name].type
+        if value is not None and isinstance(kind, sa.DateTime):
+            moment = datetime.fromisoformat(value)
+            row[name] = moment if aware else moment.replace(tzinfo=None)
+        elif value is not None and isinstance(kind, sa.LargeBinary):
+            row[name] = base64.b64decode(value)
+    return row

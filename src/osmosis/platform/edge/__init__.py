@@ -1,1 +1,0 @@
-"""What every request passes before any route sees it: host names, sizes of bodies."""

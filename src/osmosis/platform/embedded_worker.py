@@ -1,0 +1,161 @@
+"""The platform's own worker, and the thread that reaps expired leases. The worker shares the platform's disk, so its
+jobs read repositories and datasets in place."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import socket
+import threading
+import time
+
+import httpx
+
+from osmosis.base.net import is_loopback
+from osmosis.platform import Platform
+from osmosis.platform.scheduling import leases, workers
+from osmosis.records.api.workers import JobStarted, WorkerHello, WorkerLeaves, WorkerOrders, WorkerRound, WorkerWelcome
+from osmosis.worker.executors.executor import Executor
+from osmosis.worker.executors.local import LocalExecutor
+from osmosis.worker.loop import Worker, WorkerPlan
+
+log = logging.getLogger(__name__)
+
+
+class InProcessApi:
+    def __init__(self, platform: Platform, reachability: Reachability | None) -> None:
+        self._platform = platform
+        self._reachability = reachability
+
+    def hello(self, hello: WorkerHello) -> WorkerWelcome:
+        return workers.welcome(self._platform, workers.EMBEDDED, hello)
+
+    def round(self, report: WorkerRound) -> WorkerOrders:
+        reachability = self._reachability
+        if reachability is None:
+            return workers.handle_round(self._platform, workers.EMBEDDED, report)
+        if report.jobs:
+            reachability.was_unreachable()  # checked at every round, so that an absence is known when it matters
+        return workers.handle_round(
+            self._platform, workers.EMBEDDED, report, was_unreachable=reachability.was_unreachable
+        )
+
+    def started(self, report: JobStarted) -> None:
+        workers.note_started(self._platform, workers.EMBEDDED, report)
+
+    def leave(self, report: WorkerLeaves) -> None:
+        workers.leave(self._platform, workers.EMBEDDED, report)
+
+
+def build_embedded_worker(
+    platform: Platform, executor: Executor | None = None, *, reachability: Reachability | None = None
+) -> Worker:
+    """Return the platform's worker, not yet started. `reachability` is asked before a silent job is ended; None: a
+    silent job is always ended."""
+    settings = platform.settings
+    plan = WorkerPlan(
+        name=socket.gethostname(),
+        platform_url=settings.job_base_url,
+        runs_dir=settings.runs_dir,
+        cache_dir=settings.cache_dir,
+        state_dir=settings.data_dir / "workers",
+        max_jobs=settings.max_jobs,
+        max_deployments=settings.max_deployments,
+        kinds=("eval", "training", "serving", "merge"),
+        poll_s=settings.poll_s,
+        gate=settings.gate,
+        own_folders=False,
+    )
+    executor = executor or LocalExecutor(
+        settings.job_command,
+        settings.environ,
+        folder=settings.data_dir,
+        sandboxed=not settings.sandbox.off,
+    )
+    return Worker(InProcessApi(platform, reachability), executor, plan, news=platform.db.work_waits)
+
+
+class LeaseReaper:
+    """A thread that reaps leases as long as the platform runs. `note_loop_alive` runs in the event loop: while that
+    stands still, no heartbeat is heard."""
+
+    def __init__(self, platform: Platform) -> None:
+        self._platform = platform
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._last: float | None = None
+        self._loop_alive_at: float | None = None
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="lease-reaper", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(timeout=30)
+
+    async def note_loop_alive(self) -> None:
+        while True:
+            self._loop_alive_at = time.monotonic()
+            await asyncio.sleep(self._every_s)
+
+    def step(self) -> None:
+        leases.reap(self._platform, gap=self._gap())
+
+    def _gap(self) -> str:
+        now, last = time.time(), self._last
+        self._last = now
+        settings = self._platform.settings
+        long = max(settings.lease_s / 4, 4 * self._every_s)
+        if last is None:
+            return "the platform was restarted"
+        still = max(now - last, time.monotonic() - self._loop_alive_at if self._loop_alive_at is not None else 0.0)
+        return f"the platform was suspended for {still:.0f} s" if still >= long else ""
+
+    @property
+    def _every_s(self) -> float:
+        return min(2.0, max(self._platform.settings.poll_s, self._platform.settings.lease_s / 8))
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._every_s):
+            try:
+                self.step()
+            except Exception:
+                log.exception("housekeeping of the runs failed")
+
+
+log = logging.getLogger(__name__)
+TIMEOUT_S = 5.0
+STANDSTILL_S = 4.0
+
+
+class Reachability:
+    def __init__(self, url: str, lease_s: float) -> None:
+        self._url = f"{url.rstrip('/')}/health"
+        self._lease_s = lease_s
+        self._http = httpx.Client(timeout=min(TIMEOUT_S, lease_s / 4), trust_env=not is_loopback(url))
+        self._checked_at: float | None = None
+        self._failed_at: float | None = None
+
+    def was_unreachable(self) -> bool:
+        now = time.monotonic()
+        since = math.inf if self._checked_at is None else now - self._checked_at
+        if since >= self._lease_s / 8:
+            healthy = self._is_healthy()
+            if not healthy and not self._failed_lately():
+                log.warning("nobody answers at %s: jobs are not ended for being silent", self._url)
+            if not healthy or since > max(self._lease_s, STANDSTILL_S):  # nobody checked: it may have been away
+                self._failed_at = time.monotonic()
+            self._checked_at = time.monotonic()
+        return self._failed_lately()
+
+    def _failed_lately(self) -> bool:
+        return self._failed_at is not None and time.monotonic() - self._failed_at < self._lease_s
+
+    def _is_healthy(self) -> bool:
+        try:
+            return self._http.get(self._url).status_code == 200
+        except httpx.HTTPError:
+            return False

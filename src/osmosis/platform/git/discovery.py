@@ -1,0 +1,216 @@
+"""Read what a commit contains from git objects: `rollouts/*`, `configs/**/*.toml`, and the older layout's functions.
+The older layout has decorated functions in `reward_fn/`, `reward_rubric/` and `mcp/tools/`. A separate process parses
+Python and never runs it; files that are too large or do not parse are skipped."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+from osmosis.base.git import Git
+from osmosis.base.jsonable import JsonObject
+from osmosis.platform.git.source_reader import MAX_DESCRIPTION
+from osmosis.sandbox.limited_reader import Unreadable, read_with
+
+log = logging.getLogger(__name__)
+
+MAX_FILE_BYTES = 256 * 1024
+MAX_READ_BYTES = 16 * 1024 * 1024
+READ_S = 20.0
+READ_MEMORY_MB = 512
+_PATHS_PER_CALL = 200
+_DECORATORS = {
+    "reward_fn": ("osmosis_reward",),
+    "reward_rubric": ("osmosis_rubric",),
+    "mcp": ("tool",),
+}
+_FOLDERS = {"reward_fn": "reward_fn/", "reward_rubric": "reward_rubric/", "mcp": "mcp/tools/"}
+
+
+@dataclass(frozen=True, slots=True)
+class FoundItem:
+    kind: str
+    """`rollout`, `config`, `reward_fn`, `reward_rubric` or `mcp`."""
+    name: str
+    """A rollout's folder name, a config's path, a function's `folder.module:function`."""
+    path: str
+    description: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    mode: str
+    kind: str
+    sha: str
+    size: int
+    path: str
+
+    @property
+    def is_folder(self) -> bool:
+        return self.kind == "tree"
+
+    @property
+    def is_file(self) -> bool:
+        return self.kind == "blob" and self.mode != "120000"
+
+    @property
+    def name(self) -> str:
+        return PurePosixPath(self.path).name
+
+
+class Tree:
+    def __init__(self, git: Git, commit: str) -> None:
+        self.git = git
+        self.commit = commit
+
+    def list(self, paths: Iterable[str], *, recursive: bool = False) -> list[_Entry]:
+        entries: list[_Entry] = []
+        names = list(paths)
+        for start in range(0, len(names), _PATHS_PER_CALL):
+            args = ["ls-tree", "-z", "-l", "--full-tree", *(["-r"] if recursive else []), self.commit, "--"]
+            out = self.git.run(*args, *names[start : start + _PATHS_PER_CALL])
+            entries.extend(_entry(line) for line in out.split(b"\0") if line)
+        return entries
+
+    def read(self, entries: Iterable[_Entry]) -> dict[str, str]:
+        """Return contents by path, without files beyond `MAX_FILE_BYTES` each or `MAX_READ_BYTES` together."""
+        chosen, left = [], MAX_READ_BYTES
+        for entry in entries:
+            if entry.is_file and entry.size <= min(MAX_FILE_BYTES, left):
+                chosen.append(entry)
+                left -= entry.size
+        if not chosen:
+            return {}
+        stdin = b"".join(e.sha.encode() + b"\n" for e in chosen)
+        out = self.git.run("cat-file", "--batch", stdin=stdin)
+        texts: dict[str, str] = {}
+        position = 0
+        for entry in chosen:
+            end = out.index(b"\n", position)
+            size = int(out[position:end].split()[2])
+            texts[entry.path] = out[end + 1 : end + 1 + size].decode(errors="replace")
+            position = end + 1 + size + 1
+        return texts
+
+    def has_file(self, path: str) -> bool:
+        return any(e.is_file and e.path == path for e in self.list([path]))
+
+
+def _entry(line: bytes) -> _Entry:
+    facts, _, path = line.partition(b"\t")
+    mode, kind, sha, size = facts.decode().split()
+    return _Entry(mode, kind, sha, int(size) if size.isdigit() else 0, path.decode(errors="replace"))
+
+
+def discover(tree: Tree) -> list[FoundItem]:
+    texts = _Texts()
+    rollouts, functions = _rollouts(tree, texts), _functions(tree, texts)
+    parsed = texts.parsed()
+    return [*rollouts(parsed), *_configs(tree), *functions(parsed)]
+
+
+@dataclass(slots=True)
+class _Texts:
+    projects: dict[str, str] = field(default_factory=dict)
+    modules: dict[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
+
+    def parsed(self) -> _Parsed:
+        if not self.projects and not self.modules:
+            return _Parsed()
+        script = str(Path(__file__).with_name("source_reader.py"))
+        try:
+            answer = read_with(
+                [script],
+                {"projects": self.projects, "modules": self.modules},
+                what="this commit",
+                seconds=READ_S,
+                address_space_mb=READ_MEMORY_MB,
+            )
+        except Unreadable as error:  # rollouts can be run all the same; they only have nothing to say of themselves
+            log.warning("the descriptions of a commit were skipped: %s", error.message)
+            return _Parsed()
+        values: JsonObject = answer if isinstance(answer, dict) else {}
+        return _Parsed(values.get("descriptions", {}), values.get("functions", {}))
+
+
+@dataclass(frozen=True, slots=True)
+class _Parsed:
+    descriptions: Mapping[str, str] = field(default_factory=dict)
+    functions: Mapping[str, list[tuple[str, str | None]]] = field(default_factory=dict)
+
+
+_Finder = Callable[[_Parsed], list[FoundItem]]
+
+
+def _rollouts(tree: Tree, texts: _Texts) -> _Finder:
+    folders = [e.path for e in tree.list(["rollouts/"]) if e.is_folder and not e.name.startswith((".", "_"))]
+    files: dict[str, list[_Entry]] = {folder: [] for folder in folders}
+    for entry in tree.list([f"{folder}/" for folder in folders]) if folders else ():
+        files[str(PurePosixPath(entry.path).parent)].append(entry)
+    about = tree.read(e for entries in files.values() for e in entries if _tells(e.name))
+    texts.projects.update({path: text for path, text in about.items() if path.endswith(".toml")})
+    runnable = [
+        folder
+        for folder, entries in sorted(files.items())
+        if any(e.is_file and (e.name.endswith(".py") or e.name == "pyproject.toml") for e in entries)
+    ]
+
+    def list_items(parsed: _Parsed) -> list[FoundItem]:
+        return [
+            FoundItem("rollout", PurePosixPath(folder).name, folder, _description(folder, about, parsed))
+            for folder in runnable
+        ]
+
+    return list_items
+
+
+def _tells(name: str) -> bool:
+    return name == "pyproject.toml" or name.lower() in ("readme.md", "readme.txt", "readme")
+
+
+def _description(folder: str, about: Mapping[str, str], parsed: _Parsed) -> str | None:
+    if description := parsed.descriptions.get(f"{folder}/pyproject.toml"):
+        return description
+    for path, text in about.items():
+        if path.startswith(f"{folder}/") and not path.endswith(".toml"):
+            return _first_paragraph(text)
+    return None
+
+
+def _first_paragraph(text: str) -> str | None:
+    for block in re.split(r"\n\s*\n", text):
+        lines = [line.strip() for line in block.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+        if lines and not lines[0].startswith(("```", "<", "[![", "---", "|")):
+            return " ".join(lines)[:MAX_DESCRIPTION]
+    return None
+
+
+def _configs(tree: Tree) -> list[FoundItem]:
+    configs = []
+    for entry in tree.list(["configs/"], recursive=True):
+        if entry.is_file and entry.path.endswith(".toml"):
+            parts = PurePosixPath(entry.path).parts
+            configs.append(FoundItem("config", entry.path, entry.path, parts[1] if len(parts) > 2 else None))
+    return sorted(configs, key=lambda f: f.name)
+
+
+def _functions(tree: Tree, texts: _Texts) -> _Finder:
+    entries = [e for e in tree.list(_FOLDERS.values()) if e.is_file and e.name.endswith(".py")]
+    read = tree.read(entries)
+    texts.modules.update({path: (text, _DECORATORS[PurePosixPath(path).parts[0]]) for path, text in read.items()})
+
+    def list_items(parsed: _Parsed) -> list[FoundItem]:
+        return [
+            FoundItem(PurePosixPath(path).parts[0], f"{_module(path)}:{name}", path, text)
+            for path in sorted(read)
+            for name, text in parsed.functions.get(path, ())
+        ]
+
+    return list_items
+
+
+def _module(path: str) -> str:
+    return ".".join(PurePosixPath(path).with_suffix("").parts)

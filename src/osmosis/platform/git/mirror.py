@@ -1,0 +1,298 @@
+"""A repository's folder: bring it up to date and read what its branches point at. Every function starts git, so never
+call one with a database session open. An external repository has a bare mirror with its branches, tags and snapshot
+refs. What was synced once stays reachable, also after a force push."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
+from pathlib import Path
+
+from osmosis.base import locks
+from osmosis.base.git import Git, GitError, GitMissing, GitTimeout, GitTooLarge, sealed_environ
+from osmosis.errors import Conflict, PlatformError, ValidationError
+from osmosis.platform import tables
+from osmosis.platform.git.remotes import Remote, reaching
+from osmosis.platform.git.repositories import get_credential, parse_repository_url
+from osmosis.platform.settings import PlatformSettings
+
+HIDDEN_REFS = "refs/osmosis"
+SNAPSHOT_REFS = "refs/osmosis/snapshots"
+SYNCED_REFS = "refs/osmosis/synced"
+MAX_PUSH_BYTES = 4 * 1024**3
+FETCH_TIMEOUT_S = 600.0
+COMMAND_TIMEOUT_S = 60.0
+LOOK_UP_TIMEOUT_S = 60.0
+LOOK_UP_TURN_S = 5.0
+MAX_MESSAGE = 500
+LOOSE_OBJECTS = 6000
+FULL_SHA = re.compile(r"^[0-9a-f]{40}$")
+# Non-fast-forward pushes are allowed, as in any personal repository; what was synced once is kept reachable by
+# a ref under SYNCED_REFS that no push can move, so a run's commit never disappears.
+_BARE_SETTINGS = {
+    "http.receivepack": "true",
+    "http.uploadpack": "true",
+    "core.logAllRefUpdates": "true",
+    "receive.autogc": "false",
+    "receive.denyDeleteCurrent": "refuse",
+    "receive.maxInputSize": str(MAX_PUSH_BYTES),
+    "receive.hideRefs": SYNCED_REFS,
+    "uploadpack.hideRefs": HIDDEN_REFS,
+    "uploadpack.allowAnySHA1InWant": "true",
+}
+_PINNED_REFS = "refs/osmosis/pinned"
+_HEAD_FORMAT = "%(objectname)%00%(refname:lstrip=2)%00%(authorname)%00%(committerdate:unix)%00%(contents:subject)%00"
+
+
+class TooSlow(PlatformError): ...
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    branch: str
+    commit: str
+    author: str
+    message: str
+    committed_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class RepositoryFolder:
+    id: str
+    kind: str
+    url: str
+    path: Path
+    default_branch: str
+    trusted: bool = False
+    credential: str = field(default="", repr=False)
+    until: float = math.inf
+    limit_s: float = math.inf
+
+    @classmethod
+    def of(cls, repository: tables.Repository, settings: PlatformSettings) -> RepositoryFolder:
+        path = settings.located(repository.path)
+        credential = get_credential(repository, settings)
+        return cls(
+            repository.id,
+            repository.kind,
+            repository.url,
+            path,
+            repository.default_branch,
+            repository.trusted,
+            credential,
+        )
+
+    @property
+    def remote(self) -> Remote:
+        return Remote(self.url, self.trusted, self.credential)
+
+    def git(self, environ: Mapping[str, str], **settings: str) -> Git:
+        timeout_s = self.seconds(COMMAND_TIMEOUT_S)
+        return Git.bare(self.path, sealed_environ(environ, settings=settings), timeout_s=timeout_s)
+
+    def within(self, seconds: float, *, limit_s: float | None = None) -> RepositoryFolder:
+        return replace(self, until=time.monotonic() + seconds, limit_s=limit_s or seconds)
+
+    def seconds(self, most: float) -> float:
+        """Return how long the next step may take, in seconds; TooSlow when the deadline has passed."""
+        left = self.until - time.monotonic()
+        if left <= 0:
+            raise TooSlow(f"it took longer than {self.limit_s:g} s")
+        return min(most, left)
+
+
+def lock_file(folder: RepositoryFolder) -> Path:
+    return folder.path.with_suffix(".lock")
+
+
+@contextlib.contextmanager
+def locked(folder: RepositoryFolder) -> Iterator[None]:
+    """Allow one sync of a repository at a time on this machine; TooSlow when another one outlasts the deadline."""
+    lock = locks.FileLock(lock_file(folder))
+    if not lock.take(timeout_s=None if math.isinf(folder.until) else max(0.0, folder.until - time.monotonic())):
+        raise TooSlow(f"another sync of this repository was running for all of its {folder.limit_s:g} s")
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def prepare(folder: RepositoryFolder, settings: PlatformSettings) -> Path:
+    """Create the bare folder of a repository unless it exists; several processes may do so at once."""
+    path = folder.path
+    if (path / "HEAD").is_file():
+        return path
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    draft = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
+    try:
+        environ = sealed_environ(settings.environ)
+        Git.bare(None, environ).run(
+            "init", "--quiet", "--bare", "--template=", f"--initial-branch={folder.default_branch}", str(draft)
+        )
+        for key, value in _BARE_SETTINGS.items():
+            Git.bare(draft, environ).run("config", key, value)
+        with contextlib.suppress(OSError):
+            os.rename(draft, path)  # fails when another process was first: its folder is as good
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return path
+
+
+def fetch(folder: RepositoryFolder, settings: PlatformSettings) -> str | None:
+    """Bring a mirror up to date and return the remote's default branch; a hosted repository needs no fetch. GitError
+    when the remote cannot be read; ValidationError when it sends more than this platform accepts."""
+    prepare(folder, settings)
+    if folder.kind == "internal":
+        return None
+    with reaching(folder.remote, settings) as environ:
+        symref = Git.bare(None, environ, timeout_s=folder.seconds(COMMAND_TIMEOUT_S)).run(
+            "ls-remote", "--symref", "--", folder.url, "HEAD"
+        )
+        refspecs = [f"+{name}/*:{name}/*" for name in ("refs/heads", "refs/tags", SNAPSHOT_REFS)]
+        _fetch(folder, settings, environ, "--prune", refspecs)
+    match = re.match(rb"ref: refs/heads/(\S+)\tHEAD", symref)
+    return match[1].decode() if match else None
+
+
+def _fetch(
+    folder: RepositoryFolder, settings: PlatformSettings, environ: Mapping[str, str], flag: str, refspecs: Iterable[str]
+) -> None:
+    limit = settings.max_fetch_bytes
+    timeout_s = folder.seconds(FETCH_TIMEOUT_S)
+    git = replace(Git.bare(folder.path, environ, timeout_s=timeout_s), max_file_bytes=limit)
+    try:
+        git.run("fetch", "--quiet", flag, "--no-tags", "--no-write-fetch-head", "--", folder.url, *refspecs)
+    except GitTooLarge:
+        for left in (folder.path / "objects" / "pack").glob("tmp_*"):
+            left.unlink(missing_ok=True)
+        raise ValidationError(
+            f"the repository sends more than {limit / 1e6:g} MB at once, which is the most this platform fetches",
+            hint="take large files out of it (git lfs, or a dataset), or ask an operator to raise "
+            "OSMOSIS_MAX_FETCH_BYTES",
+        ) from None
+
+
+def list_branches(folder: RepositoryFolder, environ: Mapping[str, str]) -> list[Branch]:
+    args = ["for-each-ref", "--sort=-committerdate", f"--format={_HEAD_FORMAT}", "refs/heads"]
+    out = folder.git(environ).run(*args).decode(errors="replace")
+    branches = []
+    for line in out.split("\0\n"):
+        if line:
+            commit, branch, author, moment, message = line.split("\0")
+            when = datetime.fromtimestamp(int(moment or 0), timezone.utc)
+            branches.append(Branch(branch, commit, author, message[:MAX_MESSAGE], when))
+    return branches
+
+
+def settle_default_branch(
+    folder: RepositoryFolder, named: str | None, heads_now: Iterable[Branch], environ: Mapping[str, str]
+) -> str:
+    """Return the default branch and let HEAD name it. The remote's own choice comes first; then the present one if it
+    exists; then `main`, `master` or the newest branch, so that a first push of any branch works."""
+    branches = [head.branch for head in heads_now]
+    chosen = named or folder.default_branch
+    if chosen not in branches and branches:
+        chosen = next((name for name in ("main", "master") if name in branches), branches[0])
+    if chosen != folder.default_branch or named:
+        folder.git(environ).run("symbolic-ref", "HEAD", f"refs/heads/{chosen}")
+    return chosen
+
+
+def hold_commits(folder: RepositoryFolder, commits: Iterable[str], environ: Mapping[str, str]) -> None:
+    lines = "".join(f"update {SYNCED_REFS}/{commit} {commit}\n" for commit in commits)
+    if lines:
+        folder.git(environ).run("update-ref", "--stdin", stdin=lines.encode())
+
+
+def tidy(folder: RepositoryFolder, environ: Mapping[str, str]) -> None:
+    settings = {"gc.auto": str(LOOSE_OBJECTS), "gc.autoDetach": "false", "gc.autoPackLimit": "60"}
+    folder.git(environ, **settings).run("gc", "--auto", "--quiet", timeout_s=FETCH_TIMEOUT_S)
+
+
+def find_commit(folder: RepositoryFolder, text: str, settings: PlatformSettings) -> str | None:
+    """Return the full sha for 7 to 40 hex digits; None when the repository has no such commit. The remote is asked once
+    for a full sha that the mirror lacks. Conflict when several commits match; ValidationError when the remote does not
+    answer in time."""
+    short = text.lower()
+    if commit := _in_folder(folder, short, settings.environ):
+        return commit
+    if folder.kind == "external" and FULL_SHA.fullmatch(short):
+        limited = folder.within(min(LOOK_UP_TIMEOUT_S, settings.sync_limit_s))
+        return _fetch_commit(limited, short, settings)
+    return None
+
+
+def _fetch_commit(folder: RepositoryFolder, full: str, settings: PlatformSettings) -> str | None:
+    turn = locks.FileLock(folder.path.with_suffix(".look-up"))
+    if not turn.take(timeout_s=min(LOOK_UP_TURN_S, folder.limit_s)):
+        raise _no_answer(folder, full)
+    try:
+        if commit := _in_folder(folder, full, settings.environ):
+            return commit
+        with reaching(folder.remote, settings) as environ:
+            _fetch(folder, settings, environ, "--no-prune", [f"+{full}:{_PINNED_REFS}/{full}"])
+        return _in_folder(folder, full, settings.environ)
+    except (GitTimeout, TooSlow):
+        raise _no_answer(folder, full) from None
+    except (GitError, ValidationError):
+        return None
+    finally:
+        turn.release()
+
+
+def _no_answer(folder: RepositoryFolder, full: str) -> ValidationError:
+    return ValidationError(
+        f"commit {full[:12]} is not here, and the repository it should come from does not answer",
+        hint="try again, or run `osmosis sync` and see what it says",
+        field="commit_sha",
+    )
+
+
+def _in_folder(folder: RepositoryFolder, short: str, environ: Mapping[str, str]) -> str | None:
+    if not (folder.path / "HEAD").is_file():
+        return None
+    args = ["rev-parse", "--verify", "--quiet", "--end-of-options", f"{short}^{{commit}}"]
+    try:
+        return folder.git(environ).text(*args)
+    except GitError as error:
+        if "ambiguous" in error.message:
+            raise Conflict(
+                f"commit {short} matches several commits", hint="give more characters of the commit"
+            ) from error
+        return None
+
+
+def branch_head(folder: RepositoryFolder, branch: str, environ: Mapping[str, str]) -> str | None:
+    return _ref(folder, f"refs/heads/{branch}", environ)
+
+
+def _ref(folder: RepositoryFolder, name: str, environ: Mapping[str, str]) -> str | None:
+    if not (folder.path / "HEAD").is_file():
+        return None
+    try:
+        return folder.git(environ).text("show-ref", "--verify", "--hash", name)
+    except GitError:
+        return None
+
+
+def check_url(remote: Remote, settings: PlatformSettings) -> None:
+    """Ask a remote for its HEAD; ValidationError with git's own words when it cannot be read."""
+    url = parse_repository_url(remote.url).url
+    try:
+        with reaching(remote, settings) as environ:
+            Git.bare(None, environ, timeout_s=30.0).run("ls-remote", "--", url, "HEAD")
+    except GitMissing:
+        raise
+    except GitError as error:
+        issue = {"key": "repository_url", "message": error.message}
+        raise ValidationError(
+            f"the repository cannot be read: {error.message}", hint=error.hint, issues=[issue]
+        ) from error

@@ -1,0 +1,154 @@
+"""Which remotes the platform may fetch from, and with whose credential: checked before every fetch. A path of this
+machine is only for the operator, and never inside the data folder. Names are resolved here, every address is checked,
+git connects to these addresses only and follows no redirect. Git sees the operator's credentials only for what the
+operator connected, otherwise a secret of the workspace, which is in no command line, URL or log: a token is a header in
+git's environment, a key a temporary file."""
+
+import base64
+import contextlib
+import ipaddress
+import shlex
+import socket
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from osmosis.base.files import write_text
+from osmosis.base.git import fetching_environ, sealed_environ
+from osmosis.base.git_url import GitUrl, parse_git_url
+from osmosis.base.net import is_loopback, parse_host
+from osmosis.errors import Forbidden, ValidationError
+from osmosis.platform.settings import PlatformSettings
+
+_PORTS = {"https": 443, "http": 80, "ssh": 22, "git": 9418}
+_TRUST_FILES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO")
+
+
+@dataclass(frozen=True, slots=True)
+class Remote:
+    url: str
+    trusted: bool = False
+    """True when the operator connected it: their git credentials and paths of this machine may be used."""
+    credential: str = field(default="", repr=False)
+    """A token, `user:token`, or a private key in PEM; empty for none."""
+
+
+@contextlib.contextmanager
+def reaching(remote: Remote, settings: PlatformSettings) -> Iterator[dict[str, str]]:
+    """Yield the environment in which git reads a remote; ValidationError or Forbidden when it may not be reached."""
+    url = parse_git_url(remote.url)
+    way = url.scheme.replace("git+", "").replace("+git", "")
+    if way in ("path", "file"):
+        _check_local(remote, settings)
+        yield fetching_environ(settings.environ, settings={"protocol.file.allow": "always"})
+        return
+    host, port = _place_of(url, way)
+    addresses = _addresses(host, port, way, remote, settings)
+    pairs = {"protocol.file.allow": "never", "http.lowSpeedLimit": "1000", "http.lowSpeedTime": "30"}
+    pairs["http.followRedirects"] = "false"
+    if addresses:
+        pairs["http.curloptResolve"] = f"{host}:{port}:{','.join(addresses)}"
+    if remote.credential:
+        _check_credential(way, remote.credential)
+        if way == "https":
+            pairs["http.extraHeader"] = _header(remote.credential)
+    if remote.trusted and not remote.credential:
+        yield fetching_environ(settings.environ, settings=pairs)
+        return
+    environ = sealed_environ(settings.environ, settings=pairs)
+    environ |= {name: value for name, value in settings.environ.items() if _of_network(name)}
+    with tempfile.TemporaryDirectory(prefix="osmosis-key-") as folder:
+        if way == "ssh":
+            environ["GIT_SSH_COMMAND"] = _ssh(remote, host, addresses, Path(folder), settings)
+        yield environ
+
+
+def _check_local(remote: Remote, settings: PlatformSettings) -> None:
+    if not remote.trusted:
+        raise Forbidden(
+            "a path on the platform's machine can be connected only by an operator of the platform",
+            hint="push to the repository that the platform hosts, or give an https:// or ssh:// URL",
+            code="OPERATOR_NEEDED",
+        )
+    if not is_loopback(settings.host):
+        raise _refused(
+            "is a path on the platform's machine, which is allowed only when the platform listens on loopback"
+        )
+    path = Path(urlsplit(remote.url).path if "://" in remote.url else remote.url).resolve()
+    data = settings.data_dir.resolve()
+    if path == data or data in path.parents or path in data.parents:
+        raise _refused("is inside the platform's own data folder")
+
+
+def _place_of(url: GitUrl, way: str) -> tuple[str, int]:
+    host = parse_host(f"x://{url.host}") if url.host else ""
+    port = urlsplit(f"x://{url.host}").port if url.host else None
+    return host, port or _PORTS.get(way, 22)
+
+
+def _addresses(host: str, port: int, way: str, remote: Remote, settings: PlatformSettings) -> list[str]:
+    """Return the checked addresses to which git may connect; empty where a proxy connects by its own rules."""
+    try:
+        entries = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        if way in ("https", "http") and _by_proxy(way, settings):
+            return []
+        raise _refused(f"names the host {host}, which cannot be resolved") from None
+    addresses = list(dict.fromkeys(str(entry[4][0]).partition("%")[0] for entry in entries))
+    own = remote.trusted and is_loopback(settings.host)
+    if host not in settings.remote_allow and not own:
+        for address in addresses:
+            _judge(host, address)
+    return [f"[{address}]" if ":" in address else address for address in addresses]
+
+
+def _judge(host: str, text: str) -> None:
+    address = ipaddress.ip_address(text)
+    inner = getattr(address, "ipv4_mapped", None) or getattr(address, "sixtofour", None) or address
+    if not inner.is_global or inner.is_multicast:
+        raise _refused(
+            f"names {host}, which is not a public address",
+            hint=f"an operator can allow it: osmosis platform start --remote-allow {host}",
+        )
+
+
+def _by_proxy(way: str, settings: PlatformSettings) -> bool:
+    proxies = {name.lower() for name, value in settings.environ.items() if value}
+    return f"{way}_proxy" in proxies or "all_proxy" in proxies
+
+
+def _of_network(name: str) -> bool:
+    return name in _TRUST_FILES or name.lower().endswith("_proxy")
+
+
+def _check_credential(way: str, credential: str) -> None:
+    is_key = credential.lstrip().startswith("-----BEGIN")
+    if way == "ssh" and not is_key:
+        raise _refused("is an ssh URL, and the secret is not a private key")
+    if way == "https" and is_key:
+        raise _refused("is an https URL, and the secret is a key, which is for ssh", hint="use git@host:owner/repo.git")
+    if way not in ("ssh", "https"):
+        raise _refused(f"uses {way}, which would send the secret in the open", hint="use https or ssh")
+
+
+def _header(credential: str) -> str:
+    pair = credential.strip() if ":" in credential else f"x-access-token:{credential.strip()}"
+    return f"Authorization: Basic {base64.b64encode(pair.encode()).decode()}"
+
+
+def _ssh(remote: Remote, host: str, addresses: list[str], folder: Path, settings: PlatformSettings) -> str:
+    """Return the ssh command with this key only, to the checked address; a host's key is stored at first sight."""
+    words = ["ssh", "-F", "/dev/null", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=accept-new"]
+    words += ["-o", f"UserKnownHostsFile={settings.data_dir / 'known_hosts'}", "-o", f"HostKeyAlias={host}"]
+    words += ["-o", "IdentityAgent=none", "-o", "IdentitiesOnly=yes", "-o", f"HostName={addresses[0].strip('[]')}"]
+    if remote.credential:
+        write_text(folder / "key", f"{remote.credential.strip()}\n", mode=0o600)
+        words += ["-i", str(folder / "key")]
+    return shlex.join(words)
+
+
+def _refused(reason: str, *, hint: str = "use for example https://github.com/owner/repo.git") -> ValidationError:
+    issue = {"key": "repository_url", "message": reason}
+    return ValidationError(f"the repository URL {reason}", hint=hint, issues=[issue])

@@ -1,0 +1,180 @@
+"""The rows of repositories, hosted here (internal) or elsewhere (external), and their addresses. A URL with a
+credential in it is refused, so that none is ever stored or shown."""
+
+import re
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session, object_session
+
+from osmosis.base.git_url import parse_git_url
+from osmosis.errors import Conflict, NotFound, ValidationError
+from osmosis.platform import tables
+from osmosis.platform.db import count_of
+from osmosis.platform.settings import PlatformSettings
+from osmosis.platform.vault import Sealed, Vault
+from osmosis.records.run.status import RunStatus
+
+DEFAULT_BRANCH = "main"
+_IDENTITY = re.compile(r"^[a-z0-9_][a-z0-9._-]*/[a-z0-9_][a-z0-9._-]*$")
+
+
+@dataclass(frozen=True, slots=True)
+class RepositoryUrl:
+    url: str
+    identity: str
+    """`owner/repo`, lower-case: the last two path segments."""
+    local: bool
+
+
+def parse_repository_url(url: str) -> RepositoryUrl:
+    """Parse any usual form of a git URL (https, ssh, scp-like, file, absolute path); ValidationError otherwise.
+    Stricter than git: no credential, no option, no relative path."""
+    text = url.strip()
+    if not text or text.startswith("-") or re.search(r"[\s\x00-\x1f\x7f]", text):
+        raise _bad_url("is not a git URL")
+    try:
+        parsed = parse_git_url(text)
+    except ValidationError as error:
+        raise _bad_url(error.message.rpartition("' ")[2]) from None
+    if parsed.has_credential:
+        raise ValidationError(
+            "the repository URL contains a credential",
+            hint="remove it, and keep the credential in a git credential helper or an ssh agent",
+            issues=[{"key": "repository_url", "message": "must not contain a user name or password"}],
+        )
+    if parsed.scheme == "path" and not text.startswith("/"):
+        raise _bad_url("must be an absolute path or a URL")
+    if not parsed.identity or ".." in parsed.path.split("/") or not _IDENTITY.fullmatch(parsed.identity):
+        raise _bad_url("does not end in <owner>/<repository>")
+    return RepositoryUrl(text, parsed.identity, local=parsed.scheme in ("path", "file"))
+
+
+def _bad_url(reason: str) -> ValidationError:
+    return ValidationError(
+        f"the repository URL {reason}",
+        hint="use for example https://github.com/owner/repo.git or git@host:owner/repo.git",
+        issues=[{"key": "repository_url", "message": reason}],
+    )
+
+
+def internal_name(owner: str, workspace: str) -> str:
+    """Return `owner/workspace` in lower case, with `-` for other characters than letters, digits, `.` and `_`."""
+    return "/".join(re.sub(r"[^a-z0-9._-]+", "-", part.lower()).strip("-.") or "local" for part in (owner, workspace))
+
+
+def clone_url(settings: PlatformSettings, repository: tables.Repository) -> str:
+    if repository.kind == "internal":
+        return f"{settings.url}/git/{repository.full_name}.git"
+    return repository.url
+
+
+def find_for_workspace(session: Session, workspace_id: str) -> tables.Repository | None:
+    return session.scalar(sa.select(tables.Repository).where(tables.Repository.workspace_id == workspace_id))
+
+
+def get_for_workspace(session: Session, workspace_id: str) -> tables.Repository:
+    repository = find_for_workspace(session, workspace_id)
+    if repository is None:
+        raise NotFound(
+            "no repository is connected to this workspace",
+            hint="run `osmosis init --here` in the repository, or connect one on the workspace's page",
+        )
+    return repository
+
+
+def get_credential(repository: tables.Repository, settings: PlatformSettings) -> str:
+    """Return the secret with which the repository is fetched; empty without one, NotFound when it was deleted."""
+    session = object_session(repository)
+    if repository.secret_name is None or session is None:
+        return ""
+    vault = Vault.open(settings.data_dir, settings.master_key.get_secret_value())
+    return shared_secret(session, vault, repository.workspace_id, repository.secret_name)
+
+
+def shared_secret(session: Session, vault: Vault, workspace_id: str, name: str) -> str:
+    shared = (tables.Secret.scope == "workspace", tables.Secret.owner_id == workspace_id, tables.Secret.name == name)
+    row = session.scalar(sa.select(tables.Secret).where(tables.Secret.workspace_id == workspace_id, *shared))
+    if row is None:
+        raise NotFound(f"the workspace has no secret named {name}", hint=f"osmosis secret set {name} --scope workspace")
+    return vault.unseal(Sealed(row.key_id, row.nonce, row.ciphertext), row.about)
+
+
+def find_internal(session: Session, full_name: str) -> tables.Repository | None:
+    query = sa.select(tables.Repository).where(
+        tables.Repository.full_name == full_name, tables.Repository.kind == "internal"
+    )
+    return session.scalar(query)
+
+
+def add_internal(
+    session: Session, settings: PlatformSettings, workspace: tables.Workspace, owner: str
+) -> tables.Repository:
+    """Add a hosted repository, `<owner>/<workspace>`; call `mirror.prepare` after the commit. Conflict when the name is
+    taken."""
+    full_name = internal_name(owner, workspace.name)
+    if find_internal(session, full_name) is not None:
+        raise Conflict(f"the repository {full_name} belongs to another workspace", hint="choose another name")
+    repository = tables.Repository(
+        id=tables.new_id(),
+        workspace_id=workspace.id,
+        kind="internal",
+        full_name=full_name,
+        url=f"{settings.url}/git/{full_name}.git",
+        path="",
+        default_branch=DEFAULT_BRANCH,
+    )
+    repository.path = settings.stored(settings.repositories_dir / f"{repository.id}.git")
+    session.add(repository)
+    session.flush()
+    return repository
+
+
+def connect_external(
+    session: Session,
+    settings: PlatformSettings,
+    workspace: tables.Workspace,
+    url: str,
+    *,
+    trusted: bool,
+    secret: str | None = None,
+) -> tables.Repository:
+    """Connect an external repository to a workspace; the same URL again changes only how it is reached. `trusted` and
+    `secret` (the name of a workspace secret) are those of `remotes.Remote`. ValidationError for a URL that git cannot
+    fetch; Conflict while runs of the former repository are unfinished."""
+    remote = parse_repository_url(url)
+    former = find_for_workspace(session, workspace.id)
+    if former is not None:
+        if former.kind == "external" and former.url == remote.url:
+            former.status, former.trusted, former.secret_name = "active", trusted, secret
+            return former
+        _refuse_while_running(session, former)
+        session.delete(former)
+        session.flush()
+    repository = tables.Repository(
+        id=tables.new_id(),
+        workspace_id=workspace.id,
+        kind="external",
+        full_name=remote.identity,
+        url=remote.url,
+        path="",
+        default_branch=DEFAULT_BRANCH,
+        trusted=trusted,
+        secret_name=secret,
+    )
+    repository.path = settings.stored(settings.mirrors_dir / f"{repository.id}.git")
+    session.add(repository)
+    session.flush()
+    return repository
+
+
+def _refuse_while_running(session: Session, repository: tables.Repository) -> None:
+    running = sa.select(tables.Run).where(
+        tables.Run.repository_id == repository.id,
+        tables.Run.status.in_([RunStatus.PENDING.value, RunStatus.RUNNING.value]),
+    )
+    if open_runs := count_of(session, running):
+        raise Conflict(
+            f"{open_runs} run(s) of {repository.full_name} have not finished",
+            hint="wait for them to finish, or stop them first",
+        )

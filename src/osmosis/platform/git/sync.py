@@ -1,0 +1,444 @@
+"""Git Sync: reads branches, looks into new commits, and leaves one event per branch that moved. A git failure is an
+event with its text, never an exception. Git runs with no session open."""
+
+import difflib
+import logging
+import math
+import posixpath
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from osmosis.base import locks
+from osmosis.base.redact import without_credentials
+from osmosis.errors import OsmosisError, ValidationError
+from osmosis.platform import tables
+from osmosis.platform.db import Database, count_of
+from osmosis.platform.git import mirror, repositories
+from osmosis.platform.git.discovery import FoundItem, Tree, discover
+from osmosis.platform.git.mirror import Branch, RepositoryFolder
+from osmosis.platform.settings import PlatformSettings
+from osmosis.records.api.body import format_moment
+from osmosis.records.api.workspaces import (
+    FoundCode,
+    SyncedBranch,
+    SyncedRepository,
+    SyncedRollout,
+    SyncEvent,
+    SyncReport,
+)
+from osmosis.records.base import utc_now
+from osmosis.records.config.run_config import Experiment
+from osmosis.records.run.job import SyncStatus
+from osmosis.records.run.quarantine import NAME, RowQuarantine, parse_quarantine
+
+log = logging.getLogger(__name__)
+
+MAX_BRANCHES = 200
+_OPEN = (SyncStatus.PENDING.value, SyncStatus.SYNCING.value)
+
+
+@dataclass(frozen=True, slots=True)
+class CodeRef:
+    commit_sha: str
+    branch: str | None
+    quarantine: RowQuarantine = field(default_factory=RowQuarantine)
+
+
+def add_event(session: Session, repository: tables.Repository) -> tables.SyncEvent:
+    event = tables.SyncEvent(
+        id=tables.new_id(),
+        repository_id=repository.id,
+        status=SyncStatus.PENDING.value,
+        branch=repository.default_branch,
+        commit_sha=repository.last_synced_commit or "",
+    )
+    session.add(event)
+    session.flush()
+    return event
+
+
+def run(db: Database, settings: PlatformSettings, event_id: str) -> None:
+    with db.write() as session:
+        event = session.get(tables.SyncEvent, event_id)
+        if event is None or event.status not in _OPEN:
+            return
+        repository = session.get(tables.Repository, event.repository_id)
+        if repository is None:
+            return
+        folder = _limited(repository, settings, since=event.created_at)
+    try:
+        with mirror.locked(folder):
+            with db.write() as session:
+                _begin(session, folder.id, event_id, settings)
+            named = mirror.fetch(folder, settings)
+            _sync_branches(db, settings, folder, named, event_id=event_id)
+    except OsmosisError as error:
+        _fail(db, event_id, _error_text(error))
+    except Exception as error:
+        # The border of a background job: the event must say how it ended.
+        log.exception("sync of repository %s failed", folder.id)
+        _fail(db, event_id, f"internal error during this sync: {type(error).__name__}")
+    _tidy(folder, settings)
+
+
+def _limited(
+    repository: tables.Repository, settings: PlatformSettings, *, since: datetime | None = None
+) -> RepositoryFolder:
+    waited = (utc_now() - since).total_seconds() if since else 0.0
+    limit = settings.sync_limit_s
+    return RepositoryFolder.of(repository, settings).within(max(0.0, limit - waited), limit_s=limit)
+
+
+def after_push(db: Database, settings: PlatformSettings, repository_id: str) -> None:
+    with db.read() as session:
+        repository = session.get(tables.Repository, repository_id)
+        if repository is None:
+            return
+        folder = _limited(repository, settings)
+    try:
+        with mirror.locked(folder):
+            _sync_branches(db, settings, folder, None, event_id=None)
+    except OsmosisError as error:
+        with db.write() as session:
+            repository = session.get(tables.Repository, repository_id)
+            event_id = add_event(session, repository).id if repository is not None else ""
+        _fail(db, event_id, _error_text(error))
+    _tidy(folder, settings)
+
+
+def poll(db: Database, settings: PlatformSettings, repository_id: str) -> None:
+    """Fetch an external repository and sync what moved; repeated failures for the same reason leave one event."""
+    with db.read() as session:
+        repository = session.get(tables.Repository, repository_id)
+        if repository is None or repository.kind != "external":
+            return
+        folder = _limited(repository, settings)
+    try:
+        with mirror.locked(folder):
+            _sync_branches(db, settings, folder, mirror.fetch(folder, settings), event_id=None)
+    except OsmosisError as error:
+        log.warning("repository %s could not be fetched: %s", folder.id, without_credentials(error.message))
+        _note_failure(db, folder, _error_text(error))
+        return
+    _tidy(folder, settings)
+
+
+def _note_failure(db: Database, folder: RepositoryFolder, text: str) -> None:
+    with db.write() as session:
+        repository = session.get(tables.Repository, folder.id)
+        if repository is None:
+            return
+        query = sa.select(tables.SyncEvent).where(tables.SyncEvent.repository_id == folder.id)
+        last = session.scalars(query.order_by(tables.SyncEvent.created_at.desc()).limit(1)).first()
+        if last is not None and last.status == SyncStatus.FAILED.value and last.error == without_credentials(text):
+            return
+        event_id = add_event(session, repository).id
+    _fail(db, event_id, text)
+
+
+def _error_text(error: OsmosisError) -> str:
+    return f"{error.message}; {error.hint}" if error.hint else error.message
+
+
+def list_external(db: Database) -> list[str]:
+    query = sa.select(tables.Repository.id).where(
+        tables.Repository.kind == "external", tables.Repository.status == "active"
+    )
+    with db.read() as session:
+        return list(session.scalars(query))
+
+
+def _tidy(folder: RepositoryFolder, settings: PlatformSettings) -> None:
+    try:
+        with locks.lock_if_free(mirror.lock_file(folder)) as free:
+            if free:
+                mirror.tidy(replace(folder, until=math.inf), settings.environ)
+    except OsmosisError as error:
+        log.warning("repository %s could not be packed: %s", folder.id, error.message)
+
+
+def _sync_branches(
+    db: Database, settings: PlatformSettings, folder: RepositoryFolder, named: str | None, *, event_id: str | None
+) -> None:
+    heads = mirror.list_branches(folder, settings.environ)
+    default = mirror.settle_default_branch(folder, named, heads, settings.environ)
+    with db.read() as session:
+        synced = known_branches(session, folder.id)
+    moved = [head for head in heads if synced.get(head.branch) != head.commit]
+    moved.sort(key=lambda head: head.branch != default)  # stable: the default branch first, then the newest
+    moved = moved[:MAX_BRANCHES]
+    if not moved and event_id is None:
+        return
+    if not heads:
+        raise ValidationError("the repository has no branches yet: push one, then sync again")
+    contents = {commit: _contents(db, settings, folder, commit) for commit in {head.commit for head in moved}}
+    mirror.hold_commits(folder, contents, settings.environ)
+    changed = moved or [head for head in heads if head.branch == default] or heads[:1]
+    _store(db, folder, default, changed, contents, event_id=event_id, tip=_tip(heads, default))
+
+
+def _tip(heads: list[Branch], branch: str) -> Branch | None:
+    return next((head for head in heads if head.branch == branch), None)
+
+
+def _contents(
+    db: Database, settings: PlatformSettings, folder: RepositoryFolder, commit: str
+) -> list[FoundItem] | None:
+    folder.seconds(mirror.COMMAND_TIMEOUT_S)  # reading a commit is none of git's own steps
+    with db.read() as session:
+        if session.scalar(_of_commit(folder.id, commit).limit(1)) is not None:
+            return None
+    return discover(Tree(folder.git(settings.environ), commit))
+
+
+def _store(
+    db: Database,
+    folder: RepositoryFolder,
+    default: str,
+    heads: list[Branch],
+    contents: dict[str, list[FoundItem] | None],
+    *,
+    event_id: str | None,
+    tip: Branch | None,
+) -> None:
+    with db.write() as session:
+        repository = session.get(tables.Repository, folder.id)
+        if repository is None:
+            return
+        for head in heads:
+            for item in contents.pop(head.commit, None) or ():
+                session.add(_row(folder.id, head, item))
+        session.flush()
+        for head in heads:
+            event = session.get(tables.SyncEvent, event_id) if event_id else None
+            event_id = None  # the requested event tells of the first branch, further branches get their own
+            event = event or add_event(session, repository)
+            event.branch, event.commit_sha = head.branch, head.commit
+            event.author, event.message = head.author, head.message
+            event.rollouts_found = _count(session, folder.id, head.commit)
+            event.status, event.error, event.finished_at = SyncStatus.SUCCESS.value, None, utc_now()
+        repository.default_branch = default
+        repository.last_synced_at = utc_now()
+        repository.last_synced_commit = tip.commit if tip else None
+
+
+def _row(repository_id: str, head: Branch, item: FoundItem) -> tables.SyncedRollout:
+    return tables.SyncedRollout(
+        repository_id=repository_id,
+        branch=head.branch,
+        commit_sha=head.commit,
+        name=item.name,
+        path=item.path,
+        kind=item.kind,
+        description=item.description,
+    )
+
+
+def _fail(db: Database, event_id: str, text: str) -> None:
+    with db.write() as session:
+        event = session.get(tables.SyncEvent, event_id)
+        if event is not None:
+            event.status, event.error = SyncStatus.FAILED.value, without_credentials(text)
+            event.finished_at = utc_now()
+
+
+def recover(db: Database) -> None:
+    """Mark the syncs that a former process left open as failed, at the platform's start. A sync that another process
+    still works on overwrites this with its own end."""
+    with db.write() as session:
+        session.execute(
+            sa.update(tables.SyncEvent)
+            .where(tables.SyncEvent.status.in_(_OPEN))
+            .values(
+                status=SyncStatus.FAILED.value,
+                error="the platform was stopped during this sync; sync again",
+                finished_at=utc_now(),
+            )
+        )
+
+
+def _begin(session: Session, repository_id: str, event_id: str, settings: PlatformSettings) -> None:
+    """Mark the sync as running. The lock is held, so others that are syncing, or waited too long, were cut off."""
+    overdue = utc_now() - timedelta(seconds=settings.sync_limit_s + 60)
+    events = tables.SyncEvent
+    waited_out = (events.status == SyncStatus.PENDING.value) & (events.created_at < overdue)
+    session.execute(
+        sa.update(events)
+        .where(events.repository_id == repository_id, events.id != event_id)
+        .where((events.status == SyncStatus.SYNCING.value) | waited_out)
+        .values(status=SyncStatus.FAILED.value, error="the platform stopped during this sync", finished_at=utc_now())
+    )
+    session.execute(sa.update(events).where(events.id == event_id).values(status=SyncStatus.SYNCING.value))
+
+
+def known_branches(session: Session, repository_id: str) -> dict[str, str]:
+    rank = sa.func.row_number().over(partition_by=tables.SyncEvent.branch, order_by=tables.SyncEvent.finished_at.desc())
+    latest = (
+        sa.select(tables.SyncEvent.branch, tables.SyncEvent.commit_sha, rank.label("rank"))
+        .where(
+            tables.SyncEvent.repository_id == repository_id,
+            tables.SyncEvent.status == SyncStatus.SUCCESS.value,
+        )
+        .subquery()
+    )
+    rows = session.execute(sa.select(latest.c.branch, latest.c.commit_sha).where(latest.c.rank == 1))
+    return {branch: commit for branch, commit in rows}
+
+
+def _of_commit(repository_id: str, commit: str) -> sa.Select[tables.SyncedRollout]:
+    return sa.select(tables.SyncedRollout).where(
+        tables.SyncedRollout.repository_id == repository_id, tables.SyncedRollout.commit_sha == commit
+    )
+
+
+def _count(session: Session, repository_id: str, commit: str) -> int:
+    query = _of_commit(repository_id, commit).where(tables.SyncedRollout.kind == "rollout")
+    return count_of(session, query)
+
+
+def code_for_run(
+    db: Database,
+    settings: PlatformSettings,
+    repository_id: str,
+    experiment: Experiment,
+) -> CodeRef:
+    """Return the commit that a config means, after checking that it contains the rollout and its entrypoint.
+    `commit_sha` pins it, `branch` means that branch's latest synced commit, neither the default branch's.
+    ValidationError names the key."""
+    with db.read() as session:
+        repository = session.get_one(tables.Repository, repository_id)
+        folder = RepositoryFolder.of(repository, settings)
+        branches = known_branches(session, repository_id)
+    code = _resolve(folder, branches, settings, branch=experiment.branch, commit_sha=experiment.commit_sha)
+    check_entrypoint(folder, settings, code.commit_sha, rollout=experiment.rollout, entrypoint=experiment.entrypoint)
+    return replace(code, quarantine=_quarantine(folder, settings, code.commit_sha))
+
+
+def _quarantine(folder: RepositoryFolder, settings: PlatformSettings, commit: str) -> RowQuarantine:
+    """Read the commit's quarantine file; ValidationError when it is unreadable: its rows would decide otherwise."""
+    tree = Tree(folder.git(settings.environ), commit)
+    entries = tree.list([NAME])
+    texts = tree.read(entries)
+    try:
+        if entries and NAME not in texts:
+            raise ValidationError(f"{NAME} is too large, or not a file")
+        return parse_quarantine(texts.get(NAME, ""))
+    except ValidationError as error:
+        issue = {"key": NAME, "message": error.message}
+        raise ValidationError(error.message, hint=error.hint, field=NAME, issues=[issue]) from error
+
+
+def _resolve(
+    folder: RepositoryFolder,
+    branches: dict[str, str],
+    settings: PlatformSettings,
+    *,
+    branch: str | None,
+    commit_sha: str | None,
+) -> CodeRef:
+    if commit_sha:
+        full = mirror.find_commit(folder, commit_sha, settings)
+        if full is None:
+            raise _wrong(
+                "commit_sha",
+                f"commit {commit_sha} is not in the connected repository",
+                "push it, or pin another commit",
+            )
+        return CodeRef(full, None)
+    name = branch or folder.default_branch
+    commit = branches.get(name)
+    if commit is None or mirror.branch_head(folder, name, settings.environ) is None:
+        reason = "no longer exists" if commit else "was never synced"
+        raise _wrong("branch", f"branch {name} {reason}", f"push it (git push origin {name}), then run `osmosis sync`")
+    return CodeRef(commit, name)
+
+
+def check_entrypoint(
+    repo_folder: RepositoryFolder, settings: PlatformSettings, commit: str, *, rollout: str, entrypoint: str
+) -> None:
+    """Raise ValidationError unless `rollouts/<rollout>/<entrypoint>` is a file of the commit. Starts git."""
+    tree = Tree(repo_folder.git(settings.environ), commit)
+    folder = f"rollouts/{rollout}"
+    path = posixpath.normpath(f"{folder}/{entrypoint}")
+    if path.startswith(f"{folder}/") and tree.has_file(path):
+        return
+    names = [entry.name for entry in tree.list(["rollouts/"]) if entry.is_folder]
+    short = commit[:12]
+    if rollout not in names:
+        near = difflib.get_close_matches(rollout, names, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"it has: {', '.join(sorted(names)[:20]) or 'no rollout'}"
+        raise _wrong("rollout", f"commit {short} has no rollouts/{rollout}", f"{hint} Commit, push and sync it first")
+    raise _wrong("entrypoint", f"commit {short} has no file {path}", "commit and push it, or fix the entrypoint")
+
+
+def _wrong(key: str, message: str, hint: str) -> ValidationError:
+    issue = {"key": f"experiment_config.{key}", "message": message}
+    return ValidationError(message, hint=hint, field=key, issues=[issue])
+
+
+def list_rollouts(
+    session: Session, repository: tables.Repository, branch: str | None = None
+) -> list[tables.SyncedRollout]:
+    commit = known_branches(session, repository.id).get(branch or repository.default_branch)
+    return list_contents(session, repository.id, commit, kinds=("rollout",)) if commit else []
+
+
+def list_contents(
+    session: Session, repository_id: str, commit: str, *, kinds: tuple[str, ...] = ()
+) -> list[tables.SyncedRollout]:
+    query = sa.select(tables.SyncedRollout).where(
+        tables.SyncedRollout.repository_id == repository_id, tables.SyncedRollout.commit_sha == commit
+    )
+    if kinds:
+        query = query.where(tables.SyncedRollout.kind.in_(kinds))
+    return list(session.scalars(query.order_by(tables.SyncedRollout.kind, tables.SyncedRollout.name)))
+
+
+def list_events(
+    session: Session, repository_id: str, *, limit: int = 20, offset: int = 0
+) -> tuple[list[tables.SyncEvent], int]:
+    mine = tables.SyncEvent.repository_id == repository_id
+    query = sa.select(tables.SyncEvent).where(mine).order_by(tables.SyncEvent.created_at.desc())
+    total = count_of(session, query)
+    return list(session.scalars(query.limit(limit).offset(offset))), total
+
+
+def to_sync_event(event: tables.SyncEvent) -> SyncEvent:
+    return SyncEvent.from_row(event, commit_sha=event.commit_sha or None)
+
+
+def to_synced_rollout(row: tables.SyncedRollout, repository: tables.Repository) -> SyncedRollout:
+    return SyncedRollout.from_row(
+        row,
+        is_active=repository.status == "active",
+        last_synced_commit_sha=row.commit_sha,
+        last_synced_at=repository.last_synced_at,
+        repo_full_name=repository.full_name,
+    )
+
+
+def build_report(session: Session, settings: PlatformSettings, repository: tables.Repository) -> SyncReport:
+    latest, total = list_events(session, repository.id)
+    about = SyncedRepository(
+        full_name=repository.full_name,
+        url=repositories.clone_url(settings, repository),
+        kind=repository.kind,
+        status=repository.status,
+    )
+    branches = sorted(known_branches(session, repository.id).items())
+    commit = repository.last_synced_commit
+    contents = list_contents(session, repository.id, commit) if commit else []
+    return SyncReport(
+        repository=about,
+        status=latest[0].status if latest else None,
+        default_branch=repository.default_branch,
+        last_synced_commit_sha=repository.last_synced_commit,
+        last_synced_at=format_moment(repository.last_synced_at),
+        branches=[SyncedBranch(name=name, commit_sha=commit) for name, commit in branches],
+        events=[to_sync_event(event) for event in latest],
+        total_events=total,
+        found=[FoundCode.from_row(row) for row in contents],
+    )

@@ -1,0 +1,108 @@
+"""Read JSON bodies strictly; write answers with only the keys that were set. Lone surrogates, integers beyond 64 bits
+and deep nesting cannot be stored, so they are refused."""
+
+import json
+import math
+import re
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, get_args, get_type_hints
+
+import orjson
+from fastapi import Request, Response
+from fastapi.datastructures import DefaultPlaceholder
+from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
+
+from osmosis.records.base import Record
+
+MAX_DEPTH = 200
+"""JSON writers end at 254 levels, and what is stored is nested a few more."""
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+class JsonRequest(Request):
+    async def json(self) -> object:
+        """Return the body's value; raise `json.JSONDecodeError` if it cannot be stored."""
+        if not hasattr(self, "_json"):
+            self._json: object = parse_json(await self.body())
+        return self._json
+
+
+class JsonResponse(JSONResponse):
+    def render(self, content: object) -> bytes:
+        try:
+            return orjson.dumps(content)
+        except TypeError:  # half a character, or a number beyond 64 bits
+            text = json.dumps(_replace_infinite(content), ensure_ascii=False, separators=(",", ":"))
+            return text.encode("utf-8", "replace")
+
+
+class JsonRoute(APIRoute):
+    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        # Records build their schemas late; FastAPI's checks warn unless a route's are built when it is declared.
+        for hint in (*get_type_hints(endpoint).values(), options.get("response_model")):
+            for record in _iterate_records(hint):
+                record.model_config["defer_build"] = False
+        if isinstance(options.get("response_class"), DefaultPlaceholder):
+            options["response_class"] = JsonResponse
+        super().__init__(path, endpoint, **{**options, "response_model_exclude_unset": True})
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def handle_strictly(request: Request) -> Response:
+            return await handle(JsonRequest(request.scope, request.receive))
+
+        return handle_strictly
+
+
+def parse_json(raw: bytes) -> object:
+    try:
+        value = orjson.loads(raw)
+    except orjson.JSONDecodeError:  # the standard library names the place better, and reads NaN
+        try:
+            value = json.loads(raw)
+        except (UnicodeDecodeError, RecursionError) as error:
+            raise json.JSONDecodeError(f"{type(error).__name__}: {str(error)[:200]}", "", 0) from None
+    if problem := find_unstorable(value):
+        raise json.JSONDecodeError(problem, "", 0)
+    return value
+
+
+def find_unstorable(value: object) -> str:
+    """Return why a JSON value cannot be stored, or an empty text."""
+    level: list[object] = [value]
+    for _ in range(MAX_DEPTH):
+        inner: list[object] = []
+        for item in level:
+            if isinstance(item, dict):
+                inner += item
+                inner += item.values()
+            elif isinstance(item, list):
+                inner += item
+            elif isinstance(item, str):
+                if not item.isascii() and _SURROGATE.search(item):
+                    return "text holds half a character (a lone surrogate)"
+            elif isinstance(item, int) and not -(2**63) <= item < 2**63:
+                return "a whole number does not fit 64 bits"
+        if not inner:
+            return ""
+        level = inner
+    return f"it is nested more than {MAX_DEPTH} levels deep"
+
+
+def _replace_infinite(value: object) -> object:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _replace_infinite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_replace_infinite(item) for item in value]
+    return value
+
+
+def _iterate_records(hint: object) -> Iterator[type[Record]]:
+    if isinstance(hint, type) and issubclass(hint, Record):
+        yield hint
+    for part in get_args(hint):
+        yield from _iterate_records(part)

@@ -1,0 +1,528 @@
+"""Garbage collection: files that no row refers to, and what is older than the operator's retention settings. Each thing
+is looked at once more before it is removed; a dry run only looks. What was used since the oldest live run began stays,
+and so does what is younger than an hour, because its row may be on its way. Runs and results stay."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import shutil
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import partial
+from itertools import filterfalse, groupby
+from pathlib import Path
+from typing import Literal, get_args
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session, aliased
+
+from osmosis.base import environments
+from osmosis.base.locks import lock_if_free
+from osmosis.errors import Conflict, NotFound
+from osmosis.platform import Platform, tables
+from osmosis.platform.backup.upgrade import FOLDER as BACKUPS
+from osmosis.platform.datasets import service as datasets
+from osmosis.platform.db import changed_by, count_of
+from osmosis.platform.objects.publish import MARK, is_object
+from osmosis.platform.objects.store import StoredObject, list_files
+from osmosis.platform.run_upload import sessions
+from osmosis.platform.runs import lifecycle
+from osmosis.platform.settings import PlatformSettings
+from osmosis.records.base import utc_now
+from osmosis.records.run.job import SyncStatus
+from osmosis.records.run.plan import PLATFORM_MODEL
+from osmosis.records.run.status import RunStatus
+
+log = logging.getLogger(__name__)
+
+DAY_S = 24 * 3600.0
+FIRST_SWEEP_S = 900.0
+MAX_UPGRADE_BACKUPS = 3
+LIVE = (RunStatus.PENDING.value, RunStatus.RUNNING.value)
+SHOWN_FILES = ("artifacts", "job.log", "metrics.jsonl")
+LOG_LINES = "log lines"
+LOCK = ".sweep.lock"
+REMOVED_PREFIX = ".gone-"
+SCRATCH_PREFIXES = (REMOVED_PREFIX, ".restoring-", ".osmosis-bundle-")
+RowKind = Literal["tokens", "device codes", "sync events"]
+TOKENS_FOR = timedelta(days=30)
+CODES_FOR = timedelta(days=1)
+EVENTS_FOR = timedelta(days=90)
+_ROW_TABLES: dict[RowKind, type[tables.Token] | type[tables.DeviceCode] | type[tables.SyncEvent]] = {
+    "tokens": tables.Token,
+    "device codes": tables.DeviceCode,
+    "sync events": tables.SyncEvent,
+}
+_ROW_REASONS: dict[RowKind, str] = {
+    "tokens": f"expired or revoked for {TOKENS_FOR.days} days",
+    "device codes": f"expired for {CODES_FOR.days} day",
+    "sync events": f"older than {EVENTS_FOR.days} days, and not the last of their branch",
+}
+ROW_KINDS = (LOG_LINES, *get_args(RowKind))
+
+
+def sweep(platform: Platform, *, dry_run: bool = False) -> list[Waste]:
+    """Remove what is not needed and return it; Conflict while another process does."""
+    with lock_if_free(platform.settings.data_dir / LOCK) as ours:
+        if not ours:
+            raise Conflict("another process is cleaning up at the moment", hint="wait until it is done")
+        return [waste for waste in _Sweep(platform).find() if dry_run or waste.remove()]
+
+
+class DailySweep:
+    def __init__(self, platform: Platform, *, first_s: float = FIRST_SWEEP_S, every_s: float = DAY_S) -> None:
+        self._platform = platform
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(first_s, every_s), name="sweep", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def _run(self, first_s: float, every_s: float) -> None:
+        wait = first_s
+        while not self._stopped.wait(wait):
+            wait = every_s
+            try:
+                removed = sweep(self._platform)
+            except Conflict:
+                continue
+            except Exception:
+                # The border of a background thread: tomorrow it tries again.
+                log.exception("what is not needed could not be removed")
+                continue
+            if removed:
+                counts = Counter(waste.kind for waste in removed)
+                kinds = ", ".join(f"{number} {kind}" for kind, number in counts.items())
+                size = sum(waste.size for waste in removed if waste.kind not in ROW_KINDS)
+                log.info("removed what is not needed any more: %s (%.1f MB)", kinds, size / 1e6)
+
+
+@dataclass(frozen=True)
+class _Sweep:
+    platform: Platform
+    now: datetime = field(default_factory=utc_now)
+
+    @property
+    def settings(self) -> PlatformSettings:
+        return self.platform.settings
+
+    def find(self) -> Iterator[Waste]:
+        yield from self._scratch()
+        yield from self._without_row()
+        yield from self._dataset_files()
+        yield from self._ended_runs()
+        yield from self._logs()
+        yield from self._caches()
+        yield from self._backups()
+        yield from self._old_rows()
+        if self.platform.objects.elsewhere:
+            yield from self._stored()
+
+    def _waste(self, kind: str, path: Path, reason: str, remove: Callable[[], bool]) -> Waste:
+        return Waste(kind, self.settings.stored(path), reason, _disk_size(path), remove)
+
+    # Files that no row refers to.
+
+    def _orphan(self, kind: str, path: Path, reason: str, is_needed: Callable[[], bool]) -> Waste:
+        def remove() -> bool:
+            if _is_young(path) or is_needed():
+                return False
+            return _remove(self.settings, path)
+
+        return self._waste(kind, path, reason, remove)
+
+    def _scratch(self) -> Iterator[Waste]:
+        for path in _entries(self.settings.data_dir):
+            if path.name.startswith(SCRATCH_PREFIXES) and not _is_young(path):
+                yield self._orphan("leftovers", path, "a process was ended before it could remove it", lambda: False)
+
+    def _without_row(self) -> Iterator[Waste]:
+        settings = self.settings
+        folders: tuple[tuple[str, Path, str, HasRow], ...] = (
+            ("run folders", settings.runs_dir, "its run was deleted", has_work),
+            ("models", settings.models_dir / "runs", "its run was deleted", has_work),
+            ("models", settings.models_dir / "base", "its model was deleted", has_model),
+            ("uploads", settings.models_dir / "uploads", "its model was deleted", has_model),
+            ("uploads", settings.objects_dir / "uploads", "its upload is over", upload_is_open),
+            ("uploads", settings.objects_dir / "imports", "its upload is over", import_is_open),
+            ("repositories", settings.repositories_dir, "the workspace has another repository", has_repository),
+            ("repositories", settings.mirrors_dir, "the workspace has another repository", has_repository),
+        )
+        for kind, folder, reason, check in folders:
+            for path in _entries(folder):
+                is_needed = partial(ask, self.platform, check, path.name)
+                if not _is_young(path) and not is_needed():
+                    yield self._orphan(kind, path, reason, is_needed)
+
+    def _dataset_files(self) -> Iterator[Waste]:
+        for folder in _entries(self.settings.objects_dir / "datasets"):
+            keys = {self.settings.stored(path) for path in _entries(folder)}
+            unused = map(self.settings.located, sorted(unused_dataset_files(self.platform, folder.name, keys)))
+            for path in filterfalse(_is_young, unused):
+                is_needed = partial(is_dataset_file_used, self.platform, folder.name, self.settings.stored(path))
+                yield self._orphan("datasets", path, UNUSED_DATASET_FILE, is_needed)
+
+    # What is older than the retention settings.
+
+    def _over_since(self, days: int | None) -> list[tables.Work]:
+        if days is None:
+            return []
+        before, over = self.now - timedelta(days=days), list[tables.Work]()
+        with self.platform.db.read() as session:
+            for table in tables.WORK_TABLES:
+                query = sa.select(table).where(~lifecycle.is_live(table), table.completed_at < before)
+                over += session.scalars(query.order_by(table.completed_at))
+        return over
+
+    def _work_folders(self, run: tables.Work) -> list[Path]:
+        folder = self.settings.runs_dir / run.id
+        return [folder, *folder.glob("retry-*")]
+
+    def _ended_runs(self) -> Iterator[Waste]:
+        settings = self.settings
+        for run in self._over_since(settings.keep_runs_days):
+            if isinstance(run, tables.Run) and run.kind == "training" and run.status != RunStatus.FINISHED.value:
+                continue  # it may be resumed
+            for folder in self._work_folders(run):
+                for path in _entries(folder):
+                    if path.name not in SHOWN_FILES and not path.name.startswith("retry-"):
+                        yield self._aged("run folders", path, run, settings.keep_runs_days)
+        for run in self._over_since(settings.keep_artifacts_days):
+            for folder in self._work_folders(run):
+                if (folder / "artifacts").is_dir():
+                    yield self._aged("artifacts", folder / "artifacts", run, settings.keep_artifacts_days)
+
+    def _aged(self, kind: str, path: Path, run: tables.Work, days: int | None) -> Waste:
+        def remove() -> bool:
+            return not is_retried(self.platform, run) and _remove(self.settings, path)
+
+        return self._waste(kind, path, f"run {run.name} was over {days} days ago", remove)
+
+    def _logs(self) -> Iterator[Waste]:
+        days = self.settings.keep_logs_days
+        for run in self._over_since(days):
+            for folder in self._work_folders(run):
+                if (path := folder / "job.log").exists():
+                    yield self._aged("logs", path, run, days)
+            with self.platform.db.read() as session:
+                count = count_of(session, sa.select(tables.RunLog).filter_by(**run.reference))
+            if count:
+                reason = f"run {run.name} was over {days} days ago"
+                yield Waste(LOG_LINES, f"log of run {run.name}", reason, count, partial(self._remove_log, run))
+        for path in _entries(self.settings.log_file.parent):
+            if path.name.startswith("worker-") and environments.last_used(path) < time.time() - 14 * DAY_S:
+                remove = partial(_remove, self.settings, path)
+                yield self._waste("logs", path, "its worker was silent for two weeks", remove)
+
+    def _remove_log(self, run: tables.Work) -> bool:
+        with self.platform.db.write() as session:
+            now = session.get(type(run), run.id)
+            if now is not None and now.status not in LIVE:
+                session.execute(sa.delete(tables.RunLog).filter_by(**run.reference))
+        return True
+
+    def _backups(self) -> Iterator[Waste]:
+        backups = sorted(_entries(self.settings.data_dir / BACKUPS), key=environments.last_used)
+        of_upgrades = [path for path in backups if path.name.startswith("before-")]
+        for path in of_upgrades[:-MAX_UPGRADE_BACKUPS]:
+            reason = f"{MAX_UPGRADE_BACKUPS} later upgrades have theirs"
+            yield self._waste("backups of upgrades", path, reason, partial(_remove, self.settings, path))
+
+    def _old_rows(self) -> Iterator[Waste]:
+        for kind in get_args(RowKind):
+            with self.platform.db.read() as session:
+                query = sa.select(sa.func.count()).select_from(_old_rows(kind, self.now).subquery())
+                count = session.scalar(query) or 0
+            if count:
+                yield Waste(kind, f"rows of {kind}", _ROW_REASONS[kind], count, partial(self._remove_rows, kind))
+
+    def _remove_rows(self, kind: RowKind) -> bool:
+        table = _ROW_TABLES[kind]
+        with self.platform.db.write() as session:
+            return changed_by(session, sa.delete(table).where(table.id.in_(_old_rows(kind, self.now)))) > 0
+
+    # What can be built again.
+
+    def _caches(self) -> Iterator[Waste]:
+        days, cache = self.settings.keep_caches_days, self.settings.cache_dir
+        if days is None:
+            return
+        before = self._before_any_live_run(days)
+        reason = f"no run used it for {days} days"
+        for path in environments.find_unused(cache, before=before):
+            remove = partial(environments.remove, path, before=before)
+            yield self._waste("environments", path, reason, remove)
+        with self.platform.db.read() as session:
+            workspaces, models = _used_since(session, datetime.fromtimestamp(before, tz=self.now.tzinfo))
+        for path in _entries(cache / "uv"):
+            if path.name not in workspaces and not _is_young(path):
+                yield self._orphan("caches of uv", path, reason, partial(self._has_live_run, path.name))
+        for path in _entries(cache / "hub"):
+            if models is not None and path.name not in models and not _is_young(path):
+                yield self._orphan("fetched models", path, reason, partial(self._is_model_used, before, path.name))
+
+    def _before_any_live_run(self, days: int) -> float:
+        moments = [self.now - timedelta(days=days)]
+        with self.platform.db.read() as session:
+            for table in tables.WORK_TABLES:
+                since = sa.func.min(sa.func.coalesce(table.started_at, table.created_at))
+                if began := session.scalar(sa.select(since).where(lifecycle.is_live(table))):
+                    moments.append(began - timedelta(minutes=1))
+        return min(moments).timestamp()
+
+    def _has_live_run(self, workspace_id: str) -> bool:
+        with self.platform.db.read() as session:
+            return any(
+                session.scalar(sa.select(table.id).filter_by(workspace_id=workspace_id).where(lifecycle.is_live(table)))
+                for table in tables.WORK_TABLES
+            )
+
+    def _is_model_used(self, before: float, name: str) -> bool:
+        with self.platform.db.read() as session:
+            _, models = _used_since(session, datetime.fromtimestamp(before, tz=self.now.tzinfo))
+        return models is None or name in models
+
+    def _stored(self) -> Iterator[Waste]:
+        store = StoredWaste(self.platform)
+        yield from store.without_row()
+        yield from store.dataset_files()
+        days = self.settings.keep_artifacts_days
+        for run in self._over_since(days):
+            yield from store.artifacts(run, days)
+        if (days := self.settings.keep_caches_days) is not None:
+            yield from store.copies(before=self._before_any_live_run(days), days=days)
+
+
+def _old_rows(kind: RowKind, now: datetime) -> sa.Select[str]:
+    if kind == "device codes":
+        return sa.select(tables.DeviceCode.id).where(tables.DeviceCode.expires_at < now - CODES_FOR)
+    return _old_tokens(now - TOKENS_FOR) if kind == "tokens" else _old_events(now - EVENTS_FOR)
+
+
+def _old_tokens(before: datetime) -> sa.Select[str]:
+    token, child = tables.Token, aliased(tables.Token)
+    return sa.select(token.id).where(
+        sa.or_(token.expires_at < before, token.revoked_at < before),
+        ~sa.exists().where(child.parent_id == token.id),
+        ~sa.exists().where(tables.Worker.token_id == token.id),
+    )
+
+
+def _old_events(before: datetime) -> sa.Select[str]:
+    """Select old events, without each branch's newest success, which says where the branch is."""
+    event, later = tables.SyncEvent, aliased(tables.SyncEvent)
+    success = SyncStatus.SUCCESS.value
+    newer = sa.exists().where(
+        later.repository_id == event.repository_id,
+        later.branch == event.branch,
+        later.status == success,
+        later.finished_at > event.finished_at,
+    )
+    return sa.select(event.id).where(event.created_at < before, sa.or_(event.status != success, newer))
+
+
+def _used_since(session: Session, moment: datetime) -> tuple[set[str], set[str] | None]:
+    """Return the workspaces with a run that is live or newer, and the folders of hub models that those may use. The
+    folders are None when that is unknown."""
+    workspaces, paths = set[str](), set[str]()
+    for table in tables.WORK_TABLES:
+        recent = sa.or_(lifecycle.is_live(table), table.started_at >= moment, table.created_at >= moment)
+        for work in session.scalars(sa.select(table).where(recent)):
+            workspaces.add(work.workspace_id)
+            paths.add(work.model_path if isinstance(work, tables.Run) else PLATFORM_MODEL)
+    is_trained = any(path.startswith(PLATFORM_MODEL) for path in paths)
+    return workspaces, None if is_trained else {path.replace("/", "--") for path in paths} | {".locks"}
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _is_young(path: Path) -> bool:
+    return environments.last_used(path) > time.time() - YOUNG_S
+
+
+def _disk_size(path: Path) -> int:
+    return sum(_blocks(entry) for entry in (path, *_below(path)))
+
+
+def _below(path: Path) -> Iterable[Path]:
+    if path.is_dir() and not path.is_symlink():
+        for folder, folders, names in os.walk(path):
+            yield from (Path(folder, name) for name in (*folders, *names))
+
+
+def _blocks(path: Path) -> int:
+    try:
+        return path.lstat().st_blocks * 512
+    except OSError:
+        return 0
+
+
+def _remove(settings: PlatformSettings, path: Path) -> bool:
+    removed = settings.data_dir / f"{REMOVED_PREFIX}{secrets.token_hex(8)}"
+    try:
+        path.rename(removed)
+    except FileNotFoundError:
+        return False
+    if removed.is_dir() and not removed.is_symlink():
+        shutil.rmtree(removed, ignore_errors=True)
+    else:
+        removed.unlink(missing_ok=True)
+    return True
+
+
+YOUNG_S = 3600.0
+"""Seconds: what changed later than that stays, because its row may be on its way."""
+UNUSED_DATASET_FILE = "neither its dataset nor a run refers to it"
+HasRow = Callable[[Session, str], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Waste:
+    kind: str
+    what: str
+    why: str
+    size: int
+    remove: Callable[[], bool] = field(repr=False, compare=False)
+
+
+def has_work(session: Session, name: str) -> bool:
+    return lifecycle.find_work(session, name) is not None
+
+
+def has_model(session: Session, name: str) -> bool:
+    return session.get(tables.BaseModel, name) is not None
+
+
+def has_repository(session: Session, name: str) -> bool:
+    return session.get(tables.Repository, name.partition(".")[0]) is not None
+
+
+def upload_is_open(session: Session, name: str) -> bool:
+    upload = session.get(tables.Upload, name)
+    return upload is not None and upload.status in ("open", "processing")
+
+
+def import_is_open(session: Session, name: str) -> bool:
+    row = session.get(tables.Import, name)
+    return row is not None and (row.status == sessions.UPLOADING or row.run_id is not None)
+
+
+def ask(platform: Platform, check: HasRow, name: str) -> bool:
+    with platform.db.read() as session:
+        return check(session, name)
+
+
+def unused_dataset_files(platform: Platform, dataset_id: str, keys: set[str]) -> set[str]:
+    with platform.db.read() as session:
+        return datasets.list_unused_files(session, dataset_id, keys)
+
+
+def is_dataset_file_used(platform: Platform, dataset_id: str, key: str) -> bool:
+    return key not in unused_dataset_files(platform, dataset_id, {key})
+
+
+def is_retried(platform: Platform, work: tables.Work) -> bool:
+    with platform.db.read() as session:
+        current = session.get(type(work), work.id)
+        return current is not None and current.completed_at != work.completed_at
+
+
+@dataclass(frozen=True)
+class StoredWaste:
+    platform: Platform
+
+    def without_row(self) -> Iterator[Waste]:
+        places: tuple[tuple[str, str, str, HasRow], ...] = (
+            ("stored artifacts", "runs/", "its run was deleted", has_work),
+            ("stored models", "models/runs/", "its run was deleted", has_work),
+            ("stored models", "models/base/", "its model was deleted", has_model),
+            ("stored uploads", "models/uploads/", "its model was deleted", has_model),
+            ("stored uploads", "objects/uploads/", "its upload is over", upload_is_open),
+            ("stored uploads", "objects/imports/", "its upload is over", import_is_open),
+        )
+        for kind, prefix, reason, check in places:
+            for name, objects in self._group(prefix):
+                is_needed = partial(ask, self.platform, check, name)
+                if _is_old(objects) and not is_needed():
+                    remove = partial(self._remove, f"{prefix}{name}/", is_needed)
+                    yield Waste(kind, f"{prefix}{name}", reason, _total_size(objects), remove)
+
+    def dataset_files(self) -> Iterator[Waste]:
+        prefix = "objects/datasets/"
+        for name, objects in self._group(prefix):
+            sizes = {stored.key: stored.size for stored in objects if _is_old([stored])}
+            for key in sorted(unused_dataset_files(self.platform, name, set(sizes))):
+                remove = partial(self._remove, key, partial(is_dataset_file_used, self.platform, name, key))
+                yield Waste("stored datasets", key, UNUSED_DATASET_FILE, sizes[key], remove)
+
+    def artifacts(self, run: tables.Work, days: int | None) -> Iterator[Waste]:
+        objects = [stored for stored in self.platform.objects.list(f"runs/{run.id}/") if MARK in stored.key]
+        if objects:
+            reason = f"run {run.name} was over {days} days ago"
+            remove = partial(self._remove_artifacts, run, objects)
+            yield Waste("stored artifacts", f"runs/{run.id}", reason, _total_size(objects), remove)
+
+    def copies(self, *, before: float, days: int) -> Iterator[Waste]:
+        root = self.platform.settings.data_dir
+        for folder in ("objects", "models", "runs"):
+            stored: dict[str, int] | None = None
+            for path in list_files(root / folder):
+                key = path.relative_to(root).as_posix()
+                if not is_object(key) or environments.last_used(path) >= before:
+                    continue
+                if stored is None:
+                    stored = {object_.key: object_.size for object_ in self.platform.objects.list(f"{folder}/")}
+                size = path.stat().st_size
+                if stored.get(key) == size:
+                    reason = f"a copy of what is in the store; nobody used it for {days} days"
+                    yield Waste("copies", key, reason, size, partial(self._remove_copy, path, key, before))
+
+    def _group(self, prefix: str) -> Iterator[tuple[str, list[StoredObject]]]:
+        stored = self.platform.objects.list(prefix)
+        for name, objects in groupby(stored, key=lambda stored: stored.key.removeprefix(prefix).partition("/")[0]):
+            yield name, list(objects)
+
+    def _remove(self, key: str, is_needed: Callable[[], bool]) -> bool:
+        if is_needed():
+            return False
+        self.platform.objects.delete(key)
+        return True
+
+    def _remove_artifacts(self, run: tables.Work, objects: list[StoredObject]) -> bool:
+        if is_retried(self.platform, run):
+            return False
+        for stored in objects:
+            self.platform.objects.delete(stored.key)
+        return True
+
+    def _remove_copy(self, path: Path, key: str, before: float) -> bool:
+        try:
+            self.platform.objects.open(key)
+        except NotFound:
+            return False
+        if environments.last_used(path) >= before:
+            return False
+        path.unlink(missing_ok=True)
+        return True
+
+
+def _is_old(objects: list[StoredObject]) -> bool:
+    return max(stored.changed for stored in objects) < time.time() - YOUNG_S
+
+
+def _total_size(objects: list[StoredObject]) -> int:
+    return sum(stored.size for stored in objects)

@@ -1,0 +1,123 @@
+"""Routes of deployed models: chat completions, Anthropic's Messages, OpenAI's Responses, and the list of models. The
+key is a token, or a run's lease for the model that it evaluates. Answers are streamed, so no thread waits for a model,
+and a caller who hangs up ends the call. Errors have the shape of the API that was called."""
+
+import asyncio
+from contextlib import suppress
+
+import orjson
+from fastapi import APIRouter, Request, Response
+from fastapi.concurrency import run_in_threadpool
+
+from osmosis.dialects import CHAT, RESPONSES, EndpointError, dialect_of_path
+from osmosis.dialects.call import OVERLOADED
+from osmosis.errors import OsmosisError, ValidationError
+from osmosis.platform import Platform
+from osmosis.platform.auth.dependencies import GIT_HEADER, WORKSPACE_HEADER, bearer
+from osmosis.platform.models import inference
+
+from .inference import InferenceProxy, error_body
+
+router = APIRouter(prefix="/v1", include_in_schema=False)
+CLOSED = 499
+MODELS_SINCE = "2026-01-01T00:00:00Z"
+
+
+@router.post("/chat/completions")
+@router.post("/messages")
+@router.post("/messages/count_tokens")
+@router.post("/responses")
+@router.post("/responses/input_tokens")
+async def pass_on(request: Request) -> Response:
+    """Pass a call on to the deployment that `model` names; it understands every dialect."""
+    platform: Platform = request.app.state.platform
+    proxy: InferenceProxy = request.app.state.inference
+    try:
+        credential, body = _key(request), await request.body()
+        headers = request.headers.get(WORKSPACE_HEADER), request.headers.get(GIT_HEADER)
+        target = await run_in_threadpool(inference.find_target, platform, credential, headers, _model_of(body))
+        return await _unless_gone(request, proxy, target, body)
+    except OsmosisError as error:
+        return _refusal(error, request)
+
+
+@router.get("/models")
+async def models(request: Request) -> Response:
+    platform: Platform = request.app.state.platform
+    try:
+        rows = await run_in_threadpool(_served, platform, _key(request), request)
+    except OsmosisError as error:
+        return _refusal(error, request)
+    if "anthropic-version" in request.headers:
+        rows = [{**row, "type": "model", "display_name": row["id"], "created_at": MODELS_SINCE} for row in rows]
+    content = {"object": "list", "data": rows, "has_more": False}
+    return Response(orjson.dumps(content), media_type="application/json")
+
+
+def _key(request: Request) -> str:
+    """Return the token, which Anthropic's clients send in a header of their own."""
+    return request.headers.get("x-api-key") or bearer(request)
+
+
+def _served(platform: Platform, credential: str, request: Request) -> list[dict[str, object]]:
+    workspace, identity = request.headers.get(WORKSPACE_HEADER), request.headers.get(GIT_HEADER)
+    with platform.db.read() as session:
+        asker = inference.identify_asker(session, credential, workspace=workspace, identity=identity)
+        return [
+            {"id": run.name, "object": "model", "created": int(run.created_at.timestamp()), "owned_by": "osmosis"}
+            for run in inference.list_served(session, asker)
+        ]
+
+
+async def _unless_gone(
+    request: Request, proxy: InferenceProxy, target: inference.InferenceTarget, body: bytes
+) -> Response:
+    asking = asyncio.create_task(proxy.ask(target, body, request.url.path.removeprefix("/v1")))
+    leaving = asyncio.create_task(_wait_for_disconnect(request))
+    try:
+        await asyncio.wait({asking, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        return asking.result() if asking.done() else Response(status_code=CLOSED)
+    finally:
+        for task in (asking, leaving):
+            if not task.done():
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
+
+
+async def _wait_for_disconnect(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _model_of(body: bytes) -> str:
+    try:
+        request = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise ValidationError(f"the body is not JSON: {error}") from None
+    if not isinstance(request, dict) or not isinstance(request.get("model"), str) or not request["model"]:
+        raise ValidationError('the body must be an object with a "model"', hint="GET /v1/models lists what is deployed")
+    name: str = request["model"]
+    return name
+
+
+def _refusal(error: OsmosisError, request: Request) -> Response:
+    status = error.http_status
+    if status == 409:  # which clients of this API take for a sign to try again
+        status = 400
+    kinds = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
+    kind = "server_error" if status >= 500 else kinds.get(status, "invalid_request_error")
+    headers = {}
+    if (wait := error.details.get("retry_after")) is not None:
+        headers["Retry-After"] = str(wait)
+    if status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    dialect = dialect_of_path(request.url.path)
+    body = error_body(error, kind)
+    if dialect is not CHAT:
+        if status == 429 and dialect is RESPONSES:
+            status = OVERLOADED
+        message, code = str(body["error"]["message"]), str(body["error"]["code"])
+        body = dialect.error_body(EndpointError(status, message, code))
+    content = orjson.dumps(body)
+    return Response(content, status, headers, media_type="application/json")

@@ -1,0 +1,429 @@
+"""Runs of the database as a `viewer.run_source.RunSource`, and all of them as a library. Usable while its session is
+open."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from urllib.parse import quote
+
+import orjson
+import sqlalchemy as sa
+from sqlalchemy.orm import Session, undefer
+
+from osmosis.base.git_url import find_web_page
+from osmosis.errors import NotFound, OsmosisError
+from osmosis.platform import Platform, tables
+from osmosis.platform.git import repositories
+from osmosis.platform.git.mirror import RepositoryFolder
+from osmosis.platform.paging import LogSlice
+from osmosis.platform.runs import annotations as judgements
+from osmosis.platform.runs import annotations as run_marks
+from osmosis.platform.runs import lifecycle, rollouts, views
+from osmosis.platform.runs.rollouts import RunTally, tally_of
+from osmosis.platform.workspaces import service as workspaces
+from osmosis.platform.workspaces.audit import Actor
+from osmosis.records.api import policy
+from osmosis.records.api.body import LogPage
+from osmosis.records.run.annotations import Annotation
+from osmosis.records.run.history import RowCount
+from osmosis.records.run.job import MetricPoint
+from osmosis.records.run.quarantine import RowQuarantine
+from osmosis.records.run.report import Report
+from osmosis.records.run.rollout import Failure
+from osmosis.records.run.rows import Row
+from osmosis.records.run.source import SnapshotNote
+from osmosis.records.run.status import RunStatus
+from osmosis.sandbox.limited_reader import read_with
+from osmosis.viewer.diff import CodePair, pair_code
+from osmosis.viewer.history import MAX_RUNS
+from osmosis.viewer.index.database import IndexFillers
+from osmosis.viewer.index.search import Search
+from osmosis.viewer.run_library import RunCard
+from osmosis.viewer.run_source import (
+    LEVELS,
+    Action,
+    CheckpointLine,
+    CodeVersion,
+    Fact,
+    Link,
+    Origin,
+    RolloutTable,
+    RunContext,
+    RunSettings,
+    RunState,
+)
+
+LOG_LINES = 200
+SCOPES = {"user": "personal", "user_override": "personal, overrides the workspace's", "run": "given at submit"}
+WAIT_S = 0.7
+
+
+def build_state(run: tables.Run, stored: int, report: Report | None) -> RunState:
+    evaluation = run.config.get("evaluation", {})
+    progress = run.progress or tables.StoredProgress()
+    total = report.total if report else run.sampled_rows * evaluation.get("n", 1)
+    if run.kind != "eval":
+        stored, total = progress.get("completed", 0), progress.get("total", 0)
+    return RunState(
+        url=f"/runs/{run.id}",
+        name=run.name,
+        kind="eval" if run.kind == "eval" else "training",
+        status=RunStatus(run.status),
+        model=run.model_path,
+        completed=stored,
+        total=total,
+        dataset=run.dataset,
+        pass_threshold=report.pass_threshold if report else evaluation.get("pass_threshold", 1.0),
+        stage=progress.get("stage", ""),
+        stopping=run.stop_requested_at is not None,
+        duration_ms=lifecycle.duration_ms(run),
+        failure=Failure.model_validate(run.failure) if run.failure else None,
+    )
+
+
+@dataclass(frozen=True)
+class DatabaseRun:
+    session: Session
+    platform: Platform
+    run: tables.Run
+    workspace: tables.Workspace
+    role: str = "viewer"
+    author: str | None = None
+    """The viewer's name; None if they may not annotate."""
+
+    @cached_property
+    def _report(self) -> Report | None:
+        return views.report_of(self.run)
+
+    @cached_property
+    def _tally(self) -> RunTally:
+        return tally_of(self.session, self.run.id)
+
+    @cached_property
+    def _state(self) -> RunState:
+        state = build_state(self.run, self._tally.total, self._report)
+        reason = views.explain_waiting(self.session, self.run)
+        return replace(state, stage=reason) if reason else state
+
+    def state(self) -> RunState:
+        return self._state
+
+    def context(self) -> RunContext:
+        name = self.workspace.name
+        crumbs = (Link("Runs", "/"), Link(name, f"/?workspace={quote(name, safe='')}"))
+        marks_url = f"/runs/{self.run.id}/marks" if self.author else ""
+        return RunContext(
+            crumbs, self._actions(), author=self.author, marks=run_marks.get_marks(self.run), marks_url=marks_url
+        )
+
+    def _actions(self) -> tuple[Action, ...]:
+        return tuple(self._possible())
+
+    def _possible(self) -> Iterator[Action]:
+        run, url = self.run, f"/runs/{self.run.id}"
+        over = RunStatus(run.status).over
+        if policy.may(self.role, "run"):
+            if not over:
+                stopping = run.stop_requested_at is not None
+                yield Action("Stopping" if stopping else "Stop", f"{url}/stop", enabled=not stopping)
+            elif self._can_retry():
+                help_text = "Runs failed and missing rollouts again; keeps the others"
+                yield Action("Retry failed rollouts", f"{url}/retry", help_text)
+        if over and policy.may(self.role, "delete"):
+            yield Action("Delete", f"{url}/delete", question=f"Delete {run.name} and everything it produced?")
+
+    def _can_retry(self) -> bool:
+        if self.run.kind != "eval" or self.run.imported is not None:
+            return False
+        state, report = self._state, self._report
+        return state.completed < state.total or (report is not None and report.coverage < 1)
+
+    def report(self) -> Report | None:
+        return self._report
+
+    def quarantine(self) -> RowQuarantine:
+        return views.quarantine_of(self.run)
+
+    def origin(self) -> Origin:
+        run, imported = self.run, self.run.imported
+        creator = self.session.get(tables.User, run.creator_id) if run.creator_id else None
+        seed = f", drawn with seed {run.sample_seed}" if run.sample_seed is not None else ""
+        of = f" of {run.dataset_rows:,}" if run.dataset_rows is not None else ""
+        branch = f"on {run.branch}" if run.branch else "" if imported else "(pinned)"
+        if imported and _git_of(imported).get("dirty"):
+            branch = f"{branch}, with uncommitted changes".lstrip(", ")
+        facts = (
+            Fact("Rollout", run.rollout),
+            Fact("Commit", run.commit_sha[:12] or None, code=True, help=run.commit_sha, note=branch),
+            self._repository(),
+            Fact("Model", run.model_path),
+            self._dataset(),
+            Fact("Rows", f"{run.sampled_rows:,}{of}{seed}"),
+            Fact("Uploaded" if imported else "Submitted", run.created_at, note=f"by {creator.name}" if creator else ""),
+        )
+        snapshot = SnapshotNote.model_validate(run.snapshot) if run.snapshot is not None else None
+        dirty = imported is not None and bool(_git_of(imported).get("dirty"))
+        code = CodeVersion(run.commit_sha, f"rollouts/{run.rollout}", dirty) if run.commit_sha else None
+        events = lifecycle.list_events(self.session, run.id)
+        return Origin((*facts, *self._sandbox()), events, snapshot, self._web(), code)
+
+    def _sandbox(self) -> Iterator[Fact]:
+        if text := (self.run.progress or tables.StoredProgress()).get("sandbox"):
+            level, _, network = text.partition("; ")
+            yield Fact("Sandbox", level, note=network)
+
+    def _web(self) -> str:
+        id_ = None if self.run.imported or self.run.snapshot else self.run.repository_id
+        repository = self.session.get(tables.Repository, id_) if id_ else None
+        return find_web_page(repository.url) if repository is not None and repository.kind == "external" else ""
+
+    def _repository(self) -> Fact:
+        if self.run.imported:
+            name, git = self.run.imported.get("name"), _git_of(self.run.imported)
+            repository = str(git.get("repository") or "none")
+            return Fact("Repository", f"{repository} (made on another machine, as {name})")
+        id_ = self.run.repository_id
+        row = self.session.get(tables.Repository, id_) if id_ else None
+        if row is None:
+            return Fact("Repository", "no longer connected")
+        return Fact("Repository", row.full_name, f"/{quote(self.workspace.name, safe='')}/repository")
+
+    def _dataset(self) -> Fact:
+        if self.run.dataset_id:
+            return Fact("Dataset", self.run.dataset, f"/datasets/{self.run.dataset_id}")
+        return Fact("Dataset", self.run.dataset, note="(a local file)" if self.run.imported else "(deleted)")
+
+    def settings(self) -> RunSettings:
+        run, imported = self.run, self.run.imported is not None
+        pinned = None if imported else "none (the commit was pinned)"
+        facts = [
+            Fact("Commit", run.commit_sha or None, code=True),
+            Fact("Branch", run.branch or pinned),
+            Fact("Dataset", run.dataset, note=(run.dataset_sha256 or "")[:16]),
+            Fact("Rows", row_ranges(run.rows)),
+        ]
+        if not imported:
+            seed = str(run.sample_seed) if run.sample_seed is not None else "none (the first rows in order)"
+            scopes = "; ".join(f"{name}: {SCOPES.get(scope, scope)}" for name, scope in run.secret_scopes.items())
+            facts += [
+                Fact("Seed", seed),
+                Fact("Secrets", scopes or None),
+                self._starts(),
+            ]
+        return RunSettings(run.config, "As run" if imported else "Pinned at submit", facts)
+
+    def _starts(self) -> Fact:
+        jobs = lifecycle.list_jobs(self.session, self.run)
+        last = next((job.worker for job in jobs if job.worker), None)
+        note = f"last one on {last}" if last else ""
+        if len(jobs) > 1:
+            states = Counter(job.state for job in jobs)
+            running, over = states[tables.QueueState.HELD], states[tables.QueueState.OVER]
+            note = f"{len(jobs)} shards: {running} running, {over} over, {len(jobs) - running - over} waiting"
+        return Fact("Job starts", str(sum(job.starts for job in jobs)), note=note)
+
+    def rewards(self) -> Sequence[float]:
+        return self._tally.rewards
+
+    def points(self) -> Sequence[MetricPoint]:
+        query = sa.select(tables.MetricPoint).where(tables.MetricPoint.run_id == self.run.id)
+        points = self.session.scalars(query.order_by(tables.MetricPoint.key, tables.MetricPoint.step))
+        return [MetricPoint(key=p.key, step=p.step, value=p.value, timestamp=p.timestamp) for p in points]
+
+    def checkpoints(self) -> Sequence[CheckpointLine]:
+        query = sa.select(tables.Checkpoint).where(tables.Checkpoint.run_id == self.run.id)
+        checkpoints = self.session.scalars(query.order_by(tables.Checkpoint.step))
+        return [CheckpointLine(row.name, row.step, row.status, row.reward, row.created_at) for row in checkpoints]
+
+    def table(self) -> RolloutTable:
+        return self._table
+
+    @cached_property
+    def _table(self) -> RolloutTable:
+        path = self.platform.settings.viewer_index(self.run.id)
+        index, progress = FILLERS.open(path, self._feed(), self._state.pass_threshold, wait_s=WAIT_S)
+        index.set_labels(judgements.version(self.session, self.run.id), self.annotations)
+        return RolloutTable(Search(index), progress)
+
+    def _feed(self) -> RunFeed:
+        newest = self.session.scalar(
+            sa.select(sa.func.max(tables.Rollout.id)).where(tables.Rollout.run_id == self.run.id)
+        )
+        epoch = f"{self.run.id}:{self.run.retries}"
+        return RunFeed(self.platform, self.run.id, epoch, newest or 0, self.run.dataset_path, self.run.rows)
+
+    def is_indexed(self, *, wait: bool = False) -> bool:
+        return True
+
+    def row_count(self, key: str) -> RowCount | None:
+        query = sa.select(tables.Rollout.row_index, tables.Rollout.status, tables.Rollout.reward)
+        same = (tables.Rollout.run_id == self.run.id, tables.Rollout.step == 0, tables.Rollout.row_key == key)
+        rollouts_of_row = self.session.execute(query.where(*same)).all()
+        if not rollouts_of_row:
+            return None
+        rewards = [reward for _, status, reward in rollouts_of_row if status == "success" and reward is not None]
+        passed = sum(reward >= self._state.pass_threshold for reward in rewards)
+        return RowCount(
+            row_index=rollouts_of_row[0][0],
+            passed=passed,
+            missed=len(rewards) - passed,
+            unscored=len(rollouts_of_row) - len(rewards),
+            mean=sum(rewards) / len(rewards) if rewards else None,
+        )
+
+    def annotations(self) -> Sequence[Annotation]:
+        return judgements.list_annotations(self.session, self.run.id)
+
+    def rollout(self, row_index: int, attempt: int, step: int) -> str:
+        return rollouts.get_text(self.session, self.run.id, row_index, attempt, step)
+
+    def log(self, level: str, *, cursor: str | None = None, newer: bool = False) -> LogPage:
+        part = LogSlice(limit=LOG_LINES, direction="newer" if newer else "older", cursor=cursor)
+        levels = LEVELS[LEVELS.index(level) :]
+        owner = sa.and_(tables.RunLog.run_id == self.run.id, tables.RunLog.level.in_(levels))
+        return part.fetch(self.session, tables.RunLog, owner)
+
+
+def find_run(
+    session: Session, platform: Platform, actor: Actor, run_id: str, action: policy.Action = "read"
+) -> DatabaseRun:
+    run = session.get(tables.Run, run_id)
+    is_submitted = run is not None and run.kind in lifecycle.SUBMITTED
+    role = workspaces.role_of(session, actor.user.id, run.workspace_id) if run is not None else None
+    if run is None or not is_submitted or role is None:
+        raise NotFound(
+            "no such run", hint="it may have been deleted, or it belongs to a workspace you are not a member of"
+        )
+    workspaces.require(role, action)
+    author = actor.user.name if policy.may(role, "run") else None
+    return DatabaseRun(session, platform, run, session.get_one(tables.Workspace, run.workspace_id), role, author)
+
+
+@dataclass(frozen=True)
+class DatabaseLibrary:
+    session: Session
+    platform: Platform
+    who: Actor
+    workspace: tables.Workspace | None = None
+
+    def run(self, id: str) -> DatabaseRun:
+        return find_run(self.session, self.platform, self.who, id)
+
+    def cards(self) -> Sequence[RunCard]:
+        mine = [row.id for row, _, _ in workspaces.list_workspaces(self.session, self.who.user)]
+        if self.workspace is not None:
+            mine = [id_ for id_ in mine if id_ == self.workspace.id]
+        query = sa.select(tables.Run).where(tables.Run.workspace_id.in_(mine), tables.Run.kind == "eval")
+        runs = self.session.scalars(query.order_by(tables.Run.created_at.desc(), tables.Run.id).limit(MAX_RUNS))
+        return [_card(run) for run in runs]
+
+    def code(self, a: str, b: str) -> CodePair:
+        runs = self.run(a), self.run(b)
+        owners = {run.workspace.id for run in runs}
+        repository = repositories.find_for_workspace(self.session, owners.pop())
+        if owners:
+            reason = "the runs are of two workspaces, each with a repository of its own"
+            return pair_code(*runs, (), no_repository=reason)
+        if repository is None:
+            return pair_code(*runs, (), no_repository="no repository is connected to the workspace any more")
+        git = RepositoryFolder.of(repository, self.platform.settings).git(self.platform.settings.environ)
+        return pair_code(*runs, [git], cache_key=repository.id)
+
+    def quarantine(self) -> RowQuarantine:
+        return RowQuarantine()
+
+
+def _card(run: tables.Run) -> RunCard:
+    report = views.report_of(run)
+    done = report.completed if report else (run.progress or tables.StoredProgress()).get("completed", 0)
+    primary = report.primary if report else None
+    return RunCard(
+        id=run.id,
+        name=run.name,
+        state=build_state(run, done, report),
+        score=primary.name if primary else "",
+        mean=primary.mean if primary else None,
+        pass_rate=primary.pass_rate if primary else None,
+        dataset=run.dataset,
+        rollout=run.rollout,
+        commit=run.commit_sha,
+        created_at=run.created_at.isoformat(),
+        marks=run_marks.get_marks(run),
+    )
+
+
+def _git_of(imported: tables.Imported) -> dict[str, object]:
+    git = imported["provenance"].get("git")
+    return git if isinstance(git, dict) else {}
+
+
+def row_ranges(rows: Sequence[int], most: int = 60) -> str:
+    parts: list[list[int]] = []
+    for row in rows:
+        if parts and row == parts[-1][1] + 1:
+            parts[-1][1] = row
+        else:
+            parts.append([row, row])
+    ranges = [f"{low}" if low == high else f"{low}-{high}" for low, high in parts[:most]]
+    return ", ".join(ranges) + (f", … ({len(rows)} rows)" if len(parts) > most else "")
+
+
+log = logging.getLogger(__name__)
+
+FILLERS = IndexFillers()
+PIECE = 300
+READ_S = 30.0
+
+
+@dataclass(frozen=True)
+class RunFeed:
+    platform: Platform
+    run_id: str
+    epoch: str
+    newest: int
+    dataset: str
+    rows: Sequence[int]
+
+    def extent(self) -> int:
+        return self.newest
+
+    def since(self, last_id: int) -> Iterator[tuple[int, int, str]]:
+        while True:
+            with self.platform.db.read() as session:
+                query = sa.select(tables.Rollout).where(
+                    tables.Rollout.run_id == self.run_id, tables.Rollout.id > last_id
+                )
+                statement = query.order_by(tables.Rollout.id).limit(PIECE).options(undefer(tables.Rollout.body))
+                bodies = [(row.id, row.body) for row in session.scalars(statement)]
+            if not bodies:
+                return
+            for last_id, body in bodies:
+                yield last_id, last_id, body
+
+    def dataset_rows(self) -> Iterable[Row]:
+        if not self.dataset:
+            return
+        try:
+            dataset = self.platform.objects.fetch(self.dataset)
+        except OsmosisError as error:
+            log.warning("the dataset of run %s cannot be had: %s", self.run_id, error.message)
+            return
+        with TemporaryDirectory(prefix="osmosis-rows-") as folder:
+            draft = Path(folder, "rows")
+            request = {"path": str(dataset), "rows": list(self.rows), "draft": str(draft)}
+            try:
+                read_with(["-m", "osmosis.datasets.rows_reader"], request, what="this dataset", files=[dataset],
+                          write=[Path(folder)], seconds=READ_S)  # fmt: skip
+            except OsmosisError as error:
+                log.warning("the rows of run %s are not shown: %s", self.run_id, error.message)
+                return
+            with draft.open("rb") as lines:
+                for line in lines:
+                    index, content_hash, data = orjson.loads(line)
+                    yield Row(index=index, data=data, content_hash=content_hash)

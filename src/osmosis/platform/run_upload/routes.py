@@ -1,0 +1,82 @@
+from fastapi import APIRouter, Request, Response
+from fastapi.concurrency import run_in_threadpool
+
+from osmosis.platform import Platform, tables
+from osmosis.platform.auth.dependencies import PlatformDep, Scope, ScopeDep
+from osmosis.platform.background import run_apart, run_in_turn
+from osmosis.platform.http.json_route import JsonRoute
+from osmosis.platform.objects.parts import check_url, store_part
+from osmosis.platform.run_upload import finished_run, sessions
+from osmosis.platform.run_upload.manifest import Manifest
+from osmosis.platform.workspaces import audit
+from osmosis.records.api.datasets import ImportFile, ImportPaths, ImportSent, ImportSession, ImportUpload, ImportUploads
+
+router = APIRouter(route_class=JsonRoute)
+PREFIX = "/api/cli/eval-runs/imports"
+
+
+@router.post(PREFIX)
+def create(body: Manifest, platform: PlatformDep, scope: ScopeDep) -> ImportSession:
+    """Open a session, or resume the one with the same manifest: only its pending files are still needed."""
+    with platform.db.write() as session:
+        row = sessions.open_session(session, scope.workspace, scope.user, body)
+        audit.note(session, scope, "run.upload", row.local_run_id, workspace=scope.workspace)
+        return sessions.body(session, platform.settings, row)
+
+
+@router.get(f"{PREFIX}/{{session_id}}")
+def get_session(session_id: str, platform: PlatformDep, scope: ScopeDep) -> ImportSession:
+    with platform.db.read() as session:
+        return sessions.body(session, platform.settings, sessions.find(session, scope.workspace, session_id))
+
+
+@router.post(f"{PREFIX}/{{session_id}}/uploads")
+def uploads(session_id: str, body: ImportPaths, platform: PlatformDep, scope: ScopeDep) -> ImportUploads:
+    with platform.db.read() as session:
+        row = sessions.find(session, scope.workspace, session_id)
+        files = sessions.get_files(session, row, body.paths)
+    plans = [
+        ImportUpload(path=file.path, size=file.size, sha256=file.sha256, upload=sessions.upload_plan(platform, file))
+        for file in files
+    ]
+    return ImportUploads(files=plans)
+
+
+@router.put("/api/objects/imports/{session_id}/{number}/{part}")
+async def put_part(
+    session_id: str, number: int, part: int, expires: int, signature: str, request: Request, platform: PlatformDep
+) -> Response:
+    path = f"imports/{session_id}/{number}/{part}"
+    check_url(platform, path, method="PUT", expires=expires, signature=signature)
+    file = await run_in_threadpool(sessions.get_awaited_file, platform, session_id, number)
+    folder = platform.settings.located(sessions.parts_key(session_id, number))
+    limit = sessions.part_bytes(platform, file, part)
+    etag = await store_part(folder, part, request.stream(), limit=limit)
+    return Response(status_code=200, headers={"ETag": etag})
+
+
+@router.post(f"{PREFIX}/{{session_id}}/uploads/complete")
+async def complete(session_id: str, body: ImportSent, platform: PlatformDep, scope: ScopeDep) -> ImportFile:
+    return await run_apart("objects", _complete, session_id, body, platform, scope)
+
+
+def _complete(session_id: str, body: ImportSent, platform: Platform, scope: Scope) -> ImportFile:
+    with platform.db.read() as session:
+        row = sessions.find(session, scope.workspace, session_id)
+        file = sessions.get_files(session, row, [body.path])[0]
+    sessions.receive(platform, file)
+    return ImportFile(path=file.path, size=file.size, sha256=file.sha256, state="uploaded")
+
+
+@router.post(f"{PREFIX}/{{session_id}}/finalize")
+async def finalize(session_id: str, platform: PlatformDep, scope: ScopeDep) -> ImportSession:
+    """Create the run. A retry, after a lost answer, changes nothing."""
+    return await run_in_turn("imports", f"runs of {scope.workspace.id}", _finalize, session_id, platform, scope)
+
+
+def _finalize(session_id: str, platform: Platform, scope: Scope) -> ImportSession:
+    with platform.db.read() as session:
+        sessions.find(session, scope.workspace, session_id)
+    finished_run.finalize(platform, session_id)
+    with platform.db.read() as session:
+        return sessions.body(session, platform.settings, session.get_one(tables.Import, session_id))

@@ -1,0 +1,220 @@
+"""The files of a run that can be downloaded. Files made from the database are made for the manifest too, whose sizes
+are exact: a client skips what it has. A path from outside is compared with what exists, never joined."""
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session, undefer
+
+from osmosis._version import __version__
+from osmosis.base import safe_open
+from osmosis.base.safe_open import ArtifactFile
+from osmosis.errors import NotFound, ValidationError
+from osmosis.platform import tables
+from osmosis.platform.objects.store import Objects
+from osmosis.platform.runs import annotations as judgements
+from osmosis.platform.settings import PlatformSettings
+from osmosis.records.api.runs import FileTotals, RunFile, RunFiles
+from osmosis.records.protocol.messages import check_rollout_id
+from osmosis.records.run.rollout import Rollout
+from osmosis.records.trajectory import trajectory_from_rollout
+
+from . import rollouts, views
+
+TYPES = ("metrics", "trajectories", "artifacts", "logs", "annotations", "tokens")
+ANNOTATIONS = "annotations.jsonl"
+TOKENS = "tokens.jsonl"
+MOST_TOKENS = 2**40
+MAX_URLS = 500
+TRAJECTORY = re.compile(r"^trajectories/row_(\d+)_run_(\d+)\.json$")
+ARTIFACT = re.compile(r"^artifacts/row_(\d+)_run_(\d+)/(.+)$")
+
+
+Kept = Mapping[str, int]
+"""The size in bytes of each artifact in the object store, by key; empty if objects are in the data folder."""
+
+
+def list_stored(objects: Objects, run_id: str) -> Kept:
+    return {item.key: item.size for item in objects.list(f"runs/{run_id}/")} if objects.elsewhere else {}
+
+
+def build_manifest(
+    session: Session, settings: PlatformSettings, run: tables.Run, stored: Kept, types: str | None, rows: str | None
+) -> RunFiles:
+    selected = [part.strip() for part in (types or ",".join(TYPES)).split(",") if part.strip()]
+    if unknown := sorted(set(selected) - set(TYPES)):
+        raise ValidationError(f"types: unknown {', '.join(unknown)}", hint=f"use {', '.join(TYPES)}")
+    ranges = list(rollouts.parse_rows(rows))
+    files: list[RunFile] = []
+    if "metrics" in selected:
+        for path in ("metrics.json", "summary.jsonl"):
+            files.append(RunFile(path=path, size=len(build_content(session, settings, run, path))))
+    if "trajectories" in selected:
+        files.extend(_trajectories(session, run, ranges))
+    if "artifacts" in selected:
+        files.extend(_artifacts(session, settings, run, stored, ranges))
+    if "logs" in selected:
+        files.append(RunFile(path="logs.txt", size=len(build_content(session, settings, run, "logs.txt"))))
+    if "annotations" in selected and (annotations := build_content(session, settings, run, ANNOTATIONS)):
+        files.append(RunFile(path=ANNOTATIONS, size=len(annotations)))
+    if "tokens" in selected:
+        files.extend(RunFile(path=TOKENS, size=size) for size in _tokens(settings, run, stored))
+    totals = FileTotals(files=len(files), bytes=sum(file.size or 0 for file in files))
+    return RunFiles(files=files, totals=totals)
+
+
+def _work(run: tables.Run) -> list[str]:
+    return [f"retry-{run.retries}"] if run.retries else []
+
+
+def _tokens(settings: PlatformSettings, run: tables.Run, stored: Kept) -> Iterator[int]:
+    if (key := _key(run, [*_work(run), TOKENS])) in stored:
+        yield stored[key]
+        return
+    file = safe_open.open_artifact(settings.runs_dir / run.id, [*_work(run), TOKENS], most_bytes=MOST_TOKENS)
+    if file is not None:
+        os.close(file.fd)
+        yield file.size
+
+
+def _selected(row: int, ranges: list[tuple[int, int]]) -> bool:
+    return not ranges or any(low <= row <= high for low, high in ranges)
+
+
+def _trajectories(session: Session, run: tables.Run, ranges: list[tuple[int, int]]) -> Iterator[RunFile]:
+    query = rollouts.select_rollouts(run.id)
+    if ranges:
+        query = query.where(sa.or_(*(tables.Rollout.row_index.between(low, high) for low, high in ranges)))
+    for row in session.scalars(query.options(undefer(tables.Rollout.body)).execution_options(yield_per=100)):
+        path = f"trajectories/row_{row.row_index}_run_{row.attempt}.json"
+        yield RunFile(path=path, size=len(_trajectory(row.body)))
+
+
+def _trajectory(body: str) -> bytes:
+    return trajectory_from_rollout(Rollout.model_validate_json(body), version=__version__).to_line()
+
+
+def _places(session: Session, run: tables.Run, rollout_id: str) -> Iterator[list[str]]:
+    shards = session.scalar(sa.select(sa.func.max(tables.Job.shards)).where(tables.Job.run_id == run.id)) or 1
+    shards = shards if shards > 1 else 0
+    try:
+        check_rollout_id(rollout_id)  # it comes from a job, and becomes a folder's name
+    except ValueError:
+        return
+    cut = [[], *([f"shard-{number}"] for number in range(shards))]
+    for work in (*([f"retry-{number}"] for number in range(run.retries, 0, -1)), []):
+        for part in cut:
+            yield [*work, *part, "artifacts", rollout_id, "artifacts"]
+
+
+def _most_bytes(settings: PlatformSettings) -> int:
+    return settings.sandbox.artifacts_mb * 1024 * 1024
+
+
+def _artifacts(
+    session: Session, settings: PlatformSettings, run: tables.Run, stored: Kept, ranges: list[tuple[int, int]]
+) -> Iterator[RunFile]:
+    root, by_folder = settings.runs_dir / run.id, _by_place(stored)
+    for row in session.scalars(rollouts.select_rollouts(run.id)):
+        if not _selected(row.row_index, ranges):
+            continue
+        for folder in _places(session, run, row.rollout_id):
+            local = safe_open.list_artifacts(root, folder, most_bytes=_most_bytes(settings))
+            files = {**by_folder.get(_key(run, folder), {}), **dict(local or ())}
+            if files or local is not None:
+                before = f"artifacts/row_{row.row_index}_run_{row.attempt}"
+                yield from (RunFile(path=f"{before}/{path}", size=size) for path, size in sorted(files.items()))
+                break
+
+
+def _key(run: tables.Run, parts: Sequence[str]) -> str:
+    return "/".join(("runs", run.id, *parts))
+
+
+def _by_place(stored: Kept) -> dict[str, dict[str, int]]:
+    by_folder: dict[str, dict[str, int]] = {}
+    for key, size in stored.items():
+        work, _, rest = key.partition("/artifacts/")
+        rollout, _, path = rest.partition("/artifacts/")
+        by_folder.setdefault(f"{work}/artifacts/{rollout}/artifacts", {})[path] = size
+    return by_folder
+
+
+def build_content(session: Session, settings: PlatformSettings, run: tables.Run, path: str) -> bytes:
+    if path == "metrics.json":
+        return json.dumps(views.build_metrics(session, run).to_dict(), indent=2, allow_nan=False).encode() + b"\n"
+    if path == "summary.jsonl":
+        rows = session.scalars(rollouts.select_rollouts(run.id))
+        return b"".join(json.dumps(_index_row(row), allow_nan=False).encode() + b"\n" for row in rows)
+    if path == ANNOTATIONS:
+        return b"".join(annotation.to_line() for annotation in judgements.iterate_annotations(session, run.id))
+    if path == "logs.txt":
+        return b"".join(_log_lines(session, run))
+    if match := TRAJECTORY.match(path):
+        return _trajectory(rollouts.get_text(session, run.id, int(match[1]), int(match[2])))
+    raise NotFound(f"run {run.name!r} has no file {path!r}")
+
+
+def _index_row(row: tables.Rollout) -> dict[str, object]:
+    return {
+        "row_index": row.row_index,
+        "run_index": row.attempt,
+        "rollout_id": row.rollout_id,
+        "trajectory_filename": f"row_{row.row_index}_run_{row.attempt}.json",
+        "status": row.status,
+        "reward": row.reward,
+        "tokens": row.tokens,
+        "duration_ms": row.duration_ms,
+        "error_type": row.failure_category,
+    }
+
+
+def _log_lines(session: Session, run: tables.Run) -> Iterator[bytes]:
+    query = sa.select(tables.RunLog).where(tables.RunLog.run_id == run.id).order_by(tables.RunLog.id)
+    for line in session.scalars(query.execution_options(yield_per=1000)):
+        text = f"{line.timestamp.isoformat()} {line.level} {line.step}: {line.message}\n"
+        yield text.encode(errors="replace")
+
+
+def open_artifact(
+    session: Session, settings: PlatformSettings, run: tables.Run, stored: Kept, path: str
+) -> ArtifactFile | str | None:
+    """Return an open artifact, or its key in the object store; None for another kind of path. Raise NotFound for a
+    missing one."""
+    if path == TOKENS:
+        if (key := _key(run, [*_work(run), TOKENS])) in stored:
+            return key
+        if file := safe_open.open_artifact(settings.runs_dir / run.id, [*_work(run), TOKENS], most_bytes=MOST_TOKENS):
+            return file
+        raise NotFound(f"run {run.name!r} has no file {path!r}")
+    if not (match := ARTIFACT.match(path)):
+        return None
+    row = rollouts.get_row(session, run.id, int(match[1]), int(match[2]))
+    root = settings.runs_dir / run.id
+    for folder in _places(session, run, row.rollout_id):
+        parts = [*folder, *match[3].split("/")]
+        if (key := _key(run, parts)) in stored:
+            return key
+        if file := safe_open.open_artifact(root, parts, most_bytes=_most_bytes(settings)):
+            return file
+    raise NotFound(f"run {run.name!r} has no file {path!r}")
+
+
+def find_key(session: Session, run: tables.Run, stored: Kept, path: str) -> str | None:
+    """Return the object's key for a path of the manifest; None if the platform sends the file itself."""
+    if path == TOKENS and (tokens := _key(run, [*_work(run), TOKENS])) in stored:
+        return tokens
+    match = ARTIFACT.match(path) if stored else None
+    if match is None:
+        return None
+    row = rollouts.get_row(session, run.id, int(match[1]), int(match[2]))
+    keys = (_key(run, [*folder, *match[3].split("/")]) for folder in _places(session, run, row.rollout_id))
+    return next((key for key in keys if key in stored), None)
+
+
+def check_paths(paths: list[str]) -> None:
+    if len(paths) > MAX_URLS:
+        raise ValidationError(f"at most {MAX_URLS} files per request", field="items")

@@ -1,0 +1,254 @@
+"""Rollouts of a run. The unique key (run, step, row key, attempt) makes each count once, however often it is sent. The
+record is stored as text and returned unchanged."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import orjson
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.orm import InstrumentedAttribute, Session, undefer
+
+from osmosis.base.stats import Spread, spread
+from osmosis.errors import NotFound, ValidationError
+from osmosis.platform import tables
+from osmosis.platform.db import SHARED, changed_by
+from osmosis.records.base import utc_now
+from osmosis.records.run.rollout import Rollout, RolloutStatus
+from osmosis.records.run.rows import DerivedKeys, Key
+
+SAID = ("messages", "calls", "info")
+KEY = ["run_id", "step", "row_key", "attempt"]
+ROWS = re.compile(r"^\d+(-\d+)?$")
+
+
+def store(session: Session, run_id: str, rollouts: Iterable[Rollout]) -> int:
+    return store_columns(session, run_id, map(columns_of, _keyed(session, run_id, list(rollouts))))
+
+
+def store_columns(session: Session, run_id: str, columns: Iterable[Mapping[str, object]]) -> int:
+    now = utc_now()
+    values = [{**row, "run_id": run_id, "created_at": now} for row in columns]
+    if not values:
+        return 0
+    in_turn(session, run_id)
+    connection = session.connection()
+    if connection.dialect.name == "sqlite":
+        insert = sqlite.insert(tables.Rollout).on_conflict_do_nothing(index_elements=KEY)
+        return connection.execute(insert, values).rowcount
+    # What many rows came to is not counted by PostgreSQL's driver: those that were stored come back.
+    returning = (
+        postgresql.insert(tables.Rollout).on_conflict_do_nothing(index_elements=KEY).returning(tables.Rollout.id)
+    )
+    return len(connection.execute(returning, values).all())
+
+
+def _keyed(session: Session, run_id: str, records: list[Rollout]) -> list[Rollout]:
+    bare = [rollout for rollout in records if rollout.row_key is None]
+    if bare:
+        rows = sa.select(tables.Rollout.row_index, tables.Rollout.row_key).where(tables.Rollout.run_id == run_id)
+        keys = DerivedKeys({row_index: row_key for row_index, row_key in session.execute(rows.distinct())})
+        for rollout in bare:
+            rollout.row_key = keys.of(None, rollout.row_index, rollout.hashes.get("row"))
+    return records
+
+
+def columns_of(rollout: Rollout) -> dict[str, object]:
+    body = rollout.to_line().decode().rstrip("\n")
+    return {
+        "rollout_id": rollout.rollout_id,
+        "row_index": rollout.row_index,
+        "step": rollout.step,
+        "row_key": rollout.row_key,
+        "attempt": rollout.attempt,
+        "status": rollout.status.value,
+        "reward": reward_of(rollout),
+        "tokens": rollout.usage.total_tokens,
+        "duration_ms": rollout.duration_ms,
+        "failure_category": _category(rollout),
+        "body": body,
+    }
+
+
+def reward_of(rollout: Rollout) -> float | None:
+    """Return the first score, by which runs are listed and passed."""
+    first = next(iter(rollout.scores.values()), None)
+    return first.value if first and rollout.status is RolloutStatus.SUCCESS else None
+
+
+def _category(rollout: Rollout) -> str | None:
+    if rollout.failure is not None:
+        return rollout.failure.category.value
+    failed = next((score.failure for score in rollout.scores.values() if score.failure), None)
+    return failed.category.value if failed else None
+
+
+def list_keys(session: Session, run_id: str, *, rows: tuple[int, int] | None = None) -> list[Key]:
+    query = sa.select(tables.Rollout.step, tables.Rollout.row_key, tables.Rollout.attempt)
+    keys = session.execute(query.where(_of(run_id, rows)).order_by(*_order()))
+    return [(step, row_key, attempt) for step, row_key, attempt in keys]
+
+
+def _of(run_id: str, rows: tuple[int, int] | None) -> sa.ColumnElement[bool]:
+    of_run = tables.Rollout.run_id == run_id
+    return of_run if rows is None else sa.and_(of_run, tables.Rollout.row_index.between(*rows))
+
+
+def _order() -> tuple[InstrumentedAttribute[int], InstrumentedAttribute[int]]:
+    return tables.Rollout.row_index, tables.Rollout.attempt
+
+
+def select_rollouts(run_id: str, status: str | None = None) -> sa.Select[tables.Rollout]:
+    query = sa.select(tables.Rollout).where(tables.Rollout.run_id == run_id)
+    if status is not None:
+        if status not in {member.value for member in RolloutStatus}:
+            raise ValidationError("status must be success, failed or skipped", field="status")
+        query = query.where(tables.Rollout.status == status)
+    return query.order_by(*_order())
+
+
+def list_bodies(
+    session: Session, run_id: str, *, limit: int, offset: int = 0, rows: tuple[int, int] | None = None
+) -> list[str]:
+    query = sa.select(tables.Rollout.body).where(_of(run_id, rows))
+    return list(session.scalars(query.order_by(*_order()).limit(limit).offset(offset)))
+
+
+def list_outcomes(session: Session, run_id: str, *, limit: int, offset: int) -> list[bytes]:
+    lines = []
+    for text in list_bodies(session, run_id, limit=limit, offset=offset):
+        record = orjson.loads(text)
+        for name in SAID:
+            record.pop(name, None)
+        lines.append(orjson.dumps(record))
+    return lines
+
+
+def list_arrived(session: Session, run_id: str, *, limit: int, offset: int) -> list[bytes]:
+    """List whole records in the order of their arrival, so that a reader of a running run misses none."""
+    ids = sa.select(tables.Rollout.id).where(tables.Rollout.run_id == run_id).order_by(tables.Rollout.id)
+    chosen = ids.limit(limit).offset(offset).subquery()  # ids are skipped over, not bodies
+    query = sa.select(tables.Rollout.body).join(chosen, chosen.c.id == tables.Rollout.id)
+    return [text.encode() for text in session.scalars(query.order_by(tables.Rollout.id))]
+
+
+def get_rollout(session: Session, run_id: str, row_index: int, attempt: int) -> Rollout:
+    return Rollout.model_validate_json(get_text(session, run_id, row_index, attempt))
+
+
+def get_text(session: Session, run_id: str, row_index: int, attempt: int, step: int = 0) -> str:
+    return get_row(session, run_id, row_index, attempt, step=step, whole=True).body
+
+
+def get_row(
+    session: Session, run_id: str, row_index: int, attempt: int, *, step: int = 0, whole: bool = False
+) -> tables.Rollout:
+    query = sa.select(tables.Rollout).where(
+        tables.Rollout.run_id == run_id,
+        tables.Rollout.row_index == row_index,
+        tables.Rollout.attempt == attempt,
+        tables.Rollout.step == step,
+    )
+    if whole:
+        query = query.options(undefer(tables.Rollout.body))
+    stored = session.scalars(query).first()
+    if stored is None:
+        raise NotFound(f"no rollout of row {row_index}, attempt {attempt} in this run")
+    return stored
+
+
+def drop_unsuccessful(session: Session, run_id: str) -> int:
+    again = sa.or_(tables.Rollout.status != RolloutStatus.SUCCESS.value, tables.Rollout.reward.is_(None))
+    return changed_by(session, sa.delete(tables.Rollout).where(tables.Rollout.run_id == run_id, again))
+
+
+def parse_rows(spec: str | None) -> Iterator[tuple[int, int]]:
+    for part in (spec or "").split(","):
+        part = part.strip()
+        if not part:
+            continue
+        if not ROWS.match(part):
+            raise ValidationError(f"rows: {part!r} is neither a number nor a range", hint="for example 3,7,10-20")
+        low, _, high = part.partition("-")
+        yield int(low), int(high or low)
+
+
+KEPT = 64
+
+
+@dataclass(frozen=True)
+class RunTally:
+    epoch: int = 0
+    last_id: int = 0
+    statuses: Mapping[str, int] | None = None
+    rewards: Sequence[float] = ()
+
+    @cached_property
+    def total(self) -> int:
+        return sum((self.statuses or {}).values())
+
+    def count(self, status: RolloutStatus) -> int:
+        return (self.statuses or {}).get(status.value, 0)
+
+    @cached_property
+    def spread(self) -> Spread | None:
+        return spread(self.rewards)
+
+    def outcomes(self, threshold: float) -> dict[str, int]:
+        """Count each outcome: a rollout without a reward failed, unless it was skipped."""
+        below = bisect_left(self.rewards, threshold)
+        skipped = self.count(RolloutStatus.SKIPPED)
+        return {
+            "passed": len(self.rewards) - below,
+            "not-passed": below,
+            "failed": self.total - skipped - len(self.rewards),
+            "skipped": skipped,
+        }
+
+    def added(self, rows: Sequence[tuple[int, str, float | None]]) -> RunTally:
+        statuses = Counter(self.statuses or {})
+        statuses.update(status for _, status, _ in rows)
+        rewards = sorted([*self.rewards, *(reward for _, _, reward in rows if reward is not None)])
+        return RunTally(self.epoch, max(row[0] for row in rows), statuses, rewards)
+
+
+class Tallies:
+    def __init__(self) -> None:
+        self._kept: dict[str, RunTally] = {}
+
+    def latest(self, run_id: str, epoch: int) -> RunTally:
+        tally = self._kept.get(run_id)
+        return tally if tally is not None and tally.epoch == epoch else RunTally(epoch)
+
+    def keep(self, run_id: str, tally: RunTally) -> None:
+        self._kept.pop(run_id, None)
+        self._kept[run_id] = tally
+        for stale in list(self._kept)[:-KEPT]:
+            self._kept.pop(stale, None)
+
+
+def in_turn(session: Session, run_id: str) -> None:
+    """Let one transaction at a time store rollouts of a run, so that their ids grow in commit order. PostgreSQL gives
+    an id when a row is written: a later commit with a smaller id would never be counted. SQLite has one writer
+    anyway."""
+    if session.get_bind().dialect.name == "postgresql":
+        key = sa.func.hashtextextended(f"rollouts of {run_id}", 0)
+        session.execute(sa.select(sa.func.pg_advisory_xact_lock(key)))
+
+
+def tally_of(session: Session, run_id: str) -> RunTally:
+    tallies: Tallies = session.info.get(SHARED, {}).setdefault(Tallies, Tallies())
+    newest = sa.select(sa.func.max(tables.RunEvent.id)).where(tables.RunEvent.run_id == run_id)
+    tally = tallies.latest(run_id, session.scalar(newest) or 0)
+    rollouts = sa.select(tables.Rollout.id, tables.Rollout.status, tables.Rollout.reward)
+    since = session.execute(rollouts.where(tables.Rollout.run_id == run_id, tables.Rollout.id > tally.last_id)).all()
+    if since:
+        tally = tally.added([(id_, status, reward) for id_, status, reward in since])
+    tallies.keep(run_id, tally)
+    return tally

@@ -1,0 +1,310 @@
+"""Routes that evaluation and training runs share."""
+
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Annotated
+
+import orjson
+from fastapi import APIRouter, Body, Response
+from fastapi.responses import Response as Raw
+from fastapi.responses import StreamingResponse
+from sqlalchemy.orm import Session
+
+from osmosis.errors import NotFound
+from osmosis.platform import Platform, tables
+from osmosis.platform.auth.dependencies import PlatformDep, Scope, ScopeDep, may
+from osmosis.platform.background import slow, stream_apart
+from osmosis.platform.datasets import ingest
+from osmosis.platform.datasets import service as datasets
+from osmosis.platform.db import count_of
+from osmosis.platform.http.json_route import JsonRoute
+from osmosis.platform.models import deployments
+from osmosis.platform.models import service as models
+from osmosis.platform.objects.parts import check_url, object_url, sign_url
+from osmosis.platform.objects.store import Content
+from osmosis.platform.paging import LogSlice, PageRange
+from osmosis.platform.run_source import DatabaseLibrary
+from osmosis.platform.runs import downloads, lifecycle, rollouts, submit, views
+from osmosis.platform.runs import retry as run_retry
+from osmosis.platform.scheduling import worker_admin
+from osmosis.platform.workspaces import audit
+from osmosis.records.api.body import LogPage
+from osmosis.records.api.runs import (
+    EvalMetrics,
+    EvalRunDetail,
+    EvalRunPage,
+    FileAddress,
+    FileAddresses,
+    MarkedRun,
+    OutcomePage,
+    RetriedRun,
+    RetryRun,
+    RolloutPage,
+    RolloutRow,
+    RunDetail,
+    RunFiles,
+    RunPage,
+    RunPriority,
+    StoppingRun,
+    SubmittedRun,
+    WantedFiles,
+)
+from osmosis.records.api.training import TrainingRunDetail, TrainingRunPage
+from osmosis.records.run.annotations import MarkChange
+from osmosis.records.run.history import History
+from osmosis.records.run.rollout import Rollout
+from osmosis.records.run.status import RunKind
+from osmosis.viewer.history import HistoryQuery, build_history
+from osmosis.viewer.index.database import remove_index
+
+ANSWERS: dict[RunKind, tuple[type[RunPage], type[RunDetail]]] = {
+    "eval": (EvalRunPage, EvalRunDetail),
+    "training": (TrainingRunPage, TrainingRunDetail),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RunRoutes:
+    kind: RunKind
+
+    @property
+    def prefix(self) -> str:
+        return f"/api/cli/{self.kind}-runs"
+
+    def router(self) -> APIRouter:
+        """Return the router; the caller adds routes below the same prefix."""
+        router = APIRouter(route_class=JsonRoute)
+        page, detail = ANSWERS[self.kind]
+        router.add_api_route(self.prefix, self.list_runs, methods=["GET"], response_model=page)
+        router.add_api_route(f"{self.prefix}/{{name}}", self.get_run, methods=["GET"], response_model=detail)
+        router.add_api_route(f"{self.prefix}/{{name}}", self.mark, methods=["PATCH"])
+        router.add_api_route(f"{self.prefix}/{{name}}", self.delete, methods=["DELETE"], status_code=204)
+        router.add_api_route(f"{self.prefix}/{{name}}/logs", self.logs, methods=["GET"])
+        router.add_api_route(f"{self.prefix}/{{name}}/stop", self.stop, methods=["POST"])
+        router.add_api_route(f"{self.prefix}/{{name}}/priority", self.prioritize, methods=["PUT"])
+        return router
+
+    def find(self, session: Session, scope: Scope, name: str) -> tables.Run:
+        return lifecycle.find(session, scope.workspace, self.kind, name)
+
+    def list_runs(
+        self, platform: PlatformDep, scope: ScopeDep, limit: int = 50, offset: int = 0, tag: str | None = None
+    ) -> RunPage:
+        page = PageRange(limit, offset)
+        with platform.db.read() as session:
+            runs, total = lifecycle.list_runs(session, page, scope.workspace.id, self.kind, tag)
+            users = datasets.find_creators(session, {run.creator_id for run in runs})
+            position = page.place(len(runs), total)
+            return views.build_page(session, platform.settings, self.kind, runs, users, position)
+
+    def get_run(self, name: str, platform: PlatformDep, scope: ScopeDep) -> RunDetail:
+        with platform.db.read() as session:
+            run = self.find(session, scope, name)
+            creator = session.get(tables.User, run.creator_id) if run.creator_id else None
+            return views.build_detail(session, platform.settings, run, creator)
+
+    def logs(
+        self,
+        name: str,
+        platform: PlatformDep,
+        scope: ScopeDep,
+        limit: int = 50,
+        direction: str = "older",
+        cursor: str | None = None,
+    ) -> LogPage:
+        page = LogSlice(limit, direction, cursor)
+        with platform.db.read() as session:
+            run = self.find(session, scope, name)
+            return page.fetch(session, tables.RunLog, tables.RunLog.run_id == run.id)
+
+    def stop(self, name: str, platform: PlatformDep, scope: ScopeDep) -> StoppingRun:
+        with platform.db.write() as session:
+            run = self.find(session, scope, name)
+            lifecycle.request_stop(session, run)
+            audit.note(session, scope, "run.stop", run.name, workspace=scope.workspace)
+            return views.build_stopping(platform.settings, run)
+
+    def mark(self, name: str, platform: PlatformDep, scope: ScopeDep, body: MarkChange) -> MarkedRun:
+        with platform.db.write() as session:
+            run = self.find(session, scope, name)
+            lifecycle.mark(session, run, body)
+            audit.note(session, scope, "run.mark", name, workspace=scope.workspace, renamed=body.name)
+            return MarkedRun.from_row(run)
+
+    def prioritize(self, name: str, body: RunPriority, platform: PlatformDep, scope: ScopeDep) -> RunPriority:
+        with platform.db.write() as session:
+            run = self.find(session, scope, name)
+            lifecycle.prioritize(session, run, body.priority, scope.user.name)
+            audit.note(session, scope, "run.priority", run.name, workspace=scope.workspace, priority=body.priority)
+            return body
+
+    @slow("objects")
+    def delete(self, name: str, platform: PlatformDep, scope: ScopeDep) -> Response:
+        with platform.db.write() as session:
+            run = self.find(session, scope, name)
+            leftovers = remove(session, run)
+            audit.note(session, scope, "run.delete", run.name, workspace=scope.workspace, kind=run.kind)
+        clean(platform, leftovers)
+        return Response(status_code=204)
+
+
+@dataclass(frozen=True, slots=True)
+class RemovedFiles:
+    run_id: str
+    dataset_path: str
+
+
+def remove(session: Session, run: tables.Run) -> RemovedFiles:
+    deployments.refuse_deployed(session, run)
+    left = RemovedFiles(run.id, run.dataset_path)
+    lifecycle.delete(session, run)
+    return left
+
+
+def clean(platform: Platform, left: RemovedFiles) -> None:
+    platform.objects.delete(f"runs/{left.run_id}/")
+    remove_index(platform.settings.viewer_index(left.run_id))
+    models.delete_files(platform, f"models/runs/{left.run_id}/")
+    if left.dataset_path:  # of a dataset that is gone, or has a newer file, this run was the last that needed it
+        ingest.clean(platform, PurePosixPath(left.dataset_path).parent.name)
+
+
+routes = RunRoutes("eval")
+router = routes.router()
+PREFIX = routes.prefix
+MAX_ROLLOUTS = 200
+
+
+@router.post(PREFIX)
+@slow("checks")
+def create(platform: PlatformDep, scope: ScopeDep, body: dict[str, object] = Body()) -> SubmittedRun:
+    request = submit.parse(body, "eval")
+    run = submit.submit(platform, scope.workspace, scope, request, kind="eval")
+    return views.build_accepted(platform.settings, run, sandbox=worker_admin.describe_sandboxes(platform, run))
+
+
+@router.get(f"{PREFIX}/{{name}}/metrics")
+def metrics(name: str, platform: PlatformDep, scope: ScopeDep) -> EvalMetrics:
+    with platform.db.read() as session:
+        return views.build_metrics(session, routes.find(session, scope, name))
+
+
+@router.post(f"{PREFIX}/{{name}}/retry")
+def retry(name: str, platform: PlatformDep, scope: ScopeDep, body: RetryRun | None = None) -> RetriedRun:
+    with platform.db.write() as session:
+        run = routes.find(session, scope, name)
+        count = run_retry.retry(session, platform.vault, run, scope.user, body or RetryRun())
+        audit.note(session, scope, "run.retry", run.name, workspace=scope.workspace)
+        return views.build_retried(platform.settings, run, count)
+
+
+@router.get(f"{PREFIX}/{{name}}/rollouts")
+def list_rollouts(
+    name: str,
+    platform: PlatformDep,
+    scope: ScopeDep,
+    limit: int = 50,
+    offset: int = 0,
+    status: str | None = None,
+) -> RolloutPage:
+    page = PageRange(limit, offset, top=MAX_ROLLOUTS)
+    with platform.db.read() as session:
+        run = routes.find(session, scope, name)
+        rows, total = page.fetch(session, rollouts.select_rollouts(run.id, status))
+    return RolloutPage(rollouts=[RolloutRow.from_row(row) for row in rows], **page.place(len(rows), total))
+
+
+@router.get(f"{PREFIX}/{{name}}/outcomes", response_model=OutcomePage)
+def list_outcomes(
+    name: str, platform: PlatformDep, scope: ScopeDep, limit: int = 50, offset: int = 0, whole: bool = False
+) -> Raw:
+    """Rollouts without their conversations, for comparing runs; `whole`: with them, in the order of their arrival."""
+    page = PageRange(limit, offset, top=MAX_ROLLOUTS)
+    with platform.db.read() as session:
+        run = routes.find(session, scope, name)
+        total = count_of(session, rollouts.select_rollouts(run.id))
+        records = (rollouts.list_arrived if whole else rollouts.list_outcomes)(
+            session, run.id, limit=page.limit, offset=page.offset
+        )
+    position = orjson.dumps(page.place(len(records), total))
+    return Raw(b'{"outcomes":[' + b",".join(records) + b"]," + position[1:], media_type="application/json")
+
+
+@router.get(f"{PREFIX}/{{name}}/rollouts/{{row}}/{{attempt}}", response_model=Rollout)
+def get_rollout(name: str, row: int, attempt: int, platform: PlatformDep, scope: ScopeDep) -> Raw:
+    with platform.db.read() as session:
+        run = routes.find(session, scope, name)
+        text = rollouts.get_text(session, run.id, row, attempt)
+    return Raw(text, media_type="application/json")
+
+
+@router.get(f"{PREFIX}/{{name}}/samples/manifest")
+@slow("objects")
+def manifest(
+    name: str, platform: PlatformDep, scope: ScopeDep, types: str | None = None, rows: str | None = None
+) -> RunFiles:
+    with platform.db.read() as session:
+        run = routes.find(session, scope, name)
+    stored = downloads.list_stored(platform.objects, run.id)
+    with platform.db.read() as session:
+        return downloads.build_manifest(
+            session, platform.settings, session.get_one(tables.Run, run.id), stored, types, rows
+        )
+
+
+@router.post(f"{PREFIX}/{{name}}/samples/download-urls")
+@slow("objects")
+def download_urls(
+    name: str, body: WantedFiles, platform: PlatformDep, scope: Annotated[Scope, may("read")]
+) -> FileAddresses:
+    downloads.check_paths([item.path for item in body.items])
+    with platform.db.read() as session:
+        run = routes.find(session, scope, name)
+    stored = downloads.list_stored(platform.objects, run.id)
+    with platform.db.read() as session:
+        keys = [downloads.find_key(session, run, stored, item.path) for item in body.items]
+    answer = []
+    for item, key in zip(body.items, keys, strict=True):
+        path = f"runs/{run.id}/{item.path}"
+        url = object_url(platform, key, path, method="GET") if key else sign_url(platform, path, method="GET")
+        answer.append(FileAddress(path=item.path, url=url, token=item.token))
+    return FileAddresses(items=answer, expires_in=platform.settings.url_lifetime_s)
+
+
+@router.get("/api/objects/runs/{run_id}/{path:path}")
+@slow("objects")
+def get_object(run_id: str, path: str, expires: int, signature: str, platform: PlatformDep) -> Raw:
+    check_url(platform, f"runs/{run_id}/{path}", method="GET", expires=expires, signature=signature)
+    stored = downloads.list_stored(platform.objects, run_id)
+    with platform.db.read() as session:
+        run = session.get(tables.Run, run_id)
+        if run is None:
+            raise NotFound("this run was deleted")
+        artifact = downloads.open_artifact(session, platform.settings, run, stored, path)
+        if artifact is None:
+            return Raw(
+                downloads.build_content(session, platform.settings, run, path), media_type="application/octet-stream"
+            )
+    left = platform.objects.open(artifact) if isinstance(artifact, str) else artifact
+    return StreamingResponse(
+        stream_apart("objects", left.pieces) if isinstance(left, Content) else left.pieces(),
+        media_type="application/octet-stream",
+        headers={"Content-Length": str(left.size)},
+    )
+
+
+@router.get("/api/cli/history")
+def show_history(
+    platform: PlatformDep,
+    scope: ScopeDep,
+    row: str = "",
+    metric: str = "",
+    rollout: str = "",
+    model: str = "",
+    dataset: str = "",
+    tag: str = "",
+    baseline: str = "",
+) -> History:
+    query = HistoryQuery(row, metric, rollout, model, dataset, tag, baseline)
+    with platform.db.read() as session:
+        return build_history(DatabaseLibrary(session, platform, scope, scope.workspace), query)

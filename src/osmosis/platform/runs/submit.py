@@ -1,0 +1,282 @@
+"""From the body of a submit to a pending run. Commit, dataset file, rows and seed are fixed here, so that a later start
+gives the same run. Git is read with no session open."""
+
+import random
+from dataclasses import dataclass, field
+
+import pydantic
+import sqlalchemy as sa
+from pydantic import TypeAdapter
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from osmosis.errors import Conflict, NotFound, ValidationError
+from osmosis.platform import Platform, tables, urls
+from osmosis.platform.datasets import service as datasets
+from osmosis.platform.git import repositories, sync
+from osmosis.platform.git.sync import CodeRef
+from osmosis.platform.models import service as models
+from osmosis.platform.runs import lifecycle
+from osmosis.platform.scheduling import queue
+from osmosis.platform.training import service as training
+from osmosis.platform.training import sft_data
+from osmosis.platform.workspaces import audit, quotas, secrets
+from osmosis.platform.workspaces.audit import Actor
+from osmosis.records.config.check import list_issues
+from osmosis.records.config.run_config import CONFIGS, EvalConfig, TrainingConfig, plan_training
+from osmosis.records.run.annotations import Tags, unique
+from osmosis.records.run.plan import PLATFORM_MODEL
+from osmosis.records.run.rows import DatasetStatus, count_sampled
+from osmosis.records.run.source import SnapshotNote
+from osmosis.records.run.status import RunKind, RunStatus
+
+NAME_TRIES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class RunRequest:
+    config: EvalConfig | TrainingConfig
+    given: dict[str, str]
+    name: str | None = None
+    snapshot: SnapshotNote | None = None
+    tags: list[str] = field(default_factory=list)
+
+
+def parse(body: dict[str, object], kind: str) -> RunRequest:
+    """Parse a submit; raise ValidationError with `{key, message, fix, code, key_correction?}` for each problem."""
+    try:
+        rest, snapshot = SnapshotNote.of_request(body)
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(["snapshot", *map(str, first["loc"])])
+        raise ValidationError(f"{key}: {first['msg']}", hint="submit again without --snapshot", field=key) from None
+    try:
+        name, tags = rest.pop("name", None), _tags(rest.pop("tags", None))
+        config, secret_values = CONFIGS[kind].from_request(rest)
+        return RunRequest(config, secret_values, None if name is None else lifecycle.parse_name(name), snapshot, tags)
+    except pydantic.ValidationError as error:
+        issues = list_issues(CONFIGS[kind], error)
+    summary = "; ".join(f"{issue.key}: {issue.what}" for issue in issues[:5])
+    raise ValidationError(
+        f"invalid {kind} config: {summary}",
+        hint="fix the config and submit it again",
+        issues=[issue.to_dict() for issue in issues],
+    )
+
+
+def _tags(value: object) -> list[str]:
+    try:
+        return unique(TypeAdapter(Tags).validate_python(value or []))
+    except pydantic.ValidationError as error:
+        message = str(error.errors()[0]["msg"]).removeprefix("Value error, ")
+        raise ValidationError(f"tags: {message}", hint="--tag NAME, or leave it out", field="tags") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Picked:
+    rows: list[int]
+    seed: int | None
+
+
+def pick_rows(total: int, limit: int | None, seed: int) -> Picked:
+    """Return the first `limit` rows, else a random tenth (at least one) drawn with `seed`."""
+    count = count_sampled(total, limit)
+    if limit is not None:
+        return Picked(list(range(count)), None)
+    return Picked(sorted(random.Random(seed).sample(range(total), count)), seed)
+
+
+def submit(
+    platform: Platform, workspace: tables.Workspace, actor: Actor, request: RunRequest, *, kind: RunKind
+) -> tables.Run:
+    """Store a pending run; raise ValidationError with issues, or NotFound with the missing secrets."""
+    config, user = request.config, actor.user
+    with platform.db.read() as session:
+        repository = repositories.get_for_workspace(session, workspace.id)
+        issues = _dataset_issues(session, workspace, config.experiment.dataset)
+        issues += _model_issues(session, platform, workspace, config)
+        _, missing = secrets.resolve(session, workspace.id, user.id, config.secret_names(), request.given)
+        issues += _size_issues(session, workspace, config)
+    code = _code(platform, repository.id, config, issues)
+    if issues or code is None:
+        raise ValidationError(
+            f"this {kind} cannot run: {'; '.join(issue['message'] for issue in issues)}",
+            hint=next((issue["hint"] for issue in issues if issue.get("hint")), None),
+            issues=issues,
+        )
+    if missing:
+        raise NotFound(
+            f"Secret(s) not found: {', '.join(missing)}",
+            hint=f"osmosis secret set {missing[0]}",
+            platform_url=urls.secrets(platform.settings, workspace.name),
+            missing=missing,
+        )
+    return _store(platform, _Order(workspace, actor, request, kind, repository.id, code))
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    workspace: tables.Workspace
+    who: Actor
+    request: RunRequest
+    kind: str
+    repository_id: str
+    code: CodeRef
+
+
+def _store(platform: Platform, order: _Order) -> tables.Run:
+    for _ in range(NAME_TRIES):
+        try:
+            with platform.db.write() as session:
+                run = _insert(session, order)
+                secrets.store_for_run(session, platform.vault, run, order.who.user.id, order.request.given)
+                audit.note(session, order.who, "run.submit", run.name, workspace=order.workspace, kind=order.kind)
+            return run
+        except IntegrityError:
+            if order.request.name is not None:
+                message = f"there is already a run named {order.request.name}"
+                raise Conflict(message, hint="choose another --name, or leave it out") from None
+    raise Conflict("too many submits at the same time", hint="submit again")
+
+
+def _dataset_issues(session: Session, workspace: tables.Workspace, name: str) -> list[dict[str, str]]:
+    key = "experiment.dataset"
+    try:
+        dataset = datasets.find(session, workspace, name)
+    except NotFound as error:
+        return [{"key": key, "message": error.message, "hint": "osmosis dataset upload FILE"}]
+    if dataset.path is None or dataset.status != DatasetStatus.UPLOADED.value:
+        message = f"dataset {name!r} is not ready: {dataset.status}"
+        return [{"key": key, "message": message, "hint": f"osmosis dataset show {name}"}]
+    return []
+
+
+def _model_issues(
+    session: Session, platform: Platform, workspace: tables.Workspace, config: EvalConfig | TrainingConfig
+) -> list[dict[str, str]]:
+    named, settings, key = config.experiment.model_path, platform.settings, "experiment.model_path"
+    try:
+        if isinstance(config, EvalConfig):
+            if named.startswith(PLATFORM_MODEL) and not config.advanced.base_url:
+                models.resolve_served(session, settings, workspace.id, named)
+        elif config.advanced.engine == "local":
+            models.resolve(session, settings, workspace.id, named)
+        else:
+            key = "advanced.tokenizer"
+            models.resolve(session, settings, workspace.id, config.advanced.tokenizer or named, weights=False)
+    except ValidationError as error:
+        return [{"key": key, "message": error.message, "hint": error.hint or ""}]
+    return []
+
+
+def _size_issues(
+    session: Session, workspace: tables.Workspace, config: EvalConfig | TrainingConfig
+) -> list[dict[str, str]]:
+    if not isinstance(config, TrainingConfig):
+        return []
+    if config.advanced.method == "sft":
+        return _example_issues(session, workspace, config)
+    query = sa.select(tables.Dataset.row_count).where(
+        tables.Dataset.workspace_id == workspace.id, tables.Dataset.name == config.experiment.dataset
+    )
+    rows = session.scalar(query)
+    message = None if rows is None else training.explain_too_small(config, rows)
+    return (
+        [{"key": "training.rollout_batch_size", "message": message, "hint": "lower it, or add rows"}] if message else []
+    )
+
+
+def _example_issues(session: Session, workspace: tables.Workspace, config: TrainingConfig) -> list[dict[str, str]]:
+    try:
+        message = sft_data.explain_too_few(session, workspace, config)
+    except ValidationError as error:
+        return [{"key": "advanced.from_run", "message": error.message, "hint": error.hint or ""}]
+    fix = "lower min_score or rollout_batch_size, or name a run with more passed rollouts"
+    return [{"key": "advanced.from_run", "message": message, "hint": fix}] if message else []
+
+
+def _code(
+    platform: Platform, repository_id: str, config: EvalConfig | TrainingConfig, issues: list[dict[str, str]]
+) -> CodeRef | None:
+    try:
+        return sync.code_for_run(platform.db, platform.settings, repository_id, config.experiment)
+    except ValidationError as error:
+        code_issues = error.issues or [{"key": "experiment", "message": error.message}]
+        for issue in code_issues:
+            key = str(issue["key"]).replace("experiment_config.", "experiment.")
+            issues.append({**issue, "key": key, **({"hint": error.hint} if error.hint else {})})
+        return None
+
+
+def _pick_held_out(
+    session: Session, workspace: tables.Workspace, name: str, dataset: tables.Dataset, limit: int | None
+) -> Picked:
+    """Return the rows that a training run did not train on. Raise `ValidationError` when there are none."""
+    run = lifecycle.find(session, workspace, "training", name)
+    if run.dataset_sha256 != dataset.sha256:
+        message = f"{name} was trained on {run.dataset} as it was then, and this evaluation has other rows"
+        raise ValidationError(message, hint="evaluate the same dataset, or leave out --held-out-of")
+    plan = plan_training(TrainingConfig.model_validate(run.config), run.rows)
+    rows = plan.test_rows or plan.validation_rows
+    if not rows:
+        hint = "set test_rows in [advanced] of the training config, and train again"
+        raise ValidationError(f"{name} holds no rows out: it trains on all of them", hint=hint)
+    return Picked(rows[:limit], None)
+
+
+def _insert(session: Session, order: _Order) -> tables.Run:
+    workspace, user, request, kind, code = order.workspace, order.who.user, order.request, order.kind, order.code
+    config = _settled(session, workspace, request.config)
+    dataset = datasets.find(session, workspace, config.experiment.dataset)
+    limit = config.evaluation.limit if isinstance(config, EvalConfig) else dataset.row_count
+    if isinstance(config, EvalConfig) and config.evaluation.held_out_of:
+        picked = _pick_held_out(session, workspace, config.evaluation.held_out_of, dataset, limit)
+    else:
+        picked = pick_rows(dataset.row_count or 0, limit, random.SystemRandom().getrandbits(31))
+    scopes, _ = secrets.resolve(session, workspace.id, user.id, config.secret_names(), request.given)
+    quarantined = code.quarantine.of([dataset.name])
+    run = tables.Run(
+        id=tables.new_id(),
+        workspace_id=workspace.id,
+        repository_id=order.repository_id,
+        dataset_id=dataset.id,
+        creator_id=user.id,
+        kind=kind,
+        name=request.name or lifecycle.next_name(session, workspace.id, kind, config.experiment.rollout),
+        status=RunStatus.PENDING.value,
+        config=config.to_dict(),
+        rollout=config.experiment.rollout,
+        model_path=config.experiment.model_path,
+        dataset=dataset.name,
+        dataset_path=dataset.path or "",
+        dataset_sha256=dataset.sha256,
+        dataset_rows=dataset.row_count,
+        branch=code.branch,
+        commit_sha=code.commit_sha,
+        rows=picked.rows,
+        sampled_rows=len(picked.rows),
+        sample_seed=picked.seed,
+        secret_scopes=scopes,
+        snapshot=request.snapshot.to_dict() if request.snapshot else None,
+        quarantine=quarantined.to_dict() if quarantined.row else None,
+        tags=request.tags,
+        priority=config.advanced.priority,
+    )
+    session.add(run)
+    quotas.check_run(workspace, run, queue.enqueue_run(session, run)[0])
+    if waits := quotas.explain_waiting(session, workspace, run):
+        lifecycle.log(session, run, waits)
+    session.add(tables.RunEvent(run_id=run.id, before=None, status=run.status, reason=f"submitted by {user.name}"))
+    where = f"commit {code.commit_sha[:12]}" + (f" of branch {code.branch}" if code.branch else "")
+    drawn = f", drawn with seed {picked.seed}" if picked.seed is not None else ""
+    lifecycle.log(session, run, f"submitted: {where}, {len(picked.rows)} of {dataset.row_count} rows{drawn}")
+    return run
+
+
+def _settled(
+    session: Session, workspace: tables.Workspace, config: EvalConfig | TrainingConfig
+) -> EvalConfig | TrainingConfig:
+    if not isinstance(config, TrainingConfig) or config.advanced.method != "sft":
+        return config
+    named = sft_data.full_name(sft_data.get_source(session, workspace, config))
+    return config.model_copy(update={"advanced": config.advanced.model_copy(update={"from_run": named})})

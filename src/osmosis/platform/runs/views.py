@@ -1,0 +1,245 @@
+"""Bodies of runs for clients, from the stored row and the report of the job's engine. Statistics of rewards are over
+rollouts with a reward."""
+
+from collections.abc import Mapping
+
+from sqlalchemy.orm import Session
+
+from osmosis.base.jsonable import JsonObject
+from osmosis.platform import tables, urls
+from osmosis.platform.paging import PagePlace
+from osmosis.platform.runs import lifecycle
+from osmosis.platform.scheduling import placement
+from osmosis.platform.settings import PlatformSettings
+from osmosis.platform.training import service
+from osmosis.platform.workspaces import quotas
+from osmosis.records.api.runs import (
+    EvalMetrics,
+    EvalOverview,
+    EvalRunDetail,
+    EvalRunPage,
+    EvalRunRow,
+    NamedRef,
+    PassAtKPoint,
+    RetriedRun,
+    RewardStats,
+    RunDetail,
+    RunPage,
+    RunProgress,
+    RunResults,
+    StoppingRun,
+    SubmittedRun,
+)
+from osmosis.records.api.training import FileRef, ModelRef, TrainingRunDetail, TrainingRunPage, TrainingRunRow
+from osmosis.records.run.quarantine import RowQuarantine
+from osmosis.records.run.report import BriefReport, Report, ScoreReport
+from osmosis.records.run.rollout import RolloutStatus
+from osmosis.records.run.status import RunKind, RunStatus
+
+from .rollouts import tally_of
+
+
+def _row_values(settings: PlatformSettings, run: tables.Run, creator: tables.User | None) -> dict[str, object]:
+    return {
+        "creator_name": creator.name if creator else None,
+        "creator_email": creator.email if creator else None,
+        "platform_url": urls.run(settings, run.id),
+        "resolved_secret_scopes": run.secret_scopes,
+        "stop_requested": run.stop_requested_at is not None,
+        "imported": run.imported is not None,
+        "tags": run.tags or [],
+    }
+
+
+def eval_row(settings: PlatformSettings, run: tables.Run, creator: tables.User | None) -> EvalRunRow:
+    return EvalRunRow.from_row(
+        run,
+        **_row_values(settings, run, creator),
+        model=NamedRef(name=run.model_path),
+        dataset=NamedRef(id=run.dataset_id, name=run.dataset),
+        rollout=NamedRef(name=run.rollout),
+        results=build_brief_results(run),
+        config=_config(run),
+    )
+
+
+def training_row(
+    settings: PlatformSettings, run: tables.Run, creator: tables.User | None, reward: float | None
+) -> TrainingRunRow:
+    progress = run.progress or tables.StoredProgress()
+    return TrainingRunRow.from_row(
+        run,
+        **_row_values(settings, run, creator),
+        model=ModelRef(id=None, model_name=run.model_path),
+        dataset=FileRef(id=run.dataset_id, file_name=run.dataset),
+        rollout=NamedRef(id=None, name=run.rollout),
+        current_step=progress.get("completed"),
+        total_steps=progress.get("total"),
+        reward=reward,
+    )
+
+
+def build_page(
+    session: Session,
+    settings: PlatformSettings,
+    kind: RunKind,
+    runs: list[tables.Run],
+    users: Mapping[str | None, tables.User],
+    position: PagePlace,
+) -> RunPage:
+    if kind == "eval":
+        return EvalRunPage(eval_runs=[eval_row(settings, run, users.get(run.creator_id)) for run in runs], **position)
+    rewards = service.list_latest_rewards(session, [run.id for run in runs])
+    rows = [training_row(settings, run, users.get(run.creator_id), rewards.get(run.id)) for run in runs]
+    return TrainingRunPage(training_runs=rows, **position)
+
+
+def _config(run: tables.Run) -> JsonObject:
+    experiment = run.config.get("experiment", {})
+    return {**experiment, **{key: value for key, value in run.config.items() if key not in ("env", "experiment")}}
+
+
+def build_detail(
+    session: Session, settings: PlatformSettings, run: tables.Run, creator: tables.User | None
+) -> RunDetail:
+    shared: dict[str, object] = {
+        "config": _config(run),
+        "dataset": NamedRef(id=run.dataset_id, name=run.dataset),
+        "rollout": NamedRef(id=None, name=run.rollout),
+        "entrypoint": run.config.get("experiment", {}).get("entrypoint"),
+        "branch": run.branch,
+        "commit_sha": run.commit_sha,
+        "env_config": run.config.get("env", {}),
+        "resolved_secret_scopes": run.secret_scopes,
+        "failure": run.failure,
+        "events": lifecycle.list_events(session, run.id),
+        "sample_seed": run.sample_seed,
+        "snapshot": run.snapshot,
+    }
+    if run.kind == "eval":
+        report = report_of(run)
+        figures = build_results(session, run, report)
+        about = eval_row(settings, run, creator).model_copy(update={"results": figures, **_waiting(session, run)})
+        shared |= {"eval_run": about, "results": figures, "report": report}
+        return EvalRunDetail.model_validate(
+            {**shared, **({"quarantine": quarantine_of(run)} if run.quarantine else {})}
+        )
+    row = training_row(settings, run, creator, service.list_latest_rewards(session, [run.id]).get(run.id))
+    shared |= {
+        "training_run": row.model_copy(update=_waiting(session, run)),
+        "model": NamedRef(id=None, name=run.model_path),
+        "examples_processed_count": service.count_rollouts(session, run.id),
+        "notes": None,
+    }
+    return TrainingRunDetail.model_validate(shared)
+
+
+def _waiting(session: Session, run: tables.Run) -> dict[str, RunProgress]:
+    reason = explain_waiting(session, run)
+    return {"progress": RunProgress(stage=reason, completed=0, total=0)} if reason else {}
+
+
+def explain_waiting(session: Session, run: tables.Run) -> str:
+    """Return why a run is pending: no worker, a quota, or a scheduler's queue; empty otherwise."""
+    reason = placement.explain_waiting(session, run)
+    if reason or run.status != RunStatus.PENDING.value:
+        return reason
+    return quotas.explain_waiting(session, session.get_one(tables.Workspace, run.workspace_id), run)
+
+
+def build_accepted(settings: PlatformSettings, run: tables.Run, **more: object) -> SubmittedRun:
+    values = {"platform_url": urls.run(settings, run.id), "total_dataset_rows": run.dataset_rows, **more}
+    return SubmittedRun.from_row(run, **values)
+
+
+def build_stopping(settings: PlatformSettings, run: tables.Run) -> StoppingRun:
+    values = {"platform_url": urls.run(settings, run.id), "total_dataset_rows": run.dataset_rows}
+    return StoppingRun.from_row(run, **values, stop_requested=run.stop_requested_at is not None)
+
+
+def build_retried(settings: PlatformSettings, run: tables.Run, count: int) -> RetriedRun:
+    url = urls.run(settings, run.id)
+    return RetriedRun.from_row(run, workflow_id=run.id, retryable_samples=count, platform_url=url)
+
+
+def report_of(run: tables.Run) -> Report | None:
+    return Report.model_validate(run.report) if run.report else None
+
+
+def quarantine_of(run: tables.Run) -> RowQuarantine:
+    return RowQuarantine.model_validate(run.quarantine) if run.quarantine else RowQuarantine()
+
+
+def build_brief_results(run: tables.Run) -> RunResults | None:
+    return _results(run, BriefReport.model_validate(run.report)) if run.report else None
+
+
+def build_results(session: Session, run: tables.Run, report: Report | None) -> RunResults | None:
+    if report is None:
+        return None
+    return _results(run, report).model_copy(update={"reward_stats": reward_stats(session, run, report)})
+
+
+def _results(run: tables.Run, report: Report | BriefReport) -> RunResults:
+    primary = report.primary
+    return RunResults(
+        score=primary.mean if primary else None,
+        pass_rate=primary.pass_rate if primary else None,
+        pass_threshold=report.pass_threshold,
+        graded=primary.scored if primary else 0,
+        passed=primary.passed if primary else 0,
+        failed=primary.failed if primary else report.failed,
+        skipped=report.skipped,
+        total_runs=report.completed,
+        sampled_rows=run.sampled_rows,
+        total_dataset_rows=run.dataset_rows,
+        total_tokens=report.usage.total_tokens,
+    )
+
+
+def reward_stats(session: Session, run: tables.Run, report: Report) -> RewardStats:
+    """Return statistics over rollouts with a reward (population standard deviation); None without any."""
+    spread = tally_of(session, run.id).spread
+    return RewardStats(
+        mean=spread.mean if spread else None,
+        std=spread.std if spread else None,
+        min=spread.min if spread else None,
+        median=spread.median if spread else None,
+        max=spread.max if spread else None,
+        pass_at_k={str(point.k): point.value for point in pass_at_k(report.primary)},
+    )
+
+
+def pass_at_k(primary: ScoreReport | None) -> list[PassAtKPoint]:
+    return [PassAtKPoint(k=point.k, value=point.value) for point in primary.pass_at_k] if primary else []
+
+
+def build_metrics(session: Session, run: tables.Run) -> EvalMetrics:
+    report = report_of(run)
+    stored = tally_of(session, run.id)
+    results = _results(run, report) if report else None
+    attempts = run.config.get("evaluation", {}).get("n", 1)
+    overview = EvalOverview(
+        duration_ms=lifecycle.duration_ms(run),
+        total_samples=run.sampled_rows * attempts,
+        completed_samples=stored.total,
+        graded=results.graded if results else 0,
+        passed=results.passed if results else 0,
+        failed=results.failed if results else stored.count(RolloutStatus.FAILED),
+        skipped=results.skipped if results else stored.count(RolloutStatus.SKIPPED),
+        pass_rate=results.pass_rate if results else None,
+        pass_threshold=run.config.get("evaluation", {}).get("pass_threshold"),
+        tokens_used=results.total_tokens if results else 0,
+    )
+    return EvalMetrics(
+        status=run.status,
+        overview=overview,
+        reward_stats=reward_stats(session, run, report) if report else None,
+        pass_at_k=pass_at_k(report.primary) if report else [],
+        report=report,
+        progress=progress_of(run),
+    )
+
+
+def progress_of(run: tables.Run) -> RunProgress | None:
+    return RunProgress.model_validate(run.progress) if run.progress is not None else None

@@ -1,0 +1,239 @@
+"""Routes of jobs (`/api/jobs/{run_id}`). The bearer is the lease token. A token that is no longer current gets 409
+LEASE_LOST, and nothing it sends is stored."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, BackgroundTasks, Depends, Query, Request, Response
+from fastapi.responses import FileResponse
+
+from osmosis.base.net import is_loopback
+from osmosis.errors import Conflict, Forbidden, ValidationError
+from osmosis.platform import Platform, tables
+from osmosis.platform.auth.dependencies import PlatformDep, bearer
+from osmosis.platform.background import run_apart, slow
+from osmosis.platform.http.json_route import JsonRoute
+from osmosis.platform.models import merging
+from osmosis.platform.objects.publish import fetch_all, publish_later
+from osmosis.platform.runs import lifecycle, rollouts
+from osmosis.platform.training import service, sft_data
+from osmosis.records.api.jobs import (
+    JobArtifact,
+    JobArtifacts,
+    JobClaim,
+    JobEnd,
+    JobLease,
+    JobLogs,
+    JobMetrics,
+    JobModel,
+    JobSecrets,
+    JobSecretsTaker,
+    StoredCount,
+    StoredKeys,
+)
+from osmosis.records.config.run_config import TrainingConfig
+from osmosis.records.run.job import HeartbeatReply, JobResult, JobSpec, Progress, RolloutBatch
+
+from . import job_files, job_spec, leases, shards, tickets
+
+router = APIRouter(prefix="/api/jobs/{run_id}", route_class=JsonRoute)
+tickets_router = APIRouter(prefix="/api/jobs", route_class=JsonRoute)
+
+
+BYTES = "application/octet-stream"
+TokenDep = Annotated[str, Depends(bearer)]
+
+
+@tickets_router.post("/claim")
+def claim(body: JobClaim, ticket: TokenDep, platform: PlatformDep, request: Request) -> JobLease:
+    """Give a job that a scheduler started its lease for its ticket, once."""
+    _unheard(request)
+    with platform.db.write() as session:
+        lease = tickets.redeem(session, ticket, body, platform.settings.lease_s)
+    if not lease:
+        raise Conflict("this ticket was used already", hint="a ticket works once; the run's log notes this")
+    return JobLease(run_id=body.run_id, lease=lease)
+
+
+def _unheard(request: Request) -> None:
+    if request.url.scheme != "https" and not is_loopback(request.client.host if request.client else ""):
+        raise Forbidden("secrets are sent over https only", hint="put TLS before the platform: docs/platform.md")
+
+
+@router.get("/spec")
+async def spec(run_id: str, token: TokenDep, platform: PlatformDep) -> JobSpec:
+    """Return what the job is to do, after copies of what it reads from our disk are in place."""
+    return await run_apart("objects", _spec, platform, run_id, token)
+
+
+def _spec(platform: Platform, run_id: str, token: str) -> JobSpec:
+    built = _spec_of(platform, run_id, token)
+    fetch_all(platform, built.dataset_path, built.model_path, built.adapter_path, built.tokenizer_path)
+    if built.kind == "training" and built.models_dir:
+        fetch_all(platform, built.models_dir, missing_ok=True)
+    return built
+
+
+def _spec_of(platform: Platform, run_id: str, token: str) -> JobSpec:
+    with platform.db.write() as session:
+        held_job = leases.require_lease(session, run_id, token)
+        try:
+            return job_spec.build_spec(session, platform.settings, held_job.job)
+        except ValueError as error:  # what an earlier version stored
+            raise Conflict(f"this run cannot be started: {error}", hint="submit it again") from error
+
+
+@router.post("/secrets")
+def take_secrets(
+    run_id: str, body: JobSecretsTaker, token: TokenDep, platform: PlatformDep, request: Request
+) -> JobSecrets:
+    """Return the secrets of the run to the first who asks under this lease, where nobody can listen on the way."""
+    _unheard(request)
+    with platform.db.write() as session:
+        held_job = leases.require_lease(session, run_id, token)
+        return JobSecrets(values=leases.take_secrets(session, platform.vault, held_job, body.taker))
+
+
+@router.get("/source", response_class=FileResponse)
+@slow("files")
+def source(run_id: str, token: TokenDep, platform: PlatformDep) -> FileResponse:
+    with platform.db.read() as session:
+        leases.require_reader(session, run_id, token)
+        sources = job_files.load_sources(session, platform.settings, run_id)
+    return FileResponse(job_files.make_bundle(platform.settings, sources), media_type=BYTES)
+
+
+@router.get("/dataset", response_class=FileResponse)
+@slow("objects")
+def dataset(run_id: str, token: TokenDep, platform: PlatformDep) -> FileResponse:
+    with platform.db.read() as session:
+        shard = shards.shard_of(session, leases.require_reader(session, run_id, token))
+        sources = job_files.load_sources(session, platform.settings, run_id)
+    return FileResponse(job_files.make_row_file(platform, sources, shard), media_type=BYTES)
+
+
+@router.get("/artifacts/{rollout_id}")
+def artifacts(run_id: str, rollout_id: str, token: TokenDep, platform: PlatformDep) -> JobArtifacts:
+    with platform.db.read() as session:
+        run = leases.require_lease(session, run_id, token).run
+    return JobArtifacts(files=job_files.IncomingArtifacts(platform.settings, run, rollout_id).list_sizes())
+
+
+@router.put("/artifacts/{rollout_id}/{path:path}")
+async def put_artifact(
+    run_id: str,
+    rollout_id: str,
+    path: str,
+    size: int,
+    token: TokenDep,
+    platform: PlatformDep,
+    request: Request,
+    offset: int = 0,
+) -> JobArtifact:
+    run = await run_apart("files", _run_of, platform, run_id, token)
+    incoming = job_files.IncomingArtifacts(platform.settings, run, rollout_id)
+    return JobArtifact(complete=await incoming.take(path, size, offset, request.stream()))
+
+
+def _run_of(platform: Platform, run_id: str, token: str) -> tables.Run:
+    with platform.db.read() as session:
+        return leases.require_lease(session, run_id, token).run
+
+
+@router.post("/heartbeat")
+def heartbeat(run_id: str, body: Progress, token: TokenDep, platform: PlatformDep) -> HeartbeatReply:
+    with platform.db.write() as session:
+        held_job = leases.require_lease(session, run_id, token)
+        return leases.heartbeat(session, held_job, body, platform.settings.lease_s)
+
+
+@router.get("/rollouts", response_model=StoredKeys)
+def stored(
+    run_id: str,
+    token: TokenDep,
+    platform: PlatformDep,
+    bodies: bool = False,
+    limit: int = 200,
+    offset: int = 0,
+) -> StoredKeys | Response:
+    """List the stored keys; with `bodies=true` one page of the rollouts themselves, one JSON line each."""
+    with platform.db.read() as session:
+        own = shards.bounds_of(session, leases.require_reader(session, run_id, token))
+        if bodies:
+            limit, offset = max(1, min(limit, 1000)), max(0, offset)
+            lines = rollouts.list_bodies(session, run_id, limit=limit, offset=offset, rows=own)
+            return Response("".join(f"{line}\n" for line in lines), media_type="application/x-ndjson")
+        return StoredKeys(keys=rollouts.list_keys(session, run_id, rows=own))
+
+
+@router.get("/examples", response_model=None)
+def examples(
+    run_id: str,
+    token: TokenDep,
+    platform: PlatformDep,
+    after: int = 0,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 200,
+) -> Response:
+    """Send one page of the examples that the run of this lease learns from (`from_run` of its config), one JSON line
+    each."""
+    with platform.db.read() as session:
+        run = leases.require_lease(session, run_id, token).run
+        config = TrainingConfig.model_validate(run.config)
+        if config.advanced.method != "sft":
+            raise ValidationError(f"run {run.name!r} imitates nothing")
+        workspace = session.get_one(tables.Workspace, run.workspace_id)
+        source = sft_data.get_source(session, workspace, config)
+        lines = [
+            rollout.to_line() for rollout in sft_data.list_examples(session, source, config, after=after, limit=limit)
+        ]
+    return Response(b"".join(lines), media_type="application/x-ndjson")
+
+
+@router.post("/rollouts")
+def store(run_id: str, body: RolloutBatch, token: TokenDep, platform: PlatformDep) -> StoredCount:
+    with platform.db.write() as session:
+        held_job = leases.require_lease(session, run_id, token)
+        leases.extend(held_job.job, platform.settings.lease_s)
+        count = rollouts.store(session, run_id, body.rollouts)
+        if count:
+            leases.note_progress(held_job.job)
+        return StoredCount(stored=count)
+
+
+@router.post("/logs")
+def add_logs(run_id: str, body: JobLogs, token: TokenDep, platform: PlatformDep) -> StoredCount:
+    with platform.db.write() as session:
+        held_job = leases.require_lease(session, run_id, token)
+        shard = held_job.job.shard if held_job.job.shards > 1 else None
+        lifecycle.add_lines(session, held_job.work, body.lines, shard=shard)
+    return StoredCount(stored=len(body.lines))
+
+
+@router.post("/metrics")
+def add_metrics(run_id: str, body: JobMetrics, token: TokenDep, platform: PlatformDep) -> StoredCount:
+    with platform.db.write() as session:
+        leases.require_lease(session, run_id, token)
+        return StoredCount(stored=service.store(session, run_id, body.points))
+
+
+@router.post("/model")
+@slow("objects")
+def add_model(run_id: str, body: JobModel, token: TokenDep, platform: PlatformDep) -> StoredCount:
+    with platform.db.read() as session:
+        merge = leases.require_lease(session, run_id, token).work
+        if not isinstance(merge, tables.Merge):
+            raise Conflict(f"run {merge.name!r} makes no model")
+    merging.store_model(platform, merge, body.files)
+    return StoredCount(stored=1)
+
+
+@router.post("/finish")
+def finish(run_id: str, body: JobResult, token: TokenDep, platform: PlatformDep, later: BackgroundTasks) -> JobEnd:
+    """Take the job's last message. A retry, after a lost answer, changes nothing."""
+    later.add_task(shards.merge, platform, run_id)
+    later.add_task(run_apart, "objects", publish_later, platform, f"runs/{run_id}/", f"models/runs/{run_id}/")
+    with platform.db.write() as session:
+        if leases.find_end_status(session, run_id, token) == body.status.value:
+            return JobEnd(status=body.status.value)
+        held_job = leases.require_lease(session, run_id, token)
+        leases.finish(session, held_job, body, max_starts=platform.settings.max_starts)
+        return JobEnd(status=held_job.work.status)

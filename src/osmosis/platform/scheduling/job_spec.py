@@ -1,0 +1,100 @@
+"""What a job is told of its run. Only a job on this machine is told its paths."""
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session, undefer
+
+from osmosis.errors import OsmosisError
+from osmosis.platform import tables
+from osmosis.platform.models import deployments, merging
+from osmosis.platform.models import service as models
+from osmosis.platform.runs import lifecycle
+from osmosis.platform.scheduling import job_folders
+from osmosis.platform.settings import PlatformSettings
+from osmosis.records.config.run_config import CONFIGS, EvalConfig, TrainingConfig
+from osmosis.records.run.job import JobSpec
+from osmosis.records.run.plan import PLATFORM_MODEL
+from osmosis.records.run.status import RunKind
+
+from . import shards
+
+
+def build_spec(session: Session, settings: PlatformSettings, job: tables.Job) -> JobSpec:
+    """Build the spec of a job, without secrets. Raise OsmosisError if the run cannot be started any more, ValueError
+    for stored values that this version cannot read."""
+    work = lifecycle.get_work(session, job)
+    if isinstance(work, tables.Deployment):
+        return deployments.job_of(session, settings, work)
+    if isinstance(work, tables.Merge):
+        return merging.job_of(session, settings, work)
+    run = session.get_one(tables.Run, job.run_id, options=[undefer(tables.Run.rows)])
+    repository = session.get(tables.Repository, run.repository_id) if run.repository_id else None
+    if repository is None:
+        raise OsmosisError("the repository of this run is no longer connected", hint="submit a new run")
+    kind: RunKind = "eval" if run.kind == "eval" else "training"
+    config = CONFIGS[kind].model_validate(run.config)
+    spec = JobSpec(
+        run_id=run.id,
+        run_name=run.name,
+        kind=kind,
+        commit_sha=run.commit_sha,
+        config=config,
+        dataset_rows=run.dataset_rows,
+        rows=run.rows,
+        shard=shards.shard_of(session, job),
+        secret_names=sorted(run.secret_scopes),
+        workspace=run.workspace_id,
+        person=run.creator_id or "",
+        sandbox=settings.sandbox,
+        torch=settings.torch,
+    )
+    if is_on_our_disk(session, job):
+        return add_places(session, settings, run, spec, repository=repository)
+    return spec if kind == "eval" else _elsewhere(spec, add_places(session, settings, run, spec))
+
+
+def _elsewhere(spec: JobSpec, local: JobSpec) -> JobSpec:
+    ours = job_folders.name_folders(local)
+    hub = {
+        "model_path": "" if job_folders.MODEL in ours else local.model_path,
+        "tokenizer_path": "" if job_folders.TOKENIZER in ours else local.tokenizer_path,
+    }
+    return spec.model_copy(update={**hub, "folders": sorted(ours)})
+
+
+def add_places(
+    session: Session,
+    settings: PlatformSettings,
+    run: tables.Run,
+    spec: JobSpec,
+    *,
+    repository: tables.Repository | None = None,
+) -> JobSpec:
+    model = _model_of(session, settings, run, spec.submitted)
+    places = {
+        "repository": str(settings.located(repository.path)) if repository is not None else "",
+        "dataset_path": str(settings.located(run.dataset_path)),
+        "model_path": model.base,
+        "adapter_path": model.adapter,
+        "tokenizer_path": model.tokenizer,
+        "deployed": bool(model.base) and run.kind == "eval" and deployments.answers(session, run),
+        "models_dir": str(models.checkpoints_of(settings, run.id)),
+    }
+    return spec.model_copy(update=places)
+
+
+def is_on_our_disk(session: Session, job: tables.Job) -> bool:
+    query = sa.select(tables.Worker.embedded).where(tables.Worker.id == job.worker_id)
+    return bool(session.scalar(query))
+
+
+def _model_of(
+    session: Session, settings: PlatformSettings, run: tables.Run, config: EvalConfig | TrainingConfig
+) -> models.Served:
+    if isinstance(config, EvalConfig):
+        own = run.model_path.startswith(PLATFORM_MODEL) and not config.advanced.base_url
+        return models.resolve_served(session, settings, run.workspace_id, run.model_path) if own else models.Served("")
+    if config.advanced.engine != "local":  # which has models of its own
+        tokenizer_name = config.advanced.tokenizer or config.experiment.model_path
+        tokenizer = models.resolve(session, settings, run.workspace_id, tokenizer_name, weights=False)
+        return models.Served(config.experiment.model_path, tokenizer=tokenizer)
+    return models.Served(models.resolve(session, settings, run.workspace_id, run.model_path))

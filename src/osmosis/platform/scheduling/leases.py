@@ -1,0 +1,264 @@
+"""Leases: which process works on a job, until when, and how its work ends. The token of a lease goes to one process;
+writes with another token are dropped (`LeaseLost`). `reap` ends leases that ran out."""
+
+import logging
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from osmosis.base.net import backoff_delay
+from osmosis.errors import Conflict, LeaseLost, NotFound
+from osmosis.platform import Platform, tables
+from osmosis.platform.auth.tokens import hash_token
+from osmosis.platform.runs import lifecycle
+from osmosis.platform.settings import PlatformSettings
+from osmosis.platform.tables import QueueState
+from osmosis.platform.vault import Vault
+from osmosis.platform.workspaces import secrets
+from osmosis.records.base import utc_now
+from osmosis.records.run.job import HeartbeatReply, JobResult, Progress, Stage
+from osmosis.records.run.rollout import Category, Failure, Phase
+from osmosis.records.run.status import RunStatus
+
+from . import backpressure, job_files, shards
+from .transitions import Loss, change_state, count_loss, explain_giving_up, skip
+
+log = logging.getLogger(__name__)
+
+SHARDS_SUMMED_EVERY = timedelta(seconds=1)
+MAX_PAUSE_S = 300.0
+LOCAL = "local"
+WORKERS_FORGOTTEN_AFTER = timedelta(days=7)
+
+
+@dataclass(frozen=True, slots=True)
+class HeldJob:
+    work: tables.Work
+    job: tables.Job
+
+    @property
+    def run(self) -> tables.Run:
+        if not isinstance(self.work, tables.Run):
+            raise Conflict(f"{self.work.name!r} is not a run")
+        return self.work
+
+
+def _of_lease(token: str) -> sa.Select[tables.Job]:
+    return sa.select(tables.Job).where(tables.Job.lease_hash == hash_token(token))
+
+
+def require_lease(session: Session, work_id: str, token: str) -> HeldJob:
+    """Return the token's job; raise LeaseLost if another process has it, or the work is over."""
+    job = session.scalars(_of_lease(token).with_for_update()).first()
+    work = lifecycle.find_work(session, work_id)
+    if work is None:
+        raise NotFound(f"no run {work_id}")
+    if job is None or job.work_id != work_id:
+        raise LeaseLost(f"another job has taken over run {work.name!r}")
+    if job.state != QueueState.HELD or work.status != RunStatus.RUNNING.value:
+        raise LeaseLost(f"run {work.name!r} is {work.status}")
+    return HeldJob(work, job)
+
+
+def require_reader(session: Session, work_id: str, token: str) -> tables.Job:
+    job = session.scalars(_of_lease(token)).first()
+    if job is None or job.work_id != work_id or job.state == QueueState.WAITING:
+        raise LeaseLost("another job has taken over this run")
+    return job
+
+
+def find_held_job(session: Session, work: tables.Work) -> tables.Job | None:
+    return next((job for job in lifecycle.list_jobs(session, work) if job.state == QueueState.HELD), None)
+
+
+def find_run_of_lease(session: Session, token: str) -> tables.Run | None:
+    job = session.scalars(_of_lease(token)).first()
+    run = session.get(tables.Run, job.run_id) if job is not None and job.run_id else None
+    is_held = job is not None and job.state == QueueState.HELD
+    return run if run is not None and is_held and run.status == RunStatus.RUNNING.value else None
+
+
+def find_end_status(session: Session, work_id: str, token: str) -> str | None:
+    job = session.scalars(_of_lease(token)).first()
+    return job.status if job is not None and job.work_id == work_id and job.state == QueueState.OVER else None
+
+
+def find_held(session: Session, job_id: str, lease_hash: str) -> HeldJob | None:
+    job = session.get(tables.Job, job_id, with_for_update=True)
+    if job is None or job.lease_hash != lease_hash or job.state != QueueState.HELD:
+        return None
+    return HeldJob(lifecycle.get_work(session, job), job)
+
+
+def extend(job: tables.Job, lease_s: float, now: datetime | None = None) -> None:
+    """Extend a lease, never shorten it: a job that speaks seldom has a longer one."""
+    until = (now or utc_now()) + timedelta(seconds=lease_s)
+    job.lease_until = max(until, job.lease_until or until)
+
+
+def take_secrets(session: Session, vault: Vault, held_job: HeldJob, taker: str) -> dict[str, str]:
+    """Return the secret values, once per lease; raise Conflict for a second `taker`. The first one may ask again,
+    because an answer can be lost."""
+    digest = hash_token(taker)
+    if held_job.job.secrets_taker not in (None, digest):
+        raise Conflict("the secrets of this job were handed over already")
+    held_job.job.secrets_taker = digest
+    return secrets.use_for(session, vault, held_job.work)
+
+
+def heartbeat(session: Session, held_job: HeldJob, progress: Progress, lease_s: float) -> HeartbeatReply:
+    work, job = held_job.work, held_job.job
+    interval_s = backpressure.heartbeat_interval_s(session)
+    extend(job, max(lease_s, backpressure.LEASE_INTERVALS * interval_s))
+    if progress.pause_s:
+        backpressure.note_refusal(job, progress.pause_s)
+    reply = HeartbeatReply(stop=work.stop_requested_at is not None)
+    if pause_s := backpressure.pause_from_others_s(session, job):
+        reply.pause_s = pause_s
+    if interval_s:
+        reply.every_s = interval_s
+    if job.shards > 1:
+        return reply.model_copy(update=_note_shard_progress(session, held_job.run, job, progress))
+    work.progress = {"stage": progress.stage.value, "completed": progress.completed, "total": progress.total}
+    if progress.sandbox:
+        work.progress["sandbox"] = progress.sandbox
+    if progress.stage is Stage.SERVING and isinstance(work, tables.Deployment):
+        work.progress["endpoint"] = progress.endpoint
+        note_progress(job)
+    if progress.report is not None and isinstance(work, tables.Run):
+        work.report = progress.report.to_dict()
+    work.updated_at = utc_now()
+    return reply
+
+
+def _note_shard_progress(session: Session, run: tables.Run, job: tables.Job, progress: Progress) -> dict[str, object]:
+    job.progress = tables.StoredProgress(
+        stage=progress.stage.value, completed=progress.completed, total=progress.total, sandbox=progress.sandbox
+    )
+    if progress.report is not None:
+        job.report = progress.report.to_dict()
+    jobs, now = lifecycle.list_jobs(session, run), utc_now()
+    if now - run.updated_at > SHARDS_SUMMED_EVERY or progress.completed == progress.total:
+        shards.add_up(run, jobs)
+        run.updated_at = now
+    return {
+        "concurrency": shards.share_now(run, job, jobs),
+        "elsewhere": shards.sum_spend([other for other in jobs if other is not job]),
+    }
+
+
+def note_progress(job: tables.Job) -> None:
+    """Forget earlier losses: only starts without progress count."""
+    job.lost, job.starts = 0, min(job.starts, 1)
+
+
+def release(session: Session, held_job: HeldJob, reason: str, *, max_starts: int, loss: Loss) -> None:
+    """End a lease without a result: another process takes the job over, or the run failed for good."""
+    work, job = held_job.work, held_job.job
+    change_state(job, "release")
+    count_loss(job, loss)
+    if work.progress and "endpoint" in work.progress:
+        work.progress = {**work.progress, "endpoint": ""}
+    if work.stop_requested_at is not None and job.shards > 1:
+        skip(job)
+    elif work.stop_requested_at is not None:
+        lifecycle.end(session, work, JobResult(status=RunStatus.STOPPED), "stopped by request")
+    elif giving_up := explain_giving_up(job, max_starts):
+        failure = Failure(
+            phase=Phase.SETUP,
+            category=Category.SERVER_DIED,
+            message=f"{giving_up}; last time: {reason}",
+            fix="read the run's log, then retry the run",
+        )
+        lifecycle.end(session, work, JobResult(status=RunStatus.FAILED, failure=failure), reason)
+    else:
+        lifecycle.log(session, work, reason, level="warning")
+
+
+def pause(job: tables.Job, base_s: float) -> float:
+    """Delay the next start of a job that its executor refused; return the seconds, 0 if it is not started again.
+    Otherwise a scheduler that is away for seconds would refuse every start."""
+    if job.state != QueueState.WAITING or not base_s:
+        return 0.0
+    seconds = backoff_delay(max(1, job.lost), base_s=base_s, max_s=MAX_PAUSE_S)
+    job.not_before = utc_now() + timedelta(seconds=seconds)
+    return seconds
+
+
+def finish(session: Session, held_job: HeldJob, result: JobResult, *, max_starts: int) -> None:
+    """Store the result of a job. `stopped` without a request or failure was an interruption: the run resumes."""
+    work, job = held_job.work, held_job.job
+    if result.status is RunStatus.STOPPED and work.stop_requested_at is None and result.failure is None:
+        if result.report is not None and job.shards == 1:
+            held_job.run.report = result.report.to_dict()
+        worker = session.get(tables.Worker, job.worker_id) if job.worker_id else None
+        by_scheduler = worker is not None and worker.executor != LOCAL
+        loss = Loss.SCHEDULER_ENDED if by_scheduler else Loss.INTERRUPTED
+        release(session, held_job, "the job was interrupted", max_starts=max_starts, loss=loss)
+        return
+    job.status = result.status.value
+    if job.shards == 1 or result.status is RunStatus.FAILED:
+        lifecycle.end(session, work, result if job.shards == 1 else result.model_copy(update={"report": None}), "")
+        return
+    _finish_shard(session, held_job, result)
+
+
+def _finish_shard(session: Session, held_job: HeldJob, result: JobResult) -> None:
+    run, job = held_job.run, held_job.job
+    change_state(job, "finish")
+    if result.report is not None:
+        job.report = result.report.to_dict()
+        counts = tables.StoredProgress(
+            stage=Stage.REPORT.value, total=result.report.total, completed=result.report.completed
+        )
+        job.progress = {**(job.progress or {}), **counts}
+    jobs = lifecycle.list_jobs(session, run)
+    if result.failure is not None:
+        reason = f"shard {job.shard + 1} of {job.shards}: {result.failure.message}"
+        lifecycle.log(session, run, reason, level="warning")
+        # A budget is that of the run, a time limit that of the job: the others have theirs.
+        if result.failure.category is not Category.TIMEOUT:
+            lifecycle.skip_waiting(jobs)
+    shards.add_up(run, jobs)
+
+
+def reap(platform: Platform, *, gap: str = "") -> None:
+    """Release expired leases, forget lost workers, end runs whose shards are all over. After a gap (a suspended
+    machine, an absent platform) nobody could extend a lease, so each is extended once."""
+    settings = platform.settings
+    with platform.db.write() as session:
+        expired = sa.select(tables.Job).where(tables.Job.state == QueueState.HELD, tables.Job.lease_until < utc_now())
+        for job in session.scalars(expired).all():
+            if gap:
+                extend(job, settings.lease_s)
+                lifecycle.log(session, lifecycle.get_work(session, job), f"{gap}; the job continues")
+            elif (loss := _find_loss(session, settings, job)) is not None:
+                held_job = HeldJob(lifecycle.get_work(session, job), job)
+                reason = "the job sent nothing and its lease expired"
+                log.info("run %s: %s", held_job.work.name, reason)
+                release(session, held_job, reason, max_starts=settings.max_starts, loss=loss)
+        lost = tables.Worker.last_seen < utc_now() - WORKERS_FORGOTTEN_AFTER
+        session.execute(sa.delete(tables.Worker).where(lost))
+        mergeable = shards.list_mergeable(session)
+    for run_id in mergeable:
+        shards.merge(platform, run_id)
+    with suppress(FileNotFoundError):
+        folders = [entry.name for entry in settings.sent_dir.iterdir()]
+        with platform.db.read() as session:
+            over = lifecycle.list_over(session, folders)
+        for run_id in over:
+            job_files.forget(settings, run_id)
+
+
+def _find_loss(session: Session, settings: PlatformSettings, job: tables.Job) -> Loss | None:
+    """Return what an expired job was lost to; None while its worker may still end its process."""
+    worker = session.get(tables.Worker, job.worker_id) if job.worker_id else None
+    if worker is None or job.lease_until is None:
+        return Loss.WORKER_LOST
+    grace = timedelta(seconds=max(5.0, settings.lease_s / 4))
+    if utc_now() - worker.last_seen > grace:
+        return Loss.WORKER_LOST
+    return Loss.SILENT if utc_now() - job.lease_until > grace else None

@@ -1,0 +1,211 @@
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session, aliased
+
+from osmosis.platform import tables
+from osmosis.platform.auth.tokens import JOB_PREFIX, hash_token, new_token
+from osmosis.platform.db import WORK
+from osmosis.platform.runs import lifecycle
+from osmosis.platform.tables import QueueState, new_id
+from osmosis.records.base import utc_now
+from osmosis.records.config.worker import megabytes
+from osmosis.records.run.rows import count_shards
+from osmosis.records.run.status import JobKind, RunStatus
+
+from . import backpressure, placement
+from .leases import HeldJob
+from .transitions import change_state
+
+LOOK_AHEAD = (2, 100)
+"""Jobs at the head of the queue that a worker looks at, in two tries: each is locked, so most claims lock few."""
+CLAIM_LOCK = 0x6F736D71
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed(HeldJob):
+    token: str
+
+
+def enqueue(session: Session, work: tables.Work, kind: JobKind) -> None:
+    """Put a deployment or a merge into the queue with a new job; an earlier lease is lost."""
+    session.flush()
+    session.execute(sa.delete(tables.Job).filter_by(**work.reference))
+    session.info[WORK] = True
+    values = {"workspace_id": work.workspace_id, "kind": kind, "work_created_at": work.created_at}
+    session.add(tables.Job(**work.reference, **values))
+
+
+def enqueue_run(session: Session, run: tables.Run) -> list[tables.Job]:
+    """Put a run into the queue with new jobs; earlier leases are lost."""
+    session.flush()
+    session.execute(sa.delete(tables.Job).filter_by(run_id=run.id))
+    session.info[WORK] = True
+    count = _count_shards(session, run)
+    needs = placement.read_needs(run)
+    jobs = [
+        tables.Job(
+            run_id=run.id,
+            workspace_id=run.workspace_id,
+            kind=run.kind,
+            priority=run.priority,
+            work_created_at=run.created_at,
+            shard=shard,
+            shards=count,
+            rollouts=-(-rollouts_of(run) // count),
+            endpoint=backpressure.endpoint_of(run),
+            cpus=needs.cpus or 0.0,
+            memory_mb=megabytes(needs.memory),
+            gpus=needs.gpus or 0,
+        )
+        for shard in range(count)
+    ]
+    session.add_all(jobs)
+    if count > 1:
+        lifecycle.log(session, run, f"its rows are split into {count} shards, each with its own job")
+    return jobs
+
+
+def _count_shards(session: Session, run: tables.Run) -> int:
+    advanced = run.config.get("advanced")
+    divisible = run.kind == "eval" and not placement.explain_own_disk(run)
+    shards = advanced.get("shards", 1) if isinstance(advanced, dict) and divisible else 1
+    concurrency = run.config.get("evaluation", {}).get("batch_size", 1)
+    room = 0
+    if shards == "auto":
+        room = sum(worker.max_jobs for worker in placement.list_workers(session, run.workspace_id)) or 1
+    return count_shards(shards, rows=run.sampled_rows, concurrency=concurrency, room=room)
+
+
+def rollouts_of(run: tables.Run) -> int:
+    training = run.config.get("training")
+    if training is not None:
+        return training.get("rollout_batch_size", 1) * training.get("n_samples_per_prompt", 1)
+    return run.config.get("evaluation", {}).get("batch_size", 1)
+
+
+def waiting_jobs(*, deployments: bool = True, others: bool = True) -> sa.Select[tables.Job]:
+    """Select the jobs that may start now, in order. Deployments, or all others, can be left out: they have slots of
+    their own."""
+    in_flight = usage_by_workspace()
+    query = (
+        sa.select(tables.Job)
+        .join(tables.Workspace, tables.Workspace.id == tables.Job.workspace_id)
+        .outerjoin(in_flight, in_flight.c.workspace_id == tables.Workspace.id)
+        .where(eligible(in_flight))
+        .order_by(*fair_order(in_flight))
+    )
+    if not deployments:
+        query = query.where(tables.Job.kind != "serving")
+    if not others:
+        query = query.where(tables.Job.kind == "serving")
+    return query
+
+
+def waiting_jobs_for(worker: tables.Worker, *, deployments: bool = True, others: bool = True) -> sa.Select[tables.Job]:
+    query = waiting_jobs(deployments=deployments, others=others).where(tables.Job.kind.in_(worker.kinds))
+    return query if worker.workspace_id is None else query.where(tables.Job.workspace_id == worker.workspace_id)
+
+
+def eligible(in_flight: sa.Subquery) -> sa.ColumnElement[bool]:
+    return sa.and_(
+        tables.Job.state == QueueState.WAITING,
+        sa.or_(tables.Job.not_before.is_(None), tables.Job.not_before <= utc_now()),
+        within_quota(in_flight),
+    )
+
+
+def within_quota(in_flight: sa.Subquery) -> sa.ColumnElement[bool]:
+    """Match jobs whose workspace has quota for one more. Deployments do not count. A workspace with nothing in flight
+    may always start one. A run in flight is not counted again, and a job without GPUs waits for none."""
+    workspace, job = tables.Workspace, tables.Job
+    other_job = aliased(tables.Job)
+    run_in_flight = (
+        sa.select(other_job.id).where(other_job.run_id == job.run_id, other_job.state == QueueState.HELD).exists()
+    )
+    runs = sa.func.coalesce(in_flight.c.runs, 0)
+    nothing_in_flight = sa.func.coalesce(in_flight.c.jobs, 0) == 0
+    limits = [sa.or_(workspace.max_runs.is_(None), runs < workspace.max_runs, run_in_flight)]
+    for limit, needed in (
+        (workspace.max_rollouts, job.rollouts),
+        (workspace.max_cpus, job.cpus),
+        (workspace.max_memory_mb, job.memory_mb),
+        (workspace.max_gpus, job.gpus),
+    ):
+        used = sa.func.coalesce(in_flight.c[needed.key], 0)
+        limits.append(sa.or_(limit.is_(None), needed == 0, used + needed <= limit, nothing_in_flight))
+    return sa.or_(tables.Job.kind == "serving", sa.and_(*limits))
+
+
+def fair_order(in_flight: sa.Subquery) -> tuple[sa.ColumnElement[Any], ...]:
+    """Order by the fewest jobs in flight of a workspace, then the one served longest ago, then priority, then age."""
+    return (
+        sa.func.coalesce(in_flight.c.jobs, 0),
+        tables.Workspace.served_at.asc().nulls_first(),
+        tables.Job.priority.desc(),
+        tables.Job.work_created_at.asc(),
+        tables.Job.run_id.asc(),
+        tables.Job.shard.asc(),
+    )
+
+
+def usage_by_workspace() -> sa.Subquery:
+    job = tables.Job
+    return (
+        sa.select(
+            job.workspace_id,
+            sa.func.count(job.id).label("jobs"),
+            sa.func.count(sa.distinct(sa.func.coalesce(job.run_id, job.merge_id))).label("runs"),
+            sa.func.sum(job.rollouts).label("rollouts"),
+            sa.func.sum(job.cpus).label("cpus"),
+            sa.func.sum(job.memory_mb).label("memory_mb"),
+            sa.func.sum(job.gpus).label("gpus"),
+        )
+        .where(job.state == QueueState.HELD, job.kind != "serving")
+        .group_by(job.workspace_id)
+        .subquery("in_flight")
+    )
+
+
+def claim(
+    session: Session, worker: tables.Worker, lease_s: float, among: sa.Select[tables.Job] | None = None
+) -> Claimed | None:
+    """Claim the first waiting job that this worker can do; None without one. Claims come one after the other, so that
+    quotas are counted right."""
+    if session.get_bind().dialect.name == "postgresql":  # writers of SQLite are alone anyway
+        session.execute(sa.text("SELECT pg_advisory_xact_lock(:key)"), {"key": CLAIM_LOCK})
+    job = _find_first(session, worker, waiting_jobs_for(worker) if among is None else among)
+    if job is None:
+        return None
+    work = lifecycle.get_work(session, job)
+    session.refresh(work, with_for_update=True)
+    token = new_token(JOB_PREFIX)
+    change_state(job, "claim")
+    job.lease_id, job.lease_hash = new_id(), hash_token(token)
+    job.lease_until = utc_now() + timedelta(seconds=lease_s)
+    job.worker_id, job.worker = worker.id, worker.name
+    job.starts += 1
+    workspace = sa.update(tables.Workspace).where(tables.Workspace.id == job.workspace_id)
+    session.execute(workspace.values(served_at=utc_now()))
+    if work.status == RunStatus.PENDING.value:
+        lifecycle.switch_status(session, work, RunStatus.RUNNING, f"claimed by {worker.name}")
+    elif job.starts > 1:
+        shard = f"shard {job.shard + 1}: " if job.shards > 1 else ""
+        lifecycle.log(session, work, f"{shard}restarting (start {job.starts})", level="warning")
+    if job.shards > 1:
+        lifecycle.log(session, work, f"shard {job.shard + 1} of {job.shards} is with {worker.name}")
+    return Claimed(work, job, token)
+
+
+def _find_first(session: Session, worker: tables.Worker, query: sa.Select[tables.Job]) -> tables.Job | None:
+    free = placement.count_free(session, worker)
+    for count in LOOK_AHEAD:
+        jobs = session.scalars(query.limit(count).with_for_update(skip_locked=True, of=tables.Job)).all()
+        for job in jobs:
+            if placement.can_take(worker, free, lifecycle.get_work(session, job)):
+                return job
+        if len(jobs) < count:
+            break
+    return None

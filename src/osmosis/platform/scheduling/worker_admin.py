@@ -1,0 +1,114 @@
+"""Workers as people see and manage them. Everybody sees a worker of all workspaces, and operators manage it; one of a
+workspace, its owners and admins do."""
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from osmosis.errors import Forbidden, NotFound
+from osmosis.platform import Platform, tables
+from osmosis.platform.runs import lifecycle
+from osmosis.platform.scheduling import leases, workers
+from osmosis.platform.scheduling.transitions import Loss
+from osmosis.platform.tables import QueueState
+from osmosis.platform.workspaces import audit
+from osmosis.platform.workspaces.audit import Actor
+from osmosis.records.api.workers import WorkerRow
+from osmosis.records.base import utc_now
+
+
+def list_visible(session: Session, user: tables.User) -> list[tables.Worker]:
+    mine = sa.select(tables.Member.workspace_id).where(tables.Member.user_id == user.id)
+    query = sa.select(tables.Worker).where(
+        tables.Worker.removed_at.is_(None),
+        sa.or_(tables.Worker.workspace_id.is_(None), tables.Worker.workspace_id.in_(mine)),
+    )
+    return list(session.scalars(query.order_by(tables.Worker.name, tables.Worker.created_at)))
+
+
+def list_rows(session: Session, user: tables.User) -> list[WorkerRow]:
+    visible = list_visible(session, user)
+    works = _doing(session, visible)
+    names = {workspace.id: workspace.name for workspace in session.scalars(sa.select(tables.Workspace))}
+    return [
+        WorkerRow.from_row(
+            worker,
+            state=describe_state(worker),
+            note=workers.explain_unfit(worker),
+            workspace=names.get(worker.workspace_id or ""),
+            runs=works[worker.id],
+        )
+        for worker in visible
+    ]
+
+
+def may_manage(session: Session, user: tables.User, worker: tables.Worker) -> bool:
+    member = session.get(tables.Member, (worker.workspace_id, user.id)) if worker.workspace_id else None
+    return user.operator or (member is not None and member.role in ("owner", "admin"))
+
+
+def require_managed(session: Session, user: tables.User, name_or_id: str) -> tables.Worker:
+    worker = next(
+        (candidate for candidate in list_visible(session, user) if name_or_id in (candidate.name, candidate.id)), None
+    )
+    if worker is None:
+        raise NotFound(f"no worker named {name_or_id!r}", hint="osmosis worker list")
+    if not may_manage(session, user, worker):
+        whose = "an owner or admin of its workspace" if worker.workspace_id else "an operator of the platform"
+        raise Forbidden(f"worker {worker.name!r} is directed by {whose}")
+    return worker
+
+
+def drain(session: Session, actor: Actor, worker: tables.Worker) -> None:
+    worker.draining = True
+    audit.note(session, actor, "worker.drain", worker.name, workspace=_workspace(session, worker))
+
+
+def remove(platform: Platform, session: Session, actor: Actor, worker: tables.Worker) -> int:
+    if worker.embedded and describe_state(worker) != "lost":
+        raise Forbidden(
+            f"worker {worker.name!r} is the platform's own",
+            hint="start the platform without it: osmosis platform start --no-worker",
+        )
+    worker.removed_at = utc_now()
+    jobs = workers.list_held_jobs(session, [worker.id])
+    for job in jobs:
+        held_job = leases.HeldJob(lifecycle.get_work(session, job), job)
+        reason = f"worker {worker.name} was removed"
+        leases.release(session, held_job, reason, max_starts=platform.settings.max_starts, loss=Loss.WORKER_REMOVED)
+    audit.note(session, actor, "worker.remove", worker.name, workspace=_workspace(session, worker), released=len(jobs))
+    return len(jobs)
+
+
+def _workspace(session: Session, worker: tables.Worker) -> tables.Workspace | None:
+    return session.get(tables.Workspace, worker.workspace_id) if worker.workspace_id else None
+
+
+def describe_state(worker: tables.Worker, now: datetime | None = None) -> str:
+    if (now or utc_now()) - worker.last_seen > timedelta(seconds=workers.LOST_AFTER_S):
+        return "lost"
+    if workers.explain_unfit(worker):
+        return "unfit"
+    if worker.draining:
+        return "draining"
+    return "idle" if worker.slots >= worker.max_jobs else "working"
+
+
+def describe_sandboxes(platform: Platform, run: tables.Run) -> str | None:
+    """Return how the workers that may run it isolate rollouts; None where there is no worker."""
+    own = sa.or_(tables.Worker.workspace_id.is_(None), tables.Worker.workspace_id == run.workspace_id)
+    with platform.db.read() as session:
+        there = session.scalars(sa.select(tables.Worker).where(tables.Worker.removed_at.is_(None), own))
+        fit = [worker for worker in there if describe_state(worker) in ("idle", "working") and run.kind in worker.kinds]
+    return "; or ".join(sorted({worker.sandbox for worker in fit})) or None
+
+
+def _doing(session: Session, workers: Iterable[tables.Worker]) -> dict[str, list[str]]:
+    ids = [worker.id for worker in workers]
+    held_jobs = sa.select(tables.Job).where(tables.Job.worker_id.in_(ids), tables.Job.state == QueueState.HELD)
+    by_worker: dict[str, list[str]] = {worker_id: [] for worker_id in ids}
+    for job in session.scalars(held_jobs):
+        by_worker[str(job.worker_id)].append(lifecycle.get_work(session, job).name)
+    return {worker_id: sorted(names) for worker_id, names in by_worker.items()}

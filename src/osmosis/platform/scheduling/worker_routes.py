@@ -1,0 +1,73 @@
+"""Routes of workers (bearer: a token with the scope `worker`), and of people who manage them."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends
+
+from osmosis.platform.auth.dependencies import Caller, PersonDep, PlatformDep, caller_with, get_worker
+from osmosis.platform.http.json_route import JsonRoute
+from osmosis.platform.scheduling import worker_admin, workers
+from osmosis.records.api.body import Nothing
+from osmosis.records.api.workers import (
+    JobStarted,
+    WorkerHello,
+    WorkerLeaves,
+    WorkerList,
+    WorkerOrders,
+    WorkerRemoved,
+    WorkerRound,
+    WorkerWelcome,
+)
+
+router = APIRouter(prefix="/api/workers", route_class=JsonRoute)
+people = APIRouter(prefix="/api/cli/workers", route_class=JsonRoute)
+
+WorkerDep = Annotated[Caller, Depends(caller_with("worker"))]
+AsksForWork = Annotated[Caller, Depends(get_worker)]
+
+
+def _access(caller: Caller) -> workers.WorkerAccess:
+    return workers.WorkerAccess(caller.token.id, caller.token.workspace_id)
+
+
+@people.get("")
+def list_workers(caller: PersonDep, platform: PlatformDep) -> WorkerList:
+    with platform.db.read() as session:
+        return WorkerList(workers=worker_admin.list_rows(session, caller.user))
+
+
+@people.post("/{name}/drain")
+def drain(name: str, caller: PersonDep, platform: PlatformDep) -> Nothing:
+    with platform.db.write() as session:
+        worker_admin.drain(session, caller, worker_admin.require_managed(session, caller.user, name))
+    return Nothing()
+
+
+@people.delete("/{name}")
+def remove(name: str, caller: PersonDep, platform: PlatformDep) -> WorkerRemoved:
+    with platform.db.write() as session:
+        worker = worker_admin.require_managed(session, caller.user, name)
+        return WorkerRemoved(released=worker_admin.remove(platform, session, caller, worker))
+
+
+@router.post("/hello")
+def hello(body: WorkerHello, caller: AsksForWork, platform: PlatformDep) -> WorkerWelcome:
+    return workers.welcome(platform, _access(caller), body)
+
+
+@router.post("/claim")
+def claim(body: WorkerRound, caller: AsksForWork, platform: PlatformDep) -> WorkerOrders:
+    """One round: how the worker's jobs are; the answer says which to end, and has at most one to start."""
+    return workers.handle_round(platform, _access(caller), body)
+
+
+@router.post("/started")
+def started(body: JobStarted, caller: WorkerDep, platform: PlatformDep) -> Nothing:
+    workers.note_started(platform, _access(caller), body)
+    return Nothing()
+
+
+@router.post("/leave")
+def leave(body: WorkerLeaves, caller: WorkerDep, platform: PlatformDep) -> Nothing:
+    workers.leave(platform, _access(caller), body)
+    return Nothing()

@@ -1,0 +1,384 @@
+"""Workers: how they enter, what they are given to do, and how their reports change jobs. The platform's own worker
+calls these functions, others come by HTTP. A report counts only while the job is that worker's under that lease."""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from osmosis._version import __version__
+from osmosis.errors import Forbidden, OsmosisError
+from osmosis.platform import Platform, tables
+from osmosis.platform.db import count_of
+from osmosis.platform.runs import lifecycle
+from osmosis.platform.settings import PlatformSettings
+from osmosis.platform.tables import QueueState
+from osmosis.platform.workspaces import secrets
+from osmosis.records.api.workers import (
+    JobOrder,
+    JobStarted,
+    JobWord,
+    KeptJob,
+    WorkerHello,
+    WorkerLeaves,
+    WorkerOrders,
+    WorkerRound,
+    WorkerWelcome,
+)
+from osmosis.records.base import utc_now
+from osmosis.records.run.job import JOB_PROTOCOL, JobResult
+from osmosis.records.run.rollout import Category, Failure, Phase
+from osmosis.records.run.status import JobKind, RunStatus
+
+from . import backpressure, job_spec, leases, placement, queue, tickets
+from .transitions import Loss
+
+log = logging.getLogger(__name__)
+
+LOST_AFTER_S = placement.LOST_AFTER.total_seconds()
+ROUNDS_PER_SECOND = 50
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerAccess:
+    token_id: str | None
+    workspace_id: str | None = None
+
+    @property
+    def embedded(self) -> bool:
+        return self.token_id is None
+
+
+EMBEDDED = WorkerAccess(None)
+
+
+def welcome(platform: Platform, access: WorkerAccess, hello: WorkerHello) -> WorkerWelcome:
+    with platform.db.write() as session:
+        earlier = _list_earlier(session, access, hello.ids)
+        worker = earlier[0] if earlier else tables.Worker(id=tables.new_id(), created_at=utc_now())
+        if worker.removed_at is not None:
+            raise Forbidden(f"worker {worker.name!r} was removed", hint="start it again without its folder's state")
+        _update(session, worker, access, hello)
+        session.add(worker)
+        session.flush()
+        jobs = _adopt_jobs(session, platform.settings, worker, [row.id for row in earlier])
+        for other in earlier[1:]:
+            session.delete(other)
+        return WorkerWelcome(
+            worker_id=worker.id, name=worker.name, version=__version__, note=explain_unfit(worker), jobs=jobs
+        )
+
+
+def handle_round(
+    platform: Platform,
+    access: WorkerAccess,
+    report: WorkerRound,
+    *,
+    was_unreachable: Callable[[], bool] = lambda: False,
+) -> WorkerOrders:
+    """Return what a worker is to end and to start; raise Forbidden for a removed one. `was_unreachable` tells whether
+    heartbeats may have been lost. It is asked before a silent job is ended, outside a transaction."""
+    settings = platform.settings
+    _extend_after_gap(platform, access, report)
+    with platform.db.read() as session:
+        worker = _require_worker(session, access, report.worker_id)
+        checked = [_find_end(session, settings, worker, job) for job in report.jobs]
+        ends = [end for end in checked if end is not None]
+        among = None
+        if (report.slots or report.places) and not worker.draining and not explain_unfit(worker):
+            among = queue.waiting_jobs_for(worker, others=report.slots > 0, deployments=report.places > 0)
+        has_work = among is not None and session.scalars(among.limit(1)).first() is not None
+        alive = _count_alive(session)
+        over = lifecycle.list_over(session, report.kept)
+        in_scheduler = _list_in_scheduler(session, settings, worker, report.jobs)
+    if any(end.silent for end in ends) and was_unreachable():
+        ends = [end for end in ends if not end.silent]
+    for end in ends:
+        _end_job(platform, end)
+    tickets.keep(platform, in_scheduler)
+    note_every = timedelta(seconds=min(2.0, settings.lease_s / 8))
+    if utc_now() - worker.last_seen > note_every or worker.slots != report.slots:
+        with platform.db.write() as session:
+            row = sa.update(tables.Worker).where(tables.Worker.id == worker.id)
+            session.execute(row.values(last_seen=utc_now(), slots=report.slots))
+    orders = _give_jobs(platform, worker, among, report) if has_work and among is not None else []
+    return WorkerOrders(
+        end=[end.report.lease_id for end in ends],
+        start=orders[0] if orders else None,
+        more=orders[1:],
+        drain=worker.draining,
+        forget=over,
+        poll_s=max(settings.poll_s, alive / ROUNDS_PER_SECOND),
+    )
+
+
+def note_started(platform: Platform, access: WorkerAccess, report: JobStarted) -> None:
+    with platform.db.write() as session:
+        worker = _require_worker(session, access, report.worker_id)
+        held_job = _find_held_by(session, worker, report.job_id, report.lease_id)
+        if held_job is None:
+            return
+        if report.problem:
+            log.warning("run %s: %s", held_job.work.name, report.problem)
+            max_starts = platform.settings.max_starts
+            leases.release(session, held_job, report.problem, max_starts=max_starts, loss=Loss.START_REFUSED)
+            if pause_s := leases.pause(held_job.job, platform.settings.start_pause_s):
+                lifecycle.log(session, held_job.work, f"the next try follows in {pause_s:.0f} s")
+            return
+        held_job.job.handle = report.handle
+        where = "" if access.embedded else f" on {worker.name}"
+        process, number = (report.handle or {}).get("pid"), (report.handle or {}).get("id")
+        message = f"job started{where}" + (f" (process {process})" if process else "")
+        if number is not None:
+            message = f"{worker.name} gave its job to {worker.executor}, as job {number}"
+        lifecycle.log(session, held_job.work, message)
+
+
+def leave(platform: Platform, access: WorkerAccess, report: WorkerLeaves) -> None:
+    with platform.db.write() as session:
+        worker = _require_worker(session, access, report.worker_id)
+        worker.slots = 0
+        reason, max_starts = f"{_describe(worker)} was stopped", platform.settings.max_starts
+        for job in report.jobs:
+            if (held_job := _find_held_by(session, worker, job.job_id, job.lease_id)) is not None:
+                leases.release(session, held_job, reason, max_starts=max_starts, loss=Loss.WORKER_STOPPED)
+
+
+def explain_unfit(worker: tables.Worker) -> str:
+    if worker.protocol == JOB_PROTOCOL:
+        return ""
+    return (
+        f"osmosis {worker.version} speaks another job protocol ({worker.protocol}) than this platform "
+        f"({JOB_PROTOCOL}, osmosis {__version__}): install osmosis-ai=={__version__} there"
+    )
+
+
+def list_held_jobs(session: Session, worker_ids: Sequence[str]) -> list[tables.Job]:
+    query = sa.select(tables.Job).where(tables.Job.worker_id.in_(worker_ids), tables.Job.state == QueueState.HELD)
+    return list(session.scalars(query))
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    report: JobWord
+    lease_hash: str = ""
+    reason: str = ""
+    silent: bool = False
+
+    @property
+    def loss(self) -> Loss:
+        if self.report.cause == "machine":
+            return Loss.MACHINE_LOST
+        return Loss.SILENT if self.silent else Loss.EXITED
+
+
+def _find_end(session: Session, settings: PlatformSettings, worker: tables.Worker, report: JobWord) -> _End | None:
+    held_job = _find_held_by(session, worker, report.job_id, report.lease_id)
+    if held_job is None:
+        return _End(report)
+    job, work, now = held_job.job, held_job.work, utc_now()
+    reason, silent = "", False
+    if not report.alive:
+        reason = _describe_death(report)
+    elif tickets.is_waiting(job) and (expiry := tickets.explain_expiry(work, job)):
+        reason = expiry
+    elif work.stop_requested_at is not None and _is_stop_overdue(session, settings, held_job, now):
+        reason = "the job did not stop in time and was killed"
+    elif job.lease_until is not None and job.lease_until < now:
+        reason, silent = f"the job sent no heartbeat for {settings.lease_s:g} s and was killed", True
+    return _End(report, job.lease_hash or "", reason, silent) if reason else None
+
+
+def _end_job(platform: Platform, end: _End) -> None:
+    if not end.reason:
+        return
+    with platform.db.write() as session:
+        held_job = leases.find_held(session, end.report.job_id, end.lease_hash)
+        if held_job is None:
+            return
+        log.info("run %s: %s", held_job.work.name, end.reason)
+        if end.report.cause == "final" and held_job.work.stop_requested_at is None:
+            failure = Failure(
+                phase=Phase.SETUP,
+                category=Category.SERVER_DIED,
+                message=end.reason,
+                fix="what is stored is kept: change what is said above, then retry the run",
+            )
+            lifecycle.end(session, held_job.work, JobResult(status=RunStatus.FAILED, failure=failure), "")
+            return
+        leases.release(session, held_job, end.reason, max_starts=platform.settings.max_starts, loss=end.loss)
+
+
+def _is_stop_overdue(session: Session, settings: PlatformSettings, held_job: leases.HeldJob, now: datetime) -> bool:
+    grace_s = settings.training_stop_grace_s if held_job.job.kind == "training" else settings.stop_grace_s
+    heard = timedelta(seconds=grace_s + backpressure.heartbeat_interval_s(session))
+    requested_at = held_job.work.stop_requested_at
+    return requested_at is not None and now - requested_at > heard
+
+
+def _describe_death(report: JobWord) -> str:
+    how = f"ended with exit code {report.exit_code}" if report.exit_code is not None else "is gone"
+    reason = report.reason or f"the job {how} without a result"
+    return reason + (f"; its last output:\n{report.words}" if report.words else "")
+
+
+def _extend_after_gap(platform: Platform, access: WorkerAccess, report: WorkerRound) -> None:
+    settings, now = platform.settings, utc_now()
+    with platform.db.read() as session:
+        worker = _require_worker(session, access, report.worker_id)
+    gap_s = (now - worker.last_seen).total_seconds()
+    if gap_s < max(settings.lease_s / 4, 4 * settings.poll_s):
+        return
+    with platform.db.write() as session:
+        for job in report.jobs:
+            held_job = _find_held_by(session, worker, job.job_id, job.lease_id) if job.alive else None
+            if held_job is not None and held_job.job.lease_until is not None and held_job.job.lease_until < now:
+                leases.extend(held_job.job, settings.lease_s)
+                message = f"{_describe(worker)} was suspended for {gap_s:.0f} s; the job continues"
+                lifecycle.log(session, held_job.work, message)
+
+
+def _list_in_scheduler(
+    session: Session, settings: PlatformSettings, worker: tables.Worker, reports: Sequence[JobWord]
+) -> list[tuple[str, str, str]]:
+    waiting = []
+    for report in reports:
+        held_job = _find_held_by(session, worker, report.job_id, report.lease_id) if report.alive else None
+        if held_job is not None and tickets.is_news(held_job.job, report.place, settings.lease_s):
+            waiting.append((report.job_id, report.lease_id, report.place))
+    return waiting
+
+
+def _give_jobs(
+    platform: Platform, worker: tables.Worker, among: sa.Select[tables.Job], report: WorkerRound
+) -> list[JobOrder]:
+    """Give at most one job, or as many shards of one run as there are slots, if the executor starts them together."""
+    first = _give_job(platform, worker, among, report.queue_s)
+    if first is None:
+        return []
+    orders = [first]
+    of_run = among.where(tables.Job.run_id == first.run_id)
+    while worker.executor != leases.LOCAL and len(orders) < report.slots:
+        order = _give_job(platform, worker, of_run, report.queue_s)
+        if order is None:
+            break
+        orders.append(order)
+    return orders
+
+
+def _give_job(
+    platform: Platform, worker: tables.Worker, among: sa.Select[tables.Job], queue_s: float
+) -> JobOrder | None:
+    with platform.db.write() as session:
+        claimed = queue.claim(session, worker, platform.settings.lease_s, among)
+        if claimed is None:
+            return None
+        log.info("run %s: claimed by %s", claimed.work.name, worker.name)
+        if not _check_startable(platform, session, claimed):
+            return None
+        local = worker.executor == leases.LOCAL
+        return JobOrder(
+            job_id=claimed.job.id,
+            lease_id=claimed.job.lease_id or "",
+            run_id=claimed.work.id,
+            run_name=claimed.work.name,
+            kind=kind_of(claimed.job),
+            folder=lifecycle.work_folder(claimed.work, claimed.job),
+            lease=claimed.token if local else "",
+            ticket="" if local else tickets.issue(claimed.job, queue_s),
+            needs=placement.read_needs(claimed.work),
+        )
+
+
+def kind_of(job: tables.Job) -> JobKind:
+    kinds: tuple[JobKind, ...] = ("training", "serving", "merge")
+    return next((kind for kind in kinds if kind == job.kind), "eval")
+
+
+def _check_startable(platform: Platform, session: Session, claimed: queue.Claimed) -> bool:
+    try:
+        job_spec.build_spec(session, platform.settings, claimed.job)
+        secrets.values_for(session, platform.vault, claimed.work)
+        return True
+    except OsmosisError as error:
+        problem = error
+    except ValueError as error:  # what an earlier version stored
+        problem = OsmosisError(f"this run cannot be started: {error}", hint="submit it again")
+    failure = Failure(phase=Phase.SETUP, category=Category.UNKNOWN, message=problem.message, fix=problem.hint)
+    lifecycle.end(session, claimed.work, JobResult(status=RunStatus.FAILED, failure=failure), problem.message)
+    return False
+
+
+def _describe(worker: tables.Worker) -> str:
+    return "the platform" if worker.embedded else "its worker"
+
+
+def _find_held_by(session: Session, worker: tables.Worker, job_id: str, lease_id: str) -> leases.HeldJob | None:
+    job = session.get(tables.Job, job_id)
+    if job is None or job.state != QueueState.HELD or job.worker_id != worker.id or (job.lease_id or "") != lease_id:
+        return None
+    return leases.HeldJob(lifecycle.get_work(session, job), job)
+
+
+def _list_earlier(session: Session, access: WorkerAccess, ids: Sequence[str]) -> list[tables.Worker]:
+    rows = {row.id: row for row in session.scalars(sa.select(tables.Worker).where(tables.Worker.id.in_(ids[:100])))}
+    workers = [rows[worker_id] for worker_id in ids if worker_id in rows]
+    return [row for row in workers if row.embedded == access.embedded and row.workspace_id == access.workspace_id]
+
+
+def _update(session: Session, worker: tables.Worker, access: WorkerAccess, hello: WorkerHello) -> None:
+    worker.name = _find_free_name(session, worker, hello.name)
+    worker.token_id, worker.workspace_id, worker.embedded = access.token_id, access.workspace_id, access.embedded
+    worker.machine, worker.version, worker.protocol = hello.machine, hello.version, hello.protocol
+    worker.executor, worker.kinds, worker.max_jobs = hello.executor, list(hello.kinds), hello.max_jobs
+    worker.labels, worker.resources, worker.sandbox = hello.labels, hello.resources.to_dict(), hello.sandbox
+    worker.draining, worker.slots, worker.last_seen = False, 0, utc_now()
+
+
+def _find_free_name(session: Session, worker: tables.Worker, base: str) -> str:
+    since = utc_now() - timedelta(seconds=LOST_AFTER_S)
+    query = sa.select(tables.Worker.name).where(
+        tables.Worker.id != worker.id, tables.Worker.removed_at.is_(None), tables.Worker.last_seen > since
+    )
+    names, name, number = set(session.scalars(query)), base, 1
+    while name in names:
+        number += 1
+        name = f"{base}-{number}"
+    return name
+
+
+def _adopt_jobs(
+    session: Session, settings: PlatformSettings, worker: tables.Worker, ids: Sequence[str]
+) -> list[KeptJob]:
+    kept_jobs = []
+    for job in list_held_jobs(session, ids):
+        work = lifecycle.get_work(session, job)
+        if job.handle is None:
+            held_job, reason = leases.HeldJob(work, job), "its worker was ended before it was started"
+            leases.release(session, held_job, reason, max_starts=settings.max_starts, loss=Loss.NEVER_STARTED)
+            continue
+        job.worker_id, job.worker = worker.id, worker.name
+        leases.extend(job, settings.lease_s)
+        lifecycle.log(session, work, f"{_describe(worker)} was restarted; the job continues")
+        lease_id = job.lease_id or ""
+        kept_jobs.append(
+            KeptJob(job_id=job.id, lease_id=lease_id, run_name=work.name, kind=kind_of(job), handle=job.handle)
+        )
+    return kept_jobs
+
+
+def _require_worker(session: Session, access: WorkerAccess, worker_id: str) -> tables.Worker:
+    worker = session.get(tables.Worker, worker_id)
+    if worker is None or worker.removed_at is not None:
+        raise Forbidden("this worker was removed", hint="start it again: osmosis worker start")
+    if worker.embedded != access.embedded or worker.workspace_id != access.workspace_id:
+        raise Forbidden("this is another worker's id")
+    return worker
+
+
+def _count_alive(session: Session) -> int:
+    since = utc_now() - timedelta(seconds=LOST_AFTER_S)
+    return count_of(session, sa.select(tables.Worker).where(tables.Worker.last_seen > since))

@@ -1,1 +1,0 @@
-"""What protects: token hashes, encrypted secrets, signed object URLs, who is asking."""

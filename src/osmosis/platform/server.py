@@ -1,0 +1,99 @@
+"""The server process: its socket, and `<data dir>/platform.json`, which exists exactly while the platform answers.
+`start_token`, the process's start time, tells it from a later process with the same id."""
+
+import json
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import uvicorn
+from fastapi import FastAPI
+
+from osmosis._version import __version__
+from osmosis.base.files import write_json
+from osmosis.base.processes import is_same, start_token
+from osmosis.errors import Conflict, ValidationError
+from osmosis.records.base import utc_now
+
+from .settings import WILDCARDS, PlatformSettings
+from .web.session import event_streams
+
+ANNOUNCEMENT = "platform.json"
+
+
+def listen(settings: PlatformSettings) -> socket.socket:
+    """Open the listening socket, before anything is written. Raise Conflict for a taken port, ValidationError without
+    an address for uploads and links."""
+    if settings.host in WILDCARDS and not settings.public_url:
+        raise ValidationError(
+            f"listening on {settings.host} needs the URL under which others reach this platform",
+            hint="add --public-url https://HOST, or listen on one address: --host 127.0.0.1",
+        )
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    # asyncio turns Nagle's algorithm off only for sockets that say they are TCP; with it, every answer on a kept
+    # connection waits for the other side's delayed acknowledgement.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((settings.host, settings.port))
+        listener.listen(256)
+    except OSError as error:
+        listener.close()
+        raise Conflict(
+            f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}",
+            hint="choose another port with --port, or stop the process that uses it",
+        ) from error
+    return listener
+
+
+def announced_by(file: Path) -> int | None:
+    try:
+        return int(json.loads(file.read_text())["pid"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+class AnnouncingServer(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, settings: PlatformSettings) -> None:
+        super().__init__(config)
+        self._settings = settings
+        self._file = settings.data_dir / ANNOUNCEMENT
+        self._answering: list[Callable[[], object]] = []
+
+    def when_answering(self, action: Callable[[], object]) -> None:
+        self._answering.append(action)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=sockets)
+        if self.started:
+            if not self._other_lives():
+                write_json(self._file, self._announcement(), indent=2, mode=0o600)
+            for action in self._answering:
+                action()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if announced_by(self._file) == os.getpid():  # not that of another process over this folder
+            self._file.unlink(missing_ok=True)
+        if isinstance(self.config.app, FastAPI):
+            event_streams(self.config.app).stopping = True  # pages that follow a run would hold the process open
+        await super().shutdown(sockets=sockets)
+
+    def _other_lives(self) -> bool:
+        try:
+            note = json.loads(self._file.read_text())
+            return note["pid"] != os.getpid() and is_same(note["pid"], str(note["start_token"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
+
+    def _announcement(self) -> dict[str, object]:
+        settings = self._settings
+        return {
+            "pid": os.getpid(),
+            "host": settings.host,
+            "port": settings.port,
+            "url": settings.url,
+            "version": __version__,
+            "started_at": utc_now().isoformat(),
+            "start_token": start_token(os.getpid()),
+        }

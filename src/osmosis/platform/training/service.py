@@ -1,0 +1,230 @@
+"""Training runs: checks before a submit, curves and checkpoints. Never imports the trainer's libraries: they live in an
+environment that a job builds."""
+
+import json
+from collections.abc import Iterable, Sequence
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.orm import Session
+
+from osmosis.base.hardware import TRAINER_PYTHON, find_python
+from osmosis.errors import PlatformError
+from osmosis.metrics.training import Gate, Tried, curve_info, in_order, will_it_imitate, will_it_train
+from osmosis.platform import tables
+from osmosis.platform.datasets import service as datasets
+from osmosis.platform.db import count_of
+from osmosis.platform.runs import lifecycle
+from osmosis.platform.runs.lifecycle import duration_ms
+from osmosis.platform.settings import PlatformSettings
+from osmosis.platform.training import sft_data
+from osmosis.records.api.training import (
+    CheckpointList,
+    CheckpointRow,
+    Curve,
+    CurvePoint,
+    CurveSummary,
+    GateFinding,
+    TrainingCheck,
+    TrainingMetrics,
+    TrainingOverview,
+)
+from osmosis.records.config.run_config import TrainingConfig, TrainingPlan, plan_training
+from osmosis.records.run.job import MetricPoint
+
+
+class NoTrainer(PlatformError):
+    code = "NO_TRAINER"
+    http_status = 501
+
+
+def check_machine(settings: PlatformSettings) -> None:
+    """Raise NoTrainer if the platform's own jobs would train on this machine and cannot."""
+    if not settings.worker or find_python(TRAINER_PYTHON, settings.environ) is not None:
+        return
+    needed = ".".join(map(str, TRAINER_PYTHON))
+    raise NoTrainer(
+        f"this platform cannot train: its machine has no Python {needed} or newer, which the trainer's libraries need",
+        hint="install a newer Python beside the present one (nothing else has to change), for example python3.12",
+    )
+
+
+def store(session: Session, run_id: str, points: Iterable[MetricPoint]) -> int:
+    """Store points of curves; of a step the last one counts, because a lost job trains its steps again."""
+    once = {(p.key, p.step): p for p in points}.values()  # one statement can set a row only once
+    values = [
+        {"run_id": run_id, "key": p.key, "step": p.step, "value": p.value, "timestamp": p.timestamp} for p in once
+    ]
+    if not values:
+        return 0
+    dialect = sqlite if session.get_bind().dialect.name == "sqlite" else postgresql
+    insert = dialect.insert(tables.MetricPoint)
+    new_values = {"value": insert.excluded.value, "timestamp": insert.excluded.timestamp}
+    upsert = insert.on_conflict_do_update(
+        index_elements=["run_id", "key", "step"],
+        set_=new_values,
+        where=tables.MetricPoint.value != insert.excluded.value,
+    )
+    return len(list(session.execute(upsert.returning(tables.MetricPoint.id), values)))
+
+
+def rewind(session: Session, run: tables.Run, step: int) -> int:
+    later = tables.Rollout.run_id == run.id, tables.Rollout.step > step
+    forgotten = count_of(session, sa.select(tables.Rollout).where(*later))
+    session.execute(sa.delete(tables.Rollout).where(*later).execution_options(synchronize_session=False))
+    points = sa.delete(tables.MetricPoint).where(tables.MetricPoint.run_id == run.id, tables.MetricPoint.step > step)
+    session.execute(points.execution_options(synchronize_session=False))
+    if forgotten:
+        where = f"from step {step}" if step >= 0 else "from its beginning"
+        reason = f"it goes on {where} on another machine: {forgotten} later rollouts are done again"
+        session.add(
+            tables.RunEvent(run_id=run.id, before=run.status, status=run.status, reason=reason)
+        )  # see run_tally
+        lifecycle.log(session, run, reason)
+    return forgotten
+
+
+def body(session: Session, run: tables.Run) -> TrainingMetrics:
+    query = (
+        sa.select(tables.MetricPoint)
+        .where(tables.MetricPoint.run_id == run.id)
+        .order_by(tables.MetricPoint.key, tables.MetricPoint.step)
+    )
+    series: dict[str, list[tables.MetricPoint]] = {}
+    for point in session.scalars(query):
+        series.setdefault(point.key, []).append(point)
+    steps = [points[-1].step for points in series.values()]
+    overview = TrainingOverview(
+        duration_ms=duration_ms(run),
+        metric_summaries=[_summary(key, series[key]) for key in in_order(series)],
+        examples_processed_count=count_rollouts(session, run.id),
+        latest_step=max(steps, default=None),
+        total_steps=(run.progress or tables.StoredProgress()).get("total"),
+    )
+    curves = [
+        Curve(metric_key=key, title=curve_info(key).title, data_points=_points(series[key])) for key in in_order(series)
+    ]
+    return TrainingMetrics(training_run_id=run.id, status=run.status, overview=overview, metrics=curves)
+
+
+def _points(points: list[tables.MetricPoint]) -> list[CurvePoint]:
+    return [CurvePoint(step=p.step, value=p.value, timestamp=int(p.timestamp.timestamp() * 1000)) for p in points]
+
+
+def _summary(key: str, points: list[tables.MetricPoint]) -> CurveSummary:
+    values = [point.value for point in points]
+    return CurveSummary(
+        key=key,
+        title=curve_info(key).title,
+        initial=values[0],
+        latest=values[-1],
+        delta=values[-1] - values[0],
+        min=min(values),
+        max=max(values),
+    )
+
+
+def list_latest_rewards(session: Session, run_ids: Sequence[str]) -> dict[str, float]:
+    of_runs = tables.MetricPoint.run_id.in_(run_ids), tables.MetricPoint.key == "rollout/raw_reward"
+    query = sa.select(tables.MetricPoint.run_id, tables.MetricPoint.value).where(*of_runs)
+    return {run_id: value for run_id, value in session.execute(query.order_by(tables.MetricPoint.step))}
+
+
+def count_rollouts(session: Session, run_id: str) -> int:
+    query = sa.select(tables.Rollout).where(tables.Rollout.run_id == run_id)
+    return count_of(session, query)
+
+
+def checkpoints(session: Session, run: tables.Run) -> CheckpointList:
+    query = sa.select(tables.Checkpoint).where(tables.Checkpoint.run_id == run.id).order_by(tables.Checkpoint.step)
+    rows = [
+        CheckpointRow.from_row(row, checkpoint_step=row.step, checkpoint_name=row.name)
+        for row in session.scalars(query)
+    ]
+    return CheckpointList(training_run_id=run.id, training_run_name=run.name, checkpoints=rows)
+
+
+MAX_ROLLOUTS = 1000
+PAGE = 100
+
+
+def check(
+    session: Session, workspace: tables.Workspace, config: TrainingConfig, eval_run: str | None = None
+) -> TrainingCheck:
+    """Check a config by the named evaluation, else the newest of its rollout and dataset with rollouts."""
+    dataset = datasets.find(session, workspace, config.experiment.dataset)
+    if config.advanced.method == "sft":
+        return _of_imitation(session, workspace, config, range(dataset.row_count or 0))
+    plan = plan_training(config, range(dataset.row_count or 0))
+    if eval_run is not None:
+        run: tables.Run | None = lifecycle.find(session, workspace, "eval", eval_run)
+    else:
+        run = _newest(session, workspace, config)
+    tried = _tried(session, run.id) if run else []
+    stored = run.config.get("evaluation", tables.StoredEvaluation()) if run else tables.StoredEvaluation()
+    gate = will_it_train(config, plan, tried, at_once=stored.get("batch_size"))
+    return _body(plan, gate, run)
+
+
+def _of_imitation(
+    session: Session, workspace: tables.Workspace, config: TrainingConfig, rows: Sequence[int]
+) -> TrainingCheck:
+    source = sft_data.get_source(session, workspace, config)
+    examples = sft_data.count_examples(session, source, config)
+    plan = plan_training(config, rows, examples=examples)
+    body = _body(plan, will_it_imitate(config, plan, examples), source)
+    body.examples = examples
+    return body
+
+
+def explain_too_small(config: TrainingConfig, rows: int) -> str | None:
+    gate = will_it_train(config, plan_training(config, range(rows)), [], at_once=None)
+    return next((finding.what for finding in gate.findings if finding.code == "too-few-rows"), None)
+
+
+def _newest(session: Session, workspace: tables.Workspace, config: TrainingConfig) -> tables.Run | None:
+    same = (
+        tables.Run.workspace_id == workspace.id,
+        tables.Run.kind == "eval",
+        tables.Run.rollout == config.experiment.rollout,
+        tables.Run.dataset == config.experiment.dataset,
+        sa.exists().where(tables.Rollout.run_id == tables.Run.id),
+    )
+    return session.scalars(sa.select(tables.Run).where(*same).order_by(tables.Run.created_at.desc()).limit(1)).first()
+
+
+def _tried(session: Session, run_id: str) -> list[Tried]:
+    columns = (tables.Rollout.row_key, tables.Rollout.reward, tables.Rollout.duration_ms, tables.Rollout.body)
+    query = sa.select(*columns).where(tables.Rollout.run_id == run_id).order_by(tables.Rollout.id)
+    records = []
+    for start in range(0, MAX_ROLLOUTS, PAGE):
+        page = session.execute(query.limit(PAGE).offset(start)).all()
+        for key, reward, duration, body in page:
+            usage = json.loads(body).get("usage") or {}
+            records.append(Tried(key, reward, duration / 1000, int(usage.get("completion_tokens") or 0)))
+        if len(page) < PAGE:
+            break
+    return records
+
+
+def _body(plan: TrainingPlan, gate: Gate, run: tables.Run | None) -> TrainingCheck:
+    return TrainingCheck(
+        eval_run=run.name if run else None,
+        eval_model=run.model_path if run else None,
+        steps=plan.steps,
+        training_rows=len(plan.rows),
+        validation_rows=len(plan.validation_rows),
+        rollouts_per_step=plan.at_once,
+        total_rollouts=plan.rollouts,
+        tried_rollouts=gate.rollouts,
+        tried_groups=gate.groups,
+        no_signal=gate.no_signal,
+        signal=gate.signal,
+        signal_ci=(gate.signal_interval.low, gate.signal_interval.high) if gate.signal_interval else None,
+        mean_reward=gate.mean_reward,
+        failed=gate.failed,
+        truncated=gate.truncated,
+        p95_s=gate.p95_s,
+        least_s=gate.least_s,
+        findings=[GateFinding.from_row(finding) for finding in gate.findings],
+    )

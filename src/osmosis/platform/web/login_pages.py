@@ -1,0 +1,301 @@
+"""Signing in: login form, one-time links, OpenID Connect, and approval of a device that shows a code. An OpenID attempt
+is in a sealed cookie of the browser that made it, so that any process of the platform can finish it and no other
+browser can."""
+
+import binascii
+import hmac
+import json
+import time
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from dataclasses import asdict
+from typing import Annotated
+
+from fastapi import Form, Query, Request, Response
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from osmosis.base.net import is_loopback
+from osmosis.errors import AuthRequired, Forbidden, InternalError, NotFound, OsmosisError
+from osmosis.platform import Platform
+from osmosis.platform.auth import login as login_flows
+from osmosis.platform.auth import openid, tokens, users
+from osmosis.platform.auth.openid import ATTEMPT_S, OpenIdProvider, SignInAttempt
+from osmosis.platform.auth.rate_limits import address_of, limited
+from osmosis.platform.auth.tokens import IssuedToken
+from osmosis.platform.background import run_apart
+from osmosis.platform.settings import Identity, PlatformSettings
+from osmosis.platform.vault import NONCE_BYTES, Sealed
+from osmosis.platform.workspaces import audit
+from osmosis.platform.workspaces.audit import Actor
+
+from .session import (
+    GUEST_COOKIE,
+    GUEST_SECONDS,
+    SESSION_COOKIE,
+    LoginNeeded,
+    ViewerDep,
+    authenticate_viewer,
+    check_form,
+    check_viewer_form,
+    csrf_of,
+    guest_secret,
+    platform_of,
+    safe_next,
+    set_cookie,
+)
+from .templating import page, page_router, redirect
+
+router = page_router()
+
+Text = Annotated[str, Form()]
+
+
+@router.get("/login")
+def login_page(request: Request, next: str = "/", left: bool = False) -> Response:
+    try:
+        authenticate_viewer(request)
+    except (LoginNeeded, AuthRequired):
+        return login_form(request, next, left=left)
+    return redirect(safe_next(next))
+
+
+def login_form(
+    request: Request, next_page: str, *, problem: OsmosisError | None = None, link: str = "", person: str = "",
+    left: bool = False,
+) -> Response:  # fmt: skip
+    """Render the form, bound to a guest cookie; `link` is the secret of a one-time link, which logs `person` in."""
+    platform = platform_of(request)
+    secret = guest_secret(request)
+    provider: OpenIdProvider | None = request.app.state.openid
+    response = page(
+        request,
+        "login.html",
+        None,
+        next_page=safe_next(next_page),
+        problem=problem,
+        link=link,
+        person=person,
+        provider=provider.settings.name if provider else "",
+        left=left,
+        guest_csrf=csrf_of(platform, secret),
+        bootstrap_file=_bootstrap_file(platform.settings),
+    )
+    set_cookie(response, platform, GUEST_COOKIE, secret, max_age=GUEST_SECONDS)
+    return response
+
+
+def _bootstrap_file(settings: PlatformSettings) -> str:
+    folder = str(settings.data_dir) if is_loopback(settings.host) else "DATA_FOLDER"
+    return f"{folder}/{login_flows.BOOTSTRAP_FILE}"
+
+
+@router.post("/login", dependencies=[limited("login")])
+def login(request: Request, token: Text, csrf: Text = "", next: Text = "/") -> Response:
+    """Log in with a platform token, or with the text of the bootstrap file."""
+    platform = platform_of(request)
+    check_form(request, csrf, csrf_of(platform, request.cookies.get(GUEST_COOKIE, "")))
+    text = token.strip()
+    try:
+        if text.startswith("osb_"):
+            login_flows.check_bootstrap(platform, text)
+            with platform.db.write() as session:
+                owner = users.ensure_owner(session, platform.settings.owner_name)
+                issued = tokens.issue(session, owner, browser_of(request), kind="session")
+                _note(session, request, issued, "bootstrap token")
+        else:
+            with platform.db.write() as session:
+                maker = tokens.authenticate(session, text)
+                tokens.require_scope(maker, "api")
+                issued = tokens.issue(session, maker.user, browser_of(request), kind="session", maker=maker)
+                _note(session, request, issued, "token")
+    except (AuthRequired, Forbidden) as error:
+        return login_form(request, next, problem=error)
+    return enter(request, issued.text, next)
+
+
+@router.get("/login/link")
+def login_link(request: Request, code: str) -> Response:
+    """Ask before a one-time link logs in: programs that fetch links ahead use nothing up."""
+    with platform_of(request).db.read() as session:
+        person = login_flows.whose(session, code)
+    if person is None:
+        return login_form(request, "/", problem=_used_up())
+    return login_form(request, "/", link=code, person=person.name)
+
+
+def _used_up() -> AuthRequired:
+    return AuthRequired("this link was already used or has expired", hint="create a new one")
+
+
+@router.post("/login/link", dependencies=[limited("login")])
+def use_login_link(request: Request, code: Text, csrf: Text = "") -> Response:
+    platform = platform_of(request)
+    check_form(request, csrf, csrf_of(platform, request.cookies.get(GUEST_COOKIE, "")))
+    with platform.db.write() as session:
+        answer = login_flows.poll(session, code, browser=browser_of(request))
+        if not isinstance(answer, str):
+            _note(session, request, answer, "link")
+    if isinstance(answer, str):
+        return login_form(request, "/", problem=_used_up())
+    return enter(request, answer.text, "/")
+
+
+def _note(session: Session, request: Request, issued: IssuedToken, by: str) -> None:
+    audit.note(session, Actor(issued.user, issued.row, address_of(request)), "login.browser", issued.user.handle, by=by)
+
+
+def enter(request: Request, token: str, next_page: str) -> Response:
+    response = redirect(safe_next(next_page))
+    set_cookie(response, platform_of(request), SESSION_COOKIE, token, max_age=tokens.SESSION_DAYS * 86400)
+    response.delete_cookie(GUEST_COOKIE, path="/")
+    return response
+
+
+def browser_of(request: Request) -> str:
+    return f"browser: {request.headers.get('user-agent', 'unknown')[:120]}"
+
+
+@router.post("/logout")
+def logout(request: Request, viewer: ViewerDep, csrf: Text = "") -> Response:
+    check_viewer_form(request, viewer, csrf)
+    with platform_of(request).db.write() as session:
+        tokens.revoke(session, viewer.token, viewer.token.id, logout=True)
+        audit.note(session, viewer, "login.end", viewer.user.handle)
+    response = redirect("/login?left=true" if request.app.state.openid else "/login")
+    response.delete_cookie(SESSION_COOKIE, path="/")
+    return response
+
+
+@router.get("/device")
+def device_page(request: Request, viewer: ViewerDep, user_code: str = "") -> Response:
+    waiting, problem = None, None
+    if user_code:
+        try:
+            with platform_of(request).db.read() as session:
+                waiting = login_flows.find(session, _with_dash(user_code))
+        except NotFound as error:
+            problem = error
+    return page(request, "device.html", viewer, waiting=waiting, problem=problem, user_code=user_code, done="")
+
+
+def _with_dash(user_code: str) -> str:
+    text = user_code.strip()
+    return f"{text[:4]}-{text[4:]}" if len(text) == 8 and "-" not in text else text
+
+
+@router.post("/device", dependencies=[limited("login")])
+def decide_device(request: Request, viewer: ViewerDep, user_code: Text, answer: Text, csrf: Text = "") -> Response:
+    check_viewer_form(request, viewer, csrf)
+    problem = None
+    try:
+        with platform_of(request).db.write() as session:
+            row = login_flows.decide(session, user_code, viewer.user, approve=answer == "approve", maker=viewer.token)
+            audit.note(session, viewer, f"login.{'approve' if answer == 'approve' else 'deny'}", row.device_name)
+    except OsmosisError as error:
+        problem = error
+    done = "" if problem else ("approved" if answer == "approve" else "denied")
+    return page(request, "device.html", viewer, waiting=None, problem=problem, user_code=user_code, done=done)
+
+
+ATTEMPT_COOKIE = "osmosis_sign_in"
+ABOUT = "attempt to sign in"
+Asked = Annotated[str, Query(max_length=4000)]
+
+
+@router.get("/login/openid", dependencies=[limited("login")])
+async def leave(request: Request, next: Asked = "/") -> Response:
+    return await run_apart("sign-in", _leave, request, safe_next(next))
+
+
+@router.get("/login/openid/callback", dependencies=[limited("login")])
+async def come_back(
+    request: Request, state: Asked = "", code: Asked = "", error: Asked = "", error_description: Asked = "",
+    iss: Asked = "",
+) -> Response:  # fmt: skip
+    return await run_apart("sign-in", _come_back, request, state, code, (error, error_description), iss)
+
+
+@router.get("/logout/openid")
+async def end_there(request: Request) -> Response:
+    settings = platform_of(request).settings
+    address = await run_apart("sign-in", _provider(request).way_out, f"{settings.url}/login")
+    return redirect(address or "/login")
+
+
+def _provider(request: Request) -> OpenIdProvider:
+    provider: OpenIdProvider | None = request.app.state.openid
+    if provider is None:
+        raise NotFound("this platform has no sign-in provider", hint="log in with a token or a link: /login")
+    return provider
+
+
+def _callback(platform: Platform) -> str:
+    return f"{platform.settings.url}/login/openid/callback"
+
+
+def _leave(request: Request, next_page: str) -> Response:
+    platform, provider, attempt = platform_of(request), _provider(request), SignInAttempt.new(next_page)
+    try:
+        response = redirect(provider.way_there(attempt, _callback(platform)))
+    except OsmosisError as problem:
+        return login_form(request, next_page, problem=problem)
+    set_cookie(response, platform, ATTEMPT_COOKIE, _sealed(platform, attempt), max_age=ATTEMPT_S)
+    return response
+
+
+def _come_back(request: Request, state: str, code: str, denied: tuple[str, str], sender: str) -> Response:
+    platform, provider = platform_of(request), _provider(request)
+    attempt, next_page = _attempt(platform, request.cookies.get(ATTEMPT_COOKIE, "")), "/"
+    try:
+        if attempt is None or not hmac.compare_digest(attempt.state.encode(), state.encode()):
+            raise AuthRequired(
+                "this browser did not start this login, or took longer than ten minutes",
+                hint="log in again",
+                code="OIDC_STATE",
+            )
+        next_page = attempt.next_page
+        provider.check_sender(sender)
+        if denied[0] or not code:
+            raise provider.denied(denied[0] or "no code", denied[1])
+        issued = _issued(request, provider, provider.came_back(attempt, _callback(platform), code))
+    except OsmosisError as problem:
+        response = login_form(request, next_page, problem=problem)
+    else:
+        response = enter(request, issued.text, next_page)
+    response.delete_cookie(ATTEMPT_COOKIE, path="/")
+    return response
+
+
+def _issued(request: Request, provider: OpenIdProvider, identity: Identity) -> IssuedToken:
+    try:
+        return _session_of(request, provider, identity)
+    except IntegrityError:  # the same person in two tabs: the other one made them
+        return _session_of(request, provider, identity)
+
+
+def _session_of(request: Request, provider: OpenIdProvider, identity: Identity) -> IssuedToken:
+    by = f"OpenID Connect: {provider.settings.issuer}"
+    with platform_of(request).db.write() as session:
+        user, method = openid.sign_in(session, provider.settings, identity)
+        issued = tokens.issue(session, user, browser_of(request), kind="session")
+        viewer = Actor(user, issued.row, address_of(request))
+        if method != "known":
+            audit.note(session, viewer, "user.add" if method == "added" else "user.identity", user.handle, by=by)
+        audit.note(session, viewer, "login.browser", user.handle, by=by)
+    return issued
+
+
+def _sealed(platform: Platform, attempt: SignInAttempt) -> str:
+    box = platform.vault.seal(json.dumps(asdict(attempt)), ABOUT)
+    return urlsafe_b64encode(box.nonce + box.ciphertext).decode()
+
+
+def _attempt(platform: Platform, cookie: str) -> SignInAttempt | None:
+    """Return the attempt of this browser; None for a cookie that is too old or not ours."""
+    try:
+        raw = urlsafe_b64decode(cookie.encode())
+        box = Sealed(platform.vault.key_id, raw[:NONCE_BYTES], raw[NONCE_BYTES:])
+        attempt = SignInAttempt(**json.loads(platform.vault.unseal(box, ABOUT)))
+    except (binascii.Error, ValueError, InternalError):
+        return None
+    return attempt if attempt.expires > time.time() else None

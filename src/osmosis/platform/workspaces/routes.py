@@ -1,0 +1,298 @@
+"""Routes of workspaces, their members and secrets, and the people of the platform."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Response
+from sqlalchemy.orm import Session
+
+from osmosis.errors import ValidationError
+from osmosis.platform import Platform, tables, urls
+from osmosis.platform.auth import login as login_flows
+from osmosis.platform.auth import openid, tokens, users
+from osmosis.platform.auth.dependencies import (
+    Caller,
+    CallerDep,
+    OperatorDep,
+    PersonDep,
+    PlatformDep,
+    Scope,
+    ScopeDep,
+    may,
+)
+from osmosis.platform.background import run_in_turn, slow
+from osmosis.platform.datasets import service as datasets
+from osmosis.platform.git import mirror, repositories, sync
+from osmosis.platform.git.remotes import Remote
+from osmosis.platform.http.json_route import JsonRoute
+from osmosis.platform.paging import PageRange
+from osmosis.platform.workspaces import audit, members, quotas, secrets
+from osmosis.platform.workspaces import service as workspaces
+from osmosis.records.api.accounts import (
+    BrowserLink,
+    ConnectedRepository,
+    ConnectRepository,
+    NewWorkspace,
+    QuickstartIntent,
+    QuickstartRepository,
+    QuickstartState,
+    WorkspaceList,
+    WorkspaceRow,
+)
+from osmosis.records.api.body import Nothing
+from osmosis.records.api.people import (
+    AuditPage,
+    MemberList,
+    MemberRole,
+    MemberRow,
+    NewMember,
+    NewPerson,
+    PersonList,
+    PersonRow,
+    Quota,
+    QuotaUse,
+    WantedLink,
+)
+from osmosis.records.api.workspaces import NewSecret, SecretName, SecretPage, SecretRow
+
+router = APIRouter(prefix="/api/cli", route_class=JsonRoute)
+
+
+def _body(
+    platform: Platform, workspace: tables.Workspace, role: str, repository: tables.Repository | None
+) -> WorkspaceRow:
+    connected = None
+    if repository is not None:
+        connected = ConnectedRepository(
+            repo_full_name=repository.full_name,
+            url=repositories.clone_url(platform.settings, repository),
+            kind=repository.kind,
+            default_branch=repository.default_branch,
+        )
+    return WorkspaceRow(id=workspace.id, name=workspace.name, role=role, connected_repo=connected)
+
+
+Found = tuple[tables.Workspace, str, tables.Repository | None]
+
+
+def _within(caller: Caller, memberships: list[Found]) -> list[Found]:
+    return [row for row in memberships if caller.token.workspace_id in (None, row[0].id)]
+
+
+@router.get("/workspaces")
+def list_workspaces(platform: PlatformDep, caller: CallerDep) -> WorkspaceList:
+    with platform.db.read() as session:
+        memberships = _within(caller, workspaces.list_workspaces(session, caller.user))
+    return WorkspaceList(workspaces=[_body(platform, *row) for row in memberships])
+
+
+@router.post("/workspaces")
+@slow("sync")
+def create(body: NewWorkspace, platform: PlatformDep, caller: PersonDep) -> WorkspaceRow:
+    """Create a workspace with a repository hosted here."""
+    with platform.db.write() as session:
+        workspace = workspaces.create(session, caller.user, body.name)
+        repository = repositories.add_internal(session, platform.settings, workspace, caller.user.handle)
+        audit.note(session, caller, "workspace.create", workspace.name, workspace=workspace)
+    mirror.prepare(mirror.RepositoryFolder.of(repository, platform.settings), platform.settings)
+    return _body(platform, workspace, "owner", repository)
+
+
+@router.post("/workspaces/{name}/connect")
+async def connect(name: str, body: ConnectRepository, platform: PlatformDep, caller: CallerDep) -> WorkspaceRow:
+    """Connect an external repository after checking that it can be read, then sync it."""
+    return await run_in_turn("sync", f"{caller.user.id} connects", _connect, name, body, platform, caller)
+
+
+def _connect(name: str, body: ConnectRepository, platform: Platform, caller: Caller) -> WorkspaceRow:
+    with platform.db.read() as session:
+        target, role = workspaces.by_name(session, caller.user, name)
+        tokens.require_workspace(caller.token, target)
+        workspaces.require(role, "repository")
+        trusted = tokens.is_operator(session, caller.token)
+        credential = repositories.shared_secret(session, platform.vault, target.id, body.secret) if body.secret else ""
+    mirror.check_url(Remote(body.repository_url, trusted, credential), platform.settings)
+    with platform.db.write() as session:
+        workspace, role = workspaces.by_name(session, caller.user, name)
+        workspaces.require(role, "repository")
+        audit.note(session, caller, "repository.connect", body.repository_url, workspace=workspace, secret=body.secret)
+        repository = repositories.connect_external(
+            session, platform.settings, workspace, body.repository_url, trusted=trusted, secret=body.secret
+        )
+        event_id = sync.add_event(session, repository).id
+    sync.run(platform.db, platform.settings, event_id)
+    with platform.db.read() as session:
+        return _body(platform, workspace, role, repositories.find_for_workspace(session, workspace.id))
+
+
+@router.get("/quickstart")
+def quickstart(platform: PlatformDep, caller: CallerDep, organizationId: str = "") -> QuickstartState:  # noqa: N803 - as it is called in older URLs
+    """Answer older clients, which poll this after login. There is no billing here, so the workspace is always ready."""
+    with platform.db.read() as session:
+        mine = _within(caller, workspaces.list_workspaces(session, caller.user))
+        matching = [row for row in mine if row[0].id == organizationId]
+        repository = matching[0][2] if matching else None
+    connected = repository is not None
+    name = repository.full_name if repository else None
+    about = QuickstartRepository(connected=connected, full_name=name)
+    return QuickstartState(repo=about, billing_ready=True, completed=connected)
+
+
+@router.post("/quickstart")
+def quickstart_intent(body: QuickstartIntent, caller: CallerDep) -> Nothing:
+    return Nothing()
+
+
+@router.get("/quota")
+def show_quota(platform: PlatformDep, scope: ScopeDep) -> QuotaUse:
+    with platform.db.read() as session:
+        return quotas.build_use(session, scope.workspace)
+
+
+@router.put("/workspaces/{name}/quota")
+def change_quota(name: str, body: Quota, platform: PlatformDep, caller: OperatorDep) -> QuotaUse:
+    """Set what is given; 0 removes a limit; an empty body only asks."""
+    with platform.db.write() as session:
+        workspace = quotas.find(session, name)
+        changes = body.model_dump(exclude_none=True)
+        if changes:
+            quotas.change(workspace, body)
+            audit.note(session, caller, "quota.set", name, workspace=workspace, **changes)
+        return quotas.build_use(session, workspace)
+
+
+@router.get("/audit")
+def list_entries(
+    platform: PlatformDep,
+    scope: Annotated[Scope, may("audit")],
+    limit: int = 50,
+    offset: int = 0,
+    action: str = "",
+    actor: str = "",
+) -> AuditPage:
+    return _build_audit_page(platform, PageRange(limit, offset), scope.workspace.id, action, actor)
+
+
+@router.get("/platform/audit")
+def list_platform_entries(
+    platform: PlatformDep, caller: OperatorDep, limit: int = 50, offset: int = 0, action: str = "", actor: str = ""
+) -> AuditPage:
+    return _build_audit_page(platform, PageRange(limit, offset), None, action, actor)
+
+
+def _build_audit_page(
+    platform: Platform, page: PageRange, workspace_id: str | None, action: str, actor: str
+) -> AuditPage:
+    with platform.db.read() as session:
+        query = audit.select_entries(workspace_id=workspace_id, action=action, actor=actor)
+        rows, total = page.fetch(session, query)
+    return AuditPage(entries=[audit.build_entry(row) for row in rows], **page.place(len(rows), total))
+
+
+MembersDep = Annotated[Scope, may("members")]
+
+
+@router.get("/members")
+def list_members(platform: PlatformDep, scope: ScopeDep) -> MemberList:
+    with platform.db.read() as session:
+        return MemberList(members=members.list_members(session, scope.workspace))
+
+
+@router.post("/members")
+def invite(body: NewMember, platform: PlatformDep, scope: MembersDep) -> MemberRow:
+    with platform.db.write() as session:
+        row = members.invite(session, scope.workspace, scope.user, scope.role, body.person, body.role)
+        action = "member.invite" if row.invited else "member.add"
+        audit.note(session, scope, action, row.handle or row.email or "", workspace=scope.workspace, role=row.role)
+    return row
+
+
+@router.put("/members/{person}")
+def change(person: str, body: MemberRole, platform: PlatformDep, scope: MembersDep) -> MemberRow:
+    with audit.change(platform.db, scope, "member.role", person, workspace=scope.workspace, role=body.role) as session:
+        return members.change(session, scope.workspace, scope.role, person, body.role)
+
+
+@router.delete("/members/{person}", status_code=204)
+def remove(person: str, platform: PlatformDep, scope: Annotated[Scope, may("read")]) -> Response:
+    with audit.change(platform.db, scope, "member.remove", person, workspace=scope.workspace) as session:
+        members.remove(session, scope.workspace, scope.user, scope.role, person)
+    return Response(status_code=204)
+
+
+@router.get("/users")
+def list_people(platform: PlatformDep, caller: OperatorDep) -> PersonList:
+    with platform.db.read() as session:
+        return PersonList(users=users.list_people(session))
+
+
+@router.post("/users")
+def add_person(body: NewPerson, platform: PlatformDep, caller: OperatorDep) -> PersonRow:
+    with audit.change(platform.db, caller, "user.add", body.handle, operator=body.operator) as session:
+        email = body.email or f"{body.handle}@localhost"
+        user = users.create_user(
+            session, body.handle, email=email, name=body.name or body.handle, operator=body.operator
+        )
+        return users.build_person(session, user)
+
+
+@router.delete("/users/{handle}", status_code=204)
+def remove_person(handle: str, platform: PlatformDep, caller: OperatorDep, heir: str = "") -> Response:
+    if handle == caller.user.handle:
+        raise ValidationError("you cannot remove yourself", hint="ask another operator to do it")
+    with audit.change(platform.db, caller, "user.remove", handle, heir=heir) as session:
+        users.remove(session, users.require(session, handle), users.require(session, heir) if heir else None)
+    return Response(status_code=204)
+
+
+@router.post("/users/{handle}/link")
+def link_person(handle: str, body: WantedLink, platform: PlatformDep, caller: OperatorDep) -> BrowserLink:
+    with audit.change(platform.db, caller, "user.link", handle, hours=body.hours) as session:
+        login = login_flows.link_for(session, users.require(session, handle), caller.token, hours=body.hours)
+    return BrowserLink(url=urls.login(platform.settings, login.device_code), expires_in=login.expires_in)
+
+
+@router.delete("/users/{handle}/identities", status_code=204)
+def unlink_person(handle: str, platform: PlatformDep, caller: OperatorDep) -> Response:
+    with audit.change(platform.db, caller, "user.unlink", handle) as session:
+        openid.unlink(session, users.require(session, handle))
+    return Response(status_code=204)
+
+
+SecretsDep = Annotated[Scope, may("secrets.own")]
+
+
+def _users(session: Session, rows: list[tables.Secret]) -> dict[str | None, tables.User]:
+    return datasets.find_creators(session, {user for row in rows for user in (row.creator_id, row.updater_id)})
+
+
+@router.get("/environment-secrets")
+def list_secrets(
+    platform: PlatformDep, caller: SecretsDep, limit: int = 50, offset: int = 0, scope: str = "all"
+) -> SecretPage:
+    page = PageRange(limit, offset)
+    with platform.db.read() as session:
+        rows, total = page.fetch(session, secrets.select_secrets(caller.workspace, caller.user, scope))
+        users = _users(session, rows)
+    url = urls.secrets(platform.settings, caller.workspace.name)
+    bodies = [secrets.build_secret(row, users) for row in rows]
+    return SecretPage(environment_secrets=bodies, platform_url=url, **page.place(len(bodies), total))
+
+
+@router.post("/environment-secrets")
+def put_secret(body: NewSecret, platform: PlatformDep, caller: SecretsDep) -> SecretRow:
+    with platform.db.write() as session:
+        slot = secrets.slot_for(caller.workspace, caller.user, caller.role, scope=body.scope, name=body.name)
+        row = secrets.store(session, platform.vault, slot, body.value, caller.user.id)
+        audit.note(session, caller, "secret.set", body.name, workspace=caller.workspace, scope=slot.scope)
+        users = _users(session, [row])
+    url = urls.secrets(platform.settings, caller.workspace.name)
+    return secrets.build_secret(row, users).model_copy(update={"platform_url": url})
+
+
+@router.delete("/environment-secrets", status_code=204)
+def delete_secret(body: SecretName, platform: PlatformDep, caller: SecretsDep) -> Response:
+    with platform.db.write() as session:
+        slot = secrets.slot_for(caller.workspace, caller.user, caller.role, scope=body.scope, name=body.name)
+        secrets.delete(session, slot)
+        audit.note(session, caller, "secret.delete", body.name, workspace=caller.workspace, scope=slot.scope)
+    return Response(status_code=204)

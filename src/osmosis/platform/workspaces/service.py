@@ -1,0 +1,119 @@
+"""Workspaces, found by name or repository (`owner/repo`), and only by their members."""
+
+import re
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from osmosis.errors import Conflict, Forbidden, NotFound, ValidationError
+from osmosis.platform import tables
+from osmosis.records.api.policy import Action, get_rule, may
+from osmosis.records.api.workspaces import check_workspace_name
+
+IDENTITY = re.compile(r"^[A-Za-z0-9._~-]+/[A-Za-z0-9._-]+$")
+
+
+def create(session: Session, user: tables.User, name: str) -> tables.Workspace:
+    check_workspace_name(name)
+    if session.scalars(sa.select(tables.Workspace).where(tables.Workspace.name == name)).first():
+        raise Conflict(f"a workspace named {name!r} already exists", hint="choose another name", field="name")
+    workspace = tables.Workspace(name=name)
+    session.add(workspace)
+    session.flush()
+    session.add(tables.Member(workspace_id=workspace.id, user_id=user.id, role="owner"))
+    session.flush()
+    return workspace
+
+
+def list_workspaces(
+    session: Session, user: tables.User
+) -> list[tuple[tables.Workspace, str, tables.Repository | None]]:
+    query = (
+        sa.select(tables.Workspace, tables.Member.role, tables.Repository)
+        .join(tables.Member, tables.Member.workspace_id == tables.Workspace.id)
+        .outerjoin(tables.Repository, tables.Repository.workspace_id == tables.Workspace.id)
+        .where(tables.Member.user_id == user.id)
+        .order_by(tables.Workspace.name)
+    )
+    return [(workspace, role, repository) for workspace, role, repository in session.execute(query)]
+
+
+def role_of(session: Session, user_id: str, workspace_id: str) -> str | None:
+    member = session.get(tables.Member, (workspace_id, user_id))
+    return member.role if member else None
+
+
+_WITH_ROLE = sa.select(tables.Workspace, tables.Member.role).outerjoin(
+    tables.Member,
+    sa.and_(tables.Member.workspace_id == tables.Workspace.id, tables.Member.user_id == sa.bindparam("user")),
+)
+_BY_NAME = _WITH_ROLE.where(tables.Workspace.name == sa.bindparam("key"))
+_BY_ID = _WITH_ROLE.where(tables.Workspace.id == sa.bindparam("key"))
+
+
+def by_name(session: Session, user: tables.User, name: str) -> tuple[tables.Workspace, str]:
+    row = session.execute(_BY_NAME, {"user": user.id, "key": name}).first()
+    if row is None or row[1] is None:
+        raise NotFound(f"no workspace named {name!r}", hint="list yours: osmosis workspace list")
+    return row[0], row[1]
+
+
+def by_id(session: Session, user: tables.User, workspace_id: str) -> tuple[tables.Workspace, str]:
+    row = session.execute(_BY_ID, {"user": user.id, "key": workspace_id}).first()
+    if row is None or row[1] is None:
+        raise NotFound("no such workspace", hint="list yours: osmosis workspace list")
+    return row[0], row[1]
+
+
+def require(role: str, action: Action) -> None:
+    if not may(role, action):
+        rule = get_rule(action)
+        raise Forbidden(
+            f"you are a {role} of this workspace; at least the role {rule.least} is needed to {rule.about}",
+            hint="ask one of its owners: osmosis workspace members",
+            code="ROLE_MISSING",
+        )
+
+
+def resolve(
+    session: Session, user: tables.User, *, identity: str | None, name: str | None
+) -> tuple[tables.Workspace, str]:
+    """Return the workspace of a request and the person's role; errors carry the scope codes of clients."""
+    if identity and name:
+        raise ValidationError(
+            "the request names both a repository and a workspace; send one of them",
+            code="WORKSPACE_SCOPE_HEADER_CONFLICT",
+        )
+    if name:
+        try:
+            return by_name(session, user, name)
+        except NotFound as error:
+            raise Forbidden(error.message, hint=error.hint, code="WORKSPACE_SCOPE_HEADER_ACCESS_DENIED") from None
+    if not identity:
+        raise ValidationError(
+            "no workspace given",
+            hint="run the command in a connected workspace, or add --workspace NAME",
+            code="GIT_SCOPE_REQUIRED",
+        )
+    if not IDENTITY.match(identity):
+        raise ValidationError(f"{identity!r} is not of the form owner/repo", code="GIT_SCOPE_INVALID")
+    return _by_identity(session, user, identity.lower())
+
+
+def _by_identity(session: Session, user: tables.User, identity: str) -> tuple[tables.Workspace, str]:
+    query = (
+        _WITH_ROLE.join(tables.Repository, tables.Repository.workspace_id == tables.Workspace.id)
+        .where(tables.Repository.full_name == identity)
+        .order_by(tables.Repository.created_at.desc())
+    )
+    rows = session.execute(query, {"user": user.id}).all()
+    if not rows:
+        raise Forbidden(
+            f"no workspace on this platform is connected to {identity}",
+            hint="connect it: osmosis workspace connect, or add --workspace NAME",
+            code="GIT_REPOSITORY_NOT_CONNECTED",
+        )
+    for workspace, role in rows:
+        if role is not None:
+            return workspace, role
+    raise Forbidden(f"you are not a member of a workspace connected to {identity}", code="GIT_REPOSITORY_ACCESS_DENIED")

@@ -1,0 +1,217 @@
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from osmosis.base.jsonable import JsonObject
+from osmosis.records.api.body import Body, Moment, OrEmpty, Page
+from osmosis.records.run.status import RunKind
+
+from .runs import NamedRef, RunDetail, RunRow
+
+
+class ModelRef(Body):
+    id: str | None = None
+    model_name: str | None = None
+
+
+class FileRef(Body):
+    id: str | None = None
+    file_name: str | None = None
+
+
+class TrainingRunRow(RunRow):
+    model: ModelRef | None = None
+    dataset: FileRef | None = None
+    rollout: NamedRef | None = None
+    current_step: int | None = None
+    total_steps: int | None = None
+    reward: float | None = None
+
+
+class TrainingRunPage(Page[TrainingRunRow]):
+    rows_key = "training_runs"
+    training_runs: Annotated[list[TrainingRunRow], OrEmpty] = Field(default_factory=list)
+
+
+class TrainingRunDetail(RunDetail):
+    kind: ClassVar[RunKind] = "training"
+    training_run: TrainingRunRow
+    model: NamedRef | None = None
+    examples_processed_count: int | None = None
+    notes: str | None = None
+
+    @property
+    def run(self) -> TrainingRunRow:
+        return self.training_run
+
+
+class CurvePoint(Body):
+    step: int
+    value: float | None = None
+    timestamp: int | None = None
+    """Milliseconds since 1970."""
+
+
+class Curve(Body):
+    metric_key: str
+    title: str | None = None
+    data_points: Annotated[list[CurvePoint], OrEmpty] = Field(default_factory=list)
+
+
+class CurveSummary(Body):
+    key: str
+    title: str | None = None
+    initial: float | None = None
+    latest: float | None = None
+    delta: float | None = None
+    min: float | None = None
+    max: float | None = None
+
+
+class TrainingOverview(Body):
+    duration_ms: float | None = None
+    metric_summaries: Annotated[list[CurveSummary], OrEmpty] = Field(default_factory=list)
+    examples_processed_count: int | None = None
+    latest_step: int | None = None
+    total_steps: int | None = None
+
+
+class TrainingMetrics(Body):
+    training_run_id: str | None = None
+    """Read by clients of generation 0.2 only."""
+    status: str | None = None
+    overview: TrainingOverview | None = None
+    metrics: Annotated[list[Curve], OrEmpty] = Field(default_factory=list)
+
+
+class GateFinding(Body):
+    code: str
+    severity: str
+    """`error` (nothing could be learned), `warning` or `info`."""
+    what: str
+    fix: str = ""
+
+
+class TrainingCheck(Body):
+    """`POST training-runs/check`: what a config amounts to, and what an evaluation predicts. Shares are of rollouts;
+    `no_signal` is of rows.
+    """
+
+    eval_run: str | None = None
+    """The evaluation that was read; None when there is none of this rollout and dataset."""
+    eval_model: str | None = None
+    examples: int | None = None
+    """For `method = "sft"`: number of rollouts of that run that it learns from."""
+    steps: int = 0
+    training_rows: int = 0
+    validation_rows: int = 0
+    rollouts_per_step: int = 0
+    total_rollouts: int = 0
+    tried_rollouts: int = 0
+    tried_groups: int = 0
+    no_signal: float | None = None
+    signal: float | None = None
+    """Share of the training's groups whose rewards will differ, and its 95 % interval."""
+    signal_ci: tuple[float, float] | None = None
+    mean_reward: float | None = None
+    failed: float | None = None
+    truncated: float | None = None
+    p95_s: float | None = None
+    least_s: float | None = None
+    """Seconds of all steps' rollouts, if those of a step run in parallel."""
+    findings: Annotated[list[GateFinding], OrEmpty] = Field(default_factory=list)
+
+    @property
+    def hopeless(self) -> list[GateFinding]:
+        return [finding for finding in self.findings if finding.severity == "error"]
+
+
+class CheckpointRow(Body):
+    id: str | None = None
+    checkpoint_step: int | None = None
+    status: str | None = None
+    checkpoint_name: str | None = None
+    created_at: Moment | None = None
+
+
+class CheckpointList(Body):
+    training_run_id: str | None = None
+    """Read by clients of generation 0.2 only."""
+    training_run_name: str | None = None
+    checkpoints: Annotated[list[CheckpointRow], OrEmpty] = Field(default_factory=list)
+
+
+class ModelRow(Body):
+    id: str | None = None
+    model_name: str | None = None
+    base_model: str | None = None
+    training_run_name: str | None = None
+    """Run of an adapter, like the two below."""
+    checkpoint_step: int | None = None
+    reward: float | None = None
+    status: str | None = None
+    """`ready`, or `uploading` for a base model that waits for files; of an adapter as its checkpoint."""
+    architecture: str | None = None
+    """Architecture of a base model, like the four below."""
+    parameters: int | None = None
+    context_window: int | None = None
+    chat_template: bool | None = None
+    size: int | None = None
+    deployment_status: str | None = None
+    """`active` (served, or about to be) or `inactive`; None where it is unknown."""
+    deployment_state: str | None = None
+    """`starting`, `serving`, `stopping`, `stopped` or `failed`; None: never deployed."""
+    deployment_message: str | None = None
+    deployed_at: Moment | None = None
+    deployed_by: str | None = None
+    inference_model: str | None = None
+    """Name in chat completions."""
+    inference_url: str | None = None
+    """Base URL for an OpenAI client."""
+    platform_url: str | None = None
+    created_at: Moment | None = None
+    updated_at: Moment | None = None
+
+
+class ModelPage(Page[ModelRow]):
+    rows_key = "models"
+    models: Annotated[list[ModelRow], OrEmpty] = Field(default_factory=list)
+    active_deployments: int | None = None
+    max_active_deployments: int | None = None
+
+
+class ModelDeployment(Body):
+    id: str | None = None
+    model_name: str | None = None
+    base_model: str | None = None
+    status: str | None = None
+    state: str | None = None
+    message: str | None = None
+    deployed_at: Moment | None = None
+
+
+class DeploymentPage(Page[ModelDeployment]):
+    rows_key = "deployments"
+    deployments: Annotated[list[ModelDeployment], OrEmpty] = Field(default_factory=list)
+    active_deployments: int | None = None
+    max_active_deployments: int | None = None
+
+
+class WrappedDeployment(Body):
+    """The form that clients of generation 0.2 read."""
+
+    deployment: ModelDeployment
+
+
+class BenchmarkPage(Page[Body]):
+    """Always empty."""
+
+    rows_key = "benchmarks"
+    benchmarks: Annotated[list[JsonObject], OrEmpty] = Field(default_factory=list)
+
+
+class BenchmarkRunPage(Page[Body]):
+    """Always empty."""
+
+    rows_key = "benchmark_runs"
+    benchmark_runs: Annotated[list[JsonObject], OrEmpty] = Field(default_factory=list)

@@ -1,0 +1,453 @@
+"""TOML configs of a workspace as types: `configs/eval/*.toml` and `configs/training/*.toml`.
+
+The same classes check a file before submit, a request on the platform and the plan of a job. Every rule is here: on its
+field, or in `across` for several keys.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+from pydantic import AfterValidator, Field, StringConstraints, ValidationError, ValidationInfo, field_validator
+from pydantic_core import InitErrorDetails, PydanticCustomError
+
+from osmosis.records.base import Record
+from osmosis.records.config.advanced import TABLES, EvalAdvanced, TrainingAdvanced
+from osmosis.records.config.validation import Table, at_key, broken_rule, iterate_errors
+from osmosis.records.run.rows import ReducerName
+
+if TYPE_CHECKING:
+    from typing import Self
+
+
+ENV_NAME = re.compile(r"^[A-Z_][A-Z0-9_]*\Z")
+SECRET_NAME = re.compile(r"^[A-Z][A-Z0-9_]*\Z")
+COMMIT = re.compile(r"^[0-9a-fA-F]{7,40}\Z")
+RESERVED_ENV = "_OSMOSIS_"
+
+
+Name = Annotated[str, StringConstraints(min_length=1, strip_whitespace=False)]
+
+
+class Experiment(Table):
+    """`[experiment]`: what to run."""
+
+    rollout: Name = Field(examples=["my-rollout"])
+    """Rollout directory under `rollouts/`."""
+    entrypoint: Name = Field(examples=["main.py"])
+    """Python entrypoint, relative to the rollout directory."""
+    model_path: Name = Field(examples=["offline/calculator"])
+    """Eval: a LiteLLM model name, or `offline/calculator`. Training: the base model, as in [training](training.md)."""
+    dataset: Name = Field(examples=["my-dataset"])
+    """Name of a dataset on the platform, as `osmosis dataset list` shows it."""
+    branch: str | None = Field(default=None, examples=["main"])
+    """Run the latest synced commit of this branch. Cannot be used with `commit_sha`."""
+    commit_sha: str | None = Field(default=None, examples=["<7 to 40 hexadecimal digits>"])
+    """Pin the code to a commit (7 to 40 hex digits). Default: the latest synced commit of the default branch."""
+
+    @field_validator("rollout")
+    @classmethod
+    def _one_segment(cls, value: str) -> str:
+        if value in (".", "..") or "/" in value or "\\" in value:
+            raise ValueError("must be one directory name under rollouts/")
+        return value
+
+    @field_validator("entrypoint")
+    @classmethod
+    def _inside(cls, value: str) -> str:
+        parts = value.replace("\\", "/").split("/")
+        if value.startswith("/") or ".." in parts:
+            raise ValueError("must stay inside the rollout directory")
+        return value
+
+    @field_validator("branch")
+    @classmethod
+    def _branch(cls, value: str | None) -> str | None:
+        if value is not None and (not value or re.search(r"\s", value)):
+            raise ValueError("must be a branch name without whitespace")
+        return value
+
+    @field_validator("commit_sha")
+    @classmethod
+    def _sha(cls, value: str | None) -> str | None:
+        if value is not None and not COMMIT.match(value):
+            raise ValueError("must be 7 to 40 hexadecimal digits")
+        return value
+
+    @classmethod
+    def across(cls, written: Mapping[str, object]) -> Iterator[InitErrorDetails]:
+        if written.get("branch") and written.get("commit_sha"):
+            fix = "keep commit_sha to pin the code, or branch to follow it"
+            yield at_key(broken_rule("branch and commit_sha cannot be used together", fix), "commit_sha")
+
+
+class Evaluation(Table):
+    """`[evaluation]`: how much to run, and what passes."""
+
+    limit: int | None = Field(default=None, ge=1, examples=[20])
+    """Run the first N rows. Default: a random 10 % sample on the platform, all rows locally."""
+    held_out_of: str | None = Field(default=None, min_length=1, examples=["multiply-1"])
+    """On the platform: run only rows that this training run did not train on, its `test_rows` if it has any."""
+    n: int = Field(default=1, ge=1, le=1000)
+    """Attempts per row."""
+    batch_size: int = Field(default=1, ge=1, le=4096)
+    """Maximum number of concurrent rollouts. Without it, those of a local evaluation adapt, beginning with 8."""
+    pass_threshold: float = 1.0
+    """Lowest score at which a rollout passes."""
+    score_min: float | None = None
+    """Lowest score that the grader gives. With `score_max` set as well, intervals stay between the two."""
+    score_max: float | None = None
+    """Highest score that the grader gives."""
+    reduce: list[ReducerName] = Field(default_factory=list, examples=[["median", "at-least-2"]])
+    """More figures over a row's attempts: `mean`, `median`, `mode`, `max`, `at-least-K`, `pass@K`, `pass^K`."""
+    group_by: list[str] = Field(default_factory=list, examples=[["level"]])
+    """Dataset columns: the report also shows every score for each value of these columns."""
+    agent_workflow_timeout_s: float = Field(default=450.0, gt=0)
+    """Time limit of the agent, in seconds per rollout."""
+    grader_timeout_s: float = Field(default=150.0, gt=0)
+    """Time limit of the grader, in seconds per rollout."""
+    max_cost: float | None = Field(default=None, gt=0, examples=[5.0])
+    """Start no more rollouts once the run has cost this many USD, including judges and all of its jobs."""
+    max_tokens_total: int | None = Field(default=None, ge=1)
+    """The same, for tokens."""
+    max_tokens_per_rollout: int | None = Field(default=None, ge=1)
+    """Before a model call, end a rollout that has used this many tokens, and score it. Default: no limit."""
+    max_cost_per_rollout: float | None = Field(default=None, gt=0)
+    """The same, for its cost in USD."""
+    max_time_per_rollout_s: float | None = Field(default=None, gt=0)
+    """End a rollout after its agent has run this many seconds, and score it; the timeout above fails it instead."""
+    max_turns_per_rollout: int | None = Field(default=None, ge=1)
+    """End a rollout after this many model calls, and score it."""
+    max_messages_per_rollout: int | None = Field(default=None, ge=1)
+    """End a rollout before it sends more messages than this, and score it."""
+
+    def score_bounds(self) -> dict[str, tuple[float, float]]:
+        if self.score_min is None or self.score_max is None:
+            return {}
+        return {"reward": (self.score_min, self.score_max)}
+
+    @field_validator("score_max")
+    @classmethod
+    def _above(cls, most: float | None, info: ValidationInfo) -> float | None:
+        least = info.data.get("score_min")
+        if (most is None) != (least is None):
+            raise broken_rule("score_min and score_max are given together", "score_min = 0.0 and score_max = 1.0")
+        if most is not None and least is not None and not least < most:
+            raise broken_rule(
+                f"score_max must be above score_min, got {least:g} and {most:g}", f"score_max = {least + 1:g}"
+            )
+        return most
+
+    @field_validator("reduce")
+    @classmethod
+    def _enough_attempts(cls, names: list[str], info: ValidationInfo) -> list[str]:
+        for name in names:
+            least = int(re.split("[-@^]", name)[-1]) if name[-1].isdigit() else 1
+            if least > info.data.get("n", least):
+                raise broken_rule(f"{name} needs {least} attempts per row", f"n = {least}")
+        return names
+
+
+class Training(Table):
+    """`[training]`: the optimisation."""
+
+    lr: float = Field(default=1e-5, gt=0, le=1)
+    """Learning rate. 1e-5 to 1e-4 suit an adapter, 1e-6 suits `tune = "full"`."""
+    total_epochs: int = Field(default=1, ge=1)
+    """Passes over the dataset."""
+    n_samples_per_prompt: int = Field(default=8, ge=1)
+    """Rollouts per prompt (the GRPO group)."""
+    rollout_batch_size: int = Field(default=32, ge=1)
+    """Prompts per step."""
+    max_prompt_length: int = Field(default=8192, ge=1)
+    """Tokens."""
+    max_response_length: int = Field(default=8192, ge=1)
+    """Tokens."""
+    agent_workflow_timeout_s: float = Field(default=450.0, gt=0)
+    """Time limit of the agent, in seconds per rollout."""
+    grader_timeout_s: float = Field(default=150.0, gt=0)
+    """Time limit of the grader, in seconds per rollout."""
+
+
+class Sampling(Table):
+    """`[sampling]`: how the policy is sampled while training."""
+
+    rollout_temperature: float = Field(default=1.0, ge=0, le=2)
+    """Sampling temperature."""
+    rollout_top_p: float = Field(default=1.0, gt=0, le=1)
+    """Top-p threshold."""
+
+
+class Checkpoints(Table):
+    """`[checkpoints]`: when to evaluate and save."""
+
+    eval_interval: int = Field(default=10, ge=1)
+    """Evaluate every N rollout steps."""
+    checkpoint_save_freq: int = Field(default=20, ge=1)
+    """Save a LoRA checkpoint every N rollout steps."""
+    keep: int = Field(default=5, ge=1)
+    """Keep the newest N checkpoints, in addition to the best and the last."""
+
+
+def _renamed(name: str, rule: re.Pattern[str], example: str) -> str:
+    better = "".join(c if c.isalnum() and c.isascii() else "_" for c in name).upper().strip("_")
+    return f"rename it, for example {better if rule.match(better) else example}"
+
+
+def _env_name(name: str) -> str:
+    if name.startswith(RESERVED_ENV):
+        problem = f"{name} is reserved: names starting with {RESERVED_ENV} are reserved for the platform"
+        raise broken_rule(problem, "choose another name")
+    if not ENV_NAME.match(name):
+        problem = f"{name!r} is not a variable name: use capitals, digits and _, not starting with a digit"
+        raise broken_rule(problem, _renamed(name, ENV_NAME, "LOG_LEVEL"))
+    return name
+
+
+def _secret_name(name: str) -> str:
+    if not SECRET_NAME.match(name):
+        problem = f"{name!r} is not a secret name: use capitals, digits and _, starting with a letter"
+        raise broken_rule(problem, _renamed(name, SECRET_NAME, "OPENAI_API_KEY"))
+    return name
+
+
+EnvName = Annotated[str, AfterValidator(_env_name)]
+SecretName = Annotated[str, AfterValidator(_secret_name)]
+
+
+def _older_secrets(table: object) -> PydanticCustomError | None:
+    if not isinstance(table, Mapping):
+        return None
+    names = [key for key, value in table.items() if isinstance(value, str) and key != "required"]
+    if not names:
+        return None
+    new = ", ".join(f'"{name}"' for name in [*_texts(table.get("required")), *names])
+    problem = f"the older form of secrets ({names[0]} = ...) is no longer read"
+    fix = f"write [secrets] with required = [{new}], and register each with: osmosis secret set NAME"
+    return broken_rule(problem, fix, code="old-secrets")
+
+
+def _texts(value: object) -> list[str]:
+    return [text for text in value if isinstance(text, str)] if isinstance(value, list) else []
+
+
+def _table(data: Mapping[str, object], name: str) -> dict[str, object]:
+    table = data.get(name)
+    if isinstance(table, Record):
+        return table.to_dict()
+    return table if isinstance(table, dict) else {}
+
+
+class Secrets(Table):
+    """`[secrets]`: names of secrets, never values."""
+
+    required: list[SecretName] = Field(examples=[["OPENAI_API_KEY"]])
+    """Names registered with `osmosis secret set`. Each becomes an environment variable with that name."""
+
+    @classmethod
+    def across(cls, written: dict[str, object]) -> Iterator[InitErrorDetails]:
+        names = _texts(written.get("required"))
+        for name in dict.fromkeys(names):
+            if names.count(name) > 1:
+                yield at_key(broken_rule(f"{name} is listed twice", f"keep one {name}"), "required")
+        if older := _older_secrets(written):
+            yield at_key(older)
+            accepted = {key: value for key, value in written.items() if key == "required" or not isinstance(value, str)}
+            written.clear()
+            written.update({"required": [], **accepted})
+
+
+def section(table: str) -> str:
+    return table if table == "secrets" else f"{table}_config"
+
+
+def _unknown_section(name: str, sections: Mapping[str, str]) -> InitErrorDetails:
+    near = next(iter(get_close_matches(name, sections, 1)), None)
+    fix = f"did you mean {near}?" if near else f"known sections: {', '.join(sections)}"
+    return at_key(broken_rule("unknown section", fix, code="unknown-section", near=near), name)
+
+
+def _taken_out(tables: dict[str, object], secret_values: list[InitErrorDetails]) -> dict[str, str]:
+    if not isinstance(tables["secrets"], dict):
+        return {}
+    secrets = dict(tables["secrets"])
+    provided = secrets.pop("provided", None) or {}
+    if not isinstance(provided, dict) or not all(isinstance(value, str) for value in provided.values()):
+        secret_values.append(
+            at_key(broken_rule("must map names to text", 'write {"NAME": "value"}'), "secrets", "provided")
+        )
+        provided = {}
+    required = secrets.get("required") or []
+    if isinstance(required, list):
+        required = [*required, *(name for name in provided if name not in required)]
+    tables["secrets"] = {**secrets, "required": required}
+    return provided
+
+
+_KEYS = ("api_key_env", "rollout_server_key_env")
+
+
+class _Config(Table):
+    kind: ClassVar[str]
+    experiment: Experiment
+    advanced: EvalAdvanced | TrainingAdvanced
+    env: dict[EnvName, str] = Field(default_factory=dict)
+    """Non-secret environment variables of the rollout."""
+
+    @classmethod
+    def across(cls, written: dict[str, object]) -> Iterator[InitErrorDetails]:
+        secrets, env, advanced = (_table(written, name) for name in ("secrets", "env", "advanced"))
+        required = _texts(secrets.get("required"))
+        for name in dict.fromkeys(required):
+            if name in env:
+                fix = "remove it from [env] if it is secret, otherwise from [secrets]"
+                yield at_key(broken_rule(f"{name} is in both [env] and [secrets].required", fix), "env", name)
+        for name in _KEYS:
+            key = advanced.get(name)
+            if isinstance(key, str) and key not in required:
+                fix = f"write required = [{', '.join(json.dumps(n) for n in [*required, key])}]"
+                yield at_key(broken_rule(f"{key} must be listed in [secrets].required", fix), "advanced", name)
+        if older := _older_secrets(_table(written, "rollout").get("secrets")):
+            yield at_key(older, "rollout", "secrets")
+            del written["rollout"]
+            written.setdefault("secrets", {"required": []})
+
+    def secret_names(self) -> list[str]:
+        """Names of the required secrets, empty when there is no table."""
+        secrets: Secrets | None = getattr(self, "secrets", None)
+        return list(secrets.required) if secrets else []
+
+    def to_request(self, provided: Mapping[str, str] | None = None) -> dict[str, object]:
+        """Return the body that submits this config without empty sections, with secret values for this run only."""
+        body = {section(table): content for table, content in self.to_dict().items() if content and table != "secrets"}
+        if provided or self.secret_names():
+            body["secrets"] = {"required": self.secret_names(), **({"provided": dict(provided)} if provided else {})}
+        return body
+
+    @classmethod
+    def from_request(cls, body: Mapping[str, object]) -> tuple[Self, dict[str, str]]:
+        """Return the config of a submit and its secret values, whose names count as required.
+
+        Raise pydantic's ValidationError with every problem, located by the names of the TOML file; unknown keys of
+        `[advanced]` are problems.
+        """
+        sections = {section(table): table for table in cls.model_fields}
+        errors = [_unknown_section(name, sections) for name in body if name not in sections]
+        tables = {sections[name]: content for name, content in body.items() if name in sections and content is not None}
+        tables.setdefault("experiment", {})
+        tables.setdefault("secrets", {})
+        provided = _taken_out(tables, errors)
+        errors += TABLES[cls.kind].unread(tables.get("advanced"))
+        try:
+            config = cls.model_validate(tables, strict=True)
+        except ValidationError as error:
+            errors += iterate_errors(error)
+        if errors:
+            raise ValidationError.from_exception_data(cls.__name__, errors)
+        return config, provided
+
+
+class EvalConfig(_Config):
+    """`configs/eval/*.toml`. `[secrets]` is mandatory; write `required = []` when there is none."""
+
+    kind: ClassVar[str] = "eval"
+    advanced: EvalAdvanced = Field(default_factory=EvalAdvanced)
+    evaluation: Evaluation = Field(default_factory=Evaluation)
+    secrets: Secrets
+
+
+class TrainingConfig(_Config):
+    """`configs/training/*.toml`."""
+
+    kind: ClassVar[str] = "training"
+    advanced: TrainingAdvanced = Field(default_factory=TrainingAdvanced)
+    training: Training = Field(default_factory=Training)
+    sampling: Sampling = Field(default_factory=Sampling)
+    checkpoints: Checkpoints = Field(default_factory=Checkpoints)
+    secrets: Secrets | None = None
+
+    @classmethod
+    def across(cls, written: dict[str, object]) -> Iterator[InitErrorDetails]:
+        yield from super().across(written)
+        if _table(written, "advanced").get("method", "grpo") != "grpo":
+            return
+        if _table(written, "training").get("n_samples_per_prompt") == 1:
+            problem = "one rollout per prompt has nothing to be compared with"
+            yield at_key(broken_rule(problem, "n_samples_per_prompt = 8"), "training", "n_samples_per_prompt")
+        if _table(written, "sampling").get("rollout_temperature") == 0:
+            problem = "at temperature 0 the rollouts of a prompt are all the same"
+            yield at_key(broken_rule(problem, "rollout_temperature = 1.0"), "sampling", "rollout_temperature")
+
+
+CONFIGS: dict[str, type[EvalConfig] | type[TrainingConfig]] = {"eval": EvalConfig, "training": TrainingConfig}
+
+
+HELD_OUT = 10
+"""One row in ten validates when nothing else is said ..."""
+HELD_OUT_AT_MOST = 32
+"""... and never more than these."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingPlan:
+    """A training config applied to rows."""
+
+    rows: list[int]
+    """Indices of the rows that train, in the order of the file."""
+    validation_rows: list[int]
+    """Indices of the rows that choose the best checkpoint."""
+    test_rows: list[int]
+    """Indices of the rows that the run never sees."""
+    batch: int
+    """Rows of a step, or examples (`sft`)."""
+    samples: int
+    """Rollouts of a row and step."""
+    steps: int
+    """0 when the rows, or examples, do not fill one step."""
+    validations: int
+    """How often the held-out rows are run: at the start, every `eval_interval` steps and at the end."""
+    rollouts: int
+    """All of them, validation included."""
+
+    @property
+    def at_once(self) -> int:
+        """Rollouts of a step, all in flight together; for `sft`, its examples."""
+        return self.batch * self.samples
+
+
+def plan_training(config: TrainingConfig, rows: Sequence[int], *, examples: int = 0) -> TrainingPlan:
+    """Apply `config` to the selected `rows`. A step takes whole batches: the rest of an epoch is left out.
+
+    `examples`: number of rollouts that `method = "sft"` learns from; the rows are then for validation only.
+    """
+    options, advanced = config.training, config.advanced
+    training, held_out, test = split_rows(rows, advanced.validation_rows, advanced.seed, advanced.test_rows)
+    batch, samples, passed = options.rollout_batch_size, options.n_samples_per_prompt, len(training)
+    if advanced.method == "sft":
+        training, samples, passed = [], 1, examples
+    steps = options.total_epochs * (passed // batch)
+    if advanced.max_steps is not None:
+        steps = min(steps, advanced.max_steps)
+    interval = config.checkpoints.eval_interval
+    validations = 1 + steps // interval + bool(steps % interval) if held_out else 0
+    of_validation = validations * len(held_out) * advanced.validation_samples
+    rollouts = (steps * batch * samples if advanced.method == "grpo" else 0) + of_validation
+    return TrainingPlan(training, held_out, test, batch, samples, steps, validations, rollouts)
+
+
+def split_rows(
+    rows: Sequence[int], limit: int | None, seed: int, test: int = 0
+) -> tuple[list[int], list[int], list[int]]:
+    """Split rows into training, validation and test rows, drawn with `seed`; at least one row is for training."""
+    count = min(len(rows) // HELD_OUT, HELD_OUT_AT_MOST) if limit is None else min(limit, max(0, len(rows) - 1))
+    draw = random.Random(seed)
+    validation = set(draw.sample(list(rows), count))
+    rest = [row for row in rows if row not in validation]
+    tested = set(draw.sample(rest, min(test, max(0, len(rest) - 1))))
+    return [row for row in rest if row not in tested], sorted(validation), sorted(tested)

@@ -1,0 +1,44 @@
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import Literal
+
+from osmosis.errors import UsageError
+from osmosis.records.run.rollout import Category
+
+
+class RunStatus(str, Enum):
+    PENDING = "pending"
+    RUNNING = "running"
+    FINISHED = "finished"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+    @property
+    def over(self) -> bool:
+        return self in (RunStatus.FINISHED, RunStatus.FAILED, RunStatus.STOPPED)
+
+
+def ended_by_limit(status: str, category: str | None) -> bool:
+    return status == RunStatus.STOPPED.value and category in (Category.BUDGET.value, Category.TIMEOUT.value)
+
+
+RunKind = Literal["eval", "training"]
+JobKind = Literal["eval", "training", "serving", "merge"]
+"""A run, a model that is served until it is stopped, or the merge of an adapter into its base model."""
+NOUNS: Mapping[RunKind, str] = {"eval": "eval", "training": "train"}
+
+
+LATEST = "latest"
+SHORTEST = 3
+
+
+def match_name(name: str, newest_first: Sequence[str]) -> str | None:
+    """Return the name itself, the newest for `latest`, or the only one that begins so; None when there is none."""
+    if name in newest_first:
+        return name
+    if name == LATEST and newest_first:
+        return newest_first[0]
+    matches = sorted(candidate for candidate in newest_first if len(name) >= SHORTEST and candidate.startswith(name))
+    if len(matches) > 1:
+        raise UsageError(f"{name!r} could be {', '.join(matches[:8])}", hint="write more of the name")
+    return matches[0] if matches else None

@@ -1,0 +1,155 @@
+"""The endpoint of one model, in every dialect: chat completions, Messages, Responses, generateContent, and their lists
+of models. It is what a deployment answers to its platform, and `osmosis model serve` to this machine. Every caller
+sends the one key. A parameter that the model cannot obey is refused by name where it changes the answer; a caller that
+hangs up cancels the call."""
+
+import asyncio
+import contextlib
+import hmac
+import itertools
+from collections.abc import AsyncIterator, Callable, Mapping
+
+from fastapi import FastAPI, Request, Response
+
+from osmosis.base.jsonable import JsonObject
+from osmosis.dialects import CHAT, Call, Dialect, EndpointError, Envelope
+from osmosis.dialects.call import OVERLOADED, bad_request
+from osmosis.dialects.harnesses import normalize
+from osmosis.errors import ModelError
+from osmosis.llm.model import ChatRequest, Completion, Model
+from osmosis.records.run.rollout import Category
+from osmosis.serve.http import bind, listening, url_of
+
+from .model_http import answer_call, bearer_of, model_routes, new_chat_app
+
+MAX_BODY = 64 * 1024 * 1024
+OBEYED = frozenset(
+    {"temperature", "top_p", "max_tokens", "max_completion_tokens", "stop", "seed", "tool_choice", "logprobs"}
+)
+IGNORED = frozenset({"user", "metadata", "store", "service_tier", "parallel_tool_calls", "safety_identifier"})
+"""Parameters that name the caller and the billing, which changes no answer here."""
+NEUTRAL: Mapping[str, tuple[object, ...]] = {
+    "n": (1,),
+    "presence_penalty": (0,),
+    "frequency_penalty": (0,),
+    "logit_bias": ({},),
+    "top_logprobs": (0,),
+    "response_format": ({"type": "text"},),
+    "tool_choice": ("auto", "none"),
+}
+"""Values with which a parameter asks for nothing."""
+RETRY_S = 5.0
+_STATUS = {
+    Category.BAD_REQUEST.value: 400,
+    Category.CONTEXT_LENGTH.value: 400,
+    Category.RATE_LIMIT.value: 429,
+    Category.CONNECTION.value: OVERLOADED,
+    Category.SERVER_DIED.value: OVERLOADED,
+    Category.TIMEOUT.value: 504,
+}
+
+
+class InferenceEndpoint:
+    """An HTTP server over one model. `answered` counts whole answers; `on_answer` is called after each."""
+
+    def __init__(
+        self, model: Model, *, name: str, key: str, on_answer: Callable[[], None] | None = None, time_limit_s: float
+    ) -> None:
+        self.name = name
+        self.answered = 0
+        self._model = model
+        self._key = key
+        self._on_answer = on_answer
+        self._time_limit_s = time_limit_s
+        self._in_flight = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._numbers = itertools.count()
+        self.max_body_bytes = MAX_BODY
+        self._serving = contextlib.AsyncExitStack()
+
+    async def open(self, host: str = "127.0.0.1", port: int = 0) -> str:
+        listener = bind(host, port)
+        url = url_of(listener)
+        await self._serving.enter_async_context(listening(self._app(), listener))
+        return f"{url}/v1"
+
+    async def drained(self, timeout_s: float) -> None:
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._idle.wait(), timeout_s)
+
+    async def close(self) -> None:
+        await self._serving.aclose()
+
+    def _app(self) -> FastAPI:
+        app = new_chat_app("Osmosis inference endpoint")
+        app.include_router(model_routes(self, ""))
+        return app
+
+    def authenticate(self, request: Request) -> object:
+        token = bearer_of(request)
+        if token is None or not hmac.compare_digest(token, self._key.encode()):
+            raise EndpointError(401, "the key is missing or wrong: send it as Authorization: Bearer KEY", "auth")
+        return None
+
+    def model_names(self) -> list[str]:
+        return [self.name]
+
+    async def answer(self, request: Request, caller: object, dialect: Dialect, call: Call) -> Response:
+        question = chat_request(dialect, call)
+        question.rollout_id = f"chat-{next(self._numbers)}"
+        with_tokens = bool(call.params.get("logprobs"))
+        return await answer_call(
+            request, dialect, call, question, self._complete, Envelope(self.name), with_tokens=with_tokens
+        )
+
+    async def _complete(self, question: ChatRequest) -> Completion:
+        async with self._counted():
+            try:
+                done = await asyncio.wait_for(self._model.complete(question), self._time_limit_s)
+            except asyncio.TimeoutError:
+                message = f"no answer within {self._time_limit_s:.0f} s: ask for fewer tokens (max_tokens)"
+                raise EndpointError(504, message, Category.TIMEOUT.value) from None
+            except ModelError as error:
+                retry = error.retry_after or RETRY_S if error.category == Category.CONNECTION.value else None
+                status = _STATUS.get(error.category, 500)
+                raise EndpointError(status, error.message, error.category, retry_after=retry) from error
+        self.answered += 1
+        if self._on_answer is not None:
+            self._on_answer()
+        done.model = self.name
+        return done
+
+    @contextlib.asynccontextmanager
+    async def _counted(self) -> AsyncIterator[None]:
+        self._in_flight += 1
+        self._idle.clear()
+        try:
+            yield
+        finally:
+            self._in_flight -= 1
+            if not self._in_flight:
+                self._idle.set()
+
+
+def chat_request(dialect: Dialect, call: Call) -> ChatRequest:
+    """Return the request for the model; raise `EndpointError` for what it cannot obey. Harnesses send sampling
+    parameters that nobody chose: those of other dialects than chat that mean nothing here are left out."""
+    if not call.messages:
+        bad_request("messages must be a list of objects, at least one")
+    if call.tools is not None and not all(isinstance(tool, dict) for tool in call.tools):
+        bad_request("tools must be a list of objects")
+    params: JsonObject = {}
+    for key, value in call.params.items():
+        neutral = NEUTRAL.get(key)
+        if key in IGNORED or (dialect is not CHAT and key not in OBEYED and key != "response_format"):
+            continue
+        if neutral is None and key not in OBEYED:
+            bad_request(f"{key} is not supported: leave it out")
+        if neutral is not None and value not in neutral:
+            possible = ", ".join(map(str, neutral))
+            bad_request(f"{key} = {str(value)[:100]} is not supported: leave it out (possible: {possible})")
+        if key in OBEYED:
+            params[key] = value
+    normalize(call)
+    return ChatRequest(messages=call.messages, tools=call.tools, params=params)

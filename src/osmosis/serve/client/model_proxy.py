@@ -1,0 +1,392 @@
+"""The model proxy: the model endpoint that rollouts call and that takes their callbacks. Each rollout has its own URL
+prefix and its own bearer, of which either names it; generation 0.2, whose routes `osmosis.compat` adds, names the
+rollout in the body instead. Every parameter of a chat completion is forwarded to the model or refused (another endpoint
+or key; `n` above 1 in training and in streams), except those the proxy itself obeys: `model` (it has one), `stream`,
+`stream_options`, `rollout_id`. In the other dialects agent programs set parameters that nobody chose: there the run's
+own win, and what was overridden is recorded."""
+
+import hmac
+import socket
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from importlib import import_module
+from typing import Protocol, cast
+
+from fastapi import APIRouter, FastAPI, Request, Response
+from typing_extensions import Self
+
+from osmosis.base.jsonable import JsonObject
+from osmosis.dialects import CHAT, Call, Dialect, EndpointError
+from osmosis.dialects.call import MODEL_FAILED, bad_request
+from osmosis.dialects.harnesses import AGENT, find_purpose, normalize, read_system
+from osmosis.engine.rollout_model import RolloutModel
+from osmosis.engine.task import Task
+from osmosis.errors import ModelError
+from osmosis.llm.model import ChatRequest, Completion, Model
+from osmosis.records.base import Record
+from osmosis.records.protocol.messages import (
+    CallbackReply,
+    CompletionCallback,
+    GraderCallback,
+    ModelErrorReply,
+    check_rollout_id,
+)
+from osmosis.records.protocol.v02 import ChatCompletionsRequest, CompletionsResponse
+from osmosis.records.run.rollout import Category, ModelCall
+from osmosis.records.run.rows import Row
+from osmosis.records.sandbox import SandboxAnswer, SandboxOrder
+from osmosis.sdk.user_code import LimitReached
+from osmosis.serve.http import (
+    Bearer,
+    bind,
+    documented,
+    errors,
+    listening,
+    operation_id,
+    reply,
+    secured_by,
+    unless_disconnected,
+    url_of,
+)
+
+from .model_http import answer_call, bearer_of, model_routes, new_chat_app, read_object, read_record
+from .rollout_endpoint import RolloutEndpoint
+from .sandboxes import Sandboxes
+from .turns import question_hash
+
+MAX_BODY = 64 * 1024 * 1024
+CLOSED_KEPT = 1024
+MOST_CHOICES = 128
+_ROUTING = {"api_key", "api_base", "base_url", "api_version", "custom_llm_provider", "headers", "extra_headers"}
+"""Arguments of some models with which a rollout could send the proxy's key anywhere."""
+_STATUS = {
+    Category.AUTH.value: 401,
+    Category.MODEL_NOT_FOUND.value: 404,
+    Category.BAD_REQUEST.value: 400,
+    Category.CONTEXT_LENGTH.value: 400,
+}
+
+
+class ProxyObserver(Protocol):
+    """Receives every model call of every rollout with its full answer: token ids too, where the model gave any."""
+
+    def opened(self, endpoint: RolloutEndpoint) -> None:
+        """Handle the start of a rollout; an id that was used before starts anew."""
+        ...
+
+    def model_call(
+        self, endpoint: RolloutEndpoint, request: ChatRequest, call: ModelCall, done: Completion | None
+    ) -> None:
+        """Handle a call; `done` is None when it failed, and `call.error` then says why."""
+        ...
+
+
+class ModelProxy:
+    """An HTTP server over one model, on loopback by default: `async with ModelProxy(model) as proxy`."""
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        advertise_url: str = "",
+        observer: ProxyObserver | None = None,
+        sandboxes: Sandboxes | None = None,
+    ) -> None:
+        """Set up; rollouts are told `advertise_url` in place of host and port, `{port}` in it being the latter.
+        `sandboxes` are those of rollouts that run in a sandbox themselves; None offers none."""
+        self.model = model
+        self.max_body_bytes = MAX_BODY
+        self.base_url = ""
+        self.is_public = bool(advertise_url)
+        self._host = host
+        self._port = port
+        self._advertise_url = advertise_url
+        self._observer = observer
+        self._sandboxes = sandboxes
+        self._open: dict[str, RolloutEndpoint] = {}
+        self._closed: OrderedDict[str, RolloutEndpoint] = OrderedDict()
+        self.app = proxy_app(self)
+        self._serving = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def open(self) -> str:
+        listener = bind(self._host, self._port)
+        port = str(listener.getsockname()[1])
+        self.base_url = self._advertise_url.replace("{port}", port) or url_of(listener)
+        await self._serving.enter_async_context(listening(self.app, listener))
+        return self.base_url
+
+    async def close(self) -> None:
+        await self._serving.aclose()
+
+    @asynccontextmanager
+    async def inside(self, listener: socket.socket | None) -> AsyncIterator[str]:
+        """Answer also on a socket in a rollout server's own network; yield the URL that its rollouts are told."""
+        if listener is None:
+            yield self.base_url
+            return
+        async with listening(self.app, listener.dup()):
+            yield url_of(listener)
+
+    def open_rollout(
+        self, rollout_id: str, *, model: RolloutModel | None = None, base_url: str = ""
+    ) -> RolloutEndpoint:
+        """Open the endpoint of one rollout, told `base_url` if given; raise `ValueError` for an unsafe or open id. Its
+        calls are answered by its own `model`, by default one without limits over the proxy's."""
+        check_rollout_id(rollout_id)
+        if rollout_id in self._open:
+            raise ValueError(f"rollout {rollout_id} is already open")
+        if model is None:
+            model = RolloutModel(self.model, Task(Row(index=0, data={}), 0, rollout_id))
+        endpoint = RolloutEndpoint(rollout_id, base_url or self.base_url, model)
+        self._open[rollout_id] = endpoint
+        if self._observer is not None:
+            self._observer.opened(endpoint)
+        return endpoint
+
+    def close_rollout(self, endpoint: RolloutEndpoint) -> None:
+        """Answer 404 to later model calls of this rollout; a repeated callback is still acknowledged for a while."""
+        if self._open.get(endpoint.rollout_id) is endpoint:
+            del self._open[endpoint.rollout_id]
+        endpoint.close()
+        if self._sandboxes is not None:
+            self._sandboxes.close(endpoint.rollout_id)
+        self._closed[endpoint.rollout_id] = endpoint
+        while len(self._closed) > CLOSED_KEPT:
+            self._closed.popitem(last=False)
+
+    def health(self) -> JsonObject:
+        return {"status": "healthy", "service": "traingate", "open_rollouts": len(self._open)}
+
+    def find_endpoint(
+        self, rollout_id: str, request: Request, *, callback: bool = False, closed: bool = False
+    ) -> RolloutEndpoint:
+        """Return the endpoint of the request's bearer or callback key; raise `EndpointError` 404 or 401. With `closed`,
+        a rollout that is over counts, too."""
+        endpoint = self._open.get(rollout_id) or (self._closed.get(rollout_id) if closed else None)
+        if endpoint is None:
+            raise EndpointError(404, f"no open rollout {rollout_id!r} here", "not_found")
+        key = endpoint.callback_key if callback else endpoint.bearer
+        token = bearer_of(request)
+        if token is None or not hmac.compare_digest(token, key.encode()):
+            raise EndpointError(401, "the bearer token is missing or belongs to another rollout", "auth")
+        return endpoint
+
+    def check_bearer(self, request: Request) -> None:
+        """Raise for a caller without any rollout's bearer, where others can call: its body is not read."""
+        if self.is_public:
+            self._find_by_bearer(request, self._open, self._closed)
+
+    def _find_by_bearer(self, request: Request, *tables: Mapping[str, RolloutEndpoint]) -> RolloutEndpoint:
+        token = bearer_of(request) or b""
+        for table in tables:
+            for endpoint in table.values():
+                if hmac.compare_digest(token, endpoint.bearer.encode()):
+                    return endpoint
+        raise EndpointError(401, "the bearer token is missing or belongs to no rollout", "auth")
+
+    def authenticate(self, request: Request) -> RolloutEndpoint:
+        """Return the endpoint that the request's path names, else that of its bearer alone."""
+        rollout_id = request.path_params.get("rollout_id")
+        if rollout_id is not None:
+            return self.find_endpoint(rollout_id, request)
+        return self._find_by_bearer(request, self._open)
+
+    def model_names(self) -> list[str]:
+        return [self.model.spec.name]
+
+    async def answer(self, request: Request, caller: object, dialect: Dialect, call: Call) -> Response:
+        """Answer a model call of the rollout whose endpoint the caller is."""
+        endpoint = cast("RolloutEndpoint", caller)
+        turns, purpose = endpoint.turns, find_purpose(call, request.headers, read_system(call.messages))
+        if dialect is not CHAT:
+            normalize(call)
+        turns.restore(call)
+        envelope, digest = turns.envelope(self.model.spec.name), question_hash(call)
+
+        async def complete(question: ChatRequest) -> Completion:
+            if endpoint.model is None:
+                raise EndpointError(404, f"no open rollout {endpoint.rollout_id!r} here", "not_found")
+            try:
+                done = await self._complete(endpoint, endpoint.model, question)
+                model_call = endpoint.model.calls[-1]
+                model_call.purpose = purpose or None
+                done.message = turns.add(envelope, digest, done.message, model_call)
+                if purpose == AGENT:
+                    endpoint.conversation = endpoint.model.messages = [*question.messages, done.message]
+            finally:
+                if purpose != AGENT and endpoint.model is not None:
+                    endpoint.model.messages = endpoint.conversation
+            return done
+
+        question = self._question(endpoint, dialect, call)
+        question.purpose = purpose
+        return await answer_call(request, dialect, call, question, complete, envelope)
+
+    async def run_in_sandbox(self, rollout_id: str, order: SandboxOrder) -> SandboxAnswer:
+        assert self._sandboxes is not None
+        return await self._sandboxes.answer(rollout_id, order)
+
+    @property
+    def offers_sandboxes(self) -> bool:
+        return self._sandboxes is not None
+
+    def acknowledge(self, endpoint: RolloutEndpoint) -> JsonObject:
+        """Return the answer to a callback, with what the rollout does not know: usage and cost of each model call."""
+        calls = [
+            {
+                "prompt_tokens": call.usage.prompt_tokens,
+                "completion_tokens": call.usage.completion_tokens,
+                "cached_tokens": call.usage.cached_tokens,
+                "cost_usd": call.usage.cost_usd,
+                "model_name": call.model,
+            }
+            for call in endpoint.calls
+            if call.error is None
+        ]
+        name = self.model.spec.name
+        samples = {endpoint.rollout_id: {"model_name": name, "llm_call_metrics": calls}}
+        return {"status": "ok", "trajectory": {"model_name": name, "samples": samples}}
+
+    async def _complete(self, endpoint: RolloutEndpoint, model: RolloutModel, question: ChatRequest) -> Completion:
+        try:
+            done = await model.complete(question)
+        except LimitReached as limit:
+            raise EndpointError(400, f"this rollout is over: {limit.reason}", Category.BUDGET.value) from limit
+        except ModelError as exc:
+            self._observe(endpoint, question, model.calls[-1], None)
+            raise EndpointError(_STATUS.get(exc.category, MODEL_FAILED), exc.message, exc.category) from exc
+        self._observe(endpoint, question, model.calls[-1], done)
+        return done
+
+    def _question(self, endpoint: RolloutEndpoint, dialect: Dialect, call: Call) -> ChatRequest:
+        params, n = call.params, call.params.pop("n", None)
+        if n is not None and not (isinstance(n, int) and 1 <= n <= MOST_CHOICES):
+            bad_request(f"n must be between 1 and {MOST_CHOICES}")
+        if n not in (None, 1) and (call.stream or self._observer is not None):
+            reason = "one conversation is trained" if self._observer is not None else "a stream has one answer"
+            bad_request(f"n must be 1: {reason}")
+        if routing := sorted(_ROUTING & params.keys()):
+            bad_request(f"{', '.join(routing)}: a rollout cannot choose the endpoint or key of its model")
+        if n not in (None, 1):
+            params["n"] = n
+        endpoint.left_out.update(call.left_out)
+        if dialect is not CHAT or endpoint.overrides_sampling:
+            endpoint.overridden.update(override_sampling(params, self.model.spec.params))
+        return ChatRequest(call.messages, call.tools, params)
+
+    def _observe(
+        self, endpoint: RolloutEndpoint, question: ChatRequest, call: ModelCall, done: Completion | None
+    ) -> None:
+        if self._observer is not None:
+            self._observer.model_call(endpoint, question, call, done)
+
+
+def override_sampling(params: JsonObject, own: Mapping[str, object]) -> JsonObject:
+    """Take from a call's parameters those that the run sets itself; return what was taken, as the client sent it. A
+    client may ask for a shorter answer. `top_k`, which few endpoints know, is the run's alone."""
+    overridden: JsonObject = {}
+    longest = own.get("max_tokens", own.get("max_completion_tokens"))
+    for key in list(params):
+        if key in ("max_tokens", "max_completion_tokens"):
+            is_ours = isinstance(longest, int) and params[key] > longest
+        else:
+            is_ours = key in own or key == "top_k" or (key == "parallel_tool_calls" and params[key] is True)
+        if is_ours:
+            overridden[key] = params.pop(key)
+    return overridden
+
+
+def proxy_app(proxy: ModelProxy) -> FastAPI:
+    app = new_chat_app("Osmosis model proxy")
+    app.include_router(rollout_routes(proxy))
+    app.include_router(import_module("osmosis.compat.client").loop_routes(proxy))  # it is above this package
+    for prefix in ("/v1/rollouts/{rollout_id}", ""):
+        app.include_router(model_routes(proxy, prefix))
+    return app
+
+
+def document(summary: str, request: type[Record], response: type[Record], bearer: Bearer, *statuses: int) -> JsonObject:
+    """Return a decorator's arguments that document a route whose body is read by the route, after authentication."""
+    schema = {"$ref": f"#/components/schemas/{request.__name__}"}
+    return {
+        "summary": summary,
+        "response_model": documented(response),
+        "response_description": "Success",
+        "responses": errors(ModelErrorReply, *statuses),
+        "dependencies": secured_by(bearer),
+        "openapi_extra": {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}},
+    }
+
+
+def rollout_routes(proxy: ModelProxy) -> APIRouter:
+    router = APIRouter(generate_unique_id_function=operation_id)
+
+    @router.post(
+        "/v1/rollouts/{rollout_id}/chat/completions",
+        **document(
+            "A model call of a rollout, plain or streamed",
+            ChatCompletionsRequest,
+            CompletionsResponse,
+            "rolloutKey",
+            400,
+            401,
+            404,
+            424,
+        ),
+    )
+    async def chat(rollout_id: str, request: Request) -> Response:
+        endpoint = proxy.find_endpoint(rollout_id, request)
+        return await proxy.answer(request, endpoint, CHAT, CHAT.parse(await read_object(request, MAX_BODY)))
+
+    @router.post(
+        "/v1/rollouts/{rollout_id}/completion",
+        **document("0.3: the workflow ended", CompletionCallback, CallbackReply, "callbackKey", 401, 404, 422),
+    )
+    async def completion(rollout_id: str, request: Request) -> Response:
+        endpoint = proxy.find_endpoint(rollout_id, request, callback=True, closed=True)
+        endpoint.take_completion(await read_record(request, CompletionCallback, MAX_BODY))
+        return reply(proxy.acknowledge(endpoint))
+
+    @router.post(
+        "/v1/rollouts/{rollout_id}/grader",
+        **document("0.3: the grader ended", GraderCallback, CallbackReply, "callbackKey", 401, 404, 422),
+    )
+    async def grader(rollout_id: str, request: Request) -> Response:
+        endpoint = proxy.find_endpoint(rollout_id, request, callback=True, closed=True)
+        endpoint.take_grader(await read_record(request, GraderCallback, MAX_BODY))
+        return reply(proxy.acknowledge(endpoint))
+
+    @router.post(
+        "/v1/rollouts/{rollout_id}/sandbox",
+        **document(
+            "What a rollout's sandbox, which is beside it, is to do",
+            SandboxOrder,
+            SandboxAnswer,
+            "rolloutKey",
+            401,
+            404,
+            422,
+        ),
+    )
+    async def sandbox(rollout_id: str, request: Request) -> Response:
+        endpoint = proxy.find_endpoint(rollout_id, request)
+        if not proxy.offers_sandboxes:
+            raise EndpointError(404, "no sandboxes are offered here", "not_found")
+        order = await read_record(request, SandboxOrder, MAX_BODY)
+        return reply(await unless_disconnected(request, proxy.run_in_sandbox(endpoint.rollout_id, order)))
+
+    @router.get("/health", summary="Health", response_description="Success", responses=errors(ModelErrorReply))
+    async def health() -> Response:
+        return reply(proxy.health())
+
+    return router

@@ -1,0 +1,325 @@
+"""A program as the engine's agent: `claude`, `codex`, or any script that asks a model over HTTP. Each rollout has a
+folder, a HOME of its own with nothing of the operator's, a sandbox without a network but this rollout's endpoint, and a
+key that only it knows. The program is found as the operator would find it; what it printed, its exit status and the
+files that it changed are results for graders (`info["command"]`)."""
+
+import asyncio
+import difflib
+import io
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+from osmosis.base.jsonable import JsonObject
+from osmosis.base.safe_open import folder_at, is_plain, walk
+from osmosis.engine.build_rollout import add_info, build_rollout
+from osmosis.engine.rollout_model import RolloutModel
+from osmosis.engine.task import Task
+from osmosis.errors import NotFound, SandboxUnavailable, ValidationError
+from osmosis.records.run.plan import ProgramSpec
+from osmosis.records.run.rollout import Category, Failure, Message, Phase, Rollout
+from osmosis.records.run.rows import Row
+from osmosis.records.sandbox import SandboxChoice
+from osmosis.sandbox import Box, Level, Limits, Network, Policy, start
+from osmosis.sandbox.bubblewrap import SYSTEM, python_folders
+from osmosis.sandbox.session import Session, SessionKind, choose_kind
+
+from .model_proxy import ModelProxy
+from .rollout_endpoint import RolloutEndpoint
+
+GATE = ("127.0.0.1", 8642)
+HOME = Path("/home/agent")
+OUTPUT_BYTES = 256 * 1024
+"""Bytes of stdout and stderr each, from their ends."""
+TEXT_BYTES, TEXTS_BYTES = 64 * 1024, 512 * 1024
+"""Bytes of each changed file, and of all together, that graders get."""
+NOT_FOUND = (126, 127)
+LIMITS = Limits(memory_mb=8192, processes=1024, file_mb=1024, disk_mb=4096)
+_SKIPPED = (".git/", "node_modules/", "__pycache__/", ".venv/")
+
+
+@dataclass(frozen=True, slots=True)
+class Harness:
+    """A ready-made agent of `harnesses.toml`, or any command."""
+
+    command: str
+    dialect: str = ""
+    tried: str = ""
+    environ: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+
+
+def load_harnesses() -> dict[str, Harness]:
+    table = tomllib.loads(Path(__file__).with_name("harnesses.toml").read_text(encoding="utf-8"))
+    return {name: Harness(**fields) for name, fields in table.items()}
+
+
+@dataclass(slots=True)
+class _Output:
+    """The end of what a stream said."""
+
+    data: bytearray = field(default_factory=bytearray)
+    is_cut: bool = False
+
+    async def read(self, stream: asyncio.StreamReader) -> None:
+        while part := await stream.read(65536):
+            self.data += part
+            if len(self.data) > OUTPUT_BYTES:
+                self.is_cut = True
+                del self.data[:-OUTPUT_BYTES]
+
+    @property
+    def text(self) -> str:
+        return ("[...]\n" if self.is_cut else "") + self.data.decode("utf-8", "replace")
+
+
+class ProgramAgent:
+    """Runs a command for each task; `proxy` must be open. Sandboxes are chosen by `choice`, once."""
+
+    def __init__(
+        self, command: str, program: ProgramSpec, proxy: ModelProxy, base_dir: Path, choice: SandboxChoice
+    ) -> None:
+        if choice.kind == "container" or choice.image:
+            raise SandboxUnavailable(
+                "a program agent runs in namespaces, not in a container", hint="--sandbox auto, bubblewrap or none"
+            )
+        self._program = program
+        self._harness = load_harnesses().get(command.strip()) or Harness(command)
+        self._proxy = proxy
+        self._base_dir = base_dir
+        self._level = choose_kind(choice).level
+        for folder in (program.folder, program.home):
+            if folder and not (base_dir / folder).is_dir():
+                raise NotFound(f"there is no folder {base_dir / folder}", hint="give a path relative to the workspace")
+
+    async def run(self, task: Task, model: RolloutModel) -> Rollout:
+        outer = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="osmosis-program-"))
+        try:
+            work, home = outer / "work", outer / "home"
+            session = await asyncio.to_thread(self._prepare, task.row, work, home)
+            before = await asyncio.to_thread(_read_texts, session)
+            endpoint = self._proxy.open_rollout(task.rollout_id, model=model)
+            endpoint.overrides_sampling = True
+            task.enter("agent")
+            began = time.monotonic()
+            try:
+                async with self._started(task, endpoint, work, home) as box:
+                    out, err = _Output(), _Output()
+                    await asyncio.gather(out.read(box.stdout), err.read(box.stderr))
+                    code = await box.wait()
+                result: JsonObject = {"exit_code": code, "seconds": round(time.monotonic() - began, 3)}
+                result.update(stdout=out.text, stderr=err.text, over_limit=box.over_limit and box.over_limit.value)
+                result.update(await asyncio.to_thread(_changes, before, session))
+                return _build(task, model, endpoint, result)
+            finally:
+                self._proxy.close_rollout(endpoint)
+        finally:
+            await asyncio.to_thread(shutil.rmtree, outer, ignore_errors=True)
+
+    @asynccontextmanager
+    async def _started(self, task: Task, endpoint: RolloutEndpoint, work: Path, home: Path) -> AsyncIterator[Box]:
+        is_apart = self._level >= Level.NAMESPACES
+        url = f"http://{GATE[0]}:{GATE[1]}" if is_apart else self._proxy.base_url
+        endpoint.base_url = url
+        files = {name: _fill(text, endpoint, self._proxy.model.spec.name) for name, text in self._harness.files.items()}
+        await asyncio.to_thread(_write_files, home, {**files, ".prompt": prompt_of(task.row)})
+        policy = Policy(
+            level=self._level,
+            work=work,
+            write=(home,),
+            names={home: HOME} if is_apart else {},
+            read=_programs(self._harness.command),
+            listen=(GATE,) if is_apart else (),
+            network=Network.NONE,
+            limits=LIMITS,
+        )
+        inside = policy.inside(home)
+        policy = replace(policy, environ=self._environ(task.row, endpoint))
+        # HOME is the sandbox's own business, and this one is the program's.
+        script = f'HOME="{inside}" PROMPT_FILE="{inside}/.prompt"; export HOME PROMPT_FILE\n{self._harness.command}\n'
+        box = await start(["/bin/sh", "-c", script], policy, stderr_apart=True)
+        try:
+            async with self._proxy.inside(box.listeners.get(GATE)):
+                yield box
+        finally:
+            await box.close()
+
+    def _environ(self, row: Row, endpoint: RolloutEndpoint) -> dict[str, str]:
+        """Return the program's variables: nothing of the operator's but PATH and what the plan names."""
+        prefix, key = endpoint.prefix, endpoint.bearer
+        named = {name: os.environ[name] for name in self._program.environ if name in os.environ}
+        return {
+            "PATH": os.environ.get("PATH", os.defpath),
+            "LANG": "C.UTF-8",
+            **self._harness.environ,
+            **named,
+            "PROMPT": prompt_of(row),
+            "MODEL": self._proxy.model.spec.name,
+            "OPENAI_BASE_URL": f"{prefix}/v1",
+            "OPENAI_API_BASE": f"{prefix}/v1",
+            "OPENAI_API_KEY": key,
+            "ANTHROPIC_BASE_URL": prefix,
+            "ANTHROPIC_API_KEY": key,
+            "GOOGLE_GEMINI_BASE_URL": prefix,
+            "GEMINI_API_KEY": key,
+        }
+
+    def _prepare(self, row: Row, work: Path, home: Path) -> Session:
+        """Fill the working folder: the plan's folder or a git ref, then the row's files."""
+        for folder, template in ((work, self._program.folder), (home, self._program.home)):
+            if template:
+                shutil.copytree(self._base_dir / template, folder, symlinks=True)
+            else:
+                folder.mkdir()
+        if ref := row.data.get("git_ref"):
+            _extract_ref(self._base_dir, str(ref), work)
+        files = row.data.get("files") or {}
+        if isinstance(files, str):
+            shutil.copytree(self._base_dir / files, work, symlinks=True, dirs_exist_ok=True)
+            files = {}
+        session = Session(SessionKind(Level.NONE), folder=work)
+        if not isinstance(files, dict):
+            raise ValidationError("files must be an object of texts by path, or a folder", hint="see docs/agents.md")
+        for path, text in files.items():
+            session.write(str(path), str(text).encode())
+        _open_to_all(work, home)
+        return session
+
+
+def prompt_of(row: Row) -> str:
+    """Return what a program is told: the opening messages, of which a system prompt comes first."""
+    texts = [message.get("content") for message in row.messages() if message.get("role") in ("system", "user")]
+    return "\n\n".join(text for text in texts if isinstance(text, str))
+
+
+def _build(task: Task, model: RolloutModel, endpoint: RolloutEndpoint, result: JsonObject) -> Rollout:
+    answered = any(call.error is None for call in model.calls)
+    messages: list[Message] | None = None
+    if not model.messages:
+        messages = [*task.row.messages(), {"role": "assistant", "content": str(result["stdout"])}]
+    failure = None
+    code = result["exit_code"]
+    if code in NOT_FOUND or (code != 0 and (not answered or model.error is not None)) or result["over_limit"]:
+        last = next((line for line in reversed(str(result["stderr"]).splitlines()) if line.strip()), "")
+        reason = f"over its limit of {result['over_limit']}" if result["over_limit"] else f"exit status {code}"
+        failure = Failure(
+            phase=Phase.AGENT,
+            category=Category.AGENT_ERROR,
+            message=f"the program ended with {reason}{': ' if last else ''}{last[:500]}",
+            fix="run the command by hand; info.command has its output",
+        )
+    rollout = build_rollout(task, model, messages, failure=failure)
+    purposes = [call.purpose for call in model.calls if call.purpose]
+    gate: JsonObject = {
+        "left_out": sorted(endpoint.left_out),
+        "overridden": endpoint.overridden,
+        "calls": {purpose: purposes.count(purpose) for purpose in sorted(set(purposes))},
+    }
+    add_info(rollout, {"command": {**result, **{key: value for key, value in gate.items() if value}}})
+    rollout.metrics["exit_code"] = float(code)
+    return rollout
+
+
+def _fill(text: str, endpoint: RolloutEndpoint, model: str) -> str:
+    for mark, value in (("@URL@", endpoint.prefix), ("@KEY@", endpoint.bearer), ("@MODEL@", model)):
+        text = text.replace(mark, value)
+    return text
+
+
+def _write_files(home: Path, files: Mapping[str, str]) -> None:
+    for name, text in files.items():
+        path = home / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    _open_to_all(home)
+
+
+def _open_to_all(*folders: Path) -> None:
+    """Let the sandbox's user change what is ours: it is another one where we are root."""
+    for folder in folders:
+        for path in (folder, *folder.rglob("*")):
+            if not path.is_symlink():
+                path.chmod(0o777 if path.is_dir() or os.access(path, os.X_OK) else 0o666)
+
+
+def _extract_ref(repository: Path, ref: str, work: Path) -> None:
+    """Put the files of a commit into a folder; raise `ValidationError` for a ref that git does not know."""
+    if ref.startswith("-"):
+        raise ValidationError(f"git_ref {ref!r} is no ref")
+    command = ["git", "-C", str(repository), "archive", "--format=tar", ref]
+    done = subprocess.run(command, capture_output=True, check=False)
+    if done.returncode:
+        reason = done.stderr.decode("utf-8", "replace").strip()
+        raise ValidationError(f"git_ref {ref!r} cannot be read: {reason}", hint=f"git -C {repository} rev-parse {ref}")
+    with tarfile.open(fileobj=io.BytesIO(done.stdout)) as files:
+        files.extractall(work, filter="data")
+
+
+def _programs(command: str) -> tuple[Path, ...]:
+    """Return the folders that the command's programs need inside, of those outside the system's own."""
+    folders: dict[Path, None] = {}
+    words = [word.strip("\"'") for word in command.split()]
+    for word in [*words[:1], "node", "python3", *(word for word in words[1:] if "/" in word)]:
+        program = shutil.which(word)
+        if program is None:
+            continue
+        for path in (Path(program), Path(program).resolve()):
+            if not str(path).startswith(SYSTEM):
+                folders |= dict.fromkeys((*python_folders(path), _installation(path)))
+    return tuple(path for path in folders if path.is_dir())
+
+
+def _installation(program: Path) -> Path:
+    modules = [parent for parent in program.parents if parent.name == "node_modules"]
+    if modules:
+        return modules[-1]
+    prefix = program.parent.parent
+    is_shared = prefix.name == ".local" or Path.home().is_relative_to(prefix)
+    return program.parent if is_shared else prefix
+
+
+def _read_texts(session: Session) -> dict[str, str | None]:
+    """Return the text of every file; None for one that is no text, or too large to show."""
+    texts: dict[str, str | None] = {}
+    with folder_at(session.folder, ()) as folder:
+        files = [(path, about.st_size) for path, about in walk(folder, 10_000) if is_plain(about)]
+    for path, size in sorted(files):
+        if any(part in f"{path}/" for part in _SKIPPED):
+            continue
+        try:
+            content = session.read(path) if size <= TEXT_BYTES else b"\0"
+            texts[path] = None if b"\0" in content else content.decode()
+        except (ValidationError, UnicodeDecodeError):
+            texts[path] = None
+    return texts
+
+
+def _changes(before: Mapping[str, str | None], session: Session) -> JsonObject:
+    """Return the diff of the working folder, and its changed texts by path."""
+    after = _read_texts(session)
+    diff, changed, room = [], {}, TEXTS_BYTES
+    for path in sorted(before.keys() | after.keys()):
+        old, new = before.get(path, ""), after.get(path, "")
+        if old == new and (path in before) == (path in after):
+            continue
+        if old is None or new is None:
+            diff.append(f"Binary or large file {path} differs\n")
+            continue
+        names = (f"a/{path}" if path in before else "/dev/null", f"b/{path}" if path in after else "/dev/null")
+        diff += difflib.unified_diff(old.splitlines(True), new.splitlines(True), *names)
+        if path in after and len(new) <= room:
+            changed[path], room = new, room - len(new)
+    return {"diff": "".join(diff)[:TEXTS_BYTES], "files": changed}

@@ -1,0 +1,342 @@
+"""A rollout server as the engine's agent: one task in, one `Rollout` out, whatever happens on the other side. The
+generation is read from `/health`; the model is served through a model proxy, which also knows usage and the true cause
+of model failures. A dead server ends all waiting at once, a silent one is bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+import aiohttp
+
+from osmosis.base.processes import end_tasks
+from osmosis.engine.build_rollout import REWARD, add_sample, build_rollout, numbers
+from osmosis.engine.rollout_model import RolloutModel
+from osmosis.errors import AuthRequired, NetworkError
+from osmosis.records.run.plan import EvalPlan
+from osmosis.records.run.rollout import Category, Phase, Rollout, Score
+from osmosis.sdk.classify import overrun
+from osmosis.serve.http import open_session
+
+from .model_proxy import ModelProxy as ModelProxy
+from .protocols import (
+    REFUSED,
+    Generation,
+    RolloutLost,
+    ServerClient,
+    ServerProtocol,
+    ServerResult,
+    generation_of,
+    open_protocol,
+)
+from .rollout_endpoint import RolloutEndpoint
+
+if TYPE_CHECKING:
+    from osmosis.engine.task import Task
+
+REQUEST_TIMEOUT_S = 30.0
+GRACE_S = 60.0
+UNLIMITED_S = 3600.0
+Limit = Literal["agent", "rollout"]
+
+WATCH_EVERY_S = 1.0
+GATEWAY_ERRORS = frozenset({502, 503, 504})
+_KEY_CHECK_PATHS = ("/rollout/key-check/status", "/platform/health")
+DEAD_AFTER = 3
+"""Refused connections in a row, one per watch, until a server counts as dead."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerAt:
+    url: str
+    api_key: str | None = field(default=None, repr=False)
+    proxy_url: str = ""
+    """Address at which its rollouts reach the model proxy; empty for its base URL."""
+    generation: Generation | None = None
+    connecting: Callable[[], socket.socket] | None = None
+    silent_s: float | None = None
+    """For a server elsewhere: seconds without an answer until it counts as dead, as when its gateway reports it gone.
+
+    None: it is dead only when it refuses connections.
+    """
+
+
+@asynccontextmanager
+async def served(
+    server_url: str,
+    proxy: ModelProxy,
+    plan: EvalPlan,
+    *,
+    api_key: str | None = None,
+    generation: Generation | None = None,
+    died: Callable[[], Awaitable[object]] | None = None,
+    connecting: Callable[[], socket.socket] | None = None,
+) -> AsyncIterator[ServedRollouts]:
+    """Yield the agent behind the rollout server at `server_url`; the model proxy `proxy` must be open. `generation`
+    overrides what `/health` says. `died` (for example `RolloutServerProcess.wait_died`) returns when the server's
+    process has ended; without it, a server that refuses connections for some seconds counts as dead. `connecting` makes
+    the sockets that reach a server in a network of its own. Raises `NetworkError` when there is no healthy server to
+    begin with."""
+    at = ServerAt(server_url, api_key, generation=generation, connecting=connecting)
+    async with connected(at, proxy, plan, died=died) as server:
+        yield server
+
+
+@asynccontextmanager
+async def connected(
+    at: ServerAt, proxy: ModelProxy, plan: EvalPlan, *, died: Callable[[], Awaitable[object]] | None = None
+) -> AsyncIterator[ServedRollouts]:
+    async with open_session(connecting=at.connecting) as session:
+        client = ServerClient(session, at.url, at.api_key, REQUEST_TIMEOUT_S)
+        generation, capacity = await _detect_generation(client)
+        protocol = open_protocol(at.generation or generation, client, plan, at.proxy_url or proxy.base_url)
+        server = ServedRollouts(protocol, proxy, plan, at, capacity)
+        watcher = asyncio.create_task(server.watch_process(died) if died else server.watch_health(client))
+        try:
+            yield server
+        finally:
+            await end_tasks(watcher)
+            await server.settle()
+
+
+async def check_key(server_url: str, api_key: str | None) -> None:
+    """Ask the server something that needs its key; raise `AuthRequired` when it wants another one. A server of
+    generation 0.2 knows only the second path. Everything else (a server without a key, none at all) is for `served` to
+    find out."""
+    async with open_session() as session:
+        client = ServerClient(session, server_url, api_key, REQUEST_TIMEOUT_S)
+        try:
+            for path in _KEY_CHECK_PATHS:
+                status, _, _ = await client.ask("GET", path)
+                if status != 404:
+                    break
+        except (aiohttp.ClientError, asyncio.TimeoutError, OSError):
+            return
+    if status in (401, 403):
+        problem = "requires a key" if api_key is None else "rejected this key"
+        raise AuthRequired(
+            f"the rollout server at {server_url} {problem} ({status})",
+            hint="--server-key-env NAME names the variable that holds it",
+        )
+
+
+async def _detect_generation(client: ServerClient) -> tuple[Generation, int | None]:
+    try:
+        status, body, _ = await client.ask("GET", "/health")
+        if status != 200:
+            raise NetworkError(
+                f"{client.url}/health answered {status}", hint="check that this is the URL of a rollout server"
+            )
+        return generation_of(body)
+    except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as exc:
+        raise NetworkError(
+            f"no rollout server answers at {client.url}: {exc or type(exc).__name__}",
+            hint="start it, or check host and port",
+        ) from exc
+    except RolloutLost as exc:
+        raise NetworkError(f"{client.url}: {exc}", hint="check that this is the URL of a rollout server") from exc
+
+
+class ServedRollouts:
+    def __init__(
+        self, protocol: ServerProtocol, proxy: ModelProxy, plan: EvalPlan, at: ServerAt, capacity: int | None
+    ) -> None:
+        self.capacity = capacity
+        self.dead = asyncio.Event()
+        # More than the server runs at once would wait there, on the clock of their time limits; here they wait off it.
+        self._slots = asyncio.Semaphore(capacity) if capacity else None
+        self._protocol = protocol
+        self._proxy = proxy
+        self._plan = plan
+        self._at = at
+        self._death: RolloutLost | None = None
+        self._runs: set[asyncio.Task[ServerResult]] = set()
+        self._cancels: set[asyncio.Task[None]] = set()
+
+    async def run(self, task: Task, model: RolloutModel) -> Rollout:
+        model.deadline.stop()  # the limits of a server's agent begin when it says so
+        if self._slots is None:
+            return await self._attempt(task, model)
+        queued = time.monotonic()
+        async with self._slots:
+            model.queued_ms += (time.monotonic() - queued) * 1000
+            return await self._attempt(task, model)
+
+    async def _attempt(self, task: Task, model: RolloutModel) -> Rollout:
+        task.enter("rollout server")
+        endpoint = self._proxy.open_rollout(task.rollout_id, model=model, base_url=self._at.proxy_url)
+        limits = self._time_limits(endpoint, task, model)
+        try:
+            try:
+                ended = await self._bounded(endpoint, task, limits)
+            except RolloutLost as exc:
+                self._cancel(endpoint.rollout_id)
+                ended = ServerResult(exc.failure)
+            except asyncio.CancelledError:
+                self._cancel(endpoint.rollout_id)
+                raise
+            return _rollout(task, model, ended)
+        finally:
+            self._proxy.close_rollout(endpoint)
+
+    def _time_limits(self, endpoint: RolloutEndpoint, task: Task, model: RolloutModel) -> RolloutTimeLimits:
+        agent_s = self._plan.timeouts.agent_s if self._protocol.sends_limits else None
+        limits = RolloutTimeLimits(agent_s, self._limit_s())
+
+        def on_state(stage: str) -> None:
+            task.enter(stage)
+            if stage == "score":
+                limits.end_agent()
+
+        endpoint.on_state, endpoint.on_begin = on_state, limits.begin_agent
+        model.on_wait = limits.extend
+        return limits
+
+    async def _bounded(self, endpoint: RolloutEndpoint, task: Task, limits: RolloutTimeLimits) -> ServerResult:
+        if self._death is not None:
+            raise self._death
+        run = asyncio.create_task(self._protocol.run(endpoint, task.row))
+        self._runs.add(run)
+        try:
+            passed = await limits.wait_for(run, lambda: self._protocol.agent_runs(endpoint))
+            if passed is None and not run.cancelled():
+                return run.result()
+            if self._death is not None:
+                raise self._death
+            if passed == "agent":
+                failure = overrun(self._plan.timeouts.agent_s or 0.0)
+                raise RolloutLost(failure.category, failure.message, phase=failure.phase, fix=failure.fix)
+            raise RolloutLost(
+                Category.TIMEOUT,
+                f"the rollout server gave no result within {self._limit_s():g} s",
+                phase=Phase.AGENT,
+                fix="look at the rollout server's log for a call that blocks or never returns",
+            )
+        finally:
+            self._runs.discard(run)
+            if not run.done():
+                run.cancel()
+
+    def _limit_s(self) -> float:
+        limits = self._plan.timeouts
+        if limits.agent_s is None or limits.score_s is None:
+            return UNLIMITED_S
+        return limits.agent_s + limits.score_s + GRACE_S
+
+    def _cancel(self, rollout_id: str) -> None:
+        if self._death is None:
+            task = asyncio.create_task(self._send_cancel(rollout_id))
+            self._cancels.add(task)
+            task.add_done_callback(self._cancels.discard)
+
+    async def _send_cancel(self, rollout_id: str) -> None:
+        try:
+            await asyncio.wait_for(self._protocol.cancel(rollout_id), 5.0)
+        except (aiohttp.ClientError, asyncio.TimeoutError, OSError):
+            pass
+
+    async def settle(self) -> None:
+        if self._cancels:
+            await asyncio.wait(self._cancels, timeout=2.0)
+        for task in [*self._cancels, *self._runs]:
+            task.cancel()
+
+    async def watch_process(self, died: Callable[[], Awaitable[object]]) -> None:
+        code = await died()
+        reason = f" with exit code {code}" if isinstance(code, int) else ""
+        self._die(f"the rollout server ended{reason} while rollouts were running")
+
+    async def watch_health(self, client: ServerClient) -> None:
+        refusals, heard_at, silent_s = 0, time.monotonic(), self._at.silent_s
+        while refusals < DEAD_AFTER:
+            await asyncio.sleep(WATCH_EVERY_S)
+            try:
+                status, _, _ = await client.ask("GET", "/health")
+                refusals = refusals + 1 if silent_s is not None and status in GATEWAY_ERRORS else 0
+                heard_at = time.monotonic()
+            except REFUSED:
+                refusals += 1
+            except (aiohttp.ClientError, asyncio.TimeoutError, OSError):
+                refusals = 0  # slow or busy is not dead
+                if silent_s is not None and time.monotonic() - heard_at > silent_s:
+                    return self._die(f"the rollout server at {self._at.url} was not heard for {silent_s:g} s")
+        self._die(f"the rollout server at {self._at.url} no longer accepts connections")
+
+    def _die(self, message: str) -> None:
+        self._death = RolloutLost(
+            Category.SERVER_DIED, message, fix="see the end of the rollout server's log for the reason"
+        )
+        self.dead.set()
+        for run in list(self._runs):
+            run.cancel()
+
+
+class RolloutTimeLimits:
+    """The time limits of one rollout in seconds: its agent's (None for none of its own) and the whole rollout's.
+    Neither counts time that a model call spent waiting for a rate limit. Only the client knows of such waits, so it
+    keeps the agent's limit; the server is given more, as a backstop for when the client is gone."""
+
+    def __init__(self, agent_s: float | None, rollout_s: float) -> None:
+        self._agent_s = agent_s
+        now = asyncio.get_running_loop().time()
+        self._rollout_ends = now + rollout_s
+        self._agent_ends = None if agent_s is None else now + agent_s
+
+    def extend(self, seconds: float) -> None:
+        self._rollout_ends += seconds
+        if self._agent_ends is not None:
+            self._agent_ends += seconds
+
+    def begin_agent(self) -> None:
+        if self._agent_ends is not None and self._agent_s is not None:
+            self._agent_ends = asyncio.get_running_loop().time() + self._agent_s
+
+    def end_agent(self) -> None:
+        self._agent_ends = None
+
+    async def wait_for(
+        self, run: asyncio.Task[ServerResult], agent_runs: Callable[[], Awaitable[bool | None]]
+    ) -> Limit | None:
+        """Wait for `run`; return which limit passed before it was done, None when it was. `agent_runs` is asked when
+        the agent's limit passes: False means done, None not begun."""
+        loop = asyncio.get_running_loop()
+        while True:
+            ends = self._rollout_ends if self._agent_ends is None else min(self._rollout_ends, self._agent_ends)
+            done, _ = await asyncio.wait([run], timeout=max(0.0, ends - loop.time()))
+            if done:
+                return None
+            now = loop.time()
+            if now >= self._rollout_ends:
+                return "rollout"
+            if self._agent_ends is not None and now >= self._agent_ends:
+                runs = await agent_runs()
+                if run.done():
+                    return None
+                if self._agent_ends is None or loop.time() < self._agent_ends:
+                    continue  # it began, ended or waited meanwhile
+                if runs:
+                    return "agent"
+                self.end_agent() if runs is False else self.begin_agent()
+
+
+def _rollout(task: Task, model: RolloutModel, result: ServerResult) -> Rollout:
+    sample, failure = result.sample, result.failure
+    by_grader = failure is not None and failure.phase is Phase.SCORE
+    rollout = build_rollout(
+        task,
+        model,
+        sample.messages if sample is not None else None,
+        failure=None if by_grader else failure,
+        finish_reason=result.finish_reason,
+    )
+    rollout.metrics = numbers(result.metrics or {})
+    if sample is not None:
+        add_sample(rollout, sample, graded=failure is None)
+    if by_grader:
+        rollout.scores[REWARD] = Score(name=REWARD, failure=failure)
+    return rollout

@@ -1,0 +1,289 @@
+"""The rollouts of `POST /rollout`, generations 0.3 and 0.4 of the protocol, on one queue. A request with callback URLs
+is called back; one without is polled under a lease that each read renews."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import secrets
+import uuid
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from fastapi import HTTPException
+
+from osmosis.records.base import Record, utc_now
+from osmosis.records.protocol.messages import (
+    LEASE_HEADER,
+    CancelRequest,
+    CompletionCallback,
+    GraderCallback,
+    RolloutAccepted,
+    RolloutInit,
+    RolloutState,
+    RolloutState04,
+    ServerHealth,
+    ServerLifecycle,
+)
+from osmosis.serve.http import encode_record
+
+from .callbacks import Listener, Post
+from .queue import NO_ERRORS, AcceptedRollout, RolloutOutcome, outcome_of_execution
+from .runtime import ServerRuntime
+from .trace_files import EndedRollout, TraceFolder, TrajectoryWriter
+
+if TYPE_CHECKING:
+    from osmosis.sdk.backend import ExecutionResult
+
+
+@runtime_checkable
+class Backend(Protocol):
+    @property
+    def max_concurrent(self) -> int | None: ...
+
+    async def execute(
+        self, init: RolloutInit, *, on_state: Callable[[RolloutState], None] | None = None
+    ) -> ExecutionResult: ...
+
+    # A backend may also have `max_queue_depth` (rollouts that may wait; None: the server's own limit), `overhead_s`
+    # (seconds a rollout may take beyond its own time limits) and `aclose()` (returns when it has cleaned up).
+
+
+SWEEP_EVERY_S = 0.5
+RETURNS_WITHIN_S = 1.0
+"""Seconds within which a polling reader comes back after each answer; shutting down waits for it."""
+
+
+@dataclass(eq=False, slots=True)
+class RolloutRecord:
+    entry: AcceptedRollout
+    init: RolloutInit | None
+    lease: str | None
+    """Token; None when called back, not polled."""
+    lease_until: float = 0.0
+    readers: int = 0
+    last_read: float = -1e9
+    """When its state was last handed out, in seconds of the loop's clock."""
+    is_read: bool = False
+    completion_sent: bool = False
+
+
+class RolloutService:
+    def __init__(
+        self,
+        backend: Backend,
+        runtime: ServerRuntime,
+        *,
+        instance_id: str | None = None,
+        traces: TraceFolder | None = None,
+        files: TrajectoryWriter | None = None,
+    ) -> None:
+        self.backend = backend
+        self.runtime = runtime
+        self.process_id = str(uuid.uuid4())
+        self.instance_id = instance_id or self.process_id
+        self.limits = runtime.limits
+        self._traces = traces
+        self._files = files
+        self._executions: dict[str, ExecutionResult] = {}
+        self._rollouts: dict[str, RolloutRecord] = {}
+        runtime.count_unread = self._count_unread
+        runtime.background.append(self.sweep)
+
+    def accept(self, init: RolloutInit) -> RolloutAccepted | None:
+        """Start a rollout; return the answer of a polled one, else None. Raises `NotAccepted`."""
+        polled = init.completion_callback_url is None and init.grader_callback_url is None
+        if init.rollout_id is None:
+            if polled:
+                raise HTTPException(422, "rollout_id is required when no callback URLs are given")
+            init = init.model_copy(update={"rollout_id": secrets.token_hex(16)})
+        if not polled and init.grader_callback_url is None:
+            init = init.model_copy(update={"grade": False})
+        rollout_id = str(init.rollout_id)
+        earlier = self._rollouts.get(rollout_id)
+        if earlier is not None:
+            if earlier.lease is None and not polled and (earlier.init is None or earlier.init == init):
+                return None  # the same request again
+            raise HTTPException(409, f"rollout {rollout_id} already exists")
+        if self.runtime.queue.find(rollout_id) is not None:
+            raise HTTPException(409, f"rollout {rollout_id} was started by another generation's init")
+        record = RolloutRecord(
+            entry=self._new_entry(rollout_id, init), init=init, lease=secrets.token_urlsafe(24) if polled else None
+        )
+        record.entry.on_end = lambda _: self._report_end(record)
+        if not polled:
+            record.entry.on_grading = lambda _: self._send_completion(record, init, None)
+        self.runtime.queue.accept(record.entry)
+        self._rollouts[rollout_id] = record
+        self._trace(init, "rollout_accepted", messages=init.initial_messages, metadata=init.metadata)
+        record.lease_until = asyncio.get_running_loop().time() + self.limits.lease_s
+        if record.lease is None:
+            return None
+        return RolloutAccepted(
+            rollout_id=rollout_id,
+            polling_lease_token=record.lease,
+            result_wait_timeout_sec=self.limits.result_wait_s,
+            polling_lease_timeout_sec=self.limits.lease_s,
+        )
+
+    async def result(self, rollout_id: str, lease: str, disconnected: Callable[[], Awaitable[None]]) -> RolloutState04:
+        """Wait for a change of state, for the result, or until the reader has disconnected; renew the lease."""
+        record = self._rollouts.get(rollout_id)
+        if record is None:
+            raise HTTPException(404, f"no rollout {rollout_id}")
+        if record.lease is None or not hmac.compare_digest(record.lease.encode(), lease.encode()):
+            raise HTTPException(403, f"the {LEASE_HEADER} header is not the lease token of rollout {rollout_id}")
+        loop = asyncio.get_running_loop()
+        if record.entry.outcome is None:
+            record.readers += 1
+            watcher = loop.create_task(_wake_when(disconnected, record.entry))
+            try:
+                await record.entry.changed(self.limits.result_wait_s)
+            finally:
+                watcher.cancel()
+                record.readers -= 1
+                record.last_read = loop.time()
+        record.lease_until = loop.time() + self.limits.lease_s
+        record.is_read = record.is_read or record.entry.outcome is not None
+        return self.state(rollout_id)
+
+    def state(self, rollout_id: str) -> RolloutState04:
+        record = self._rollouts.get(rollout_id)
+        if record is None:
+            return RolloutState04(rollout_id=rollout_id, status="unknown")
+        status, outcome = record.entry.status, record.entry.outcome
+        if outcome is None:
+            return RolloutState04(rollout_id=rollout_id, status=status)
+        return RolloutState04(rollout_id=rollout_id, status=status, sample=outcome.sample, **outcome.errors)
+
+    def cancel(self, request: CancelRequest) -> dict[str, str]:
+        if sum(getattr(request, name) is not None for name in ("ids", "prefix", "all")) != 1:
+            raise HTTPException(422, "give exactly one of ids, prefix or all")
+        queue = self.runtime.queue
+        if request.ids is not None:
+            ids = request.ids
+        elif request.prefix is not None:
+            ids = [rollout_id for rollout_id in queue.live_ids() if rollout_id.startswith(request.prefix)]
+        else:
+            ids = queue.live_ids() if request.all else []
+        dispositions = queue.cancel(ids)
+        for rollout_id in dispositions:
+            if (record := self._rollouts.get(rollout_id)) is not None:
+                record.is_read = True  # whoever cancels a rollout knows its end
+        return dispositions
+
+    def health(self) -> ServerHealth:
+        queue = self.runtime.queue
+        return ServerHealth(
+            concurrency=queue.concurrency(),
+            instance_id=self.instance_id,
+            process_id=self.process_id,
+            lifecycle=ServerLifecycle(accepting_rollouts=queue.accepting, active_rollouts=queue.active),
+        )
+
+    async def sweep(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(SWEEP_EVERY_S)
+            now = loop.time()
+            for rollout_id, record in list(self._rollouts.items()):
+                finished = record.entry.finished_at
+                if finished is not None:
+                    if now - finished > self.limits.keep_s:
+                        del self._rollouts[rollout_id]
+                elif record.lease is not None and record.readers == 0 and now > record.lease_until:
+                    self.runtime.queue.cancel([rollout_id], "the lease expired: no client read the result in time")
+
+    def _new_entry(self, rollout_id: str, init: RolloutInit) -> AcceptedRollout:
+        limits = self.limits
+        limit_s = limits.rollout_timeout_s
+        if init.agent_timeout_sec is not None:
+            grader_s = init.grader_timeout_sec if init.grade else 0.0
+            phases_s = init.agent_timeout_sec + (limits.rollout_timeout_s if grader_s is None else grader_s)
+            limit_s = phases_s + limits.timeout_grace_s + float(getattr(self.backend, "overhead_s", 0.0))
+
+        async def execute(entry: AcceptedRollout) -> RolloutOutcome:
+            result = await self.backend.execute(init, on_state=entry.switch)
+            if self._files is not None and entry.outcome is None:
+                self._executions[rollout_id] = result
+            return outcome_of_execution(result)
+
+        return AcceptedRollout(rollout_id, execute, limit_s)
+
+    def _report_end(self, record: RolloutRecord) -> None:
+        init, outcome = record.init, record.entry.outcome
+        record.init = None
+        assert init is not None
+        assert outcome is not None
+        self._trace(
+            init,
+            "rollout_ended",
+            status=outcome.status,
+            sample=outcome.sample.to_dict() if outcome.sample else None,
+            failure=outcome.failure.to_dict() if outcome.failure else None,
+        )
+        write_files = self._file_listener(record, init)
+        if record.lease is not None:
+            if write_files is not None:
+                write_files(None)
+            return
+        self._send_completion(record, init, outcome, None if init.grader_callback_url else write_files)
+        if init.grader_callback_url is not None:
+            message = GraderCallback(
+                status="success" if outcome.status == "success" else "failure",
+                rollout_id=str(init.rollout_id),
+                sample=outcome.sample,
+                **outcome.errors,
+            )
+            self._send(init, init.grader_callback_url, message, write_files)
+        record.entry.outcome = RolloutOutcome(outcome.status)  # delivered elsewhere: only the ending is kept
+
+    def _file_listener(self, record: RolloutRecord, init: RolloutInit) -> Listener | None:
+        """Return what writes the rollout's files, None when there are to be none; it is called with the answer to the
+        last callback, so that usage and cost are in them."""
+        execution = self._executions.pop(record.entry.id, None)
+        if self._files is None or not self._files.wants(record.entry.id):
+            return None
+        return partial(self._files.put, EndedRollout.of(record.entry, init, execution))
+
+    def _send_completion(
+        self, record: RolloutRecord, init: RolloutInit, outcome: RolloutOutcome | None, listener: Listener | None = None
+    ) -> None:
+        url = init.completion_callback_url
+        if url is None or record.completion_sent:
+            return
+        record.completion_sent = True
+        succeeded = outcome is None or outcome.agent_finished
+        message = CompletionCallback(
+            status="success" if outcome is None or succeeded else outcome.status,
+            rollout_id=str(init.rollout_id),
+            extra_fields=init.extra_fields,
+            **(NO_ERRORS if outcome is None or succeeded else outcome.errors),
+        )
+        self._send(init, url, message, listener)
+
+    def _send(self, init: RolloutInit, url: str, message: Record, listener: Listener | None = None) -> None:
+        post = Post(str(init.rollout_id), url, encode_record(message), init.controller_api_key)
+        self.runtime.delivery.send(post, listener)
+
+    def _trace(self, init: RolloutInit, event: str, **facts: object) -> None:
+        if self._traces is None:
+            return
+        trace = self._traces.open(str(init.rollout_id), (init.llm_api_key, init.controller_api_key))
+        head = {"event": event, "rollout_id": init.rollout_id, "timestamp": utc_now().isoformat()}
+        trace.write({**head, **facts})
+
+    def _count_unread(self) -> int:
+        since = asyncio.get_running_loop().time() - RETURNS_WITHIN_S
+        return sum(
+            1
+            for record in self._rollouts.values()
+            if not record.is_read and (record.readers or record.last_read > since)
+        )
+
+
+async def _wake_when(disconnected: Callable[[], Awaitable[None]], entry: AcceptedRollout) -> None:
+    await disconnected()
+    entry.wake()

@@ -1,0 +1,182 @@
+"""The plan of a training run: everything that decides the result, nothing left to the defaults of a library. What does
+not change the result (the socket, where logs go) is no part of it."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from osmosis.base.jsonable import JsonObject
+from osmosis.records.base import Record
+
+Loss = Literal["grpo", "dr_grpo", "dapo", "gspo", "cispo"]
+Importance = Literal["off", "token_truncate", "token_mask", "sequence_truncate", "sequence_mask"]
+Schedule = Literal["constant", "linear", "cosine"]
+Precision = Literal["auto", "fp32", "bf16"]
+
+_FREE = {
+    "resume_from",
+    "steps",
+    "threads",
+    "run",
+    "output_dir",
+    "keep",
+    "model_path",
+    "examples_path",
+    "engine_url",
+    "sampler_url",
+    "base_model",
+    "processes",
+    "gradient_accumulation",
+    "micro_batch_tokens",
+}
+"""Fields that a resume may change: where things are, how long to go on, how many files to keep, how work is divided."""
+
+
+class TrainerPlan(Record):
+    """One training run. Lengths are in tokens, steps are rollout steps (one `collect` each), counted from 1."""
+
+    run: str
+    engine: Literal["local", "tinker"] = "local"
+    """`local`: this machine. `tinker`: a Tinker server at `engine_url`; its key is in the environment variable
+    `TINKER_API_KEY`.
+    """
+    engine_url: str | None = None
+    sampler: Literal["builtin", "vllm"] = "builtin"
+    """`builtin`: continuous batching over the very module being trained. `vllm`: an OpenAI-compatible vLLM server at
+    `sampler_url`, given a new LoRA adapter after each step; its key is in the environment variable `VLLM_API_KEY`.
+    """
+    sampler_url: str | None = None
+    method: Literal["grpo", "sft"] = "grpo"
+    model_path: str
+    """Folder of the base model: `config.json`, tokenizer, safetensors. For `tinker`, the name the server knows."""
+    base_model: str | None = None
+    tokenizer_path: str | None = None
+    chat_template_kwargs: JsonObject = Field(default_factory=dict)
+    """Further variables of the chat template, such as `enable_thinking`."""
+    output_dir: str
+    resume_from: str | None = None
+    """A checkpoint folder to train from; None: the base model."""
+
+    rows: list[int] = Field(default_factory=list)
+    """Indices of the rows to train on (`grpo`). Their order is drawn from `seed` (`osmosis.training.row_order`)."""
+    validation_rows: list[int] = Field(default_factory=list)
+    examples_path: str | None = None
+    steps: int = Field(ge=1)
+    """Rollout steps in all (`grpo`), optimizer steps in all (`sft`); a resumed run ends at the same step."""
+    rows_per_step: int = Field(ge=1)
+    samples_per_row: int = Field(default=8, ge=1)
+    validation_samples: int = Field(default=1, ge=1)
+    eval_interval: int = Field(default=10, ge=1)
+    """Validate before the first step, every so many steps, and after the last one."""
+    save_interval: int = Field(default=20, ge=1)
+    keep: int | None = Field(default=None, ge=1)
+    """Newest checkpoints to keep, beside the best and the last; None: all."""
+
+    max_prompt_length: int = Field(ge=1)
+    max_response_length: int = Field(ge=1)
+    """Most tokens of one answer, and of all that follows the first prompt of a rollout."""
+    temperature: float = Field(default=1.0, ge=0, le=2)
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    concurrency: int = Field(default=256, ge=1)
+    cache_tokens: int | None = Field(default=None, ge=1)
+    """Size of the key-value cache; None: room for `concurrency` full answers where memory allows it."""
+
+    tune: Literal["lora", "full"] = "lora"
+    """What learns: an adapter, or every weight, in fp32."""
+    lora_rank: int = Field(default=16, ge=1)
+    lora_alpha: float = Field(default=32.0, gt=0)
+    lora_targets: list[str] = Field(default_factory=list)
+    loss: Loss = "dapo"
+    kl: float = Field(default=0.0, ge=0)
+    """Weight of the KL penalty against the base model (beta); 0 leaves out the reference pass too."""
+    clip: float = Field(default=0.2, gt=0)
+    clip_high: float | None = Field(default=None, gt=0)
+    """Upper clip; None: the same as `clip`."""
+    ratio_max: float | None = Field(default=None, gt=1)
+    """Largest ratio of a token with a negative advantage, whose loss has no bound otherwise; None: no bound."""
+    importance: Importance = "off"
+    """How to correct for a sampler that was not exactly the trained policy (`trainer.losses`)."""
+    importance_cap: float = Field(default=2.0, gt=0)
+    scale_rewards: Literal["group", "batch", "none"] = "group"
+    """The standard deviation that divides advantages; `dr_grpo` divides by none."""
+    max_staleness: int = Field(default=0, ge=0)
+    """How many updates may come between the beginning of a rollout and its own; 0: every rollout is on policy."""
+    num_iterations: int = Field(default=1, ge=1)
+    lr: float = Field(gt=0, le=1)
+    schedule: Schedule = "constant"
+    warmup_steps: int = Field(default=0, ge=0)
+    weight_decay: float = Field(default=0.0, ge=0)
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    gradient_accumulation: int = Field(default=1, ge=1)
+    """Least number of pieces in which a step goes through the model, which bounds memory and changes no result."""
+    micro_batch_tokens: int | None = Field(default=None, ge=1)
+    """Most tokens of a piece; None: by memory. A longer sequence is a piece of its own."""
+    gradient_checkpointing: bool = False
+    precision: Precision = "auto"
+    """`auto`: bf16 where the GPU has it, else fp32."""
+    seed: int = 0
+    processes: int = Field(default=1, ge=1)
+    threads: int | None = Field(default=None, ge=1)
+    max_memory_bytes: int | None = Field(default=None, ge=1)
+    """What a base model may take; None: what the machine has."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> TrainerPlan:
+        if self.method == "grpo":
+            if self.samples_per_row < 2:
+                raise ValueError("samples_per_row must be at least 2: an advantage compares the answers to one row")
+        elif not self.examples_path:
+            raise ValueError("method sft needs examples_path")
+        if self.engine == "tinker" and not self.engine_url:
+            raise ValueError("engine tinker needs engine_url")
+        if self.sampler == "vllm" and not self.sampler_url:
+            raise ValueError("sampler vllm needs sampler_url")
+        if self.tune == "full" and (self.sampler != "builtin" or self.engine != "local"):
+            raise ValueError("tune full needs engine local and sampler builtin: servers take adapters")
+        return self
+
+    @property
+    def fingerprint(self) -> str:
+        """Return a hash of what decides the result; a checkpoint is resumed only with the same one."""
+        return hashlib.sha256(self.model_dump_json(exclude=_FREE).encode()).hexdigest()
+
+
+class ServingPlan(Record):
+    """The plan of `python -m osmosis.training.trainer.serve_model PLAN SOCKET`."""
+
+    name: str
+    model_path: str
+    adapter_path: str | None = None
+    max_prompt_length: int | None = Field(default=None, ge=1)
+    """Tokens; None: what the model's context leaves beside an answer."""
+    max_response_length: int | None = Field(default=None, ge=1)
+    """Most tokens of an answer; None: half of the context, at most 8192."""
+    concurrency: int = Field(default=256, ge=1)
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    threads: int | None = Field(default=None, ge=1)
+
+
+class MergePlan(Record):
+    """The plan of `python -m osmosis.training.trainer.merge_adapter PLAN`."""
+
+    model_path: str
+    adapter_path: str
+    output_dir: str
+    dtype: Literal["auto", "fp32", "bf16"] = "auto"
+    """Of the weights that are saved; `auto`: of the base model's."""
+    own_dtype: str = ""
+    """Of the base model's files: `float32`, `bfloat16`, `float16`; empty: they do not say."""
+
+
+class MergeResult(Record):
+    FILE: ClassVar[str] = "merged.json"
+
+    dtype: str = ""
+    parameters: int = 0
+    difference: float = 0.0
+    """Largest difference between the log-probabilities of a short text before and after the merge."""
+    failure: str | None = None
+    fix: str | None = None

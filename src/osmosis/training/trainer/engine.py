@@ -1,0 +1,382 @@
+"""The engine `local`: the weights are on this machine, the step is written out below on PyTorch and PEFT. A step's
+rollouts become trees of tokens (`packing`), these become micro-batches, and each of them adds its gradient: the loss of
+a step is a sum over tokens (`losses`, weighed by `advantages`), so how it is cut changes memory and time and nothing
+else. With several GPUs each has a copy of the weights and every n-th micro-batch, and gradients are added. The forward
+pass runs in the sampler's precision, without autocast and without dropout. A micro-batch that does not fit in memory
+halves the budget, and the step begins again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from copy import deepcopy
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from torch.nn import Module
+
+from osmosis.training.protocol import CheckpointManifest, Notice, TrainerPlan
+from osmosis.training.row_order import rows_of_step
+
+from .advantages import WeighedSequence, weigh_rollouts
+from .checkpoints import CheckpointStore
+from .distributed import Ranks
+from .errors import TrainingFailed
+from .examples import LabeledExample, read_examples
+from .load_model import Loaded, free_memory, peak_memory
+from .loop import Rollouts, TrainingLoop
+from .losses import importance_weights, kl_estimate, policy_loss, token_logprobs
+from .packing import Layout, MicroBatch, Part, pack, plant
+from .remote_sampler import VllmServer
+from .service import TrainerService
+
+BETAS, EPSILON = (0.9, 0.999), 1e-8
+OPTIMIZER = "optimizer.safetensors"
+CPU_TOKENS, GPU_TOKENS = 16_384, 131_072
+"""Most tokens of a micro-batch where memory allows for more."""
+MEMORY_SHARE = 0.5
+SAME_LOGITS = 0.05
+"""Largest difference of logits, packed and alone, that rounding explains (bf16)."""
+_ATTENTION = {"full_attention", "sliding_attention", "chunked_attention"}
+
+
+@dataclass(slots=True)
+class Figures:
+    """Sums over the trained tokens of a step, and what they are divided by at its end."""
+
+    loss: float = 0.0
+    tokens: int = 0
+    entropy: float = 0.0
+    clipped_low: int = 0
+    clipped_high: int = 0
+    hits: int = 0
+    kl: float = 0.0
+    kl_tokens: int = 0
+    weight: float = 0.0
+    differences: list[NDArray[np.float32]] = field(default_factory=list)
+    """Log-probability now minus as sampled, before the step's first update."""
+
+    def add(self, other: Figures) -> None:
+        for name in self.__slots__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+    def values(self, plan: TrainerPlan) -> dict[str, float]:
+        tokens = max(1, self.tokens)
+        values = {"train/loss": self.loss, "train/entropy_loss": self.entropy / tokens}
+        if plan.method == "sft":
+            return {**values, "train/token_accuracy": self.hits / tokens}
+        if self.kl_tokens:
+            values["train/kl"] = self.kl / self.kl_tokens
+        values |= {
+            "train/clip_ratio": (self.clipped_low + self.clipped_high) / tokens,
+            "train/clip_ratio_low": self.clipped_low / tokens,
+            "train/clip_ratio_high": self.clipped_high / tokens,
+        }
+        if self.differences:
+            difference = np.concatenate(self.differences).astype(np.float64)
+            ratio, apart = np.exp(difference), np.abs(difference)
+            high = 1 + (plan.clip if plan.clip_high is None else plan.clip_high)
+            values |= {
+                "train/trained_tokens": float(len(difference)),
+                "train/mismatch_mean": float(apart.mean()),
+                "train/mismatch_p99": float(np.quantile(apart, 0.99)),
+                "train/mismatch_max": float(apart.max()),
+                "train/mismatch_kl": float((ratio - difference - 1).mean()),
+                "train/importance_ratio": float(ratio.mean()),
+                "train/outside_clip": float(((ratio < 1 - plan.clip) | (ratio > high)).mean()),
+                "train/importance_weight": self.weight / len(difference),
+            }
+        return values
+
+
+class LocalEngine(TrainingLoop):
+    def __init__(
+        self,
+        plan: TrainerPlan,
+        loaded: Loaded,
+        ranks: Ranks,
+        service: TrainerService | None,
+        store: CheckpointStore | None,
+        resumed: CheckpointManifest | None = None,
+    ) -> None:
+        super().__init__(plan, ranks, service, store, resumed.step if resumed else 0)
+        self.loaded, self.device = loaded, loaded.device
+        self.server: VllmServer | None = None
+        self.reference = deepcopy(loaded.model).eval() if plan.tune == "full" and plan.kl else None
+        self.model = _trainable_model(plan, loaded)
+        self.module = self.model.get_base_model() if plan.tune == "lora" else self.model
+        self.weights = [weight for weight in self.model.parameters() if weight.requires_grad]
+        self.optimizer = torch.optim.AdamW(
+            self.weights, lr=plan.lr, betas=BETAS, eps=EPSILON, weight_decay=plan.weight_decay
+        )
+        if plan.resume_from is not None:
+            self._restore(Path(plan.resume_from) / OPTIMIZER)
+        self._sources: Tensor | None = None
+        self.module.get_output_embeddings().register_forward_pre_hook(self._select_sources)
+        self.budget = plan.micro_batch_tokens or self._measure_budget()
+        self.layout = self._choose_layout()
+        self.examples: list[LabeledExample] = []
+        if plan.method == "sft":
+            self.examples = read_examples(plan, loaded.tokenizer, service)
+
+    def save_adapter(self, folder: Path) -> None:
+        self.model.save_pretrained(folder)
+
+    def publish(self) -> None:
+        if self.server is not None:  # the builtin sampler shares the module
+            self.server.publish(self.step, self.save_adapter)
+
+    def write(self, draft: Path) -> None:
+        self.model.save_pretrained(draft)
+        if self.plan.tune == "full":
+            self.loaded.tokenizer.save_pretrained(draft)
+        state = self.optimizer.state
+        tensors = {
+            f"{number}.{name}": state[weight][name].contiguous()
+            for number, weight in enumerate(self.weights)
+            for name in state[weight]
+        }
+        save_file(tensors, draft / OPTIMIZER)
+        (draft / "README.md").unlink(missing_ok=True)  # PEFT's empty model card
+
+    def update(self, rollouts: Rollouts) -> dict[str, float]:
+        plan = self.plan
+        if plan.method == "sft":
+            rows = rows_of_step(range(len(self.examples)), plan.rows_per_step, self.step + 1, plan.seed)
+            parts = _label([self.examples[row] for row in rows])
+        else:
+            parts = [[_to_part(weighed) for weighed in rollout] for rollout in weigh_rollouts(rollouts, plan)]
+        if not parts:
+            return {}  # no rollout of the step has a reward
+        while True:
+            try:
+                return self._iterate(parts)
+            except torch.OutOfMemoryError:
+                longest = max(len(part.token_ids) for rollout in parts for part in rollout)
+                if self.ranks.world > 1 or self.budget <= longest:
+                    raise
+                self._shrink_budget()
+
+    def _iterate(self, parts: list[list[Part]]) -> dict[str, float]:
+        plan = self.plan
+        trees = plant(parts, self.layout, self.budget)
+        pieces = max(self.ranks.world, plan.gradient_accumulation)
+        budget = min(self.budget, math.ceil(sum(tree.length for tree in trees) / pieces))
+        batches = pack(trees, self.layout, budget)
+        measured = self.step % len(batches)
+        """The micro-batch whose divergence from the base model is looked at where it has no weight."""
+        every = list(enumerate(batches))[self.ranks.number :: self.ranks.world]
+        old: dict[int, Tensor] = {}
+        figures = Figures()
+        norm = 0.0
+        iterations = plan.num_iterations if plan.method == "grpo" else 1
+        for _ in range(iterations):
+            self.optimizer.zero_grad(set_to_none=True)
+            for number, batch in every:
+                figures.add(self._add_gradient(batch.to(self.device), number, old, measure=number == measured))
+            norm = self._step_optimizer()
+        total = Figures()
+        for share in self.ranks.gather(figures):
+            total.add(share)
+        total.loss /= iterations
+        peak = peak_memory(self.device)
+        if self.service is not None:
+            self.service.health.peak_memory_bytes = peak
+        return {**total.values(plan), "train/grad_norm": norm, "perf/memory_gib": peak / 2**30}
+
+    def _add_gradient(self, batch: MicroBatch, number: int, old: dict[int, Tensor], *, measure: bool) -> Figures:
+        plan = self.plan
+        logits = self._logits(self.model, batch)
+        now, entropy = token_logprobs(logits, batch.targets, plan.temperature if plan.method == "grpo" else 1.0)
+        figures = Figures(tokens=len(now), entropy=float(entropy.sum()))
+        if plan.method == "sft":
+            figures.hits = int((logits.detach().argmax(-1) == batch.targets).sum())
+            loss = -(now * batch.weights).sum()
+        else:
+            if is_first := number not in old:
+                old[number] = now.detach()
+            clipped = policy_loss(plan, now, old[number], batch.advantages, batch.sequences)
+            correction = importance_weights(plan, old[number], batch.logprobs, batch.sequences)
+            per_token = clipped.per_token * correction
+            if plan.kl or (measure and is_first and plan.tune == "lora"):
+                divergence = kl_estimate(now, self._reference_logprobs(batch))
+                if plan.kl:
+                    per_token = per_token + plan.kl * divergence * clipped.ratio
+                figures.kl, figures.kl_tokens = float(divergence.detach().sum()), len(now)
+            loss = (per_token * batch.weights).sum()
+            figures.clipped_low, figures.clipped_high = int(clipped.clipped_low.sum()), int(clipped.clipped_high.sum())
+            if is_first:
+                figures.differences = [(old[number] - batch.logprobs).cpu().numpy()]
+                figures.weight = float(correction.sum())
+        loss.backward()
+        figures.loss = float(loss.detach())
+        return figures
+
+    def _step_optimizer(self) -> float:
+        for weight in self.weights:
+            if weight.grad is None:
+                weight.grad = torch.zeros_like(weight)
+        self.ranks.add_up([weight.grad for weight in self.weights])
+        norm = float(torch.nn.utils.clip_grad_norm_(self.weights, self.plan.max_grad_norm))
+        if not math.isfinite(norm):
+            raise TrainingFailed(
+                f"the gradient of step {self.step + 1} is not finite: training diverged",
+                kind="diverged",
+                hint='resume from the last checkpoint with a lower lr, more warm-up or precision = "fp32"',
+            )
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.learning_rate(self.step + 1)
+        self.optimizer.step()
+        return norm
+
+    # --- forward passes ---
+
+    def _logits(self, model: Module, batch: MicroBatch) -> Tensor:
+        """Return the logits that predict the trained tokens, and no others: the head is the largest layer."""
+        self._sources = batch.sources
+        try:
+            output = model(
+                input_ids=batch.input_ids, position_ids=batch.positions, attention_mask=batch.mask, use_cache=False
+            )
+        finally:
+            self._sources = None
+        return output.logits[0]
+
+    def _select_sources(self, head: Module, arguments: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
+        if self._sources is None:
+            return None
+        return (arguments[0].flatten(0, 1)[self._sources][None], *arguments[1:])
+
+    def _reference_logprobs(self, batch: MicroBatch) -> Tensor:
+        without_adapter = self.model.disable_adapter() if self.plan.tune == "lora" else nullcontext()
+        with torch.no_grad(), without_adapter:
+            if self.reference is None:
+                logits = self._logits(self.model, batch)
+            else:
+                output = self.reference(
+                    input_ids=batch.input_ids, position_ids=batch.positions, attention_mask=batch.mask, use_cache=False
+                )
+                logits = output.logits.flatten(0, 1)[batch.sources]
+            return token_logprobs(logits, batch.targets, self.plan.temperature)[0]
+
+    # --- memory and layout ---
+
+    def _measure_budget(self) -> int:
+        if self.device.type == "cpu":
+            return CPU_TOKENS
+        config = self.module.config.get_text_config()
+        depth = config.num_hidden_layers
+        kept = 2 * depth + 34 if self.plan.gradient_checkpointing else 34 * depth
+        per_token = 12 * config.vocab_size + kept * config.hidden_size * self.loaded.dtype.itemsize
+        return min(GPU_TOKENS, max(1, int(MEMORY_SHARE * free_memory(self.device) / per_token)))
+
+    def _shrink_budget(self) -> None:
+        self.budget //= 2
+        self.optimizer.zero_grad(set_to_none=True)
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+        if self.service is not None:
+            message = f"out of memory: micro-batches of {self.budget} tokens from here on"
+            self.service.emit(Notice(step=self.step + 1, message=message))
+
+    def _choose_layout(self) -> Layout:
+        config = self.module.config.get_text_config()
+        kinds = set(getattr(config, "layer_types", None) or ())
+        windowed = "sliding_attention" in kinds or (not kinds and getattr(config, "sliding_window", None))
+        flash = "flash" in str(config._attn_implementation)
+        if kinds - _ATTENTION or "chunked_attention" in kinds or (windowed and not flash):
+            return "padded"
+        layout: Layout = "flat" if flash else "trees"
+        if self._differs_packed(layout):
+            if self.service is not None:
+                message = "this model cannot be packed: each sequence has a row of its own, which takes more time"
+                self.service.emit(Notice(step=self.step, message=message))
+            return "padded"
+        return layout
+
+    def _differs_packed(self, layout: Layout) -> bool:
+        """Return whether sequences in one row have other logits than alone: the model mixes what it should not."""
+        vocabulary = self.module.config.get_text_config().vocab_size
+        tokens = (np.arange(24, dtype=np.int32) * 7 + 1) % vocabulary
+        others = np.concatenate([tokens[:6], tokens[::-1][:9]])
+        parts = [Part(ids, np.arange(1, len(ids)), np.zeros(len(ids) - 1, np.float32)) for ids in (tokens, others)]
+        with torch.no_grad(), self.sampling_mode():
+            together = pack(plant([parts, parts[1:]], layout, 1000), layout, 1000)
+            packed = torch.cat([self._logits(self.model, batch.to(self.device)) for batch in together])
+            alone = [self._logits(self.model, pack(plant([[part]], "padded", 99), "padded", 99)[0].to(self.device))
+                     for part in (*parts, parts[1])]  # fmt: skip
+        return float((packed - torch.cat(alone)).abs().max()) > SAME_LOGITS * max(1.0, float(packed.abs().max()))
+
+    @contextmanager
+    def sampling_mode(self) -> Iterator[None]:
+        training = self.model.training
+        self.model.eval()
+        try:
+            yield
+        finally:
+            self.model.train(training)
+
+    def _restore(self, path: Path) -> None:
+        tensors = load_file(path, device=str(self.device))
+        for number, weight in enumerate(self.weights):
+            for name in ("step", "exp_avg", "exp_avg_sq"):
+                value = tensors[f"{number}.{name}"]
+                self.optimizer.state[weight][name] = value.cpu() if name == "step" else value
+
+
+def _trainable_model(plan: TrainerPlan, loaded: Loaded) -> Module:
+    model = loaded.model
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+        elif hasattr(module, "attention_dropout"):
+            module.attention_dropout = 0.0
+    if plan.gradient_checkpointing:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    torch.manual_seed(plan.seed)
+    if plan.tune == "full":
+        return model.float().requires_grad_(True).train()
+    if plan.resume_from is not None:
+        return PeftModel.from_pretrained(model, plan.resume_from, is_trainable=True).train()
+    adapter = LoraConfig(
+        r=plan.lora_rank,
+        lora_alpha=plan.lora_alpha,
+        lora_dropout=0.0,
+        bias="none",
+        target_modules=plan.lora_targets or "all-linear",
+        task_type="CAUSAL_LM",
+    )
+    adapted = get_peft_model(model, adapter).train()
+    adapted.peft_config["default"].base_model_name_or_path = plan.base_model or plan.model_path
+    return adapted
+
+
+def _to_part(weighed: WeighedSequence) -> Part:
+    sequence = weighed.sequence
+    trained = np.flatnonzero(np.frombuffer(sequence.mask, dtype=np.uint8))
+    logprobs = np.frombuffer(sequence.logprobs, dtype=np.float32)
+    if not sequence.prompt_length:
+        trained = trained[trained > 0]  # nothing predicts a first token
+    return Part(
+        np.frombuffer(sequence.token_ids, dtype=np.int32),
+        trained + sequence.prompt_length,
+        logprobs[trained],
+        weighed.advantage,
+        weighed.weight,
+    )
+
+
+def _label(examples: list[LabeledExample]) -> list[list[Part]]:
+    trained = [np.flatnonzero(np.asarray(example.mask[1:])) + 1 for example in examples]
+    weight = 1.0 / max(1, sum(map(len, trained)))
+    return [
+        [Part(np.asarray(example.token_ids, dtype=np.int32), where, np.zeros(len(where), np.float32), weight=weight)]
+        for example, where in zip(examples, trained, strict=True)
+    ]

@@ -1,0 +1,214 @@
+"""Load the base model and its tokenizer, or say in one sentence why they cannot be used. Weights are read from
+safetensors only; a model's own code is never run. Missing files and too little memory are found before anything large
+is read."""
+
+import json
+import math
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from osmosis.base.jsonable import JsonObject
+from osmosis.training.protocol import TrainerPlan
+
+from .errors import TrainingFailed, out_of_memory
+
+_SMALLER = 'choose a smaller model, precision = "bf16", or a machine with more memory'
+_AGAIN = "upload or download the model again"
+_INDEX = "model.safetensors.index.json"
+_SINGLE = "model.safetensors"
+_OVERHEAD = 1.2
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    model: Any
+    tokenizer: Any
+    device: Any
+    dtype: Any
+
+
+def choose_device(local_rank: int = 0) -> Any:
+    if torch.cuda.is_available():
+        return torch.device("cuda", local_rank)
+    return torch.device("cpu")
+
+
+def choose_dtype(plan: TrainerPlan, device: Any) -> Any:
+    """Return the type of the base model's weights; the adapter's are always fp32."""
+    if plan.precision == "bf16" or (
+        plan.precision == "auto" and device.type == "cuda" and torch.cuda.is_bf16_supported()
+    ):
+        return torch.bfloat16
+    return torch.float32
+
+
+def load(plan: TrainerPlan, local_rank: int = 0) -> Loaded:
+    folder = Path(plan.model_path)
+    device = choose_device(local_rank)
+    dtype = choose_dtype(plan, device)
+    config = _config(folder)
+    tokenizer = load_tokenizer(Path(plan.tokenizer_path or plan.model_path))
+    _check_context(plan, config, folder)
+    parameters = sum(_parameters(folder / name) for name in _weight_files(folder))
+    _check_fits(plan, parameters * dtype.itemsize * _OVERHEAD, device)
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            folder,
+            dtype=dtype,
+            attn_implementation="sdpa",
+            use_safetensors=True,
+            trust_remote_code=False,
+            local_files_only=True,
+        ).to(device)
+    except Exception as error:
+        # Libraries raise anything here, from OSError to a bug in one architecture's loading.
+        if out_of_memory(error):
+            raise TrainingFailed(f"out of memory while loading: {error}", kind="memory", hint=_SMALLER) from error
+        raise TrainingFailed(f"{folder} cannot be loaded: {error}", kind="model", hint=_AGAIN) from error
+    embedded = model.get_input_embeddings().weight.shape[0]
+    if len(tokenizer) > embedded:
+        raise TrainingFailed(
+            f"the tokenizer of {folder} has {len(tokenizer)} tokens, the model only {embedded}",
+            kind="model",
+            hint="use the tokenizer that the model was trained with",
+        )
+    return Loaded(model, tokenizer, device, dtype)
+
+
+def load_tokenizer(folder: Path) -> Any:
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+    except Exception as error:
+        raise TrainingFailed(
+            f"the tokenizer in {folder} cannot be loaded: {error}",
+            kind="model",
+            hint="add tokenizer.json and tokenizer_config.json of the model",
+        ) from error
+    if not tokenizer.chat_template:
+        raise TrainingFailed(
+            f"the tokenizer in {folder} has no chat template, so messages cannot be made into a prompt",
+            kind="model",
+            hint="train the instruct variant of the model, or add a chat_template.jinja beside its tokenizer",
+        )
+    if tokenizer.eos_token_id is None:
+        raise TrainingFailed(
+            f"the tokenizer in {folder} has no end-of-turn token (eos_token), so answers would never end",
+            kind="model",
+            hint="set eos_token in tokenizer_config.json to the token that ends a turn of the chat template",
+        )
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def _config(folder: Path) -> JsonObject:
+    if not folder.is_dir():
+        fix = "check model_path, or upload the model again"
+        raise TrainingFailed(f"there is no model folder {folder}", kind="model", hint=fix)
+    try:
+        config: JsonObject = json.loads((folder / "config.json").read_text("utf-8"))
+    except FileNotFoundError:
+        raise TrainingFailed(f"{folder} has no config.json: it is not a model", kind="model", hint=_AGAIN) from None
+    except ValueError as error:
+        raise TrainingFailed(f"{folder / 'config.json'} is not JSON: {error}", kind="model", hint=_AGAIN) from error
+    if config.get("auto_map"):
+        raise TrainingFailed(
+            f"{folder} needs Python code of its own (auto_map in config.json), which is not run",
+            kind="model",
+            hint="use a model whose architecture transformers knows",
+        )
+    return config
+
+
+def _weight_files(folder: Path) -> list[str]:
+    if (folder / _INDEX).is_file():
+        names = sorted(set(json.loads((folder / _INDEX).read_text("utf-8"))["weight_map"].values()))
+        missing = [name for name in names if not (folder / name).is_file()]
+        if missing:
+            raise TrainingFailed(
+                f"{folder} is incomplete: {', '.join(missing[:3])} of {len(names)} weight files is missing"
+                if len(missing) == 1
+                else f"{folder} is incomplete: {len(missing)} of {len(names)} weight files are missing",
+                kind="model",
+                hint=_AGAIN,
+            )
+        return names
+    if (folder / _SINGLE).is_file():
+        return [_SINGLE]
+    other = sorted(path.name for path in folder.iterdir() if path.suffix in (".bin", ".pt", ".pth", ".gguf"))
+    raise TrainingFailed(
+        f"{folder} has no safetensors weights" + (f" (only {', '.join(other[:3])})" if other else ""),
+        kind="model",
+        hint="convert it: AutoModelForCausalLM.from_pretrained(...).save_pretrained(...) writes safetensors",
+    )
+
+
+def _parameters(path: Path) -> int:
+    """Count from the header; nothing else is read. A file that was cut short is noticed."""
+    try:
+        with safe_open(path, "pt") as file:
+            names = file.keys()
+            return sum(math.prod(file.get_slice(name).get_shape()) for name in names)
+    except SafetensorError as error:
+        message = f"{path} is not a safetensors file, or cut short: {error}"
+        raise TrainingFailed(message, kind="model", hint=_AGAIN) from error
+
+
+def _check_context(plan: TrainerPlan, config: JsonObject, folder: Path) -> None:
+    context_length = config.get("max_position_embeddings") or (config.get("text_config") or {}).get(
+        "max_position_embeddings"
+    )
+    needed = plan.max_prompt_length + plan.max_response_length
+    if isinstance(context_length, int) and needed > context_length:
+        raise TrainingFailed(
+            f"max_prompt_length + max_response_length are {needed} tokens, and {folder.name} can read {context_length}",
+            kind="model",
+            hint=f"lower them to {context_length} in all",
+        )
+
+
+def _check_fits(plan: TrainerPlan, needed: float, device: Any) -> None:
+    available = plan.max_memory_bytes or free_memory(device)
+    if needed > available:
+        raise TrainingFailed(
+            f"the base model takes about {needed / 1e9:.1f} GB, and {device.type} has {available / 1e9:.1f} GB free",
+            kind="memory",
+            hint=_SMALLER,
+        )
+
+
+def free_memory(device: Any) -> int:
+    if device.type == "cuda":
+        free: int = torch.cuda.mem_get_info(device)[0]
+        return free
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        for line in Path("/proc/meminfo").read_text("ascii").splitlines():
+            if line.startswith("MemAvailable:"):
+                free = int(line.split()[1]) * 1024
+        group = Path("/sys/fs/cgroup")
+        limit = (group / "memory.max").read_text("ascii").strip()
+        if limit != "max":
+            free = min(free, int(limit) - int((group / "memory.current").read_text("ascii")))
+    except (OSError, ValueError):
+        pass  # another system: what the first line said
+    return free
+
+
+def peak_memory(device: Any) -> int:
+    if device.type == "cuda":
+        peak: int = torch.cuda.max_memory_allocated(device)
+        return peak
+    try:
+        for line in Path("/proc/self/status").read_text("ascii").splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return 0

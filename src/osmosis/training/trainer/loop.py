@@ -1,0 +1,166 @@
+"""The course of a run, the same for every engine: collect, update, validate, report, save, stop. An engine has the
+weights: it brings `update`, and what it writes into a checkpoint."""
+
+import contextlib
+import math
+import time
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Protocol
+
+from osmosis.training.protocol import Batch, Collect, Done, Sequence, StepMetrics, TrainerPlan
+from osmosis.training.protocol.batches import Kind
+from osmosis.training.row_order import rows_of_step
+
+from .checkpoints import CheckpointStore
+from .checkpoints import Kind as CheckpointKind
+from .distributed import Ranks
+from .errors import LESS_MEMORY, TrainingFailed
+from .sampler_base import Totals
+from .service import Sampler, Stopped, TrainerService
+
+Rollouts = list[list[Sequence]]
+"""In the order of a step's groups; of each rollout its parts, none where it has no tokens."""
+
+
+class OpenSampler(Sampler, Protocol):
+    totals: Totals
+
+    def open(self, step: int, *, keep: bool = False) -> contextlib.AbstractContextManager[None]:
+        """`keep`: requests in flight at its end go on when it is opened again, with the weights of then."""
+        ...
+
+
+class TrainingLoop(ABC):
+    """One run. Rank 0 has service, store and sampler; the other ranks follow it."""
+
+    def __init__(
+        self, plan: TrainerPlan, ranks: Ranks, service: TrainerService | None, store: CheckpointStore | None, step: int
+    ) -> None:
+        self.plan, self.ranks, self.service, self.store = plan, ranks, service, store
+        self.step = step
+        self.sampler: OpenSampler | None = None
+        self._reward: float | None = None
+        self._validated: dict[int, float | None] = {}
+        self._asked: dict[int, int] = {}
+        """Of the steps whose rollouts are running, that of the weights with which they began."""
+
+    @abstractmethod
+    def update(self, rollouts: Rollouts) -> dict[str, float]:
+        """Move the weights by one step; return its figures."""
+
+    @abstractmethod
+    def publish(self) -> None:
+        """Sample from the present weights from here on."""
+
+    @abstractmethod
+    def write(self, draft: Path) -> None:
+        """Write what the run resumes from; called on rank 0 alone."""
+
+    def train(self) -> Done:
+        self.ranks.check(self.plan.processes)
+        self.publish()
+        if self.step == 0:
+            self._validate()
+        while self.step < self.plan.steps:
+            try:
+                rollouts = self.ranks.share(self._collect)
+            except Stopped:
+                if self.step and (self.store is None or not self.store.has(self.step)):
+                    self._save("stop")
+                return Done(step=self.step, stopped=True)
+            began = time.monotonic()
+            values = self.update(rollouts)
+            if not math.isfinite(values.get("train/loss", 0.0)):
+                message = f"the loss of step {self.step + 1} is not finite: training diverged"
+                raise TrainingFailed(message, kind="diverged")
+            self.step += 1
+            self.publish()
+            update_s = time.monotonic() - began
+            if self.step == self.plan.steps or self.step % self.plan.eval_interval == 0:
+                self._validate()
+            self._report({"train/lr": self.learning_rate(self.step), "perf/update_s": update_s, **values})
+            if self._save_when_due():
+                return Done(step=self.step, stopped=True)
+        return Done(step=self.step)
+
+    def learning_rate(self, step: int) -> float:
+        """Return the rate of a step, counted from 1: warm-up, then the schedule down to zero after the last one."""
+        plan, done = self.plan, step - 1
+        if done < plan.warmup_steps:
+            return plan.lr * done / plan.warmup_steps
+        if plan.schedule == "constant":
+            return plan.lr
+        share = (done - plan.warmup_steps) / max(1, plan.steps - plan.warmup_steps)
+        return plan.lr * (1 - share if plan.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * share)))
+
+    def _collect(self) -> Rollouts:
+        """Return the rollouts of the next step. Raise `Stopped` when the job stops the run instead of answering."""
+        plan, service, step = self.plan, self.service, self.step + 1
+        if service is None or plan.method == "sft":
+            if service is not None and service.stop_requested.is_set():
+                raise Stopped
+            return []
+        for ahead in range(step, min(step + plan.max_staleness, plan.steps) + 1):
+            if ahead not in self._asked:
+                rows = rows_of_step(plan.rows, plan.rows_per_step, ahead, plan.seed)
+                service.ask(Collect(step=ahead, kind="train", rows=rows, samples_per_row=plan.samples_per_row))
+                self._asked[ahead] = self.step
+        batch = self._wait(step, "train")
+        self._reward = batch.mean_reward
+        parts = batch.parts()
+        rows = rows_of_step(plan.rows, plan.rows_per_step, step, plan.seed)
+        return [parts.get((row, attempt), []) for row in rows for attempt in range(plan.samples_per_row)]
+
+    def _validate(self) -> None:
+        """Report the mean reward of the held-out rows with the present weights; a stop leaves it out."""
+        plan, service, step = self.plan, self.service, self.step
+        rows = plan.validation_rows
+        if service is None or not rows or step in self._validated or service.stop_requested.is_set():
+            return
+        service.ask(Collect(step=step, kind="validation", rows=rows, samples_per_row=plan.validation_samples))
+        try:
+            reward = self._validated[step] = self._wait(step, "validation").mean_reward
+        except Stopped:
+            return
+        values = {} if reward is None else {"eval/validation/reward": reward}
+        service.emit(StepMetrics(step=step, values=values))
+
+    def _wait(self, step: int, kind: Kind) -> Batch:
+        assert self.sampler is not None
+        assert self.service is not None
+        with self.sampler.open(self.step, keep=self.plan.max_staleness > 0):
+            batch = self.service.wait(step, kind)
+        memory = self.sampler.totals.out_of_memory
+        if memory and all(sequence.reward is None for sequence in batch.sequences):
+            raise TrainingFailed(f"out of memory while sampling: {memory}", kind="memory", hint=LESS_MEMORY)
+        return batch
+
+    def _report(self, values: dict[str, float]) -> None:
+        if self.service is None:
+            return
+        if self.plan.method == "grpo":
+            values["rollout/staleness"] = float(self.step - 1 - self._asked.pop(self.step))
+            if self._reward is not None:
+                values["rollout/raw_reward"] = self._reward
+        finite = {key: value for key, value in values.items() if math.isfinite(value)}
+        self.service.health.step = self.step
+        self.service.emit(StepMetrics(step=self.step, values=finite))
+
+    def _save_when_due(self) -> bool:
+        service = self.service
+        stop = self.ranks.share(lambda: bool(service and service.stop_requested.is_set()))
+        if self.step == self.plan.steps:
+            self._save("final")
+            return False
+        if stop or self.step % self.plan.save_interval == 0:
+            self._save("stop" if stop else "regular")
+        return stop
+
+    def _save(self, kind: CheckpointKind) -> None:
+        if self.store is not None and self.service is not None:
+            draft = self.store.draft(self.step)
+            self.write(draft)
+            reward = self._validated.get(self.step) if self.plan.validation_rows else self._reward
+            self.service.emit(self.store.finish(draft, self.step, kind, reward))
+        self.ranks.meet()

@@ -1,0 +1,91 @@
+"""The losses of an update, token by token: clipped policy gradients, KL penalty, importance weights.
+
+With the log-probability l of a token now, l_old before the step's first update and l_sampled as it was sampled:
+
+- ratio = exp(l - l_old); `gspo` takes the geometric mean of its sequence (Zheng et al. 2025, arXiv:2507.18071);
+- `grpo`, `dapo`, `dr_grpo`, `gspo`: -min(ratio A, clip(ratio, 1 - clip, 1 + clip_high) A), where `ratio_max` bounds the
+  first of the two for A < 0 (dual clip: Ye et al. 2020, arXiv:1912.09729);
+- `cispo`: -min(ratio, 1 + clip_high) A l, its first factor without gradient (MiniMax 2025, arXiv:2506.13585);
+- the KL penalty is an estimate times the ratio, whose gradient is that of the divergence (DeepSeek-V3.2,
+  arXiv:2512.02556);
+- importance weight: exp(l_old - l_sampled), of the token or of the whole sequence, truncated at `importance_cap`, or 0
+  beyond it (Yao et al. 2025, "Your efficient RL framework secretly brings you off-policy RL training").
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from osmosis.training.protocol import TrainerPlan
+
+ENTROPY_ROWS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyLoss:
+    per_token: Tensor
+    ratio: Tensor
+    clipped_low: Tensor
+    clipped_high: Tensor
+
+
+def policy_loss(plan: TrainerPlan, now: Tensor, old: Tensor, advantages: Tensor, sequences: Tensor) -> PolicyLoss:
+    """Return the loss of each token, without weights and penalties."""
+    log_ratio = now - old
+    if plan.loss == "gspo":
+        log_ratio = mean_by_sequence(log_ratio, sequences)
+    ratio = log_ratio.exp()
+    low, high = 1 - plan.clip, 1 + (plan.clip if plan.clip_high is None else plan.clip_high)
+    if plan.loss == "cispo":
+        per_token = -ratio.clamp(max=high).detach() * advantages * now
+    else:
+        bounded = ratio if plan.ratio_max is None else ratio.clamp(max=plan.ratio_max)
+        per_token = -torch.min(bounded * advantages, ratio.clamp(low, high) * advantages)
+    return PolicyLoss(per_token, ratio, (ratio < low) & (advantages < 0), (ratio > high) & (advantages > 0))
+
+
+def importance_weights(plan: TrainerPlan, old: Tensor, sampled: Tensor, sequences: Tensor) -> Tensor:
+    """Return what corrects each token for a sampler that was not exactly this policy."""
+    if plan.importance == "off":
+        return torch.ones_like(old)
+    level, _, treatment = plan.importance.partition("_")
+    difference = old - sampled
+    if level == "sequence":
+        difference = sum_by_sequence(difference, sequences)[sequences]
+    weights = difference.exp()
+    if treatment == "mask":
+        return weights.masked_fill(weights > plan.importance_cap, 0.0)
+    return weights.clamp(max=plan.importance_cap)
+
+
+def kl_estimate(now: Tensor, reference: Tensor) -> Tensor:
+    """Return an estimate of the divergence for each token that is never negative (http://joschu.net/blog/kl-approx)."""
+    difference = reference - now
+    return difference.exp() - difference - 1
+
+
+def token_logprobs(logits: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    """Return the log-probability of each target at the temperature, and the entropy there in nats."""
+    logits = logits.float() / (temperature or 1.0)
+    normalizer = logits.logsumexp(-1)
+    logprobs = logits.gather(-1, targets[:, None]).squeeze(-1) - normalizer
+    with torch.no_grad():
+        entropy = torch.cat(
+            [
+                total - ((rows - total[:, None]).exp() * rows).sum(-1)
+                for rows, total in zip(logits.split(ENTROPY_ROWS), normalizer.split(ENTROPY_ROWS), strict=True)
+            ]
+        )
+    return logprobs, entropy
+
+
+def sum_by_sequence(values: Tensor, sequences: Tensor) -> Tensor:
+    count = int(sequences.max()) + 1 if len(sequences) else 0
+    return torch.zeros(count, dtype=values.dtype, device=values.device).index_add(0, sequences, values)
+
+
+def mean_by_sequence(values: Tensor, sequences: Tensor) -> Tensor:
+    """Return for each token the mean over its sequence."""
+    counts = sum_by_sequence(torch.ones_like(values), sequences).clamp(min=1)
+    return (sum_by_sequence(values, sequences) / counts)[sequences]

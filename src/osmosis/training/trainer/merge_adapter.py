@@ -1,0 +1,97 @@
+"""`python -m osmosis.training.trainer.merge_adapter PLAN`: merge an adapter into its base model, as a new model. Merged
+in fp32, then saved as the plan says. The answer, a file beside the plan, reports the largest difference between the
+log-probabilities of the merged model and of base and adapter."""
+
+import logging
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from osmosis.base.files import write_text
+from osmosis.base.model_folder import CONFIG, INDEX, list_model_files
+from osmosis.training.protocol import TrainerPlan
+from osmosis.training.protocol.plans import MergePlan, MergeResult
+
+from .__main__ import read_plan
+from .errors import failed_event
+from .load_model import load
+from .serve_model import with_adapter
+
+USAGE = "usage: python -m osmosis.training.trainer.merge_adapter PLAN"
+PROBE = [{"role": "user", "content": "Name three prime numbers, then say why 1 is none of them."}]
+WRITTEN = (CONFIG, INDEX, "generation_config.json")
+
+
+def main(arguments: list[str]) -> int:
+    """Return 0 when it is merged, 1 when it cannot be, 2 for a plan that cannot be read."""
+    plan = read_plan(MergePlan, arguments, 1, USAGE)
+    if plan is None:
+        return 2
+    try:
+        result = merge(plan)
+    except Exception as error:  # the border: whatever it is becomes the answer
+        logging.getLogger("osmosis.trainer").exception("merging failed")
+        failed = failed_event(error, 0)
+        result = MergeResult(failure=failed.message, fix=failed.fix)
+    write_text(Path(arguments[0]).with_name(MergeResult.FILE), result.model_dump_json())
+    return 1 if result.failure else 0
+
+
+def merge(plan: MergePlan) -> MergeResult:
+    base, output = Path(plan.model_path), Path(plan.output_dir)
+    loaded = load(_loading_plan(plan))
+    _, adapted = with_adapter(loaded, plan.adapter_path)
+    ids = _probe(loaded)
+    expected = _count_sampled(adapted, ids)
+    merged = adapted.merge_and_unload()
+    dtype = _dtype(plan, merged)
+    merged.to(dtype)
+    merged.config.dtype = dtype
+    difference = float((_count_sampled(merged, ids) - expected).abs().max())
+    output.mkdir(parents=True, exist_ok=True)
+    merged.save_pretrained(output, safe_serialization=True)
+    for path in list_model_files(base):
+        if path.suffix != ".safetensors" and path.name not in WRITTEN:
+            shutil.copyfile(path, output / path.name)
+    parameters = sum(weight.numel() for weight in merged.parameters())
+    return MergeResult(difference=difference, dtype=str(dtype).removeprefix("torch."), parameters=parameters)
+
+
+def _loading_plan(plan: MergePlan) -> TrainerPlan:
+    return TrainerPlan(
+        run="merge",
+        model_path=plan.model_path,
+        output_dir="",
+        steps=1,
+        rows_per_step=1,
+        samples_per_row=2,
+        lr=1e-6,
+        max_prompt_length=1,
+        max_response_length=1,
+        precision="fp32",
+    )
+
+
+def _dtype(plan: MergePlan, merged: Any) -> Any:
+    named = {"fp32": torch.float32, "bf16": torch.bfloat16}
+    if plan.dtype in named:
+        return named[plan.dtype]
+    own = plan.own_dtype
+    return getattr(torch, own) if own in ("float32", "bfloat16", "float16") else torch.float32
+
+
+def _probe(loaded: Any) -> Any:
+    text = loaded.tokenizer.apply_chat_template(PROBE, tokenize=False, add_generation_prompt=True)
+    return loaded.tokenizer(text, return_tensors="pt", add_special_tokens=False)["input_ids"].to(loaded.device)
+
+
+def _count_sampled(model: Any, ids: Any) -> Any:
+    with torch.no_grad():
+        return torch.log_softmax(model(input_ids=ids).logits.float(), dim=-1)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

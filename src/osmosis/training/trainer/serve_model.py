@@ -1,0 +1,134 @@
+"""`python -m osmosis.training.trainer.serve_model PLAN SOCKET`: answer `/sample` from a base model or an adapter. It
+uses the sampler of training, always open, over the same protocol: an evaluation's answers are sampled exactly as the
+rollouts that the model was trained on. The only event is the last one."""
+
+import importlib
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+from osmosis.base.model_folder import check_model
+from osmosis.base.processes import on_stop
+from osmosis.training.protocol import Done, Failed, TrainerPlan
+from osmosis.training.protocol.plans import ServingPlan
+
+from .__main__ import exit_without_parent, read_plan
+from .errors import TrainingFailed, failed_event
+from .service import TrainerService
+
+USAGE = "usage: python -m osmosis.training.trainer.serve_model PLAN SOCKET"
+CONTEXT = 32768
+LONGEST_ANSWER = 8192
+
+
+def main(arguments: list[str]) -> int:
+    """Return 0 after a stop, 1 for a model that cannot be served, 2 for a plan that cannot be read."""
+    plan = read_plan(ServingPlan, arguments, 2, USAGE)
+    if plan is None:
+        return 2
+    with TrainerService(plan.name, Path(arguments[1])) as service:
+        on_stop(service.request_stop, signals=(signal.SIGTERM,))
+        threading.Thread(target=exit_without_parent, args=(os.getppid(),), name="parent", daemon=True).start()
+        last = serve(plan, service)
+        if isinstance(last, Failed):
+            service.finish(last)
+    return 0 if isinstance(last, Done) else 1
+
+
+def serve(plan: ServingPlan, service: TrainerService) -> Done | Failed:
+    try:
+        # Torch takes seconds to import, and the job asks for our health meanwhile.
+        running = importlib.import_module(".run", __package__)
+        if plan.threads:
+            importlib.import_module("torch").set_num_threads(plan.threads)
+        as_trained = _sampling_plan(plan)
+        adapter = plan.adapter_path
+        if adapter is not None and is_full_model(Path(adapter)):
+            as_trained, adapter = as_trained.model_copy(update={"model_path": adapter}), None
+        loaded = running.load(as_trained)
+        module, adapted = with_adapter(loaded, adapter)
+        reader = running.AnswerReader(loaded.tokenizer, running.response_template(loaded.tokenizer))
+        sampler = running.ContinuousSampler(as_trained, loaded, reader, module=module)
+        sampler.start(service.loop)
+        try:
+            service.health.model = running.model_facts(loaded, reader, adapted, sampler.cache_tokens)
+            service.sampler = sampler
+            with sampler.open(0):
+                service.health.state = "ready"
+                logging.getLogger("osmosis.trainer").info("serving: %s", service.health.model)
+                service.stop_requested.wait()
+        finally:
+            sampler.stop()
+    except Exception as error:  # the border: whatever it is becomes the last event
+        logging.getLogger("osmosis.trainer").exception("serving failed")
+        return failed_event(error, 0)
+    return Done(step=0, stopped=True)
+
+
+def _sampling_plan(plan: ServingPlan) -> TrainerPlan:
+    context = check_model(Path(plan.model_path)).context_length or CONTEXT
+    answer = plan.max_response_length or min(context // 2, LONGEST_ANSWER)
+    return TrainerPlan(
+        run=plan.name,
+        model_path=plan.model_path,
+        output_dir="",
+        steps=1,
+        rows_per_step=1,
+        samples_per_row=2,
+        lr=1e-6,
+        max_prompt_length=plan.max_prompt_length or max(1, context - answer),
+        max_response_length=answer,
+        concurrency=plan.concurrency,
+        precision=plan.precision,
+        threads=plan.threads,
+    )
+
+
+def is_full_model(checkpoint: Path) -> bool:
+    """Return whether all weights are in the checkpoint, as full fine-tuning writes it."""
+    return (checkpoint / "config.json").is_file() and not (checkpoint / "adapter_config.json").exists()
+
+
+def with_adapter(loaded: Any, adapter: str | None) -> tuple[Any, Any]:
+    if adapter is None:
+        return loaded.model.eval().requires_grad_(False), loaded.model
+    try:
+        kind = json.loads((Path(adapter) / "adapter_config.json").read_text("utf-8")).get("peft_type")
+    except (OSError, ValueError, AttributeError) as error:
+        raise TrainingFailed(f"{adapter} holds no adapter: {error}", kind="model") from error
+    if kind != "LORA" or not (Path(adapter) / "adapter_model.safetensors").is_file():
+        raise TrainingFailed(f"{adapter} holds no LoRA adapter in safetensors form", kind="model")
+    peft = importlib.import_module("peft")
+    try:
+        adapted = peft.PeftModel.from_pretrained(loaded.model, adapter, is_trainable=False).eval()
+    except (ValueError, RuntimeError, KeyError, OSError) as error:
+        raise TrainingFailed(f"the adapter in {adapter} does not fit the base model: {error}", kind="model") from error
+    _check_placed(peft.get_peft_model_state_dict(adapted).keys(), Path(adapter) / "adapter_model.safetensors")
+    return adapted.get_base_model(), adapted
+
+
+def _check_placed(placed: Collection[str], file: Path) -> None:
+    """Check that every weight has a place: PEFT leaves others out with a warning, and the base model would answer."""
+    with importlib.import_module("safetensors").safe_open(file, "pt") as weights:
+        names = set(weights.keys())
+    if names != set(placed):
+        message = f"{len(names ^ set(placed))} of {len(names | set(placed))} weights differ"
+        raise TrainingFailed(
+            f"the adapter in {file.parent} does not fit the base model: {message}",
+            kind="model",
+            hint="use the base model that it was trained on",
+        )
+
+
+if __name__ == "__main__":
+    code = main(sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # A generation loop that hangs is a thread that nothing can end, and would keep the process.
+    os._exit(code)

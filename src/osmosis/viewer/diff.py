@@ -1,0 +1,161 @@
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
+from typing import Literal
+
+from osmosis.base.git import Git, GitError
+from osmosis.base.git_diff import commit_diff, has_commit
+
+from .run_source import CodeVersion, RunSource
+
+MAX_ANSWER = 8_000
+"""Characters of either text; longer ones are shown beside each other without a diff."""
+MAX_LINES = 4_000
+MAX_LINE_LENGTH = 500
+CONFIGS = "configs"
+_WORDS = re.compile(r"\w+|\s+|[^\w\s]")
+
+
+@dataclass(frozen=True, slots=True)
+class DiffPiece:
+    kind: Literal["same", "missing", "extra"]
+    text: str
+
+
+def diff_words(expected: str, answer: str) -> Sequence[DiffPiece]:
+    """Compare two texts by words; empty when they are equal, empty, too long or have no word in common."""
+    if not expected or not answer or expected == answer or max(len(expected), len(answer)) > MAX_ANSWER:
+        return ()
+    a, b = _WORDS.findall(expected), _WORDS.findall(answer)
+    pieces: list[DiffPiece] = []
+    for tag, i1, i2, j1, j2 in SequenceMatcher(None, a, b, autojunk=False).get_opcodes():
+        if tag == "equal":
+            pieces.append(DiffPiece("same", "".join(a[i1:i2])))
+            continue
+        if i2 > i1:
+            pieces.append(DiffPiece("missing", "".join(a[i1:i2])))
+        if j2 > j1:
+            pieces.append(DiffPiece("extra", "".join(b[j1:j2])))
+    return pieces if any(piece.kind == "same" and piece.text.strip() for piece in pieces) else ()
+
+
+LineKind = Literal["added", "removed", "place", "same"]
+
+
+@dataclass(frozen=True, slots=True)
+class DiffLine:
+    kind: LineKind
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class FileDiff:
+    name: str
+    lines: Sequence[DiffLine]
+
+    @property
+    def added(self) -> int:
+        return sum(line.kind == "added" for line in self.lines)
+
+    @property
+    def removed(self) -> int:
+        return sum(line.kind == "removed" for line in self.lines)
+
+
+@dataclass(frozen=True, slots=True)
+class CodePair:
+    names: tuple[str, str]
+    code: tuple[CodeVersion | None, CodeVersion | None]
+    repositories: Sequence[Git] = ()
+    no_repository: str = ""
+    cache_key: str = ""
+    """Key of the repository: with both commits, the difference is always the same."""
+
+    @property
+    def folders(self) -> list[str]:
+        """Return the folders to compare; None means all, for an agent outside a rollout project."""
+        folders = [version.folder for version in self.code if version is not None]
+        return [*dict.fromkeys(folders), CONFIGS] if all(folders) else []
+
+
+@dataclass(frozen=True, slots=True)
+class CodeChange:
+    files: Sequence[FileDiff] = ()
+    left_out: Sequence[str] = ()
+    elsewhere: Sequence[str] = ()
+    problem: str = ""
+    notes: Sequence[str] = ()
+
+
+def pair_code(
+    a: RunSource, b: RunSource, repositories: Sequence[Git], *, no_repository: str = "", cache_key: str = ""
+) -> CodePair:
+    names, code = (a.state().name, b.state().name), (a.origin().code, b.origin().code)
+    return CodePair(names, code, repositories, no_repository, cache_key)
+
+
+def diff_code(pair: CodePair) -> CodeChange:
+    before, after = pair.code
+    if before is None or after is None:
+        names = [name for name, code in zip(pair.names, pair.code, strict=True) if code is None]
+        return CodeChange(problem=f"{' and '.join(names)}: not made of a commit that is known")
+    dirty = [name for name, code in zip(pair.names, (before, after), strict=True) if code.dirty]
+    notes = [f"{name} was made with uncommitted changes, which are not in this" for name in dirty]
+    if before.commit == after.commit:
+        return CodeChange(notes=["Both are of the same commit.", *notes])
+    commits = (before.commit, after.commit)
+    git = next((git for git in pair.repositories if all(has_commit(git, commit) for commit in commits)), None)
+    if git is None:
+        both = f"{before.commit[:12]} and {after.commit[:12]}"
+        return CodeChange(problem=pair.no_repository or f"no repository here has both commits, {both}")
+    try:
+        diff = commit_diff(git, before.commit, after.commit, pair.folders)
+    except GitError as error:
+        return CodeChange(problem=error.message)
+    return CodeChange(split_files(diff.text), diff.left_out, diff.elsewhere, notes=notes)
+
+
+class CodeChangeCache:
+    MAX = 50
+
+    def __init__(self) -> None:
+        self._changes: dict[CodePair, CodeChange] = {}
+
+    def diff(self, pair: CodePair) -> CodeChange:
+        key = replace(pair, repositories=())
+        if (change := self._changes.get(key)) is not None:
+            return change
+        change = diff_code(pair)
+        if not change.problem and pair.cache_key:  # a commit that is not there may come
+            while len(self._changes) >= self.MAX:
+                self._changes.pop(next(iter(self._changes)), None)
+            self._changes[key] = change
+        return change
+
+
+def split_files(diff: str) -> list[FileDiff]:
+    files: list[tuple[str, list[DiffLine]]] = []
+    for line in _limit_lines(diff):
+        if line.startswith("diff --git "):
+            files.append((line.rpartition(" b/")[2] or line.removeprefix("diff --git "), []))
+        elif files:
+            in_body = any(earlier.kind == "place" for earlier in files[-1][1][:8])
+            text = line if len(line) <= MAX_LINE_LENGTH else f"{line[:MAX_LINE_LENGTH]} ..."
+            files[-1][1].append(DiffLine(_line_kind(line, in_body=in_body), text))
+    return [FileDiff(name.strip('"'), lines) for name, lines in files]
+
+
+def _limit_lines(diff: str) -> Iterator[str]:
+    lines = diff.split("\n")
+    yield from lines[:MAX_LINES]
+    if len(lines) > MAX_LINES:
+        yield f"... {len(lines) - MAX_LINES:,} more lines"
+
+
+def _line_kind(line: str, *, in_body: bool) -> LineKind:
+    if line.startswith("@@"):
+        return "place"
+    if in_body and line.startswith(("+", "-")):
+        return "added" if line[0] == "+" else "removed"
+    return "same"

@@ -1,0 +1,114 @@
+"""A row, or a figure, over several runs, and the page that plots it. A figure comes from each run's report; a row's
+attempts come from its rollouts, found by the row's key."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from osmosis.metrics.figures import figures
+from osmosis.records.run.history import History, PastRun, find_start
+from osmosis.records.run.report import Report
+
+from .charts import history_chart
+from .page import Page
+from .query_params import QueryParams
+from .run_library import Library, RunCard
+
+MAX_RUNS = 200
+PATIENCE_S = 4.0
+BASELINE_TAG = "baseline"
+FIELDS = ("row", "metric", "rollout", "model", "dataset", "tag", "baseline")
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryQuery:
+    row: str = ""
+    metric: str = ""
+    rollout: str = ""
+    model: str = ""
+    dataset: str = ""
+    tag: str = ""
+    baseline: str = ""
+
+    def matches(self, card: RunCard) -> bool:
+        if card.state is None or card.state.kind != "eval":
+            return False
+        pairs = ((self.rollout, card.rollout), (self.model, card.state.model), (self.dataset, card.dataset))
+        return all(name in ("", actual) for name, actual in pairs) and (not self.tag or self.tag in card.marks.tags)
+
+
+def build_history(library: Library, query: HistoryQuery, *, patience_s: float | None = PATIENCE_S) -> History:
+    """List the runs that match, the oldest first; waits at most `patience_s` for the index, without limit when None."""
+    cards = [card for card in library.cards()[:MAX_RUNS] if query.matches(card)][::-1]
+    metrics: dict[str, None] = {}
+    runs: list[PastRun] = []
+    unread = 0
+    deadline = None if patience_s is None else time.monotonic() + patience_s
+    for card in cards:
+        assert card.state is not None
+        source = library.run(card.id)
+        values = dict(_named_values(source.report()))
+        metrics.update(dict.fromkeys(values))
+        value, low, high = values.get(query.metric or next(iter(values), ""), (None, None, None))
+        run = PastRun(
+            id=card.id,
+            name=card.name,
+            url=card.state.url,
+            rollout=card.rollout,
+            model=card.state.model,
+            dataset=card.dataset,
+            commit=card.commit,
+            created_at=card.created_at or None,
+            tags=card.marks.tags,
+            value=value,
+            low=low,
+            high=high,
+        )
+        if query.row:
+            if deadline is not None and time.monotonic() > deadline:
+                unread += 1
+                continue
+            if not source.is_indexed(wait=deadline is None):
+                unread += 1
+            run.row = source.row_count(query.row)
+        runs.append(run)
+    tagged = next((run.id for run in reversed(runs) if BASELINE_TAG in run.tags), "")
+    quarantine = library.quarantine()
+    return History(
+        metric=query.metric or next(iter(metrics), ""),
+        metrics=list(metrics),
+        row=query.row,
+        runs=runs,
+        unread=unread,
+        baseline=next((run.id for run in runs if query.baseline and query.baseline in (run.id, run.name)), tagged),
+        quarantine=quarantine.about(query.row) if query.row else quarantine.row,
+    )
+
+
+def _named_values(report: Report | None) -> Iterator[tuple[str, tuple[float | None, float | None, float | None]]]:
+    for figure in figures(report) if report is not None else ():
+        if isinstance(figure.value, str):
+            continue
+        name = f"{figure.group}:{figure.name}" if figure.group else figure.name
+        interval = figure.interval
+        yield name, (figure.value, interval.low if interval else None, interval.high if interval else None)
+
+
+def history_page(library: Library, params: QueryParams) -> Page:
+    """Build `?metric=NAME` or `?row=KEY`; `rollout`, `model`, `dataset`, `tag` select runs, `baseline` compares."""
+    history = build_history(library, HistoryQuery(*(params.text(name) for name in FIELDS)))
+    cards = [card for card in library.cards() if card.state is not None and card.state.kind == "eval"]
+    choices = {
+        "rollout": sorted({card.rollout for card in cards if card.rollout}),
+        "model": sorted({card.state.model for card in cards if card.state and card.state.model}),
+        "dataset": sorted({card.dataset for card in cards if card.dataset}),
+    }
+    values = {
+        "found": history,
+        "params": params,
+        "choices": choices,
+        "chart": history_chart(history),
+        "since": find_start(history.runs) if history.row else None,
+        "newest_first": history.runs[::-1],
+    }
+    return Page("history.html", values, ("found",))

@@ -1,0 +1,94 @@
+"""The pages of runs by their addresses: one table for every server that shows runs, and for the export.
+
+An address that ends in `.json` is the record of the page without it.
+"""
+
+from collections.abc import Callable
+
+from osmosis.errors import NotFound
+
+from . import run_pages
+from .compare_page import code_page, compare_page, parse_run_pair
+from .diff import diff_code
+from .history import history_page
+from .page import Document, Page, to_record
+from .query_params import QueryParams
+from .rollout_page import rollout_page
+from .rollouts_page import export_rollouts, rollouts_page
+from .run_library import Library, runs_page
+from .run_source import RunSource
+
+CODE_PATHS = ("compare/code", "compare/code.json")
+RUN_PAGES: dict[str, Callable[[RunSource, QueryParams], Page | Document]] = {
+    "": lambda source, params: run_pages.run_page(source),
+    "config": lambda source, params: run_pages.config_page(source),
+    "logs": run_pages.log_page,
+    "rollouts": rollouts_page,
+    "rollouts/export.csv": lambda source, params: export_rollouts(source, params, "csv"),
+    "rollouts/export.json": lambda source, params: export_rollouts(source, params, "json"),
+}
+
+
+def build_page(library: Library, path: str, params: QueryParams) -> Page | Document:
+    path = path.strip("/")
+    page = path.removesuffix(".json")
+    if page in ("", "index"):
+        return select_format(runs_page(library, params), path)
+    if page == "compare":
+        return select_format(compare_page(library, params), path)
+    if page == "compare/code":
+        pair = library.code(*parse_run_pair(params))
+        return select_format(code_page(diff_code(pair), pair.names, params), path)
+    if page == "history":
+        return select_format(history_page(library, params), path)
+    head, _, rest = path.partition("/")
+    id_, _, below = rest.partition("/")
+    if head != "runs" or not id_:
+        raise NotFound(f"there is no page /{path}", hint="see the list of runs: /")
+    if not below and id_.endswith(".json"):
+        id_, below = id_.removesuffix(".json"), "index.json"
+    return build_run_page(library.run(id_), below, params)
+
+
+def build_run_page(source: RunSource, path: str, params: QueryParams) -> Page | Document:
+    path = path.strip("/")
+    if path in RUN_PAGES:
+        return RUN_PAGES[path](source, params)
+    if path.endswith(".json"):
+        page = build_run_page(source, path.removesuffix(".json").removesuffix("index"), params)
+        if isinstance(page, Document) or not page.record:
+            raise _not_found(path)
+        return to_record(page)
+    name, *numbers = path.split("/")
+    if name != "rollouts" or len(numbers) != 2 or not all(text.isascii() and text.isdigit() for text in numbers):
+        raise _not_found(path)
+    row, attempt = (int(text[:9]) for text in numbers)
+    if params.text("raw") == "true":
+        rollout = source.rollout(row, attempt, params.integer("step") or 0)
+        return Document([rollout.encode()], "application/json")
+    return rollout_page(source, row, attempt, params)
+
+
+def _not_found(path: str) -> NotFound:
+    return NotFound(f"a run has no page {path!r}", hint="its pages are rollouts, config and logs")
+
+
+def build_run_changes(source: RunSource, params: QueryParams) -> tuple[Page, bool]:
+    """Build what changes on the page that `of` names (the run's first one without), and whether it is final.
+
+    Everybody gets the same part, so it contains no actions and no forms. `was` is `RunState.doing` when the page was
+    loaded: once it differs, the page fetches its own actions.
+    """
+    page = build_run_page(source, params.text("of"), params.without("of", "was"))
+    if isinstance(page, Document):
+        raise NotFound("this page does not change", hint="reload it")
+    return Page(page.changing.template, {**page.values, "was": params.text("was")}), page.final
+
+
+def build_list_changes(library: Library, params: QueryParams) -> tuple[Page, bool]:
+    page = runs_page(library, params)
+    return page.changing, page.final
+
+
+def select_format(page: Page, path: str) -> Page | Document:
+    return to_record(page) if path.endswith(".json") else page

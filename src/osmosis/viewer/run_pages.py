@@ -1,0 +1,126 @@
+"""The overview, config and log pages of a run. A page arranges figures and computes none."""
+
+from collections.abc import Mapping
+
+from osmosis.metrics.figures import figures, grouped
+from osmosis.metrics.quarantine import judged
+from osmosis.metrics.warnings import alarms, training_alarms
+
+from .charts import curves, histogram
+from .diff import split_files
+from .index.query import RolloutQuery
+from .index.search import RolloutLine
+from .page import Page, run_header
+from .query_params import QueryParams
+from .render import pretty
+from .rollout_page import build_calibrations
+from .rollouts_page import rollout_url
+from .run_source import LEVELS, RunSource, RunState
+
+MAX_WORST = 6
+CONFIG_TABLES = ("experiment", "evaluation", "training", "sampling", "checkpoints", "advanced", "env", "secrets")
+
+
+def run_page(source: RunSource) -> Page:
+    run = source.state()
+    origin = source.origin()
+    values = {**run_header(source, run, "overview"), **_figures(source, run), "origin": origin}
+    values["calibrations"] = build_calibrations(source)
+    values["changes"] = split_files(origin.snapshot.diff) if origin.snapshot else []
+    record = ("run", "report", "origin", "curves", "checkpoints", "calibrations")
+    return Page("run.html", values, record, live="_run.html", final=run.over)
+
+
+def config_page(source: RunSource) -> Page:
+    settings = source.settings()
+    values = {
+        **run_header(source, source.state(), "config"),
+        "settings": settings,
+        "lines": list_config_tables(settings.config),
+    }
+    return Page("run_config.html", values, ("run", "settings"))
+
+
+def log_page(source: RunSource, params: QueryParams) -> Page:
+    level, cursor = params.choice("level", LEVELS, "info"), params.text("cursor")
+    run = source.state()  # before the lines: those of a run that is over are its last
+    lines = source.log(level, cursor=cursor or None, newer=params.text("direction") == "newer")
+    following = not cursor and not run.over
+    values = {
+        **run_header(source, run, "logs"),
+        "lines": lines,
+        "level": level,
+        "cursor": cursor,
+        "levels": LEVELS,
+        "following": following,
+        "params": params,
+    }
+    return Page("run_logs.html", values, ("run", "lines"), live="_log.html", final=not following)
+
+
+def _figures(source: RunSource, run: RunState) -> dict[str, object]:
+    if run.kind == "training":
+        return _training_figures(source, run)
+    report = source.report()
+    counted = (
+        judged(lambda: source.table().search.stored_outcomes(), report, source.quarantine(), dataset=run.dataset)
+        if report
+        else None
+    )
+    return {
+        "run": run,
+        "report": report,
+        "counted": counted,
+        "cards": counted.headlines(report) if report and counted else [],
+        "groups": grouped(figures(report)) if report else [],
+        "alarms": alarms(report, run.model, over=run.over),
+        "histogram": histogram(source.rewards(), run.pass_threshold),
+        "worst": _worst_rollouts(source, run) if report and report.completed else [],
+        "curves": [],
+        "checkpoints": [],
+        "best": None,
+    }
+
+
+def _worst_rollouts(source: RunSource, run: RunState) -> list[tuple[RolloutLine, str]]:
+    query = RolloutQuery(outcome="not-passed", sort="reward")
+    lines = source.table().search.rollouts(query, limit=MAX_WORST)
+    return [(line, rollout_url(run, line.key, "outcome=not-passed")) for line in lines]
+
+
+def _training_figures(source: RunSource, run: RunState) -> dict[str, object]:
+    points = source.points()
+    by_key: dict[str, list[tuple[int, float]]] = {}
+    for point in points:
+        by_key.setdefault(point.key, []).append((point.step, point.value))
+    checkpoints = source.checkpoints()
+    scored = [checkpoint for checkpoint in checkpoints if checkpoint.reward is not None]
+    best = max(scored, key=lambda checkpoint: (checkpoint.reward or 0.0, checkpoint.step), default=None)
+    return {
+        "run": run,
+        "report": None,
+        "counted": None,
+        "cards": [],
+        "groups": [],
+        "histogram": None,
+        "worst": [],
+        "alarms": training_alarms(by_key),
+        "curves": curves(points),
+        "checkpoints": checkpoints,
+        "best": best.name if best else None,
+    }
+
+
+def list_config_tables(config: Mapping[str, object]) -> list[tuple[str, list[tuple[str, str]]]]:
+    tables = []
+    for table in dict.fromkeys((*CONFIG_TABLES, *config)):
+        values = config.get(table)
+        if isinstance(values, Mapping) and values:
+            tables.append((table, [(str(key), _format_toml(value)) for key, value in values.items()]))
+    return tables
+
+
+def _format_toml(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return pretty(value) if isinstance(value, (str, list, dict)) else str(value)

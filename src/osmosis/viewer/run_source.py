@@ -1,0 +1,192 @@
+"""The store of a run, as its pages need it. A source is created for each page, so that a page shows one moment; what is
+missing raises `NotFound`."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Literal, Protocol
+
+from osmosis.records.api.body import LogPage
+from osmosis.records.api.runs import RunEvent
+from osmosis.records.run.annotations import Annotation, Marks
+from osmosis.records.run.history import RowCount
+from osmosis.records.run.job import MetricPoint
+from osmosis.records.run.quarantine import RowQuarantine
+from osmosis.records.run.report import Report
+from osmosis.records.run.rollout import Failure
+from osmosis.records.run.source import SnapshotNote
+from osmosis.records.run.status import RunKind, RunStatus, ended_by_limit
+from osmosis.viewer.index.database import IndexProgress
+
+from .index.search import Search
+
+LEVELS = ("debug", "info", "warning", "error")
+STAGES = ("checkout", "preflight", "environment", "start", "rollouts", "training", "report")
+StageState = Literal["done", "now", "later"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunState:
+    url: str
+    name: str
+    kind: RunKind
+    status: RunStatus
+    model: str
+    completed: int
+    """Rollouts that exist, or steps of a training run."""
+    total: int
+    dataset: str = ""
+    pass_threshold: float = 1.0
+    stage: str = ""
+    stopping: bool = False
+    duration_ms: float | None = None
+    """From the first start to the end or to now."""
+    failure: Failure | None = None
+    staged: bool = True
+
+    @property
+    def over(self) -> bool:
+        return self.status.over
+
+    @property
+    def doing(self) -> str:
+        return f"{self.status.value}-stopping" if self.stopping and not self.over else self.status.value
+
+    @property
+    def at_limit(self) -> bool:
+        return self.failure is not None and ended_by_limit(self.status.value, self.failure.category.value)
+
+    @property
+    def left_ms(self) -> float | None:
+        """Return the time that the rest takes at the rate so far; None when that cannot be said."""
+        if self.over or self.stopping or not self.duration_ms or not 0 < self.completed < self.total:
+            return None
+        return self.duration_ms * (self.total - self.completed) / self.completed
+
+    @property
+    def share(self) -> float:
+        return 100.0 * self.completed / self.total if self.total else 0.0
+
+    @property
+    def stages(self) -> list[tuple[str, StageState]]:
+        stages = [stage for stage in STAGES if stage != ("training" if self.kind == "eval" else "rollouts")]
+        if self.status is RunStatus.FINISHED:
+            return [(stage, "done") for stage in stages]
+        if self.stage not in stages:
+            return [(stage, "later") for stage in stages]
+        now = stages.index(self.stage)
+        return [(stage, "done" if i < now else "now" if i == now else "later") for i, stage in enumerate(stages)]
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    text: str
+    url: str
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """Something a person can do with the run: a form that is posted to `url`."""
+
+    label: str
+    url: str
+    help: str = ""
+    enabled: bool = True
+    question: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    label: str
+    text: str | datetime | None
+    url: str | None = None
+    code: bool = False
+    help: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CodeVersion:
+    commit: str
+    folder: str = ""
+    """The rollout project's folder in the workspace; empty for an agent outside one."""
+    dirty: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    facts: Sequence[Fact]
+    history: Sequence[RunEvent]
+    snapshot: SnapshotNote | None = None
+    web: str = ""
+    code: CodeVersion | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunSettings:
+    config: Mapping[str, object]
+    title: str
+    facts: Sequence[Fact]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointLine:
+    name: str
+    step: int
+    status: str
+    reward: float | None
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class RunContext:
+    crumbs: Sequence[Link] = field(default_factory=tuple)
+    actions: Sequence[Action] = field(default_factory=tuple)
+    tabs: Sequence[str] = ("rollouts", "config", "logs")
+    author: str | None = None
+    """The signed-in person, if they may annotate rollouts."""
+    marks: Marks = field(default_factory=Marks)
+    marks_url: str = ""
+    """Address of the form with tags and notes; empty where they cannot be changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutTable:
+    search: Search
+    progress: IndexProgress
+
+
+class RunSource(Protocol):
+    def state(self) -> RunState: ...
+
+    def context(self) -> RunContext: ...
+
+    def report(self) -> Report | None: ...
+
+    def quarantine(self) -> RowQuarantine:
+        """Return rows that do not decide; may contain rows of other datasets."""
+
+    def origin(self) -> Origin: ...
+
+    def settings(self) -> RunSettings: ...
+
+    def rewards(self) -> Sequence[float]: ...
+
+    def points(self) -> Sequence[MetricPoint]: ...
+
+    def checkpoints(self) -> Sequence[CheckpointLine]: ...
+
+    def table(self) -> RolloutTable: ...
+
+    def rollout(self, row_index: int, attempt: int, step: int) -> str: ...
+
+    def is_indexed(self, *, wait: bool = False) -> bool:
+        """Return whether `row_count` sees every rollout; with `wait`, after waiting until it does."""
+
+    def row_count(self, key: str) -> RowCount | None:
+        """Return how the attempts at the row with this key (or id) ended; None when there is none."""
+
+    def annotations(self) -> Sequence[Annotation]: ...
+
+    def log(self, level: str, *, cursor: str | None = None, newer: bool = False) -> LogPage:
+        """Return lines of this level and above, older than the cursor (or the newest), oldest first."""

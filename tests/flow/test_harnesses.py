@@ -1,0 +1,167 @@
+"""Agent programs and frameworks, unmodified, against a scripted model: what `make harnesses` installs and tries.
+
+A program is looked for on the PATH, a framework in the Python that HARNESS_PYTHON names; what is not there is skipped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from osmosis.engine.rollout_model import RolloutModel
+from osmosis.engine.task import Task
+from osmosis.llm.model import ChatRequest, Completion, Piece
+from osmosis.records.run.plan import EvalPlan, ModelSpec, ProgramSpec, RolloutLimits
+from osmosis.records.run.rollout import Rollout, Usage
+from osmosis.records.run.rows import Row
+from osmosis.records.sandbox import SandboxChoice
+from osmosis.serve.client.model_proxy import ModelProxy
+from osmosis.serve.client.program_agent import ProgramAgent, load_harnesses
+
+pytestmark = pytest.mark.soak
+PYTHON = os.environ.get("HARNESS_PYTHON", "")
+SHELL_TOOLS = ("Bash", "shell", "bash", "run_shell_command", "exec_command", "terminal")
+COMMANDS = {
+    "mini-swe-agent": "echo hello > made.txt; echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT",
+}
+
+
+class Scripted:
+    """Calls the shell that a program offers once, to make a file; then says that it is done."""
+
+    spec = ModelSpec(name="scripted-model", kind="offline")
+
+    def __init__(self, command: str) -> None:
+        self.command = command
+
+    async def complete(self, request: ChatRequest) -> Completion:
+        names = {tool["function"]["name"]: tool["function"] for tool in request.tools or ()}
+        shell = next((name for name in SHELL_TOOLS if name in names), None)
+        message: dict[str, Any] = {"role": "assistant", "content": "hello: done"}
+        if shell and not any(message["role"] == "tool" for message in request.messages):
+            properties = names[shell]["parameters"].get("properties", {})
+            key = "cmd" if "cmd" in properties else "command"
+            is_list = properties.get(key, {}).get("type") == "array"
+            arguments: dict[str, Any] = {key: ["/bin/sh", "-c", self.command] if is_list else self.command}
+            if "description" in properties:
+                arguments["description"] = "make a file"
+            text = json.dumps(arguments)
+            call = {"id": "call_1", "type": "function", "function": {"name": shell, "arguments": text}}
+            message = {"role": "assistant", "content": "I make it.", "tool_calls": [call]}
+        request.tell(Piece({"content": message["content"]}))
+        finish = "tool_calls" if "tool_calls" in message else "stop"
+        usage = Usage(prompt_tokens=100, completion_tokens=10)
+        return Completion(message=message, finish_reason=finish, usage=usage, model="scripted-model")
+
+    async def close(self) -> None:
+        return None
+
+
+async def run(command: str, base: Path, said: str, *, kind: Any = "none", files: Any = None) -> Rollout:
+    model = Scripted(said)
+    limits = RolloutLimits(max_turns=12, max_time_s=120)
+    plan = EvalPlan(name="p", agent=f"command:{command}", model=model.spec, dataset="d", limits=limits)
+    row = Row(index=0, data={"user_prompt": "Create made.txt that says hello", "files": files or {}})
+    async with ModelProxy(model) as proxy:
+        agent = ProgramAgent(command, ProgramSpec(), proxy, base, SandboxChoice(kind=kind))
+        task = Task(row, 0, "r1")
+        return await agent.run(task, RolloutModel(model, task, plan))
+
+
+@pytest.mark.parametrize("name", load_harnesses())
+async def test_program_makes_a_file(name: str, tmp_path: Path) -> None:
+    program = load_harnesses()[name].command.split()[0]
+    if shutil.which(program) is None or name == "openhands":
+        pytest.skip(f"{program} is not on the PATH")
+    rollout = await run(name, tmp_path, COMMANDS.get(name, "echo hello > made.txt"), kind="auto")
+    result = rollout.info["command"]
+    assert rollout.failure is None, result["stderr"][-2000:]
+    assert result["files"].get("made.txt") == "hello\n", result
+    # The command itself ends mini-swe-agent, and its result is never sent.
+    own_calls = 1 if name in COMMANDS else 2
+    assert sum(call.purpose is None for call in rollout.calls) == own_calls, [call.purpose for call in rollout.calls]
+    assert name in COMMANDS or "tool" in {message["role"] for message in rollout.messages}
+
+
+MAKE = """
+import subprocess
+def bash(command: str) -> str:
+    '''Run a shell command.
+
+    Args:
+        command: The command.
+    '''
+    return subprocess.run(command, shell=True, capture_output=True, text=True).stdout or "ok"
+import os
+PROMPT, MODEL = os.environ["PROMPT"], os.environ["MODEL"]
+"""
+FRAMEWORKS = {
+    "pydantic-ai chat": """
+from pydantic_ai import Agent
+from pydantic_ai.models.openai import OpenAIChatModel
+print(Agent(OpenAIChatModel(MODEL), tools=[bash]).run_sync(PROMPT).output)
+""",
+    "pydantic-ai responses": """
+from pydantic_ai import Agent
+from pydantic_ai.models.openai import OpenAIResponsesModel
+print(Agent(OpenAIResponsesModel(MODEL), tools=[bash]).run_sync(PROMPT).output)
+""",
+    "pydantic-ai messages": """
+from pydantic_ai import Agent
+from pydantic_ai.models.anthropic import AnthropicModel
+print(Agent(AnthropicModel(MODEL), tools=[bash]).run_sync(PROMPT).output)
+""",
+    "langgraph chat": """
+from langchain_openai import ChatOpenAI
+from langgraph.prebuilt import create_react_agent
+agent = create_react_agent(ChatOpenAI(model=MODEL), [bash])
+print(agent.invoke({"messages": [("user", PROMPT)]})["messages"][-1].content)
+""",
+    "langgraph messages": """
+from langchain_anthropic import ChatAnthropic
+from langgraph.prebuilt import create_react_agent
+agent = create_react_agent(ChatAnthropic(model=MODEL), [bash])
+print(agent.invoke({"messages": [("user", PROMPT)]})["messages"][-1].content)
+""",
+    "smolagents": """
+from smolagents import OpenAIServerModel, ToolCallingAgent, tool
+model = OpenAIServerModel(MODEL, api_base=os.environ["OPENAI_BASE_URL"], api_key=os.environ["OPENAI_API_KEY"])
+ToolCallingAgent([tool(bash)], model, max_steps=2).run(PROMPT)
+""",
+    "openai-agents responses": """
+from agents import Agent, Runner, function_tool, set_tracing_disabled
+set_tracing_disabled(True)
+agent = Agent("a", model=MODEL, tools=[function_tool(bash)])
+print(Runner.run_sync(agent, PROMPT).final_output)
+""",
+    "strands": """
+from strands import Agent, tool
+from strands.models.openai import OpenAIModel
+arguments = {"base_url": os.environ["OPENAI_BASE_URL"], "api_key": os.environ["OPENAI_API_KEY"]}
+print(Agent(OpenAIModel(client_args=arguments, model_id=MODEL), tools=[tool(bash)])(PROMPT))
+""",
+}
+MODULES = {"pydantic-ai": "pydantic_ai", "langgraph": "langgraph", "openai-agents": "agents"}
+
+
+def has_module(name: str) -> bool:
+    return bool(PYTHON) and not subprocess.run([PYTHON, "-c", f"import {name}"], capture_output=True).returncode
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+async def test_framework_needs_the_base_url_alone(name: str, tmp_path: Path) -> None:
+    module = MODULES.get(name.split()[0], name.split()[0])
+    if not has_module(module):
+        pytest.skip(f"{module} is not in HARNESS_PYTHON")
+    files = {"agent.py": MAKE + FRAMEWORKS[name]}
+    rollout = await run(f"{PYTHON} agent.py", tmp_path, "echo hello > made.txt", files=files)
+    result = rollout.info["command"]
+    assert rollout.failure is None, result["stderr"][-2000:]
+    assert result["files"].get("made.txt") == "hello\n", result
+    assert name == "smolagents" or "hello: done" in result["stdout"]

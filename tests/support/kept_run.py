@@ -1,0 +1,93 @@
+"""A run in memory as a `RunSource`: what the viewer shows without a platform."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from osmosis.errors import NotFound
+from osmosis.records.api.body import LogEntry, LogPage
+from osmosis.records.run.annotations import Annotation
+from osmosis.records.run.job import MetricPoint
+from osmosis.records.run.quarantine import RowQuarantine
+from osmosis.records.run.report import Report
+from osmosis.records.run.rollout import Rollout
+from osmosis.records.run.rows import Row
+from osmosis.viewer.index.database import IndexProgress, RolloutIndex
+from osmosis.viewer.index.search import Search
+from osmosis.viewer.run_source import CheckpointLine, Link, Origin, RolloutTable, RunContext, RunSettings, RunState
+
+
+@dataclass
+class KeptRun:
+    """Everything that pages ask for, given."""
+
+    run: RunState
+    found: Report | None = None
+    kept: Sequence[Rollout] = ()
+    made_of: Origin = field(default_factory=lambda: Origin((), ()))
+    fixed: RunSettings = field(default_factory=lambda: RunSettings({}, "Fixed", ()))
+    lines: Sequence[LogEntry] = ()
+    curve: Sequence[MetricPoint] = ()
+    saved: Sequence[CheckpointLine] = ()
+    rows: Sequence[Row] = ()
+    """Of the dataset."""
+    said: Sequence[Annotation] = ()
+    author: str | None = None
+    aside: RowQuarantine = field(default_factory=RowQuarantine)
+
+    def state(self) -> RunState:
+        return self.run
+
+    def context(self) -> RunContext:
+        return RunContext((Link("Runs", "/"),), author=self.author)
+
+    def report(self) -> Report | None:
+        return self.found
+
+    def quarantine(self) -> RowQuarantine:
+        return self.aside
+
+    def origin(self) -> Origin:
+        return self.made_of
+
+    def settings(self) -> RunSettings:
+        return self.fixed
+
+    def rewards(self) -> Sequence[float]:
+        return self.table().search.rewards()
+
+    def points(self) -> Sequence[MetricPoint]:
+        return self.curve
+
+    def checkpoints(self) -> Sequence[CheckpointLine]:
+        return self.saved
+
+    def table(self) -> RolloutTable:
+        index = RolloutIndex(None, epoch="", threshold=self.run.pass_threshold)
+        index.fill(self)
+        index.set_labels(1, lambda: self.said)
+        return RolloutTable(Search(index), IndexProgress(len(self.kept), len(self.kept)))
+
+    epoch = ""
+
+    def since(self, place: int) -> Iterator[tuple[int, int, bytes]]:
+        """As `viewer.index.file.Feed`."""
+        for number, rollout in enumerate(self.kept[place:], place):
+            yield number, number + 1, rollout.to_line()
+
+    def extent(self) -> int:
+        return len(self.kept)
+
+    def dataset_rows(self) -> Iterable[Row]:
+        return self.rows
+
+    def rollout(self, row_index: int, attempt: int, step: int) -> str:
+        for rollout in self.kept:
+            if (*rollout.place, rollout.step) == (row_index, attempt, step):
+                return rollout.to_line().decode()
+        raise NotFound(f"no rollout of row {row_index}, attempt {attempt} in this run")
+
+    def annotations(self) -> Sequence[Annotation]:
+        return self.said
+
+    def log(self, level: str, *, cursor: str | None = None, newer: bool = False) -> LogPage:
+        return LogPage(logs=list(self.lines))

@@ -1,0 +1,250 @@
+"""The pages of a run in memory."""
+
+import json
+import re
+from dataclasses import replace
+from datetime import datetime, timezone
+from typing import Any
+from urllib.parse import parse_qsl
+
+import pytest
+
+from osmosis.errors import NotFound
+from osmosis.metrics.figures import SCORE_FIGURES, Figure, figures, of_score
+from osmosis.records.api.body import LogEntry
+from osmosis.records.api.runs import RunEvent
+from osmosis.records.run.job import JobResult, MetricPoint
+from osmosis.records.run.source import SnapshotNote
+from osmosis.records.run.status import RunStatus
+from osmosis.viewer import routes, run_pages
+from osmosis.viewer.diff import split_files
+from osmosis.viewer.page import Document, Page
+from osmosis.viewer.query_params import QueryParams
+from osmosis.viewer.render import build_environment
+from osmosis.viewer.run_pages import list_config_tables
+from osmosis.viewer.run_source import CheckpointLine, Fact, Origin, RunSettings, RunState
+from support.kept_run import KeptRun
+from support.platform_data import report, rollout, timeout
+
+ENVIRONMENT = build_environment()
+STATE = RunState("/runs/nightly", "nightly", "eval", RunStatus.FINISHED, "openai/x", completed=6, total=6)
+EVIL = "<script>alert(1)</script>"
+
+
+def shown(view: Page) -> str:
+    return ENVIRONMENT.get_template(view.template).render(**view.values)
+
+
+def page_of(kept: KeptRun, path: str, **query: object) -> str:
+    found = routes.build_run_page(kept, path, QueryParams((name, str(value)) for name, value in query.items()))
+    assert isinstance(found, Page)
+    return shown(found)
+
+
+def record_of(kept: KeptRun, path: str, **query: object) -> Any:
+    found = routes.build_run_page(kept, path, QueryParams((name, str(value)) for name, value in query.items()))
+    assert isinstance(found, Document)
+    return json.loads(b"".join(found.content))
+
+
+def text_of(page: str) -> str:
+    return " ".join(re.sub(r"<[^>]+>", " ", page).split())
+
+
+@pytest.fixture
+def kept() -> KeptRun:
+    rollouts = [rollout(row, attempt, float(row > 0)) for row in range(2) for attempt in range(2)]
+    return KeptRun(STATE, report(2, 2), [*rollouts, rollout(2, 0, failure=timeout())])
+
+
+def test_the_page_of_a_run_shows_every_figure_of_its_report(kept: KeptRun) -> None:
+    said = text_of(shown(run_pages.run_page(kept)))
+    for figure in figures(report(2, 2)):
+        assert f"{figure.label[:1].upper()}{figure.label[1:]} {figure.text}" in said
+        assert figure.between in said
+        assert figure.detail in said
+
+
+def test_a_figure_of_somebody_elses_is_on_the_page(kept: KeptRun) -> None:
+    @of_score
+    def make(score: object, report: object) -> list[Figure]:
+        return [Figure("rank", f"rank {EVIL}", 0.512, "share", detail="of 7 lists", group="reward", headline=True)]
+
+    try:
+        page = shown(run_pages.run_page(kept))
+    finally:
+        SCORE_FIGURES.remove(make)
+    assert EVIL not in page
+    assert page.count("51.2 %") == 2, "as a card and in the table"
+    assert "of 7 lists" in page
+
+
+def test_what_a_run_was_made_of(kept: KeptRun) -> None:
+    facts = (
+        Fact("Journal", f"runs/{EVIL}", "/files", note="on disk"),
+        Fact("Commit", None),
+        Fact("Code", "abc", code=True),
+    )
+    kept.made_of = Origin(facts, [RunEvent(timestamp="2026-01-02T03:04:05", status="finished", reason="")])
+    page = shown(run_pages.run_page(kept))
+    assert '<a href="/files">runs/&lt;script&gt;' in page
+    assert "Commit none" in text_of(page)
+    assert "<code>abc</code>" in page
+    assert "2026-01-02 03:04:05" in page
+
+
+DIFF = """diff --git a/rollouts/multiply/main.py b/rollouts/multiply/main.py
+--- a/rollouts/multiply/main.py
++++ b/rollouts/multiply/main.py
+@@ -1,2 +1,2 @@
+ same
+-<old>
++<script>alert(1)</script>
+diff --git a/new.md b/new.md
+new file mode 100644
+--- /dev/null
++++ b/new.md
+@@ -0,0 +1,2 @@
++one
++--- two"""
+
+
+def test_what_was_not_committed_is_shown_line_by_line(kept: KeptRun) -> None:
+    assert [(one.name, one.added, one.removed) for one in split_files(DIFF)] == [
+        ("rollouts/multiply/main.py", 1, 1),
+        ("new.md", 2, 0),
+    ]
+    assert split_files("") == []
+    note = SnapshotNote(parent="abc" * 10, files=["rollouts/multiply/main.py", "new.md"], diff=DIFF)
+    kept.made_of = Origin((), [], note)
+    page = shown(run_pages.run_page(kept))
+    assert '<span class="removed">-&lt;old&gt;</span>' in page
+    assert '<span class="added">+&lt;script&gt;alert(1)&lt;/script&gt;</span>' in page
+    assert EVIL not in page
+    assert "from commit abcabcabcabc , in 2 files" in text_of(page)
+    kept.made_of = Origin((), [], SnapshotNote(files=["only.bin"]))
+    assert "<code>only.bin</code>" in shown(run_pages.run_page(kept))
+
+
+def test_only_a_run_that_goes_on_is_followed(kept: KeptRun) -> None:
+    assert "hx-sse:connect" not in shown(run_pages.run_page(kept))
+    kept.run = replace(STATE, status=RunStatus.RUNNING, stage="rollouts")
+    page = shown(run_pages.run_page(kept))
+    assert 'hx-sse:connect="/runs/nightly/events"' in page
+    assert 'aria-current="step">rollouts' in page
+    part, final = routes.build_run_changes(kept, QueryParams())
+    assert shown(part) in page
+    assert not final
+
+
+def test_what_changes_is_all_that_a_page_counts(kept: KeptRun) -> None:
+    kept.run = replace(STATE, status=RunStatus.RUNNING, stage="rollouts")
+    for of, query in (("rollouts", "outcome=passed&sort=reward"), ("logs", "level=error")):
+        asked = QueryParams(parse_qsl(query))
+        page = shown(routes.build_run_page(kept, of, asked))
+        part, final = routes.build_run_changes(kept, QueryParams([*asked.pairs, ("of", of)]))
+        assert shown(part) in page
+        assert f'hx-sse:connect="/runs/nightly/events?{query.replace("&", "&amp;")}&amp;of={of}"' in page
+        assert page.count("hx-sse:connect") == 1
+        assert "hx-get" not in page
+        assert "of=" not in shown(part), "links go to the page, not to its stream"
+        assert not final
+    with pytest.raises(NotFound):
+        routes.build_run_changes(kept, QueryParams([("of", "config")]))
+
+
+def test_a_run_without_a_report_says_what_it_waits_for() -> None:
+    waiting = KeptRun(replace(STATE, status=RunStatus.RUNNING, model="offline/calculator", completed=0))
+    said = text_of(shown(run_pages.run_page(waiting)))
+    assert "Figures appear with the first rollout" in said
+    assert "stand-in" in said
+
+
+def test_a_run_that_its_own_limit_ended_did_not_fail() -> None:
+    ended = JobResult.used_up("budget: 900 of 800 tokens used", report(2, 2))
+    said = text_of(page_of(KeptRun(replace(STATE, status=RunStatus.STOPPED, failure=ended.failure)), ""))
+    assert (
+        "This run ended by its own limit budget: 900 of 800 tokens used What to do: finished rollouts are kept" in said
+    )
+    assert "This run failed" not in said
+    assert "This run failed" in text_of(
+        page_of(KeptRun(replace(STATE, status=RunStatus.FAILED, failure=timeout())), "")
+    )
+
+
+def test_curves_of_a_training_run() -> None:
+    points = [MetricPoint(key="loss", step=step, value=1.0 / step) for step in (1, 2)]
+    training = KeptRun(replace(STATE, kind="training"), curve=points)
+    assert "loss" in text_of(shown(run_pages.run_page(training)))
+
+
+def test_a_training_run_shows_alarms_curves_and_its_best_checkpoint() -> None:
+    points = [MetricPoint(key="rollout/no_signal_ratio", step=step, value=1.0) for step in range(3)]
+    points += [MetricPoint(key="rollout/raw_reward", step=step, value=0.0) for step in range(3)]
+    saved = [
+        CheckpointLine(f"multiply-1-step-{step}", step, "ready", reward, datetime(2026, 1, 1, tzinfo=timezone.utc))
+        for step, reward in ((1, 0.5), (2, 0.75), (3, 0.25))
+    ]
+    training = KeptRun(replace(STATE, kind="training", status=RunStatus.RUNNING), curve=points, saved=saved)
+    said = text_of(shown(run_pages.run_page(training)))
+    assert "nothing is learned from them" in said
+    assert "multiply-1-step-2 best" in said
+    assert "Training reward" in said
+    nothing = KeptRun(replace(STATE, kind="training", status=RunStatus.RUNNING))
+    assert "Curves appear with the first step" in text_of(shown(run_pages.run_page(nothing)))
+
+
+def test_the_rollouts_of_a_step_are_apart_from_those_of_another() -> None:
+    kept = [rollout(0, 0, reward).model_copy(update={"step": step}) for step, reward in ((1, 0.0), (2, 1.0))]
+    training = KeptRun(replace(STATE, kind="training"), kept=kept)
+    listed = page_of(training, "rollouts", step=2)
+    assert ">2: 0.0</a>" in listed
+    assert ">1: 0.0</a>" not in listed
+    assert "/rollouts/0/0?step=2&amp;only=step" in listed
+    page = page_of(training, "rollouts/0/0", step=2)
+    assert "Step 2, row 0, attempt 0" in page
+    assert "/rollouts/0/0?step=1" in page, "the one before"
+    assert 'rel="prev"' not in page_of(training, "rollouts/0/0", step=2, only="step")
+
+
+def test_the_log_and_its_lines_alone(kept: KeptRun) -> None:
+    kept.lines = [LogEntry(timestamp="2026-01-02T03:04:05", level="info", step="x", message=EVIL, details={"a": 1})]
+    page, lines = (
+        page_of(kept, "logs", level="odd"),
+        shown(routes.build_run_changes(kept, QueryParams([("of", "logs")]))[0]),
+    )
+    assert lines in page
+    assert EVIL not in page
+    assert "03:04:05" in lines
+    assert "<main" not in lines
+
+
+@pytest.mark.parametrize("path", ["odd", "rollouts/x/0", "rollouts/0", "rollouts/0/0/0", "rollouts/7/0", "live.json"])
+def test_what_is_no_page_is_not_found(kept: KeptRun, path: str) -> None:
+    with pytest.raises(NotFound):
+        routes.build_run_page(kept, path, QueryParams())
+
+
+@pytest.mark.parametrize("path", ["", "rollouts", "rollouts/2/0", "config", "logs"])
+def test_every_page_has_a_twin_with_its_record(kept: KeptRun, path: str) -> None:
+    assert record_of(kept, f"{path}.json" if path else "index.json")["run"]["name"] == "nightly"
+
+
+def test_the_twin_says_what_the_page_does(kept: KeptRun) -> None:
+    assert record_of(kept, "rollouts/0/1.json")["record"]["rollout_id"] == "r-0-1"
+    listed = record_of(kept, "rollouts.json", outcome="passed")["found"]
+    assert (listed["total"], listed["lines"][0]["attempts"][0]["outcome"]) == (1, "passed")
+    assert record_of(kept, "index.json")["report"]["rows"] == 2
+
+
+def test_the_config_is_shown_with_what_was_fixed_beside_it(kept: KeptRun) -> None:
+    kept.fixed = RunSettings({"evaluation": {"n": 3, "flag": True}}, "As run", (Fact("Rows", "0-9"),))
+    said = text_of(shown(run_pages.config_page(kept)))
+    assert "[evaluation] n = 3 flag = true" in said
+    assert "As run Rows 0-9" in said
+
+
+def test_config_is_shown_in_the_order_of_the_file() -> None:
+    lines = list_config_tables({"secrets": {"required": []}, "experiment": {"rollout": 'a"b'}, "evaluation": {}})
+    assert [table for table, _ in lines] == ["experiment", "secrets"]
+    assert lines[0][1] == [("rollout", '"a\\"b"')]
