@@ -147,8 +147,10 @@ async def _read_head(reader: asyncio.StreamReader) -> tuple[int, bytes, Headers]
     except asyncio.IncompleteReadError as error:
         if not error.partial:
             raise _StaleConnection("the server closed the connection") from error
-        raise ConnectionFailed(f"the answer is not valid HTTP: {error.partial[:80]!r}") from error
-    except (asyncio.LimitOverrunError, ValueError) as error:
+        raise ConnectionFailed(f"the connection was closed after {error.partial[:80]!r}") from error
+    except asyncio.LimitOverrunError as error:
+        raise ConnectionFailed(f"the headers are larger than {MAX_HEADER} bytes") from error
+    except ValueError as error:
         raise ConnectionFailed(f"the answer is not valid HTTP: {error}") from error
 
 
@@ -163,8 +165,11 @@ async def _read_parts(reader: asyncio.StreamReader, status: int, headers: Header
         while size := int((await reader.readuntil(b"\r\n")).partition(b";")[0], 16):
             yield await _read_exactly(reader, size)
             await reader.readuntil(b"\r\n")
-        while await reader.readuntil(b"\r\n") != b"\r\n":
-            pass  # trailers
+        trailer_size = 0
+        while (trailer := await reader.readuntil(b"\r\n")) != b"\r\n":
+            trailer_size += len(trailer)
+            if trailer_size > MAX_HEADER:
+                raise ConnectionFailed(f"the headers after the answer are larger than {MAX_HEADER} bytes")
     elif "content-length" in headers:
         left = int(headers["content-length"])
         while left > 0:
@@ -193,8 +198,12 @@ async def _decode(parts: AsyncIterator[bytes], headers: Headers) -> AsyncIterato
         return
     if encoding not in ("gzip", "x-gzip", "deflate"):
         raise ValueError(f"content-encoding {encoding}")
-    inflater = zlib.decompressobj(zlib.MAX_WBITS | 32)
+    inflater = None
     async for part in parts:
+        if inflater is None:
+            # What is called deflate comes with the zlib header that RFC 9110 asks for, or without it.
+            is_bare = encoding == "deflate" and part[0] & 0x0F != zlib.DEFLATED
+            inflater = zlib.decompressobj(-zlib.MAX_WBITS if is_bare else zlib.MAX_WBITS | 32)
         inner = inflater.decompress(part, MAX_BODY + 1)
         if inner:
             yield inner
