@@ -12,7 +12,7 @@ import pytest
 
 from osmosis.engine.rollout_model import RolloutModel
 from osmosis.engine.task import Task
-from osmosis.errors import NotFound
+from osmosis.errors import NotFound, ValidationError
 from osmosis.llm.model import ChatRequest, Completion
 from osmosis.records.run.plan import EvalPlan, ProgramSpec, RolloutLimits
 from osmosis.records.run.rollout import Rollout, Usage
@@ -168,6 +168,49 @@ async def test_ready_made_agents_get_prompt_url_and_key(
     assert "Make a file." in said
     assert re.search(r"http://127.0.0.1:\d+/v1/rollouts/r1", said)
     assert "@URL@" not in said
+
+
+OUTSIDE = {
+    "row 0: files: ../secret leads out": {"files": "../secret"},
+    "row 0: files: .* leads out": {"files": "/etc"},
+    "row 0: files: link leads out": {"files": "link"},
+    "row 0: files: '../made.txt' is not a path": {"files": {"../made.txt": "x"}},
+    "row 0: files: /made.txt is not in": {"files": {"/made.txt": "x"}},
+    "row 0: files: folder/made.txt cannot be written": {"files": {"folder/made.txt": "x"}},
+    "program.folder: link leads out": ProgramSpec(folder="link"),
+    "program.home: ../secret leads out": ProgramSpec(home="../secret"),
+    "program.home: .codex/config.toml cannot be written": ProgramSpec(home="home"),
+}
+
+
+@pytest.mark.parametrize("words", OUTSIDE)
+async def test_nothing_leads_out_of_the_workspace(tmp_path: Path, words: str) -> None:
+    """Neither paths of a row or of the plan, nor links in copied folders, read or write elsewhere."""
+    base, secret = tmp_path / "base", tmp_path / "secret"
+    for folder in (base / "home", base / "template", secret):
+        folder.mkdir(parents=True)
+    (secret / "key.txt").write_text("s3cret")
+    for link in ("link", "template/folder", "home/.codex"):
+        (base / link).symlink_to(secret)
+    given = OUTSIDE[words]
+    program = given if isinstance(given, ProgramSpec) else ProgramSpec(folder="template")
+    data = given if isinstance(given, dict) else {}
+    with pytest.raises(ValidationError, match=words):
+        await run(base, "codex", data, program=program)
+    assert [path.name for path in secret.iterdir()] == ["key.txt"]
+
+
+async def test_links_in_the_way_are_replaced(tmp_path: Path) -> None:
+    base, secret = tmp_path / "base", tmp_path / "secret"
+    for folder in (base / "home/.codex", base / "template", base / "more/folder", secret):
+        folder.mkdir(parents=True)
+    (secret / "key.txt").write_text("s3cret")
+    (base / "template/folder").symlink_to(secret)
+    (base / "home/.codex/config.toml").symlink_to(secret / "key.txt")
+    (base / "more/folder/key.txt").write_text("new")
+    program = ProgramSpec(folder="template", home="home")
+    await run(base, "codex", {"files": "more"}, program=program)
+    assert (secret / "key.txt").read_text() == "s3cret"
 
 
 async def test_missing_folder_is_named(tmp_path: Path) -> None:

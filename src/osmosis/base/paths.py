@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+from osmosis.errors import NotFound, ValidationError
+
 APP = "osmosis"
 DEFAULT_PLATFORM_URL = "http://127.0.0.1:7575"
 
@@ -32,3 +34,13 @@ def cache_dir(environ: Mapping[str, str]) -> Path:
     import platformdirs
 
     return platformdirs.user_cache_path(APP)
+
+
+def folder_inside(root: Path, name: str, key: str) -> Path:
+    """Return a folder below `root`; raise for one that is not there, or leads elsewhere (`..`, a link)."""
+    folder = (root / name).resolve()
+    if not folder.is_relative_to(root.resolve()):
+        raise ValidationError(f"{key}: {name} leads out of {root}", hint="copy it into there; give a path within")
+    if not folder.is_dir():
+        raise NotFound(f"{key}: there is no folder {root / name}", hint=f"give a path relative to {root}")
+    return folder

@@ -68,7 +68,7 @@ def load_source(plan: EvalPlan, options: RunOptions) -> RolloutSource:
     if kind == "server":
         return RolloutSource(kind, target, environ, server_key=server_key(options.server_key_env, environ))
     if kind == "command":
-        folders = [base_dir / name for name in (plan.program.folder, plan.program.home) if name]
+        folders = plan.program.folders(base_dir).values()
         files = [path for folder in folders for path in sorted(folder.rglob("*")) if path.is_file()]
         return RolloutSource(kind, target, environ, files=tuple(files), base_dir=base_dir)
     if kind == "module":

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
 from osmosis.base.jsonable import JsonObject
+from osmosis.base.paths import folder_inside
 from osmosis.records.base import Record
 from osmosis.records.sandbox import SandboxChoice
 
@@ -196,6 +198,11 @@ class ProgramSpec(Record):
     """HOME to begin with: skills, MCP servers and settings of the program. Nothing of the operator's is in it."""
     environ: list[str] = Field(default_factory=list)
     """Names of variables of this process that the program gets, too."""
+
+    def folders(self, base_dir: Path) -> dict[str, Path]:
+        """Return the folders to copy, by key; raise for one that is missing or outside."""
+        names = {"folder": self.folder, "home": self.home}
+        return {key: folder_inside(base_dir, name, f"program.{key}") for key, name in names.items() if name}
 
 
 class EvalPlan(Record):

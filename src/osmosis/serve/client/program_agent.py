@@ -24,11 +24,12 @@ else:
     import tomli as tomllib
 
 from osmosis.base.jsonable import JsonObject
+from osmosis.base.paths import folder_inside
 from osmosis.base.safe_open import folder_at, is_plain, walk
 from osmosis.engine.build_rollout import add_info, build_rollout
 from osmosis.engine.rollout_model import RolloutModel
 from osmosis.engine.task import Task
-from osmosis.errors import NotFound, SandboxUnavailable, ValidationError
+from osmosis.errors import SandboxUnavailable, ValidationError
 from osmosis.records.run.plan import ProgramSpec
 from osmosis.records.run.rollout import Category, Failure, Message, Phase, Rollout
 from osmosis.records.run.rows import Row
@@ -101,9 +102,7 @@ class ProgramAgent:
         self._proxy = proxy
         self._base_dir = base_dir
         self._level = choose_kind(choice).level
-        for folder in (program.folder, program.home):
-            if folder and not (base_dir / folder).is_dir():
-                raise NotFound(f"there is no folder {base_dir / folder}", hint="give a path relative to the workspace")
+        self._templates = program.folders(base_dir)
 
     async def run(self, task: Task, model: RolloutModel) -> Rollout:
         outer = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="osmosis-program-"))
@@ -135,7 +134,7 @@ class ProgramAgent:
         url = f"http://{GATE[0]}:{GATE[1]}" if is_apart else self._proxy.base_url
         endpoint.base_url = url
         files = {name: _fill(text, endpoint, self._proxy.model.spec.name) for name, text in self._harness.files.items()}
-        await asyncio.to_thread(_write_files, home, {**files, ".prompt": prompt_of(task.row)})
+        await asyncio.to_thread(_write_files, home, {**files, ".prompt": prompt_of(task.row)}, "program.home")
         policy = Policy(
             level=self._level,
             work=work,
@@ -178,25 +177,22 @@ class ProgramAgent:
         }
 
     def _prepare(self, row: Row, work: Path, home: Path) -> Session:
-        """Fill the working folder: the plan's folder or a git ref, then the row's files."""
-        for folder, template in ((work, self._program.folder), (home, self._program.home)):
-            if template:
-                shutil.copytree(self._base_dir / template, folder, symlinks=True)
+        """Fill the working folder: the plan's folder, a git ref, then the row's files."""
+        for folder, key in ((work, "folder"), (home, "home")):
+            if template := self._templates.get(key):
+                shutil.copytree(template, folder, symlinks=True)
             else:
                 folder.mkdir()
         if ref := row.data.get("git_ref"):
             _extract_ref(self._base_dir, str(ref), work)
-        files = row.data.get("files") or {}
+        files, key = row.data.get("files") or {}, f"row {row.index}: files"
         if isinstance(files, str):
-            shutil.copytree(self._base_dir / files, work, symlinks=True, dirs_exist_ok=True)
+            _copy_over(folder_inside(self._base_dir, files, key), work)
             files = {}
-        session = Session(SessionKind(Level.NONE), folder=work)
         if not isinstance(files, dict):
-            raise ValidationError("files must be an object of texts by path, or a folder", hint="see docs/agents.md")
-        for path, text in files.items():
-            session.write(str(path), str(text).encode())
+            raise ValidationError(f"{key} must be an object of texts by path, or a folder", hint="see docs/agents.md")
         _open_to_all(work, home)
-        return session
+        return _write_files(work, files, key)
 
 
 def prompt_of(row: Row) -> str:
@@ -239,12 +235,23 @@ def _fill(text: str, endpoint: RolloutEndpoint, model: str) -> str:
     return text
 
 
-def _write_files(home: Path, files: Mapping[str, str]) -> None:
-    for name, text in files.items():
-        path = home / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    _open_to_all(home)
+def _copy_over(source: Path, target: Path) -> None:
+    """Copy into a folder that has files; what is a link there is replaced, not followed."""
+    for path in source.rglob("*"):
+        entry = target / path.relative_to(source)
+        if entry.is_symlink() or (path.is_symlink() and entry.is_file()):
+            entry.unlink()
+    shutil.copytree(source, target, symlinks=True, dirs_exist_ok=True)
+
+
+def _write_files(folder: Path, files: Mapping[str, object], key: str) -> Session:
+    session = Session(SessionKind(Level.NONE), folder=folder)
+    for path, text in files.items():
+        try:
+            session.write(path, str(text).encode())
+        except ValidationError as problem:
+            raise ValidationError(f"{key}: {problem.message}", hint="no part of a path may be .. or a link") from problem
+    return session
 
 
 def _open_to_all(*folders: Path) -> None:
@@ -264,8 +271,11 @@ def _extract_ref(repository: Path, ref: str, work: Path) -> None:
     if done.returncode:
         reason = done.stderr.decode("utf-8", "replace").strip()
         raise ValidationError(f"git_ref {ref!r} cannot be read: {reason}", hint=f"git -C {repository} rev-parse {ref}")
-    with tarfile.open(fileobj=io.BytesIO(done.stdout)) as files:
-        files.extractall(work, filter="data")
+    try:
+        with tarfile.open(fileobj=io.BytesIO(done.stdout)) as files:
+            files.extractall(work, filter="data")
+    except tarfile.TarError as problem:
+        raise ValidationError(f"git_ref {ref!r} cannot be extracted: {problem}") from problem
 
 
 def _programs(command: str) -> tuple[Path, ...]:
