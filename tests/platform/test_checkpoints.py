@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from osmosis.platform import tables
 from osmosis.platform.embedded_worker import build_embedded_worker
+from osmosis.platform.models import service as models
 from osmosis.platform.scheduling import queue
 from osmosis.records.base import utc_now
 from osmosis.records.config.worker import Resources
@@ -65,6 +66,14 @@ def test_checkpoints_are_listed_under_the_names_of_their_run(job: TrainingJob) -
         (2, "multiply-1-step-2", "ready"),
         (4, "multiply-1-step-4", "ready"),
     ]
+    job.saved(6, reward=0.75)
+    job.saved(8)
+    listed = job.site.json("GET", "training-runs/multiply-1/checkpoints")["checkpoints"]
+    expected = [(0.5, False), (0.75, False), (0.75, True), (None, False)]
+    assert [(one["reward"], one["best"]) for one in listed] == expected
+    with job.site.platform.db.read() as session:
+        found = models.find_trained(session, job.run().workspace_id, "multiply-1")
+    assert found.name == listed[2]["checkpoint_name"], "what the run's name stands for"
 
 
 def test_a_checkpoint_that_is_reported_again_is_the_same_one(job: TrainingJob) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from osmosis.platform import tables
 from osmosis.platform.runs import lifecycle, rollouts
 from osmosis.platform.scheduling import queue
 from osmosis.platform.training import service
@@ -99,6 +100,16 @@ def test_a_training_run_from_submit_to_retry(place: tuple[Path, Run, RunningPlat
     assert json.loads((place[0] / "curves.json").read_text())["data"] == seen["data"]
     _curves_are_drawn(place, trained)
     assert run("train", "checkpoints", trained).json["items"] == []
+    with platform.parts.db.write() as session:
+        saved = {"run_id": row.id, "status": "ready", "base_model": "tiny"}
+        for step, reward in ((2, 0.75), (4, 0.5)):
+            name = f"{trained}-step-{step}"
+            session.add(tables.Checkpoint(step=step, reward=reward, name=name, path=f"step-{step}", **saved))
+    shown = run_command("train", "show", trained, cwd=place[0], environ=platform.environ).out
+    assert [line.split()[1:4] for line in shown.splitlines() if "-step-" in line] == [
+        ["2", "0.750", "best"], ["4", "0.500", "ready"]
+    ]  # fmt: skip
+    assert f"osmosis eval submit --model osmosis/{trained} --held-out-of {trained}" in shown
     resumed = run("train", "resume", trained, "--yes")
     assert resumed.json["message"] == f"run {trained} goes on from its last checkpoint"
     assert run("train", "stop", trained, "--yes").code == 0

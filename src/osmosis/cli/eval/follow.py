@@ -149,6 +149,18 @@ def judge_run(client: PlatformClient, detail: RunDetail) -> Judged | None:
     return judged(lambda: client.evals.outcomes(detail.run.name), detail.report, detail.quarantine, dataset=dataset)
 
 
+def model_steps(detail: RunDetail) -> list[NextStep]:
+    """Return what to do with a training run's best checkpoint; nothing where it stays on a server elsewhere."""
+    if ((detail.config or {}).get("advanced") or {}).get("engine", "local") != "local":
+        return []
+    name = detail.run.name
+    evaluate = f"osmosis eval submit --model osmosis/{name} --held-out-of {name}"
+    return [
+        NextStep("evaluate its best checkpoint on rows that it did not train on", command=evaluate),
+        NextStep("serve it", command=f"osmosis model deploy {name}"),
+    ]
+
+
 def finished_result(
     operation: str,
     detail: RunDetail,
@@ -197,5 +209,7 @@ def finished_result(
 
     command = f"osmosis {NOUNS[detail.kind]} logs {run.name}"
     steps = [NextStep("show the log", command=command)] if code and not missed else []
+    if run.status == "finished" and detail.kind == "training":
+        steps += model_steps(detail)
     status = "failed" if code else "success"
     return OperationResult(operation, message, body, status=status, human=draw, exit_code=code, next_steps=steps)

@@ -36,7 +36,7 @@ from osmosis.cli.core.results import (
     when,
 )
 from osmosis.cli.eval.download import DownloadOptions, download_run
-from osmosis.cli.eval.follow import draw_detail, finished_result, judge_run, run_ref, watch
+from osmosis.cli.eval.follow import draw_detail, finished_result, judge_run, model_steps, run_ref, watch
 from osmosis.cli.eval.logs import show_logs
 from osmosis.cli.targets import RunFinder
 from osmosis.errors import NotFound, NothingToRetry, OsmosisError, UsageError, ValidationError
@@ -72,6 +72,8 @@ COLUMNS = {
 CHECKPOINT_COLUMNS = (
     Column("checkpoint_name", "Checkpoint"),
     Column("checkpoint_step", "Step", justify="right"),
+    Column("reward", "Reward", justify="right", show=number),
+    Column("best", "", show=lambda best: "best" if best else ""),
     Column("status", "Status"),
     Column("created_at", "Created", show=when),
 )
@@ -355,7 +357,7 @@ def run_info(ctx: AppContext, kind: RunKind, name: str, output: Path | None = No
     if kind == "training":
         data["checkpoints"] = [row.to_dict() for row in checkpoints]
         if checkpoints and detail.run.over:
-            steps.append(NextStep("serve its best checkpoint", command=f"osmosis model deploy {detail.run.name}"))
+            steps += model_steps(detail)
 
     def draw(console: Console) -> None:
         draw_detail(detail)(console)

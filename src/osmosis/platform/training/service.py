@@ -137,11 +137,15 @@ def count_rollouts(session: Session, run_id: str) -> int:
 
 def checkpoints(session: Session, run: tables.Run) -> CheckpointList:
     query = sa.select(tables.Checkpoint).where(tables.Checkpoint.run_id == run.id).order_by(tables.Checkpoint.step)
-    rows = [
-        CheckpointRow.from_row(row, checkpoint_step=row.step, checkpoint_name=row.name)
-        for row in session.scalars(query)
+    rows = session.scalars(query).all()
+    best = max(((row.reward, row.step) for row in rows if row.reward is not None), default=None)
+    listed = [
+        CheckpointRow.from_row(
+            row, checkpoint_step=row.step, checkpoint_name=row.name, best=(row.reward, row.step) == best
+        )
+        for row in rows
     ]
-    return CheckpointList(training_run_id=run.id, training_run_name=run.name, checkpoints=rows)
+    return CheckpointList(training_run_id=run.id, training_run_name=run.name, checkpoints=listed)
 
 
 MAX_ROLLOUTS = 1000

@@ -6,7 +6,7 @@ from osmosis.records.api.accounts import WorkspaceRole, WorkspaceRow
 from osmosis.records.api.body import Body, Moment
 from osmosis.records.api.datasets import DatasetEntry
 from osmosis.records.api.runs import EvalMetrics, EvalRunDetail, RunFailure, RunResults, RunSummary
-from osmosis.records.api.training import ModelRow, TrainingMetrics, TrainingRunDetail
+from osmosis.records.api.training import CheckpointRow, ModelRow, TrainingMetrics, TrainingRunDetail
 from osmosis.records.api.workspaces import SecretRow
 from osmosis.records.run.report import Report
 
@@ -23,6 +23,7 @@ class PrintedTraining(TrainingRunDetail):
 
     summary: RunSummary
     metrics: TrainingMetrics | None
+    checkpoints: list[CheckpointRow]
 
 
 class PrintedEnd(Body):

@@ -131,6 +131,9 @@ class CheckpointRow(Body):
     checkpoint_step: int | None = None
     status: str | None = None
     checkpoint_name: str | None = None
+    reward: float | None = None
+    best: bool | None = None
+    """Whether its reward is the highest, the latest of equal ones: what the run's name stands for as a model."""
     created_at: Moment | None = None
 
 
