@@ -79,14 +79,15 @@ ADVICE: dict[Category, str] = {
 def ago(moment: datetime | None) -> str:
     if moment is None:
         return NOTHING
-    seconds = max(0, (utc_now() - moment).total_seconds())
-    if seconds < 60:
+    seconds = (utc_now() - moment).total_seconds()
+    apart = abs(seconds)
+    if apart < 60:
         return "just now"
-    for limit, unit in ((3600, "min"), (86400, "h"), (86400 * 365, "days")):
-        if seconds < limit:
-            divisor = {"min": 60, "h": 3600, "days": 86400}[unit]
-            amount = int(seconds // divisor)
-            return f"{amount} {'day' if unit == 'days' and amount == 1 else unit} ago"
+    for limit, divisor, unit in ((3600, 60, "min"), (86400, 3600, "h"), (86400 * 365, 86400, "days")):
+        if apart < limit:
+            amount = int(apart // divisor) if seconds > 0 else round(apart / divisor)
+            text = f"{amount} {'day' if unit == 'days' and amount == 1 else unit}"
+            return f"{text} ago" if seconds > 0 else f"in {text}"
     return f"{moment:%Y-%m-%d}"
 
 

@@ -62,8 +62,12 @@ def test_curves_stand_in_groups_and_a_long_one_keeps_its_last_dot() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(0, "just now"), (200, "3 min ago"), (7300, "2 h ago"), (90_000, "1 day ago")]
-)
+    ("seconds", "text"),
+    [
+        (0, "just now"), (200, "3 min ago"), (7300, "2 h ago"), (90_000, "1 day ago"),
+        (-30 * 86_400, "in 30 days"), (-7200, "in 2 h"), (-5, "just now"),
+    ],
+)  # fmt: skip
 def test_ago(seconds: float, text: str) -> None:
     assert render.ago(utc_now() - timedelta(seconds=seconds)) == text
 
