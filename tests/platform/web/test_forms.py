@@ -52,12 +52,20 @@ def test_a_run_is_started_from_a_synced_config(configured) -> None:
     assert configured.http.get(sent.headers["location"]).status_code == 200
 
 
-def test_another_model_leaves_the_endpoint_of_the_configs_own(configured) -> None:
-    sent = post(configured, "/demo/submit", config="configs/eval/multiply.toml", model="offline/calculator")
+@pytest.mark.parametrize(
+    ("model", "name", "base_url"),
+    [
+        ("openai/other", "openai/other", "http://127.0.0.1:1/v1"),
+        ("offline/calculator", "offline/calculator", None),
+        ("other@http://127.0.0.1:2/v1", "other", "http://127.0.0.1:2/v1"),
+    ],
+)
+def test_another_model_is_at_the_configs_endpoint_unless_it_says_another(configured, model, name, base_url) -> None:
+    sent = post(configured, "/demo/submit", config="configs/eval/multiply.toml", model=model)
     assert sent.status_code == 303, sent.text
-    run = configured.json("GET", "eval-runs")["eval_runs"][0]
-    assert run["model"]["name"] == "offline/calculator"
-    assert not run["config"].get("advanced", {}).get("base_url")
+    run = configured.json("GET", "eval-runs/" + configured.json("GET", "eval-runs")["eval_runs"][0]["name"])
+    assert run["config"]["model_path"] == name
+    assert run["config"]["advanced"].get("base_url") == base_url
 
 
 @pytest.mark.parametrize(

@@ -10,21 +10,14 @@ import inspect
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from osmosis.base.net import is_http
 from osmosis.cli.core import completion
 from osmosis.cli.core.environment import SecretsFile
-from osmosis.records.run.plan import PLATFORM_MODEL
-
-if TYPE_CHECKING:
-    from osmosis.records.config.run_config import EvalConfig
 
 DEBUG_FOLDER = "local_debug"
-NO_ENDPOINT = "none"
-"""A `--base-url` that takes the config's endpoint away."""
 
 
 class PlanFlag(NamedTuple):
@@ -227,16 +220,3 @@ class RunFlags:
     @property
     def names_agent(self) -> bool:
         return bool(self.module or self.mcp or self.server or self.agent_command or self.replay)
-
-
-def choose_endpoint(config: EvalConfig, model: str | None, base_url: str | None) -> tuple[str | None, str | None]:
-    """Return base URL and key variable for another model: the config's, unless the flags name another endpoint.
-
-    The config's key is never sent anywhere else.
-    """
-    advanced = config.advanced
-    if base_url is not None:
-        return (None if base_url == NO_ENDPOINT else base_url), None
-    if model is not None and (model.startswith(("offline/", PLATFORM_MODEL)) or is_http(model.rpartition("@")[2])):
-        return None, None
-    return advanced.base_url, advanced.api_key_env

@@ -13,13 +13,13 @@ from pydantic import ValidationError as PydanticError
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.base.net import is_http
-from osmosis.cli.eval.flags import BY_NAME, NO_ENDPOINT, RunFlags, choose_endpoint
+from osmosis.cli.eval.flags import BY_NAME, RunFlags
 from osmosis.errors import UsageError, ValidationError
 from osmosis.local.run_options import check_name, generated_name, parse_model
 from osmosis.metrics.score_values import reducer
 from osmosis.records.config.docs import describe_fields
 from osmosis.records.config.run_config import EvalConfig
-from osmosis.records.run.plan import AUTO_CONCURRENCY, EvalPlan, ModelSpec
+from osmosis.records.run.plan import AUTO_CONCURRENCY, NO_ENDPOINT, EvalPlan, ModelSpec, choose_endpoint
 from osmosis.records.sandbox import SandboxKind
 
 if TYPE_CHECKING:

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError as PydanticError
 
 from osmosis.base.jsonable import JsonObject
-from osmosis.base.net import is_http
 from osmosis.cli.core.context import AppContext
-from osmosis.cli.eval.flags import choose_endpoint
 from osmosis.errors import UsageError
 from osmosis.records.config.run_config import EvalConfig, TrainingConfig
+from osmosis.records.run.plan import choose_endpoint, split_model
 from osmosis.records.run.source import SnapshotNote
 from osmosis.records.run.status import NOUNS, RunKind
 from osmosis.workspace.git import Snapshot, push_snapshot
@@ -56,7 +55,9 @@ class Overrides:
         }
 
     def apply(self, config: AnyConfig) -> AnyConfig:
-        name, base_url = split_model(self.model)
+        name, base_url = (None, None) if self.model is None else split_model(self.model)
+        if name is not None and not name.strip():
+            raise UsageError("--model: the model name is empty", hint="--model openai/gpt-5-mini")
         params = {**config.advanced.params, **self.params} if isinstance(config, EvalConfig) and self.params else None
         values = {
             ("experiment", "model_path", "--model"): name,
@@ -102,15 +103,6 @@ def parse_shards(text: str | None) -> int | str | None:
     if not text.isdigit() or not int(text):
         raise UsageError(f"--shards {text!r}: a number of jobs, or auto")
     return int(text)
-
-
-def split_model(text: str | None) -> tuple[str | None, str | None]:
-    if text is None:
-        return None, None
-    if not text.strip():
-        raise UsageError("--model: the model name is empty", hint="--model openai/gpt-5-mini")
-    name, at, url = text.rpartition("@")
-    return (name, url) if at and is_http(url) else (text, None)
 
 
 @dataclass(frozen=True)

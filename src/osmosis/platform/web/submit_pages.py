@@ -18,7 +18,8 @@ from osmosis.platform.git.mirror import RepositoryFolder
 from osmosis.platform.runs import submit
 from osmosis.platform.workspaces import service as workspaces
 from osmosis.records.config.check import list_issues
-from osmosis.records.config.run_config import CONFIGS
+from osmosis.records.config.run_config import CONFIGS, EvalConfig
+from osmosis.records.run.plan import choose_endpoint, split_model
 from osmosis.records.run.status import RunKind
 
 from .session import Viewer, ViewerDep, platform_of, read_form
@@ -115,9 +116,11 @@ def _body(text: str, form: dict[str, str]) -> tuple[RunKind, JsonObject]:
     if form.get("branch") and not experiment.get("commit_sha"):
         experiment["branch"] = form["branch"]
     if model := form.get("model", "").strip():
-        experiment["model_path"] = model
-        for key in ("base_url", "api_key_env"):  # those are of the config's own model
-            body.get("advanced_config", {}).pop(key, None)
+        experiment["model_path"], url = split_model(model)
+        if isinstance(config, EvalConfig):
+            base_url, key_name = choose_endpoint(config, model, url)
+            advanced = {**body.get("advanced_config", {}), "base_url": base_url, "api_key_env": key_name}
+            body["advanced_config"] = {key: value for key, value in advanced.items() if value is not None}
     for key in ("n", "limit") if kind == "eval" else ():
         if value := form.get(key, "").strip():
             body.setdefault("evaluation_config", {})[key] = int(value) if value.isdigit() else value

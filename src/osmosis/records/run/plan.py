@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from osmosis.base.jsonable import JsonObject
+from osmosis.base.net import is_http
 from osmosis.base.paths import folder_inside
 from osmosis.records.base import Record
 from osmosis.records.sandbox import SandboxChoice
@@ -24,6 +25,8 @@ ModelKind = Literal["openai", "litellm", "offline", "replay", "trained"]
 """`trained` is a model of the platform, in training or trained, which only a job of the platform can ask."""
 PLATFORM_MODEL = "osmosis/"
 """How the name of a model of the platform begins."""
+NO_ENDPOINT = "none"
+"""A base URL that takes the config's endpoint away."""
 AUTO_CONCURRENCY: JsonObject = {"concurrency": 256, "adaptive": True}
 """Fields of a plan whose rollouts in flight adapt to the endpoint, from 8 on."""
 RUN_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,95}$")
@@ -79,6 +82,25 @@ class ModelSpec(Record):
             api_key_env=advanced.api_key_env,
             params=dict(advanced.params),
         )
+
+
+def split_model(text: str) -> tuple[str, str | None]:
+    """Split `NAME@URL` into the model's name and its base URL."""
+    name, at, url = text.rpartition("@")
+    return (name, url) if at and is_http(url) else (text, None)
+
+
+def choose_endpoint(config: EvalConfig, model: str | None, base_url: str | None) -> tuple[str | None, str | None]:
+    """Return base URL and key variable for another model: the config's, unless another endpoint is named.
+
+    The config's key is never sent anywhere else.
+    """
+    advanced = config.advanced
+    if base_url is not None:
+        return (None if base_url == NO_ENDPOINT else base_url), None
+    if model is not None and (model.startswith(("offline/", PLATFORM_MODEL)) or is_http(model.rpartition("@")[2])):
+        return None, None
+    return advanced.base_url, advanced.api_key_env
 
 
 class Selection(Record):
