@@ -205,7 +205,7 @@ def test_rollouts_are_searched_in_an_index_that_goes_with_the_run(
     add_rollouts(platform.parts, run_id, rollouts)
     assert "61 times" in script.get(f"/runs/{run_id}/rollouts", params={"q": '"61 times"'}).text
     record = script.get(f"/runs/{run_id}/rollouts.json", params={"outcome": "failed"}).json()
-    assert [line["label"] for line in record["found"]["lines"]] == ["7.0"]
+    assert [line["label"] for line in record["found"]["lines"]] == ["7/0"]
     assert len(script.get(f"/runs/{run_id}/rollouts/export.json").json()) == 60
     index = platform.parts.settings.viewer_index(run_id)
     assert list(index.parent.glob(f"{index.stem}*.db"))
@@ -256,7 +256,7 @@ def test_a_label_is_kept_and_found(browser: httpx.Client, guest: httpx.Client, p
     assert EVIL not in page
     assert "wrong" in text_of(page)
     listed = browser.get(f"/runs/{run_id}/rollouts.json", params={"label": "wrong"}).json()["found"]
-    assert [line["label"] for line in listed["lines"]] == ["1.0"]
+    assert [line["label"] for line in listed["lines"]] == ["1/0"]
 
 
 def test_logs_page_back_and_filter(script: httpx.Client, platform: RunningPlatform) -> None:

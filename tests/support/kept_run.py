@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from osmosis.errors import NotFound
 from osmosis.records.api.body import LogEntry, LogPage
-from osmosis.records.run.annotations import Annotation
+from osmosis.records.run.annotations import Annotation, Marks
 from osmosis.records.run.job import MetricPoint
 from osmosis.records.run.quarantine import RowQuarantine
 from osmosis.records.run.report import Report
@@ -33,12 +33,13 @@ class KeptRun:
     said: Sequence[Annotation] = ()
     author: str | None = None
     aside: RowQuarantine = field(default_factory=RowQuarantine)
+    marks: Marks = field(default_factory=Marks)
 
     def state(self) -> RunState:
         return self.run
 
     def context(self) -> RunContext:
-        return RunContext((Link("Runs", "/"),), author=self.author)
+        return RunContext((Link("Runs", "/"),), author=self.author, marks=self.marks)
 
     def report(self) -> Report | None:
         return self.found

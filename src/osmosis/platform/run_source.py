@@ -79,6 +79,7 @@ def build_state(run: tables.Run, stored: int, report: Report | None) -> RunState
         completed=stored,
         total=total,
         dataset=run.dataset,
+        created_at=run.created_at.isoformat(),
         pass_threshold=report.pass_threshold if report else evaluation.get("pass_threshold", 1.0),
         stage=progress.get("stage", ""),
         stopping=run.stop_requested_at is not None,
@@ -353,7 +354,6 @@ def _card(run: tables.Run) -> RunCard:
         dataset=run.dataset,
         rollout=run.rollout,
         commit=run.commit_sha,
-        created_at=run.created_at.isoformat(),
         marks=run_marks.get_marks(run),
     )
 

@@ -14,6 +14,7 @@ from osmosis.records.run.rollout import Rollout
 
 from .conversation import build_turns
 from .diff import CodeChange
+from .history import BASELINE_TAG
 from .page import Page
 from .query_params import QueryParams
 from .render import pretty
@@ -87,11 +88,12 @@ class Comparisons:
 
 
 def compare_page(library: Library, params: QueryParams) -> Page:
-    """Build the page of `?run=A&run=B`; with `row` and `attempt`, both conversations side by side."""
+    """Build the page of `?run=A&run=B`; with `row` and `attempt`, both conversations side by side. `baseline=A` chooses
+    the baseline: without it, a run tagged so, else the oldest."""
     ids = params.all("run")[:MAX_RUNS]
     if len(ids) < 2:
         raise UsageError("a comparison needs two runs", hint="choose them in the list of runs: /compare?run=A&run=B")
-    sources = {id_: library.run(id_) for id_ in ids}
+    sources = _sort_runs({id_: library.run(id_) for id_ in ids}, params.text("baseline"))
     # A row in quarantine for one of them is so for all: pairs are compared.
     rows = [*library.quarantine().row, *(row for source in sources.values() for row in source.quarantine().row)]
     quarantine = RowQuarantine(row=[row for number, row in enumerate(rows) if row not in rows[:number]])
@@ -106,6 +108,14 @@ def compare_page(library: Library, params: QueryParams) -> Page:
     return Page("compare.html", values, ("found",))
 
 
+def _sort_runs(sources: Mapping[str, RunSource], baseline: str) -> dict[str, RunSource]:
+    """Sort runs by age, the baseline first."""
+    by_age = dict(sorted(sources.items(), key=lambda run: run[1].state().created_at))
+    tagged = [id_ for id_, source in by_age.items() if BASELINE_TAG in source.context().marks.tags]
+    first = baseline if baseline in by_age else next(reversed(tagged), next(iter(by_age)))
+    return {first: by_age.pop(first), **by_age}
+
+
 def parse_run_pair(params: QueryParams) -> tuple[str, str]:
     ids = params.all("run")
     if len(ids) != 2:
@@ -118,8 +128,8 @@ def code_page(change: CodeChange, names: tuple[str, str], params: QueryParams) -
     return Page("compare_code.html", values, ("change", "names"))
 
 
-def _compare_url(*ids: str) -> str:
-    return f"/compare?{urlencode([('run', id_) for id_ in ids])}"
+def _compare_url(a: str, b: str, *more: tuple[str, object]) -> str:
+    return f"/compare?{urlencode([('baseline', a), ('run', a), ('run', b), *more])}"
 
 
 def _build_sides(sources: Mapping[str, RunSource], score: str | None, quarantine: RowQuarantine) -> list[Side]:
@@ -206,9 +216,9 @@ def _flip_kind(flip: Flip) -> str:
 
 
 def _flip_line(flip: Flip, a: str, b: str, params: QueryParams) -> FlipLine:
-    pairs = [("run", a), ("run", b), ("row_a", flip.row_index_a), ("row", flip.row_index), ("attempt", flip.attempt)]
+    pairs = [("row_a", flip.row_index_a), ("row", flip.row_index), ("attempt", flip.attempt)]
     filters = [(name, params.text(name)) for name in ("score", "flips") if params.text(name)]
-    return FlipLine(flip, _flip_kind(flip), f"/compare?{urlencode([*pairs, *filters])}")
+    return FlipLine(flip, _flip_kind(flip), _compare_url(a, b, *pairs, *filters))
 
 
 def _scale(comparison: Comparison) -> tuple[float, float]:

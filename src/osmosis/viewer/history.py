@@ -58,7 +58,7 @@ def build_history(library: Library, query: HistoryQuery, *, patience_s: float | 
             model=card.state.model,
             dataset=card.dataset,
             commit=card.commit,
-            created_at=card.created_at or None,
+            created_at=card.state.created_at or None,
             tags=card.marks.tags,
             value=value,
             low=low,

@@ -130,7 +130,7 @@ def _row_line(run: RunState, attempts: Sequence[RolloutLine], columns: Sequence[
 
 def _rollout_line(run: RunState, rollout: RolloutLine, columns: Sequence[TableColumn], tail: str) -> TableLine:
     cells = [build_cell(column, column.value(rollout)) for column in columns]
-    return _line(run, f"{rollout.row_index}.{rollout.attempt}", rollout, [rollout], cells, tail)
+    return _line(run, f"{rollout.row_index}/{rollout.attempt}", rollout, [rollout], cells, tail)
 
 
 def _line(

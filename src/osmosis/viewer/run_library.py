@@ -26,7 +26,6 @@ class RunCard:
     dataset: str = ""
     rollout: str = ""
     commit: str = ""
-    created_at: str = ""
     marks: Marks = field(default_factory=Marks)
     problem: str = ""
 
@@ -42,9 +41,7 @@ class Library(Protocol):
         """Return the rows that do not decide a comparison; empty where no workspace's file can be read."""
 
 
-def build_card(
-    source: RunSource, id_: str, *, dataset: str, created_at: str, rollout: str = "", commit: str = ""
-) -> RunCard:
+def build_card(source: RunSource, id_: str, *, dataset: str, rollout: str = "", commit: str = "") -> RunCard:
     state, report = source.state(), source.report()
     primary = report.primary if report else None
     return RunCard(
@@ -60,7 +57,6 @@ def build_card(
         dataset=dataset,
         rollout=rollout,
         commit=commit,
-        created_at=created_at,
         marks=source.context().marks,
     )
 

@@ -36,6 +36,7 @@ class RunState:
     """Rollouts that exist, or steps of a training run."""
     total: int
     dataset: str = ""
+    created_at: str = ""
     pass_threshold: float = 1.0
     stage: str = ""
     stopping: bool = False

@@ -175,6 +175,6 @@ async def test_a_label_needs_a_form_of_this_server(runs: Path, open_page: Callab
         (line,) = (runs / "first" / "annotations.jsonl").read_text().splitlines()
         assert Annotation.model_validate_json(line).author == "ada"
         labelled = (await browser.get("/runs/first/rollouts.json", params={"label": "wrong", "by": "rollout"})).json()
-        assert [one["label"] for one in labelled["found"]["lines"]] == ["1.0"]
+        assert [one["label"] for one in labelled["found"]["lines"]] == ["1/0"]
         none = (await browser.get("/runs/first/rollouts.json", params={"label": "-", "by": "rollout"})).json()
         assert none["found"]["total"] == 3

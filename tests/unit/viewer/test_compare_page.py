@@ -10,11 +10,13 @@ import pytest
 
 from osmosis.errors import NotFound, UsageError
 from osmosis.metrics.compare import compare
+from osmosis.records.run.annotations import Marks
 from osmosis.records.run.quarantine import RowQuarantine
 from osmosis.records.run.rollout import Rollout
 from osmosis.records.run.status import RunStatus
 from osmosis.viewer import routes
-from osmosis.viewer.diff import CodePair, pair_code
+from osmosis.viewer.compare_page import code_page
+from osmosis.viewer.diff import CodeChange, CodePair, pair_code
 from osmosis.viewer.page import Document, Page
 from osmosis.viewer.query_params import QueryParams
 from osmosis.viewer.render import build_environment
@@ -94,6 +96,26 @@ def test_the_verdict_is_that_of_the_paired_test(shelf: Shelf) -> None:
     assert ">+9 −1<" in html
 
 
+def test_the_older_run_is_the_baseline_unless_another_is_marked_or_chosen(shelf: Shelf) -> None:
+    for day, id_ in enumerate("abc"):
+        shelf.kept[id_].run = replace(shelf.kept[id_].run, created_at=f"2026-11-0{day + 1}T10:00:00+00:00")
+
+    def order(query: str) -> str:
+        return "".join(side["id"] for side in record(shelf, query)["found"]["sides"])
+
+    assert order("run=b&run=a") == "ab", "the list that they are ticked in begins with the newest"
+    html = page(shelf, "run=b&run=a")
+    assert ">0/0</a>" in html, "as the command line writes an attempt"
+    swap = re.search(r'href="\?([^"]*)">Swap', html)
+    assert swap is not None
+    assert order(swap[1].replace("&amp;", "&")) == "ba"
+    shelf.kept["b"].marks = Marks(tags=["baseline"])
+    assert order("run=c&run=b&run=a") == "bac"
+    assert order("run=c&run=b&run=a&baseline=c") == "cab"
+    back = code_page(CodeChange(), ("b", "a"), asked("run=b&run=a")).values["back"]
+    assert order(str(back).partition("?")[2]) == "ba"
+
+
 def test_several_runs_share_one_error_rate(shelf: Shelf) -> None:
     found = record(shelf, "run=a&run=c&run=b&with=b")["found"]
     assert [side["verdict"] for side in found["sides"]] == ["", "no clear difference", "better"]
@@ -106,11 +128,11 @@ def test_changes_link_to_both_conversations_lost_ones_first(shelf: Shelf) -> Non
     assert [(line["kind"], line["flip"]["row_index"]) for line in found["flips"][:2]] == [("lost", 1), ("gained", 0)]
     assert record(shelf, "run=a&run=b&flips=lost")["found"]["total"] == 1
     url = found["flips"][1]["url"]
-    assert url == "/compare?run=a&run=b&row_a=0&row=0&attempt=0"
+    assert url == "/compare?baseline=a&run=a&run=b&row_a=0&row=0&attempt=0"
     html = page(shelf, url.partition("?")[2])
     assert html.count("What is 2 times 3?") == 4, "each with its preview"
-    assert re.search(r'data-key="k" href="/compare\?run=a&amp;run=b&amp;row_a=1&amp;row=1', html)
-    assert re.search(r'data-key="j" href="/compare\?run=a&amp;run=b&amp;row_a=2&amp;row=2', html)
+    assert re.search(r'data-key="k" href="/compare\?baseline=a&amp;run=a&amp;run=b&amp;row_a=1&amp;row=1', html)
+    assert re.search(r'data-key="j" href="/compare\?baseline=a&amp;run=a&amp;run=b&amp;row_a=2&amp;row=2', html)
     assert 'data-key="k"' not in page(shelf, "run=a&run=b&row=1&attempt=0"), "the first one"
 
 

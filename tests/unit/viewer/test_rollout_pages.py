@@ -96,8 +96,8 @@ def lines(kept: KeptRun, query: str = "") -> list[str]:
         ("sort=tokens&dir=up", ["0", "2", "1"]),
         ("sort=cost", ["0", "1", "2"]),
         ("sort=score:style&dir=down", ["2", "1", "0"]),
-        ("by=rollout&sort=duration&dir=up", ["0.1", "1.1", "0.0", "1.0", "2.0", "2.1"]),
-        ("by=rollout&outcome=passed&sort=reward", ["0.0", "0.1", "1.1"]),
+        ("by=rollout&sort=duration&dir=up", ["0/1", "1/1", "0/0", "1/0", "2/0", "2/1"]),
+        ("by=rollout&outcome=passed&sort=reward", ["0/0", "0/1", "1/1"]),
     ],
 )
 def test_the_table_is_filtered_and_sorted(kept: KeptRun, query: str, rows: list[str]) -> None:
@@ -131,7 +131,7 @@ def test_words_are_found_and_nothing_typed_is_an_operator(kept: KeptRun, words: 
 def test_scripts_without_spaces_are_found_by_any_part() -> None:
     messages = [{"role": "user", "content": "北京的天气怎么样?"}, {"role": "assistant", "content": "晴天"}]
     kept = KeptRun(STATE, None, [rollout(0, 0, messages=messages), rollout(1, 0)])
-    assert lines(kept, "q=天气") == ["0.0"]
+    assert lines(kept, "q=天气") == ["0/0"]
     assert lines(kept, "q=气天") == []
 
 
@@ -179,7 +179,7 @@ def test_a_row_that_was_edited_since_is_not_shown_as_what_was_asked(kept: KeptRu
 
 def test_pages_of_a_long_table(kept: KeptRun) -> None:
     kept.kept = [rollout(row, 0, float(row % 2)) for row in range(120)]
-    assert lines(kept, "at=3") == [f"{row}.0" for row in range(100, 120)]
+    assert lines(kept, "at=3") == [f"{row}/0" for row in range(100, 120)]
     assert lines(kept, "at=99") == lines(kept, "at=3")
     html = page(kept, "rollouts", "at=2&outcome=&sort=row")
     assert 'rel="prev" href="?sort=row&amp;at=1"' in html

@@ -198,8 +198,8 @@ def test_the_rollouts_of_a_step_are_apart_from_those_of_another() -> None:
     kept = [rollout(0, 0, reward).model_copy(update={"step": step}) for step, reward in ((1, 0.0), (2, 1.0))]
     training = KeptRun(replace(STATE, kind="training"), kept=kept)
     listed = page_of(training, "rollouts", step=2)
-    assert ">2: 0.0</a>" in listed
-    assert ">1: 0.0</a>" not in listed
+    assert ">2: 0/0</a>" in listed
+    assert ">1: 0/0</a>" not in listed
     assert "/rollouts/0/0?step=2&amp;only=step" in listed
     page = page_of(training, "rollouts/0/0", step=2)
     assert "Step 2, row 0, attempt 0" in page

@@ -74,7 +74,7 @@ class LocalLibrary:
     def cards(self) -> list[RunCard]:
         cards = [_card(LocalRun(id_, folder, self.cache)) for id_, folder in self._run_folders().items()]
         cards += [_card(RemoteRun(evaluation)) for evaluation in self.remote]
-        return sorted(cards, key=lambda card: card.created_at, reverse=True)
+        return sorted(cards, key=lambda card: card.state.created_at if card.state else "", reverse=True)
 
     def code(self, a: str, b: str) -> CodePair:
         runs = self.run(a), self.run(b)
@@ -93,9 +93,7 @@ class LocalLibrary:
 
 def _card(run: LocalRun | RemoteRun) -> RunCard:
     try:
-        return build_card(
-            run, run.id, dataset=run.dataset, rollout=run.rollout_name, commit=run.commit, created_at=run.created_at
-        )
+        return build_card(run, run.id, dataset=run.dataset, rollout=run.rollout_name, commit=run.commit)
     except OsmosisError as error:
         return RunCard(run.id, run.name, problem=error.message)
 

@@ -133,10 +133,6 @@ class LocalRun(IndexedRun):
     def commit(self) -> str:
         return str((self.plan.provenance.get("git") or {}).get("commit") or "")
 
-    @property
-    def created_at(self) -> str:
-        return str(self.run_file.get("created_at") or "")
-
     @cached_property
     def is_alive(self) -> bool:
         """Return whether the process of the last session still exists."""
@@ -175,6 +171,7 @@ class LocalRun(IndexedRun):
             completed=completed,
             total=total,
             dataset=Path(plan.dataset).stem,
+            created_at=str(self.run_file.get("created_at") or ""),
             pass_threshold=plan.pass_threshold,
             duration_ms=report.duration_ms if report else None,
             staged=False,

@@ -116,6 +116,7 @@ class RemoteRun(IndexedRun):
             completed=rollouts,
             total=max(detail.counted[1], rollouts),
             dataset=self.dataset,
+            created_at=self._detail.run.created_at or "",
             pass_threshold=Evaluation.model_validate(config.get("evaluation") or {}).pass_threshold,
             stage=detail.stage,
             stopping=bool(detail.run.stop_requested) and not status.over,
@@ -136,10 +137,6 @@ class RemoteRun(IndexedRun):
     @property
     def commit(self) -> str:
         return self._detail.commit_sha or ""
-
-    @property
-    def created_at(self) -> str:
-        return self._detail.run.created_at or ""
 
     def state(self) -> RunState:
         return self._state
@@ -164,7 +161,7 @@ class RemoteRun(IndexedRun):
             Fact("Model", self._state.model),
             Fact("Dataset", self.dataset),
             Fact("Commit", self.commit[:12] or None, code=True, help=self.commit, note=branch),
-            Fact("Submitted", self.created_at or None, note=f"by {detail.run.creator_name}"),
+            Fact("Submitted", detail.run.created_at or None, note=f"by {detail.run.creator_name}"),
         )
         folder = f"rollouts/{self.rollout_name}" if self.rollout_name else ""
         code = CodeVersion(self.commit, folder) if self.commit else None
