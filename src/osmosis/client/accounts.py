@@ -90,6 +90,13 @@ class Workspaces:
     def create(self, name: str) -> WorkspaceRow:
         return self._http.read(WorkspaceRow, "POST", "workspaces", json=NewWorkspace(name=name), scoped=False)
 
+    def rename(self, name: str, new: str) -> WorkspaceRow:
+        path = f"workspaces/{quote(name, safe='')}"
+        return self._http.read(WorkspaceRow, "PATCH", path, json=NewWorkspace(name=new), scoped=False)
+
+    def delete(self, name: str) -> None:
+        self._http.call("DELETE", f"workspaces/{quote(name, safe='')}", scoped=False)
+
     def webhook(self) -> WebhookAddress:
         return self._http.read(WebhookAddress, "GET", "webhook")
 

@@ -3,7 +3,7 @@ from typing import Annotated
 import typer
 
 from osmosis.base.git import Git
-from osmosis.cli.core import completion
+from osmosis.cli.core import completion, prompts
 from osmosis.cli.core.app import nearest, new_app
 from osmosis.cli.core.connect import checkout_identity
 from osmosis.cli.core.context import AppContext, current
@@ -16,8 +16,10 @@ from osmosis.errors import NotFound, WorkspaceRequired
 from osmosis.records.api.accounts import WorkspaceRow
 from osmosis.workspace.layout import find_workspace
 
+Name = Annotated[str, typer.Argument(help="Name of the workspace", autocompletion=completion.workspaces)]
+
 app = new_app(
-    help="""Workspaces on the platform: list, show, create, switch, connect; members and their roles.
+    help="""Workspaces on the platform: list, show, create, switch, connect, rename, delete; members and their roles.
 
     Example:
         osmosis workspace list
@@ -79,9 +81,7 @@ def current_workspace(
 
 
 @app.command()
-def switch(
-    name: Annotated[str, typer.Argument(help="Name of the workspace", autocompletion=completion.workspaces)],
-) -> OperationResult:
+def switch(name: Name) -> OperationResult:
     """Choose the workspace that commands use outside a workspace folder.
 
     Example:
@@ -114,8 +114,48 @@ def create(name: Annotated[str, typer.Argument(help="Small letters, digits, - _ 
 
 
 @app.command()
+def rename(
+    name: Name, new: Annotated[str, typer.Argument(metavar="NEW", help="Small letters, digits, - _ and .")]
+) -> OperationResult:
+    """Rename a workspace; the address of its repository stays. For owners.
+
+    Example:
+        osmosis workspace rename demo support-agents
+    """
+    ctx = current()
+    with ctx.client(scoped=False) as client:
+        _find(client, name)
+        row = client.workspaces.rename(name, new)
+    credentials = CredentialStore(ctx.environ)
+    if credentials.active_workspace(ctx.platform_url) == name:
+        credentials.set_workspace(ctx.platform_url, row.name)
+    return OperationResult("workspace.rename", f"workspace {name} is called {row.name} now", row.to_dict())
+
+
+@app.command()
+def delete(name: Name, yes: prompts.Yes = False) -> OperationResult:
+    """Delete a workspace with its repository, runs, datasets, models and secrets. For owners.
+
+    Nothing of it may be in progress. There is no way back but a backup of the platform.
+
+    Example:
+        osmosis workspace delete demo
+    """
+    ctx = current()
+    with ctx.client(scoped=False) as client:
+        row = _find(client, name)
+        question = f"Delete workspace {name} with its repository, runs, datasets, models and secrets?"
+        prompts.agree(ctx, question, "workspace.delete", yes=yes, default=False)
+        client.workspaces.delete(name)
+    credentials = CredentialStore(ctx.environ)
+    if credentials.active_workspace(ctx.platform_url) == name:
+        credentials.set_workspace(ctx.platform_url, None)
+    return OperationResult("workspace.delete", f"workspace {name} is deleted", row.to_dict())
+
+
+@app.command()
 def connect(
-    name: Annotated[str, typer.Argument(help="Name of the workspace", autocompletion=completion.workspaces)],
+    name: Name,
     repository_url: Annotated[
         str | None, typer.Argument(help="URL of its repository [default: this folder's origin]")
     ] = None,

@@ -97,6 +97,33 @@ def create(body: NewWorkspace, platform: PlatformDep, caller: PersonDep) -> Work
     return _body(platform, workspace, "owner", repository)
 
 
+def _find_owned(session: Session, name: str, caller: Caller) -> tables.Workspace:
+    workspace, role = workspaces.by_name(session, caller.user, name)
+    tokens.require_workspace(caller.token, workspace)
+    workspaces.require(role, "workspace")
+    return workspace
+
+
+@router.patch("/workspaces/{name}")
+def rename(name: str, body: NewWorkspace, platform: PlatformDep, caller: PersonDep) -> WorkspaceRow:
+    """Rename a workspace; the address of its repository stays."""
+    with platform.db.write() as session:
+        workspace = _find_owned(session, name, caller)
+        workspaces.rename(session, workspace, body.name)
+        audit.note(session, caller, "workspace.rename", name, workspace=workspace, name=body.name)
+        return _body(platform, workspace, "owner", repositories.find_for_workspace(session, workspace.id))
+
+
+@router.delete("/workspaces/{name}")
+def delete(name: str, platform: PlatformDep, caller: PersonDep) -> Nothing:
+    """Delete a workspace with its repository, runs, datasets, models and secrets."""
+    with platform.db.write() as session:
+        workspace = _find_owned(session, name, caller)
+        audit.note(session, caller, "workspace.delete", name)
+        workspaces.delete(session, workspace)
+    return Nothing()
+
+
 @router.post("/workspaces/{name}/connect")
 async def connect(name: str, body: ConnectRepository, platform: PlatformDep, caller: CallerDep) -> WorkspaceRow:
     """Connect an external repository after checking that it can be read, then sync it."""

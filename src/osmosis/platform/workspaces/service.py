@@ -7,6 +7,7 @@ from sqlalchemy.orm import Session
 
 from osmosis.errors import Conflict, Forbidden, NotFound, ValidationError
 from osmosis.platform import tables
+from osmosis.platform.runs.lifecycle import is_live
 from osmosis.records.api.policy import Action, get_rule, may
 from osmosis.records.api.workspaces import check_workspace_name
 
@@ -14,15 +15,35 @@ IDENTITY = re.compile(r"^[A-Za-z0-9._~-]+/[A-Za-z0-9._-]+$")
 
 
 def create(session: Session, user: tables.User, name: str) -> tables.Workspace:
-    check_workspace_name(name)
-    if session.scalars(sa.select(tables.Workspace).where(tables.Workspace.name == name)).first():
-        raise Conflict(f"a workspace named {name!r} already exists", hint="choose another name", field="name")
+    _check_new_name(session, name)
     workspace = tables.Workspace(name=name)
     session.add(workspace)
     session.flush()
     session.add(tables.Member(workspace_id=workspace.id, user_id=user.id, role="owner"))
     session.flush()
     return workspace
+
+
+def _check_new_name(session: Session, name: str) -> None:
+    check_workspace_name(name)
+    if session.scalars(sa.select(tables.Workspace).where(tables.Workspace.name == name)).first():
+        raise Conflict(f"a workspace named {name!r} already exists", hint="choose another name", field="name")
+
+
+def rename(session: Session, workspace: tables.Workspace, name: str) -> None:
+    if name != workspace.name:
+        _check_new_name(session, name)
+        workspace.name = name
+
+
+def delete(session: Session, workspace: tables.Workspace) -> None:
+    """Delete it with everything that is of it, once nothing of it runs; garbage collection removes the files."""
+    for table in (tables.Run, tables.Deployment, tables.Merge):
+        live = sa.select(table.name).where(table.workspace_id == workspace.id, is_live(table))
+        if (name := session.scalars(live.limit(1)).first()) is not None:
+            hint = f"osmosis model undeploy {name}" if table is tables.Deployment else "wait for it, or stop it first"
+            raise Conflict(f"workspace {workspace.name!r} cannot be deleted: {name!r} is in progress", hint=hint)
+    session.delete(workspace)
 
 
 def list_workspaces(

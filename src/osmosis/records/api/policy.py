@@ -22,6 +22,7 @@ Action = Literal[
     "workers",
     "audit",
     "owners",
+    "workspace",
 ]
 
 
@@ -47,6 +48,7 @@ POLICY: tuple[PolicyRule, ...] = (
     PolicyRule("workers", "admin", "create tokens for workers"),
     PolicyRule("audit", "admin", "read the audit log"),
     PolicyRule("owners", "owner", "appoint and remove owners"),
+    PolicyRule("workspace", "owner", "rename and delete the workspace"),
 )
 _RULES: dict[Action, PolicyRule] = {rule.action: rule for rule in POLICY}
 
