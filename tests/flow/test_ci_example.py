@@ -56,7 +56,7 @@ def steps(checkout: Path, home: Path, base: str) -> dict[str, int]:
         if "name" in step:
             assert set(step.get("env", {})) <= {*environ, "GH_TOKEN"}
             done = subprocess.run(
-                ["bash", "-e", "-c", step["run"]], cwd=checkout, env=environ, timeout=120, check=False
+                ["bash", "-e", "-c", step["run"]], cwd=checkout, env=environ, timeout=600, check=False
             )
             codes[step["name"]] = done.returncode
     return codes

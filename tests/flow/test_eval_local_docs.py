@@ -94,7 +94,7 @@ def test_the_tutorial_runs_and_proves_what_it_says(tmp_path):
         program = (
             [sys.executable, *words[1:]] if words[0] == "python" else [sys.executable, "-m", "osmosis", *words[1:]]
         )
-        done = subprocess.run(program, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(program, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=600)
         assert done.returncode == expected, f"{command}\n{done.stdout}\n{done.stderr}"
         said[command] = done.stdout + done.stderr
     assert len(commands) == 10
@@ -123,7 +123,7 @@ def test_a_how_to_page_runs_as_printed(tmp_path, page):
                 # In a process of its own: two pages have files of the same name.
                 program = words[1:] if words[0] == "python" else ["-m", "osmosis", *words[1:]]
                 line = [sys.executable, *program]
-                done = subprocess.run(line, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=120)
+                done = subprocess.run(line, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=600)
                 assert done.returncode == expected, f"{command}\n{done.stdout}\n{done.stderr}"
         finally:
             if any("platform start" in command for command, _ in commands):

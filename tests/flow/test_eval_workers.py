@@ -67,7 +67,7 @@ def command(*more: str) -> list[str]:
 
 def run(folder: Path, *more: str, code: int = 0) -> dict[str, Any]:
     done = subprocess.run(
-        [*command(*more), "--json"], cwd=folder, capture_output=True, text=True, check=False, timeout=120
+        [*command(*more), "--json"], cwd=folder, capture_output=True, text=True, check=False, timeout=600
     )
     assert done.returncode == code, done.stderr
     found: dict[str, Any] = json.loads(done.stdout or done.stderr.splitlines()[-1])
@@ -115,7 +115,7 @@ def test_a_budget_pauses_and_a_resume_goes_on(folder: Path) -> None:
     assert "budget" in paused["stopped"]
     assert paused["completed_runs"] < ROWS
     line = [sys.executable, "-m", "osmosis", "eval", "resume", "r", "--max-tokens-total", "100000", "--workers", "2"]
-    done = subprocess.run([*line, "--json"], cwd=folder, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run([*line, "--json"], cwd=folder, capture_output=True, text=True, check=False, timeout=600)
     assert json.loads(done.stdout)["data"]["summary"]["completed_runs"] == ROWS
 
 

@@ -90,7 +90,7 @@ def client_of(published: Path, platform: PlatformProcess, workspace: Path, tmp_p
 
     def run(*args: str, expect: int = 0) -> Any:
         done = subprocess.run(
-            [str(published), "--json", *args], cwd=workspace, env=environ, capture_output=True, text=True, timeout=120
+            [str(published), "--json", *args], cwd=workspace, env=environ, capture_output=True, text=True, timeout=600
         )
         assert done.returncode == expect, done.stdout + done.stderr
         return json.loads((done.stdout or done.stderr).splitlines()[-1])

@@ -53,7 +53,7 @@ def project(tmp_path: Path) -> Path:
 def run(folder: Path, *words: str) -> tuple[str, dict[str, ET.Element]]:
     """What it printed, and the cases of its JUnit report by name."""
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--junitxml=out.xml", *words]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600, check=False)
     return done.stdout, {case.get("name", ""): case for case in ET.parse(folder / "out.xml").iter("testcase")}
 
 

@@ -22,7 +22,7 @@ def examples(tmp_path: Path) -> Path:
 def run(command: list[str], cwd: Path, *, code: int = 0) -> str:
     environ = {k: v for k, v in os.environ.items() if not k.startswith(("OSMOSIS_", "OPENAI_"))}
     environ |= {"OSMOSIS_CACHE_DIR": str(cwd / ".cache"), "CI": "1"}
-    done = subprocess.run(command, cwd=cwd, env=environ, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=cwd, env=environ, capture_output=True, text=True, timeout=600)
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout
 

@@ -465,7 +465,7 @@ def test_the_example_serves(tmp_path: Path) -> None:
     with running_program(sys.executable, "main.py", cwd=folder, url=url, environ=environ):
         words = ["--json", "eval", "--server", f"http://127.0.0.1:{port}", "-d", "data.jsonl", "--limit", "3"]
         command = [sys.executable, "-m", "osmosis", *words, "--model", "offline/calculator"]
-        done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=180)
+        done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=600)
         assert done.returncode == 0, done.stdout + done.stderr
         data = json.loads(done.stdout)["data"]
         assert data["summary"]["total_runs"] == 3
