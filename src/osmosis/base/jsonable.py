@@ -125,6 +125,14 @@ def as_float(number: object) -> float:
     return value
 
 
+def describe(value: object) -> str:
+    """Describe a value for an error: its type, with a number itself; anything else may hold a key."""
+    kind = type(value).__name__
+    if isinstance(value, (int, float)):
+        return f"{kind} {value!r}"
+    return f"{kind} of {len(value)} characters" if isinstance(value, str) else kind
+
+
 def _unwrapped(scalar: object) -> Real | Decimal:
     unwrap = getattr(scalar, "item", None) or getattr(scalar, "numpy", None)
     if callable(unwrap) and _size(scalar) == 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import threading
 from collections.abc import Coroutine, Generator, Mapping
 from concurrent.futures import Future
@@ -230,8 +231,16 @@ class _BackgroundLoop:
         with self._lock:
             if self._loop is None or self._loop.is_closed():
                 self._loop = asyncio.new_event_loop()
-                threading.Thread(target=self._loop.run_forever, name="osmosis-judge", daemon=True).start()
+                thread = threading.Thread(target=self._loop.run_forever, name="osmosis-judge", daemon=True)
+                thread.start()
+                # One that is frozen at exit may hold an import lock, which LiteLLM's clients wait for as they go.
+                atexit.register(self._stop, self._loop, thread)
             return self._loop
+
+    @staticmethod
+    def _stop(loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(5)
 
 
 background = _BackgroundLoop()

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypedDict
 
-from osmosis.base.jsonable import JsonObject
+from osmosis.base.jsonable import JsonObject, describe
 from osmosis.base.redact import Redactor
 from osmosis.errors import ModelError
 from osmosis.llm import ChatRequest, Completion, Model, open_model
@@ -105,6 +105,7 @@ class Judge:
     async def ask(self, question: JudgeQuestion) -> Verdict:
         """Return one judgement; `ProviderRequestError` or `ModelNotFoundError` when there is none."""
         limit = self.resolved.total_s
+        self._opened()  # the first one imports LiteLLM, whose seconds are not the provider's
         try:
             return await asyncio.wait_for(self._ask(question), limit)
         except (asyncio.TimeoutError, TimeoutError) as exc:
@@ -248,7 +249,7 @@ def make_question(
 ) -> JudgeQuestion:
     for name, text in (("rubric", rubric), ("solution_str", solution_str)):
         if not isinstance(text, str) or not text.strip():
-            raise TypeError(f"{name} must be a non-empty string, got {text!r}")
+            raise TypeError(f"{name} must be a non-empty string, got {describe(text)}")
     low = _bound("score_min", bounds[0], info, 0.0)
     high = _bound("score_max", bounds[1], info, 1.0)
     if high <= low:
@@ -271,9 +272,9 @@ def _bound(name: str, explicit: float | None, info: Mapping[str, object], defaul
     if value is None:
         return default
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{name} must be a number, got {value!r}")
+        raise TypeError(f"{name} must be a number, got {describe(value)}")
     if not math.isfinite(value):
-        raise ValueError(f"{name} must be finite, got {value!r}")
+        raise ValueError(f"{name} must be finite, got {describe(value)}")
     return float(value)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TypedDict
 
-from osmosis.base.jsonable import JsonObject
+from osmosis.base.jsonable import JsonObject, describe
 from osmosis.errors import OsmosisError
 from osmosis.llm.providers import DEFAULT_API_KEY_ENV, key_variable
 from osmosis.records.run.plan import ModelSpec
@@ -82,13 +82,17 @@ def resolve_judge(
     model_info: Mapping[str, object], *, timeout: float | None = None, environ: Mapping[str, str] | None = None
 ) -> JudgeModel:
     if not isinstance(model_info, Mapping):
-        raise TypeError(f"model_info must be a dict with provider and model, got {model_info!r}")
+        raise TypeError(f"model_info must be a dict with provider and model, got {describe(model_info)}")
     provider = _text(model_info, "provider").lower()
     model = _text(model_info, "model")
     _tell_unknown(", ".join(sorted(set(map(str, model_info)) - set(ModelInfo.__annotations__))))
     base = model_info.get("api_base")
+    if base is None and provider == "openai":
+        # Whoever serves there may know chat completions only, and LiteLLM asks gpt-5 by responses.
+        variables = os.environ if environ is None else environ
+        base = variables.get("OPENAI_BASE_URL") or variables.get("OPENAI_API_BASE") or None
     if base is not None and (not isinstance(base, str) or not base.strip()):
-        raise TypeError(f"model_info['api_base'] must be a non-empty string, got {base!r}")
+        raise TypeError(f"model_info['api_base'] must be a non-empty string, got {describe(base)}")
     key = resolve_api_key(model_info, provider, environ=environ)
     spec = _spec(provider, model, base, model_info.get("reasoning_effort"))
     if provider == LEFT_TO_LITELLM:
@@ -135,7 +139,7 @@ def resolve_api_key(
         return own_key.strip()
     named = model_info.get("api_key_env")
     if named is not None and (not isinstance(named, str) or not named.strip()):
-        raise TypeError(f"model_info['api_key_env'] must be the name of an environment variable, got {named!r}")
+        raise TypeError(f"model_info['api_key_env'] must be the name of an environment variable, got {describe(named)}")
     variable = named.strip() if named else key_variable(provider)
     value = variables.get(variable, "").strip()
     if value:
@@ -196,16 +200,16 @@ def _spec(provider: str, model: str, base: str | None, effort: object) -> ModelS
 
 def _seconds(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"timeout must be a number of seconds, got {value!r}")
+        raise TypeError(f"timeout must be a number of seconds, got {describe(value)}")
     if not 0 < value < float("inf"):
-        raise ValueError(f"timeout must be a positive number of seconds, got {value!r}")
+        raise ValueError(f"timeout must be a positive number of seconds, got {describe(value)}")
     return float(value)
 
 
 def _text(info: Mapping[str, object], key: str) -> str:
     value = info.get(key)
     if not isinstance(value, str) or not value.strip():
-        raise TypeError(f"model_info[{key!r}] must be a non-empty string, got {value!r}")
+        raise TypeError(f"model_info[{key!r}] must be a non-empty string, got {describe(value)}")
     return value.strip()
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
-from osmosis.base.jsonable import JsonObject
+from osmosis.base.jsonable import JsonObject, describe
 
 from .user_code import is_async
 
@@ -141,8 +141,6 @@ def spell(annotation: object) -> str:
 
 def check_result(result: object, name: str, decorator: str) -> float:
     """Return the result when it is a finite float; else raise `TypeError`."""
-    if not isinstance(result, float):
-        raise TypeError(f"@{decorator}: {name} returned {type(result).__name__} ({str(result)[:80]!r}); expected float")
-    if not math.isfinite(result):
-        raise TypeError(f"@{decorator}: {name} returned {result!r}; expected a finite float")
+    if not isinstance(result, float) or not math.isfinite(result):
+        raise TypeError(f"@{decorator}: {name} returned {describe(result)}; expected a finite float")
     return result

@@ -3,7 +3,7 @@ import types
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, Union, get_args, get_origin
 
-from osmosis.base.jsonable import JsonObject
+from osmosis.base.jsonable import JsonObject, describe
 
 from .judge_model import ModelInfo, resolve_judge
 from .rewards import Prepare, Signature, annotated, check_calls
@@ -21,8 +21,8 @@ def osmosis_rubric(function: F) -> F:
     """Check that `function` is `(solution_str: str, ground_truth: str | None, extra_info: dict) -> float`.
 
     None of the three has a default; further parameters with defaults and `**kwargs` are fine, so is `async def`.
-    At call time: the keyword `data_source` is dropped; when `extra_info` holds any of provider, model, rubric, the
-    whole configuration is checked (types, bounds, key), `model_info_overrides` is merged in and the result is
+    At call time: the keyword `data_source` is dropped; when `extra_info` is empty or holds any of provider, model,
+    rubric, the whole configuration is checked (types, bounds, key), `model_info_overrides` is merged in and the result is
     offered as `extra_info["model_info"]`; the result must be a finite float. Rejections are `TypeError`, bounds
     `ValueError`, a missing key `MissingAPIKeyError`.
     """
@@ -67,7 +67,7 @@ def _check_call(name: str, arguments: JsonObject) -> None:
         _refuse(name, "ground_truth", truth, "str or None")
     if not isinstance(info, Mapping):
         _refuse(name, "extra_info", info, "dict")
-    if any(key in info for key in _EMBEDDED):
+    if not info or any(key in info for key in _EMBEDDED):
         arguments["extra_info"] = merged_configuration(dict(info), name)
 
 
@@ -112,5 +112,4 @@ def _text_or_none(annotation: object) -> bool:
 
 
 def _refuse(name: str, subject: str, actual: object, expected: str) -> None:
-    quoted = f"{type(actual).__name__} ({str(actual)[:60]!r})" if actual is not None else "None"
-    raise TypeError(f"@{_NAME}: {name}: {subject} is {quoted}; expected {expected}")
+    raise TypeError(f"@{_NAME}: {name}: {subject} is {describe(actual)}; expected {expected}")

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from osmosis.base.jsonable import JsonObject, to_valid_text
+from osmosis.base.jsonable import JsonObject, describe, to_valid_text
 from osmosis.records.protocol.messages import WireSample
 from osmosis.records.run.rollout import Message
 
@@ -108,13 +108,8 @@ def finite_reward(value: Any) -> float | None:
         number = None
     if number is not None and math.isfinite(number):
         return number
-    got = str(number) if number is not None else f"{type(value).__name__} {_short(value)}"
+    got = str(number) if number is not None else describe(value)
     raise PydanticCustomError(INVALID_REWARD, "the reward must be a finite number, got {got}", {"got": got})
-
-
-def _short(value: object, most: int = 60) -> str:
-    text = repr(value)
-    return text if len(text) <= most else f"{text[:most]}..."
 
 
 def json_safe(value: object, where: str) -> Any:

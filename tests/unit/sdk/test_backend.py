@@ -246,7 +246,7 @@ async def test_grader_failures_keep_the_sample_and_are_no_zero() -> None:
 
 @pytest.mark.parametrize(
     ("value", "said"),
-    [(float("nan"), "nan"), (float("-inf"), "-inf"), ("high", "str 'high'"), ([0.5], "list [0.5]")],
+    [(float("nan"), "nan"), (float("-inf"), "-inf"), ("high", "str of 4 characters"), ([0.5], "list")],
 )
 @pytest.mark.parametrize("way", ["set_reward", "assignment"])
 async def test_a_reward_that_is_no_finite_number_says_so_plainly(value: Any, said: str, way: str) -> None:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -169,11 +173,16 @@ class TestArguments:
         assert provider_of("claude-x") == ("anthropic", "claude-x")
         assert provider_of("groq/llama/3") == ("groq", "llama/3")
 
+    def test_a_server_of_one_s_own_for_openai_is_asked_by_chat_completions(self) -> None:
+        environ = {"OPENAI_API_KEY": "k", "OPENAI_API_BASE": "http://h/v1"}
+        spec = resolve_judge({"provider": "openai", "model": "gpt-5-mini"}, environ=environ).spec
+        assert (spec.kind, spec.name, spec.base_url) == ("openai", "gpt-5-mini", "http://h/v1")
+
     @pytest.mark.parametrize(
         ("info", "error", "said"),
         [
             (None, TypeError, "model_info must be a dict"),
-            ({**OFFLINE, "timeout": "soon"}, TypeError, "number of seconds, got 'soon'"),
+            ({**OFFLINE, "timeout": "soon"}, TypeError, "number of seconds, got str"),
             ({**OFFLINE, "timeout": -1}, ValueError, "positive"),
             ({**OFFLINE, "timeout": float("nan")}, ValueError, "positive"),
         ],
@@ -373,6 +382,27 @@ async def test_a_judge_that_only_quotes_the_candidate_gives_no_score() -> None:
             with pytest.raises(ProviderRequestError, match="repeats JSON of the judged texts"):
                 await judge.ask(make_question("rubric", candidate, info))
     assert len(asked) == 2
+
+
+STAND_IN = """
+import time
+time.sleep(3)
+class Reply:
+    def model_dump(self, **_):
+        message = {"role": "assistant", "content": '{"score": 0.5, "explanation": "fair"}'}
+        return {"id": "c", "model": "m", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
+async def acompletion(**_):
+    return Reply()
+"""
+
+
+def test_the_time_limit_is_the_provider_s_and_not_that_of_an_import(tmp_path: Path) -> None:
+    (tmp_path / "litellm.py").write_text(STAND_IN)
+    info = {"provider": "groq", "model": "m", "api_key": "k", "timeout": 2}
+    code = f"from osmosis import evaluate_rubric; print(evaluate_rubric('rubric', 'solution', {info}))"
+    environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=False)
+    assert done.stdout == "0.5\n", done.stderr
 
 
 async def test_the_time_limit_that_was_given_bounds_the_retries_too() -> None:

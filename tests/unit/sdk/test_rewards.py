@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from osmosis.sdk.evaluate_rubric import evaluate_rubric
 from osmosis.sdk.judge_model import MissingAPIKeyError
 from osmosis.sdk.rewards import osmosis_reward
 from osmosis.sdk.rubrics import osmosis_rubric
+from osmosis.sdk.types import finite_reward
 
 JUDGE = {"provider": "offline", "model": "judge", "rubric": "be kind"}
 
@@ -129,6 +131,30 @@ def test_rubric_without_embedded_judge_passes_through() -> None:
     info = {"metadata": {"a": 1}}
     assert seen("text", None, info, data_source="x") == 0.5
     assert seen.last is info  # type: ignore[attr-defined]
+
+
+def test_no_error_prints_what_a_value_holds() -> None:
+    @osmosis_rubric
+    def returned(solution_str: str, ground_truth: str | None, extra_info: dict) -> float:
+        return extra_info  # type: ignore[return-value]
+
+    info = {**JUDGE, "api_key": "sk-not-for-a-log"}
+    for call in (
+        lambda: returned("a", None, info),
+        lambda: osmosis_reward(returned.__wrapped__)("a", "b", info),
+        lambda: seen("a", None, {**info, "model_info_overrides": [info]}),
+        lambda: seen("a", None, {**JUDGE, "api_key": ["sk-not-for-a-log"]}),
+        lambda: finite_reward(info),
+        lambda: evaluate_rubric("r", "s", [info]),  # type: ignore[call-overload]
+    ):
+        with pytest.raises((TypeError, ValueError)) as caught:
+            call()
+        assert "sk-not" not in str(caught.value)
+
+
+def test_an_empty_extra_info_is_refused() -> None:
+    with pytest.raises(TypeError, match="rubric"):
+        seen("text", None, {})
 
 
 def test_rubric_overrides_are_merged_into_the_judge() -> None:

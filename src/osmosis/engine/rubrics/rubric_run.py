@@ -10,6 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from osmosis.base.jsonable import describe
 from osmosis.base.redact import Redactor
 from osmosis.datasets.keys import SelectedRows
 from osmosis.datasets.scan import row_hash
@@ -325,7 +326,7 @@ def _read(result: object) -> tuple[float, str | None, object]:
     if isinstance(result, dict):
         explanation, raw, result = result.get("explanation"), result.get("raw"), result.get("score")
     if isinstance(result, bool) or not isinstance(result, (int, float)) or not math.isfinite(result):
-        raise TypeError(f"the rubric function returned {result!r}; expected a finite number")
+        raise TypeError(f"the rubric function returned {describe(result)}; expected a finite number")
     return float(result), explanation, raw
 
 
