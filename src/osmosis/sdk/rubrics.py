@@ -22,7 +22,7 @@ def osmosis_rubric(function: F) -> F:
 
     None of the three has a default; further parameters with defaults and `**kwargs` are fine, so is `async def`.
     At call time: the keyword `data_source` is dropped; when `extra_info` is empty or holds any of provider, model,
-    rubric, the whole configuration is checked (types, bounds, key), `model_info_overrides` is merged in and the result is
+    rubric, the whole configuration is checked (types, bounds, key), `model_info_overrides` is merged in and it is
     offered as `extra_info["model_info"]`; the result must be a finite float. Rejections are `TypeError`, bounds
     `ValueError`, a missing key `MissingAPIKeyError`.
     """

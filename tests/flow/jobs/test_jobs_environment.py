@@ -183,9 +183,11 @@ async def test_secrets_and_env_do_not_reach_a_build_backend(cache: Path, wheel: 
     build = '[build-system]\nrequires = ["setuptools"]\nbuild-backend = "setuptools.build_meta"\n'
     none = "[tool.setuptools]\npy-modules = []\n"
     folder = rollout(tmp_path, declares("iniconfig", more=build + none), setup=setup)
+    written = sorted(folder.rglob("*"))
     environ = {**os.environ, "SEARCH_KEY": "s3cret-value", "MODE": "fast"}
     builder = Builder(uv.find_uv_bin(), cache, wheel, environ, JobLog())
     await make(builder, folder, tmp_path)
+    assert sorted(folder.rglob("*")) == written, "the build left files in the workspace"
     assert "PATH" in seen.read_text()
     assert not [name for name in ("'SEARCH_KEY'", "'MODE'") if name in seen.read_text()]
 

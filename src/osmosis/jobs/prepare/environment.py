@@ -182,8 +182,8 @@ class Builder:
 
     def _copy(self, project: RolloutProject, to: Path) -> tuple[RolloutProject, dict[Path, Path]]:
         """Copy what build backends write to; return the project as uv sees it, and the name of the copy there."""
-        if self.sandbox.level is Level.NONE:
-            return project, {}
+        if self.sandbox.level is Level.NONE and project.local_sources:
+            return project, {}  # whose sources may stand anywhere beside it
         root = self.sandbox.source if project.local_sources and self.sandbox.source else project.folder
         shutil.copytree(root, to, symlinks=True, ignore=shutil.ignore_patterns(".git", ".venv", "node_modules"))
         if self.sandbox.level >= Level.NAMESPACES:
