@@ -18,6 +18,7 @@ HOMES: dict[str, str] = {
     "osmosis.compat.evaluation": """
         EvalEvalSummary EvalFnWrapper EvalResult EvalRowResult EvalRunResult EvalRunner load_eval_fn load_eval_fns
         pass_at_k""",
+    "osmosis.compat.execution": "ExecutionOutcome ExecutionRequest RolloutErrorCategory",
     "osmosis.compat.interactive": "InteractiveLLMClient InteractiveRunner InteractiveStep",
     "osmosis.compat.llm_clients#local": "ExternalLLMClient",
     "osmosis.compat.registry": """
@@ -39,6 +40,10 @@ HOMES: dict[str, str] = {
     "osmosis.engine.rubrics.rubric_report": "Baseline STATISTICS build_report summarise",
     "osmosis.engine.rubrics.rubric_run": "RubricJob RubricRun run_rubric",
     "osmosis.errors": "CLIError=OsmosisError",
+    "osmosis.records.protocol.messages": """
+        CancelRolloutsRequest=CancelRequest CancelRolloutsResponse=CancelReply POLLING_LEASE_HEADER=LEASE_HEADER
+        RolloutInitRequest=RolloutInit RolloutInitResponse=RolloutAccepted RolloutLifecycle=ServerLifecycle
+        RolloutResultResponse=RolloutState04""",
     "osmosis.records.protocol.v02": """
         CompletionUsage CompletionsChoice CompletionsRequest CompletionsResponse InitResponse RolloutResponse
         DEFAULT_MAX_METADATA_SIZE_BYTES MessageDict RolloutMetrics RolloutRequest RolloutStatus=LoopStatus
@@ -72,11 +77,12 @@ HOMES: dict[str, str] = {
     "osmosis.sdk.tools": """
         create_tool_error_result create_tool_result execute_tool_calls get_tool_call_info parse_tool_arguments
         serialize_tool_result""",
-    "osmosis.sdk.types": "AgentWorkflowConfig ConcurrencyConfig GraderConfig RolloutSample",
+    "osmosis.sdk.types": "AgentWorkflowConfig BaseConfig ConcurrencyConfig GraderConfig RolloutSample",
     "osmosis.sdk.workflow": "AgentWorkflow AgentWorkflowOutput",
     "osmosis.serve.server.app": "create_rollout_server",
     "osmosis.serve.server.auth": "API_KEY_PREFIX generate_api_key validate_api_key",
     "osmosis.compat.console": "Console RICH_AVAILABLE console",
+    "osmosis.serve.server.rollouts": "ExecutionBackend=Backend",
     "osmosis.serve.server.run": "DEFAULT_HOST DEFAULT_PORT ServeError",
     "osmosis.compat.run": "serve_agent_loop validate_and_report",
     "osmosis.serve.server.runtime": "AppState=ServerRuntime",
@@ -100,6 +106,7 @@ A module whose names they know from several of theirs has a group of names after
 
 MODULES: dict[str, str] = {
     "osmosis_ai": """
+        RubricResult=osmosis.sdk.evaluate_rubric:RubricResult
         osmosis._version osmosis.compat.registry osmosis.records.protocol.v02 osmosis.records.protocol.tools
         osmosis.sdk.agent_loop osmosis.sdk.backend osmosis.sdk.context
         evaluate_rubric=osmosis.sdk.evaluate_rubric:evaluate_rubric
@@ -131,6 +138,7 @@ MODULES: dict[str, str] = {
         RubricResult=osmosis.sdk.evaluate_rubric:RubricResult
         evaluate_rubric=osmosis.sdk.evaluate_rubric:judge_solution""",
     "osmosis_ai.rollout": """
+        osmosis.compat.execution osmosis.records.protocol.messages osmosis.serve.server.rollouts
         osmosis.compat.registry osmosis.records.protocol.v02 osmosis.records.protocol.tools
         osmosis.sdk.agent_loop osmosis.sdk.backend
         osmosis.sdk.context osmosis.sdk.exceptions osmosis.sdk.grader osmosis.sdk.harbor.backend
@@ -138,8 +146,8 @@ MODULES: dict[str, str] = {
         osmosis.serve.server.run osmosis.compat.run osmosis.compat.registration#address osmosis.compat.settings
         osmosis.compat.llm_clients osmosis.compat.server osmosis.compat.validator""",
     "osmosis_ai.rollout._compat": "osmosis.compat.console",
-    "osmosis_ai.rollout.agent_workflow": "osmosis.sdk.workflow",
-    "osmosis_ai.rollout.backend": "osmosis.sdk.backend osmosis.sdk.harbor.backend",
+    "osmosis_ai.rollout.agent_workflow": "osmosis.sdk.context osmosis.sdk.types osmosis.sdk.workflow",
+    "osmosis_ai.rollout.backend": "osmosis.sdk.backend osmosis.sdk.harbor.backend osmosis.serve.server.rollouts",
     "osmosis_ai.rollout.backend.harbor": "osmosis.sdk.harbor.backend",
     "osmosis_ai.rollout.backend.local": "osmosis.sdk.backend",
     "osmosis_ai.rollout.cli": "osmosis.cli.agent_test osmosis.cli.serve osmosis.cli.check",
@@ -148,7 +156,9 @@ MODULES: dict[str, str] = {
     "osmosis_ai.rollout.config": "osmosis.compat.settings",
     "osmosis_ai.rollout.config.settings": "osmosis.compat.settings",
     "osmosis_ai.rollout.console": "osmosis.compat.console",
-    "osmosis_ai.rollout.context": "osmosis.sdk.context RolloutContext=osmosis.sdk.context:WorkflowRollout",
+    "osmosis_ai.rollout.context": """
+        osmosis.sdk.context osmosis.sdk.types RolloutContext=osmosis.sdk.context:WorkflowRollout
+        RolloutStatus=osmosis.compat.execution:RolloutStatus""",
     "osmosis_ai.rollout.core": """
         osmosis.records.protocol.v02 osmosis.records.protocol.tools osmosis.sdk.agent_loop
         osmosis.sdk.exceptions""",
@@ -175,24 +185,28 @@ MODULES: dict[str, str] = {
     "osmosis_ai.rollout.eval.test_mode.cli": "osmosis.cli.agent_test osmosis.cli.core.results",
     "osmosis_ai.rollout.eval.test_mode.interactive": "osmosis.compat.interactive",
     "osmosis_ai.rollout.eval.test_mode.runner": "osmosis.compat.runner",
-    "osmosis_ai.rollout.grader": "osmosis.sdk.grader",
+    "osmosis_ai.rollout.grader": "osmosis.sdk.context osmosis.sdk.grader osmosis.sdk.types",
     "osmosis_ai.rollout.integrations": "",
     "osmosis_ai.rollout.integrations.agents": "",
     "osmosis_ai.rollout.integrations.agents.openai_agents": "osmosis.sdk.integrations.openai_agents",
     "osmosis_ai.rollout.integrations.agents.strands": "osmosis.sdk.integrations.strands",
     "osmosis_ai.rollout.network": "osmosis.compat.registration#address",
-    "osmosis_ai.rollout.registry": "osmosis.compat.registry",
+    "osmosis_ai.rollout.registry": """
+        osmosis.compat.registry AgentLoopNotFoundError=osmosis.sdk.exceptions:AgentLoopNotFoundError""",
     "osmosis_ai.rollout.server": """
         osmosis.serve.server.app osmosis.serve.server.auth osmosis.serve.server.run osmosis.compat.run
         osmosis.serve.server.runtime osmosis.compat.server""",
     "osmosis_ai.rollout.server.api_key": "osmosis.serve.server.auth",
-    "osmosis_ai.rollout.server.app": "osmosis.compat.server",
+    "osmosis_ai.rollout.server.app": "osmosis.compat.server osmosis.records.protocol.messages osmosis.serve.server.app",
     "osmosis_ai.rollout.server.registration": "osmosis.compat.registration",
     "osmosis_ai.rollout.server.serve": "osmosis.serve.server.run osmosis.compat.run",
     "osmosis_ai.rollout.server.state": "osmosis.serve.server.runtime",
     "osmosis_ai.rollout.testing": "osmosis.testing.mock_trainer",
     "osmosis_ai.rollout.tools": "osmosis.sdk.tools",
-    "osmosis_ai.rollout.types": "osmosis.sdk.types",
+    "osmosis_ai.rollout.types": """
+        osmosis.compat.execution osmosis.records.protocol.messages osmosis.sdk.types osmosis.sdk.workflow
+        ExecutionResult=osmosis.sdk.backend:ExecutionResult MessageDict=osmosis.records.run.rollout:Message
+        Messages=osmosis.compat.execution:Messages RolloutStatus=osmosis.compat.execution:RolloutStatus""",
     "osmosis_ai.rollout.utils": "osmosis.sdk.messages",
     "osmosis_ai.rollout.validator": "osmosis.compat.validator",
     "osmosis_ai.rubric_eval": """

@@ -155,12 +155,14 @@ def _grader(target: object, path: str | None) -> GraderClass:
     return target
 
 
+_OURS = ("osmosis", "osmosis_ai")
+
+
 def _own(module: ModuleType, base: type) -> list[Any]:
-    return [
-        v
-        for v in vars(module).values()
-        if inspect.isclass(v) and issubclass(v, base) and v.__module__ == module.__name__ and not inspect.isabstract(v)
-    ]
+    """Return the classes that a module defines, else those that it imports from a package of the rollout."""
+    classes = [v for v in vars(module).values() if inspect.isclass(v) and issubclass(v, base)]
+    concrete = [v for v in classes if not inspect.isabstract(v) and v.__module__.partition(".")[0] not in _OURS]
+    return [v for v in concrete if v.__module__ == module.__name__] or concrete
 
 
 def _only_grader(path: str, module: ModuleType | None) -> GraderClass | None:

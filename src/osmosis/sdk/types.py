@@ -28,23 +28,22 @@ class ConcurrencyConfig(BaseModel):
     """None = no limit."""
 
 
-class AgentWorkflowConfig(BaseModel):
-    """Base of a workflow's own configuration: subclass it and add typed fields."""
-
+class BaseConfig(BaseModel):
     model_config = ConfigDict(extra="allow", defer_build=True, arbitrary_types_allowed=True)
 
     name: str = Field(min_length=1)
     description: str | None = None
+
+
+class AgentWorkflowConfig(BaseConfig):
+    """Base of a workflow's own configuration: subclass it and add typed fields."""
+
     concurrency: ConcurrencyConfig = Field(default_factory=ConcurrencyConfig)
 
 
-class GraderConfig(BaseModel):
+class GraderConfig(BaseConfig):
     """Base of a grader's own configuration."""
 
-    model_config = ConfigDict(extra="allow", defer_build=True, arbitrary_types_allowed=True)
-
-    name: str = Field(min_length=1)
-    description: str | None = None
     concurrency: ConcurrencyConfig = Field(default_factory=ConcurrencyConfig)
 
 

@@ -34,9 +34,13 @@ RolloutSettings RolloutClientSettings RolloutServerSettings get_settings configu
 UNION = """AgentWorkflow AgentWorkflowContext AgentWorkflowConfig Grader GraderContext GraderConfig LocalBackend
 create_rollout_server RolloutSample get_rollout_context"""
 
+PUBLISHED_03 = """AgentWorkflowOutput BaseConfig ConcurrencyConfig ExecutionBackend ExecutionOutcome ExecutionRequest
+ExecutionResult RolloutErrorCategory RolloutInitRequest RolloutInitResponse RolloutResultResponse SampleSource"""
+"""With `UNION`, `__all__` of `osmosis_ai.rollout` in the published 0.3.8."""
+
 MODULES = {
-    "osmosis_ai": f"{TOP} {UNION}",
-    "osmosis_ai.rollout": f"{ROLLOUT} {UNION}",
+    "osmosis_ai": f"{TOP} {UNION} RubricResult",
+    "osmosis_ai.rollout": f"{ROLLOUT} {UNION} {PUBLISHED_03}",
     "osmosis_ai.cli": "main",
     "osmosis_ai.cli_commands": "eval_rubric preview",
     "osmosis_ai.cli_services": "CLIError load_rubric_suite load_rubric_configs RubricSuite ParsedItem RubricEvaluator",
@@ -64,7 +68,7 @@ MODULES = {
     "osmosis_ai.rollout.cli_utils": "CLIError",
     "osmosis_ai.rollout.console": "Console console RICH_AVAILABLE",
     "osmosis_ai.rollout.network": "detect_public_ip",
-    "osmosis_ai.rollout.registry": "AgentLoopRegistry",
+    "osmosis_ai.rollout.registry": "AgentLoopRegistry AgentLoopNotFoundError",
     "osmosis_ai.rollout.testing": "create_mock_trainer_app RolloutCompletionTracker patch_httpx_for_mock_trainer "
     "fake_token_ids fake_prompt_token_ids",
     "osmosis_ai.rollout.tools": "execute_tool_calls",
@@ -99,10 +103,14 @@ MODULES = {
     "osmosis_ai.rollout.eval.evaluation.report": "format_duration",
     "osmosis_ai.rollout.eval.evaluation.runner": "EvalRunner EvalRunResult EvalResult EvalRowResult EvalEvalSummary "
     "pass_at_k",
-    "osmosis_ai.rollout.agent_workflow": "AgentWorkflow AgentWorkflowOutput",
-    "osmosis_ai.rollout.context": "AgentWorkflowContext GraderContext RolloutContext get_rollout_context SampleSource",
-    "osmosis_ai.rollout.grader": "Grader",
-    "osmosis_ai.rollout.types": "AgentWorkflowConfig GraderConfig ConcurrencyConfig RolloutSample",
+    "osmosis_ai.rollout.agent_workflow": "AgentWorkflow AgentWorkflowOutput AgentWorkflowConfig AgentWorkflowContext",
+    "osmosis_ai.rollout.context": "AgentWorkflowContext GraderContext RolloutContext get_rollout_context SampleSource "
+    "RolloutSample RolloutStatus AgentWorkflowConfig",
+    "osmosis_ai.rollout.grader": "Grader GraderConfig GraderContext",
+    "osmosis_ai.rollout.types": "POLLING_LEASE_HEADER AgentWorkflowConfig AgentWorkflowOutput BaseConfig "
+    "CancelRolloutsRequest CancelRolloutsResponse ConcurrencyConfig ExecutionOutcome ExecutionRequest ExecutionResult "
+    "GraderConfig MessageDict Messages RolloutErrorCategory RolloutInitRequest RolloutInitResponse RolloutLifecycle "
+    "RolloutResultResponse RolloutSample RolloutStatus",
     "osmosis_ai.rollout.backend.local": "LocalBackend",
     "osmosis_ai.rollout.backend.harbor": "HarborBackend",
 }
@@ -116,6 +124,12 @@ def test_names_are_there(module: str) -> None:
     missing = [name for name in MODULES[module].split() if getattr(found, name, None) is None]
     assert missing == []
     assert set(MODULES[module].split()) <= {*found.__all__, "__version__", "package_name"}
+
+
+def test_a_word_of_both_generations_means_what_its_module_is_of() -> None:
+    newer = importlib.import_module("osmosis_ai.rollout.types").RolloutStatus
+    assert newer("success") == newer.SUCCESS == "success"
+    assert importlib.import_module("osmosis_ai.rollout").RolloutStatus is not newer
 
 
 def test_every_module_is_in_the_list() -> None:

@@ -94,6 +94,14 @@ def test_a_workflow_brings_the_grader_beside_it():
     assert found.backend.max_concurrent is None
 
 
+def test_a_main_file_may_import_its_workflow_and_grader_from_a_package(folder):
+    (folder / "theirs").mkdir()
+    (folder / "theirs" / "agent.py").write_text((HERE / "helpers_agents.py").read_text())
+    (folder / "main.py").write_text("from osmosis import AgentWorkflow, Grader\nfrom theirs.agent import Grade, Work\n")
+    found = load_agent("main.py", folder)
+    assert (found.backend.workflow.__name__, found.graded) == ("Work", True)
+
+
 def test_an_agent_that_cannot_be_made_says_how(folder):
     (folder / "needy.py").write_text(LOOP + "    def __init__(self, key):\n        self.key = key\n")
     with pytest.raises(LoadError, match="needs arguments"):

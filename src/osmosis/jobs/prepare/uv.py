@@ -110,7 +110,7 @@ def describe_failure(
     if "--no-deps" in arguments:
         return setup_failure(
             f"{project.label}: the project itself cannot be built: {reason(done.output)}",
-            fix=f"try it in the workspace: osmosis check {project.label.rpartition('/')[2]}; or remove its [build-system]",
+            fix=f"try: osmosis check {project.label.rpartition('/')[2]}; or remove [build-system] if it is no package",
             tail=tail,
         )
     culprits = _culprits(done.output, project)
