@@ -1,5 +1,6 @@
 """The client of generation 0.3 that people have installed, driven as a black box against this platform."""
 
+import importlib
 import json
 import os
 import subprocess
@@ -151,7 +152,8 @@ def training(tmp_path: Path, trainer_cache: Path) -> Iterator[TrainingPlatform]:
         repository = place.process.json("GET", "workspaces")["workspaces"][0]["connected_repo"]
         git(place.folder, "remote", "rename", "origin", "platform")
         git(place.folder, "remote", "add", "origin", f"https://github.com/{repository['repo_full_name']}.git")
-        git(place.folder, "remote", "set-url", "--push", "origin", repository["url"])
+        pushed_to = repository["url"].replace("://", f"://git:{place.process.token}@")
+        git(place.folder, "remote", "set-url", "--push", "origin", pushed_to)
         yield place
 
 
@@ -182,6 +184,73 @@ async def test_a_training_run_from_submit_to_its_checkpoints(
     again = client("train", "submit", "configs/training/add.toml", "--yes")["resource"]["name"]
     client("train", "stop", again, "--yes")
     assert await training.until_over(again, within=200) == "stopped", training.log(again)
+
+
+WORKFLOW = """        import httpx
+
+        from osmosis_ai.rollout.context import get_rollout_context
+
+        rollout = get_rollout_context()
+        body = {"model": "openai/osmosis-rollout", "messages": ctx.prompt}
+        bearer = {"Authorization": f"Bearer {rollout.api_key}"}
+        async with httpx.AsyncClient(trust_env=False, timeout=60) as http:
+            reply = await http.post(f"{rollout.chat_completions_url}/chat/completions", json=body, headers=bearer)
+        return [*ctx.prompt, reply.raise_for_status().json()["choices"][0]["message"]]
+"""
+GRADER = "        ctx.set_reward(float(len(ctx.sample.messages[-1]['content']) % 2))\n"
+
+
+def scaffold(client: Callable[..., Any], folder: Path) -> None:
+    """Have the client make a rollout `demo`, fill in its two methods and the fields that its configs leave open."""
+    client("rollout", "init", "demo")
+    main = folder / "rollouts" / "demo" / "main.py"
+    before, _, rest = main.read_text().partition("        # TODO: implement agent logic.")
+    between, _, after = rest.partition("class MyGrader")
+    assert "NotImplementedError" in between
+    head, _, tail = after.partition("        # TODO: implement grading.")
+    agent = f"{before.replace(') -> None:', '):')}{WORKFLOW}"
+    main.write_text(f"{agent}\n\nclass MyGrader{head}{GRADER}\n\ndef main{tail.partition('def main')[2]}")
+    settings = {
+        "eval": [('"openai/gpt-5-mini"', '"offline/calculator"'), ('required = ["OPENAI_API_KEY"]', "required = []")],
+        "training": [('"<your-model-path>"', '"tiny"'), ("[training]", TRAINING), ("[checkpoints]", CHECKPOINTS)],
+    }
+    for kind, changes in settings.items():
+        config = folder / "configs" / kind / "demo.toml"
+        text = config.read_text()
+        for old, new in [('"<your-dataset-name>"', '"add"'), *changes]:
+            assert old in text
+            text = text.replace(old, new)
+        config.write_text(text)
+
+
+TRAINING = "[training]\nrollout_batch_size = 4\nn_samples_per_prompt = 4"
+CHECKPOINTS = "[advanced]\nmax_steps = 2\n\n[checkpoints]\ncheckpoint_save_freq = 2"
+
+
+async def test_its_own_scaffold_is_evaluated_and_trained_twice(
+    training: TrainingPlatform, published: Path, tmp_path: Path
+) -> None:
+    """As `rollout init` makes it: pinned to its own generation, with a build system."""
+    client = client_of(published, training.process, training.folder, tmp_path)
+    scaffold(client, training.folder)
+    training.push()
+    await until_true(lambda: len(client("rollout", "list")["items"]) == 2, within=30, what="the push is synced")
+    for _ in range(2):
+        name = client("eval", "submit", "configs/eval/demo.toml", "--yes")["resource"]["name"]
+        assert await training.until_over(name, "eval") == "finished", training.log(name, "eval")
+        assert client("eval", "info", name)["data"]["summary"]["graded"] > 0
+        name = client("train", "submit", "configs/training/demo.toml", "--yes")["resource"]["name"]
+        assert await training.until_over(name) == "finished", training.log(name)
+
+
+def test_every_name_that_a_rollout_can_import_from_it_is_there(published: Path) -> None:
+    modules = ["", ".rollout", ".rollout.types", ".rollout.backend.local"]
+    names = f"{{m: i.import_module('osmosis_ai' + m).__all__ for m in {modules}}}"
+    code = f"import importlib as i, json; print(json.dumps({names}))"
+    printed = subprocess.run([published.with_name("python"), "-c", code], capture_output=True, text=True, check=True)
+    for module, names in json.loads(printed.stdout).items():
+        ours = importlib.import_module(f"osmosis_ai{module}")
+        assert [name for name in names if not hasattr(ours, name)] == [], module
 
 
 def kept_run(folder: Path) -> None:

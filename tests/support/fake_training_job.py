@@ -15,7 +15,7 @@ from osmosis.jobs.__main__ import JobAddress, load_job
 from osmosis.jobs.context import JobContext
 from osmosis.jobs.kinds.serving import ServingJob
 from osmosis.jobs.kinds.training import TrainingJob
-from osmosis.jobs.runner import Exit, JobRunner
+from osmosis.jobs.runner import WORK, Exit, JobRunner
 from osmosis.jobs.trainer.process import TrainerCommand
 from osmosis.records.config.run_config import TrainingConfig
 from osmosis.records.run.job import JobEntry, ModelJob
@@ -45,7 +45,7 @@ def serving_of(context: JobContext) -> ServingJob:
 async def run(url: str, entry: JobEntry) -> Exit:
     """The job to its end."""
     spec, handover = await load_job(JobAddress.parse(url), entry)
-    job = JobRunner(spec, handover, dict(os.environ), kinds={"training": work_of, "serving": serving_of})
+    job = JobRunner(spec, handover, dict(os.environ), kinds={**WORK, "training": work_of, "serving": serving_of})
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, job.stop)
     return await job.run()
 

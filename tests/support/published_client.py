@@ -48,8 +48,8 @@ def install_published_client(folder: Path) -> Path:
     override = folder / "override.txt"
     override.write_text("certifi\n")  # a mirror may lag behind the newest one, which the client asks for
     install = [uv, "pip", "install", "-q", "--python", str(folder), "--override", str(override)]
-    install.append("osmosis-ai[server]==0.3.*")
-    done = subprocess.run(install, capture_output=True, text=True, check=False, timeout=300)
+    install.append("osmosis-ai[server,eval]==0.3.*")
+    done = subprocess.run(install, capture_output=True, text=True, check=False, timeout=900)
     if done.returncode != 0 and any(words.lower() in done.stderr.lower() for words in UNREACHABLE):
         pytest.skip("the package index cannot be reached")
     assert done.returncode == 0, done.stderr

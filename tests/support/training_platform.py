@@ -134,10 +134,14 @@ class TrainingPlatform:
         """The process of the run's trainer."""
         return next(one for one in self.processes(name) if any("trainer-plan.json" in word for word in _command(one)))
 
-    async def until_over(self, name: str, *, within: float = 400.0) -> str:
+    async def until_over(self, name: str, noun: str = "training", *, within: float = 400.0) -> str:
         """The status in which the run ends."""
-        await until(lambda: self.row(name)["status"] not in ("pending", "running"), within=within, what=f"{name} over")
-        return str(self.row(name)["status"])
+
+        def is_over() -> bool:
+            return self.row(name, noun)["status"] not in ("pending", "running")
+
+        await until(is_over, within=within, what=f"{name} over")
+        return str(self.row(name, noun)["status"])
 
 
 def _command(process: psutil.Process) -> list[str]:
