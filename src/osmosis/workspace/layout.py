@@ -74,7 +74,8 @@ class Workspace:
             folder = self.root / "configs" / each
             if folder.is_dir():
                 for path in sorted(folder.rglob("*.toml")):
-                    yield each, path
+                    if path.stem not in RESERVED_NAMES:  # `default.toml` explains every key, and is not run
+                        yield each, path
 
     def datasets(self) -> list[Path]:
         folder = self.root / "data"

@@ -3,6 +3,7 @@ to a scratch folder first, so that every file in the way is known before one is 
 kept in `.template.toml`, which `template_update` reads."""
 
 import json
+import os
 import shutil
 import sys
 import tempfile
@@ -27,6 +28,8 @@ else:  # pragma: no cover - the same parser under its older name
 
 RECORD_NAME = ".template.toml"
 WORKSPACE = "workspace"
+CLAUDE_SKILLS = ".claude/skills"
+"""A link: Claude reads the skills of every coding agent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +94,11 @@ def render_workspace(dest: Path, answers: Mapping[str, Any], *, force: bool = Fa
         for relative, text in schema_files().items():
             (Path(scratch) / relative).write_text(text, "utf-8")
             rendered.append(relative)
+        (Path(scratch) / CLAUDE_SKILLS).parent.mkdir()
+        (Path(scratch) / CLAUDE_SKILLS).symlink_to("../.agents/skills")
+        rendered.append(CLAUDE_SKILLS)
         if keep:
-            rendered = [p for p in rendered if not (dest / p).exists()]
+            rendered = [p for p in rendered if not os.path.lexists(dest / p)]
         return _place(Path(scratch), rendered, dest, force=force)
 
 
@@ -185,12 +191,14 @@ def _place(scratch: Path, made: list[str], dest: Path, *, force: bool) -> list[s
             hint="choose another name, or use --force to replace them",
             paths=in_the_way,
         )
-    new = [dest / relative for relative in made if not (dest / relative).exists()]
+    new = [dest / relative for relative in made if not os.path.lexists(dest / relative)]
     try:
         for relative in made:
             target = dest / relative
             target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(scratch / relative, target)
+            if target.is_symlink():
+                target.unlink()
+            shutil.copyfile(scratch / relative, target, follow_symlinks=False)
     except BaseException:
         for target in new:  # a full disk or Ctrl-C: no half of a rollout stays behind
             target.unlink(missing_ok=True)
@@ -199,8 +207,12 @@ def _place(scratch: Path, made: list[str], dest: Path, *, force: bool) -> list[s
 
 
 def _differs(new: Path, old: Path) -> bool:
+    if new.is_symlink() and old.is_symlink():
+        return new.readlink() != old.readlink()
     if old.is_symlink() or old.is_dir():
         return True
+    if new.is_symlink():
+        return old.exists()
     return old.exists() and old.read_bytes() != new.read_bytes()
 
 

@@ -55,7 +55,7 @@ def made_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def made(made_once: Path, tmp_path: Path) -> GitWorkspace:
     """A copy of it, to be worked in."""
-    shutil.copytree(made_once, tmp_path / "ws")
+    shutil.copytree(made_once, tmp_path / "ws", symlinks=True)
     workspace = GitWorkspace.__new__(GitWorkspace)
     workspace.root = tmp_path / "ws"
     return workspace

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import ast
 import json
+import os
+import re
+import shlex
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
+from pydantic import BaseModel
+from uv import find_uv_bin
 
+from osmosis.base.wheel import build_wheel
+from osmosis.cli.main import main
 from osmosis.errors import Conflict, NotFound, ValidationError
-from osmosis.records.config.run_config import EvalConfig, Evaluation, Training
+from osmosis.records.config.run_config import EvalConfig, Evaluation, Training, TrainingConfig
 from osmosis.workspace.config_file import load_eval_config, load_training_config
 from osmosis.workspace.findings import check_folder
 from osmosis.workspace.layout import Workspace
@@ -43,7 +52,7 @@ def rendered(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_templates_of_the_product_are_there() -> None:
-    assert set(NAMES) >= {"empty", "multiply", "calculator", "writing", "mcp", "openai-agents", "strands"}
+    assert set(NAMES) >= {"empty", "multiply", "calculator", "writing", "mcp", "openai-agents", "strands", "harbor"}
 
 
 def test_the_bundle_holds_what_is_in_the_folder() -> None:
@@ -60,7 +69,7 @@ def test_a_rendered_workspace_is_in_order(rendered: Path) -> None:
 def test_no_placeholder_is_left(rendered: Path) -> None:
     for path in rendered.rglob("*"):
         assert "{{" not in path.name
-        if path.is_file():
+        if path.is_file() and path.name != "instruction.md":  # where Harbor's own template takes the row's prompt
             text = path.read_text("utf-8")
             assert "{{" not in text, path
             assert "{%" not in text, path
@@ -117,6 +126,69 @@ def test_comments_of_a_config_say_the_real_defaults(rendered: Path) -> None:
     for key in Training.model_fields:
         line = next(line for line in text.splitlines() if line.startswith(f"# {key} = "))
         assert float(line.partition(" = ")[2].partition("#")[0]) == getattr(Training(), key)
+
+
+@pytest.mark.parametrize(("kind", "config"), [("eval", EvalConfig), ("training", TrainingConfig)])
+def test_the_default_config_explains_every_key(rendered: Path, kind: str, config: type[EvalConfig]) -> None:
+    """Required keys are set, every other one is commented out, with a value that is right."""
+    text = (rendered / "configs" / kind / "default.toml").read_text("utf-8")
+    written = tomllib.loads(text)
+    assert config.model_validate(written).experiment.entrypoint == "main.py"
+    for name, field in config.model_fields.items():
+        for key, about in getattr(field.annotation, "model_fields", {}).items():
+            if about.is_required():
+                assert key in written[name]
+                continue
+            ((start, value),) = re.findall(rf"^# ({key} = )(.+)$", text.partition(f"[{name}]")[2], re.M)[:1]
+            parsed = tomllib.loads(f"{start}{value}")[key]
+            default = about.get_default(call_default_factory=True)
+            assert default in (None, [], {}) or isinstance(default, BaseModel) or parsed == default, key
+            if name != "advanced" and key not in ("commit_sha", "reduce", "score_min", "score_max"):
+                # The others need one more key, or the name of a secret.
+                config.model_validate({**written, name: {**written.get(name, {}), key: parsed}})
+
+
+def test_every_command_of_the_pages_is_one(rendered: Path) -> None:
+    """Each line is asked for its help, so that a renamed command or option cannot stay in the text."""
+    pages = [path for path in rendered.rglob("*") if path.suffix in (".md", ".toml", ".example")]
+    text = "\n".join(path.read_text("utf-8") for path in pages if ".claude" not in path.parts)
+    lines = {*re.findall(r"`(osmosis [^`]+)`", text), *re.findall(r"^(osmosis .+)$", text, re.M)}
+    assert len(lines) > 60
+    for line in sorted(lines):
+        words = shlex.split(line, comments=True)[1:]
+        assert main([*words, "--help"], environ={"HOME": str(rendered)}, cwd=rendered) == 0, line
+
+
+def test_each_skill_says_what_it_is_for_and_claude_finds_it(rendered: Path) -> None:
+    skills = sorted((rendered / ".claude" / "skills").glob("*/SKILL.md"))
+    assert len(skills) == 7
+    for path in skills:
+        head = yaml.safe_load(path.read_text("utf-8").split("---")[1])
+        assert head["name"] == path.parent.name
+        assert "Use " in head["description"]
+
+
+def test_compiled_files_of_an_installation_are_no_part_of_a_template(tmp_path: Path) -> None:
+    """pip compiles what it installs; git then refuses what its own .gitignore names."""
+    wheel, installed = build_wheel(tmp_path / "cache"), tmp_path / "installed"
+    install = [find_uv_bin(), "pip", "install", "-q", "--no-deps", "--no-index", "--compile-bytecode"]
+    subprocess.run([*install, "--python", sys.executable, "--target", str(installed), str(wheel.path)], check=True)
+    assert list((installed / "osmosis" / "_templates").rglob("*.pyc"))
+    environ = {**os.environ, "PYTHONPATH": str(installed), "OSMOSIS_CONFIG_DIR": str(tmp_path)}
+    words = ["init", "demo", "--no-platform", "--template", "multiply"]
+    done = subprocess.run(
+        [sys.executable, "-m", "osmosis", *words], cwd=tmp_path, env=environ, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert not list((tmp_path / "demo").rglob("*.pyc"))
+
+
+def test_the_harbor_template_is_the_example_that_is_tested(rendered: Path) -> None:
+    example = Path(__file__).parents[3] / "examples" / "harbor"
+    for path in example.rglob("*"):
+        if path.is_file() and "__pycache__" not in path.parts and path.name != "data.jsonl":
+            made = rendered / "rollouts" / "my-harbor" / path.relative_to(example)
+            assert made.read_text("utf-8") == path.read_text("utf-8")
 
 
 def test_the_schema_line_leads_to_the_schema(rendered: Path) -> None:
