@@ -28,6 +28,7 @@ class KeptRun:
     lines: Sequence[LogEntry] = ()
     curve: Sequence[MetricPoint] = ()
     saved: Sequence[CheckpointLine] = ()
+    trained: Sequence[str] = ()
     rows: Sequence[Row] = ()
     """Of the dataset."""
     said: Sequence[Annotation] = ()
@@ -61,6 +62,9 @@ class KeptRun:
 
     def checkpoints(self) -> Sequence[CheckpointLine]:
         return self.saved
+
+    def trained_rows(self) -> Sequence[str]:
+        return self.trained
 
     def table(self) -> RolloutTable:
         index = RolloutIndex(None, epoch="", threshold=self.run.pass_threshold)

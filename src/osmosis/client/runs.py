@@ -30,6 +30,7 @@ from osmosis.records.api.runs import (
 from osmosis.records.api.training import (
     CheckpointList,
     CheckpointRow,
+    TrainedRows,
     TrainingCheck,
     TrainingMetrics,
     TrainingRunDetail,
@@ -161,6 +162,13 @@ class EvalRuns(Runs):
         return self._http.pages(
             OutcomePage, self._path(name, "outcomes"), limit=WHOLE, offset=after, params={"whole": 1}
         )
+
+    def trained_rows(self, name: str) -> set[str]:
+        """Return the keys of the rows that its model was trained on; none where the platform does not say."""
+        try:
+            return set(self._http.read(TrainedRows, "GET", self._path(name, "trained-rows")).rows)
+        except NotFound:
+            return set()
 
     def amount(self, name: str) -> int:
         params = {"limit": 1, "offset": 0}

@@ -2,12 +2,14 @@
 Attempts at a row are exchangeable, so that a row's mean is that of all of them, however many either run has. Rows that
 one side has no score for are left out; a second difference has failures as zeros, so that a run that crashes on hard
 rows does not look better. The verdict then looks at both, with the wider intervals that two looks need. Interval,
-p-value and verdict are one test (`significance.py`) and always agree."""
+p-value and verdict are one test (`significance.py`) and always agree. What a model does on rows that it was trained on
+is no proof: it is better only if the other rows show that, too."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.errors import ValidationError
@@ -93,6 +95,10 @@ class Comparison:
     """Quarantined rows that both have: no figure, flip or verdict counts them."""
     detectable: float | None = None
     """Smallest true difference that rows like these show in 80 % of runs; None with too few rows."""
+    trained_rows: int = 0
+    """Rows of these that a model of the two runs was trained on."""
+    unseen: Comparison | None = None
+    """Of the other rows, where there are rows of both kinds."""
     keys: set[str] = field(default_factory=set)
     """Row keys of the rows that both have, quarantined ones included, as either run calls them."""
 
@@ -108,6 +114,8 @@ class Comparison:
             return f"{self.verdict}; B is not shown to be at most {margin:g} worse than A"
         if self.verdict == "worse" and (self.interval is None or self.interval.high >= 0):
             return "worse, because rollouts failed in B that have a score in A (failures count as 0)"
+        if self.verdict == "not shown on unseen rows":
+            return f"{self.verdict}: {self.trained_rows:,} of {self.rows:,} were trained on"
         return self.verdict
 
     @property
@@ -122,14 +130,16 @@ class Comparison:
             "difference_failures_0_ci": pair_of(self.interval_failures_0),
             "flips": [flip.to_dict() for flip in self.flips],
             "quarantined": [asdict(entry) for entry in self.aside],
+            "unseen": self.unseen and {key: value for key, value in self.unseen.to_dict().items() if key in _UNSEEN},
         }
 
 
 _IN_JSON = (
     "score", "pairs", "rows", "only_a", "only_b", "mean_a", "mean_b", "difference", "failed_a", "failed_b",
     "difference_failures_0", "pass_rate_a", "pass_rate_b", "rows_differ", "gained", "lost", "p_value", "p_value_flips",
-    "verdict", "detectable",
+    "verdict", "detectable", "trained_rows",
 )  # fmt: skip
+_UNSEEN = ("rows", "pairs", "mean_a", "mean_b", "difference", "difference_ci", "p_value", "verdict")
 
 
 def compare(
@@ -142,13 +152,41 @@ def compare(
     level: float = LEVEL,
     aside: Collection[str] = (),
     largest_change: float | None = None,
+    trained: Collection[str] = (),
 ) -> Comparison:
     """Compare the rollouts of run `b` with those of run `a`; each is read once. `score` defaults to the first that both
     have. `bounds`: declared by the scores, by name. `level` of the verdict and the interval. `aside`: keys of rows that
     do not count. `largest_change`: the most by which a row's mean can change, which narrows the interval of graded
-    scores. Raise ValidationError when nothing can be paired, or a row changed by more than that."""
+    scores. `trained`: keys of rows that a model of the two was trained on. Raise ValidationError when nothing can be
+    paired, or a row changed by more than that."""
     before, after = _Side(a), _Side(b)
     name = score or _common_score(list(before.names), list(after.names))
+    declared = (bounds or {}).get(name)
+    compare_rows = partial(_compare, before, after, name, threshold, declared, level, largest_change)
+    comparison = compare_rows(aside, trained)
+    if comparison.trained_rows:
+        is_mixed = comparison.trained_rows < comparison.rows
+        comparison.unseen = unseen = compare_rows({*aside, *trained}, ()) if is_mixed else None
+        if comparison.verdict == "better":
+            # Better means on all rows and on the unseen ones: the larger p-value is that of both.
+            p_value = unseen.p_value if unseen is not None else None
+            comparison.p_value = None if p_value is None else max(p_value, comparison.p_value or 0.0)
+            if unseen is None or unseen.verdict != "better":
+                comparison.verdict = "not shown on unseen rows"
+    return comparison
+
+
+def _compare(
+    before: _Side,
+    after: _Side,
+    name: str,
+    threshold: float,
+    declared: Bounds | None,
+    level: float,
+    largest_change: float | None,
+    aside: Collection[str],
+    trained: Collection[str],
+) -> Comparison:
     row_of = _same_rows(before, after)
     values_a: Values = before.values(name)
     values_b: Values = {(row_of.get(row, row), attempt): value for (row, attempt), value in after.values(name).items()}
@@ -166,7 +204,6 @@ def compare(
     zeros = _Paired(*({row: [v or 0.0 for v in by[row]] for row in some} for by in by_row))
     flips = _flips(shared, values_a, values_b, before, after, b_of, threshold)
     gained = sum(1 for flip in flips if flip.gained)
-    declared = (bounds or {}).get(name)
     looks = 2 if any(None in by[row] for by in by_row for row in some) else 1
     differences = [side.difference(declared, looks, level, largest_change) for side in (scored, zeros)[:looks]]
     verdict, p_value = verdict_of(differences, level)
@@ -197,6 +234,7 @@ def compare(
         by_row=[(after.places[b_of[row]], *means) for row, means in scored.rows.items()],
         detectable=max((d for difference in differences if (d := difference.detectable)), default=None),
         aside=sorted(set_aside.values(), key=lambda side: side.row_index),
+        trained_rows=sum(1 for row in scored.rows if row in trained or b_of[row] in trained),
         keys={*row_of, *row_of.values()},
     )
 

@@ -283,6 +283,15 @@ def comparison_figures(comparison: Comparison) -> Iterator[Figure]:
         help_text,
         group,
     )
+    if comparison.trained_rows:
+        help_text = "Rows that one of the two models was trained on: they are no proof that it is better."
+        yield Figure("trained_rows", "rows trained on", comparison.trained_rows, "count", None, "", help_text, group)
+    if (unseen := comparison.unseen) is not None:
+        means = f"{formats.score(unseen.mean_b)} vs {formats.score(unseen.mean_a)} on {unseen.rows:,} rows"
+        yield Figure(
+            "difference_unseen", "difference on unseen rows", unseen.difference, "difference", unseen.interval,
+            f"{unseen.verdict}: {means}", "B minus A over the rows that neither model was trained on.", group,
+        )  # fmt: skip
     if comparison.detectable is not None:
         help_text = "The smallest true difference that these rows show in four of five runs."
         yield Figure(

@@ -15,7 +15,7 @@ from osmosis.base.stats import BoundedMean, Tails
 from osmosis.metrics.intervals import ROWS_WITHOUT_BOUNDS, beyond, scale_of
 from osmosis.records.run.report import Bounds, Interval
 
-Verdict = Literal["better", "worse", "no clear difference", "too few rows to tell"]
+Verdict = Literal["better", "worse", "no clear difference", "too few rows to tell", "not shown on unseen rows"]
 LEVEL = 0.95
 POWER = 0.8
 _NORMAL = NormalDist()

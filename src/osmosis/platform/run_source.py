@@ -26,6 +26,7 @@ from osmosis.platform.runs import annotations as judgements
 from osmosis.platform.runs import annotations as run_marks
 from osmosis.platform.runs import lifecycle, rollouts, views
 from osmosis.platform.runs.rollouts import RunTally, tally_of
+from osmosis.platform.training import service as training
 from osmosis.platform.workspaces import service as workspaces
 from osmosis.platform.workspaces.audit import Actor
 from osmosis.records.api import policy
@@ -241,6 +242,9 @@ class DatabaseRun:
         query = sa.select(tables.Checkpoint).where(tables.Checkpoint.run_id == self.run.id)
         checkpoints = self.session.scalars(query.order_by(tables.Checkpoint.step))
         return [CheckpointLine(row.name, row.step, row.status, row.reward, row.created_at) for row in checkpoints]
+
+    def trained_rows(self) -> set[str]:
+        return training.list_trained_rows(self.session, self.run)
 
     def table(self) -> RolloutTable:
         return self._table

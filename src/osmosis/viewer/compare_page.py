@@ -157,6 +157,7 @@ def _compare_side(
             score=score,
             bounds=_score_bounds(side.report) | _score_bounds(baseline.report()),
             aside=rows.held,
+            trained={*source.trained_rows(), *baseline.trained_rows()},
         )
     except OsmosisError as error:
         return replace(side, problem=error.message)
@@ -170,7 +171,7 @@ def _score_bounds(report: Report | None) -> dict[str, tuple[float, float]]:
 def _with_verdict(side: Side, p_value: float | None) -> Side:
     if side.comparison is None:
         return side
-    unclear = p_value is not None and p_value >= 1 - LEVEL
+    unclear = side.comparison.verdict in ("better", "worse") and p_value is not None and p_value >= 1 - LEVEL
     return replace(side, verdict="no clear difference" if unclear else side.comparison.conclusion())
 
 

@@ -1,7 +1,7 @@
 """The store of a run, as its pages need it. A source is created for each page, so that a page shows one moment; what is
 missing raises `NotFound`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, Protocol
@@ -176,6 +176,9 @@ class RunSource(Protocol):
     def points(self) -> Sequence[MetricPoint]: ...
 
     def checkpoints(self) -> Sequence[CheckpointLine]: ...
+
+    def trained_rows(self) -> Collection[str]:
+        """Return the keys of the rows that its model was trained on."""
 
     def table(self) -> RolloutTable: ...
 

@@ -17,6 +17,7 @@ from osmosis.metrics.summary import Terms, summarize
 from osmosis.platform import tables
 from osmosis.platform.runs import annotations as judgements
 from osmosis.records.base import utc_now
+from osmosis.records.config.run_config import TrainingConfig, plan_training
 from osmosis.records.run.annotations import Annotation, MarkChange
 from osmosis.records.run.plan import EvalPlan, ModelSpec, Selection
 from osmosis.records.run.rollout import Rollout
@@ -231,6 +232,40 @@ def test_rows_in_quarantine_at_the_commit_decide_nothing_on_the_platform(run: Ru
     both = page(f"/compare?run={id_}&run={id_of(platform, 'trained-1')}")
     assert "Rows in quarantine" in both
     assert "row row-23 is in quarantine" in both
+
+
+def test_rows_that_its_model_was_trained_on_are_no_proof(run: Run, platform: RunningPlatform) -> None:
+    """A merged model, by a training run whose checkpoint is of step 2: rows 0 to 17 but for those that validate."""
+    owner = {"workspace_id": platform.workspace_id}
+    config = {"experiment": {"rollout": "r", "entrypoint": "m.py", "model_path": "tiny", "dataset": "d"}}
+    rows = list(range(ROWS))
+    validation = plan_training(TrainingConfig.model_validate(config), rows).validation_rows
+    options = {"kind": "training", "config": config, "rows": rows, "model_path": "tiny"}
+    learner = add_run(platform.parts, platform.workspace_id, "learner-1", **options)
+    steps = [one.model_copy(update={"step": 1 + (one.row_index >= 9) + (one.row_index >= 18)}) for one in rollouts(9)]
+    add_rollouts(platform.parts, learner, steps)
+    with platform.parts.db.write() as session:
+        saved = {"run_id": learner, "status": "ready", "base_model": "tiny", "path": "step-2"}
+        session.add(tables.Checkpoint(name="learner-1-step-2", step=2, reward=0.5, **saved))
+        merge = tables.Merge(id="m", name="whole", adapter="learner-1-step-2", dtype="auto", status="finished", **owner)
+        session.add(merge)
+        session.add(tables.BaseModel(id="m", name="whole", status="ready", files=[], size=0, **owner))
+        for name in ("tiny", "learner-1"):
+            session.add(tables.BaseModel(name=name, status="ready", files=[], size=0, **owner))
+    trained = [row for row in range(18) if row not in validation]
+    for name, model, seen in (("judged-1", "whole", trained), ("judged-2", "learner-1-step-2", trained),
+                              ("judged-3", "learner-1", []), ("judged-4", "tiny", [])):  # fmt: skip
+        stored = add_run(platform.parts, platform.workspace_id, name, model_path=f"osmosis/{model}")
+        add_rollouts(platform.parts, stored, rollouts(18))
+        data = run("eval", "compare", "base-1", name).json["data"]
+        assert (data["difference"], data["trained_rows"]) == (pytest.approx(0.5), len(seen)), model
+        verdict = "not shown on unseen rows" if seen else "better"
+        assert (data["verdict"], bool(data["unseen"])) == (verdict, bool(seen)), model
+        assert not seen or data["unseen"]["rows"] == ROWS - len(seen)
+    page = f"/compare?run={id_of(platform, 'base-1')}&run={id_of(platform, 'judged-1')}"
+    text = httpx.get(f"{platform.url}{page}", headers=platform.headers).text
+    assert f"not shown on unseen rows: {len(trained)} of {ROWS} were trained on" in text
+    assert "Difference on unseen rows" in text
 
 
 def id_of(platform: RunningPlatform, name: str) -> str:

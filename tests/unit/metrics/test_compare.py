@@ -221,3 +221,23 @@ def test_what_the_rows_could_have_shown_stands_beside_the_verdict():
     verdicts = [compare(run(0.5), run(0.5 + size), threshold=1.0).verdict for _ in range(100)]
     assert 70 <= verdicts.count("better") <= 93
     assert compare(scored({(0, 0): 1.0}), scored({(0, 0): 0.0}), threshold=1.0).detectable is None
+
+
+def test_rows_that_a_model_was_trained_on_do_not_show_that_it_is_better():
+    a = scored({(r, 0): 0.0 for r in range(40)})
+    learned, everywhere = (scored({(r, 0): float(r < rows) for r in range(40)}) for rows in (30, 40))
+    keys = {str(r) for r in range(30)}
+    assert compare(a, learned, threshold=1.0).verdict == "better"
+    found = compare(a, learned, threshold=1.0, trained=keys)
+    assert (found.rows, found.trained_rows, found.unseen.rows, found.unseen.difference) == (40, 30, 10, 0.0)
+    assert found.verdict == "not shown on unseen rows"
+    assert found.conclusion() == "not shown on unseen rows: 30 of 40 were trained on"
+    assert found.p_value >= 0.05
+    assert found.to_dict()["unseen"]["verdict"] == "no clear difference"
+
+    shown = compare(a, everywhere, threshold=1.0, trained=keys)
+    assert (shown.verdict, shown.p_value) == ("better", shown.unseen.p_value)
+    only = compare(a, everywhere, threshold=1.0, trained={str(r) for r in range(40)})
+    assert (only.verdict, only.p_value, only.unseen) == ("not shown on unseen rows", None, None)
+    lost = compare(everywhere, a, threshold=1.0, trained=keys)
+    assert (lost.verdict, lost.regressed()) == ("worse", True)

@@ -128,6 +128,7 @@ def compare(flags: CompareFlags) -> DetailResult | OperationResult | int:
             level=LEVEL if look is None else 1 - look.level,
             aside=quarantine.held,
             largest_change=flags.largest_change,
+            trained=first.trained_rows() | second.trained_rows(),
         )
         talks = [
             _talk(first, second, flip) for flip in sorted(comparison.flips, key=lambda flip: flip.gained)[: flags.flips]

@@ -41,6 +41,9 @@ class LocalRun:
         report = stored_report(self.journal)
         return report.primary.name if report is not None and report.primary is not None else self.plan.primary
 
+    def trained_rows(self) -> set[str]:
+        return set()
+
     @cached_property
     def _recorded(self) -> RecordedRollouts:
         return RecordedRollouts(self.journal.folder)
@@ -80,6 +83,9 @@ class PlatformRun:
         for rollout in self._client.evals.outcomes(self.name):
             self._places[rollout.key] = rollout.place
             yield rollout
+
+    def trained_rows(self) -> set[str]:
+        return self._client.evals.trained_rows(self.name)
 
     def read(self, key: Key) -> Rollout:
         return self.find(*self._places[key])

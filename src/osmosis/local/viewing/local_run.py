@@ -96,6 +96,9 @@ class IndexedRun(ABC):
     def checkpoints(self) -> Sequence[CheckpointLine]:
         return ()
 
+    def trained_rows(self) -> set[str]:
+        return set()
+
 
 @dataclass(frozen=True)
 class LocalRun(IndexedRun):

@@ -149,6 +149,9 @@ class RemoteRun(IndexedRun):
     def report(self) -> Report | None:
         return self._detail.report
 
+    def trained_rows(self) -> set[str]:
+        return self.evaluation.client.evals.trained_rows(self.evaluation.name)
+
     def quarantine(self) -> RowQuarantine:
         return self._detail.quarantine or RowQuarantine()
 

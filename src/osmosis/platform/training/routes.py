@@ -2,14 +2,14 @@ from fastapi import Body
 
 from osmosis.platform.auth.dependencies import PlatformDep, ScopeDep
 from osmosis.platform.background import slow
+from osmosis.platform.runs import lifecycle, submit, views
 from osmosis.platform.runs import retry as run_retry
-from osmosis.platform.runs import submit, views
 from osmosis.platform.runs.routes import RunRoutes
 from osmosis.platform.scheduling import worker_admin
 from osmosis.platform.training import service
 from osmosis.platform.workspaces import audit
 from osmosis.records.api.runs import RetryRun, SubmittedRun
-from osmosis.records.api.training import CheckpointList, TrainingCheck, TrainingMetrics
+from osmosis.records.api.training import CheckpointList, TrainedRows, TrainingCheck, TrainingMetrics
 from osmosis.records.config.run_config import TrainingConfig
 
 from . import service as training
@@ -62,6 +62,13 @@ def retry(name: str, platform: PlatformDep, scope: ScopeDep, body: RetryRun | No
 def metrics(name: str, platform: PlatformDep, scope: ScopeDep) -> TrainingMetrics:
     with platform.db.read() as session:
         return service.body(session, routes.find(session, scope, name))
+
+
+@router.get("/api/cli/eval-runs/{name}/trained-rows")
+def trained_rows(name: str, platform: PlatformDep, scope: ScopeDep) -> TrainedRows:
+    with platform.db.read() as session:
+        run = lifecycle.find(session, scope.workspace, "eval", name)
+        return TrainedRows(rows=sorted(service.list_trained_rows(session, run)))
 
 
 @router.get(f"{PREFIX}/{{name}}/checkpoints")

@@ -9,11 +9,13 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from osmosis.base.hardware import TRAINER_PYTHON, find_python
-from osmosis.errors import PlatformError
+from osmosis.errors import NotFound, PlatformError
 from osmosis.metrics.training import Gate, Tried, curve_info, in_order, will_it_imitate, will_it_train
 from osmosis.platform import tables
 from osmosis.platform.datasets import service as datasets
 from osmosis.platform.db import count_of
+from osmosis.platform.models import merging
+from osmosis.platform.models import service as models
 from osmosis.platform.runs import lifecycle
 from osmosis.platform.runs.lifecycle import duration_ms
 from osmosis.platform.settings import PlatformSettings
@@ -31,6 +33,7 @@ from osmosis.records.api.training import (
 )
 from osmosis.records.config.run_config import TrainingConfig, TrainingPlan, plan_training
 from osmosis.records.run.job import MetricPoint
+from osmosis.records.run.plan import PLATFORM_MODEL
 
 
 class NoTrainer(PlatformError):
@@ -146,6 +149,35 @@ def checkpoints(session: Session, run: tables.Run) -> CheckpointList:
         for row in rows
     ]
     return CheckpointList(training_run_id=run.id, training_run_name=run.name, checkpoints=listed)
+
+
+def list_trained_rows(session: Session, evaluation: tables.Run) -> set[str]:
+    """Return the keys of the rows that an evaluation's model was trained on, and each model that it was made of."""
+    workspace = session.get_one(tables.Workspace, evaluation.workspace_id)
+    keys, trained = set[str](), set[str]()
+    prefix, _, name = evaluation.model_path.partition(PLATFORM_MODEL)
+    while name and not prefix:
+        base = session.scalars(sa.select(tables.BaseModel).filter_by(workspace_id=workspace.id, name=name)).first()
+        try:
+            adapter = merging.origin_of(session, base) if base is not None else name
+            checkpoint = models.find_trained(session, workspace.id, adapter or "")
+        except NotFound:
+            break
+        run = session.get_one(tables.Run, checkpoint.run_id)
+        name = "" if run.id in trained else run.model_path
+        trained.add(run.id)
+        keys |= _rows_trained_on(session, workspace, run, checkpoint.step)
+    return keys
+
+
+def _rows_trained_on(session: Session, workspace: tables.Workspace, run: tables.Run, step: int) -> set[str]:
+    config = TrainingConfig.model_validate(run.config)
+    if config.advanced.method == "sft":
+        return sft_data.list_row_keys(session, workspace, config)
+    validation = set(plan_training(config, run.rows).validation_rows)
+    query = sa.select(tables.Rollout.row_index, tables.Rollout.row_key).distinct()
+    until = query.where(tables.Rollout.run_id == run.id, tables.Rollout.step.between(1, step))
+    return {key for index, key in session.execute(until) if index not in validation}
 
 
 MAX_ROLLOUTS = 1000

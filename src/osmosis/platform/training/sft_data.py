@@ -63,6 +63,15 @@ def explain_too_few(session: Session, workspace: tables.Workspace, config: Train
     return f"run {run.name!r} has {examples} rollouts with a score of at least {score:g}, and one step takes {batch}"
 
 
+def list_row_keys(session: Session, workspace: tables.Workspace, config: TrainingConfig) -> set[str]:
+    """Return the keys of the examples' rows; none if the source was deleted."""
+    try:
+        run = get_source(session, workspace, config)
+    except ValidationError:
+        return set()
+    return set(session.scalars(_chosen(run, config).with_only_columns(tables.Rollout.row_key).distinct()))
+
+
 def list_examples(
     session: Session, run: tables.Run, config: TrainingConfig, *, after: int, limit: int
 ) -> Iterator[StoredExample]:

@@ -144,6 +144,11 @@ class CheckpointList(Body):
     checkpoints: Annotated[list[CheckpointRow], OrEmpty] = Field(default_factory=list)
 
 
+class TrainedRows(Body):
+    rows: Annotated[list[str], OrEmpty] = Field(default_factory=list)
+    """Keys of the rows that an evaluation's model was trained on."""
+
+
 class ModelRow(Body):
     id: str | None = None
     model_name: str | None = None
