@@ -1,9 +1,9 @@
-"""What a training step costs beside TRL alone: the same model, options and recorded rollouts, in the same minutes.
+"""What a training step costs beside plain PyTorch: the same model and recorded rollouts, in the same minutes.
 
 Per turn: HTTP from the agent to the gate, the gate, the link to the trainer, rendering, reading and stitching, in CPU
-milliseconds of all processes together, without generation. Per step: our trainer and bare TRL update on the same
-recorded rollouts. Then how far sampled logprobs are from a forward pass, and memory. Makes the trainer's environment
-and the tiny model on the first run.
+milliseconds of all processes together, without generation. Per step: our trainer and a padded step in plain PyTorch
+(`bare_torch.py`) update on the same recorded rollouts. Then how far sampled logprobs are from a forward pass, and
+memory. Makes the trainer's environment and the tiny model on the first run.
 
     python benchmarks/training_step.py [--cache FOLDER] [--steps 6] [--rollouts 128]
 """
@@ -131,7 +131,7 @@ def main() -> None:
     chosen = parser.parse_args()
     chosen.cache.mkdir(parents=True, exist_ok=True)
     trainer = trainer_environment(chosen.cache)
-    quiet = {"OMP_WAIT_POLICY": "PASSIVE", "PYTHONWARNINGS": "ignore", "TRL_EXPERIMENTAL_SILENCE": "1"}
+    quiet = {"OMP_WAIT_POLICY": "PASSIVE", "PYTHONWARNINGS": "ignore"}
     environ = {**os.environ, **quiet, "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(trainer.code)}
     base = chosen.cache / "tiny-base"
     if not (base / "tokenizer_config.json").exists():
@@ -146,7 +146,7 @@ def main() -> None:
         )  # fmt: skip
 
         def bare(name: str, *more: str) -> dict[str, float]:
-            command = [str(trainer.python), str(HERE / "bare_trl.py"), name, str(folder / "plan.json"), *more]
+            command = [str(trainer.python), str(HERE / "bare_torch.py"), name, str(folder / "plan.json"), *more]
             said = subprocess.run(command, env=environ, check=True, stdout=subprocess.PIPE, text=True)
             found: dict[str, float] = json.loads(said.stdout.splitlines()[-1])
             return found
@@ -163,9 +163,9 @@ def main() -> None:
     parts = f"HTTP, gate, link and stitching {per_turn:.2f}, rendering and reading {words:.2f}"
     print(f"a turn   {turn:6.2f} ms of CPU: {parts}")
     print(f"         {share:6.1%} of a turn whose generation takes {GENERATION_MS:.0f} ms")
-    print(f"a step   {seconds:6.3f} s with our trainer, {alone['seconds']:.3f} s alone, of {chosen.rollouts} rollouts")
+    print(f"a step   {seconds:6.3f} s of {chosen.rollouts} rollouts, {alone['seconds']:.3f} s in plain PyTorch")
     print(f"parity   {parity:.1e}: the largest distance of a sampled logprob from a forward pass")
-    print(f"memory   {mib} MiB with our trainer and its sampler, {alone['mib']:.0f} MiB with TRL alone")
+    print(f"memory   {mib} MiB with our trainer and its sampler, {alone['mib']:.0f} MiB in plain PyTorch")
     if turn > LIMIT_MS or share > LIMIT_SHARE:
         sys.exit(f"more than {LIMIT_MS} ms a turn, or {LIMIT_SHARE:.0%} of it")
 
