@@ -111,6 +111,7 @@ $(VENV)/.dev: $(VENV)/.installed
 	  $(BIN)/python -m pip install --quiet -e '.[$(subst $(space),$(comma),$(EXTRAS))]' --group dev; }
 	@touch $@
 
-clean:  ## remove what make made; the demo's platform is stopped first
-	@[ ! -d $(DEMO_DIR) ] || OSMOSIS_DATA_DIR=$(DEMO_DIR)/platform $(BIN)/osmosis platform stop || true
+clean:  ## remove what make made; the platforms of the demos are stopped first
+	@for demo in $(DEMO_DIR) .demo-train; do \
+	  [ ! -d $$demo ] || OSMOSIS_DATA_DIR=$$demo/platform $(BIN)/osmosis platform stop || true; done
 	@rm -rf $(VENV) $(DEMO_DIR) .demo-train src/osmosis/_site .mypy_cache .ruff_cache .pytest_cache

@@ -112,8 +112,12 @@ def main() -> int:
         held_out = ("--held-out-of", trained, "--yes", "--wait")
         demo.run("osmosis", "eval", "submit", CONFIG.format("eval"), *held_out)
         evaluations.append(newest(demo, "eval"))
-    print(f"\nServe it: osmosis model deploy {trained} --wait. End the platform: osmosis platform stop", flush=True)
-    return judged(demo, *evaluations)
+    code = judged(demo, *evaluations)
+    names = ("OSMOSIS_DATA_DIR", "OSMOSIS_CONFIG_DIR")
+    variables = " ".join(f"{name}={shlex.quote(demo.environ[name])}" for name in names)
+    print(f"\nWhat to do next, in {demo.cwd}:\n  export {variables}\n  osmosis model deploy {trained} --wait")
+    print("  osmosis platform stop  # `make clean` does that, too, and removes the folder", flush=True)
+    return code
 
 
 if __name__ == "__main__":
