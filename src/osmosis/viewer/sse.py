@@ -1,5 +1,5 @@
-"""Server-sent events for pages that follow something: one build serves everybody who looks at the same subject. An
-expensive piece is built less often; a connection ends by itself after a while, and the browser opens the next."""
+"""Server-sent events for pages that follow something: one build serves all tabs with the same subject. An expensive
+piece is built less often; a connection ends by itself after a while, and the browser opens the next."""
 
 import asyncio
 import logging
@@ -70,7 +70,7 @@ class EventStreams:
                 try:
                     text, final = await _refresh(piece, build)
                 except OsmosisError:
-                    raise  # the subject is gone, and the next build would not find it either
+                    return  # the subject is gone, or the right to see it: the browser asks again, and is told
                 except Exception as error:
                     # A page that stops after one failed build is worse than one that is late.
                     failures += 1

@@ -32,7 +32,6 @@ from .session import (
     GUEST_COOKIE,
     GUEST_SECONDS,
     SESSION_COOKIE,
-    LoginNeeded,
     ViewerDep,
     authenticate_viewer,
     check_form,
@@ -54,7 +53,7 @@ Text = Annotated[str, Form()]
 def login_page(request: Request, next: str = "/", left: bool = False) -> Response:
     try:
         authenticate_viewer(request)
-    except (LoginNeeded, AuthRequired):
+    except AuthRequired:
         return login_form(request, next, left=left)
     return redirect(safe_next(next))
 

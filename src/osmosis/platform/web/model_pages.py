@@ -70,8 +70,7 @@ def model_events(request: Request, viewer: ViewerDep, model_id: str) -> Response
         view, _ = _build_page(platform, viewer, model_id)
         return html(view.changing), view.final
 
-    build()  # what there is not is said before a stream begins
-    return stream_events(request, f"{viewer.user.id} {viewer.csrf} model {model_id}", build)
+    return stream_events(request, viewer, build)
 
 
 def _build_page(platform: Platform, viewer: Viewer, model_id: str) -> tuple[Page, str]:

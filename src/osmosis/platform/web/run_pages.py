@@ -9,7 +9,7 @@ from fastapi.concurrency import run_in_threadpool
 from osmosis.platform import Platform, tables
 from osmosis.platform.background import run_apart, slow
 from osmosis.platform.db import count_of
-from osmosis.platform.run_source import DatabaseLibrary, DatabaseRun, build_state, find_run
+from osmosis.platform.run_source import DatabaseLibrary, build_state, find_run
 from osmosis.platform.runs import annotations as run_annotations
 from osmosis.platform.runs import lifecycle, views
 from osmosis.platform.runs import retry as run_retry
@@ -52,7 +52,7 @@ def overview_events(request: Request, viewer: ViewerDep, at: int = 1) -> Respons
         view = _overview(platform, viewer, params, at)
         return html(view.changing), view.final
 
-    return stream_events(request, f"{viewer.user.id}{params.link()}", build)
+    return stream_events(request, viewer, build)
 
 
 def _overview(platform: Platform, viewer: Viewer, params: QueryParams, at: int) -> Page:
@@ -123,30 +123,15 @@ def _by_name(request: Request, viewer: Viewer, workspace: str, kind: str, name: 
 
 
 @router.get("/runs/{run_id}/events")
-async def events(request: Request, viewer: ViewerDep, run_id: str) -> Response:
+def events(request: Request, viewer: ViewerDep, run_id: str) -> Response:
     platform, params = platform_of(request), QueryParams(request.query_params.multi_items())
-    await run_in_threadpool(_check_changing, platform, viewer, run_id, params)
 
     def build() -> tuple[str, bool]:
-        return _live_text(platform, run_id, params)
+        with platform.db.read() as session:
+            view, final = routes.build_run_changes(find_run(session, platform, viewer, run_id), params)
+            return html(view), final
 
-    return stream_events(request, f"{run_id}{params.link()}", build)
-
-
-def _check_changing(platform: Platform, viewer: Viewer, run_id: str, params: QueryParams) -> None:
-    """Raise NotFound before a stream begins, if they may not see the run or the page does not change."""
-    with platform.db.read() as session:
-        routes.build_run_changes(find_run(session, platform, viewer, run_id), params)
-
-
-def _live_text(platform: Platform, run_id: str, params: QueryParams) -> tuple[str, bool]:
-    with platform.db.read() as session:
-        run = session.get(tables.Run, run_id)
-        if run is None:
-            return "", True
-        source = DatabaseRun(session, platform, run, session.get_one(tables.Workspace, run.workspace_id))
-        view, final = routes.build_run_changes(source, params)
-        return html(view), final
+    return stream_events(request, viewer, build)
 
 
 @router.post("/runs/{run_id}/stop")

@@ -26,9 +26,9 @@ GUEST_COOKIE = "osmosis_guest"
 GUEST_SECONDS = 3600
 
 
-class LoginNeeded(Exception):
+class LoginNeeded(AuthRequired):
     def __init__(self, page: str) -> None:
-        super().__init__(page)
+        super().__init__("nobody is logged in", hint="log in")
         self.page = page
 
 

@@ -69,9 +69,16 @@ def send_document(content: Document) -> Response:
     return StreamingResponse(iter(content.content), media_type=content.media_type, headers=headers)
 
 
-def stream_events(request: Request, subject: str, build: Build) -> Response:
+def stream_events(request: Request, viewer: Viewer, build: Build) -> Response:
+    """Stream what `build` makes of a page for this viewer, until their session ends or `build` raises."""
+    build()  # what there is not is said before a stream begins
+
+    def rebuild() -> tuple[str, bool]:
+        authenticate_viewer(request)
+        return build()
+
     headers = {**SECURITY, "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    stream = event_streams(request.app).stream(subject, build)
+    stream = event_streams(request.app).stream(f"{viewer.token.id} {request.url}", rebuild)
     return StreamingResponse(stream, media_type="text/event-stream", headers=headers)
 
 
@@ -132,7 +139,7 @@ def _bug(request: Request, error: Exception) -> InternalError:
 def error_page(request: Request, error: OsmosisError) -> HTMLResponse:
     viewer = None
     if not isinstance(error, DatabaseUnavailable):
-        with suppress(LoginNeeded, AuthRequired):
+        with suppress(AuthRequired):
             viewer = authenticate_viewer(request)
     response = page(request, "error.html", viewer, status=error.http_status, error=error)
     if isinstance(error, AuthRequired):

@@ -151,8 +151,7 @@ def repository_events(request: Request, viewer: ViewerDep, workspace: str, branc
         view = _repository_page(platform, viewer, workspace, branch)
         return html(view.changing), view.final
 
-    build()  # what there is not is said before a stream begins
-    return stream_events(request, f"{viewer.user.id} {viewer.csrf} repository {workspace} {branch}", build)
+    return stream_events(request, viewer, build)
 
 
 def _repository_page(platform: Platform, viewer: Viewer, workspace: str, branch: str) -> Page:
