@@ -396,6 +396,18 @@ def test_leases_of_a_lost_worker_run_out(box: Box) -> None:
         assert (job.state, job.starts, job.lost) == ("waiting", 0, 1), "nothing of the job's own failed"
 
 
+def test_a_clock_that_is_set_back_makes_no_lease_of_a_dead_job_longer(box: Box) -> None:
+    run = submit(box.site)
+    box.claim()
+    back = utc_now() - timedelta(hours=5)
+    leases.reap(box.site.platform, now=back)
+    assert "its lease expired" not in logs_of(box.site, run["id"])
+    leases.reap(box.site.platform, now=back + timedelta(minutes=3))
+    assert "the job sent nothing and its lease expired" in logs_of(box.site, run["id"])
+    with box.site.platform.db.read() as session:
+        assert session.scalars(sa.select(tables.Job)).one().state == "waiting"
+
+
 def test_a_silent_job_whose_worker_is_there_costs_a_start(box: Box) -> None:
     submit(box.site)
     box.claim()

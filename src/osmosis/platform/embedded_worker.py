@@ -21,6 +21,8 @@ from osmosis.worker.executors.local import LocalExecutor
 from osmosis.worker.loop import Worker, WorkerPlan
 
 log = logging.getLogger(__name__)
+TIMEOUT_S = 5.0
+STANDSTILL_S = 4.0
 
 
 class InProcessApi:
@@ -124,11 +126,6 @@ class LeaseReaper:
                 self.step()
             except Exception:
                 log.exception("housekeeping of the runs failed")
-
-
-log = logging.getLogger(__name__)
-TIMEOUT_S = 5.0
-STANDSTILL_S = 4.0
 
 
 class Reachability:

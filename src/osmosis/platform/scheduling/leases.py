@@ -225,22 +225,23 @@ def _finish_shard(session: Session, held_job: HeldJob, result: JobResult) -> Non
     shards.add_up(run, jobs)
 
 
-def reap(platform: Platform, *, gap: str = "") -> None:
+def reap(platform: Platform, *, gap: str = "", now: datetime | None = None) -> None:
     """Release expired leases, forget lost workers, end runs whose shards are all over. After a gap (a suspended
     machine, an absent platform) nobody could extend a lease, so each is extended once."""
-    settings = platform.settings
+    settings, now = platform.settings, now or utc_now()
     with platform.db.write() as session:
-        expired = sa.select(tables.Job).where(tables.Job.state == QueueState.HELD, tables.Job.lease_until < utc_now())
+        _bound_to_clock(session, settings, now)
+        expired = sa.select(tables.Job).where(tables.Job.state == QueueState.HELD, tables.Job.lease_until < now)
         for job in session.scalars(expired).all():
             if gap:
-                extend(job, settings.lease_s)
+                extend(job, settings.lease_s, now)
                 lifecycle.log(session, lifecycle.get_work(session, job), f"{gap}; the job continues")
-            elif (loss := _find_loss(session, settings, job)) is not None:
+            elif (loss := _find_loss(session, settings, job, now)) is not None:
                 held_job = HeldJob(lifecycle.get_work(session, job), job)
                 reason = "the job sent nothing and its lease expired"
                 log.info("run %s: %s", held_job.work.name, reason)
                 release(session, held_job, reason, max_starts=settings.max_starts, loss=loss)
-        lost = tables.Worker.last_seen < utc_now() - WORKERS_FORGOTTEN_AFTER
+        lost = tables.Worker.last_seen < now - WORKERS_FORGOTTEN_AFTER
         session.execute(sa.delete(tables.Worker).where(lost))
         mergeable = shards.list_mergeable(session)
     for run_id in mergeable:
@@ -253,12 +254,25 @@ def reap(platform: Platform, *, gap: str = "") -> None:
             job_files.forget(settings, run_id)
 
 
-def _find_loss(session: Session, settings: PlatformSettings, job: tables.Job) -> Loss | None:
+def _bound_to_clock(session: Session, settings: PlatformSettings, now: datetime) -> None:
+    """Bring back what a clock that was set back since left too far in the future: a dead job would hold its lease."""
+    lease_s = max(settings.lease_s, backpressure.LEASE_INTERVALS * backpressure.MAX_INTERVAL_S)
+    for column, seconds in (
+        (tables.Job.lease_until, lease_s),
+        (tables.Job.not_before, MAX_PAUSE_S),
+        (tables.Job.paused_until, backpressure.MAX_PAUSE_S),
+        (tables.Worker.last_seen, 0.0),
+    ):
+        latest = now + timedelta(seconds=seconds)
+        session.execute(sa.update(column.class_).where(column > latest).values({column: latest}))
+
+
+def _find_loss(session: Session, settings: PlatformSettings, job: tables.Job, now: datetime) -> Loss | None:
     """Return what an expired job was lost to; None while its worker may still end its process."""
     worker = session.get(tables.Worker, job.worker_id) if job.worker_id else None
     if worker is None or job.lease_until is None:
         return Loss.WORKER_LOST
     grace = timedelta(seconds=max(5.0, settings.lease_s / 4))
-    if utc_now() - worker.last_seen > grace:
+    if now - worker.last_seen > grace:
         return Loss.WORKER_LOST
-    return Loss.SILENT if utc_now() - job.lease_until > grace else None
+    return Loss.SILENT if now - job.lease_until > grace else None
