@@ -152,7 +152,17 @@ def test_domains_and_groups_are_both_needed_where_both_are_set(tmp_path, issuer)
 
 
 def test_what_does_not_hold_signs_nobody_in(open_platform, issuer) -> None:
-    for fault in ("nonce", "expired", "audience", "issuer", "signature", "unsigned", "shared_key", "no_token"):
+    for fault in (
+        "nonce",
+        "expired",
+        "audience",
+        "issuer",
+        "no_issuer",
+        "signature",
+        "unsigned",
+        "shared_key",
+        "no_token",
+    ):
         issuer.fault = fault
         with browser(open_platform) as at:
             refused(sign_in(at), 401, "does not hold")
@@ -197,6 +207,9 @@ def test_an_attempt_is_finished_once_and_by_the_browser_that_began_it(open_platf
         there = mine.get("/login/openid").headers["location"]
         back = httpx.get(there, trust_env=False).headers["location"]
         refused(mine.get(re.sub("iss=[^&]*", "iss=https%3A%2F%2Fother.example", back)), 401, "another provider")
+        there = mine.get("/login/openid").headers["location"]
+        back = httpx.get(there, trust_env=False).headers["location"]
+        refused(mine.get(re.sub("&iss=[^&]*", "", back)), 401, "does not say which provider")
         there = mine.get("/login/openid").headers["location"]
         back = httpx.get(there, trust_env=False).headers["location"]
         assert mine.get(back).status_code == 303

@@ -25,7 +25,18 @@ from joserfc.jwk import RSAKey
 from osmosis.base.jsonable import JsonObject
 
 Fault = Literal[
-    "", "nonce", "expired", "audience", "issuer", "signature", "unsigned", "shared_key", "no_token", "denied", "down"
+    "",
+    "nonce",
+    "expired",
+    "audience",
+    "issuer",
+    "no_issuer",
+    "signature",
+    "unsigned",
+    "shared_key",
+    "no_token",
+    "denied",
+    "down",
 ]
 """What is wrong with its answers: each but the last two is something about the ID token."""
 
@@ -80,6 +91,7 @@ class OpenIdIssuer:
             "end_session_endpoint": f"{self.url}/logout",
             "id_token_signing_alg_values_supported": ["RS256", "HS256", "none"],
             "code_challenge_methods_supported": ["S256"],
+            "authorization_response_iss_parameter_supported": True,
         }
 
     def authorize(self, query: Mapping[str, str]) -> str:
@@ -137,6 +149,8 @@ class OpenIdIssuer:
         }
         if not self.short_tokens:
             claims |= self.user_info()
+        if self.fault == "no_issuer":
+            del claims["iss"]
         if self.fault in ("unsigned", "shared_key"):
             return self._weak(claims)
         key = _new_key(self.key.kid) if self.fault == "signature" else self.key

@@ -120,8 +120,12 @@ class OpenIdProvider:
         return f"{address}{'&' if '?' in address else '?'}{query}"
 
     def check_sender(self, issuer: str) -> None:
-        """Raise AuthRequired if the answer names another issuer (RFC 9207)."""
-        if issuer and issuer != self._metadata()["issuer"]:
+        """Raise AuthRequired if the answer names another issuer, or none where the provider always names itself
+        (RFC 9207)."""
+        metadata = self._metadata()
+        if not issuer and metadata.get("authorization_response_iss_parameter_supported"):
+            raise self._refused("the answer does not say which provider it came from")
+        if issuer and issuer != metadata["issuer"]:
             raise self._refused("the answer came from another provider")
 
     def denied(self, error: str, description: str) -> AuthRequired:
