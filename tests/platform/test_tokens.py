@@ -179,6 +179,8 @@ def test_a_page_lists_makes_and_revokes_tokens(site) -> None:
     gone = site.anonymous.post(f"/tokens/{row.id}/revoke", headers={"Authorization": login}, data={"csrf": ""})
     assert gone.status_code == 200
     assert ask(site, text).json()["code"] == "TOKEN_REVOKED"
+    log = site.json("GET", "audit?action=token")["entries"]
+    assert [entry["action"] for entry in log] == ["token.revoke", "token.create"], "in the workspace's own log, too"
 
 
 @pytest.fixture

@@ -130,7 +130,7 @@ def make_token(body: NewToken, platform: PlatformDep, caller: CallerDep) -> Issu
     with platform.db.write() as session:
         issued = tokens.create_named(session, caller.token, body)
         bound = session.get(tables.Workspace, issued.row.workspace_id) if issued.row.workspace_id else None
-        audit.note(session, caller, "token.create", issued.row.name, workspace=bound, scopes=issued.row.scopes)
+        audit.note_token(session, caller, "token.create", issued.row, scopes=issued.row.scopes)
     return token_body(issued).model_copy(update={"workspace": bound.name if bound else None})
 
 
@@ -139,5 +139,5 @@ def revoke(token_id: str, platform: PlatformDep, caller: CallerDep, logout: bool
     """Revoke a token and all that was made with it; with `?logout=true` what was made by name goes on."""
     with platform.db.write() as session:
         token = tokens.revoke(session, caller.token, token_id, logout=logout)
-        audit.note(session, caller, "login.end" if logout else "token.revoke", token.name)
+        audit.note_token(session, caller, "login.end" if logout else "token.revoke", token)
     return Response(status_code=204)

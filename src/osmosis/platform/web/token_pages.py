@@ -58,7 +58,7 @@ def make_token(
     try:
         with platform_of(request).db.write() as session:
             issued = tokens.create_named(session, viewer.token, wish)
-            audit.note(session, viewer, "token.create", issued.row.name, scopes=issued.row.scopes)
+            audit.note_token(session, viewer, "token.create", issued.row, scopes=issued.row.scopes)
     except OsmosisError as problem:
         return _token_page(request, viewer, problem=problem)
     return _token_page(request, viewer, issued=issued)
@@ -68,8 +68,7 @@ def make_token(
 def revoke(request: Request, viewer: ViewerDep, token_id: str, csrf: Annotated[str, Form()] = "") -> Response:
     check_viewer_form(request, viewer, csrf)
     with platform_of(request).db.write() as session:
-        revoked = tokens.revoke(session, viewer.token, token_id)
-        audit.note(session, viewer, "token.revoke", revoked.name)
+        audit.note_token(session, viewer, "token.revoke", tokens.revoke(session, viewer.token, token_id))
     return redirect("/tokens")
 
 
