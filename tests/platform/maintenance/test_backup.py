@@ -14,12 +14,13 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from fastapi.testclient import TestClient
+from pydantic import ValidationError as BadShape
 
 from osmosis.errors import Conflict, OsmosisError, PlatformError, ValidationError
 from osmosis.platform import Platform, tables
 from osmosis.platform.app import create_app
 from osmosis.platform.backup import create, restore
-from osmosis.platform.backup.archive import BackupManifest
+from osmosis.platform.backup.archive import BackupManifest, StoredRepository
 from osmosis.platform.db import Database
 from osmosis.platform.scheduling import queue
 from osmosis.platform.settings import PlatformSettings
@@ -171,6 +172,20 @@ def test_a_member_that_leaves_the_folder_is_refused(tmp_path: Path, lived_in: An
     with pytest.raises(ValidationError, match="not a plain file"):
         restore.restore(settings_for(tmp_path / "new", ""), bad)
     assert not list(tmp_path.rglob("outside"))
+
+
+def test_a_repository_that_leaves_its_folder_is_refused(tmp_path: Path) -> None:
+    def stored(**field: str) -> StoredRepository:
+        fields = {"id": "a1", "kind": "internal", "url": "", "path": "repositories/a1.git", "default_branch": "main"}
+        return StoredRepository.model_validate({**fields, **field})
+
+    assert restore._locate_repository(tmp_path, stored()).path == tmp_path / "repositories" / "a1.git"
+    for path in ("", ".", "..", "repositories/..", "../repositories/a1.git", "/tmp/a1.git"):
+        with pytest.raises(ValidationError, match="outside of the data folder"):
+            restore._locate_repository(tmp_path, stored(path=path))
+    for id_ in ("", ".", "..", "../a1", "a/b", "a1\n"):
+        with pytest.raises(BadShape):
+            stored(id=id_)
 
 
 def test_a_folder_or_a_file_in_use_is_refused(lived_in: Any, tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ class BackupHeader(Record):
 
 
 class StoredRepository(Record):
-    id: str
+    id: str = Field(pattern="^[A-Za-z0-9_-]+$")
     kind: str
     url: str
     path: str

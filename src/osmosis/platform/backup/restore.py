@@ -264,7 +264,7 @@ def _unbundle(settings: PlatformSettings, unpacked: _Unpacked) -> int:
 
 def _locate_repository(root: Path, repository: StoredRepository) -> RepositoryFolder:
     path = root / repository.path
-    if not path.resolve().is_relative_to(root.resolve()):
+    if root.resolve() not in path.resolve().parents:
         raise ValidationError(f"the backup names a repository outside of the data folder: {repository.path}")
     return RepositoryFolder(repository.id, repository.kind, repository.url, path, repository.default_branch)
 
