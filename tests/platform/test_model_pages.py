@@ -6,11 +6,13 @@ import re
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
 from osmosis.platform import tables
 from osmosis.platform.git import repositories, sync
+from osmosis.platform.workspaces import service as workspaces
 from support.model_files import write_model
-from support.platform_data import report
+from support.platform_data import add_run, report
 
 from .conftest import Site
 from .test_deployments import store as store  # a base model and two checkpoints
@@ -33,6 +35,24 @@ def test_the_list_leads_to_each(store: Site) -> None:
     text = store.http.get("/demo/models").text
     for name in ("tiny", "multiply-1-step-2", "multiply-1-step-4"):
         assert f'<a href="/models/{id_of(store, name)}">{name}</a>' in text
+
+
+def test_the_list_loads_only_the_runs_of_its_checkpoints(store: Site) -> None:
+    with store.platform.db.write() as session:
+        owner = session.query(tables.User).first()
+        other = workspaces.create(session, owner, "other")
+    add_run(store.platform, other.id, "elsewhere-1", kind="training")
+    loaded: set[str] = set()
+
+    def note_run(run: tables.Run, _: object) -> None:
+        loaded.add(run.name)
+
+    sa.event.listen(tables.Run, "load", note_run)
+    try:
+        assert "multiply-1-step-2" in store.http.get("/demo/models").text
+    finally:
+        sa.event.remove(tables.Run, "load", note_run)
+    assert loaded == {"multiply-1"}
 
 
 def test_a_checkpoint_says_where_it_comes_from_and_what_it_scored(store: Site) -> None:

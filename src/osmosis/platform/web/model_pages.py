@@ -47,7 +47,8 @@ def model_list(request: Request, viewer: ViewerDep, workspace: str, at: int = 1)
         bases = list(session.scalars(sa.select(tables.BaseModel).where(same).order_by(tables.BaseModel.name)))
         query = models.select_trained(row.id).order_by(tables.Checkpoint.created_at.desc())
         rows, place = fetch_numbered(session, query, at)
-        runs = {run.id: run for run in session.scalars(sa.select(tables.Run).where(tables.Run.kind == "training"))}
+        of_page = sa.select(tables.Run).where(tables.Run.id.in_({checkpoint.run_id for checkpoint in rows}))
+        runs = {run.id: run for run in session.scalars(of_page)}
         open_deployments = session.scalars(deployments.select_deployments(row.id, open_only=False))
         states = {run.name: deployments.state_of(run) for run in open_deployments}
     return page(
