@@ -32,13 +32,6 @@ MAX_FORM_BYTES = 64 * 1024
 ENVIRONMENT = build_environment(HERE / "templates")
 
 
-def is_built(site: Path) -> bool:
-    return (site / "index.html").is_file()
-
-
-ENVIRONMENT.globals["has_docs"] = is_built(SITE)
-
-
 def html(view: Page) -> str:
     return ENVIRONMENT.get_template(view.template).render(**view.values)
 
@@ -185,12 +178,18 @@ class _Pages(StaticFiles):
 
 
 def mount_docs(app: FastAPI, site: Path = SITE) -> None:
-    if is_built(site):
+    if (site / "index.html").is_file():
         app.mount("/docs", _Pages(directory=site, html=True), name="docs")
         return
+    router = page_router()
 
-    async def not_built(request: Request) -> Response:
-        raise NotFound("the documentation was not built into this installation", hint="make docs-site")
+    @router.get("/docs")
+    @router.get("/docs/{path:path}")
+    def not_built() -> Response:
+        raise NotFound(
+            "the documentation was not built into this installation",
+            hint="in a clone of the repository: make docs-site, then start the platform again; the folder docs/ there "
+            "has the same pages, from docs/tutorial.md on",
+        )
 
-    app.add_api_route("/docs", not_built, include_in_schema=False)
-    app.add_api_route("/docs/{path:path}", not_built, include_in_schema=False)
+    app.router.routes.extend(router.routes)
