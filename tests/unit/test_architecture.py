@@ -22,3 +22,15 @@ def test_every_file_and_folder_that_the_page_names_exists() -> None:
         name for name in named if not (ROOT / name).exists() and not any(path.endswith(f"/{name}") for path in there)
     }
     assert missing == set()
+
+
+def test_no_pattern_lets_a_line_break_through_at_its_end() -> None:
+    """`$` matches before a last line break, too: what checks a name or an address ends in `\\Z`."""
+    found = [
+        f"{path.relative_to(PACKAGE)}: {line.strip()}"
+        for folder in ("platform", "viewer", "records")
+        for path in (PACKAGE / folder).rglob("*.py")
+        for line in path.read_text().splitlines()
+        if re.search(r'\bre\.\w+\(.*\$[)"]', line) and "MULTILINE" not in line
+    ]
+    assert [line for line in found if r"(?!\.{1,2}$)" not in line] == []

@@ -22,9 +22,9 @@ from .run_library import Library
 
 _LINK = re.compile(r'\b(href|src)="([^"]*)"')
 _LIVE = re.compile(r'\s(?:hx-[a-z:-]+)="[^"]*"')
-_ROLLOUT = re.compile(r"^/runs/([^/]+)/rollouts/(\d+)/(\d+)(\.json)?$")
-_RUN = re.compile(r"^/runs/([^/]+?)(/config|/rollouts/export\.csv|/rollouts/export\.json)?$")
-_TABLE = re.compile(r"^/runs/([^/]+)/rollouts$")
+_ROLLOUT = re.compile(r"^/runs/([^/]+)/rollouts/(\d+)/(\d+)(\.json)?\Z")
+_RUN = re.compile(r"^/runs/([^/]+?)(/config|/rollouts/export\.csv|/rollouts/export\.json)?\Z")
+_TABLE = re.compile(r"^/runs/([^/]+)/rollouts\Z")
 _TABLE_PARAMS = ("outcome", "agree", "at")
 MARKER = ".osmosis-view"
 """The file that marks a folder as an export, which may be overwritten."""

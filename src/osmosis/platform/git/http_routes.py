@@ -181,7 +181,7 @@ Service = Literal["git-upload-pack", "git-receive-pack"]
 
 UPLOAD: Service = "git-upload-pack"
 RECEIVE: Service = "git-receive-pack"
-_SEGMENT = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,99}$")
+_SEGMENT = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,99}\Z")
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ LOOK_UP_TIMEOUT_S = 60.0
 LOOK_UP_TURN_S = 5.0
 MAX_MESSAGE = 500
 LOOSE_OBJECTS = 6000
-FULL_SHA = re.compile(r"^[0-9a-f]{40}$")
+FULL_SHA = re.compile(r"^[0-9a-f]{40}\Z")
 # Non-fast-forward pushes are allowed, as in any personal repository; what was synced once is kept reachable by
 # a ref under SYNCED_REFS that no push can move, so a run's commit never disappears.
 _BARE_SETTINGS = {

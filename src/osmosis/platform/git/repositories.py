@@ -16,7 +16,7 @@ from osmosis.platform.vault import Sealed, Vault
 from osmosis.records.run.status import RunStatus
 
 DEFAULT_BRANCH = "main"
-_IDENTITY = re.compile(r"^[a-z0-9_][a-z0-9._-]*/[a-z0-9_][a-z0-9._-]*$")
+_IDENTITY = re.compile(r"^[a-z0-9_][a-z0-9._-]*/[a-z0-9_][a-z0-9._-]*\Z")
 
 
 @dataclass(frozen=True, slots=True)

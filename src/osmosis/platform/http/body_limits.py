@@ -28,10 +28,10 @@ STREAMED = re.compile(r"^/(git/|api/objects/|api/jobs/[^/]+/(artifacts/|checkpoi
 """Paths whose credential is checked before the first byte, and whose bytes are counted where they are written."""
 HOOKS = re.compile(r"^/hooks/")
 LIMITS: tuple[tuple[re.Pattern[str], int], ...] = (
-    (re.compile(r"^/api/jobs/[^/]+/rollouts$"), 64 * MIB),  # one rollout with a long conversation
+    (re.compile(r"^/api/jobs/[^/]+/rollouts\Z"), 64 * MIB),  # one rollout with a long conversation
     (re.compile(r"^/api/jobs/"), 32 * MIB),
     (re.compile(r"^/api/cli/eval-runs/imports"), 64 * MIB),  # a manifest names every file
-    (re.compile(r"^/api/cli/(device/|bootstrap$)"), UNKNOWN_BYTES),
+    (re.compile(r"^/api/cli/(device/|bootstrap\Z)"), UNKNOWN_BYTES),
     (re.compile(r"^/api/"), 4 * MIB),
     (re.compile(r"^/v1/"), 16 * MIB),  # a long conversation, with images
     (HOOKS, MIB),  # a push of many commits; its signature is over all of it

@@ -23,7 +23,7 @@ from osmosis.platform.settings import PlatformSettings
 log = logging.getLogger("osmosis.platform.requests")
 
 ID_HEADER = "x-request-id"
-_PLAIN = re.compile(r"^[A-Za-z0-9._-]{1,64}$")
+_PLAIN = re.compile(r"^[A-Za-z0-9._-]{1,64}\Z")
 
 
 class RequestLog:

@@ -18,8 +18,8 @@ TIMEOUT_S = 5.0
 MAX_BODY = 64 * 1024
 MAX_FIELDS = 20
 MAX_TEXT = 200
-_LABEL = re.compile(r"^[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?$")
-_KEY = re.compile(r"^[\x21-\x7e]{1,1024}$")
+_LABEL = re.compile(r"^[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?\Z")
+_KEY = re.compile(r"^[\x21-\x7e]{1,1024}\Z")
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 

@@ -29,8 +29,8 @@ ANNOTATIONS = "annotations.jsonl"
 TOKENS = "tokens.jsonl"
 MOST_TOKENS = 2**40
 MAX_URLS = 500
-TRAJECTORY = re.compile(r"^trajectories/row_(\d+)_run_(\d+)\.json$")
-ARTIFACT = re.compile(r"^artifacts/row_(\d+)_run_(\d+)/(.+)$")
+TRAJECTORY = re.compile(r"^trajectories/row_(\d+)_run_(\d+)\.json\Z")
+ARTIFACT = re.compile(r"^artifacts/row_(\d+)_run_(\d+)/(.+)\Z")
 
 
 Kept = Mapping[str, int]

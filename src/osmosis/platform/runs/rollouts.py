@@ -25,7 +25,7 @@ from osmosis.records.run.rows import DerivedKeys, Key
 
 SAID = ("messages", "calls", "info")
 KEY = ["run_id", "step", "row_key", "attempt"]
-ROWS = re.compile(r"^\d+(-\d+)?$")
+ROWS = re.compile(r"^\d+(-\d+)?\Z")
 
 
 def store(session: Session, run_id: str, rollouts: Iterable[Rollout]) -> int:

@@ -15,7 +15,7 @@ from osmosis.platform.scheduling import leases
 from osmosis.platform.settings import PlatformSettings
 from osmosis.records.run.job import CheckpointReport, hold_file
 
-SENT = re.compile(r"^step-\d{6,12}$")
+SENT = re.compile(r"^step-\d{6,12}\Z")
 READY = "ready"
 REMOVED = "removed"
 """Key in a checkpoint's details: its run removed it while it was in use."""

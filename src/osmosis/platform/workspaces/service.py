@@ -11,7 +11,7 @@ from osmosis.platform.runs.lifecycle import is_live
 from osmosis.records.api.policy import Action, get_rule, may
 from osmosis.records.api.workspaces import check_workspace_name
 
-IDENTITY = re.compile(r"^[A-Za-z0-9._~-]+/[A-Za-z0-9._-]+$")
+IDENTITY = re.compile(r"^[A-Za-z0-9._~-]+/[A-Za-z0-9._-]+\Z")
 
 
 def create(session: Session, user: tables.User, name: str) -> tables.Workspace:

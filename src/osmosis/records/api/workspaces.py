@@ -169,7 +169,7 @@ class SecretPage(Page[SecretRow]):
     platform_url: str | None = None
 
 
-WORKSPACE_NAME = re.compile(r"^[a-z0-9][a-z0-9._-]{0,62}$")
+WORKSPACE_NAME = re.compile(r"^[a-z0-9][a-z0-9._-]{0,62}\Z")
 RESERVED = {
     "api", "assets", "audit", "audit.jsonl", "auth", "cli-auth", "compare", "compare.json", "datasets",
     "device", "devices", "docs", "evals", "git", "health", "help", "history",

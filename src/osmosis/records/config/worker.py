@@ -13,7 +13,7 @@ from osmosis.errors import UsageError
 from osmosis.records.base import Record
 from osmosis.records.config.validation import Table, at_key, broken_rule
 
-_SIZE = re.compile(r"^(\d+(?:\.\d+)?) ?(MB|GB|TB)$")
+_SIZE = re.compile(r"^(\d+(?:\.\d+)?) ?(MB|GB|TB)\Z")
 _MB = {"MB": 1, "GB": 1024, "TB": 1024 * 1024}
 
 

@@ -56,7 +56,7 @@ def keep_newest(annotations: Iterable[Annotation]) -> list[Annotation]:
     )
 
 
-TAG = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,63}$")
+TAG = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,63}\Z")
 TAG_RULE = "1 to 64 letters, digits, . _ : / and -, starting with a letter or digit"
 MOST_TAGS = 20
 LONGEST_NOTE = 4_000

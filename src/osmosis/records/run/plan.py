@@ -29,7 +29,7 @@ NO_ENDPOINT = "none"
 """A base URL that takes the config's endpoint away."""
 AUTO_CONCURRENCY: JsonObject = {"concurrency": 256, "adaptive": True}
 """Fields of a plan whose rollouts in flight adapt to the endpoint, from 8 on."""
-RUN_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,95}$")
+RUN_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,95}\Z")
 """What a run may be called: its name is that of a folder."""
 
 
