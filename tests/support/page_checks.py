@@ -13,6 +13,7 @@ _OUT_OF_REACH = """
   .map((one) => one.outerHTML.slice(0, 160))
 """
 _WIDER = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+_TALL_HEADER = "document.querySelector('.top').offsetHeight > innerHeight / 7"
 
 
 def axe_rules() -> str:
@@ -31,6 +32,8 @@ def findings(page: Any, rules: str) -> list[tuple[str, list[str]]]:
     ]
     if out_of_reach := page.evaluate(_OUT_OF_REACH):
         found.append(("no keyboard reaches it, or in another order", out_of_reach[:3]))
+    if page.evaluate(_TALL_HEADER):
+        found.append(("the header takes more than a seventh of the screen", []))
     if wider := page.evaluate(_WIDER):
         found.append((f"scrolls sideways by {wider} px", []))
     return found
