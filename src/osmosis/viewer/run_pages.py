@@ -27,7 +27,7 @@ def run_page(source: RunSource) -> Page:
     values = {**run_header(source, run, "overview"), **_figures(source, run), "origin": origin}
     values["calibrations"] = build_calibrations(source)
     values["changes"] = split_files(origin.snapshot.diff) if origin.snapshot else []
-    record = ("run", "report", "origin", "curves", "checkpoints", "calibrations")
+    record = ("run", "report", "origin", "curves", "checkpoints", "calibrations", "parts")
     return Page("run.html", values, record, live="_run.html", final=run.over)
 
 
@@ -76,6 +76,7 @@ def _figures(source: RunSource, run: RunState) -> dict[str, object]:
         "alarms": alarms(report, run.model, over=run.over),
         "histogram": histogram(source.rewards(), run.pass_threshold),
         "worst": _worst_rollouts(source, run) if report and report.completed else [],
+        "parts": source.table().search.part_means() if report and report.completed else [],
         "curves": [],
         "checkpoints": [],
         "best": None,
@@ -104,6 +105,7 @@ def _training_figures(source: RunSource, run: RunState) -> dict[str, object]:
         "groups": [],
         "histogram": None,
         "worst": [],
+        "parts": [],
         "alarms": training_alarms(by_key),
         "curves": curves(points),
         "checkpoints": checkpoints,

@@ -14,6 +14,7 @@ from osmosis.metrics.figures import SCORE_FIGURES, Figure, figures, of_score
 from osmosis.records.api.body import LogEntry
 from osmosis.records.api.runs import RunEvent
 from osmosis.records.run.job import JobResult, MetricPoint
+from osmosis.records.run.rollout import Score
 from osmosis.records.run.source import SnapshotNote
 from osmosis.records.run.status import RunStatus
 from osmosis.viewer import routes, run_pages
@@ -63,6 +64,17 @@ def test_the_page_of_a_run_shows_every_figure_of_its_report(kept: KeptRun) -> No
         assert f"{figure.label[:1].upper()}{figure.label[1:]} {figure.text}" in said
         assert figure.between in said
         assert figure.detail in said
+
+
+def test_the_parts_of_a_score_have_their_means(kept: KeptRun) -> None:
+    def scores(ran: float, shape: float) -> dict[str, Score]:
+        return {"reward": Score(name="reward", value=ran, parts={"shape": shape, "ran": ran})}
+
+    kept.kept = [rollout(0, 0, scores=scores(1.0, 0.5)), rollout(1, 0, scores=scores(0.0, 0.25)), *kept.kept]
+    text = text_of(shown(run_pages.run_page(kept)))
+    assert "Parts of the scores Score Part Mean Rollouts reward shape 0.375 2 reward ran 0.500 2" in text
+    kept.kept = kept.kept[2:]
+    assert "Parts of the scores" not in shown(run_pages.run_page(kept))
 
 
 def test_a_figure_of_somebody_elses_is_on_the_page(kept: KeptRun) -> None:

@@ -64,6 +64,14 @@ class RolloutLine:
 
 
 @dataclass(frozen=True, slots=True)
+class PartMean:
+    score: str
+    part: str
+    mean: float | None
+    rollouts: int
+
+
+@dataclass(frozen=True, slots=True)
 class Neighbours:
     before: RolloutKey | None = None
     after: RolloutKey | None = None
@@ -115,6 +123,15 @@ class Search:
 
     def rewards(self) -> list[float]:
         return self._column("SELECT reward FROM rollouts WHERE reward IS NOT NULL ORDER BY reward")
+
+    def part_means(self) -> list[PartMean]:
+        """Return the mean of each part that a score consists of."""
+        text = (
+            "SELECT s.key AS score, p.key AS part, avg(p.value) AS mean, count(p.value) AS rollouts "
+            "FROM rollouts r, json_each(r.extra, '$.part') s, json_each(s.value) p "
+            "WHERE r.extra IS NOT NULL GROUP BY s.key, p.key ORDER BY min(r.id), min(p.id)"
+        )
+        return [PartMean(*line) for line in self._db.execute(text)]
 
     # Pages of the table.
 
