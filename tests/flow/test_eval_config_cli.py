@@ -182,3 +182,57 @@ def test_an_agent_by_flags_is_not_run_elsewhere_but_the_command_that_is_said(wor
     refused = go(elsewhere, "eval", *agent, *flags, "--json")
     assert refused.code == 2
     assert "osmosis init --here --platform" in refused.error["details"]["hint"]
+
+
+PROGRAM = """
+[experiment]
+rollout = "multiply"
+command = ["python3", "ask.py", "$PROMPT"]
+model_path = "offline/calculator"
+dataset = "multiply"
+
+[program]
+folder = "rollouts/multiply/folder"
+env = ["EVAL_TOKEN"]
+
+[env]
+EVAL_MODE = "strict"
+
+[secrets]
+required = ["EVAL_TOKEN"]
+"""
+ASKS_OVER_HTTP = """
+import json, os, sys, urllib.request
+assert os.environ["EVAL_MODE"] == "strict" and os.environ["EVAL_TOKEN"]
+body = {"model": os.environ["MODEL"], "max_tokens": 99, "messages": [{"role": "user", "content": sys.argv[1]}]}
+headers = {"Authorization": "Bearer " + os.environ["ANTHROPIC_API_KEY"]}
+request = urllib.request.Request(os.environ["ANTHROPIC_BASE_URL"] + "/v1/messages", json.dumps(body).encode(), headers)
+open("answer.txt", "w").write(json.load(urllib.request.urlopen(request))["content"][0]["text"])
+"""
+GRADES_FILES = """
+from osmosis import Grader
+
+class Wrote(Grader):
+    async def grade(self, ctx):
+        left = ctx.metadata["command"]
+        answer = left["files"]["answer.txt"]
+        assert answer == ctx.sample.messages[-1]["content"]
+        ctx.set_reward(0.5 if left["exit_code"] == 0 and ctx.metadata["user_prompt"] and ctx.label else 0.0)
+"""
+
+
+def test_a_config_with_a_command(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(workspace)
+    config = workspace / "configs/eval/multiply.toml"
+    config.write_text(PROGRAM)
+    (workspace / "rollouts/multiply/main.py").write_text(GRADES_FILES)
+    refused = go(workspace, "eval", "run", "multiply", EVAL_TOKEN=TOKEN)
+    assert "program.folder: there is no folder" in refused.error["details"]["issues"][0]["message"]
+    (workspace / "rollouts/multiply/folder").mkdir()
+    (workspace / "rollouts/multiply/folder/ask.py").write_text(ASKS_OVER_HTTP)
+    ran = go(workspace, "eval", "run", "multiply", "--limit", "3", EVAL_TOKEN=TOKEN)
+    assert ran.code == 0, ran.err
+    summary = ran.json["data"]["summary"]
+    assert (summary["completed_runs"], summary["failures"]) == (3, [])
+    assert summary["reward"]["mean"] == 0.5
+    assert go(workspace, "test", "multiply").error["details"]["hint"] == "osmosis eval run multiply --limit 1"

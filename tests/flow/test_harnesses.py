@@ -17,7 +17,7 @@ import pytest
 from osmosis.engine.rollout_model import RolloutModel
 from osmosis.engine.task import Task
 from osmosis.llm.model import ChatRequest, Completion, Piece
-from osmosis.records.run.plan import EvalPlan, ModelSpec, ProgramSpec, RolloutLimits
+from osmosis.records.run.plan import EvalPlan, ModelSpec, RolloutLimits
 from osmosis.records.run.rollout import Rollout, Usage
 from osmosis.records.run.rows import Row
 from osmosis.records.sandbox import SandboxChoice
@@ -66,10 +66,11 @@ class Scripted:
 async def run(command: str, base: Path, said: str, *, kind: Any = "none", files: Any = None) -> Rollout:
     model = Scripted(said)
     limits = RolloutLimits(max_turns=12, max_time_s=120)
-    plan = EvalPlan(name="p", agent=f"command:{command}", model=model.spec, dataset="d", limits=limits)
+    surroundings = {"limits": limits, "sandbox": SandboxChoice(kind=kind)}
+    plan = EvalPlan(name="p", agent=f"command:{command}", model=model.spec, dataset="d", **surroundings)
     row = Row(index=0, data={"user_prompt": "Create made.txt that says hello", "files": files or {}})
     async with ModelProxy(model) as proxy:
-        agent = ProgramAgent(command, ProgramSpec(), proxy, base, SandboxChoice(kind=kind))
+        agent = ProgramAgent(command(), proxy, base, SandboxChoice(kind=kind), environ=os.environ)
         task = Task(row, 0, "r1")
         return await agent.run(task, RolloutModel(model, task, plan))
 

@@ -197,6 +197,7 @@ def test_every_problem_is_listed_and_a_typo_is_corrected(shared) -> None:
         ({"dataset": "nowhere"}, "experiment.dataset", "no dataset named 'nowhere'"),
         ({"rollout": "multiplu"}, "experiment.rollout", "multiplu"),
         ({"entrypoint": "missing.py"}, "experiment.entrypoint", "missing.py"),
+        ({"entrypoint": None, "command": "codex", "grader": "none.py"}, "experiment.grader", "none.py"),
         ({"branch": "nope"}, "experiment.branch", "nope"),
         ({"commit_sha": "0123456789"}, "experiment.commit_sha", "0123456789"),
     ],
@@ -223,6 +224,14 @@ def test_branch_and_commit_choose_the_code(ready) -> None:
     pinned = submit(ready, experiment_config={"commit_sha": main[:8]})
     run = row_of(ready, pinned["id"])
     assert (run.commit_sha, run.branch) == (main, None)
+
+
+def test_a_command_is_kept_as_words(ready) -> None:
+    command = ["claude", "-p", "$PROMPT"]
+    run = submit(ready, experiment_config={"entrypoint": None, "command": command}, program_config={"home": "home"})
+    config = row_of(ready, run["id"]).config
+    assert (config["experiment"]["command"], config["program"]) == (command, {"home": "home", "env": []})
+    assert ready.json("GET", f"eval-runs/{run['id']}")["config"]["command"] == command
 
 
 def test_missing_secrets_are_named_in_the_words_clients_match(shared) -> None:

@@ -73,9 +73,11 @@ async def run(
     limits: RolloutLimits | None = None,
 ) -> Rollout:
     model = model or ScriptedModel(writes_file)
-    plan = EvalPlan(name="p", agent="command:x", model=SPEC, dataset="d", limits=limits or RolloutLimits())
+    surroundings = {"program": program or ProgramSpec(), "sandbox": SandboxChoice(kind=kind)}
+    limits = limits or RolloutLimits()
+    plan = EvalPlan(name="p", agent=f"command:{command}", model=SPEC, dataset="d", limits=limits, **surroundings)
     async with open_proxy(model) as proxy:
-        agent = ProgramAgent(command, program or ProgramSpec(), proxy, base, SandboxChoice(kind=kind))
+        agent = ProgramAgent(plan, proxy, base, os.environ)
         task = Task(Row(index=0, data={"user_prompt": "Make a file.", **data}), 0, "r1")
         return await agent.run(task, RolloutModel(model, task, plan))
 

@@ -18,7 +18,7 @@ from osmosis.records.config.run_config import CONFIGS
 BEGIN = "<!-- tables: begin (made by `make docs`) -->"
 END = "<!-- tables: end -->"
 _TITLES = {"eval": "Eval configs: `configs/eval/*.toml`", "training": "Training configs: `configs/training/*.toml`"}
-_SHARED = ("experiment", "env", "secrets")
+_SHARED = ("experiment", "program", "env", "secrets")
 
 
 def config_tables() -> str:

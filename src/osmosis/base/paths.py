@@ -40,7 +40,13 @@ def folder_inside(root: Path, name: str, key: str) -> Path:
     """Return a folder below `root`; raise for one that is not there, or leads elsewhere (`..`, a link)."""
     folder = (root / name).resolve()
     if not folder.is_relative_to(root.resolve()):
-        raise ValidationError(f"{key}: {name} leads out of {root}", hint="copy it into there; give a path within")
+        raise ValidationError(
+            f"{key}: {name} leads out of {root}",
+            hint=f"copy the folder into {root}, and give its path relative to that",
+        )
     if not folder.is_dir():
-        raise NotFound(f"{key}: there is no folder {root / name}", hint=f"give a path relative to {root}")
+        raise NotFound(
+            f"{key}: there is no folder {root / name}",
+            hint=f"create and commit it, or give the path of another one relative to {root}",
+        )
     return folder

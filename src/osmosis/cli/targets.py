@@ -140,7 +140,9 @@ def _of_workspace(ctx: AppContext, name: str | None) -> AgentRef:
     entry, dataset, config = "main.py", name, None
     if folder.eval_config is not None:
         config, _ = load_eval_config(folder.eval_config, workspace.root)
-        entry, dataset = config.experiment.entrypoint, config.experiment.dataset
+        if config.experiment.command is not None:
+            raise ValidationError(f"rollouts/{name} runs a program", hint=f"osmosis eval run {name} --limit 1")
+        entry, dataset = config.experiment.file, config.experiment.dataset
     if not (folder.path / entry).is_file():
         raise ValidationError(f"rollouts/{name}/{entry} does not exist", hint=f"osmosis check {name}")
     return AgentRef(name, folder.path, module=entry, dataset=workspace.local_dataset(dataset), config=config)

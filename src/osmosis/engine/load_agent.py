@@ -11,7 +11,7 @@ from typing import Any
 from osmosis.errors import LoadError
 from osmosis.records.run.plan import EvalPlan
 from osmosis.sdk.agent_loop import RolloutAgentLoop
-from osmosis.sdk.backend import LocalBackend
+from osmosis.sdk.backend import FinishedProgram, LocalBackend
 from osmosis.sdk.grader import Grader, GraderClass
 from osmosis.sdk.types import AgentWorkflowConfig
 from osmosis.sdk.workflow import AgentWorkflow
@@ -63,6 +63,16 @@ def load_agent(path: str, base_dir: Path, *, grader: str | GraderClass | None = 
     agent = _agent(path, target, module, grader, base_dir)
     agent.files = source_files(module, base_dir)
     return agent
+
+
+def load_grading(path: str, base_dir: Path) -> LoadedAgent:
+    """Load what grades the programs that have ended: a `Grader`, of a file or `module:Class`."""
+    module = load_module(path.partition(":")[0], base_dir)
+    grader = _grader_class(path, base_dir) if ":" in path else _only_grader(path, module)
+    if grader is None:
+        raise LoadError(f"{path} defines no grader", hint="write a subclass of osmosis.Grader in it")
+    backend = LocalBackend(FinishedProgram, AgentWorkflowConfig(name=path), grader)
+    return LoadedAgent(path, backend=backend, files=source_files(module, base_dir))
 
 
 def agent_of(target: object, name: str, base_dir: Path, *, grader: str | GraderClass | None = None) -> LoadedAgent:

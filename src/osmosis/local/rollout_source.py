@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from osmosis.engine.agent import Agent
-from osmosis.engine.load_agent import LoadedAgent, agent_of, load_agent
+from osmosis.engine.load_agent import LoadedAgent, agent_of, load_agent, load_grading
 from osmosis.engine.loop_agent import LoopAgent
 from osmosis.engine.provenance import folder_files
 from osmosis.errors import ValidationError
@@ -46,9 +46,10 @@ class RolloutSource:
             async with ModelProxy(model) as proxy:
                 if self.kind == "command":
                     # Sandboxes and harnesses: only a command needs them.
-                    from osmosis.serve.client.program_agent import ProgramAgent
+                    from osmosis.serve.client.program_agent import GradedProgram, ProgramAgent
 
-                    yield ProgramAgent(self.target, plan.program, proxy, self.base_dir, plan.sandbox)
+                    program = ProgramAgent(plan, proxy, self.base_dir, self.environ)
+                    yield program if self.agent is None else GradedProgram(program, self.agent.bind(plan))
                     return
                 if self.agent is not None:
                     yield self.agent.bind(plan, endpoints=proxy)
@@ -70,7 +71,9 @@ def load_source(plan: EvalPlan, options: RunOptions) -> RolloutSource:
     if kind == "command":
         folders = plan.program.folders(base_dir).values()
         files = [path for folder in folders for path in sorted(folder.rglob("*")) if path.is_file()]
-        return RolloutSource(kind, target, environ, files=tuple(files), base_dir=base_dir)
+        grading = load_grading(plan.program.grader, base_dir) if plan.program.grader else None
+        files += grading.files if grading is not None else []
+        return RolloutSource(kind, target, environ, grading, tuple(files), base_dir=base_dir)
     if kind == "module":
         agent = load_agent(target, base_dir, grader=options.grader)
         return RolloutSource(kind, target, environ, agent, tuple(agent.files))

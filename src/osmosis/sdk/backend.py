@@ -334,6 +334,13 @@ class LocalBackend:
         return self.artifact_root / check_rollout_id(task.rollout_id) / "artifacts"
 
 
+class FinishedProgram(AgentWorkflow[object]):
+    """The agent of a program that has ended: its conversation is the prompt, for the grader."""
+
+    async def run(self, ctx: AgentWorkflowContext[object]) -> list[Message]:
+        return ctx.prompt
+
+
 async def _sample_of(output: object, rollout: WorkflowRollout) -> RolloutSample:
     if output is None:
         sample = await rollout.get_sample()

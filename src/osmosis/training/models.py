@@ -15,7 +15,7 @@ from osmosis.dialects.harnesses import TRAINED
 from osmosis.errors import ModelError
 from osmosis.llm.model import ChatRequest, Completion, Piece, sampling
 from osmosis.records.run.plan import ModelSpec
-from osmosis.records.run.rollout import Category, ModelCall, Usage
+from osmosis.records.run.rollout import Category, ModelCall, Phase, Usage
 from osmosis.serve.client.rollout_endpoint import RolloutEndpoint
 
 from .protocol import SampledAnswer, SampleDelta, SampleRequest, TrainerClient
@@ -85,7 +85,9 @@ class TrainedModel(_LinkedModel):
         return count
 
     def opened(self, endpoint: RolloutEndpoint) -> None:
-        if endpoint.rollout_id in self._conversations:
+        """Begin anew, except for a program that has ended and is graded."""
+        is_graded = endpoint.model is not None and endpoint.model.task.stage == Phase.SCORE.value
+        if endpoint.rollout_id in self._conversations and not is_graded:
             self._conversations[endpoint.rollout_id] = Conversation()
 
     def model_call(

@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, cast
 
+from osmosis.base.paths import folder_inside
 from osmosis.errors import NotFound, ValidationError
 from osmosis.records.config.check import ConfigIssue, check_config, find_unread_keys
 from osmosis.records.config.run_config import EvalConfig, TrainingConfig
@@ -185,7 +186,8 @@ def _paths(file: ConfigFile, workspace: Workspace) -> Iterable[Problem]:
     experiment = file.data.get("experiment")
     if not isinstance(experiment, dict):
         return
-    rollout, entrypoint = experiment.get("rollout"), experiment.get("entrypoint")
+    key = "grader" if "command" in experiment else "entrypoint"
+    rollout, entrypoint = experiment.get("rollout"), experiment.get(key, "main.py" if key == "grader" else None)
     if not _segment(rollout):
         return
     severity = "warning" if experiment.get("commit_sha") or experiment.get("branch") else "error"
@@ -204,15 +206,23 @@ def _paths(file: ConfigFile, workspace: Workspace) -> Iterable[Problem]:
         problems = sorted(p.name for p in folder.glob("*.py"))
         near = get_close_matches(entrypoint, problems, 1, 0.4) or problems[:1]
         fix = f'did you mean "{near[0]}"?' if near else f"create rollouts/{rollout}/{entrypoint}"
-        where = f"{file.where('experiment.entrypoint')}: experiment.entrypoint"
+        where = f"{file.where(f'experiment.{key}')}: experiment.{key}"
         problem = f"there is no file rollouts/{rollout}/{entrypoint}"
         yield Problem(code="no-entrypoint", what=problem, where=where, fix=fix, severity=severity)
     elif not (folder / entrypoint).resolve().is_relative_to(folder.resolve()):
-        where = f"{file.where('experiment.entrypoint')}: experiment.entrypoint"
-        problem = "the entrypoint is a link to a file outside the rollout directory"
+        where = f"{file.where(f'experiment.{key}')}: experiment.{key}"
+        problem = f"the {key} is a link to a file outside the rollout directory"
         yield Problem(
             code="entrypoint-outside", what=problem, where=where, fix="copy the file into the rollout directory"
         )
+    program = file.data.get("program")
+    for key, name in program.items() if isinstance(program, dict) else ():
+        try:
+            if key in ("folder", "home") and isinstance(name, str):
+                folder_inside(workspace.root, name, f"program.{key}")
+        except (NotFound, ValidationError) as error:
+            where, fix = f"{file.where(f'program.{key}')}: program.{key}", error.hint or ""
+            yield Problem(code="no-folder", what=error.message, where=where, fix=fix, severity=severity)
 
 
 def _segment(value: object) -> bool:

@@ -55,9 +55,7 @@ def gather(root: Path, experiment: Experiment) -> Facts:
     if not experiment.commit_sha:
         wrong = () if experiment.branch else tuple(syntax_errors(root, experiment.rollout))
         return Facts(source, files, unreadable=wrong)
-    return Facts(
-        source, files, find_pinned_commit(root, experiment.commit_sha, experiment.rollout, experiment.entrypoint)
-    )
+    return Facts(source, files, find_pinned_commit(root, experiment.commit_sha, experiment.rollout, experiment.file))
 
 
 def check_submit(
@@ -152,7 +150,7 @@ def _pinned(case: _Case) -> Iterator[Problem]:
             yield Problem(code="pin-unknown", what=problem, where=where, fix="git fetch origin, or correct commit_sha")
     else:
         if pin.has_entrypoint is False:
-            file = f"{case.folder}/{case.experiment.entrypoint}"
+            file = f"{case.folder}/{case.experiment.file}"
             problem = f"commit {sha} has no {file}"
             yield Problem(code="pin-without-rollout", what=problem, where=where, fix=f"git log -- {file}")
         if pin.on_remote is False and not (case.sync and case.sync.knows(pin.found)):

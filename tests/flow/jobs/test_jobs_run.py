@@ -225,3 +225,59 @@ async def test_secrets_reach_the_rollout_and_nothing_else(desk: Desk) -> None:
     for text in (desk.api.text(), stored):
         assert "s3cret-value" not in text
         assert desk.api.token not in text
+
+
+ASKS_TWICE = """
+import json, os, sys, urllib.request
+messages = [{"role": "user", "content": sys.argv[1]}]
+for words in ("once more", ""):
+    body = {"model": os.environ["MODEL"], "max_tokens": 99, "temperature": 0, "messages": messages}
+    headers = {"x-api-key": os.environ["ANTHROPIC_API_KEY"]}
+    url = os.environ["ANTHROPIC_BASE_URL"] + "/v1/messages"
+    answer = json.load(urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode(), headers)))
+    messages += [{"role": "assistant", "content": answer["content"]}, {"role": "user", "content": words}]
+print(os.environ["MODE"], sorted(os.environ), open("notes.md").read())
+"""
+GRADES = """
+import iniconfig
+from osmosis import Grader
+
+class Judge(Grader):
+    async def grade(self, ctx):
+        left = ctx.metadata["command"]
+        assert left["stdout"].startswith("strict") and "a note" in left["stdout"], left
+        assert "TOKEN" in left["stdout"] and "_OSMOSIS" not in left["stdout"], left
+        ctx.set_reward(float(len(str(ctx.sample.messages[-1]["content"])) % 2))
+"""
+
+
+async def test_a_program_is_the_agent(desk: Desk) -> None:
+    """It runs from the commit, in a sandbox beside the server, whose grader gets what it left."""
+    person = desk.folder / "person"
+    (person / "folder").mkdir(parents=True)
+    (person / "folder" / "notes.md").write_text("a note")
+    (person / "folder" / "ask.py").write_text(ASKS_TWICE)
+    desk.config = {
+        "experiment": {"entrypoint": None, "command": ["python3", "ask.py", "$PROMPT"]},
+        "program": {"folder": "folder", "env": ["TOKEN"]},
+        "env": {"MODE": "strict"},
+        "secrets": {"required": ["TOKEN", "OTHER"]},
+    }
+    desk.secrets = {"TOKEN": "t0ken-of-it", "OTHER": "0ther-one"}
+    assert await desk.run(desk.write(desk.commit(main=GRADES))) == 0
+    assert desk.result.status is RunStatus.FINISHED, desk.log
+    assert desk.result.report.failures == []
+    assert desk.keys == desk.owed
+    rollout = desk.api.at(0, 0)
+    assert [message["role"] for message in rollout.messages] == ["user", "assistant", "user", "assistant"]
+    assert (rollout.info["command"]["exit_code"], len(rollout.calls)) == (0, 2)
+    assert "OTHER" not in rollout.info["command"]["stdout"]
+    assert rollout.value("reward") in (0.0, 1.0)
+
+
+async def test_a_folder_that_is_not_in_the_commit_fails_the_job(desk: Desk) -> None:
+    experiment = {"entrypoint": None, "command": "true"}
+    desk.config = {"experiment": experiment, "program": {"home": "nowhere"}}
+    await desk.run(desk.write(desk.commit(main=GRADES)))
+    assert desk.result.status is RunStatus.FAILED, desk.log
+    assert "program.home: there is no folder" in desk.result.failure.message

@@ -65,6 +65,7 @@ class TrainingDesk:
 
     def __init__(self, desk: Desk, **training: Any) -> None:
         self.desk = desk
+        self.main = MAIN
         self.hold = desk.folder / "work" / "artifacts" / "hold"  # where a rollout may read, in a sandbox, too
         self.hold.parent.mkdir(parents=True)
         self.config: dict[str, Any] = {
@@ -77,7 +78,7 @@ class TrainingDesk:
 
     def write(self) -> Path:
         desk = self.desk
-        commit = desk.commit(main=MAIN, pyproject=PYPROJECT)
+        commit = desk.commit(main=self.main, pyproject=PYPROJECT)
         dataset = desk.folder / "d.jsonl"
         rows = [{"user_prompt": f"row {n}", "ground_truth": "0"} for n in range(10)]
         dataset.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -178,6 +179,46 @@ async def test_a_run_from_commit_to_checkpoints(training: TrainingDesk) -> None:
     tokens = next(step.lines())["tokens"][0]
     said = [chr(t) for t, own in zip(tokens["completion_token_ids"], tokens["mask"], strict=True) if not own]
     assert "".join(said) == "<user>once more\x03<assistant>"
+
+
+PROGRAM = """
+import json, os, sys, urllib.request
+messages = [{"role": "user", "content": sys.argv[1]}]
+for words in ("once more", ""):
+    body = {"model": os.environ["MODEL"], "max_tokens": 9, "temperature": 0, "messages": messages}
+    headers = {"x-api-key": os.environ["ANTHROPIC_API_KEY"]}
+    url = os.environ["ANTHROPIC_BASE_URL"] + "/v1/messages"
+    answer = json.load(urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode(), headers)))
+    messages += [{"role": "assistant", "content": answer["content"]}, {"role": "user", "content": words}]
+"""
+
+
+GRADES = """
+from osmosis import Grader
+
+class Judge(Grader):
+    async def grade(self, ctx):
+        ctx.set_reward(float(int(ctx.sample.messages[-1]["content"]) % 2))
+"""
+
+
+async def test_a_program_is_trained_as_it_is(training: TrainingDesk) -> None:
+    """What it asked for over the Messages API is what is trained, and its grading, afterwards, changes nothing."""
+    desk = training.desk
+    (desk.folder / "person").mkdir()
+    (desk.folder / "person" / "ask.py").write_text(PROGRAM)
+    training.main = GRADES
+    del training.config["experiment"]["entrypoint"]
+    training.config["experiment"]["command"] = ["python3", "ask.py", "$PROMPT"]
+    training.config["program"] = {"folder": "."}
+    assert await training.run() == 0
+    assert desk.result.status is RunStatus.FINISHED, desk.log
+    assert training.done == COMPLETE
+    assert training.curve("rollout/raw_reward") == [1, 2, 3, 4]
+    step = StepJournal(desk.folder / "work" / "steps", "train", 3)
+    tokens = next(step.lines())["tokens"]
+    said = [chr(t) for t, own in zip(tokens[0]["completion_token_ids"], tokens[0]["mask"], strict=True) if not own]
+    assert ("".join(said), len(tokens)) == ("<user>once more\x03<assistant>", 1)
 
 
 @pytest.mark.parametrize("victim", ["trainer", "job"])

@@ -12,6 +12,7 @@ from osmosis.records.run.plan import EvalPlan, Selection
 from osmosis.records.run.source import SnapshotNote
 
 EXPERIMENT = {"rollout": "multiply", "entrypoint": "main.py", "model_path": "openai/gpt-5-mini", "dataset": "multiply"}
+PROGRAM = {**{key: value for key, value in EXPERIMENT.items() if key != "entrypoint"}, "command": "codex"}
 
 
 def eval_config(**tables: Any) -> EvalConfig:
@@ -59,11 +60,34 @@ def test_secrets_are_mandatory_for_eval_and_optional_for_training() -> None:
         ({"advanced": {"base_url": "ftp://x"}}, "start with http"),
         ({"advanced": {"api_key_env": "KEY"}}, "KEY must be listed"),
         ({"kind": "eval"}, "Extra inputs"),
+        ({"experiment": {**EXPERIMENT, "entrypoint": None}}, "entrypoint or command is missing"),
+        ({"experiment": {**EXPERIMENT, "command": "codex"}}, "entrypoint and command cannot be used together"),
+        ({"experiment": {**EXPERIMENT, "grader": "main.py"}}, "grader has no effect without command"),
+        ({"experiment": {**PROGRAM, "grader": "../main.py"}}, "inside the rollout"),
+        ({"experiment": {**PROGRAM, "command": []}}, "at least 1"),
+        ({"program": {"folder": "folder"}}, "no effect without command"),
+        ({"experiment": PROGRAM, "program": {"env": ["TOKEN"]}}, "TOKEN must be listed"),
     ],
 )
 def test_what_a_config_must_not_say(tables: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         eval_config(**tables)
+
+
+def test_a_command_is_words_or_a_line() -> None:
+    words = ["claude", "-p", "$PROMPT", "in the $(pwd)", 'say "hi"']
+    config = eval_config(experiment={**PROGRAM, "command": words}, env={"MODE": "x"})
+    assert config.experiment.agent == 'command:claude -p "$PROMPT" "in the \\$(pwd)" "say \\"hi\\""'
+    plan = EvalPlan.from_config(config, name="n", dataset="d")
+    assert (plan.agent, plan.program.grader) == (config.experiment.agent, "rollouts/multiply/main.py")
+    assert plan.program.environ == ["MODE"]
+    assert eval_config(experiment=PROGRAM).experiment.agent == "command:codex"
+
+
+def test_a_trained_program_is_not_elsewhere() -> None:
+    servers = {"rollout_servers": ["http://127.0.0.1:9000"]}
+    with pytest.raises(ValidationError, match="beside the trainer"):
+        TrainingConfig.model_validate({"experiment": PROGRAM, "advanced": servers})
 
 
 def test_advanced_keeps_unknown_keys_and_says_which() -> None:

@@ -195,7 +195,7 @@ def describe_plan(case: SubmitCase) -> dict[str, object]:
         "tags": ", ".join(case.options.overrides.tags) or None,
         "config": case.workspace.relative(case.path),
         "platform": case.ctx.platform_url,
-        "rollout": f"{experiment.rollout} ({experiment.entrypoint})",
+        "rollout": f"{experiment.rollout} ({experiment.entrypoint or experiment.agent})",
         "code": code,
         "model": experiment.model_path,
         "dataset": experiment.dataset,
@@ -242,7 +242,7 @@ def _print_submit(case: SubmitCase, run: SubmittedRun) -> PrintedSubmit:
         workspace_directory=str(case.workspace.root),
         config=PrintedSource(
             rollout=experiment.rollout,
-            entrypoint=experiment.entrypoint,
+            entrypoint=experiment.entrypoint or experiment.agent,
             model=experiment.model_path,
             dataset=experiment.dataset,
             branch=run.branch or experiment.branch,

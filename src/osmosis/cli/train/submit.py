@@ -185,6 +185,7 @@ def probe_config(config: TrainingConfig, rows: int) -> EvalConfig:
                 "max_tokens": training.max_response_length,
             },
         },
+        program=config.program,
         secrets=config.secrets or Secrets(required=[]),
         env=config.env,
     )

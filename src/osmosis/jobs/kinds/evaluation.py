@@ -73,7 +73,7 @@ class EvaluationJob:
             )
             server = await stages.start(prepared)
             try:
-                return self._result(await self._rollouts(model, server))
+                return self._result(await self._rollouts(model, server, stages))
             finally:
                 await server.stop()
 
@@ -123,7 +123,7 @@ class EvaluationJob:
             await end_tasks(asking)
             await model.close()
 
-    async def _rollouts(self, model: Model, server: ServerSupervisor) -> Report:
+    async def _rollouts(self, model: Model, server: ServerSupervisor, stages: ServerStages) -> Report:
         spec = self.context.spec
         self.context.enter(Stage.ROLLOUTS, f"running {len(spec.own_rows)} rows x {self.plan.attempts} attempts")
         await self._open_journal()
@@ -131,13 +131,13 @@ class EvaluationJob:
         await proxy.open()
         try:
             rows = await self._agree_with_platform()
-            async with ArtifactSender(self.context) as artifacts, server.running(proxy, self.plan) as agent:
+            async with ArtifactSender(self.context) as artifacts, server.running(proxy, self.plan) as served:
                 self._started_rollouts = True
                 evaluating = asyncio.create_task(
                     Evaluation(
                         self.plan,
                         rows.all(spec.own_rows),
-                        agent,
+                        stages.agent(served, proxy, self.plan),
                         model=model,
                         journal=self.journal,
                         observer=_Told(self.context, self.journal, artifacts),

@@ -98,7 +98,7 @@ class TrainingJob:
         servers = await self._start_servers(stages, prepared)
         try:
             async with self._checkpoints, self._artifacts:
-                done = await self._train(plan, command, servers, rows)
+                done = await self._train(plan, command, servers, rows, stages)
         except TrainingRunFailed as problem:
             raise JobFailed(problem.failure) from problem
         finally:
@@ -229,7 +229,9 @@ class TrainingJob:
             return {}
         return {"model_path": str(await base_model_folder(self.context, python))}
 
-    async def _train(self, plan: TrainerPlan, command: TrainerCommand, servers: ServerPool, rows: JobRows) -> Done:
+    async def _train(
+        self, plan: TrainerPlan, command: TrainerCommand, servers: ServerPool, rows: JobRows, stages: ServerStages
+    ) -> Done:
         context = self.context
         self._steps = plan.steps
         context.enter(Stage.TRAINING, _describe_training(self.config.experiment.model_path, plan))
@@ -256,7 +258,8 @@ class TrainingJob:
                     model, context.spec.gate, elsewhere=bool(self._server_urls), sandboxes=servers.sandboxes
                 )
             )
-            agent = await stack.enter_async_context(servers.running(proxy, run.plan))
+            served = await stack.enter_async_context(servers.running(proxy, run.plan))
+            agent = stages.agent(served, proxy, run.plan)
             training = asyncio.create_task(supervisor.run(agent))
             try:
                 await wait_for_first(training, servers.failed)

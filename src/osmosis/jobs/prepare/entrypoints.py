@@ -19,7 +19,7 @@ from osmosis.records.protocol.messages import PORT_VARIABLE
 from osmosis.sandbox import Policy
 from osmosis.sandbox.limited_reader import read_with
 
-Kind = Literal["script", "module"]
+Kind = Literal["script", "module", "grader"]
 
 HOST_MODULE = "osmosis.jobs.server.serve_entrypoint"
 AGENT_BASES = frozenset({"RolloutAgentLoop", "AgentWorkflow"})
@@ -33,7 +33,7 @@ SERVING_CALLS = frozenset({"run", "serve", "serve_forever", "serve_agent_loop", 
 
 @dataclass(frozen=True, slots=True)
 class Entrypoint:
-    """`app` is the name of a module-level ASGI app, or None."""
+    """`app` is the name of a module-level ASGI app, or None. A `grader` grades what a program left."""
 
     kind: Kind
     app: str | None = None
@@ -70,8 +70,8 @@ def build_command(
     if entrypoint.kind == "script":
         return [python, name]
     if environment.osmosis_version == wheel.version:
-        return [python, "-m", HOST_MODULE, name]
-    if entrypoint.app:
+        return [python, "-m", HOST_MODULE, name, *(["--grader"] if entrypoint.kind == "grader" else [])]
+    if entrypoint.app and entrypoint.kind == "module":
         module = name.removesuffix(".py").replace("/", ".")
         return [python, "-c", ASGI_RUNNER.format(target=f"{module}:{entrypoint.app}", port=PORT_VARIABLE)]
     raise setup_failure(

@@ -11,6 +11,7 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.types import ASGIApp
 
+from osmosis.engine.load_agent import load_grading
 from osmosis.engine.loader import load_module
 from osmosis.errors import LoadError, OsmosisError
 from osmosis.records.protocol.messages import PORT_VARIABLE
@@ -90,13 +91,14 @@ def _is_class(base: type) -> Callable[[Any], bool]:
 
 
 def main(argv: list[str], environ: Mapping[str, str]) -> int:
-    if len(argv) != 1 or not environ.get(PORT_VARIABLE, "").isdigit():
+    if len(argv) != 1 + ("--grader" in argv[1:]) or not environ.get(PORT_VARIABLE, "").isdigit():
         sys.stderr.write(
-            f"usage: {PORT_VARIABLE}=<port> python -m osmosis.jobs.server.serve_entrypoint <entrypoint.py>\n"
+            f"usage: {PORT_VARIABLE}=<port> python -m osmosis.jobs.server.serve_entrypoint <entrypoint.py> [--grader]\n"
         )
         return 2
     try:
-        app = make_app(load_module(argv[0], Path.cwd()))
+        grading = load_grading(argv[0], Path.cwd()).backend if "--grader" in argv else None
+        app = create_rollout_server(grading) if grading else make_app(load_module(argv[0], Path.cwd()))
     except OsmosisError as problem:
         # The last line is what a job shows first.
         if trace := problem.details.get("traceback"):

@@ -1,4 +1,5 @@
 import asyncio
+import os
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import partial
@@ -6,18 +7,23 @@ from functools import partial
 import uv
 
 from osmosis.base.wheel import Wheel, build_wheel
+from osmosis.engine.agent import Agent
+from osmosis.errors import OsmosisError
 from osmosis.jobs.artifacts import ArtifactCleaner
 from osmosis.jobs.commands import rollout_environ
-from osmosis.jobs.context import JobContext, JobFailed
+from osmosis.jobs.context import JobContext, JobFailed, setup_failure
 from osmosis.jobs.prepare.checkout import Checkout, check_out, locate
 from osmosis.jobs.prepare.entrypoints import Entrypoint, build_command, read_rollout
 from osmosis.jobs.prepare.environment import Builder, Environment
 from osmosis.jobs.sandboxes import BuildSandbox, JobSandbox, ServerFolders
 from osmosis.records.protocol.messages import ARTIFACT_VARIABLE
 from osmosis.records.run.job import Stage
+from osmosis.records.run.plan import EvalPlan
 from osmosis.records.sandbox import SANDBOX_VARIABLE, SandboxChoice
-from osmosis.sandbox import Policy
+from osmosis.sandbox import Level, Policy
 from osmosis.sdk.sandbox import GATE
+from osmosis.serve.client.model_proxy import ModelProxy
+from osmosis.serve.client.program_agent import GradedProgram, ProgramAgent
 from osmosis.serve.client.sandboxes import Sandboxes
 
 from .pool import ServerPool
@@ -43,6 +49,7 @@ class ServerStages:
         self._folders = ServerFolders.under(context.work_dir)
         self.sandbox = JobSandbox.for_job(context.spec)
         self._wheel: asyncio.Task[Wheel] | None = None
+        self._prepared: PreparedRollout | None = None
 
     def _our_wheel(self) -> asyncio.Task[Wheel]:
         if self._wheel is None:
@@ -64,7 +71,7 @@ class ServerStages:
             bundle=None if spec.repository else partial(self.context.reporter.save, "source"),
             most_mb=spec.sandbox.checkout_mb,
         )
-        return locate(source, spec.commit_sha, self._experiment.rollout, self._experiment.entrypoint)
+        return locate(source, spec.commit_sha, self._experiment.rollout, self._experiment.file)
 
     async def prepare(self, checkout: Checkout) -> PreparedRollout:
         wheel = await self._our_wheel()
@@ -82,17 +89,17 @@ class ServerStages:
             sandbox=BuildSandbox.of(self.sandbox, checkout.source, self.context.cache_dir, self.context.environ, owner),
             owner=owner,
         )
-        read = await asyncio.to_thread(
-            read_rollout, checkout.source, self._experiment.rollout, self._experiment.entrypoint
-        )
+        read = await asyncio.to_thread(read_rollout, checkout.source, self._experiment.rollout, self._experiment.file)
         environment = await builder.environment(
             read.project, commit_sha=checkout.commit_sha, install_to=self.context.work_dir / "installed"
         )
-        return PreparedRollout(checkout, environment, wheel, read.entrypoint)
+        entrypoint = read.entrypoint if self._experiment.command is None else Entrypoint("grader")
+        self._prepared = PreparedRollout(checkout, environment, wheel, entrypoint)
+        return self._prepared
 
     async def start(self, prepared: PreparedRollout) -> ServerSupervisor:
         checkout, environment, wheel = prepared.found, prepared.environment, prepared.wheel
-        label = f"rollouts/{self._experiment.rollout}/{self._experiment.entrypoint}"
+        label = f"rollouts/{self._experiment.rollout}/{self._experiment.file}"
         self.context.enter(Stage.START, f"starting the rollout server: {label}")
         seen = prepared.entrypoint
         policy = self.sandbox.server_policy(
@@ -120,7 +127,7 @@ class ServerStages:
         try:
             return await started(seen)
         except EndedWithoutServing as problem:
-            if seen.kind == "module" or environment.osmosis_version != wheel.version:
+            if seen.kind != "script" or environment.osmosis_version != wheel.version:
                 raise
             self.context.log.write("start", "it ended without serving: serving the objects it defines instead")
             try:
@@ -144,6 +151,22 @@ class ServerStages:
         for number, server in enumerate(servers, 1):
             server.name = f"rollout server {number} of {count}"
         return ServerPool(servers, self.context.log, sandboxes=servers[0].command.sandboxes)
+
+    def agent(self, server: Agent, proxy: ModelProxy, plan: EvalPlan) -> Agent:
+        """Return the agent of a run: its server or, beside it in sandboxes of their own, programs that it grades."""
+        prepared = self._prepared
+        if self._experiment.command is None or prepared is None:
+            return server
+        search_path = f"{prepared.environment.python.parent}:{self.context.environ.get('PATH', os.defpath)}"
+        environ = {**self._secrets, **self._env, "PATH": search_path}
+        sandbox = SandboxChoice(kind="none" if self.sandbox.level is Level.NONE else "auto")
+        plan = plan.model_copy(update={"sandbox": sandbox})
+        try:
+            memory_mb = min(8192, self.sandbox.settings.memory_mb or 8192)
+            program = ProgramAgent(plan, proxy, prepared.found.source, environ, memory_mb=memory_mb)
+        except OsmosisError as problem:
+            raise setup_failure(problem.message, fix=problem.hint) from None
+        return GradedProgram(program, server)
 
     def _sandboxes(self, prepared: PreparedRollout) -> Sandboxes:
         advanced, folder = self.context.spec.submitted.advanced, self.context.work_dir / "sandboxes"

@@ -15,7 +15,7 @@ from osmosis.jobs.context import JobContext, setup_failure
 from osmosis.records.api.jobs import StoredExample
 from osmosis.records.config.run_config import TrainingConfig, TrainingPlan, plan_training
 from osmosis.records.run.job import JobSpec
-from osmosis.records.run.plan import EvalPlan, ModelSpec, Timeouts
+from osmosis.records.run.plan import EvalPlan, ModelSpec, ProgramSpec, Timeouts
 from osmosis.records.run.rollout import Category
 from osmosis.training.protocol import Example, TrainerPlan
 from osmosis.training.protocol.plans import Importance
@@ -66,11 +66,12 @@ def rollout_plan(config: TrainingConfig, spec: JobSpec) -> EvalPlan:
     params = {"temperature": config.sampling.rollout_temperature, "top_p": config.sampling.rollout_top_p}
     return EvalPlan(
         name=spec.run_name,
-        agent=f"rollouts/{experiment.rollout}/{experiment.entrypoint}",
+        agent=experiment.agent,
         model=ModelSpec(name=experiment.model_path, kind="trained", params=params, seed=config.advanced.seed),
         dataset=experiment.dataset,
         concurrency=training.rollout_batch_size * training.n_samples_per_prompt,
         timeouts=Timeouts(agent_s=training.agent_workflow_timeout_s, score_s=training.grader_timeout_s),
+        program=ProgramSpec.from_config(config),
         provenance={"commit_sha": spec.commit_sha, "osmosis": __version__},
     )
 

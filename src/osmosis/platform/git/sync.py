@@ -313,7 +313,7 @@ def code_for_run(
         folder = RepositoryFolder.of(repository, settings)
         branches = known_branches(session, repository_id)
     code = _resolve(folder, branches, settings, branch=experiment.branch, commit_sha=experiment.commit_sha)
-    check_entrypoint(folder, settings, code.commit_sha, rollout=experiment.rollout, entrypoint=experiment.entrypoint)
+    check_entrypoint(folder, settings, code.commit_sha, experiment)
     return replace(code, quarantine=_quarantine(folder, settings, code.commit_sha))
 
 
@@ -357,12 +357,13 @@ def _resolve(
 
 
 def check_entrypoint(
-    repo_folder: RepositoryFolder, settings: PlatformSettings, commit: str, *, rollout: str, entrypoint: str
+    repo_folder: RepositoryFolder, settings: PlatformSettings, commit: str, experiment: Experiment
 ) -> None:
-    """Raise ValidationError unless `rollouts/<rollout>/<entrypoint>` is a file of the commit. Starts git."""
+    """Raise ValidationError unless the commit has the file of the rollout server. Starts git."""
+    rollout = experiment.rollout
     tree = Tree(repo_folder.git(settings.environ), commit)
     folder = f"rollouts/{rollout}"
-    path = posixpath.normpath(f"{folder}/{entrypoint}")
+    path = posixpath.normpath(f"{folder}/{experiment.file}")
     if path.startswith(f"{folder}/") and tree.has_file(path):
         return
     names = [entry.name for entry in tree.list(["rollouts/"]) if entry.is_folder]
@@ -371,7 +372,8 @@ def check_entrypoint(
         near = difflib.get_close_matches(rollout, names, n=1)
         hint = f"did you mean {near[0]}?" if near else f"it has: {', '.join(sorted(names)[:20]) or 'no rollout'}"
         raise _wrong("rollout", f"commit {short} has no rollouts/{rollout}", f"{hint} Commit, push and sync it first")
-    raise _wrong("entrypoint", f"commit {short} has no file {path}", "commit and push it, or fix the entrypoint")
+    key = "entrypoint" if experiment.command is None else "grader"
+    raise _wrong(key, f"commit {short} has no file {path}", f"commit and push it, or fix the {key}")
 
 
 def _wrong(key: str, message: str, hint: str) -> ValidationError:

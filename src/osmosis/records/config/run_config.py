@@ -35,13 +35,46 @@ RESERVED_ENV = "_OSMOSIS_"
 Name = Annotated[str, StringConstraints(min_length=1, strip_whitespace=False)]
 
 
+def _renamed(name: str, rule: re.Pattern[str], example: str) -> str:
+    better = "".join(c if c.isalnum() and c.isascii() else "_" for c in name).upper().strip("_")
+    return f"rename it, for example {better if rule.match(better) else example}"
+
+
+def _env_name(name: str) -> str:
+    if name.startswith(RESERVED_ENV):
+        problem = f"{name} is reserved: names starting with {RESERVED_ENV} are reserved for the platform"
+        raise broken_rule(problem, "choose another name")
+    if not ENV_NAME.match(name):
+        problem = f"{name!r} is not a variable name: use capitals, digits and _, not starting with a digit"
+        raise broken_rule(problem, _renamed(name, ENV_NAME, "LOG_LEVEL"))
+    return name
+
+
+def _secret_name(name: str) -> str:
+    if not SECRET_NAME.match(name):
+        problem = f"{name!r} is not a secret name: use capitals, digits and _, starting with a letter"
+        raise broken_rule(problem, _renamed(name, SECRET_NAME, "OPENAI_API_KEY"))
+    return name
+
+
+EnvName = Annotated[str, AfterValidator(_env_name)]
+SecretName = Annotated[str, AfterValidator(_secret_name)]
+
+
 class Experiment(Table):
     """`[experiment]`: what to run."""
 
     rollout: Name = Field(examples=["my-rollout"])
     """Rollout directory under `rollouts/`."""
-    entrypoint: Name = Field(examples=["main.py"])
-    """Python entrypoint, relative to the rollout directory."""
+    entrypoint: Name | None = Field(default=None, examples=["main.py"])
+    """Python entrypoint, relative to the rollout directory. Either this or `command` is given."""
+    command: Annotated[list[Name], Field(min_length=1)] | Name | None = Field(
+        default=None, examples=[["claude", "-p", "$PROMPT"]]
+    )
+    """A program as the agent, as it is: its words, a line for a shell, or a name of [agents](agents.md). Either this or
+    `entrypoint` is given."""
+    grader: Name | None = Field(default=None, examples=["main.py"])
+    """With `command`: Python file with the `Grader`, relative to the rollout directory. Default: `main.py`."""
     model_path: Name = Field(examples=["offline/calculator"])
     """Eval: a LiteLLM model name, or `offline/calculator`. Training: the base model, as in [training](training.md)."""
     dataset: Name = Field(examples=["my-dataset"])
@@ -58,11 +91,10 @@ class Experiment(Table):
             raise ValueError("must be one directory name under rollouts/")
         return value
 
-    @field_validator("entrypoint")
+    @field_validator("entrypoint", "grader")
     @classmethod
-    def _inside(cls, value: str) -> str:
-        parts = value.replace("\\", "/").split("/")
-        if value.startswith("/") or ".." in parts:
+    def _inside(cls, value: str | None) -> str | None:
+        if value is not None and (value.startswith("/") or ".." in value.replace("\\", "/").split("/")):
             raise ValueError("must stay inside the rollout directory")
         return value
 
@@ -85,6 +117,47 @@ class Experiment(Table):
         if written.get("branch") and written.get("commit_sha"):
             fix = "keep commit_sha to pin the code, or branch to follow it"
             yield at_key(broken_rule("branch and commit_sha cannot be used together", fix), "commit_sha")
+        both = [name for name in ("entrypoint", "command") if written.get(name) is not None]
+        if not both:
+            problem, fix = "entrypoint or command is missing", 'entrypoint = "main.py", or command = ["claude", ...]'
+            yield at_key(broken_rule(problem, fix, code="missing-key"), "entrypoint")
+        elif len(both) == 2:
+            fix = "keep command to run a program, or entrypoint to run your own code"
+            yield at_key(broken_rule("entrypoint and command cannot be used together", fix), "command")
+        if written.get("grader") and written.get("command") is None:
+            fix = "remove it: an entrypoint brings its grader"
+            yield at_key(broken_rule("grader has no effect without command", fix), "grader")
+
+    @property
+    def file(self) -> str:
+        """Return the Python file that a rollout server serves, relative to the rollout directory."""
+        return self.entrypoint or self.grader or "main.py"
+
+    @property
+    def agent(self) -> str:
+        """Return the agent as a plan names it."""
+        if self.command is None:
+            return f"rollouts/{self.rollout}/{self.file}"
+        words = [self.command] if isinstance(self.command, str) else map(_quote, self.command)
+        return f"command:{' '.join(words)}"
+
+
+def _quote(word: str) -> str:
+    """Quote a word for a shell that is to replace nothing in it but variables."""
+    if re.fullmatch(r"[\w./:=@%+,-]+", word):
+        return word
+    return '"' + re.sub(r'[\\"`]|\$(?![A-Za-z_{])', r"\\\g<0>", word) + '"'
+
+
+class Program(Table):
+    """`[program]`: what surrounds the program of `command`. Each rollout gets copies of the folders."""
+
+    folder: Name | None = Field(default=None, examples=["rollouts/my-rollout/folder"])
+    """Working folder to begin with, relative to the workspace: a repository, an `AGENTS.md`. Default: an empty one."""
+    home: Name | None = Field(default=None, examples=["rollouts/my-rollout/home"])
+    """HOME to begin with, relative to the workspace: skills, MCP servers and settings. Default: an empty one."""
+    env: list[EnvName] = Field(default_factory=list, examples=[["GITHUB_TOKEN"]])
+    """Secrets of `[secrets]` that the program gets, besides all of `[env]`."""
 
 
 class Evaluation(Table):
@@ -195,32 +268,6 @@ class Checkpoints(Table):
     """Keep the newest N checkpoints, in addition to the best and the last."""
 
 
-def _renamed(name: str, rule: re.Pattern[str], example: str) -> str:
-    better = "".join(c if c.isalnum() and c.isascii() else "_" for c in name).upper().strip("_")
-    return f"rename it, for example {better if rule.match(better) else example}"
-
-
-def _env_name(name: str) -> str:
-    if name.startswith(RESERVED_ENV):
-        problem = f"{name} is reserved: names starting with {RESERVED_ENV} are reserved for the platform"
-        raise broken_rule(problem, "choose another name")
-    if not ENV_NAME.match(name):
-        problem = f"{name!r} is not a variable name: use capitals, digits and _, not starting with a digit"
-        raise broken_rule(problem, _renamed(name, ENV_NAME, "LOG_LEVEL"))
-    return name
-
-
-def _secret_name(name: str) -> str:
-    if not SECRET_NAME.match(name):
-        problem = f"{name!r} is not a secret name: use capitals, digits and _, starting with a letter"
-        raise broken_rule(problem, _renamed(name, SECRET_NAME, "OPENAI_API_KEY"))
-    return name
-
-
-EnvName = Annotated[str, AfterValidator(_env_name)]
-SecretName = Annotated[str, AfterValidator(_secret_name)]
-
-
 def _older_secrets(table: object) -> PydanticCustomError | None:
     if not isinstance(table, Mapping):
         return None
@@ -296,6 +343,7 @@ _KEYS = ("api_key_env", "rollout_server_key_env")
 class _Config(Table):
     kind: ClassVar[str]
     experiment: Experiment
+    program: Program | None = None
     advanced: EvalAdvanced | TrainingAdvanced
     env: dict[EnvName, str] = Field(default_factory=dict)
     """Non-secret environment variables of the rollout."""
@@ -308,11 +356,14 @@ class _Config(Table):
             if name in env:
                 fix = "remove it from [env] if it is secret, otherwise from [secrets]"
                 yield at_key(broken_rule(f"{name} is in both [env] and [secrets].required", fix), "env", name)
-        for name in _KEYS:
-            key = advanced.get(name)
+        program = _table(written, "program")
+        named = [("advanced", name, advanced.get(name)) for name in _KEYS]
+        for table, name, key in [*named, *(("program", "env", name) for name in _texts(program.get("env")))]:
             if isinstance(key, str) and key not in required:
                 fix = f"write required = [{', '.join(json.dumps(n) for n in [*required, key])}]"
-                yield at_key(broken_rule(f"{key} must be listed in [secrets].required", fix), "advanced", name)
+                yield at_key(broken_rule(f"{key} must be listed in [secrets].required", fix), table, name)
+        if any(program.values()) and _table(written, "experiment").get("command") is None:
+            yield at_key(broken_rule("[program] has no effect without command in [experiment]", "remove it"), "program")
         if older := _older_secrets(_table(written, "rollout").get("secrets")):
             yield at_key(older, "rollout", "secrets")
             del written["rollout"]
@@ -375,6 +426,10 @@ class TrainingConfig(_Config):
     @classmethod
     def across(cls, written: dict[str, object]) -> Iterator[InitErrorDetails]:
         yield from super().across(written)
+        servers = _table(written, "advanced").get("rollout_servers")
+        if isinstance(servers, list) and _table(written, "experiment").get("command") is not None:
+            problem = "a command runs beside the trainer, not on servers elsewhere"
+            yield at_key(broken_rule(problem, "rollout_servers = 1"), "advanced", "rollout_servers")
         if _table(written, "advanced").get("method", "grpo") != "grpo":
             return
         if _table(written, "training").get("n_samples_per_prompt") == 1:

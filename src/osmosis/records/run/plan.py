@@ -18,7 +18,7 @@ from osmosis.records.sandbox import SandboxChoice
 from .rows import ReducerName
 
 if TYPE_CHECKING:
-    from osmosis.records.config.run_config import EvalConfig
+    from osmosis.records.config.run_config import EvalConfig, TrainingConfig
     from osmosis.records.run.rollout import ModelCall
 
 ModelKind = Literal["openai", "litellm", "offline", "replay", "trained"]
@@ -220,6 +220,18 @@ class ProgramSpec(Record):
     """HOME to begin with: skills, MCP servers and settings of the program. Nothing of the operator's is in it."""
     environ: list[str] = Field(default_factory=list)
     """Names of variables of this process that the program gets, too."""
+    grader: str | None = None
+    """Python file with the grader, relative to the workspace, or `module:Class`."""
+
+    @classmethod
+    def from_config(cls, config: EvalConfig | TrainingConfig) -> ProgramSpec:
+        experiment, program = config.experiment, config.program
+        if experiment.command is None:
+            return cls()
+        grader = f"rollouts/{experiment.rollout}/{experiment.file}"
+        if program is None:
+            return cls(environ=list(config.env), grader=grader)
+        return cls(folder=program.folder, home=program.home, environ=[*config.env, *program.env], grader=grader)
 
     def folders(self, base_dir: Path) -> dict[str, Path]:
         """Return the folders to copy, by key; raise for one that is missing or outside."""
@@ -292,7 +304,7 @@ class EvalPlan(Record):
         experiment, options = config.experiment, config.evaluation
         return cls(
             name=name,
-            agent=f"rollouts/{experiment.rollout}/{experiment.entrypoint}",
+            agent=experiment.agent,
             model=model or ModelSpec.from_config(config),
             dataset=dataset,
             selection=selection or Selection(limit=options.limit),
@@ -316,6 +328,7 @@ class EvalPlan(Record):
                 max_messages=options.max_messages_per_rollout,
             ),
             sandbox=SandboxChoice(kind=config.advanced.sandbox, image=config.advanced.sandbox_image),
+            program=ProgramSpec.from_config(config),
             provenance=provenance or {},
         )
 

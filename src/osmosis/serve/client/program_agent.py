@@ -26,14 +26,14 @@ else:
 from osmosis.base.jsonable import JsonObject
 from osmosis.base.paths import folder_inside
 from osmosis.base.safe_open import folder_at, is_plain, walk
+from osmosis.engine.agent import Agent
 from osmosis.engine.build_rollout import add_info, build_rollout
 from osmosis.engine.rollout_model import RolloutModel
 from osmosis.engine.task import Task
 from osmosis.errors import SandboxUnavailable, ValidationError
-from osmosis.records.run.plan import ProgramSpec
+from osmosis.records.run.plan import EvalPlan
 from osmosis.records.run.rollout import Category, Failure, Message, Phase, Rollout
 from osmosis.records.run.rows import Row
-from osmosis.records.sandbox import SandboxChoice
 from osmosis.sandbox import Box, Level, Limits, Network, Policy, start
 from osmosis.sandbox.bubblewrap import SYSTEM, python_folders
 from osmosis.sandbox.session import Session, SessionKind, choose_kind
@@ -48,7 +48,6 @@ OUTPUT_BYTES = 256 * 1024
 TEXT_BYTES, TEXTS_BYTES = 64 * 1024, 512 * 1024
 """Bytes of each changed file, and of all together, that graders get."""
 NOT_FOUND = (126, 127)
-LIMITS = Limits(memory_mb=8192, processes=1024, file_mb=1024, disk_mb=4096)
 _SKIPPED = (".git/", "node_modules/", "__pycache__/", ".venv/")
 
 
@@ -88,21 +87,25 @@ class _Output:
 
 
 class ProgramAgent:
-    """Runs a command for each task; `proxy` must be open. Sandboxes are chosen by `choice`, once."""
+    """Runs the plan's command for each task; `proxy` must be open. Sandboxes are chosen once."""
 
     def __init__(
-        self, command: str, program: ProgramSpec, proxy: ModelProxy, base_dir: Path, choice: SandboxChoice
+        self, plan: EvalPlan, proxy: ModelProxy, base_dir: Path, environ: Mapping[str, str], *, memory_mb: int = 8192
     ) -> None:
+        choice, command = plan.sandbox, plan.agent.removeprefix("command:")
         if choice.kind == "container" or choice.image:
             raise SandboxUnavailable(
                 "a program agent runs in namespaces, not in a container", hint="--sandbox auto, bubblewrap or none"
             )
-        self._program = program
+        self._program = plan.program
         self._harness = load_harnesses().get(command.strip()) or Harness(command)
         self._proxy = proxy
         self._base_dir = base_dir
         self._level = choose_kind(choice).level
-        self._templates = program.folders(base_dir)
+        self._variables = environ
+        self._path = environ.get("PATH", os.defpath)
+        self._limits = Limits(memory_mb=memory_mb, processes=1024, file_mb=1024, disk_mb=4096)
+        self._templates = plan.program.folders(base_dir)
 
     async def run(self, task: Task, model: RolloutModel) -> Rollout:
         outer = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="osmosis-program-"))
@@ -140,10 +143,10 @@ class ProgramAgent:
             work=work,
             write=(home,),
             names={home: HOME} if is_apart else {},
-            read=_programs(self._harness.command),
+            read=_programs(self._harness.command, self._path),
             listen=(GATE,) if is_apart else (),
             network=Network.NONE,
-            limits=LIMITS,
+            limits=self._limits,
         )
         inside = policy.inside(home)
         policy = replace(policy, environ=self._environ(task.row, endpoint))
@@ -158,10 +161,10 @@ class ProgramAgent:
 
     def _environ(self, row: Row, endpoint: RolloutEndpoint) -> dict[str, str]:
         """Return the program's variables: nothing of the operator's but PATH and what the plan names."""
-        prefix, key = endpoint.prefix, endpoint.bearer
-        named = {name: os.environ[name] for name in self._program.environ if name in os.environ}
+        prefix, key, variables = endpoint.prefix, endpoint.bearer, self._variables
+        named = {name: variables[name] for name in self._program.environ if name in variables}
         return {
-            "PATH": os.environ.get("PATH", os.defpath),
+            "PATH": self._path,
             "LANG": "C.UTF-8",
             **self._harness.environ,
             **named,
@@ -193,6 +196,27 @@ class ProgramAgent:
             raise ValidationError(f"{key} must be an object of texts by path, or a folder", hint="see docs/agents.md")
         _open_to_all(work, home)
         return _write_files(work, files, key)
+
+
+@dataclass(frozen=True, slots=True)
+class GradedProgram:
+    """A program, and the agent whose grader gets what it left: its conversation and `metadata["command"]`."""
+
+    program: Agent
+    grading: Agent
+
+    async def run(self, task: Task, model: RolloutModel) -> Rollout:
+        rollout = await self.program.run(task, model)
+        if rollout.failure is not None:
+            return rollout
+        task.enter(Phase.SCORE.value)
+        row = task.row
+        metadata = {**(row.data if row.metadata is None else row.metadata), "command": rollout.info["command"]}
+        data: JsonObject = {"messages": rollout.messages, "ground_truth": row.ground_truth, "metadata": metadata}
+        graded = await self.grading.run(replace(task, row=replace(row, data=data)), model)
+        rollout.status, rollout.failure, rollout.scores = graded.status, graded.failure, graded.scores
+        rollout.metrics.update(graded.metrics)
+        return rollout
 
 
 def prompt_of(row: Row) -> str:
@@ -250,7 +274,7 @@ def _write_files(folder: Path, files: Mapping[str, object], key: str) -> Session
         try:
             session.write(path, str(text).encode())
         except ValidationError as problem:
-            raise ValidationError(f"{key}: {problem.message}", hint="no part of a path may be .. or a link") from problem
+            raise ValidationError(f"{key}: {problem.message}", hint="no part of it may be .. or a link") from problem
     return session
 
 
@@ -278,12 +302,12 @@ def _extract_ref(repository: Path, ref: str, work: Path) -> None:
         raise ValidationError(f"git_ref {ref!r} cannot be extracted: {problem}") from problem
 
 
-def _programs(command: str) -> tuple[Path, ...]:
+def _programs(command: str, search_path: str) -> tuple[Path, ...]:
     """Return the folders that the command's programs need inside, of those outside the system's own."""
     folders: dict[Path, None] = {}
     words = [word.strip("\"'") for word in command.split()]
     for word in [*words[:1], "node", "python3", *(word for word in words[1:] if "/" in word)]:
-        program = shutil.which(word)
+        program = shutil.which(word, path=search_path)
         if program is None:
             continue
         for path in (Path(program), Path(program).resolve()):
