@@ -147,7 +147,8 @@ async def _read_head(reader: asyncio.StreamReader) -> tuple[int, bytes, Headers]
     except asyncio.IncompleteReadError as error:
         if not error.partial:
             raise _StaleConnection("the server closed the connection") from error
-        raise ConnectionFailed(f"the connection was closed after {error.partial[:80]!r}") from error
+        reason = "closed early" if error.partial.startswith(b"HTTP/1.") else "not valid HTTP"
+        raise ConnectionFailed(f"the answer is {reason}: {error.partial[:80]!r}") from error
     except asyncio.LimitOverrunError as error:
         raise ConnectionFailed(f"the headers are larger than {MAX_HEADER} bytes") from error
     except ValueError as error:
