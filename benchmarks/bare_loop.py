@@ -19,10 +19,7 @@ def exact(solution: str, truth: str) -> float:
 
 
 async def rollout(session: aiohttp.ClientSession, url: str, row: dict, with_tool: bool) -> list[dict]:
-    messages = [
-        {"role": "system", "content": row["system_prompt"]},
-        {"role": "user", "content": row["user_prompt"]},
-    ]
+    messages = [{"role": "system", "content": row["system_prompt"]}, {"role": "user", "content": row["user_prompt"]}]
     while True:
         body = {"model": "stub", "messages": messages}
         if with_tool:

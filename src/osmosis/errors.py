@@ -46,12 +46,7 @@ class ValidationError(OsmosisError):
     http_status = 400
 
     def __init__(
-        self,
-        message: str,
-        *,
-        hint: str | None = None,
-        issues: Iterable[dict[str, Any]] = (),
-        **details: Any,
+        self, message: str, *, hint: str | None = None, issues: Iterable[dict[str, Any]] = (), **details: Any
     ) -> None:
         super().__init__(message, hint=hint, **details)
         self.issues = list(issues)

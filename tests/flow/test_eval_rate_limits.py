@@ -150,11 +150,7 @@ async def test_a_rollout_that_waits_in_the_servers_own_queue_has_its_whole_time(
     await gate.open()
     app = create_rollout_server(backend, configure_logging=False)
     try:
-        async with (
-            running_app(app) as url,
-            served(url, gate, patient) as theirs,
-            served(url, gate, short) as ours,
-        ):
+        async with running_app(app) as url, served(url, gate, patient) as theirs, served(url, gate, short) as ours:
             holding = asyncio.ensure_future(run_attempt(theirs, model, patient, first))
             await until(lambda: app.state.runtime.queue.active == 1)
             waiting = asyncio.ensure_future(run_attempt(ours, model, short, second))

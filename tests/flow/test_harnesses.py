@@ -27,9 +27,7 @@ from osmosis.serve.client.program_agent import ProgramAgent, load_harnesses
 pytestmark = pytest.mark.soak
 PYTHON = os.environ.get("HARNESS_PYTHON", "")
 SHELL_TOOLS = ("Bash", "shell", "bash", "run_shell_command", "exec_command", "terminal")
-COMMANDS = {
-    "mini-swe-agent": "echo hello > made.txt; echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT",
-}
+COMMANDS = {"mini-swe-agent": "echo hello > made.txt; echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"}
 
 
 class Scripted:

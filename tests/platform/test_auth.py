@@ -127,8 +127,7 @@ def test_a_stranger_sees_no_workspace_of_others(site) -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "status"),
-    [("0.3.8", "current"), ("1.0.0", "current"), ("0.2.10", "deprecated"), ("odd", "current")],
+    ("version", "status"), [("0.3.8", "current"), ("1.0.0", "current"), ("0.2.10", "deprecated"), ("odd", "current")]
 )
 def test_clients_learn_how_their_version_stands(site, version, status) -> None:
     answer = site.http.get("/api/cli/verify", headers={"X-Osmosis-CLI-Version": version})

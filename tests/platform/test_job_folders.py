@@ -131,8 +131,7 @@ def test_files_that_no_manifest_names_and_other_runs_are_refused(machine: Machin
 
 
 @pytest.mark.parametrize(
-    "where",
-    ["step-2/x", "base/x", "step-000002/%2e%2e/x", "step-000002/x.part", "step-000002/a/b/c/d/e", "%2e%2e/x"],
+    "where", ["step-2/x", "base/x", "step-000002/%2e%2e/x", "step-000002/x.part", "step-000002/a/b/c/d/e", "%2e%2e/x"]
 )
 def test_names_that_lead_elsewhere_are_refused(machine: Machine, where: str) -> None:
     answer = machine.box.http.put(

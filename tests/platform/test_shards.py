@@ -97,10 +97,7 @@ def test_there_are_never_more_shards_than_rows_or_rollouts_in_flight() -> None:
     assert [
         count_shards("auto", rows=40, concurrency=8, room=6),
         count_shards("auto", rows=4, concurrency=1, room=0),
-    ] == [
-        6,
-        1,
-    ]
+    ] == [6, 1]
 
 
 def test_a_run_is_cut_into_jobs_and_its_report_is_that_of_one(box: Box) -> None:

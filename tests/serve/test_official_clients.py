@@ -214,12 +214,7 @@ def openai_json(text: str) -> Json:
 
 
 Ask = Callable[..., Any]
-ASKS: dict[str, Ask] = {
-    "chat": ask_chat,
-    "messages": ask_messages,
-    "responses": ask_responses,
-    "gemini": ask_gemini,
-}
+ASKS: dict[str, Ask] = {"chat": ask_chat, "messages": ask_messages, "responses": ask_responses, "gemini": ask_gemini}
 ENDS = {
     "tool_calls": {"chat": "tool_calls", "messages": "tool_use", "responses": "completed", "gemini": "STOP"},
     "length": {"chat": "length", "messages": "max_tokens", "responses": "max_output_tokens", "gemini": "MAX_TOKENS"},

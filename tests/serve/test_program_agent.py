@@ -130,10 +130,7 @@ async def test_program_starts_from_a_git_ref(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("command", "words"),
-    [
-        ("no-such-program-here", "exit status 127"),
-        ("echo broken >&2; exit 3", "exit status 3: broken"),
-    ],
+    [("no-such-program-here", "exit status 127"), ("echo broken >&2; exit 3", "exit status 3: broken")],
 )
 async def test_program_that_asked_nothing_and_failed_is_a_failure(tmp_path: Path, command: str, words: str) -> None:
     rollout = await run(tmp_path, command, {})

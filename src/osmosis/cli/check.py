@@ -38,9 +38,7 @@ def validate(
     ref = find_agent(ctx, name, module, mcp)
     data, result = asyncio.run(_checked(ctx, ref))
     return DetailResult(
-        data,
-        exit_code=0 if data["valid"] else 1,
-        human=lambda console: _draw(console, data, result, verbose=verbose),
+        data, exit_code=0 if data["valid"] else 1, human=lambda console: _draw(console, data, result, verbose=verbose)
     )
 
 

@@ -57,8 +57,7 @@ MAX_LISTED = 5
 @app.command("from")
 def make_from(
     source: Annotated[
-        str,
-        typer.Argument(help="reasoning-gym:NAME, hf:FOLDER[:SPLIT], or a log that osmosis eval import reads"),
+        str, typer.Argument(help="reasoning-gym:NAME, hf:FOLDER[:SPLIT], or a log that osmosis eval import reads")
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="JSONL file to write")],
     rows: Annotated[int, typer.Option("--size", min=1, help="How many tasks of reasoning-gym to make")] = 100,
@@ -182,11 +181,7 @@ def _check(path: Path) -> JsonObject:
 
 
 @app.command("list")
-def list_datasets(
-    limit: Limit = None,
-    offset: Offset = 0,
-    everything: Everything = False,
-) -> ListResult:
+def list_datasets(limit: Limit = None, offset: Offset = 0, everything: Everything = False) -> ListResult:
     """List the datasets of this workspace.
 
     Example:

@@ -254,8 +254,7 @@ def start(
         ),
     ] = None,
     offline: Annotated[
-        bool,
-        typer.Option("--offline", help="Refuse network connections beyond this machine, except to --base-url"),
+        bool, typer.Option("--offline", help="Refuse network connections beyond this machine, except to --base-url")
     ] = False,
     version: Annotated[
         bool, typer.Option("--version", "-V", help="Show the version", is_eager=True, callback=_print_version)

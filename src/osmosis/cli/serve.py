@@ -51,8 +51,7 @@ class ServeFlags:
     ] = None
     log: Annotated[Path | None, typer.Option("--log", help="Write one trace per rollout to this folder.")] = None
     drain: Annotated[
-        float | None,
-        typer.Option("--drain", min=0, help="Seconds for running rollouts on shutdown [30].", hidden=True),
+        float | None, typer.Option("--drain", min=0, help="Seconds for running rollouts on shutdown [30].", hidden=True)
     ] = None
     max_concurrent: Annotated[
         int | None, typer.Option("--max-concurrent", min=1, help="Most rollouts at once.", hidden=True)

@@ -85,8 +85,7 @@ class WorkerFlags:
     advertise_url: AdvertiseUrl = None
     gate_listen: GateListen = None
     insecure_http: Annotated[
-        bool | None,
-        typer.Option("--insecure-http", help="Allow plain http to and from those servers", hidden=True),
+        bool | None, typer.Option("--insecure-http", help="Allow plain http to and from those servers", hidden=True)
     ] = None
     ray_address: Annotated[str | None, typer.Option(help="URL of the Ray cluster's dashboard", hidden=True)] = None
     require_sandbox: Annotated[

@@ -62,10 +62,7 @@ class Datasets:
         """Create the dataset, send the bytes, complete. A failure aborts the upload."""
         extension = path.suffix.lstrip(".").lower()
         announced = NewDataset(
-            file_name=path.stem,
-            file_size=path.stat().st_size,
-            extension=extension,
-            overwrite_dataset_id=overwrite_id,
+            file_name=path.stem, file_size=path.stat().st_size, extension=extension, overwrite_dataset_id=overwrite_id
         )
         created = self._http.read(CreatedDataset, "POST", "datasets", json=announced)
         try:

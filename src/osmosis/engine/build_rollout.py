@@ -8,16 +8,7 @@ import orjson
 from pydantic import ValidationError
 
 from osmosis.base.jsonable import as_float, copy_as_json, to_valid_text
-from osmosis.records.run.rollout import (
-    LARGEST_SCORE,
-    Category,
-    Failure,
-    Message,
-    Phase,
-    Rollout,
-    RolloutStatus,
-    Score,
-)
+from osmosis.records.run.rollout import LARGEST_SCORE, Category, Failure, Message, Phase, Rollout, RolloutStatus, Score
 from osmosis.sdk.classify import true_cause
 
 from .rollout_model import RolloutModel

@@ -44,8 +44,7 @@ def load_module(name: str, base_dir: Path) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name and (error.name == name or name.startswith(error.name + ".")):
             raise LoadError(
-                f"there is no module {error.name!r} in {base} or in this environment",
-                hint=_near_files(name, base_dir),
+                f"there is no module {error.name!r} in {base} or in this environment", hint=_near_files(name, base_dir)
             ) from error
         raise _failed(name, error, f"it imports {error.name!r}, which is not installed") from error
     except LoadError:

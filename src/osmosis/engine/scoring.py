@@ -60,10 +60,7 @@ class FunctionScorer:
         data = {**row.data, "command": rollout.info["command"]} if "command" in rollout.info else row.data
         if self.full:
             call = functools.partial(
-                function,
-                messages=copy_json(rollout.messages),
-                ground_truth=row.ground_truth,
-                metadata=copy_json(data),
+                function, messages=copy_json(rollout.messages), ground_truth=row.ground_truth, metadata=copy_json(data)
             )
         else:
             call = functools.partial(

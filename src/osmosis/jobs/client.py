@@ -46,9 +46,7 @@ class JobClient:
         trusted = ssl.create_default_context(cafile=self._ca_file) if self._ca_file else True
         # The platform is addressed directly: a proxy in the environment is for the rollout's own traffic.
         self._session = aiohttp.ClientSession(
-            timeout=aiohttp.ClientTimeout(total=TIMEOUT_S),
-            trust_env=False,
-            connector=aiohttp.TCPConnector(ssl=trusted),
+            timeout=aiohttp.ClientTimeout(total=TIMEOUT_S), trust_env=False, connector=aiohttp.TCPConnector(ssl=trusted)
         )
 
     async def close(self) -> None:

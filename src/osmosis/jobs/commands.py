@@ -175,11 +175,7 @@ def git_environ(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def rollout_environ(
-    environ: Mapping[str, str],
-    *,
-    env: Mapping[str, str],
-    secrets: Mapping[str, str],
-    venv: str | None = None,
+    environ: Mapping[str, str], *, env: Mapping[str, str], secrets: Mapping[str, str], venv: str | None = None
 ) -> dict[str, str]:
     """Return the rollout server's variables: the machine's part without index settings, `[env]`, secrets."""
     machine = machine_environ(environ)

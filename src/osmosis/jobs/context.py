@@ -34,11 +34,7 @@ class JobFailed(OsmosisError):
 
 
 def setup_failure(
-    message: str,
-    *,
-    fix: str | None = None,
-    category: Category = Category.AGENT_ERROR,
-    tail: str | None = None,
+    message: str, *, fix: str | None = None, category: Category = Category.AGENT_ERROR, tail: str | None = None
 ) -> JobFailed:
     """Return the failure of a stage before the first rollout. `tail` is the last output of what failed."""
     return JobFailed(Failure(phase=Phase.SETUP, category=category, message=message, traceback=tail or None, fix=fix))

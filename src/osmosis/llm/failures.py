@@ -10,13 +10,7 @@ from osmosis.records.run.rollout import Category
 
 RETRYABLE = frozenset(
     c.value
-    for c in (
-        Category.RATE_LIMIT,
-        Category.SERVER_ERROR,
-        Category.CONNECTION,
-        Category.TIMEOUT,
-        Category.BAD_RESPONSE,
-    )
+    for c in (Category.RATE_LIMIT, Category.SERVER_ERROR, Category.CONNECTION, Category.TIMEOUT, Category.BAD_RESPONSE)
 )
 
 HINTS = {

@@ -254,13 +254,7 @@ def _files_of(git: Git, commit: str, dataset: Path) -> str:
 
 
 def _values_at(
-    root: Path,
-    bad: Journal,
-    commit: Commit,
-    attempts: int,
-    rows: Sequence[int],
-    score: str,
-    environ: Mapping[str, str],
+    root: Path, bad: Journal, commit: Commit, attempts: int, rows: Sequence[int], score: str, environ: Mapping[str, str]
 ) -> Values | None:
     folder = bad.folder.parent / f"bisect-{commit.commit[:12]}"
     with folder_at(root, commit.commit) as base:

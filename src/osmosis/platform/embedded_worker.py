@@ -70,10 +70,7 @@ def build_embedded_worker(
         own_folders=False,
     )
     executor = executor or LocalExecutor(
-        settings.job_command,
-        settings.environ,
-        folder=settings.data_dir,
-        sandboxed=not settings.sandbox.off,
+        settings.job_command, settings.environ, folder=settings.data_dir, sandboxed=not settings.sandbox.off
     )
     return Worker(InProcessApi(platform, reachability), executor, plan, news=platform.db.work_waits)
 

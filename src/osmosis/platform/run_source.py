@@ -213,11 +213,7 @@ class DatabaseRun:
         if not imported:
             seed = str(run.sample_seed) if run.sample_seed is not None else "none (the first rows in order)"
             scopes = "; ".join(f"{name}: {SCOPES.get(scope, scope)}" for name, scope in run.secret_scopes.items())
-            facts += [
-                Fact("Seed", seed),
-                Fact("Secrets", scopes or None),
-                self._starts(),
-            ]
+            facts += [Fact("Seed", seed), Fact("Secrets", scopes or None), self._starts()]
         return RunSettings(run.config, "As run" if imported else "Pinned at submit", facts)
 
     def _starts(self) -> Fact:

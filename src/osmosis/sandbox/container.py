@@ -145,10 +145,7 @@ class ContainerLaunch:
         os.write(self._environ, _environ_file(policy.environ))
         os.lseek(self._environ, 0, os.SEEK_SET)
         self.fds = [self._environ]
-        self.argv = [
-            self._engine.path,
-            *arguments(argv, policy, self._engine, self._name, f"/dev/fd/{self._environ}"),
-        ]
+        self.argv = [self._engine.path, *arguments(argv, policy, self._engine, self._name, f"/dev/fd/{self._environ}")]
         self.environ: Mapping[str, str] = os.environ  # the engine's own settings are in the caller's
         self.cwd: Path | None = None
         self._ended = False

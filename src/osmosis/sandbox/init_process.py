@@ -120,11 +120,7 @@ def read_rules(descriptor: int) -> Callable[[], None]:
             buffer = ctypes.create_string_buffer(program)
             check(
                 libc.prctl(
-                    PR_SET_SECCOMP,
-                    2,
-                    struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(buffer)),
-                    0,
-                    0,
+                    PR_SET_SECCOMP, 2, struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(buffer)), 0, 0
                 )
             )
         os.close(ruleset)

@@ -154,12 +154,7 @@ class RolloutContext:
         if self._trace is None:
             secrets = (self.request.api_key,) if self.request.api_key else ()
             self._trace = _Trace(trace_path(self._debug_dir, self.request.rollout_id), secrets)
-        line = {
-            "event": event_type,
-            "rollout_id": self.request.rollout_id,
-            "timestamp": utc_now().isoformat(),
-            **data,
-        }
+        line = {"event": event_type, "rollout_id": self.request.rollout_id, "timestamp": utc_now().isoformat(), **data}
         self._trace.write(line)
 
     def _metrics(self) -> RolloutMetrics:

@@ -110,10 +110,7 @@ class FunctionTool(Generic[P, R]):
             options: JsonObject = {"alias": parameter.name}
             if described and not _described(annotation):
                 options["description"] = described
-            fields[field] = (
-                Annotated[annotation, Field(**options)],
-                ... if required else parameter.default,
-            )
+            fields[field] = (Annotated[annotation, Field(**options)], ... if required else parameter.default)
         model = create_model(f"{self.name}_arguments", __config__=ConfigDict(extra=extra), **fields)
         return model, names
 

@@ -59,12 +59,7 @@ def gather(root: Path, experiment: Experiment) -> Facts:
 
 
 def check_submit(
-    experiment: Experiment,
-    facts: Facts,
-    sync: SyncState | None,
-    *,
-    allow_dirty: bool = False,
-    snapshot: bool = False,
+    experiment: Experiment, facts: Facts, sync: SyncState | None, *, allow_dirty: bool = False, snapshot: bool = False
 ) -> list[Problem]:
     """Return every problem that keeps this working tree from the intended run, errors first. `sync` None: the platform
     was not asked, so only git is judged. `allow_dirty` turns problems that can be overruled into warnings; with

@@ -103,11 +103,7 @@ def render_workspace(dest: Path, answers: Mapping[str, Any], *, force: bool = Fa
 
 
 def render_rollout(
-    name: str,
-    template: str,
-    dest: Path,
-    answers: Mapping[str, Any] | None = None,
-    force: bool = False,
+    name: str, template: str, dest: Path, answers: Mapping[str, Any] | None = None, force: bool = False
 ) -> list[str]:
     """Write a rollout with its configs and data into the workspace `dest`; return the files written. `answers`:
     `model`, `base_url`, `api_key_env`. Raise Conflict naming every existing file that would change."""

@@ -198,10 +198,7 @@ async def test_where_namespaces_are_forbidden_a_rollout_still_reads_only_its_own
     key.write_text("the key of the platform")
     desk.rows = 1
     desk.secrets = {"SEARCH_KEY": "value-of-the-search-key"}
-    desk.config = {
-        "env": {"KEY": str(key), "USER_HOME": str(Path.home())},
-        "secrets": {"required": ["SEARCH_KEY"]},
-    }
+    desk.config = {"env": {"KEY": str(key), "USER_HOME": str(Path.home())}, "secrets": {"required": ["SEARCH_KEY"]}}
     folder = desk.write(desk.commit(main=with_before("import pathlib", *TRIES.strip().splitlines())))
     process = await desk.start(folder, program=(sys.executable, "-c", WITHOUT_NAMESPACES))
     assert await asyncio.wait_for(process.wait(), DEADLINE_S) == 0

@@ -61,10 +61,7 @@ async def test_what_cannot_be_stored_is_that_rollouts_failure(run, make_plan, tm
     assert kept[1].failure.category is Category.AGENT_ERROR
 
 
-@pytest.mark.parametrize(
-    ("mode", "said"),
-    [("half_a_pair", "caf�.txt"), ("odd_keys", "object object")],
-)
+@pytest.mark.parametrize(("mode", "said"), [("half_a_pair", "caf�.txt"), ("odd_keys", "object object")])
 async def test_text_is_made_whole_and_the_rest_becomes_text(run, make_plan, tmp_path, mode, said):
     kept, report = await stored(run, make_plan, tmp_path, ["ok", mode])
     assert report.failed == 0

@@ -49,13 +49,7 @@ def test_what_needs_more_than_there_is_is_refused(
         (spec(), NONE, Level.NONE, Network.SHARED, "level 0: nothing keeps a rollout"),
         (spec(secrets=("KEY",), off=True), NAMESPACES, Level.NONE, Network.SHARED, "switched off on this platform"),
         (spec(secrets=("KEY",)), LANDLOCK, Level.LANDLOCK, Network.SHARED, "Landlock (version 3): a rollout can open"),
-        (
-            spec(),
-            NAMESPACES,
-            Level.NAMESPACES,
-            Network.OPEN,
-            "level 1 (own namespaces, without bubblewrap); net",
-        ),
+        (spec(), NAMESPACES, Level.NAMESPACES, Network.OPEN, "level 1 (own namespaces, without bubblewrap); net"),
         (spec(network="gate"), NAMESPACES, Level.NAMESPACES, Network.NONE, "reaches only its model endpoint"),
     ],
 )

@@ -112,8 +112,7 @@ async def test_status_and_retry_after_are_handed_on() -> None:
 
 
 @pytest.mark.parametrize(
-    ("parts", "why"),
-    [((b"SSH-2.0-OpenSSH\r\n",), "not valid HTTP"), ((TORN,), "closed"), ((), "closed")],
+    ("parts", "why"), [((b"SSH-2.0-OpenSSH\r\n",), "not valid HTTP"), ((TORN,), "closed"), ((), "closed")]
 )
 async def test_what_is_no_answer_is_a_failed_connection(parts: tuple[bytes, ...], why: str) -> None:
     async with running(*parts, hang_up=True) as (_, wire):

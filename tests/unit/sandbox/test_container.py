@@ -137,10 +137,7 @@ def test_what_a_killed_process_left_is_removed(faked: dict[str, str], tmp_path: 
 
 @pytest.mark.parametrize(
     ("image", "says"),
-    [
-        ("python:3.99", "the image python:3.99 is not on this machine"),
-        ("--privileged", "is not the name of an image"),
-    ],
+    [("python:3.99", "the image python:3.99 is not on this machine"), ("--privileged", "is not the name of an image")],
 )
 def test_an_image_that_is_not_here_is_not_fetched(faked: dict[str, str], image: str, says: str) -> None:
     ((message, hint),) = tried(faked, image=image)

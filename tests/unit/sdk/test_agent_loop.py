@@ -18,12 +18,7 @@ from pydantic import ValidationError
 from osmosis.base.variables import SettingsError
 from osmosis.compat.llm_clients import OsmosisLLMClient
 from osmosis.compat.registry import AgentLoopRegistry
-from osmosis.compat.settings import (
-    RolloutClientSettings,
-    RolloutSettings,
-    get_settings,
-    reset_settings,
-)
+from osmosis.compat.settings import RolloutClientSettings, RolloutSettings, get_settings, reset_settings
 from osmosis.compat.validator import AgentLoopValidationError, validate_agent_loop
 from osmosis.records.protocol.tools import OpenAIFunctionCallSchema, OpenAIFunctionParsedSchema, ToolResponse
 from osmosis.records.protocol.v02 import (

@@ -17,13 +17,7 @@ import pytest
 from aiohttp import web
 
 from osmosis.records.run.plan import Retry
-from osmosis.sdk.evaluate_rubric import (
-    RubricResult,
-    background,
-    evaluate_rubric,
-    evaluate_rubric_async,
-    judge_solution,
-)
+from osmosis.sdk.evaluate_rubric import RubricResult, background, evaluate_rubric, evaluate_rubric_async, judge_solution
 from osmosis.sdk.judge import BadReply, Judge, JudgeQuestion, make_question, read_reply
 from osmosis.sdk.judge_model import (
     JudgeUsage,

@@ -30,12 +30,7 @@ class Mode(str, Enum):
 
 class Output:
     def __init__(
-        self,
-        mode: Mode,
-        *,
-        environ: Mapping[str, str],
-        stdout: TextIO | None = None,
-        stderr: TextIO | None = None,
+        self, mode: Mode, *, environ: Mapping[str, str], stdout: TextIO | None = None, stderr: TextIO | None = None
     ) -> None:
         self.mode = mode
         self.environ = environ

@@ -46,12 +46,7 @@ class Paging:
 
 
 def list_result(
-    ctx: AppContext,
-    of: Callable[[PlatformClient], Pages],
-    columns: Sequence[Column],
-    paging: Paging,
-    *,
-    empty: str,
+    ctx: AppContext, of: Callable[[PlatformClient], Pages], columns: Sequence[Column], paging: Paging, *, empty: str
 ) -> ListResult:
     with ctx.client() as client:
         scope = scope_of(client)

@@ -41,12 +41,7 @@ def agree(
 
 
 def ask(
-    ctx: AppContext,
-    question: str,
-    *,
-    flag: str,
-    default: str = "",
-    validate: Callable[[str], bool | str] | None = None,
+    ctx: AppContext, question: str, *, flag: str, default: str = "", validate: Callable[[str], bool | str] | None = None
 ) -> str:
     require_person(ctx, question, [flag])
     import questionary
@@ -55,12 +50,7 @@ def ask(
 
 
 def choose(
-    ctx: AppContext,
-    question: str,
-    choices: Sequence[tuple[str, str]],
-    *,
-    flag: str,
-    default: str | None = None,
+    ctx: AppContext, question: str, choices: Sequence[tuple[str, str]], *, flag: str, default: str | None = None
 ) -> str:
     require_person(ctx, question, [flag])
     import questionary

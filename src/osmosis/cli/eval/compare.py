@@ -47,8 +47,7 @@ class CompareFlags:
         ),
     ] = 0.0
     largest_change: Annotated[
-        float | None,
-        typer.Option(help="The most by which a row's mean score can change: narrows graded scores."),
+        float | None, typer.Option(help="The most by which a row's mean score can change: narrows graded scores.")
     ] = None
     until_decided: Annotated[
         bool,

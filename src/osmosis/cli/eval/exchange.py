@@ -29,8 +29,7 @@ def import_log(
     format: Annotated[
         str | None,
         typer.Option(
-            help=f"Format of the logs [found by content]: {', '.join(FORMATS)}",
-            autocompletion=lambda: list(FORMATS),
+            help=f"Format of the logs [found by content]: {', '.join(FORMATS)}", autocompletion=lambda: list(FORMATS)
         ),
     ] = None,
     name: Annotated[str | None, typer.Option(help="Name of the run; of several, the beginning of their names")] = None,

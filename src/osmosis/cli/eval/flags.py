@@ -112,8 +112,7 @@ Model = Annotated[
     str | None, typer.Option("--model", help="Model: its name at --base-url, NAME@URL, provider/name, offline/...")
 ]
 BaseUrl = Annotated[
-    str | None,
-    typer.Option("--base-url", help="OpenAI-compatible endpoint, up to /v1; none: not the config's."),
+    str | None, typer.Option("--base-url", help="OpenAI-compatible endpoint, up to /v1; none: not the config's.")
 ]
 ApiKey = Annotated[str | None, typer.Option("--api-key", help="API key; prefer --api-key-env.", hidden=True)]
 ApiKeyEnv = Annotated[str | None, typer.Option("--api-key-env", help="Environment variable with the API key.")]
@@ -129,8 +128,7 @@ Classes = Annotated[
 RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Retry failed rollouts [CLASS...].")]
 OutputFile = Annotated[Path | None, typer.Option("--output", "-o", help="Write the results as JSON to this file.")]
 FailUnder = Annotated[
-    float | None,
-    typer.Option("--fail-under", help="Exit with 1 when the first pass rate is clearly below this."),
+    float | None, typer.Option("--fail-under", help="Exit with 1 when the first pass rate is clearly below this.")
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Answer yes to every question.")]
 NoReport = Annotated[bool, typer.Option("--quiet", "-q", help="Do not print the report.")]

@@ -35,8 +35,7 @@ _KEYS = ("rollout", "model", "dataset", "tag")
 @dataclass(frozen=True)
 class HistoryFlags:
     row: Annotated[
-        str | None,
-        typer.Option(help="A row: its id or key, or RUN:INDEX, its place in a local run", metavar="ROW"),
+        str | None, typer.Option(help="A row: its id or key, or RUN:INDEX, its place in a local run", metavar="ROW")
     ] = None
     metric: Annotated[
         str | None, typer.Option(help="A figure: score:mean, score:pass_rate, cost, ... [default: the first]")

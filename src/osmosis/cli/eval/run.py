@@ -68,8 +68,7 @@ def run(flags: RunFlags) -> DetailResult | OperationResult | ListResult | int:
 
         baseline = flags.baseline[0] if flags.baseline else None
         return run_set(
-            ctx,
-            SetFlags(word, flags.name, baseline, flags.fail_on_regression, flags.secrets_file, flags.on, flags.yes),
+            ctx, SetFlags(word, flags.name, baseline, flags.fail_on_regression, flags.secrets_file, flags.on, flags.yes)
         )
     return run_config(ctx, flags, word)
 

@@ -80,8 +80,7 @@ CHECKPOINT_COLUMNS = (
 
 EvalName = Annotated[str, typer.Argument(help="Name or id of the run", autocompletion=completion.eval_runs)]
 AnyName = Annotated[
-    str,
-    typer.Argument(help="A local run, else one of the platform (platform:NAME)", autocompletion=completion.runs),
+    str, typer.Argument(help="A local run, else one of the platform (platform:NAME)", autocompletion=completion.runs)
 ]
 TrainName = Annotated[str, typer.Argument(help="Name or id of the run", autocompletion=completion.training_runs)]
 OutputFile = Annotated[Path | None, typer.Option("--output", "-o", help="Also write it as JSON to this file")]

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from osmosis.platform.settings import PlatformSettings
 
 DatabaseUrl = Annotated[
-    str | None,
-    typer.Option(help="The platform's SQLAlchemy URL [default: SQLite in its data folder]"),
+    str | None, typer.Option(help="The platform's SQLAlchemy URL [default: SQLite in its data folder]")
 ]
 
 

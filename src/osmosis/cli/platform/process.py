@@ -62,10 +62,7 @@ class StartPlan:
     def command(self, port: int) -> list[str]:
         words = [sys.executable, "-m", "osmosis.platform", "serve", "--data-dir", str(self.data_dir)]
         words += ["--host", self.host, "--port", str(port), "--detached"]
-        for flag, value in (
-            ("--public-url", self.public_url),
-            ("--max-jobs", self.max_jobs),
-        ):
+        for flag, value in (("--public-url", self.public_url), ("--max-jobs", self.max_jobs)):
             if value is not None:
                 words += [flag, str(value)]
         for name in self.allowed_hosts:

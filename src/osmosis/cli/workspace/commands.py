@@ -160,8 +160,7 @@ def connect(
         str | None, typer.Argument(help="URL of its repository [default: this folder's origin]")
     ] = None,
     secret: Annotated[
-        str | None,
-        typer.Option(help="Workspace secret used to fetch it: a token for https, a private key for ssh"),
+        str | None, typer.Option(help="Workspace secret used to fetch it: a token for https, a private key for ssh")
     ] = None,
 ) -> OperationResult:
     """Connect a workspace to a repository on another git host, or a bare one on disk.

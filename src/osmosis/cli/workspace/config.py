@@ -50,10 +50,7 @@ def check(
         _, problems = check_file(file, workspace)
         items += [{"severity": p.severity, **to_issue(p), "what": p.what} for p in problems]
     wrong = sum(1 for row in items if row["severity"] == "error")
-    columns = [
-        *build_columns("where=Where", "what=What", "fix=Fix"),
-        Column("severity", "Severity", wide=True),
-    ]
+    columns = [*build_columns("where=Where", "what=What", "fix=Fix"), Column("severity", "Severity", wide=True)]
     count = "1 config is" if len(files) == 1 else f"{len(files)} configs are"
     empty = f"{count} valid" if files else "no config yet: osmosis rollout new NAME"
     extra = {"checked": [f.shown for f in files], "errors": wrong, "workspace_directory": str(workspace.root)}

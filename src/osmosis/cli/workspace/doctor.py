@@ -182,10 +182,7 @@ def _helper(client: PlatformClient, workspace: Workspace, source: Source) -> Ite
 
 
 def _logged_in(
-    client: PlatformClient,
-    workspace: Workspace | None,
-    source: Source | None,
-    facts: dict[str, object],
+    client: PlatformClient, workspace: Workspace | None, source: Source | None, facts: dict[str, object]
 ) -> Iterable[Problem]:
     if workspace is None or source is None or source.identity is None:
         return

@@ -40,8 +40,7 @@ def init(
     platform: Annotated[
         bool | None,
         typer.Option(
-            "--platform/--no-platform",
-            help="Connect it to a platform [default: if one answers and you are logged in]",
+            "--platform/--no-platform", help="Connect it to a platform [default: if one answers and you are logged in]"
         ),
     ] = None,
     git: Annotated[bool, typer.Option("--git/--no-git", help="Create a git repository with a first commit.")] = True,

@@ -59,11 +59,7 @@ def markdown(journal: Journal, plan: EvalPlan, report: Report) -> str:
 def comparison_markdown(
     a: str, b: str, comparison: Comparison, conclusion: str, flips: Sequence[JsonObject], notes: Sequence[str] = ()
 ) -> str:
-    lines = [
-        f"### {_md(a)} → {_md(b)}: {_md(conclusion)}",
-        "",
-        *_md_table(list(comparison_figures(comparison))),
-    ]
+    lines = [f"### {_md(a)} → {_md(b)}: {_md(conclusion)}", "", *_md_table(list(comparison_figures(comparison)))]
     if comparison.rows_differ:
         lines += ["", "Some rows were edited between the runs; interpret the difference with care."]
     lines += ["", *(f"- {_md(note)}" for note in notes)] if notes else []

@@ -98,11 +98,7 @@ def _manifest(
                 "rollout": {key: value for key, value in source.items() if value},
                 "entrypoint": entrypoint,
                 "model_path": plan.model.name,
-                "dataset": {
-                    "name": Path(plan.dataset).stem,
-                    "sha256": plan.dataset_hash,
-                    "selected_source_rows": rows,
-                },
+                "dataset": {"name": Path(plan.dataset).stem, "sha256": plan.dataset_hash, "selected_source_rows": rows},
             },
             "evaluation_config": {"n": report.attempts, "pass_threshold": report.pass_threshold},
         },

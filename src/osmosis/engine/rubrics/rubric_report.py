@@ -32,12 +32,7 @@ def summarise(runs: Iterable[RubricRun]) -> dict[str, object]:
             "min": min(scores),
             "max": max(scores),
         }
-    return {
-        **figures,
-        "total_runs": len(runs),
-        "success_count": len(scores),
-        "failure_count": len(runs) - len(scores),
-    }
+    return {**figures, "total_runs": len(runs), "success_count": len(scores), "failure_count": len(runs) - len(scores)}
 
 
 def usage_of(runs: Iterable[RubricRun]) -> Usage:
@@ -111,11 +106,7 @@ class Baseline:
 
     def compare(self, current: JsonObject) -> dict[str, object]:
         deltas = {key: current[key] - value for key, value in self.figures.items()}
-        return {
-            "source_path": str(self.source),
-            "baseline_statistics": self.figures,
-            "delta_statistics": deltas,
-        }
+        return {"source_path": str(self.source), "baseline_statistics": self.figures, "delta_statistics": deltas}
 
 
 def write_json(path: Path, data: Mapping[str, object]) -> None:

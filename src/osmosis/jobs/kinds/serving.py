@@ -130,12 +130,7 @@ async def serve_here(
 
 
 def _context(
-    model: LocalModel,
-    cache_dir: Path,
-    work: Path,
-    environ: Mapping[str, str],
-    log: Callable[[LogLine], None],
-    key: str,
+    model: LocalModel, cache_dir: Path, work: Path, environ: Mapping[str, str], log: Callable[[LogLine], None], key: str
 ) -> JobContext:
     spec = JobSpec(
         run_id="local",

@@ -194,8 +194,7 @@ def _load(text: str, label: str, name: str = "pyproject.toml") -> dict[str, Any]
         return tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as problem:
         raise setup_failure(
-            f"{label}/{name} is not valid TOML: {problem}",
-            fix="fix the file, commit, push and submit again",
+            f"{label}/{name} is not valid TOML: {problem}", fix="fix the file, commit, push and submit again"
         ) from None
 
 

@@ -176,10 +176,7 @@ class ServerStages:
     def _environ(self, prepared: PreparedRollout, policy: Policy) -> dict[str, str]:
         environment = prepared.environment
         environ = rollout_environ(
-            self.context.environ,
-            env=self._env,
-            secrets=self._secrets,
-            venv=str(policy.inside(environment.folder)),
+            self.context.environ, env=self._env, secrets=self._secrets, venv=str(policy.inside(environment.folder))
         )
         paths = [str(policy.inside(prepared.found.rollout_dir))]
         paths += [str(policy.inside(environment.project))] if environment.project else []

@@ -60,8 +60,7 @@ class OpenIdProvider:
     def __init__(self, settings: OpenIdSettings) -> None:
         if any(importlib.util.find_spec(name) is None for name in ("authlib", "requests")):
             raise UsageError(
-                "OSMOSIS_OIDC_ISSUER is set, and what signing in needs is not installed",
-                hint=extra_command("oidc"),
+                "OSMOSIS_OIDC_ISSUER is set, and what signing in needs is not installed", hint=extra_command("oidc")
             )
         self.settings = settings
         self._secret = settings.secret

@@ -22,11 +22,7 @@ MAX_READ_BYTES = 16 * 1024 * 1024
 READ_S = 20.0
 READ_MEMORY_MB = 512
 _PATHS_PER_CALL = 200
-_DECORATORS = {
-    "reward_fn": ("osmosis_reward",),
-    "reward_rubric": ("osmosis_rubric",),
-    "mcp": ("tool",),
-}
+_DECORATORS = {"reward_fn": ("osmosis_reward",), "reward_rubric": ("osmosis_rubric",), "mcp": ("tool",)}
 _FOLDERS = {"reward_fn": "reward_fn/", "reward_rubric": "reward_rubric/", "mcp": "mcp/tools/"}
 
 

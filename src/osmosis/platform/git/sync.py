@@ -278,10 +278,7 @@ def known_branches(session: Session, repository_id: str) -> dict[str, str]:
     rank = sa.func.row_number().over(partition_by=tables.SyncEvent.branch, order_by=tables.SyncEvent.finished_at.desc())
     latest = (
         sa.select(tables.SyncEvent.branch, tables.SyncEvent.commit_sha, rank.label("rank"))
-        .where(
-            tables.SyncEvent.repository_id == repository_id,
-            tables.SyncEvent.status == SyncStatus.SUCCESS.value,
-        )
+        .where(tables.SyncEvent.repository_id == repository_id, tables.SyncEvent.status == SyncStatus.SUCCESS.value)
         .subquery()
     )
     rows = session.execute(sa.select(latest.c.branch, latest.c.commit_sha).where(latest.c.rank == 1))
@@ -299,12 +296,7 @@ def _count(session: Session, repository_id: str, commit: str) -> int:
     return count_of(session, query)
 
 
-def code_for_run(
-    db: Database,
-    settings: PlatformSettings,
-    repository_id: str,
-    experiment: Experiment,
-) -> CodeRef:
+def code_for_run(db: Database, settings: PlatformSettings, repository_id: str, experiment: Experiment) -> CodeRef:
     """Return the commit that a config means, after checking that it contains the rollout and its entrypoint.
     `commit_sha` pins it, `branch` means that branch's latest synced commit, neither the default branch's.
     ValidationError names the key."""

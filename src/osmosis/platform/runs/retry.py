@@ -19,13 +19,7 @@ from osmosis.records.run.report import Report
 from osmosis.records.run.status import RunStatus
 
 
-def retry(
-    session: Session,
-    vault: Vault,
-    run: tables.Run,
-    user: tables.User,
-    request: RetryRun,
-) -> int:
+def retry(session: Session, vault: Vault, run: tables.Run, user: tables.User, request: RetryRun) -> int:
     """Make a run pending again and return how many rollouts it will make (0: all, from the start). Raise NothingToRetry
     for a run in which all succeeded, unless `everything` is set; Conflict for a spent budget."""
     secret_values = request.secrets or {}

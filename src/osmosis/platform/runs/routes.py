@@ -200,12 +200,7 @@ def retry(name: str, platform: PlatformDep, scope: ScopeDep, body: RetryRun | No
 
 @router.get(f"{PREFIX}/{{name}}/rollouts")
 def list_rollouts(
-    name: str,
-    platform: PlatformDep,
-    scope: ScopeDep,
-    limit: int = 50,
-    offset: int = 0,
-    status: str | None = None,
+    name: str, platform: PlatformDep, scope: ScopeDep, limit: int = 50, offset: int = 0, status: str | None = None
 ) -> RolloutPage:
     page = PageRange(limit, offset, top=MAX_ROLLOUTS)
     with platform.db.read() as session:

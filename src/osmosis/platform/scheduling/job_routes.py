@@ -148,12 +148,7 @@ def heartbeat(run_id: str, body: Progress, token: TokenDep, platform: PlatformDe
 
 @router.get("/rollouts", response_model=StoredKeys)
 def stored(
-    run_id: str,
-    token: TokenDep,
-    platform: PlatformDep,
-    bodies: bool = False,
-    limit: int = 200,
-    offset: int = 0,
+    run_id: str, token: TokenDep, platform: PlatformDep, bodies: bool = False, limit: int = 200, offset: int = 0
 ) -> StoredKeys | Response:
     """List the stored keys; with `bodies=true` one page of the rollouts themselves, one JSON line each."""
     with platform.db.read() as session:

@@ -158,10 +158,7 @@ class WorkReference:
 
 class Job(WorkReference, Base):
     __tablename__ = "jobs"
-    __table_args__ = (
-        sa.UniqueConstraint("run_id", "shard"),
-        sa.Index("ix_jobs_queue", "state", "lease_until"),
-    )
+    __table_args__ = (sa.UniqueConstraint("run_id", "shard"), sa.Index("ix_jobs_queue", "state", "lease_until"))
 
     id: Mapped[str] = mapped_column(primary_key=True, default=new_id)
     workspace_id: Mapped[str] = mapped_column(sa.ForeignKey("workspaces.id", ondelete="CASCADE"), index=True)

@@ -109,12 +109,7 @@ def callback_of(redirect_uri: str, state: str, port: str) -> Callback:
 
 @router.get("/cli-auth")
 def ask(
-    request: Request,
-    viewer: ViewerDep,
-    redirect_uri: Asked,
-    state: Asked,
-    port: Asked = "",
-    device_name: Asked = "",
+    request: Request, viewer: ViewerDep, redirect_uri: Asked, state: Asked, port: Asked = "", device_name: Asked = ""
 ) -> Response:
     callback = callback_of(redirect_uri, state, port)
     device = device_name[:200] or "unnamed device"

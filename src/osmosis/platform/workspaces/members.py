@@ -114,9 +114,7 @@ def _may_touch(asker_role: str, *roles: str) -> None:
 
 def _keep_an_owner(session: Session, workspace: tables.Workspace, user: tables.User) -> None:
     others = sa.select(sa.func.count()).where(
-        tables.Member.workspace_id == workspace.id,
-        tables.Member.role == "owner",
-        tables.Member.user_id != user.id,
+        tables.Member.workspace_id == workspace.id, tables.Member.role == "owner", tables.Member.user_id != user.id
     )
     if not session.scalar(others):
         raise Conflict(

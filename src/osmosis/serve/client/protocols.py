@@ -104,12 +104,7 @@ class ServerClient:
         more_headers = {name: _LINE_ENDS.sub("", value) for name, value in (headers or {}).items()}
         timeout = aiohttp.ClientTimeout(total=self._timeout_s + wait_s)
         async with self._session.request(
-            method,
-            url,
-            data=content,
-            headers={**self._headers, **more_headers},
-            timeout=timeout,
-            allow_redirects=False,
+            method, url, data=content, headers={**self._headers, **more_headers}, timeout=timeout, allow_redirects=False
         ) as reply:
             answer = await read_body(reply)
             return reply.status, answer, parse_retry_after(reply.headers.get("Retry-After"))

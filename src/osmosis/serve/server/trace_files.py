@@ -198,11 +198,7 @@ def _facts(ended: EndedRollout) -> dict[str, object]:
         "failure": ended.outcome.failure.to_dict() if ended.outcome.failure else None,
     }
     if sample is not None:
-        facts |= {
-            "remove_sample": sample.remove_sample,
-            "metrics": sample.metrics,
-            "extra_fields": sample.extra_fields,
-        }
+        facts |= {"remove_sample": sample.remove_sample, "metrics": sample.metrics, "extra_fields": sample.extra_fields}
     return facts
 
 
@@ -213,11 +209,7 @@ def _diagnostics(ended: EndedRollout) -> dict[str, object]:
         "status": outcome.status,
         "err_category": outcome.category,
         "failure": outcome.failure.to_dict() if outcome.failure else None,
-        "timings": {
-            "finished_at": ended.finished_at,
-            "queue_ms": ended.queue_ms,
-            "duration_ms": ended.duration_ms,
-        },
+        "timings": {"finished_at": ended.finished_at, "queue_ms": ended.queue_ms, "duration_ms": ended.duration_ms},
     }
 
 
