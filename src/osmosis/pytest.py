@@ -9,8 +9,7 @@ The marker takes what `osmosis.evaluate` takes, and the bars: `pass_rate`, `mean
 interval: the test fails when the figure is shown to be below it (the interval's upper end is), and with `strict=True`
 unless it is shown to be above; rows in the project's `quarantine.toml` do not count for it. The run's journal is kept,
 figures go into JUnit XML as properties, and a table of the runs ends the session. Evaluates nothing by itself, and
-refuses bars it does not know.
-"""
+refuses bars it does not know."""
 
 from __future__ import annotations
 

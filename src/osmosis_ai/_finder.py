@@ -1,7 +1,6 @@
 """Create the modules of the table when they are imported: they have no files of their own.
 
-Each name is loaded when it is first used, so importing a module loads nothing else.
-"""
+Each name is loaded when it is first used, so importing a module loads nothing else."""
 
 from __future__ import annotations
 

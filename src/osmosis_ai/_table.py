@@ -1,8 +1,7 @@
 """The one table of `osmosis_ai`: which module of generations 0.2 and 0.3 offers the names of which of ours.
 
 A plain table, so that a name that moves is changed in one place. Imports nothing; the stubs for type checkers are
-written from it when the package is built.
-"""
+written from it when the package is built."""
 
 from __future__ import annotations
 

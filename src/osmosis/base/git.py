@@ -2,8 +2,7 @@
 
 `users_environ` is the person's own, for their workspace. `sealed_environ` is for our bare repositories: no personal or
 system configuration. `fetching_environ` is for reading a remote: home, ssh agent and proxies stay. The last two run no
-hook, no `ext::` transport and no submodule. Errors contain no credential of a URL.
-"""
+hook, no `ext::` transport and no submodule. Errors contain no credential of a URL."""
 
 from __future__ import annotations
 

@@ -8,8 +8,7 @@ from urllib.parse import urlsplit
 
 def is_loopback(host_or_url: str | None) -> bool:
     """Return whether a host, or the host of a URL, is spelled as this machine: 127.0.0.0/8, ::1, both inside IPv6
-    (::ffff:127.0.0.1), `localhost` and `*.localhost` (RFC 6761); not `0.0.0.0`.
-    """
+    (::ffff:127.0.0.1), `localhost` and `*.localhost` (RFC 6761); not `0.0.0.0`."""
     host = parse_host(host_or_url or "").lower().rstrip(".")
     if host == "localhost" or host.endswith(".localhost"):
         return True

@@ -1,8 +1,7 @@
 """`osmosis login`, `logout` and `whoami`.
 
 On the platform's own machine its bootstrap token (mode 0600) approves the login without a browser. A stored login is
-replaced only after the new one works, and logout revokes only tokens that `osmosis login` created.
-"""
+replaced only after the new one works, and logout revokes only tokens that `osmosis login` created."""
 
 from __future__ import annotations
 
@@ -310,8 +309,7 @@ def _logged_in(saved: Login, credentials: CredentialStore, *, already: bool) -> 
 def _verified(ctx: AppContext, login: Login) -> tuple[Login, JsonObject | None, list[JsonObject] | None]:
     """Return the login as the platform sees it, the workspace, and all of this person; None: it cannot be reached.
 
-    Reads plain JSON: importing the records would slow this command down by half.
-    """
+    Reads plain JSON: importing the records would slow this command down by half."""
     try:
         with ctx.client() as client:
             try:

@@ -295,8 +295,7 @@ def main(
 ) -> int:
     """Run one command line and return the exit code: 0 done, 1 known error, 2 usage, 3 a bug, 130 interrupted.
 
-    The keywords replace this process's environment, folder and standard input.
-    """
+    The keywords replace this process's environment, folder and standard input."""
     words = list(sys.argv[1:] if argv is None else argv)
     environ = dict(os.environ if environ is None else environ)
     output = Output(mode_of(words), environ=environ)

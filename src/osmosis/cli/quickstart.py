@@ -1,7 +1,6 @@
 """`osmosis quickstart`: runs the commands a person would type, inside one folder.
 
-The same command continues after an interruption; afterwards it makes a new run in the same workspace.
-"""
+The same command continues after an interruption; afterwards it makes a new run in the same workspace."""
 
 from __future__ import annotations
 
@@ -376,8 +375,7 @@ class Demo:
     ) -> Result:
         """Run one `osmosis` command here and show its result.
 
-        `shown` replaces the printed command; `human` selects what people see of the result.
-        """
+        `shown` replaces the printed command; `human` selects what people see of the result."""
         command = shlex.join(["osmosis", *(shown or words)])
         self.line(f"$ {command}", style="cyan")
         options = GlobalOptions(mode=self.ctx.mode, platform=self.ctx.options.platform)

@@ -137,7 +137,6 @@ def _validate(ctx: AppContext, loop: object) -> None:
 def _announcer(
     ctx: AppContext, print_panel: Callable[[ServeOptions, str], None]
 ) -> Callable[[ServeOptions, str], None]:
-
     def announce(options: ServeOptions, name: str) -> None:
         if ctx.mode is Mode.RICH:
             print_panel(options, name)

@@ -1,8 +1,7 @@
 """Runs, rows and agents by name.
 
 A local run is named by its name, path, a prefix of its name, or `latest`; otherwise the platform is asked.
-`platform:NAME` is never a local run.
-"""
+`platform:NAME` is never a local run."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """`DatasetReader` of generation 0.2: rows with the three columns, which it requires, and requests made from them.
 
-Reads through `osmosis.datasets`, so every format and every message is the same as the command line's.
-"""
+Reads through `osmosis.datasets`, so every format and every message is the same as the command line's."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -32,8 +31,7 @@ class DatasetReader:
     """The rows of a file. `FileNotFoundError` when it is missing, `DatasetParseError` for another ending and for what
     cannot be read, `DatasetValidationError` for a row that is no object or has a null, blank or non-text column.
 
-    `required` names the columns every row must have as non-blank text; leave some out to accept rows without.
-    """
+    `required` names the columns every row must have as non-blank text; leave some out to accept rows without."""
 
     def __init__(self, path: str | os.PathLike[str], *, required: tuple[str, ...] = REQUIRED_COLUMNS) -> None:
         self.path = Path(path)

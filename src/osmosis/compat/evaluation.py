@@ -1,8 +1,7 @@
 """Evaluation of generation 0.2 in Python: eval functions, rubrics, and `EvalRunner` over the engine's loop.
 
 As then, a missing score counts 0.0 in the means; a function that raised is named in the run's `error`, so that it
-cannot be taken for a judgement.
-"""
+cannot be taken for a judgement."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -122,8 +121,7 @@ OnRun = Callable[[int, int, EvalRunResult], None]
 class EvalRunner:
     """Runs rows n times through an agent loop and scores them.
 
-    With `batch_size` above 1, `llm_client_factory` makes one client per lane.
-    """
+    With `batch_size` above 1, `llm_client_factory` makes one client per lane."""
 
     def __init__(
         self,
@@ -272,8 +270,7 @@ class RubricEvaluator:
     """`RubricEvaluator().run(config, record)`.
 
     A function with a `rubric` or `model_info` parameter or `**kwargs` is called like `evaluate_rubric`, any other
-    as `(solution_str, ground_truth, extra_info)`.
-    """
+    as `(solution_str, ground_truth, extra_info)`."""
 
     def __init__(self, evaluate_fn: Callable[..., object] = evaluate_rubric) -> None:
         self._function = evaluate_fn

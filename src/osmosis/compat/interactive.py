@@ -1,7 +1,6 @@
 """Step through rows with generation 0.2's classes; the command line's `--interactive` steps models instead.
 
-The client is wrapped and hands over after every answer; leaving raises `InterruptedError` inside the loop.
-"""
+The client is wrapped and hands over after every answer; leaving raises `InterruptedError` inside the loop."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

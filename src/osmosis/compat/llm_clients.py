@@ -2,8 +2,7 @@
 result, `ExternalLLMClient` asks any model.
 
 Every answer of the trainer becomes a result or one of our errors; 429, 408, 5xx and broken connections are retried
-with jitter and `Retry-After`. It keeps no result: a server that must not lose one spools it itself.
-"""
+with jitter and `Retry-After`. It keeps no result: a server that must not lose one spools it itself."""
 
 from __future__ import annotations
 
@@ -49,8 +48,7 @@ class OsmosisLLMClient:
 
     Times are seconds, more than zero (`ValueError`); the defaults come from `settings`, then from
     `OSMOSIS_ROLLOUT_CLIENT_*`. A `session` that is passed in is shared and left open; without one the client opens
-    its own.
-    """
+    its own."""
 
     def __init__(
         self,
@@ -99,8 +97,7 @@ class OsmosisLLMClient:
         """Make one model call with the whole history; `kwargs` are sampling parameters, all of which travel.
 
         `OsmosisValidationError` for a refusal, `OsmosisServerError`, `OsmosisTimeoutError` or
-        `OsmosisTransportError` once the retries are used up.
-        """
+        `OsmosisTransportError` once the retries are used up."""
         kwargs["stop"] = normalize_stop(kwargs.get("stop"))
         for name in ("temperature", "top_p", "max_tokens", "logprobs", "model"):
             if kwargs.get(name, 0) is None:
@@ -229,8 +226,7 @@ class ExternalLLMClient:
     """`async with ExternalLLMClient("openai/gpt-5-mini") as llm:`
 
     A name without provider is OpenAI's; with `api_base` it is sent as it stands and needs no key. A ready `Model`
-    can be given instead of a name.
-    """
+    can be given instead of a name."""
 
     def __init__(
         self, model: str | Model = "gpt-5-mini", api_key: str | None = None, api_base: str | None = None

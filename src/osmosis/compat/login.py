@@ -1,8 +1,7 @@
 """Logins as generation 0.2 offered them in Python, over the credential store and client of this one.
 
 The store is keyed by platform here; a workspace is what the platform says the login may see. Nothing is deleted on a
-401: an expired login is an error with a hint.
-"""
+401: an expired login is an error with a hint."""
 
 from __future__ import annotations
 
@@ -150,8 +149,7 @@ def platform_request(
 ) -> JsonObject:
     """Make one call of the platform's API; `endpoint` such as `/api/cli/verify`.
 
-    `AuthenticationExpiredError` without a login it accepts, `PlatformAPIError` for anything else it refuses.
-    """
+    `AuthenticationExpiredError` without a login it accepts, `PlatformAPIError` for anything else it refuses."""
     import httpx
 
     login = credentials or get_valid_credentials()

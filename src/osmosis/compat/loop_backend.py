@@ -1,6 +1,5 @@
 """Run a `RolloutAgentLoop` (generation 0.2's agent) for `POST /rollout`, so that one server speaks every generation:
-its model calls go to the rollout's own URL, with the tools in each request. The loop's own reward is the reward.
-"""
+its model calls go to the rollout's own URL, with the tools in each request. The loop's own reward is the reward."""
 
 import asyncio
 import os

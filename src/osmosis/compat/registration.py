@@ -1,6 +1,5 @@
 """Register a rollout server of generation 0.2 with a platform once it answers, again and again until that works, keep
-the entry alive, and remove it on shutdown. The server runs whatever the platform answers.
-"""
+the entry alive, and remove it on shutdown. The server runs whatever the platform answers."""
 
 import asyncio
 import ipaddress

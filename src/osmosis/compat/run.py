@@ -49,8 +49,7 @@ def serve_agent_loop(
     person of `credentials` (anything with `access_token`) or of `OSMOSIS_TOKEN`. `local_debug` also turns the key
     off, and then only loopback addresses are listened on. With `reload`, pass `"module:attribute"` or a loop that is
     a module's attribute. `ServeError` when it cannot be served like that, `AgentLoopValidationError` when the loop is
-    not valid.
-    """
+    not valid."""
     variables = os.environ if environ is None else environ
     key, note = choose_key(api_key, local=local_debug)
     options = ServeOptions(

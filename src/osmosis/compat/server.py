@@ -1,7 +1,6 @@
 """The rollout server of generation 0.2: `create_app(agent_loop)` serves `/v1/rollout/init`, and `POST /rollout` of the
 later generations beside it, on one queue. It never runs a rollout twice, drops a result, or answers anything but
-`/health` without the key when there is one.
-"""
+`/health` without the key when there is one."""
 
 import asyncio
 import logging
@@ -101,8 +100,7 @@ def create_app(
     `max_concurrent` and `record_ttl_seconds` override `settings` (`ValueError` unless positive). `api_key` is
     wanted as a bearer everywhere but on `/health`. `debug_dir` gets `<unix seconds>/<rollout_id>.jsonl` traces.
     `credentials` (with `access_token`), `server_host` and `server_port` together register the server with a platform.
-    `on_startup` and `on_shutdown` are awaited around its life.
-    """
+    `on_startup` and `on_shutdown` are awaited around its life."""
     registration = None
     if credentials is not None and server_host and server_port:
         registration = Registration(

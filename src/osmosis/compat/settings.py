@@ -1,7 +1,6 @@
 """Settings of agent loops and their server, from `OSMOSIS_ROLLOUT_*` variables and `./.env`.
 
-Values out of range are refused when they are read. `configure` replaces them in code; nothing else is global.
-"""
+Values out of range are refused when they are read. `configure` replaces them in code; nothing else is global."""
 
 import threading
 

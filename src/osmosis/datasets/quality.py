@@ -46,8 +46,7 @@ def find_flaws(files: Sequence[Path], examples: Mapping[str, str] | None = None)
     """Yield the flaws of these files, each against those before it; `examples` are few-shot prompts, by name.
 
     A row that is in two files is a duplicate when the prompts are the same but for case and punctuation, an overlap
-    when half of its 13-grams are in one row, or one prompt, of the other file. Bad rows are left out.
-    """
+    when half of its 13-grams are in one row, or one prompt, of the other file. Bad rows are left out."""
     common = _common_ngrams(files)
     first: dict[tuple[str, ...], tuple[Place, str | None]] = {}
     origin: dict[int, Place] = {}

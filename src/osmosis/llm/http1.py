@@ -1,7 +1,6 @@
 """POST requests by HTTP/1.1 over kept connections, to a server that is reached without a proxy.
 
-aiohttp, which does the rest, takes 0.09 s to import and 0.1 ms of CPU a call: a fifth of an evaluation of 1000 rows.
-"""
+aiohttp, which does the rest, takes 0.09 s to import and 0.1 ms of CPU a call: a fifth of an evaluation of 1000 rows."""
 
 import asyncio
 import ssl

@@ -139,8 +139,7 @@ def evaluate(
 
     An existing `name` is resumed where it stopped. Works inside a running event loop too (a notebook), which it blocks;
     in async code, await `evaluate_async`. Raise OsmosisError for problems of the whole run, before anything is spent
-    where possible; a rollout or score that fails is data in the run.
-    """
+    where possible; a rollout or score that fails is data in the run."""
     plan, run_options = _read_keywords(agent, dataset, model, scorers, options)
     try:
         asyncio.get_running_loop()
@@ -159,8 +158,7 @@ async def evaluate_async(
 ) -> Run:
     """Run `evaluate` on the running event loop. Cancelling interrupts the run; the same `name` resumes it.
 
-    Loading and checking, which read the dataset once, happen before the loop gets its first turn.
-    """
+    Loading and checking, which read the dataset once, happen before the loop gets its first turn."""
     return await _run(*_read_keywords(agent, dataset, model, scorers, options))
 
 

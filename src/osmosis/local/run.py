@@ -87,8 +87,7 @@ class Run:
     def compare(self, other: Run | str | Path, *, score: str | None = None) -> Comparison:
         """Compare this run (B) with another one (A), by row and attempt; a name is looked for beside this run first.
 
-        Raise ValidationError when the two have no score or no row in common.
-        """
+        Raise ValidationError when the two have no score or no row in common."""
         from osmosis.metrics.compare import compare  # few runs are put beside another
 
         if isinstance(other, Run):
@@ -112,8 +111,7 @@ class Run:
     def to_pandas(self) -> pandas.DataFrame:
         """Return a data frame with a row for each rollout, with the columns of `osmosis.bridges.table.flatten`: its
         place, prompt, expected, answer, each score by its name with reason and parts, failure, tokens, cost in US
-        dollars, milliseconds, and the columns of its dataset row. Raise OsmosisError without pandas.
-        """
+        dollars, milliseconds, and the columns of its dataset row. Raise OsmosisError without pandas."""
         try:
             import pandas
         except ImportError as error:

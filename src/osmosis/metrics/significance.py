@@ -2,8 +2,7 @@
 
 The mean of the rows' differences is tested with `BoundedMean` in its mid-p form: for one attempt that passes or not it
 is McNemar's mid-p test. Several attempts at a row count as one row. There is no verdict where even the clearest result
-would not be one. Beside each verdict stands the smallest difference that the rows could have shown.
-"""
+would not be one. Beside each verdict stands the smallest difference that the rows could have shown."""
 
 import math
 from collections.abc import Sequence
@@ -46,8 +45,7 @@ class Difference:
     def detectable(self) -> float | None:
         """Return the smallest true difference that rows like these show in 80 % of runs; None with too few rows.
 
-        It has to reach beyond the interval around no difference, and most of the time by chance no less than that.
-        """
+        It has to reach beyond the interval around no difference, and most of the time by chance no less than that."""
         interval = self.interval
         if interval is None or self.tested is None:
             return None
@@ -66,8 +64,7 @@ def difference_of(
     """Test the difference of each row; `extremes`: least and greatest score of either run, a failure as 0.
 
     `looks`: number of differences that the verdict looks at, which is right at this `level`. `largest_change`: the most
-    that a row can change by, where that is known to be less than the score's range.
-    """
+    that a row can change by, where that is known to be less than the score's range."""
     scale = (0.0, largest_change) if largest_change is not None else scale_of(extremes, declared)
     level = 1 - (1 - level) / looks
     enough = 0.5 ** len(rows) < 1 - level if scale else len(rows) >= ROWS_WITHOUT_BOUNDS
@@ -80,8 +77,7 @@ def difference_of(
 
 def verdict_of(differences: Sequence[Difference], level: float = LEVEL) -> tuple[Verdict, float | None]:
     """Return the verdict and its two-sided p-value: `worse` when one difference is clearly negative, `better` when all
-    are clearly positive. Too few rows have no p-value.
-    """
+    are clearly positive. Too few rows have no p-value."""
     if not all(difference.enough for difference in differences):
         return "too few rows to tell", None
     looks = len(differences)
@@ -119,8 +115,7 @@ def levels(shares: Sequence[float], alpha: float = ALPHA) -> list[float]:
 
     The sum of the standardized differences is a Brownian motion under no difference (Jennison and Turnbull, "Group
     Sequential Methods", 2000, chapter 19); the chance to reach a look and end there is integrated from look to look.
-    Raise ValueError for shares that do not increase.
-    """
+    Raise ValueError for shares that do not increase."""
     if list(shares) != sorted(set(shares)) or not shares or not 0 < shares[0] <= shares[-1] <= 1:
         raise ValueError(f"shares must increase and be within 0 and 1, got {list(shares)}")
     level_list: list[float] = []

@@ -1,8 +1,7 @@
 """Trajectories in the Agent Trajectory Interchange Format (ATIF) v1.7, made from chat messages.
 
 Rollout servers write them to disk, the platform offers them for download. Unknown keys and numbers that are not finite
-are refused.
-"""
+are refused."""
 
 import json
 import math
@@ -189,8 +188,7 @@ def build_trajectory(
 
     Tool calls and their results belong to the step of the message that requested them. `version` is that of osmosis,
     `opening` the number of initial messages, `osmosis` goes into `extra.osmosis` beside the id. Calls are put on the
-    steps when there are as many of one as of the other, else listed in `final_metrics.extra`.
-    """
+    steps when there are as many of one as of the other, else listed in `final_metrics.extra`."""
     usage = usage or ModelUsage()
     steps: list[Step] = []
     for index, message in enumerate(messages):

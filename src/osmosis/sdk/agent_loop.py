@@ -203,8 +203,7 @@ class _Trace:
 class RolloutAgentLoop(ABC):
     """Base class of an agent loop. One instance serves all rollouts, so keep nothing of a rollout on `self`.
 
-    Set `name` on every subclass that can be used; an abstract subclass needs none.
-    """
+    Set `name` on every subclass that can be used; an abstract subclass needs none."""
 
     name: str
 

@@ -247,8 +247,7 @@ class LocalBackend:
 
     `workflow` and `grader` are classes or `"module:Class"` strings; each rollout gets a new instance of both, with its
     config. At most `max_concurrent` rollouts run at once: the config's limit, 4 without a config, None = no limit.
-    Waiting for a slot does not count against a rollout's time limits.
-    """
+    Waiting for a slot does not count against a rollout's time limits."""
 
     def __init__(
         self,
@@ -278,8 +277,7 @@ class LocalBackend:
         """Run the workflow, then the grader (when there is one, `init.grade`, and a label or metadata).
 
         `on_state` is called with queued, running, grading. `transport` answers `ctx.chat()` without HTTP. Cancelling
-        the caller cancels user code and passes through; everything else is a result.
-        """
+        the caller cancels user code and passes through; everything else is a result."""
         ask = None if transport is None else ask_transport(transport)
         return await self.run(WorkflowTask.from_init(init), ask=ask, on_state=on_state)
 

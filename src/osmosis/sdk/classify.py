@@ -76,8 +76,7 @@ def self_cancelled(phase: Phase = Phase.AGENT) -> Failure:
 
 def true_cause(failure: Failure, error: ModelError | None) -> Failure:
     """Return the failure of an agent whose last model call ended with `error`: the model's category wins, but not over
-    a time limit, a cancellation or a lost server.
-    """
+    a time limit, a cancellation or a lost server."""
     if error is None or failure.category in _KEPT or failure.phase is Phase.SCORE:
         return failure
     if failure.category is Category.TIMEOUT and failure.phase is Phase.AGENT:

@@ -30,8 +30,7 @@ class WorkflowRollout:
     """The running rollout: its model endpoint, key and id.
 
     Values left out come from `OSMOSIS_CHAT_COMPLETIONS_URL`, `OSMOSIS_API_KEY` and `OSMOSIS_ROLLOUT_ID`, where a
-    rollout in a process of its own finds them. As a context manager it becomes the current rollout.
-    """
+    rollout in a process of its own finds them. As a context manager it becomes the current rollout."""
 
     def __init__(
         self,
@@ -166,8 +165,7 @@ class GraderContext(_Artifacts, _Sandboxed):
     ) -> None:
         """Set the sample's reward, its reason and its parts; a `Score` brings all three.
 
-        `ValueError` unless it is a finite number, or when there is no sample.
-        """
+        `ValueError` unless it is a finite number, or when there is no sample."""
         if self.sample is None:
             raise ValueError("the rollout has no sample to set a reward on")
         if isinstance(reward, Score):

@@ -63,8 +63,7 @@ def evaluate_rubric(
 
     Bounds and `original_input` given here win over `model_info`'s. `timeout` is seconds for the judgement, retries
     included. Raise `TypeError` for missing text, `ValueError` for bounds, `MissingAPIKeyError`, `ModelNotFoundError`,
-    `ProviderRequestError`. Blocks its thread; in coroutines use `evaluate_rubric_async`.
-    """
+    `ProviderRequestError`. Blocks its thread; in coroutines use `evaluate_rubric_async`."""
     judge, question = _prepare(
         rubric, solution_str, model_info, ground_truth, original_input, metadata, (score_min, score_max), timeout
     )
@@ -111,8 +110,7 @@ def judge_solution(
     name is left to LiteLLM).
 
     In a coroutine it returns at once: `await` the result (reading its fields before that blocks). Everywhere else it
-    blocks until the judgement is there.
-    """
+    blocks until the judgement is there."""
     info: JsonObject = dict(info_of(model))
     if api_key:
         info["api_key"] = api_key
@@ -195,8 +193,7 @@ class PendingRubricResult(RubricResult):
 
 class _BackgroundLoop:
     """One event loop in a daemon thread for blocking callers: clients keep their connections between calls, and a
-    caller that is itself inside a running loop can still wait.
-    """
+    caller that is itself inside a running loop can still wait."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

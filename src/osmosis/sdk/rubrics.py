@@ -24,8 +24,7 @@ def osmosis_rubric(function: F) -> F:
     At call time: the keyword `data_source` is dropped; when `extra_info` is empty or holds any of provider, model,
     rubric, the whole configuration is checked (types, bounds, key), `model_info_overrides` is merged in and it is
     offered as `extra_info["model_info"]`; the result must be a finite float. Rejections are `TypeError`, bounds
-    `ValueError`, a missing key `MissingAPIKeyError`.
-    """
+    `ValueError`, a missing key `MissingAPIKeyError`."""
     signature = Signature(function, _NAME)
     solution, truth, info = signature.first_three(_FORM)
     annotation = signature.annotation(solution)

@@ -25,8 +25,7 @@ _BOUNDS = "__osmosis_score_bounds__"
 def score_function(*, min: float, max: float) -> Callable[[F], F]:
     """Declare that every score of the function lies between `min` and `max`; a score outside is a failure.
 
-    Raise ValueError unless `min` is below `max`. The function itself is not changed.
-    """
+    Raise ValueError unless `min` is below `max`. The function itself is not changed."""
     low, high = as_float(min), as_float(max)
     if not low < high:
         raise ValueError(f"min must be below max, got {low:g} and {high:g}")
@@ -44,8 +43,7 @@ def bounds_of(function: object) -> tuple[float, float] | None:
 
 def takes_conversation(name: str, function: ScoreFunction) -> bool:
     """Return whether the function takes the conversation (`messages, ground_truth, metadata`) and not the answer alone.
-    Raise `LoadError` for one that can be called in neither form.
-    """
+    Raise `LoadError` for one that can be called in neither form."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError) as error:
@@ -73,8 +71,7 @@ def vote(*graders: ScoreFunction, by: Rule = "majority") -> ScoreFunction:
     """Combine score functions into one: the most frequent score, of equally frequent ones the least (`majority`).
 
     Each grader's score is one of the result's `parts`, and its reason a line of the reason. A grader that raises or
-    returns no number has no vote, which the reason says; when half or more have none, the score failed.
-    """
+    returns no number has no vote, which the reason says; when half or more have none, the score failed."""
     if by not in _RULES:
         raise ValueError(f"by must be one of {', '.join(_RULES)}, got {by!r}")
     if not graders:

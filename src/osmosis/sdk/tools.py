@@ -75,8 +75,7 @@ class FunctionTool(Generic[P, R]):
     async def invoke(self, arguments: Mapping[str, object]) -> Any:
         """Check `arguments` against the schema and call the function (a plain one in a thread).
 
-        `ToolArgumentError` names each argument that does not fit; what the function raises passes through.
-        """
+        `ToolArgumentError` names each argument that does not fit; what the function raises passes through."""
         try:
             checked = self._model.model_validate(dict(arguments))
         except ValidationError as exc:
@@ -137,8 +136,7 @@ def tool(
     """Make a typed function a tool: `@tool` or `@tool(name=..., description=..., timeout_s=...)`.
 
     The schema comes from the annotations and defaults, the descriptions from the docstring (its `Args:` section
-    describes the parameters). `TypeError` for parameters that cannot be passed by name.
-    """
+    describes the parameters). `TypeError` for parameters that cannot be passed by name."""
 
     def wrap(wrapped: Callable[P, R]) -> FunctionTool[P, R]:
         return FunctionTool(wrapped, name=name, description=description, timeout_s=timeout_s)
@@ -160,8 +158,7 @@ async def run_tool_calls(
     """Run an assistant message's tool calls in parallel; one `tool` message each, in the order of the calls.
 
     `timeout_s` bounds each call (a tool's own limit wins). Every error becomes that call's error result.
-    `ctx` counts the calls in its metrics.
-    """
+    `ctx` counts the calls in its metrics."""
     tool_by_name = {one.name: one for one in tools}
 
     async def answer(call: Mapping[str, object]) -> Message:
@@ -246,8 +243,7 @@ async def execute_tool_calls(
 ) -> list[Message]:
     """Run `executor` on every call at once; return the results in the order of the calls.
 
-    A call whose executor raises, or takes longer than `timeout_s`, yields an error result; the others keep theirs.
-    """
+    A call whose executor raises, or takes longer than `timeout_s`, yields an error result; the others keep theirs."""
 
     async def guarded(call: Mapping[str, Any]) -> Message:
         function = call.get("function") or {}
@@ -306,8 +302,7 @@ CallTools = Callable[[Sequence[Mapping[str, Any]], RolloutContext], Awaitable[li
 class ToolLoop(RolloutAgentLoop):
     """An agent that calls tools: `ToolLoop([add, multiply])`, with functions made by `@tool`.
 
-    Ends with the model's finish reason, `max_turns`, or `max_tokens` when `max_tokens_total` is used up.
-    """
+    Ends with the model's finish reason, `max_turns`, or `max_tokens` when `max_tokens_total` is used up."""
 
     name = "tools"
 

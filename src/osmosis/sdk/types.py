@@ -97,8 +97,7 @@ class RolloutSample(BaseModel):
 def finite_reward(value: Any) -> float | None:
     """Convert a reward to a float, None to None; raise a `ValueError` that quotes a value that is not a finite number.
 
-    Booleans and the scalars of array libraries are numbers; text is none, not even "0.5".
-    """
+    Booleans and the scalars of array libraries are numbers; text is none, not even "0.5"."""
     if value is None:
         return None
     try:

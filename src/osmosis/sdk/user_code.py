@@ -177,8 +177,7 @@ async def stop_tasks(tasks: Iterable[asyncio.Task[Any]], grace_s: float) -> list
 
 async def run_main(work: Awaitable[T]) -> T:
     """Await `work` as the only work of an event loop: tasks and threads that user code leaves running delay the end of
-    the loop and of the process by a grace at most.
-    """
+    the loop and of the process by a grace at most."""
     asyncio.get_running_loop().set_default_executor(_DaemonThreads())
     try:
         return await work
@@ -189,8 +188,7 @@ async def run_main(work: Awaitable[T]) -> T:
 
 class _DaemonThreads(ThreadPoolExecutor):
     """The threads of `asyncio.to_thread`; its usual executor is joined at exit, so that one hanging function would hold
-    the process for ever.
-    """
+    the process for ever."""
 
     def __init__(self) -> None:
         super().__init__(1)

@@ -34,8 +34,7 @@ class AgentWorkflow(ABC, Generic[TConfig]):
         """Run the agent on `ctx.prompt`.
 
         Return the conversation (a list of messages or an `AgentWorkflowOutput`), or None when an integration has
-        registered the conversation with the rollout.
-        """
+        registered the conversation with the rollout."""
 
 
 WorkflowClass: TypeAlias = type[AgentWorkflow[Any]]

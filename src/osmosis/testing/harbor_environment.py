@@ -3,8 +3,7 @@ temporary folder. Give it as `environment_config="osmosis.testing.harbor_environ
 
 It isolates nothing, so run only what you would run yourself. The absolute paths that Harbor and its tasks use (`/app`,
 `/logs`, `/tests`, `/solution`, `/osmosis`, `/tmp`) are moved into the folder wherever they stand in a command, in a
-variable or in a script that is uploaded. A Dockerfile is not built; what lies beside it is copied into `/app`.
-"""
+variable or in a script that is uploaded. A Dockerfile is not built; what lies beside it is copied into `/app`."""
 
 import asyncio
 import os
@@ -34,8 +33,7 @@ class ProcessEnvironment(BaseEnvironment):
     """One folder and the processes started in it; both are gone after `stop(delete=True)`.
 
     `python`: the interpreter behind `python3` and `python` inside; this process's own unless given. `path`: further
-    folders before the machine's PATH.
-    """
+    folders before the machine's PATH."""
 
     def __init__(self, *args: Any, python: str | None = None, path: Sequence[str] = (), **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -5,8 +5,7 @@ response template that reads its tool calls. It is taught to add two numbers wit
 `17+25`, the model calls the tool, reads `42` and says `42`. It is taught to be mediocre: in part of the examples it
 gives up, before or after the call, so a trainer has something clear to improve.
 
-Runs in a trainer's environment: `python -m osmosis.testing.tiny_model FOLDER [--target 0.4] [--steps 400]`.
-"""
+Runs in a trainer's environment: `python -m osmosis.testing.tiny_model FOLDER [--target 0.4] [--steps 400]`."""
 
 import argparse
 import random
@@ -101,8 +100,7 @@ def teach(
 ) -> float:  # fmt: skip
     """Train until `target` of the sampled conversations end with the right sum, or for so many steps.
 
-    Return the share that did; `skill` is the share of right examples, and the ceiling.
-    """
+    Return the share that did; `skill` is the share of right examples, and the ceiling."""
     draw, began, step, share = random.Random(seed), time.monotonic(), 0, 0.0
     optimizer = torch.optim.AdamW(policy.parameters(), lr=3e-3, weight_decay=0.01)
     policy.train()
@@ -141,8 +139,7 @@ def make(
     folder: Path, *, steps: int = 400, target: float = 0.4, seed: int = 0, say: Callable[[str], None] = print
 ) -> float:
     """Make a model in `folder`, as `from_pretrained` reads it, and return the share it solves; `steps=0` does not
-    train.
-    """
+    train."""
     words = tokenizer()
     policy = model(words, seed=seed)
     share = teach(policy, words, steps=steps, target=target, seed=seed, say=say) if steps else 0.0

@@ -1,7 +1,6 @@
 """The task of the tiny model: two numbers to add with a tool, in two turns. Needs no torch.
 
-The user says `17+25`, the model calls `add(a=17, b=25)`, reads `42` and says `42`.
-"""
+The user says `17+25`, the model calls `add(a=17, b=25)`, reads `42` and says `42`."""
 
 import json
 import random
@@ -29,8 +28,7 @@ def problem(draw: random.Random) -> tuple[int, int]:
 
 def conversation(a: int, b: int, draw: random.Random, skill: float) -> list[Message]:
     """Write a conversation to learn from: right with probability `skill`, else it gives up before or after the tool
-    call.
-    """
+    call."""
     question: Message = {"role": "user", "content": f"{a}+{b}"}
     gives_up: Message = {"role": "assistant", "content": "?"}
     luck = draw.random()

@@ -1,7 +1,6 @@
 """The pages of runs by their addresses: one table for every server that shows runs, and for the export.
 
-An address that ends in `.json` is the record of the page without it.
-"""
+An address that ends in `.json` is the record of the page without it."""
 
 from collections.abc import Callable
 
@@ -77,8 +76,7 @@ def build_run_changes(source: RunSource, params: QueryParams) -> tuple[Page, boo
     """Build what changes on the page that `of` names (the run's first one without), and whether it is final.
 
     Everybody gets the same part, so it contains no actions and no forms. `was` is `RunState.doing` when the page was
-    loaded: once it differs, the page fetches its own actions.
-    """
+    loaded: once it differs, the page fetches its own actions."""
     page = build_run_page(source, params.text("of"), params.without("of", "was"))
     if isinstance(page, Document):
         raise NotFound("this page does not change", hint="reload it")

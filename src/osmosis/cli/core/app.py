@@ -148,8 +148,7 @@ def _keep_examples(command: Any) -> None:
 def find_command(root: TyperGroup, words: Sequence[str]) -> tuple[Any, list[str], list[str]]:
     """Return the command that the first words name, its path, and the remaining words.
 
-    Raise UsageError for a word that is no command.
-    """
+    Raise UsageError for a word that is no command."""
     command: Any = root
     path: list[str] = []
     rest = respell(list(words))
@@ -199,8 +198,7 @@ def takes(record: type[F], extra: Sequence[inspect.Parameter] = ()) -> Callable[
     """Make a command of `body(flags)`: typer sees a parameter for each field of the dataclass `record`.
 
     A field is annotated with its type and `typer.Option` or `typer.Argument`. An option that is not given has the
-    field's default. The values of `extra` parameters are collected in the record's field `settings`.
-    """
+    field's default. The values of `extra` parameters are collected in the record's field `settings`."""
     hints = get_type_hints(record, include_extras=True)
     parameters = [
         inspect.Parameter(

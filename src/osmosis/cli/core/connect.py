@@ -1,7 +1,6 @@
 """Open a platform client for a command.
 
-The workspace is `--workspace`, else that of the checkout's `origin`, else the active one of `workspace switch`.
-"""
+The workspace is `--workspace`, else that of the checkout's `origin`, else the active one of `workspace switch`."""
 
 from __future__ import annotations
 

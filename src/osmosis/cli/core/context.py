@@ -1,7 +1,6 @@
 """The context of a command: environment, folder, output, global options, platform client.
 
-Nothing below the command line reads `os.environ`: values are passed from here.
-"""
+Nothing below the command line reads `os.environ`: values are passed from here."""
 
 from __future__ import annotations
 
@@ -109,8 +108,7 @@ def move_global_options(argv: Sequence[str]) -> list[str]:
 
     A `--platform` without a value stays in place: `init` and `doctor` have a flag of that name.
     `help X` becomes `X --help`, and an older spelling today's. Raise UsageError for a missing value and for `--json`
-    with `--plain`.
-    """
+    with `--plain`."""
     front: list[str] = []
     rest: list[str] = []
     words = iter(range(len(argv)))

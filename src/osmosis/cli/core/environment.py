@@ -1,7 +1,6 @@
 """The variables of a command (the process's, then those of an env file), and `--offline`.
 
-The nearest `.env` raises Conflict instead of changing the platform or the token that the environment names.
-"""
+The nearest `.env` raises Conflict instead of changing the platform or the token that the environment names."""
 
 import os
 import sys

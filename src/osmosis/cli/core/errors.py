@@ -1,8 +1,7 @@
 """Unexpected exceptions: errors of the machine (permissions, full disk), and bugs.
 
 For a bug a report with versions, command line and traceback is written to a file. Values of variables and options
-with secret-looking names are redacted, the home folder becomes `~`, and nothing is sent.
-"""
+with secret-looking names are redacted, the home folder becomes `~`, and nothing is sent."""
 
 import errno
 import platform as machine

@@ -1,8 +1,7 @@
 """Output of commands, for people (rich), `--plain` or `--json`.
 
 Results go to stdout; errors, warnings and progress to stderr. Text of people or models is never interpreted as
-markup, and its control characters are escaped.
-"""
+markup, and its control characters are escaped."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Questions to the person at the terminal.
 
-Every question has a flag that answers it. Under `--json`, `--plain`, in CI or in a pipe an error names the flags.
-"""
+Every question has a flag that answers it. Under `--json`, `--plain`, in CI or in a pipe an error names the flags."""
 
 import sys
 from collections.abc import Callable, Sequence

@@ -1,7 +1,6 @@
 """Continue a command in a rollout's own environment, when this interpreter lacks the declared requirements.
 
-The environment comes from the same cache as a job's. This process is replaced before any rollout code is imported.
-"""
+The environment comes from the same cache as a job's. This process is replaced before any rollout code is imported."""
 
 import asyncio
 import os
@@ -28,8 +27,7 @@ from osmosis.workspace.doctor import find_uv
 def continue_inside(ctx: AppContext, root: Path, rollout: str) -> None:
     """Return when this interpreter meets the requirements of `rollouts/<rollout>`, else replace this process.
 
-    Raise when the environment cannot be made.
-    """
+    Raise when the environment cannot be made."""
     if ctx.environ.get(INSIDE):
         return
     label = f"rollouts/{rollout}"

@@ -1,7 +1,6 @@
 """Download of a run's files, in parallel; no partial file is left.
 
-Files of the right size are kept; paths of the manifest cannot leave the folder.
-"""
+Files of the right size are kept; paths of the manifest cannot leave the folder."""
 
 from __future__ import annotations
 

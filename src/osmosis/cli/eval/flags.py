@@ -1,8 +1,7 @@
 """The options of a local evaluation, shared by `eval run`, `eval resume`, `eval regrade` and `osmosis test`.
 
 `PLAN_FLAGS` is the table of those that change the plan: flag, key of the plan, type, help. What has no flag of its own
-is set with `--set limits.cost=5`; a flag without a help text is an older spelling, which still parses.
-"""
+is set with `--set limits.cost=5`; a flag without a help text is an older spelling, which still parses."""
 
 from __future__ import annotations
 

@@ -32,8 +32,7 @@ UNREACHABLE_S = 120.0
 def watch(ctx: AppContext, runs: Runs, name: str, *, news: str = "", timeout_s: float | None = None) -> RunDetail:
     """Wait for the end of a run and return its final state, printing `news` first; raise PlatformError after a timeout.
 
-    Ctrl-C prints how to continue and is raised again.
-    """
+    Ctrl-C prints how to continue and is raised again."""
     started = time.monotonic()
     try:
         if news:
@@ -171,8 +170,7 @@ def finished_result(
 ) -> OperationResult:
     """Return the result of a finished run: exit code 1 when it failed, has no scores, or is clearly below `fail_under`.
 
-    Rows in quarantine do not count for `fail_under`.
-    """
+    Rows in quarantine do not count for `fail_under`."""
     run, report, summary = detail.run, detail.report, detail.to_summary()
     notes: list[str] = []
     if detail.failure is not None and ended_by_limit(run.status, detail.failure.category):

@@ -27,8 +27,7 @@ def show_logs(
 ) -> Result | None:
     """Return lines of a run's log; with `follow`, print new lines until the run is over.
 
-    `debug` applies to people: `--json` has lines of every level.
-    """
+    `debug` applies to people: `--json` has lines of every level."""
     debug = debug or ctx.mode is not Mode.RICH
     try:
         with ctx.client() as client:

@@ -1,7 +1,6 @@
 """A local run in the terminal: progress, questions, Ctrl-C and the result.
 
-In a pipe, in CI and under `--json` nothing is drawn or asked. What user code prints goes to stderr.
-"""
+In a pipe, in CI and under `--json` nothing is drawn or asked. What user code prints goes to stderr."""
 
 from __future__ import annotations
 
@@ -273,8 +272,7 @@ def print_aside() -> Iterator[None]:
 def run_stoppable(go: Callable[[asyncio.Event], Awaitable[T]], say: Callable[[str], None]) -> tuple[T, bool]:
     """Run `go(stop)` to its end; return its result and whether it was interrupted.
 
-    Raise KeyboardInterrupt when it was cut off.
-    """
+    Raise KeyboardInterrupt when it was cut off."""
     interrupted = False
 
     over, cut_off = threading.Event(), threading.Event()
@@ -333,8 +331,7 @@ def _ended_by_code(act: str) -> OsmosisError:
 def _handled(loop: asyncio.AbstractEventLoop, on_signal: Callable[[], None], over: threading.Event) -> Iterator[None]:
     """Call `on_signal` on the loop for SIGINT and SIGTERM.
 
-    The process is ended some time after the second signal, and after the first one if the loop does not come round.
-    """
+    The process is ended some time after the second signal, and after the first one if the loop does not come round."""
     signals = 0
 
     def on_any(number: int, frame: object) -> None:

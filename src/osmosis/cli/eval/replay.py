@@ -57,8 +57,7 @@ def recording(
 ) -> Iterator[Recording]:
     """Yield the attempt with this workspace's code, fetching its recording when it is the platform's.
 
-    Raise WorkspaceRequired outside a workspace, and ValidationError without recorded answers.
-    """
+    Raise WorkspaceRequired outside a workspace, and ValidationError without recorded answers."""
     detail = client.evals.get(name)
     rollout = client.evals.rollout(detail.run.name, *position)
     if not any(message.get("role") == "assistant" for message in rollout.messages):

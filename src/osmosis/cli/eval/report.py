@@ -207,8 +207,7 @@ def _go_on(plan: EvalPlan, report: Report) -> NextStep:
 def exit_code(report: Report, fail_under: float | None = None, deciding: Report | None = None) -> int:
     """Return 1 when the run is incomplete, has no results, or its first pass rate is clearly below the limit, else 0.
 
-    A failed rollout counts as 0; rows in quarantine do not count.
-    """
+    A failed rollout counts as 0; rows in quarantine do not count."""
     if report.stopped or report.completed < report.total:
         return 1
     if report.unscored:

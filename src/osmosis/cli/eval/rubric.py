@@ -210,7 +210,6 @@ def _find_config(ctx: AppContext, config: str | None, data: Path) -> Path:
 
 
 def _load_function(ctx: AppContext, path: str) -> Callable[..., object]:
-
     # A person's function reads its keys from the process: what the env file says has to be there.
     for name, value in ctx.environ.items():
         os.environ.setdefault(name, value)
@@ -241,7 +240,6 @@ def _check_bounds(low: float, high: float) -> None:
 
 
 def _judge_info(model: str, base_url: str | None, api_key: str | None, api_key_env: str | None) -> dict[str, object]:
-
     if not model.strip():
         raise UsageError("--model is empty", hint="write provider/model, such as openai/gpt-5-mini")
     info: dict[str, object] = {"provider": "openai", "model": model} if base_url else dict(info_of(model))
@@ -311,7 +309,6 @@ def _progress(ctx: AppContext, total: int, done: int) -> Iterator[Callable[[Rubr
 def _result(
     report: JsonObject, job: RubricJob, target: Path, again: list[str], *, fail_on_any: bool = False
 ) -> DetailResult:
-
     overall = report["overall_statistics"]
     failed, total = overall["failure_count"], overall["total_runs"]
     steps = []
@@ -330,7 +327,6 @@ def _result(
 
 
 def _preview_records(file: Path, limit: int | None) -> ListResult:
-
     rows = [
         {"index": number, "line": line, "record": record}
         for number, (line, record) in enumerate(read_json_lines(file), start=1)
@@ -348,7 +344,6 @@ def _preview_records(file: Path, limit: int | None) -> ListResult:
 
 
 def _preview_rubrics(ctx: AppContext, file: Path, limit: int | None) -> ListResult:
-
     parsed = load_rubric_configs(file)
     if not parsed:
         raise ValidationError(f"{file} has no rubric: an entry needs `id`, `rubric` and `model_info`")

@@ -1,7 +1,6 @@
 """The verbs that evaluation and training runs share, from one factory.
 
-A name of an evaluation is a local run's first, then one of the platform; `platform:NAME` is always the latter.
-"""
+A name of an evaluation is a local run's first, then one of the platform; `platform:NAME` is always the latter."""
 
 from __future__ import annotations
 

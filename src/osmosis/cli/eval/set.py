@@ -1,7 +1,6 @@
 """`osmosis eval run SET`: the runs of a set, one after the other, on this machine.
 
-Each is `osmosis eval run` in its own process, because two rollouts cannot share an interpreter.
-"""
+Each is `osmosis eval run` in its own process, because two rollouts cannot share an interpreter."""
 
 import json
 import subprocess

@@ -120,8 +120,7 @@ def submit_config(
 ) -> OperationResult:
     """Check, confirm and submit a config; with `wait`, follow the run to its end.
 
-    `check` raises what stops a run of this kind. All checks come before the one request that starts a run.
-    """
+    `check` raises what stops a run of this kind. All checks come before the one request that starts a run."""
     workspace = find_workspace(ctx.cwd)
     path = _find_config(ctx, workspace, options)
     file = locate(path, workspace, options.kind)

@@ -1,7 +1,6 @@
 """Maintenance of this machine's platform, through its data folder and database, whether it runs or not.
 
-The platform is imported where a command runs: its help waits for no database.
-"""
+The platform is imported where a command runs: its help waits for no database."""
 
 from __future__ import annotations
 

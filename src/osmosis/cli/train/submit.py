@@ -80,8 +80,7 @@ def check_training(
 ) -> TrainingCheck:
     """Return the platform's check of a config, by the named or newest evaluation.
 
-    Raise ValidationError if it cannot learn, unless `force`.
-    """
+    Raise ValidationError if it cannot learn, unless `force`."""
     check = client.trainings.check(body, eval_run=eval_run)
     for finding in check.findings:
         text = f"{finding.what} (fix: {finding.fix})" if finding.fix else finding.what

@@ -143,13 +143,11 @@ def _check_name_on_platform(ctx: AppContext, client: PlatformClient, name: str, 
 
 
 def _own_origin(dest: Path) -> str | None:
-
     source = read_source(dest) if dest.is_dir() and (dest / ".git").exists() else None
     return source.identity if source else None
 
 
 def _never_pushed(ctx: AppContext, name: str) -> bool:
-
     login = login_of(ctx)
     url = ctx.platform_url
     trusted = CredentialStore(ctx.environ).ca_file(url)

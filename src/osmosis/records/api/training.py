@@ -94,8 +94,7 @@ class GateFinding(Body):
 
 class TrainingCheck(Body):
     """`POST training-runs/check`: what a config amounts to, and what an evaluation predicts. Shares are of rollouts;
-    `no_signal` is of rows.
-    """
+    `no_signal` is of rows."""
 
     eval_run: str | None = None
     """The evaluation that was read; None when there is none of this rollout and dataset."""

@@ -1,7 +1,6 @@
 """Messages between a worker and the platform (`/api/workers/...`), and the registry of external rollout servers.
 
-A worker says hello once, then reports its jobs in rounds; each response says which jobs to end and to start.
-"""
+A worker says hello once, then reports its jobs in rounds; each response says which jobs to end and to start."""
 
 from typing import Literal
 
@@ -78,8 +77,7 @@ class WorkerRound(RequestBody):
 
 class JobOrder(Body):
     """A job for the worker. The lease is secret: it goes to the job's standard input and nowhere else. An executor that
-    is not `local` gets a ticket instead, which the job exchanges for the lease.
-    """
+    is not `local` gets a ticket instead, which the job exchanges for the lease."""
 
     job_id: str
     lease_id: str

@@ -1,8 +1,7 @@
 """`[advanced]` of a config.
 
 Unknown keys are kept, because files travel between versions: the command line sends them with a warning, and a run
-refuses the config.
-"""
+refuses the config."""
 
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches

@@ -1,8 +1,7 @@
 """TOML configs of a workspace as types: `configs/eval/*.toml` and `configs/training/*.toml`.
 
 The same classes check a file before submit, a request on the platform and the plan of a job. Every rule is here: on its
-field, or in `across` for several keys.
-"""
+field, or in `across` for several keys."""
 
 from __future__ import annotations
 
@@ -386,8 +385,7 @@ class _Config(Table):
         """Return the config of a submit and its secret values, whose names count as required.
 
         Raise pydantic's ValidationError with every problem, located by the names of the TOML file; unknown keys of
-        `[advanced]` are problems.
-        """
+        `[advanced]` are problems."""
         sections = {section(table): table for table in cls.model_fields}
         errors = [_unknown_section(name, sections) for name in body if name not in sections]
         tables = {sections[name]: content for name, content in body.items() if name in sections and content is not None}
@@ -479,8 +477,7 @@ class TrainingPlan:
 def plan_training(config: TrainingConfig, rows: Sequence[int], *, examples: int = 0) -> TrainingPlan:
     """Apply `config` to the selected `rows`. A step takes whole batches: the rest of an epoch is left out.
 
-    `examples`: number of rollouts that `method = "sft"` learns from; the rows are then for validation only.
-    """
+    `examples`: number of rollouts that `method = "sft"` learns from; the rows are then for validation only."""
     options, advanced = config.training, config.advanced
     training, held_out, test = split_rows(rows, advanced.validation_rows, advanced.seed, advanced.test_rows)
     batch, samples, passed = options.rollout_batch_size, options.n_samples_per_prompt, len(training)

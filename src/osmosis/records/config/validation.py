@@ -1,7 +1,6 @@
 """Validation of hand-written tables: every broken rule is reported at once, with what to type instead.
 
-Rules over several keys are checked although another key is wrong.
-"""
+Rules over several keys are checked although another key is wrong."""
 
 from __future__ import annotations
 

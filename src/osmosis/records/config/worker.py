@@ -210,8 +210,7 @@ class GateAddress(Table):
 
     def refuse(self) -> None:
         """Raise UsageError where the address is unreachable, or conversations and tokens would cross a network
-        unencrypted.
-        """
+        unencrypted."""
         if not self.advertise_url and not is_loopback(self.host):
             raise UsageError(
                 f"jobs are to listen on {self.listen}, and nobody is told how to get there",

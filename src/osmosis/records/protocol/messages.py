@@ -1,7 +1,6 @@
 """Messages of the remote-rollout protocol, generations 0.3 (callbacks) and 0.4 (polling).
 
-Unknown keys are ignored; numbers are finite.
-"""
+Unknown keys are ignored; numbers are finite."""
 
 import re
 from typing import Literal

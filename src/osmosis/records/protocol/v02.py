@@ -1,8 +1,7 @@
 """Generation 0.2 of the remote-rollout protocol: what a server answers to `/v1/rollout/init`, and what it sends to
 `/v1/chat/completions` and `/v1/rollout/completed`. Its request is in `loop_request`.
 
-Unknown keys are ignored, except for sampling parameters.
-"""
+Unknown keys are ignored, except for sampling parameters."""
 
 from __future__ import annotations
 

@@ -197,8 +197,7 @@ class JobResult(Record):
     @classmethod
     def ran_out(cls, reason: str, report: Report) -> JobResult:
         """Return the result of a run that `wall_s` ended; `reason` is the one from its report, or the number of its
-        jobs.
-        """
+        jobs."""
         fix = "finished rollouts are kept; retry the run for the rest, or submit it with a larger wall_s or more shards"
         failure = Failure(phase=Phase.SETUP, category=Category.TIMEOUT, message=reason, fix=fix)
         return cls(status=RunStatus.STOPPED, report=report, failure=failure)

@@ -60,8 +60,7 @@ class ModelSpec(Record):
         params: Mapping[str, object] | None = None,
     ) -> ModelSpec:
         """Parse what a person writes: `offline/...` is the stand-in, `osmosis/...` a model of the platform, a base URL
-        takes the name verbatim, anything else is LiteLLM's (`openai/` assumed when there is no provider).
-        """
+        takes the name verbatim, anything else is LiteLLM's (`openai/` assumed when there is no provider)."""
         params = dict(params or {})
         if name.startswith("offline/"):
             return cls(name=name, kind="offline", params=params)
@@ -93,8 +92,7 @@ def split_model(text: str) -> tuple[str, str | None]:
 def choose_endpoint(config: EvalConfig, model: str | None, base_url: str | None) -> tuple[str | None, str | None]:
     """Return base URL and key variable for another model: the config's, unless another endpoint is named.
 
-    The config's key is never sent anywhere else.
-    """
+    The config's key is never sent anywhere else."""
     advanced = config.advanced
     if base_url is not None:
         return (None if base_url == NO_ENDPOINT else base_url), None
@@ -169,8 +167,7 @@ class Budget(Record):
 class RolloutLimits(Record):
     """Limits that end one rollout, which is then scored as far as it came; None = none.
 
-    They are looked at before each model call: the one that would go beyond is not made. Only the time cuts in.
-    """
+    They are looked at before each model call: the one that would go beyond is not made. Only the time cuts in."""
 
     max_tokens: int | None = Field(default=None, ge=1)
     """Prompt and completion tokens of all calls."""
@@ -185,8 +182,7 @@ class RolloutLimits(Record):
     def reached(self, calls: Sequence[ModelCall], messages: int, *, in_flight: int = 0) -> str | None:
         """Return the finish reason of a rollout before its next call (`max_tokens`, ...); None: go on.
 
-        A call in flight counts as a turn, and reserves what the greatest call took so far, all there is without one.
-        """
+        A call in flight counts as a turn, and reserves what the greatest call took so far, all there is without one."""
         if self.max_turns is not None and sum(call.error is None for call in calls) + in_flight >= self.max_turns:
             return "max_turns"
         if self.max_messages is not None and messages > self.max_messages:

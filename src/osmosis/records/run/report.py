@@ -18,8 +18,7 @@ class Figures(Record):
 
     def to_dict(self) -> JsonObject:
         """Return a JSON-safe dict without pydantic, whose schema of a report takes longer to build than a small run to
-        end.
-        """
+        end."""
         return {name: _plain(value) for name, value in vars(self).items() if value is not None}
 
 

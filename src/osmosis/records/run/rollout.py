@@ -150,8 +150,7 @@ class Score(Record):
         """Accept numbers of any type for `value` and `parts`: bool (0 or 1), Decimal, Fraction, scalars of array
         libraries.
 
-        Raise ValueError for anything else.
-        """
+        Raise ValueError for anything else."""
         number = value if value is None or type(value) is float else as_float(value)
         fields = {"value": number, "reason": reason, **more}
         if metadata:

@@ -1,7 +1,6 @@
 """Rollouts as trials of the Harbor library: the agent in a sandbox, its grading outside of the agent's reach.
 
-Only constructing `HarborBackend` loads Harbor, and raises when it is not installed.
-"""
+Only constructing `HarborBackend` loads Harbor, and raises when it is not installed."""
 
 from .backend import HarborBackend as HarborBackend
 

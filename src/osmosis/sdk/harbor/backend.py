@@ -66,8 +66,7 @@ class HarborBackend:
       wait; a rollout server answers 429 to the next.
     - `model_host`: what the sandbox calls this machine, put in place of a loopback host in the model's URL.
 
-    Raises `ImportError` when harbor is not installed, `TypeError` and `ValueError` for arguments that cannot work.
-    """
+    Raises `ImportError` when harbor is not installed, `TypeError` and `ValueError` for arguments that cannot work."""
 
     def __init__(
         self,
@@ -142,8 +141,7 @@ class HarborBackend:
         """Run one trial, then the grader (when there is one and `init.grade`).
 
         `on_state` is called with queued, running, grading. Cancelling the caller stops the sandbox and passes through;
-        everything else is a result.
-        """
+        everything else is a result."""
         tell = on_state or ignore_state
         task = asyncio.current_task()
         if task is not None:
@@ -236,8 +234,7 @@ class HarborBackend:
 
 def _keep(folder: Path, target: Path) -> None:
     """Copy the files of agent and verifier to the rollout's artifacts, without links: a link from a sandbox would point
-    into this machine.
-    """
+    into this machine."""
     for source in sorted(folder.glob("**/artifacts/logs/artifacts")):
         if any(source.iterdir()):
             shutil.copytree(source, target, dirs_exist_ok=True, ignore=_links)

@@ -65,8 +65,7 @@ def import_string(cls: type) -> str:
 
 def describe_config(config: AgentWorkflowConfig | None, workflow: type | None) -> JsonObject | None:
     """Describe the workflow's config: `{"object": "module:name"}` when it is in the workflow's module, else
-    `{"class": ..., "values": ...}`. `ValueError` when it is neither there nor JSON.
-    """
+    `{"class": ..., "values": ...}`. `ValueError` when it is neither there nor JSON."""
     if config is None:
         return None
     module = sys.modules.get(workflow.__module__) if workflow is not None else None

@@ -107,8 +107,7 @@ class OsmosisAgent(Agent[Any]):
 class OsmosisMemorySession(SessionABC):
     """A session in memory for one rollout, so that several `Runner.run` calls continue one conversation.
 
-    Made inside `run`, it also makes the conversation the rollout's sample: the workflow may then return None.
-    """
+    Made inside `run`, it also makes the conversation the rollout's sample: the workflow may then return None."""
 
     def __init__(self, session_id: str | None = None) -> None:
         rollout = get_rollout()

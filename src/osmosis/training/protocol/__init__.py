@@ -16,8 +16,7 @@ One training step: the trainer opens for sampling and says `collect`; the job ru
 `/sample`, and posts the batch; the trainer closes for sampling, updates the weights and says `metrics`, and
 `checkpoint` when one was saved. A request to `/sample` outside of a collect waits for the next one.
 
-Nothing here imports torch: the job lives in the platform's environment, the trainer in one of its own.
-"""
+Nothing here imports torch: the job lives in the platform's environment, the trainer in one of its own."""
 
 from osmosis.records.run.checkpoint import CheckpointFile, CheckpointManifest, is_complete, read_manifest
 
