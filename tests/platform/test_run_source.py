@@ -6,6 +6,7 @@ from typing import Any
 
 from osmosis.platform import tables
 from osmosis.platform.run_source import build_state, row_ranges
+from osmosis.records.base import utc_now
 from support.platform_data import report
 
 
@@ -15,12 +16,13 @@ def run(**more: Any) -> tables.Run:
         "status": "running",
         "config": {"evaluation": {"n": 3, "pass_threshold": 0.5}},
         "sampled_rows": 10,
+        "created_at": utc_now(),
     }
     return tables.Run(**{**known, "id": "r1", "name": "x", "model_path": "openai/x", "rollout": "m", **more})
 
 
 def test_before_the_first_report_the_total_comes_from_the_config() -> None:
-    state = build_state(run(progress={"stage": "environment", "completed": 0, "total": 0}), 0, None)
+    state = build_state(run(progress={"stage": "environment", "completed": 0, "total": 0}), None, 0)
     assert (state.total, state.share, state.pass_threshold) == (30, 0.0, 0.5)
     assert dict(state.stages)["environment"] == "now"
     assert dict(state.stages)["checkout"] == "done"
@@ -28,7 +30,7 @@ def test_before_the_first_report_the_total_comes_from_the_config() -> None:
 
 
 def test_a_report_says_how_many_there_should_be() -> None:
-    state = build_state(run(status="finished"), 30, report(rows=20))
+    state = build_state(run(status="finished"), report(rows=20), 30)
     assert (state.completed, state.total, state.pass_threshold, state.over) == (30, 60, 1.0, True)
     assert {now for _, now in state.stages} == {"done"}
 

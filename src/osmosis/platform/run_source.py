@@ -22,7 +22,6 @@ from osmosis.platform import Platform, tables
 from osmosis.platform.git import repositories
 from osmosis.platform.git.mirror import RepositoryFolder
 from osmosis.platform.paging import LogSlice
-from osmosis.platform.runs import annotations as judgements
 from osmosis.platform.runs import annotations as run_marks
 from osmosis.platform.runs import lifecycle, rollouts, views
 from osmosis.platform.runs.rollouts import RunTally, tally_of
@@ -65,10 +64,13 @@ SCOPES = {"user": "personal", "user_override": "personal, overrides the workspac
 WAIT_S = 0.7
 
 
-def build_state(run: tables.Run, stored: int, report: Report | None) -> RunState:
+def build_state(run: tables.Run, report: Report | None, stored: int | None = None) -> RunState:
+    """Build the state of a run, with the rollouts that are stored, or with those that its job has counted."""
     evaluation = run.config.get("evaluation", {})
     progress = run.progress or tables.StoredProgress()
     total = report.total if report else run.sampled_rows * evaluation.get("n", 1)
+    if stored is None:
+        stored = report.completed if report else progress.get("completed", 0)
     if run.kind != "eval":
         stored, total = progress.get("completed", 0), progress.get("total", 0)
     return RunState(
@@ -109,7 +111,7 @@ class DatabaseRun:
 
     @cached_property
     def _state(self) -> RunState:
-        state = build_state(self.run, self._tally.total, self._report)
+        state = build_state(self.run, self._report, self._tally.total)
         reason = views.explain_waiting(self.session, self.run)
         return replace(state, stage=reason) if reason else state
 
@@ -121,13 +123,10 @@ class DatabaseRun:
         crumbs = (Link("Runs", "/"), Link(name, f"/?workspace={quote(name, safe='')}"))
         marks_url = f"/runs/{self.run.id}/marks" if self.author else ""
         return RunContext(
-            crumbs, self._actions(), author=self.author, marks=run_marks.get_marks(self.run), marks_url=marks_url
+            crumbs, tuple(self._actions()), author=self.author, marks=run_marks.get_marks(self.run), marks_url=marks_url
         )
 
-    def _actions(self) -> tuple[Action, ...]:
-        return tuple(self._possible())
-
-    def _possible(self) -> Iterator[Action]:
+    def _actions(self) -> Iterator[Action]:
         run, url = self.run, f"/runs/{self.run.id}"
         over = RunStatus(run.status).over
         if policy.may(self.role, "run"):
@@ -249,7 +248,7 @@ class DatabaseRun:
     def _table(self) -> RolloutTable:
         path = self.platform.settings.viewer_index(self.run.id)
         index, progress = FILLERS.open(path, self._feed(), self._state.pass_threshold, wait_s=WAIT_S)
-        index.set_labels(judgements.version(self.session, self.run.id), self.annotations)
+        index.set_labels(run_marks.version(self.session, self.run.id), self.annotations)
         return RolloutTable(Search(index), progress)
 
     def _feed(self) -> RunFeed:
@@ -279,7 +278,7 @@ class DatabaseRun:
         )
 
     def annotations(self) -> Sequence[Annotation]:
-        return judgements.list_annotations(self.session, self.run.id)
+        return run_marks.list_annotations(self.session, self.run.id)
 
     def rollout(self, row_index: int, attempt: int, step: int) -> str:
         return rollouts.get_text(self.session, self.run.id, row_index, attempt, step)
@@ -342,12 +341,11 @@ class DatabaseLibrary:
 
 def _card(run: tables.Run) -> RunCard:
     report = views.report_of(run)
-    done = report.completed if report else (run.progress or tables.StoredProgress()).get("completed", 0)
     primary = report.primary if report else None
     return RunCard(
         id=run.id,
         name=run.name,
-        state=build_state(run, done, report),
+        state=build_state(run, report),
         score=primary.name if primary else "",
         mean=primary.mean if primary else None,
         pass_rate=primary.pass_rate if primary else None,

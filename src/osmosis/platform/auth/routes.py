@@ -116,12 +116,13 @@ def list_tokens(platform: PlatformDep, caller: CallerDep) -> TokenList:
     """List the usable tokens of the person; a token made by name sees itself and what was made with it."""
     with platform.db.read() as session:
         rows = tokens.list_tokens(session, caller.token)
-    return TokenList(tokens=[_token_row(row, workspace, caller) for row, workspace in rows])
-
-
-def _token_row(row: tables.Token, workspace: str | None, caller: Caller) -> TokenRow:
-    is_current = row.id == caller.token.id
-    return TokenRow.from_row(row, scopes=row.scopes.split(), workspace=workspace, current=is_current)
+    mine = caller.token.id
+    return TokenList(
+        tokens=[
+            TokenRow.from_row(row, scopes=row.scopes.split(), workspace=workspace, current=row.id == mine)
+            for row, workspace in rows
+        ]
+    )
 
 
 @router.post("/tokens")

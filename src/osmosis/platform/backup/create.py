@@ -171,16 +171,12 @@ def _add_missing(settings: PlatformSettings, objects: Objects, archive: ArchiveW
     """Add files that the rows refer to and that are not in the archive; `_Gone` when one was deleted meanwhile."""
     for path in sorted(paths):
         name = f"data/{path}"
-        if name not in archive.sums and _was_ours(path):
+        if name not in archive.sums and path.startswith("objects/"):
             try:
                 archive.add_file(name, objects.fetch(path))
             except (FileNotFoundError, NotFound):
                 if not _missing_for_long(settings, path):
                     raise _Gone(path) from None
-
-
-def _was_ours(path: str) -> bool:
-    return path.startswith("objects/")
 
 
 def _missing_for_long(settings: PlatformSettings, path: str) -> bool:

@@ -177,11 +177,8 @@ def _sync_branches(
     contents = {commit: _contents(db, settings, folder, commit) for commit in {head.commit for head in moved}}
     mirror.hold_commits(folder, contents, settings.environ)
     changed = moved or [head for head in heads if head.branch == default] or heads[:1]
-    _store(db, folder, default, changed, contents, event_id=event_id, tip=_tip(heads, default))
-
-
-def _tip(heads: list[Branch], branch: str) -> Branch | None:
-    return next((head for head in heads if head.branch == branch), None)
+    tip = next((head for head in heads if head.branch == default), None)
+    _store(db, folder, default, changed, contents, event_id=event_id, tip=tip)
 
 
 def _contents(
@@ -218,7 +215,8 @@ def _store(
             event = event or add_event(session, repository)
             event.branch, event.commit_sha = head.branch, head.commit
             event.author, event.message = head.author, head.message
-            event.rollouts_found = _count(session, folder.id, head.commit)
+            rollouts = _of_commit(folder.id, head.commit).where(tables.SyncedRollout.kind == "rollout")
+            event.rollouts_found = count_of(session, rollouts)
             event.status, event.error, event.finished_at = SyncStatus.SUCCESS.value, None, utc_now()
         repository.default_branch = default
         repository.last_synced_at = utc_now()
@@ -289,11 +287,6 @@ def _of_commit(repository_id: str, commit: str) -> sa.Select[tables.SyncedRollou
     return sa.select(tables.SyncedRollout).where(
         tables.SyncedRollout.repository_id == repository_id, tables.SyncedRollout.commit_sha == commit
     )
-
-
-def _count(session: Session, repository_id: str, commit: str) -> int:
-    query = _of_commit(repository_id, commit).where(tables.SyncedRollout.kind == "rollout")
-    return count_of(session, query)
 
 
 def code_for_run(db: Database, settings: PlatformSettings, repository_id: str, experiment: Experiment) -> CodeRef:

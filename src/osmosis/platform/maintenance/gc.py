@@ -128,7 +128,8 @@ class _Sweep:
             yield from self._stored()
 
     def _waste(self, kind: str, path: Path, reason: str, remove: Callable[[], bool]) -> Waste:
-        return Waste(kind, self.settings.stored(path), reason, _disk_size(path), remove)
+        size = sum(_blocks(entry) for entry in (path, *_below(path)))
+        return Waste(kind, self.settings.stored(path), reason, size, remove)
 
     # Files that no row refers to.
 
@@ -352,10 +353,6 @@ def _entries(folder: Path) -> list[Path]:
 
 def _is_young(path: Path) -> bool:
     return environments.last_used(path) > time.time() - YOUNG_S
-
-
-def _disk_size(path: Path) -> int:
-    return sum(_blocks(entry) for entry in (path, *_below(path)))
 
 
 def _below(path: Path) -> Iterable[Path]:

@@ -165,18 +165,13 @@ def adapter_files(name: str, platform: PlatformDep, scope: ScopeDep) -> ModelFil
         row = models.find_trained(session, scope.workspace.id, name)
     models.adapter_of(platform.settings, row)
     before = f"{row.path}/"
-    stored = [item for item in platform.objects.list(before) if _of_adapter(item.key.removeprefix(before))]
+    stored = [(item, item.key.removeprefix(before)) for item in platform.objects.list(before)]
     files = [
-        ModelFile(
-            path=item.key.removeprefix(before), size=item.size, url=_fetch_url(platform, "lora", row.id, item.key)
-        )
-        for item in stored
+        ModelFile(path=path, size=item.size, url=_fetch_url(platform, "lora", row.id, item.key))
+        for item, path in stored
+        if path == "adapter_config.json" or model_folder.is_model_file(path)
     ]
     return ModelFiles(name=row.name, type="lora", base_model=row.base_model, files=files)
-
-
-def _of_adapter(name: str) -> bool:
-    return name == "adapter_config.json" or model_folder.is_model_file(name)
 
 
 def _fetch_url(platform: Platform, kind: str, model_id: str, key: str) -> str:

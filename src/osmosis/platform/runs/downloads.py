@@ -80,10 +80,6 @@ def _tokens(settings: PlatformSettings, run: tables.Run, stored: Kept) -> Iterat
         yield file.size
 
 
-def _selected(row: int, ranges: list[tuple[int, int]]) -> bool:
-    return not ranges or any(low <= row <= high for low, high in ranges)
-
-
 def _trajectories(session: Session, run: tables.Run, ranges: list[tuple[int, int]]) -> Iterator[RunFile]:
     query = rollouts.select_rollouts(run.id)
     if ranges:
@@ -119,7 +115,7 @@ def _artifacts(
 ) -> Iterator[RunFile]:
     root, by_folder = settings.runs_dir / run.id, _by_place(stored)
     for row in session.scalars(rollouts.select_rollouts(run.id)):
-        if not _selected(row.row_index, ranges):
+        if ranges and not any(low <= row.row_index <= high for low, high in ranges):
             continue
         for folder in _places(session, run, row.rollout_id):
             local = safe_open.list_artifacts(root, folder, most_bytes=_most_bytes(settings))

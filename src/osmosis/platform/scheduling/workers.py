@@ -91,7 +91,8 @@ def handle_round(
         if (report.slots or report.places) and not worker.draining and not explain_unfit(worker):
             among = queue.waiting_jobs_for(worker, others=report.slots > 0, deployments=report.places > 0)
         has_work = among is not None and session.scalars(among.limit(1)).first() is not None
-        alive = _count_alive(session)
+        since = utc_now() - timedelta(seconds=LOST_AFTER_S)
+        alive = count_of(session, sa.select(tables.Worker).where(tables.Worker.last_seen > since))
         over = lifecycle.list_over(session, report.kept)
         in_scheduler = _list_in_scheduler(session, settings, worker, report.jobs)
     if any(end.silent for end in ends) and was_unreachable():
@@ -377,8 +378,3 @@ def _require_worker(session: Session, access: WorkerAccess, worker_id: str) -> t
     if worker.embedded != access.embedded or worker.workspace_id != access.workspace_id:
         raise Forbidden("this is another worker's id")
     return worker
-
-
-def _count_alive(session: Session) -> int:
-    since = utc_now() - timedelta(seconds=LOST_AFTER_S)
-    return count_of(session, sa.select(tables.Worker).where(tables.Worker.last_seen > since))

@@ -23,11 +23,11 @@ from osmosis.viewer import routes
 from osmosis.viewer.compare_page import code_page, parse_run_pair
 from osmosis.viewer.diff import CodeChangeCache
 from osmosis.viewer.forms import next_url, parse_annotation, parse_marks
-from osmosis.viewer.page import Document, Page
+from osmosis.viewer.page import Page
 from osmosis.viewer.query_params import QueryParams
 
 from .session import Viewer, ViewerDep, check_viewer_form, platform_of, read_form
-from .templating import html, page_router, redirect, render_framed, send_document, stream_events
+from .templating import html, page_router, redirect, render_framed, stream_events
 
 router = page_router()
 
@@ -100,10 +100,8 @@ def _overview(platform: Platform, viewer: Viewer, params: QueryParams, at: int) 
 
 def _run_line(run: tables.Run, workspace: str, creator: str | None) -> dict[str, Any]:
     report = views.report_of(run)
-    done = report.completed if report else (run.progress or tables.StoredProgress()).get("completed", 0)
-    state = build_state(run, done, report)
-    return {"run": run, "state": state, "primary": report.primary if report else None, "workspace": workspace,
-            "creator": creator, "marks": run_annotations.get_marks(run)}  # fmt: skip
+    return {"run": run, "state": build_state(run, report), "primary": report.primary if report else None,
+            "workspace": workspace, "creator": creator, "marks": run_annotations.get_marks(run)}  # fmt: skip
 
 
 @router.get("/{workspace}/evals/{name}")
@@ -196,9 +194,7 @@ def compare_or_history(request: Request, viewer: ViewerDep) -> Response:
     with platform.db.read() as session:
         library = DatabaseLibrary(session, platform, viewer)
         answer = routes.build_page(library, request.url.path, QueryParams(request.query_params.multi_items()))
-    return (
-        send_document(answer) if isinstance(answer, Document) else render_framed(request, answer, viewer, here="runs")
-    )
+    return render_framed(request, answer, viewer, here="runs")
 
 
 @router.get("/compare/code")
@@ -212,9 +208,7 @@ def _code_difference(request: Request, viewer: Viewer) -> Response:
     with platform.db.read() as session:
         pair = DatabaseLibrary(session, platform, viewer).code(*parse_run_pair(params))
     answer = routes.select_format(code_page(CODE_CHANGES.diff(pair), pair.names, params), request.url.path)
-    return (
-        send_document(answer) if isinstance(answer, Document) else render_framed(request, answer, viewer, here="runs")
-    )
+    return render_framed(request, answer, viewer, here="runs")
 
 
 @router.get("/runs/{run_id}")
@@ -252,6 +246,4 @@ def _answer(request: Request, viewer: Viewer, run_id: str, path: str) -> Respons
             run_id, path = run_id.removesuffix(".json"), "index.json"
         source = find_run(session, platform, viewer, run_id)
         answer = routes.build_run_page(source, path, params)
-        if isinstance(answer, Document):
-            return send_document(answer)
     return render_framed(request, answer, viewer, here="runs", workspace=source.workspace.name)

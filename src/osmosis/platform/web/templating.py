@@ -38,7 +38,7 @@ def html(view: Page) -> str:
 
 def page(
     request: Request, name: str, viewer: Viewer | None, *, status: int | None = None, **values: object
-) -> HTMLResponse:
+) -> Response:
     """Render a page; among the values, `workspace` is the name of its workspace, and a `problem` has the status."""
     problem = values.get("problem")
     status = status or (problem.http_status if isinstance(problem, OsmosisError) else 200)
@@ -46,20 +46,18 @@ def page(
 
 
 def render_framed(
-    request: Request, view: Page, viewer: Viewer | None, *, status: int = 200, **more: object
-) -> HTMLResponse:
+    request: Request, view: Page | Document, viewer: Viewer | None, *, status: int = 200, **more: object
+) -> Response:
+    headers = {**SECURITY, "Cache-Control": "no-store"}
+    if isinstance(view, Document):
+        return StreamingResponse(iter(view.content), media_type=view.media_type, headers={**headers, **view.headers})
     mine: list[str] = []
     if viewer is not None:
         with platform_of(request).db.read() as session:
             mine = [row.name for row, _, _ in workspaces.list_workspaces(session, viewer.user)]
     frame = {"who": viewer, "csrf": viewer.csrf if viewer else "", "mine": mine, "workspace": None, "here": ""}
     text = html(Page(view.template, {**frame, **more, **view.values}))
-    return HTMLResponse(text, status_code=status, headers={**SECURITY, "Cache-Control": "no-store"})
-
-
-def send_document(content: Document) -> Response:
-    headers = {**SECURITY, "Cache-Control": "no-store", **content.headers}
-    return StreamingResponse(iter(content.content), media_type=content.media_type, headers=headers)
+    return HTMLResponse(text, status_code=status, headers=headers)
 
 
 def stream_events(request: Request, viewer: Viewer, build: Build) -> Response:
@@ -129,7 +127,7 @@ def _bug(request: Request, error: Exception) -> InternalError:
     )
 
 
-def error_page(request: Request, error: OsmosisError) -> HTMLResponse:
+def error_page(request: Request, error: OsmosisError) -> Response:
     viewer = None
     if not isinstance(error, DatabaseUnavailable):
         with suppress(AuthRequired):
