@@ -3,6 +3,9 @@
 All processes are real, but for the model: it says what it was asked (`support/fake_serving.py`).
 """
 
+import json
+import os
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +17,8 @@ import pytest
 from osmosis.base.jsonable import JsonObject
 from osmosis.client.datasets import announce_file
 from support import RUN
+from support.agent_programs import write_stand_ins
+from support.command_line import run_command
 from support.model_files import write_model
 from support.platform_process import PlatformProcess, until
 
@@ -157,3 +162,23 @@ def test_a_model_that_cannot_be_loaded_says_why(platform: PlatformProcess) -> No
     code, name, message = error(ask(platform, "hi", model="broken"))
     assert (code, name) == (404, "model_not_deployed")
     assert "it does not fit" in message
+
+
+def test_programs_use_a_model_as_printed(served: PlatformProcess, tmp_path: Path) -> None:
+    """`osmosis model use` prints variables, and a command for each program; a stand-in of ours asks with them."""
+    programs, token = write_stand_ins(tmp_path / "bin"), served.token
+    words = ("--workspace", "demo", "model", "use", "tiny")
+    printed = run_command(*words, cwd=tmp_path, environ=served.login_environ)
+    assert printed.code == 0, printed.err
+    assert token not in printed.out
+    lines = printed.out.splitlines()
+    exports = "\n".join(line for line in lines if line.startswith("export "))
+    commands = dict(line[2:].split(": ", 1) for line in lines if line.startswith("# "))
+    asks = {"claude-code": "-p hello", "codex": "exec hello", "mini-swe-agent": "-t hello"}
+    assert commands.keys() == asks.keys()
+    environ = {"PATH": f"{programs}:{os.environ['PATH']}", "HOME": str(tmp_path), "OSMOSIS_TOKEN": token}
+    for name, command in commands.items():
+        words = ["sh", "-c", f"{exports}\n{command} {asks[name]}"]
+        done = subprocess.run(words, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout) == {"result": "osmosis/tiny (base): hello"}, name

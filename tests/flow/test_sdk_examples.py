@@ -3,12 +3,15 @@
 import importlib.util
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from support.agent_programs import write_stand_ins
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 OSMOSIS = [sys.executable, "-m", "osmosis"]
@@ -103,3 +106,21 @@ def test_frameworks(examples: Path, folder: str, library: str) -> None:
     assert data["summary"]["total_runs"] == 12
     assert data["summary"]["total_tokens"] > 0
     assert 0.3 < data["summary"]["reward"]["mean"] <= 1
+
+
+@pytest.mark.parametrize("name", ["claude-code", "codex", "skill-ab"])
+def test_agent_programs(examples: Path, name: str) -> None:
+    """As printed, with stand-ins of the programs themselves, which `make harnesses` tries."""
+    folder = examples / name
+    search_path = [write_stand_ins(examples / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]]
+    printed = re.findall(r"^ {4}(osmosis (?:.*\\\n)*.*)$", (folder / "README.md").read_text(), re.MULTILINE)
+    assert printed
+    for command in printed:
+        out = run(["env", f"PATH={':'.join(search_path)}", "sh", "-c", command], folder)
+    rollouts = [json.loads(line) for path in folder.glob(".osmosis/runs/*/rollouts.jsonl") for line in path.open()]
+    assert {rollout["status"] for rollout in rollouts} == {"success"}, rollouts
+    assert {rollout["scores"]["checks:answered"]["value"] for rollout in rollouts} == {1.0}
+    if name == "skill-ab":
+        systems = {rollout["messages"][0]["content"] for rollout in rollouts}
+        assert systems == {(folder / arm / "AGENTS.md").read_text() for arm in ("plain", "with-skill")}
+        assert "0 gained, 0 lost" in out
