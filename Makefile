@@ -67,7 +67,7 @@ harnesses: $(VENV)/.dev  ## install agent programs and frameworks, and try each 
 	@$(BIN)/uv pip install --quiet --python $(HARNESSES)/py/bin/python "pydantic-ai-slim[openai,anthropic]" \
 		"smolagents[openai]" langgraph langchain-openai langchain-anthropic openai-agents mini-swe-agent
 	@PATH="$(CURDIR)/$(HARNESSES)/node_modules/.bin:$(CURDIR)/$(HARNESSES)/py/bin:$$PATH" \
-		HARNESS_PYTHON=$(CURDIR)/$(HARNESSES)/py/bin/python $(BIN)/python -m pytest tests/flow/test_harnesses.py -m soak -rs
+		HARNESS_PYTHON=$(CURDIR)/$(HARNESSES)/py/bin/python $(BIN)/python -m pytest tests/flow/test_harnesses.py -m "soak or not soak" -rs
 
 docs-site: $(VENV)/.dev  ## build the documentation; the platform shows it under /docs
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --clean
