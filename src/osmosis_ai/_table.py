@@ -17,7 +17,6 @@ HOMES: dict[str, str] = {
     "osmosis.compat.evaluation": """
         EvalEvalSummary EvalFnWrapper EvalResult EvalRowResult EvalRunResult EvalRunner load_eval_fn load_eval_fns
         pass_at_k""",
-    "osmosis.compat.execution": "ExecutionOutcome ExecutionRequest RolloutErrorCategory",
     "osmosis.compat.interactive": "InteractiveLLMClient InteractiveRunner InteractiveStep",
     "osmosis.compat.llm_clients#local": "ExternalLLMClient",
     "osmosis.compat.registry": """
@@ -41,8 +40,8 @@ HOMES: dict[str, str] = {
     "osmosis.errors": "CLIError=OsmosisError",
     "osmosis.records.protocol.messages": """
         CancelRolloutsRequest=CancelRequest CancelRolloutsResponse=CancelReply POLLING_LEASE_HEADER=LEASE_HEADER
-        RolloutInitRequest=RolloutInit RolloutInitResponse=RolloutAccepted RolloutLifecycle=ServerLifecycle
-        RolloutResultResponse=RolloutState04""",
+        RolloutErrorCategory RolloutInitRequest=RolloutInit RolloutInitResponse=RolloutAccepted
+        RolloutLifecycle=ServerLifecycle RolloutResultResponse=RolloutState04""",
     "osmosis.records.protocol.v02": """
         CompletionUsage CompletionsChoice CompletionsRequest CompletionsResponse InitResponse RolloutResponse
         DEFAULT_MAX_METADATA_SIZE_BYTES MessageDict RolloutMetrics RolloutRequest RolloutStatus=LoopStatus
@@ -53,7 +52,7 @@ HOMES: dict[str, str] = {
         ToolResponse""",
     "osmosis.llm.providers": "DEFAULT_API_KEY_ENV",
     "osmosis.sdk.agent_loop": "CompletionsResult LLMClientProtocol RolloutAgentLoop RolloutContext RolloutResult",
-    "osmosis.sdk.backend": "ExecutionResult LocalBackend",
+    "osmosis.sdk.backend": "ExecutionOutcome ExecutionRequest ExecutionResult LocalBackend",
     "osmosis.sdk.context": "AgentWorkflowContext GraderContext SampleSource get_rollout_context",
     "osmosis.sdk.evaluate_rubric": "RubricResult evaluate_rubric evaluate_rubric_async",
     "osmosis.sdk.exceptions": """
@@ -137,7 +136,7 @@ MODULES: dict[str, str] = {
         RubricResult=osmosis.sdk.evaluate_rubric:RubricResult
         evaluate_rubric=osmosis.sdk.evaluate_rubric:judge_solution""",
     "osmosis_ai.rollout": """
-        osmosis.compat.execution osmosis.records.protocol.messages osmosis.serve.server.rollouts
+        osmosis.records.protocol.messages osmosis.serve.server.rollouts
         osmosis.compat.registry osmosis.records.protocol.v02 osmosis.records.protocol.tools
         osmosis.sdk.agent_loop osmosis.sdk.backend
         osmosis.sdk.context osmosis.sdk.exceptions osmosis.sdk.grader osmosis.sdk.harbor.backend
@@ -157,7 +156,7 @@ MODULES: dict[str, str] = {
     "osmosis_ai.rollout.console": "osmosis.compat.console",
     "osmosis_ai.rollout.context": """
         osmosis.sdk.context osmosis.sdk.types RolloutContext=osmosis.sdk.context:WorkflowRollout
-        RolloutStatus=osmosis.compat.execution:RolloutStatus""",
+        RolloutStatus=osmosis.records.protocol.messages:RolloutStatus""",
     "osmosis_ai.rollout.core": """
         osmosis.records.protocol.v02 osmosis.records.protocol.tools osmosis.sdk.agent_loop
         osmosis.sdk.exceptions""",
@@ -203,9 +202,9 @@ MODULES: dict[str, str] = {
     "osmosis_ai.rollout.testing": "osmosis.testing.mock_trainer",
     "osmosis_ai.rollout.tools": "osmosis.sdk.tools",
     "osmosis_ai.rollout.types": """
-        osmosis.compat.execution osmosis.records.protocol.messages osmosis.sdk.types osmosis.sdk.workflow
-        ExecutionResult=osmosis.sdk.backend:ExecutionResult MessageDict=osmosis.records.run.rollout:Message
-        Messages=osmosis.compat.execution:Messages RolloutStatus=osmosis.compat.execution:RolloutStatus""",
+        osmosis.records.protocol.messages osmosis.sdk.backend osmosis.sdk.types osmosis.sdk.workflow
+        MessageDict=osmosis.records.run.rollout:Message Messages=osmosis.records.run.rollout:Messages
+        RolloutStatus=osmosis.records.protocol.messages:RolloutStatus""",
     "osmosis_ai.rollout.utils": "osmosis.sdk.messages",
     "osmosis_ai.rollout.validator": "osmosis.compat.validator",
     "osmosis_ai.rubric_eval": """

@@ -3,7 +3,8 @@
 Unknown keys are ignored; numbers are finite."""
 
 import re
-from typing import Literal
+from enum import Enum
+from typing import Literal, get_args
 from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationInfo, field_validator
@@ -35,8 +36,10 @@ class WireSample(Record):
     remove_sample: bool = False
     metrics: JsonObject = Field(default_factory=dict)
     extra_fields: JsonObject = Field(default_factory=dict)
-
-
+_ERRORS = ("timeout", "lease_expired", "validation_error", "http_error", "agent_error", "internal_error")
+# The words of the wire as code of generation 0.3 imports them.
+RolloutStatus = Enum("RolloutStatus", [(w.upper(), w) for w in get_args(RolloutState)], type=str)  # type: ignore[misc]
+RolloutErrorCategory = Enum("RolloutErrorCategory", [(w.upper(), w) for w in _ERRORS], type=str)  # type: ignore[misc]
 _SAFE_ID = re.compile(r"^(?!\.{1,2}$)[A-Za-z0-9._:@+=-]{1,256}\Z")
 
 

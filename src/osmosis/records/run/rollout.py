@@ -17,6 +17,7 @@ from .rows import Key, place_key
 
 Message = JsonObject
 """One chat message in the OpenAI shape (`role`, `content`, `tool_calls`, `tool_call_id`, ...)."""
+Messages = list[Message]
 
 
 AnswerIssue = Literal["filtered", "refused", "truncated", "empty"]
