@@ -80,6 +80,18 @@ def test_a_dataset_that_does_not_fill_a_step_is_refused(shared) -> None:
     assert "36 rows do not fill one step" in refused["message"]
 
 
+def test_defaults_adapt_to_a_dataset_of_four_rows(ready) -> None:
+    content = b"".join(b'{"user_prompt": "%d", "ground_truth": "1"}\n' % n for n in range(4))
+    ready.upload("four", content)
+    experiment = {**EXPERIMENT, "dataset": "four"}
+    found = ready.json("POST", "training-runs/check", json={"experiment_config": experiment})
+    assert (found["steps"], found["training_rows"], found["rollouts_per_step"]) == (1, 4, 32)
+    assert "all 4 rows" in found["findings"][0]["what"]
+    run = ready.json("POST", "training-runs", json={"experiment_config": experiment})
+    stored = ready.json("GET", f"training-runs/{run['name']}")["config"]
+    assert stored["training"]["rollout_batch_size"] == 4
+
+
 def test_a_run_goes_on_or_starts_once_more(ready) -> None:
     run = submit(ready, training_config={"rollout_batch_size": 4})
     assert "already" in ready.json("POST", "training-runs/multiply-1/resume", expect=409, json={})["message"]

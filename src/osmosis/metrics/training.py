@@ -114,6 +114,8 @@ def _findings(
         problem = f"{len(plan.rows)} rows do not fill one step of rollout_batch_size = {plan.batch}"
         fix = f"lower rollout_batch_size to {max(1, len(plan.rows))} or less, or add rows"
         yield Concern("too-few-rows", "error", problem, fix)
+    elif plan.batch < config.training.rollout_batch_size:
+        yield Concern("small-dataset", "info", f"a step takes all {plan.batch} rows that the dataset has for training")
     if not gate.rollouts:
         fix = "osmosis train submit --probe 8, or osmosis eval submit with n = 4 in [evaluation]"
         yield Concern("no-eval", "warning", "no evaluation of this rollout and dataset says what to expect", fix)

@@ -69,6 +69,7 @@ def evaluation(run: Run, platform: RunningPlatform, rewards: list[float], rows: 
 
 def test_a_training_run_from_submit_to_retry(place: tuple[Path, Run, RunningPlatform]) -> None:
     _, run, platform = place
+    assert run("config", "set", CONFIG, "training.rollout_batch_size", "32").code == 0
     refused = run("train", "submit", CONFIG, "--yes", "--allow-dirty")
     assert "18 rows do not fill one step of rollout_batch_size = 32" in refused.error["message"]
     assert run("config", "set", CONFIG, "training.rollout_batch_size", "4").code == 0

@@ -276,7 +276,11 @@ def _insert(session: Session, order: _Order) -> tables.Run:
 def _settled(
     session: Session, workspace: tables.Workspace, config: EvalConfig | TrainingConfig
 ) -> EvalConfig | TrainingConfig:
-    if not isinstance(config, TrainingConfig) or config.advanced.method != "sft":
+    if not isinstance(config, TrainingConfig):
         return config
+    if config.advanced.method != "sft":
+        rows = datasets.find(session, workspace, config.experiment.dataset).row_count or 0
+        batch = plan_training(config, range(rows)).batch
+        return config.model_copy(update={"training": config.training.model_copy(update={"rollout_batch_size": batch})})
     named = sft_data.full_name(sft_data.get_source(session, workspace, config))
     return config.model_copy(update={"advanced": config.advanced.model_copy(update={"from_run": named})})

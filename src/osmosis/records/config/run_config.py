@@ -236,7 +236,7 @@ class Training(Table):
     n_samples_per_prompt: int = Field(default=8, ge=1)
     """Rollouts per prompt (the GRPO group)."""
     rollout_batch_size: int = Field(default=32, ge=1)
-    """Prompts per step."""
+    """Prompts per step. The default is at most the rows that the dataset has for training."""
     max_prompt_length: int = Field(default=8192, ge=1)
     """Tokens."""
     max_response_length: int = Field(default=8192, ge=1)
@@ -375,7 +375,8 @@ class _Config(Table):
 
     def to_request(self, provided: Mapping[str, str] | None = None) -> dict[str, object]:
         """Return the body that submits this config without empty sections, with secret values for this run only."""
-        body = {section(table): content for table, content in self.to_dict().items() if content and table != "secrets"}
+        written = self.model_dump(mode="json", exclude_none=True, exclude_unset=True)
+        body = {section(table): content for table, content in written.items() if content and table != "secrets"}
         if provided or self.secret_names():
             body["secrets"] = {"required": self.secret_names(), **({"provided": dict(provided)} if provided else {})}
         return body
@@ -483,6 +484,8 @@ def plan_training(config: TrainingConfig, rows: Sequence[int], *, examples: int 
     batch, samples, passed = options.rollout_batch_size, options.n_samples_per_prompt, len(training)
     if advanced.method == "sft":
         training, samples, passed = [], 1, examples
+    elif "rollout_batch_size" not in options.model_fields_set:
+        batch = min(batch, max(1, passed))  # a default adapts to a small dataset
     steps = options.total_epochs * (passed // batch)
     if advanced.max_steps is not None:
         steps = min(steps, advanced.max_steps)
