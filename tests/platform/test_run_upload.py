@@ -229,6 +229,20 @@ def test_a_changed_run_takes_the_place_of_its_earlier_upload_only_when_asked(sit
     assert first.open(expect=409)["eval_run_name"] == "nightly", "what was replaced does not come back unasked"
 
 
+def test_a_log_that_has_grown_since_stops_no_upload(site) -> None:
+    """As the published client keeps a resumed run: the digest is of what was run, the log goes on."""
+    upload = by_rollout_id(site)
+    upload.extra = {"manifest_digest": "d" * 64}
+    upload.open()
+    upload.content["logs.txt"] += b"resumed\n"
+    run_id = upload.run()["eval_run_id"]
+    upload.content["logs.txt"] += b"resumed again\n"
+    assert upload.run()["eval_run_id"] == run_id
+    upload.extra["reimport"] = True
+    assert upload.run()["eval_run_id"] == run_id
+    assert site.json("GET", "eval-runs")["total_count"] == 1
+
+
 def test_another_run_of_the_same_name_gets_a_number_and_a_deleted_one_can_come_again(site) -> None:
     of_ours(site, {(0, 0): 1.0, (1, 0): 0.0}).run()
     second = of_ours(site, {(0, 0): 0.0, (1, 0): 0.0}, local_run_id="local-2")

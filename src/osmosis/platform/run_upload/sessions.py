@@ -28,11 +28,14 @@ def open_session(session: Session, workspace: tables.Workspace, user: tables.Use
     existing = _by_digest(session, workspace.id, manifest.manifest_digest)
     if existing is not None:
         announced = {(file.path, file.size, file.sha256) for file in list_files(session, existing.id)}
-        if announced != {(file.path, file.size, file.sha256) for file in manifest.files}:
-            raise Conflict("an upload with this digest was announced with other files", field="manifest_digest")
+        same = announced == {(file.path, file.size, file.sha256) for file in manifest.files}
         if existing.status == UPLOADING:
-            existing.reimport, existing.expires_at = manifest.reimport, utc_now() + LIFETIME
-        return existing
+            if same:
+                existing.reimport, existing.expires_at = manifest.reimport, utc_now() + LIFETIME
+                return existing
+            existing.expires_at = utc_now()  # its logs have grown since: this one is never finished
+        elif same or not manifest.reimport:
+            return existing  # the same rollouts, perhaps with longer logs
     if not manifest.reimport:
         refuse_second(session, workspace.id, manifest.local_run_id)
     row = tables.Import(
