@@ -267,7 +267,9 @@ def comparison_line(comparison: Comparison) -> str:
 def comparison_figures(comparison: Comparison) -> Iterator[Figure]:
     group = comparison.score
     only = f"only A {comparison.only_a:,}, only B {comparison.only_b:,}"
-    rows = f"on {comparison.rows:,} rows ({only})"
+    wins, losses = (sum(sign * b > sign * a for _, a, b in comparison.by_row) for sign in (1, -1))
+    ties = len(comparison.by_row) - wins - losses
+    rows = f"on {comparison.rows:,} rows ({only}): B wins {wins:,}, loses {losses:,}, ties {ties:,}"
     help_text = "Attempts that both runs have a score for; the means are of all attempts at a row."
     yield Figure("pairs", "pairs", comparison.pairs, "count", None, rows, help_text, group)
     yield Figure("mean_a", "mean of A", comparison.mean_a, "score", None, "", "Over rows.", group)
