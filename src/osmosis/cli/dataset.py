@@ -189,7 +189,10 @@ def list_datasets(limit: Limit = None, offset: Offset = 0, everything: Everythin
     """
     paging = Paging(limit, everything, offset)
     empty = "no datasets yet: osmosis dataset upload FILE"
-    return list_result(current(), lambda client: client.datasets, COLUMNS, paging, empty=empty)
+    result = list_result(current(), lambda client: client.datasets, COLUMNS, paging, empty=empty)
+    for item in result.items:
+        item.pop("data_preview", None)  # rows of each file: `dataset show` has them
+    return result
 
 
 @app.command()

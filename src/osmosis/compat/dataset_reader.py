@@ -56,7 +56,7 @@ class DatasetReader:
             rule = exc.details.get("rule")
             if rule is None or rule in _UNREADABLE:
                 raise DatasetParseError(exc.message, hint=exc.hint) from exc
-            raise DatasetValidationError(f"Row {exc.details['row']}: {exc.message}", hint=exc.hint) from exc
+            raise DatasetValidationError(f"Row {exc.details['row']}: {exc.details['reason']}", hint=exc.hint) from exc
 
     def _checked(self, index: int, data: JsonObject) -> JsonObject:
         row = {name.lower() if name.lower() in REQUIRED_COLUMNS else name: value for name, value in data.items()}

@@ -112,7 +112,8 @@ def find_error(data: object, require_ground_truth: bool = False) -> RowFault | N
     prompt = data.get("user_prompt")
     if prompt is None:
         if not data.get("messages") and not isinstance(data.get("metadata"), dict):
-            return RowFault(NO_PROMPT, "no user_prompt (nor messages, nor metadata)", "user_prompt")
+            problem = "user_prompt is null" if "user_prompt" in data else "no user_prompt (nor messages, nor metadata)"
+            return RowFault(NO_PROMPT, problem, "user_prompt")
     elif not isinstance(prompt, str) or not prompt or prompt.isspace():
         return RowFault(USER_PROMPT, "user_prompt must be non-blank text", "user_prompt")
     system = data.get("system_prompt")

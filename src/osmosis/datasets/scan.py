@@ -194,7 +194,7 @@ def read_rows(
         if fault.ends or not skip_bad:
             finding = BrokenRule(fault.rule, fault.message, index, line)
             hint = "to skip invalid rows: --skip-bad-rows"
-            raise DatasetError(f"{path}: {finding}", hint=hint, rule=fault.rule.code, row=index)
+            raise DatasetError(f"{path}: {finding}", hint=hint, rule=fault.rule.code, row=index, reason=fault.message)
 
 
 def _rows_of(rows: list[KeptRow], keys: RowKeys) -> Iterator[Row]:

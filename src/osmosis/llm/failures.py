@@ -14,9 +14,9 @@ RETRYABLE = frozenset(
 )
 
 HINTS = {
-    Category.AUTH: "check the key: --api-key-env NAME names the variable that holds it",
-    Category.MODEL_NOT_FOUND: "check --model and --base-url: the endpoint does not know this model",
-    Category.CONNECTION: "check that the endpoint is running and that --base-url is right",
+    Category.AUTH: "check the key: --api-key-env, or api_key_env in a config, names the variable that holds it",
+    Category.MODEL_NOT_FOUND: "unknown to the endpoint: check --model and --base-url, or model_path and base_url",
+    Category.CONNECTION: "check that the endpoint is running and that --base-url, or base_url in a config, is right",
     Category.CONTEXT_LENGTH: "shorten the conversation or lower --max-tokens",
     Category.BAD_REQUEST: "the endpoint rejected the request: check the message above and the sampling parameters",
 }

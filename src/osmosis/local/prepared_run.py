@@ -64,6 +64,9 @@ class PreparedRun:
         if self.facts.bad and self.source is not None:
             problems = "; ".join(map(str, self.facts.bad[:3]))
             lines.append(f"invalid rows skipped ({self.facts.bad_count}): {problems}")
+        columns = {"system_prompt", "messages"}.intersection(self.facts.columns)
+        if self.source is not None and self.source.agent is not None and self.source.agent.loop and not columns:
+            lines.append("the rows have no system_prompt, which an agent loop usually begins with")
         if self.journal is not None and self.source is not None and (damage := self.journal.damage()):
             lines.append(damage)
         resume = self.resume

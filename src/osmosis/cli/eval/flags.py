@@ -211,6 +211,7 @@ class RunFlags:
     rollout_port: Annotated[int | None, _unused()] = None
     listener_port: Annotated[int | None, _unused()] = None
     advertise_url: Annotated[str | None, _unused()] = None
+    tunnel: Annotated[str | None, _unused()] = None
     settings: dict[str, Any] = field(default_factory=dict)
     """Values of the plan flags by name."""
 

@@ -281,7 +281,7 @@ def _judge(ctx: AppContext, job: RubricJob, target: Path, *, resume: bool) -> li
         ctx.output.say(f"{done} of {job.total} judgements are already done")
     try:
         with _progress(ctx, job.total, done) as advance:
-            return asyncio.run(run_rubric(job, folder, resume=resume, on_run=advance))
+            runs = asyncio.run(run_rubric(job, folder, resume=resume, on_run=advance))
     except KeyboardInterrupt:
         if resume:
             done = judged_already(job, folder)
@@ -291,6 +291,9 @@ def _judge(ctx: AppContext, job: RubricJob, target: Path, *, resume: bool) -> li
             text = "nothing is saved; with --resume -o FILE, what is judged would be kept"
         ctx.output.say(text, style="yellow")
         raise
+    if not resume and all(run.scored for run in runs):
+        remove_run(target)  # there is nothing to resume
+    return runs
 
 
 @contextmanager

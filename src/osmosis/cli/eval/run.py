@@ -53,7 +53,7 @@ def run(flags: RunFlags) -> DetailResult | OperationResult | ListResult | int:
     if "help" in flags.set:
         columns = [Column("key", "Key"), Column("default", "Default", show=to_json), Column("about", "What it is")]
         return ListResult(list_settings(), columns)
-    if any((flags.rollout_port, flags.listener_port, flags.advertise_url)):
+    if any((flags.rollout_port, flags.listener_port, flags.advertise_url, flags.tunnel)):
         ctx.output.warn("NOT_USED", "a local run opens no port: its rollouts run in this process")
     if flags.names_agent or (flags.dataset and not flags.words and _outside_workspace(ctx)):
         return run_agent(ctx, flags)

@@ -36,6 +36,8 @@ class WireSample(Record):
     remove_sample: bool = False
     metrics: JsonObject = Field(default_factory=dict)
     extra_fields: JsonObject = Field(default_factory=dict)
+
+
 _ERRORS = ("timeout", "lease_expired", "validation_error", "http_error", "agent_error", "internal_error")
 # The words of the wire as code of generation 0.3 imports them.
 RolloutStatus = Enum("RolloutStatus", [(w.upper(), w) for w in get_args(RolloutState)], type=str)  # type: ignore[misc]
