@@ -52,7 +52,8 @@ HOMES: dict[str, str] = {
         ToolResponse""",
     "osmosis.llm.providers": "DEFAULT_API_KEY_ENV",
     "osmosis.sdk.agent_loop": "CompletionsResult LLMClientProtocol RolloutAgentLoop RolloutContext RolloutResult",
-    "osmosis.sdk.backend": "ExecutionOutcome ExecutionRequest ExecutionResult LocalBackend",
+    "osmosis.sdk.backend": """
+        ExecutionOutcome=ExecutionResult ExecutionRequest=WorkflowTask ExecutionResult LocalBackend""",
     "osmosis.sdk.context": "AgentWorkflowContext GraderContext SampleSource get_rollout_context",
     "osmosis.sdk.evaluate_rubric": "RubricResult evaluate_rubric evaluate_rubric_async",
     "osmosis.sdk.exceptions": """

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, TextIO
 
+from rich.box import SIMPLE
 from rich.console import Console as RichConsole
 from rich.markup import escape as _escape
 from rich.panel import Panel
@@ -33,64 +34,46 @@ class Console:
         except ValueError:  # closed
             return False
 
-    @property
-    def use_rich(self) -> bool:
-        return self.is_tty
+    use_rich = is_tty
 
     def print(self, *args: Any, style: str | None = None, end: str = "\n", **kwargs: Any) -> None:
         text = str(kwargs.pop("sep", " ")).join(str(arg) for arg in args)
-        if not self.use_rich:
-            print(text, end=end, file=self._file or sys.stdout)
-            return
-        self._rich().print(Text(text, style=style or ""), end=end, **kwargs)
+        self._rich().print(Text(text, style=style or ""), end=end, soft_wrap=True, **kwargs)
 
     def print_error(self, message: str) -> None:
-        target = Console(file=sys.stderr, no_color=self._no_color)
-        target.print(message, style="red")
+        Console(file=sys.stderr, no_color=self._no_color).print(message, style="red")
 
     def separator(self, title: str = "", width: int = 60) -> None:
-        if self.use_rich:
-            self._rich().print(Rule(Text(title)) if title else Rule())
-        else:
-            self.print(f" {title} ".center(width, "=") if title else "=" * width)
+        characters = "─" if self.is_tty else "="
+        self._rich().print(Rule(Text(title), characters=characters), width=None if self.is_tty else width)
 
     def panel(self, title: str, content: str, *, style: str = "blue", padding: tuple[int, int] = (0, 1)) -> None:
-        if self.use_rich:
-            self._rich().print(Panel(Text(content), title=Text(title), border_style=style, padding=padding))
-            return
-        self.separator(title)
-        self.print(content)
-        self.separator()
+        self._rich().print(Panel(Text(content), title=Text(title), border_style=style, padding=padding))
 
     def table(
         self, rows: Sequence[Sequence[Any]], *, title: str | None = None, headers: Sequence[str] | None = None
     ) -> None:
-        cells = [[str(cell) for cell in row] for row in rows]
-        if self.use_rich:
-            self._rich().print(_table(cells, title, headers))
-            return
-        if title:
-            self.print(title)
-        lines = [list(headers)] if headers else []
-        lines += cells
-        widths = [max(len(line[i]) for line in lines if i < len(line)) for i in range(max(map(len, lines), default=0))]
-        for line in lines:
-            self.print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=False)).rstrip())
+        heading, box = Text(title) if title else None, SIMPLE if self.is_tty else None
+        table = Table(title=heading, show_header=headers is not None, box=box, pad_edge=False, padding=(0, 2, 0, 0))
+        for position in range(max((len(row) for row in rows), default=len(headers or ()))):
+            table.add_column(Text(headers[position]) if headers and position < len(headers) else "")
+        for row in rows:
+            table.add_row(*(Text(str(cell)) for cell in row))
+        self._rich().print(table)
 
     def escape(self, text: str) -> str:
-        return _escape(text) if self.use_rich else text
+        return _escape(text) if self.is_tty else text
 
     def format_styled(self, text: str, style: str) -> str:
-        return f"[{style}]{_escape(text)}[/{style}]" if self.use_rich else text
+        return f"[{style}]{_escape(text)}[/{style}]" if self.is_tty else text
 
     def input(self, prompt: str = "") -> str:
         return input(prompt)
 
     def run_rich(self, draw: Callable[[RichConsole], Any]) -> bool:
-        if not self.use_rich:
-            return False
-        draw(self._rich())
-        return True
+        if self.is_tty:
+            draw(self._rich())
+        return self.is_tty
 
     def _rich(self) -> RichConsole:
         return RichConsole(
@@ -99,12 +82,3 @@ class Console:
 
 
 console = Console()
-
-
-def _table(cells: list[list[str]], title: str | None, headers: Sequence[str] | None) -> Table:
-    table = Table(title=Text(title) if title else None, show_header=headers is not None)
-    for position in range(max((len(row) for row in cells), default=len(headers or ()))):
-        table.add_column(Text(headers[position]) if headers and position < len(headers) else "")
-    for row in cells:
-        table.add_row(*(Text(cell) for cell in row))
-    return table

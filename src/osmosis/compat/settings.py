@@ -2,8 +2,6 @@
 
 Values out of range are refused when they are read. `configure` replaces them in code; nothing else is global."""
 
-import threading
-
 from pydantic import Field
 from pydantic import ValidationError as BadShape
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -52,31 +50,25 @@ class RolloutSettings(BaseSettings):
     )
 
 
-_lock = threading.Lock()
 _settings: RolloutSettings | None = None
 
 
 def get_settings() -> RolloutSettings:
     """Return the process's settings, read from the environment once; `SettingsError` names a bad variable."""
     global _settings
-    with _lock:
-        if _settings is None:
-            try:
-                _settings = RolloutSettings()
-            except BadShape as exc:
-                kinds = (RolloutSettings, RolloutClientSettings, RolloutServerSettings)
-                hint = "change it in the environment or in ./.env"
-                raise settings_error(exc, *kinds, hint=hint) from exc
-        return _settings
+    if _settings is None:
+        try:
+            _settings = RolloutSettings()
+        except BadShape as exc:
+            kinds = (RolloutSettings, RolloutClientSettings, RolloutServerSettings)
+            raise settings_error(exc, *kinds, hint="change it in the environment or in ./.env") from exc
+    return _settings
 
 
-def configure(settings: RolloutSettings) -> None:
+def configure(settings: RolloutSettings | None) -> None:
     global _settings
-    with _lock:
-        _settings = settings
+    _settings = settings
 
 
 def reset_settings() -> None:
-    global _settings
-    with _lock:
-        _settings = None
+    configure(None)

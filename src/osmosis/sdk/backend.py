@@ -49,25 +49,6 @@ class ExecutionResult:
     info: JsonObject = field(default_factory=dict)
 
 
-@dataclass
-class ExecutionRequest:
-    """An attempt as code of generation 0.3 builds one; `ExecutionOutcome` is what it expects."""
-
-    id: str
-    prompt: list[Message]
-    label: str | None = None
-    metadata: JsonObject | None = None
-    agent_timeout_sec: float | None = None
-    grader_timeout_sec: float | None = None
-    grade: bool = True
-
-
-@dataclass
-class ExecutionOutcome:
-    workflow: ExecutionResult
-    grader: ExecutionResult | None = None
-
-
 @dataclass(slots=True)
 class WorkflowTask:
     """What a workflow and its grader receive of one attempt."""

@@ -71,7 +71,13 @@ def test_console_prints_text_as_text() -> None:
     console.table([["x", 1], ["longer", 22]], headers=["name", "n"])
     console.separator("part", width=12)
     console.panel("title", "content")
-    assert plain.getvalue().splitlines()[:5] == ["a [/red] 3", "name    n", "x       1", "longer  22", "=== part ==="]
+    assert [line.rstrip() for line in plain.getvalue().splitlines()[:5]] == [
+        "a [/red] 3",
+        "name    n",
+        "x       1",
+        "longer  22",
+        "=== part ===",
+    ]
     assert not console.use_rich
     assert console.escape("[b]") == "[b]"
     assert not console.run_rich(lambda _: None)
