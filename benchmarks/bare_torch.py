@@ -21,7 +21,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from osmosis.testing.tiny_task import TOOL
 from osmosis.training.protocol import Collect, SampleRequest, TrainerPlan
-from osmosis.training.trainer.parse_answers import AnswerReader
+from osmosis.training.trainer.parse_answers import AnswerReader, response_template
 from osmosis.training.trainer.prompts import Prompts
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))
@@ -68,12 +68,12 @@ def parity(plan: TrainerPlan, samples: list[dict[str, Any]]) -> dict[str, Any]:
 
 def words(plan: TrainerPlan) -> dict[str, Any]:
     tokenizer = AutoTokenizer.from_pretrained(plan.model_path)
-    prompts, reader = Prompts(tokenizer), AnswerReader(tokenizer, tokenizer.response_template)
+    prompts, reader = Prompts(tokenizer), AnswerReader(tokenizer, response_template(tokenizer))
     request = SampleRequest(id="x", messages=[{"role": "user", "content": "17+25"}], tools=[TOOL])
     text = '<tool_call>\n{"name": "add", "arguments": {"a": 17, "b": 25}}\n</tool_call><|im_end|>'
     began, rounds = time.process_time(), 300
     for _ in range(rounds):
-        ids, _ = prompts.of(request)
+        ids = prompts.build(request).token_ids
         reader.read("x", ids, text, [TOOL])
     return {"ms": (time.process_time() - began) * 1000 / rounds}
 

@@ -52,6 +52,7 @@ def cpu(pid: int) -> float:
 
 async def one_rollout(session: aiohttp.ClientSession, gate: ModelProxy, model: TrainedModel, number: int) -> int:
     """Two turns of an agent over HTTP, then what was stitched of it."""
+    model.start(f"r{number}", "train-000001")
     endpoint: RolloutEndpoint = gate.open_rollout(f"r{number}")
     messages: list[dict[str, object]] = [{"role": "user", "content": "17+25"}]
     headers = {"Authorization": f"Bearer {endpoint.bearer}"}
@@ -81,7 +82,6 @@ async def turns(plan: TrainerPlan, folder: Path, rollouts: int, rounds: int = 5)
         await gate.open()
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
             for round_ in range(rounds + 1):
-                model.begin(f"round-{round_}")
                 before = cpu(os.getpid()) + cpu(process.pid)
                 first = round_ * rollouts
                 await asyncio.gather(*(one_rollout(session, gate, model, first + n) for n in range(rollouts)))
