@@ -155,8 +155,14 @@ def test_an_evaluation_and_a_training_run_of_one_name_are_told_apart(ready) -> N
             return str(session.get_one(tables.Run, sent["id"]).config["advanced"]["from_run"])
 
     assert learns_from("multiply-1") == "eval/multiply-1"
-    # Its own training run is named multiply-1, too: what was meant before goes on being meant.
-    assert learns_from("multiply-1") == "eval/multiply-1"
+    taken = submit(
+        ready, expect=409, name="multiply-1", **IMITATES, advanced_config={"method": "sft", "from_run": "multiply-1"}
+    )
+    assert taken["message"] == "there is already a run named multiply-1"
+    ready.json("PATCH", "training-runs/multiply-2", expect=409, json={"name": "multiply-1"})
+    with ready.platform.db.write() as session:  # as runs of earlier versions could be
+        session.scalars(sa.select(tables.Run).where(tables.Run.name == "multiply-2")).one().name = "multiply-1"
+    assert learns_from("multiply-1") == "eval/multiply-1", "what was meant before goes on being meant"
     body = {"method": "sft", "from_run": "training/multiply-1"}
     issue = submit(ready, expect=400, **IMITATES, advanced_config=body)["issues"][0]
     assert issue["message"] == "run 'training/multiply-1' is pending"

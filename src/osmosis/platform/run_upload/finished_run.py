@@ -246,10 +246,8 @@ def _aware(value: datetime | None) -> datetime | None:
 
 def _free_name(session: Session, workspace_id: str, name_hint: str) -> str:
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", name_hint).strip("-.")[:90] or "run"
-    query = sa.select(tables.Run.name).where(
-        tables.Run.workspace_id == workspace_id, tables.Run.kind == "eval", tables.Run.name.startswith(stem)
-    )
-    names = set(session.scalars(query))
+    query = sa.select(tables.Run.name).where(tables.Run.workspace_id == workspace_id, tables.Run.kind != UNSEEN)
+    names = set(session.scalars(query.where(tables.Run.name.startswith(stem))))
     name, number = stem, 2
     while name in names:
         name, number = f"{stem}-{number}", number + 1

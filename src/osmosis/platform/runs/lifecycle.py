@@ -113,12 +113,11 @@ def work_folder(work: tables.Work, job: tables.Job | None = None) -> str:
     return "/".join(parts)
 
 
-def next_name(session: Session, workspace_id: str, kind: str, rollout: str) -> str:
-    """Return `<rollout>-<n>`, n one above the highest in use."""
+def next_name(session: Session, workspace_id: str, rollout: str) -> str:
+    """Return `<rollout>-<n>`, n one above the highest in use by an evaluation or a training run."""
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", rollout).strip("-.") or "run"
-    query = sa.select(tables.Run.name).where(
-        tables.Run.workspace_id == workspace_id, tables.Run.kind == kind, tables.Run.name.startswith(f"{stem}-")
-    )
+    same = tables.Run.workspace_id == workspace_id, tables.Run.name.startswith(f"{stem}-")
+    query = sa.select(tables.Run.name).where(*same)
     numbers = [int(name[len(stem) + 1 :]) for name in session.scalars(query) if name[len(stem) + 1 :].isdigit()]
     return f"{stem}-{max(numbers, default=0) + 1}"
 
@@ -203,13 +202,16 @@ def delete(session: Session, run: tables.Run) -> None:
     session.delete(run)
 
 
+def refuse_taken(session: Session, workspace_id: str, name: str) -> None:
+    """Raise Conflict if an evaluation or a training run has this name: one name never means two runs."""
+    named = sa.select(tables.Run.id).where(tables.Run.workspace_id == workspace_id, tables.Run.name == name)
+    if session.scalars(named.where(tables.Run.kind.in_(SUBMITTED))).first() is not None:
+        raise Conflict(f"there is already a run named {name}", hint="choose another name")
+
+
 def mark(session: Session, run: tables.Run, change: MarkChange) -> None:
     if change.name is not None and change.name != run.name:
-        named = sa.select(tables.Run.id).where(
-            tables.Run.workspace_id == run.workspace_id, tables.Run.kind == run.kind, tables.Run.name == change.name
-        )
-        if session.scalar(named) is not None:
-            raise Conflict(f"there is already a run named {change.name}", hint="choose another name")
+        refuse_taken(session, run.workspace_id, change.name)
         run.name = parse_name(change.name)
     run_marks.write_marks(run, change)
 

@@ -84,7 +84,7 @@ def copy_run(
         **{name: getattr(run, name) for name in KEPT},
         id=tables.new_id(),
         creator_id=user.id,
-        name=lifecycle.next_name(session, run.workspace_id, run.kind, run.rollout),
+        name=lifecycle.next_name(session, run.workspace_id, run.rollout),
         status=RunStatus.PENDING.value,
         secret_scopes=scopes,
     )

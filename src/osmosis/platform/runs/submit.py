@@ -227,6 +227,8 @@ def _pick_held_out(
 def _insert(session: Session, order: _Order) -> tables.Run:
     workspace, user, request, kind, code = order.workspace, order.who.user, order.request, order.kind, order.code
     config = _settled(session, workspace, request.config)
+    if request.name is not None:
+        lifecycle.refuse_taken(session, workspace.id, request.name)
     dataset = datasets.find(session, workspace, config.experiment.dataset)
     limit = config.evaluation.limit if isinstance(config, EvalConfig) else dataset.row_count
     if isinstance(config, EvalConfig) and config.evaluation.held_out_of:
@@ -242,7 +244,7 @@ def _insert(session: Session, order: _Order) -> tables.Run:
         dataset_id=dataset.id,
         creator_id=user.id,
         kind=kind,
-        name=request.name or lifecycle.next_name(session, workspace.id, kind, config.experiment.rollout),
+        name=request.name or lifecycle.next_name(session, workspace.id, config.experiment.rollout),
         status=RunStatus.PENDING.value,
         config=config.to_dict(),
         rollout=config.experiment.rollout,
