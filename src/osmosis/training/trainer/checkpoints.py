@@ -43,9 +43,10 @@ def load_resume_point(plan: TrainerPlan) -> CheckpointManifest | None:
         raise TrainingFailed(error.message, kind="data", hint=error.hint) from error
     if manifest.fingerprint != plan.fingerprint:
         raise TrainingFailed(
-            f"{plan.resume_from} was written with other settings than these",
+            f"{plan.resume_from} was written with other settings, or by a version of osmosis that trains otherwise",
             kind="data",
-            hint="resume with the settings of the run, or start a new run from the checkpoint's model",
+            hint=f"osmosis train resume {plan.run} --fresh starts anew; to go on from what was learned: "
+            f"osmosis model merge {plan.run}, and its result as model_path",
         )
     if manifest.step > plan.steps:
         message = f"{plan.resume_from} is of step {manifest.step}, and the plan ends at step {plan.steps}"
