@@ -111,6 +111,11 @@ def test_a_request_with_a_key_that_nothing_reads_is_refused() -> None:
 @pytest.mark.parametrize(
     ("tables", "key", "words"),
     [
+        (
+            {"advanced": {"loss": "rejection", "clip": 0.1}},
+            "advanced.clip",
+            "clip has no effect without another loss than rejection",
+        ),
         ({"advanced": {"loss": "ppo"}}, "advanced.loss", '"ppo" is not one of "grpo", "dr_grpo", "dapo"'),
         ({"advanced": {"lora_rank": 0}}, "advanced.lora_rank", "from 1 to 512"),
         ({"advanced": {"engine": "tinker"}}, "advanced.base_url", "base_url is missing"),

@@ -88,7 +88,7 @@ LocalServers = Annotated[int, Field(ge=1, le=64)]
 Engine = Literal["local", "tinker"]
 SamplerName = Literal["builtin", "vllm"]
 Method = Literal["grpo", "sft"]
-Loss = Literal["grpo", "dr_grpo", "dapo", "gspo", "cispo"]
+Loss = Literal["grpo", "dr_grpo", "dapo", "gspo", "cispo", "rejection"]
 Tune = Literal["lora", "full"]
 Importance = Literal["auto", "off", "token_truncate", "token_mask", "sequence_truncate", "sequence_mask"]
 FAILURES_OF_POLICIES = (Category.CONTEXT_LENGTH, Category.TIMEOUT, Category.BUDGET, Category.AGENT_ERROR)
@@ -152,7 +152,8 @@ class TrainingAdvanced(Advanced):
     """Modules with an adapter, such as `["q_proj", "v_proj"]`; `["all-linear"]` is every linear layer but the head."""
     loss: Loss = "dapo"
     """How to add up token losses: `grpo` per rollout, `dapo` per token of the batch, `dr_grpo` per token budget; `gspo`
-    is `grpo` with one ratio per sequence, `cispo` is `dapo` with the ratio as a bounded weight."""
+    is `grpo` with one ratio per sequence, `cispo` is `dapo` with the ratio as a bounded weight.
+    `rejection` is cross entropy on the rollouts above their row's mean reward."""
     scale_rewards: Scale = "group"
     """Divide advantages by the standard deviation of the row's rewards, of the whole batch's rewards, or not at all."""
     kl: float = Field(default=0.0, ge=0)
@@ -205,8 +206,11 @@ class TrainingAdvanced(Advanced):
             yield at_key(
                 broken_rule(problem, 'write engine = "local", or imitate with that server\'s own tools'), "method"
             )
-        if written.get("loss") == "dr_grpo" and written.get("scale_rewards") == "batch":
-            problem = 'scale_rewards has no effect with loss = "dr_grpo", which divides by no deviation'
+        loss = written.get("loss")
+        clipped = f"another loss than {loss}"
+        yield from cls._only(written, loss == "rejection", False, clipped, ("clip", "clip_high", "ratio_max"))
+        if loss in ("dr_grpo", "rejection") and written.get("scale_rewards") == "batch":
+            problem = f'scale_rewards has no effect with loss = "{loss}", which divides by no deviation'
             yield at_key(broken_rule(problem, "remove scale_rewards"), "scale_rewards")
         if engine == "tinker" and not written.get("base_url"):
             yield at_key(
@@ -240,7 +244,7 @@ class TrainingAdvanced(Advanced):
 
     @classmethod
     def _only(
-        cls, written: Mapping[str, object], is_now: object, needed: str, setting: str, keys: tuple[str, ...]
+        cls, written: Mapping[str, object], is_now: object, needed: object, setting: str, keys: tuple[str, ...]
     ) -> Iterator[InitErrorDetails]:
         for key in keys if is_now != needed else ():
             default = cls.model_fields[key].get_default(call_default_factory=True)

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from osmosis.base.jsonable import JsonObject
 from osmosis.records.base import Record
 
-Loss = Literal["grpo", "dr_grpo", "dapo", "gspo", "cispo"]
+Loss = Literal["grpo", "dr_grpo", "dapo", "gspo", "cispo", "rejection"]
 Importance = Literal["off", "token_truncate", "token_mask", "sequence_truncate", "sequence_mask"]
 Schedule = Literal["constant", "linear", "cosine"]
 Precision = Literal["auto", "fp32", "bf16"]

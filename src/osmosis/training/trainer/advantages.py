@@ -1,6 +1,7 @@
 """Group-relative advantages and token weights, by rollout: whatever its parts, one rollout weighs one rollout. Shao et
 al. 2024 (arXiv:2402.03300), equation 3 and what follows; `dr_grpo` (Liu et al. 2025) divides by no standard deviation
-and by a constant length, `dapo` (Yu et al. 2025) and `cispo` by the tokens of the whole batch."""
+and by a constant length, `dapo` (Yu et al. 2025) and `cispo` by the tokens of the whole batch. `rejection` keeps the
+rollouts above their group's mean, each with the advantage 1 (RAFT: Dong et al. 2023, arXiv:2304.06767)."""
 
 import statistics
 from collections.abc import Sequence as Row
@@ -29,6 +30,9 @@ def advantages(plan: TrainerPlan, rewards: Row[float | None]) -> list[float]:
         group = rewards[at : at + size]
         scored = [reward for reward in group if reward is not None]
         mean = statistics.fmean(scored) if scored else 0.0
+        if plan.loss == "rejection":
+            values += [float(reward is not None and reward > mean) for reward in group]
+            continue
         divisor = 1.0 if scale == "none" else (_spread(scored) if scale == "group" else overall) + _TINY
         values += [0.0 if reward is None else (reward - mean) / divisor for reward in group]
     return values
@@ -36,7 +40,7 @@ def advantages(plan: TrainerPlan, rewards: Row[float | None]) -> list[float]:
 
 def token_weights(plan: TrainerPlan, sampled: Row[int]) -> list[float]:
     """Return the weight of a token of each rollout, from the numbers of tokens that the model sampled in them."""
-    if plan.loss in ("dapo", "cispo"):
+    if plan.loss in ("dapo", "cispo", "rejection"):
         return [1.0 / max(1, sum(sampled))] * len(sampled)
     if plan.loss == "dr_grpo":
         return [1.0 / (len(sampled) * plan.max_response_length)] * len(sampled)
@@ -44,13 +48,16 @@ def token_weights(plan: TrainerPlan, sampled: Row[int]) -> list[float]:
 
 
 def weigh_rollouts(rollouts: Row[Row[Sequence]], plan: TrainerPlan) -> list[list[WeighedSequence]]:
-    """Return the rollouts that are trained on, each as its parts. A rollout without parts or reward is left out."""
+    """Return the rollouts that are trained on, each as its parts. A rollout without parts or reward is left out, and
+    so is a rejected one."""
     rewards = [parts[0].reward if parts else None for parts in rollouts]
-    sampled = [
-        sum(part.sampled for part in parts) if reward is not None else 0
-        for parts, reward in zip(rollouts, rewards, strict=True)
+    values = advantages(plan, rewards)
+    is_kept = [
+        reward is not None and (plan.loss != "rejection" or value > 0)
+        for reward, value in zip(rewards, values, strict=True)
     ]
-    weighed = zip(rollouts, advantages(plan, rewards), token_weights(plan, sampled), sampled, strict=True)
+    sampled = [sum(part.sampled for part in parts) * kept for parts, kept in zip(rollouts, is_kept, strict=True)]
+    weighed = zip(rollouts, values, token_weights(plan, sampled), sampled, strict=True)
     return [
         [WeighedSequence(part, advantage, weight) for part in parts if part.sampled]
         for parts, advantage, weight, tokens in weighed

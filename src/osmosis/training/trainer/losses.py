@@ -6,6 +6,7 @@ With the log-probability l of a token now, l_old before the step's first update 
 - `grpo`, `dapo`, `dr_grpo`, `gspo`: -min(ratio A, clip(ratio, 1 - clip, 1 + clip_high) A), where `ratio_max` bounds the
   first of the two for A < 0 (dual clip: Ye et al. 2020, arXiv:1912.09729);
 - `cispo`: -min(ratio, 1 + clip_high) A l, its first factor without gradient (MiniMax 2025, arXiv:2506.13585);
+- `rejection`: -A l, cross entropy of the rollouts that are kept (`advantages`), and the others are left out;
 - the KL penalty is an estimate times the ratio, whose gradient is that of the divergence (DeepSeek-V3.2,
   arXiv:2512.02556);
 - importance weight: exp(l_old - l_sampled), of the token or of the whole sequence, truncated at `importance_cap`, or 0
@@ -39,6 +40,8 @@ def policy_loss(plan: TrainerPlan, now: Tensor, old: Tensor, advantages: Tensor,
     low, high = 1 - plan.clip, 1 + (plan.clip if plan.clip_high is None else plan.clip_high)
     if plan.loss == "cispo":
         per_token = -ratio.clamp(max=high).detach() * advantages * now
+    elif plan.loss == "rejection":
+        per_token = -advantages * now
     else:
         bounded = ratio if plan.ratio_max is None else ratio.clamp(max=plan.ratio_max)
         per_token = -torch.min(bounded * advantages, ratio.clamp(low, high) * advantages)

@@ -31,7 +31,7 @@ from osmosis.training.trainer.service import TrainerService
 from support.trainer_drive import recorded
 
 CASES: dict[str, dict[str, Any]] = {
-    "grpo": {}, "dapo": {}, "dr_grpo": {}, "gspo": {}, "cispo": {},
+    "grpo": {}, "dapo": {}, "dr_grpo": {}, "gspo": {}, "cispo": {}, "rejection": {},
     "dapo, two-sided, kl": {"loss": "dapo", "ratio_max": 1.5, "kl": 0.1},
     "grpo, tokens truncated": {"loss": "grpo", "importance": "token_truncate", "importance_cap": 1.2},
     "dapo, sequences masked": {"loss": "dapo", "importance": "sequence_mask", "importance_cap": 1.5},
@@ -90,10 +90,36 @@ def _case(engine: LocalEngine, trainer: Any, plan: TrainerPlan) -> list[float]:
     padded["old"] = padded["own"] + 0.2 * torch.randn(16, longest, generator=generator)
     padded["sampled"] = padded["old"] + 0.2 * torch.randn(16, longest, generator=generator)
     ours = _ours(engine, weighed, sequences, padded)
+    if plan.loss == "rejection":
+        return _apart(ours, _cross_entropy(engine.model, plan, sequences))
     theirs = _theirs(trainer, plan, weighed, padded, prompt, completion, mask, tools)
+    return _apart(ours, theirs)
+
+
+def _apart(ours: tuple[float, list[Any]], theirs: tuple[float, list[Any]]) -> list[float]:
     largest = max(float(gradient.abs().max()) for gradient in theirs[1])
     apart = max(float((a - b).abs().max()) for a, b in zip(ours[1], theirs[1], strict=True))
     return [abs(ours[0] - theirs[0]), apart / largest]
+
+
+def _cross_entropy(model: Any, plan: TrainerPlan, sequences: Any) -> tuple[float, list[Any]]:
+    """PyTorch's own, one kept rollout after another: TRL has no such loss."""
+    model.zero_grad()
+    losses = []
+    for first in range(0, len(sequences), 4):
+        group = sequences[first : first + 4]
+        mean = sum(one.reward for one in group) / 4
+        for one in group:
+            if one.reward > mean:
+                ids = torch.tensor([list(one.token_ids)])
+                labels = ids[0].clone()
+                labels[: one.prompt_length] = -100
+                labels[one.prompt_length :][torch.tensor(list(one.mask)) == 0] = -100
+                logits = model(input_ids=ids).logits[0, :-1].float() / plan.temperature
+                losses.append(torch.nn.functional.cross_entropy(logits, labels[1:], reduction="none")[labels[1:] >= 0])
+    loss = torch.cat(losses).mean()
+    loss.backward()
+    return float(loss), [weight.grad.clone() for weight in model.parameters() if weight.requires_grad]
 
 
 def _ours(engine: LocalEngine, weighed: Any, sequences: Any, padded: dict[str, Any]) -> tuple[float, list[Any]]:

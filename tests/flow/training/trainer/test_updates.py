@@ -50,7 +50,7 @@ def test_losses_and_gradients_are_those_of_trl(
     assert {tuple(values[:2]) for values in found["forks"].values()} == {(1, 1.0)}, "no template cuts a conversation"
     assert found["forks"]["qwen3, user"][2] > 0, "Qwen3's own drops reasoning, which is repaired"
     apart = found["losses"]
-    assert {"grpo", "dapo", "dr_grpo", "gspo", "cispo"} < apart.keys()
+    assert {"grpo", "dapo", "dr_grpo", "gspo", "cispo", "rejection"} < apart.keys()
     assert {name: values for name, values in apart.items() if max(values) > 1e-4} == {}
 
 

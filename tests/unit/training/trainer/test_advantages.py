@@ -40,6 +40,18 @@ def test_the_weight_of_a_token_is_that_of_its_loss() -> None:
     assert token_weights(plan(loss="dr_grpo"), [4, 1]) == [0.05, 0.05]
 
 
+def test_rejection_keeps_what_is_above_its_groups_mean() -> None:
+    def rollout(attempt: int, reward: float | None, tokens: int) -> list[Sequence]:
+        return [Sequence(row=0, attempt=attempt, token_ids=[1] * (tokens + 1), prompt_length=1, mask=[1] * tokens,
+                         logprobs=[-1.0] * tokens, reward=reward)]  # fmt: skip
+
+    group = [rollout(0, 1.0, 3), rollout(1, 0.0, 2), rollout(2, None, 2), rollout(3, 0.6, 1), rollout(4, 0.5, 4)]
+    five = plan(samples_per_row=5, rows_per_step=1, loss="rejection")
+    kept = weigh_rollouts(group, five)
+    assert [(one.sequence.attempt, one.advantage, one.weight) for [one] in kept] == [(0, 1.0, 0.25), (3, 1.0, 0.25)]
+    assert weigh_rollouts([rollout(n, 1.0, 3) for n in range(5)], five) == [], "equal rewards teach nothing"
+
+
 def test_a_rollout_weighs_the_same_in_one_part_or_in_several() -> None:
     def part(row: int, attempt: int, reward: float | None, mask: list[int], number: int = 0) -> Sequence:
         return Sequence(
