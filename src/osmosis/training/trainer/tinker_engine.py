@@ -22,7 +22,7 @@ from .distributed import Ranks
 from .errors import TrainingFailed
 from .load_model import load_tokenizer
 from .loop import Rollouts, TrainingLoop
-from .parse_answers import AnswerReader
+from .parse_answers import AnswerReader, response_template
 from .remote_sampler import RemoteSampler, Tokens
 from .sampler_base import Answering, Question
 from .service import TrainerService
@@ -37,7 +37,7 @@ def run(plan: TrainerPlan, service: TrainerService | None) -> Done:
     _check(plan)
     resumed = load_resume_point(plan)
     tokenizer = load_tokenizer(Path(str(plan.tokenizer_path)))
-    reader = AnswerReader(tokenizer, getattr(tokenizer, "response_template", None))
+    reader = AnswerReader(tokenizer, response_template(tokenizer))
     engine = TinkerEngine(plan, service, CheckpointStore(plan), resumed)
     answering = Answering(plan, tokenizer, reader, end_ids=[tokenizer.eos_token_id])
     sampler = RemoteSampler(answering, engine.complete, concurrency=plan.concurrency)
