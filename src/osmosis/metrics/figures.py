@@ -274,17 +274,10 @@ def comparison_figures(comparison: Comparison) -> Iterator[Figure]:
     yield Figure("pairs", "pairs", comparison.pairs, "count", None, rows, help_text, group)
     yield Figure("mean_a", "mean of A", comparison.mean_a, "score", None, "", "Over rows.", group)
     yield Figure("mean_b", "mean of B", comparison.mean_b, "score", None, "", "Over rows.", group)
-    help_text = "B minus A."
     yield Figure(
-        "difference",
-        "difference",
-        comparison.difference,
-        "difference",
-        comparison.interval,
-        comparison.verdict,
-        help_text,
-        group,
-    )
+        "difference", "difference", comparison.difference, "difference", comparison.interval, comparison.verdict,
+        "B minus A.", group,
+    )  # fmt: skip
     if comparison.trained_rows:
         help_text = "Rows that one of the two models was trained on: they are no proof that it is better."
         yield Figure("trained_rows", "rows trained on", comparison.trained_rows, "count", None, "", help_text, group)

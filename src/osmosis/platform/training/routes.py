@@ -6,13 +6,12 @@ from osmosis.platform.runs import lifecycle, submit, views
 from osmosis.platform.runs import retry as run_retry
 from osmosis.platform.runs.routes import RunRoutes
 from osmosis.platform.scheduling import worker_admin
-from osmosis.platform.training import service
 from osmosis.platform.workspaces import audit
 from osmosis.records.api.runs import RetryRun, SubmittedRun
 from osmosis.records.api.training import CheckpointList, TrainedRows, TrainingCheck, TrainingMetrics
 from osmosis.records.config.run_config import TrainingConfig
 
-from . import service as training
+from . import service
 
 routes = RunRoutes("training")
 router = routes.router()
@@ -35,7 +34,7 @@ def check(
     config = submit.parse(body, "training").config
     assert isinstance(config, TrainingConfig)
     with platform.db.read() as session:
-        return training.check(session, scope.workspace, config, eval_run)
+        return service.check(session, scope.workspace, config, eval_run)
 
 
 @router.post(f"{PREFIX}/{{name}}/resume")

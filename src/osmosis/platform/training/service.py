@@ -244,7 +244,8 @@ def _tried(session: Session, run_id: str) -> list[Tried]:
 
 
 def _body(plan: TrainingPlan, gate: Gate, run: tables.Run | None) -> TrainingCheck:
-    return TrainingCheck(
+    return TrainingCheck.from_row(
+        gate,
         eval_run=run.name if run else None,
         eval_model=run.model_path if run else None,
         steps=plan.steps,
@@ -254,13 +255,6 @@ def _body(plan: TrainingPlan, gate: Gate, run: tables.Run | None) -> TrainingChe
         total_rollouts=plan.rollouts,
         tried_rollouts=gate.rollouts,
         tried_groups=gate.groups,
-        no_signal=gate.no_signal,
-        signal=gate.signal,
         signal_ci=(gate.signal_interval.low, gate.signal_interval.high) if gate.signal_interval else None,
-        mean_reward=gate.mean_reward,
-        failed=gate.failed,
-        truncated=gate.truncated,
-        p95_s=gate.p95_s,
-        least_s=gate.least_s,
         findings=[GateFinding.from_row(finding) for finding in gate.findings],
     )

@@ -256,34 +256,13 @@ class TrainingAdvanced(Advanced):
 
 _OF_SERVERS = ("base_url", "api_key_env")
 _OF_LOCAL = (
-    "trainer_gpus",
-    "tune",
-    "kl",
-    "clip",
-    "clip_high",
-    "ratio_max",
-    "importance",
-    "importance_cap",
-    "micro_batch_tokens",
-    "lora_alpha",
-    "sampler",
-    "precision",
-    "gradient_accumulation",
-    "gradient_checkpointing",
+    "trainer_gpus", "tune", "kl", "clip", "clip_high", "ratio_max", "importance", "importance_cap",
+    "micro_batch_tokens", "lora_alpha", "sampler", "precision", "gradient_accumulation", "gradient_checkpointing",
     "lora_targets",
-)
+)  # fmt: skip
 _OF_GRPO = (
-    "loss",
-    "scale_rewards",
-    "kl",
-    "clip",
-    "clip_high",
-    "ratio_max",
-    "importance",
-    "importance_cap",
-    "failures",
-    "max_staleness",
-    "num_iterations",
-)
+    "loss", "scale_rewards", "kl", "clip", "clip_high", "ratio_max", "importance", "importance_cap", "failures",
+    "max_staleness", "num_iterations",
+)  # fmt: skip
 
 TABLES: Mapping[str, type[Advanced]] = {"eval": EvalAdvanced, "training": TrainingAdvanced}
