@@ -56,7 +56,7 @@ def weigh_rollouts(rollouts: Row[Row[Sequence]], plan: TrainerPlan) -> list[list
         reward is not None and (plan.loss != "rejection" or value > 0)
         for reward, value in zip(rewards, values, strict=True)
     ]
-    sampled = [sum(part.sampled for part in parts) * kept for parts, kept in zip(rollouts, is_kept, strict=True)]
+    sampled = [sum(part.sampled for part in parts) * counts for parts, counts in zip(rollouts, is_kept, strict=True)]
     weighed = zip(rollouts, values, token_weights(plan, sampled), sampled, strict=True)
     return [
         [WeighedSequence(part, advantage, weight) for part in parts if part.sampled]
