@@ -1,7 +1,9 @@
 """From an empty folder to a scored run, by the one command and by what it leaves behind."""
 
+import re
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -23,6 +25,11 @@ def test_quickstart_ends_with_a_pass_rate_that_terminal_page_and_data_agree_on(p
     ):
         assert f"$ {command}" in printed
     assert "stand-in" in printed
+    readme = (Path(__file__).parents[3] / "README.md").read_text()
+    figures = re.findall(r"^(?:mean|pass rate|pass@3) .*$", readme, re.MULTILINE)
+    assert len(figures) == 3
+    for line in figures:
+        assert line in printed, "README.md shows other figures than a fresh run"
 
     info = person.asks("eval", "info", "multiply-1")["data"]
     results = info["results"]
