@@ -218,7 +218,7 @@ def summarize_stderr(stderr: str) -> str:
 
 
 def _name(args: tuple[str, ...]) -> str:
-    return next((word for word in args if re.match(r"^[a-z][a-z-]*$", word)), "")
+    return next((word for word in args if re.match(r"^[a-z][a-z-]*\Z", word)), "")
 
 
 def no_repository(stderr: str = "") -> NoRepository:

@@ -9,7 +9,7 @@ from osmosis.errors import ValidationError
 
 SCHEMES = ("https", "http", "ssh", "git", "file", "git+ssh", "ssh+git", "git+https", "git+http")
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://")
-_SCP = re.compile(r"^(?:(?P<user>[^@/\s]+)@)?(?P<host>\[[^\]\s]+\]|[^:/\s@]+):(?P<path>(?!//).+)$")
+_SCP = re.compile(r"^(?:(?P<user>[^@/\s]+)@)?(?P<host>\[[^\]\s]+\]|[^:/\s@]+):(?P<path>(?!//).+)\Z")
 _DRIVE = re.compile(r"^[A-Za-z]:[\\/]")
 _SCP_PASSWORD = re.compile(r"^([^@/\s:]+):[^@/\s]*@")
 _QUERY = re.compile(r"[?#]\S*")
@@ -109,7 +109,7 @@ def _clean(url: str, path: str, *, encoded: bool = True) -> str:
         if any(ord(c) < 32 for c in path):
             raise _refused(url, "has control characters in its path")
     path = re.sub(r"/+", "/", path).strip("/")
-    return re.sub(r"(?:/\.git|\.git)$", "", path)
+    return re.sub(r"(?:/\.git|\.git)\Z", "", path)
 
 
 def _identity(path: str, *, local: bool = False) -> str | None:

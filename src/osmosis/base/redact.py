@@ -24,7 +24,7 @@ MOST_HELD = 8
 """Lines; a secret that is broken over more is not found."""
 BEGINNING = 3
 CHANGED_FILE = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_FRAME = re.compile(r"^-----[A-Z0-9 ]+-----$")
+_FRAME = re.compile(r"^-----[A-Z0-9 ]+-----\Z")
 _BREAK = r"(?:\\r\\n|\\n|\r?\n[ \t]*)?"
 _LINE_END = re.compile(r"(?:\\r)?\\n|\r?\n[ \t]*")
 _LINE_END_BYTES = re.compile(_LINE_END.pattern.encode())

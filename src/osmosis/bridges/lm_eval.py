@@ -16,7 +16,7 @@ from . import logs
 from .logs import LoggedRollout, LoggedRun
 
 NAME = "lm_eval"
-_FILE = re.compile(r"samples_(?P<task>.+)_(?P<time>\d{4}-\d\d-\d\dT[\d.-]+)\.jsonl$")
+_FILE = re.compile(r"samples_(?P<task>.+)_(?P<time>\d{4}-\d\d-\d\dT[\d.-]+)\.jsonl\Z")
 
 
 def is_log(path: Path) -> bool:

@@ -215,7 +215,7 @@ def read_registration(status: int, body: bytes) -> RegistrationResult:
 _CLOUD_TIMEOUT_S = 2.0
 _CLOUD_TOTAL_S = 6.0
 _PUBLIC_TOTAL_S = 10.0
-_LABEL = re.compile(r"^(?!-)[A-Za-z0-9_-]{1,63}(?<!-)$")
+_LABEL = re.compile(r"^(?!-)[A-Za-z0-9_-]{1,63}(?<!-)\Z")
 
 _AWS = "http://169.254.169.254/latest"
 _GCP = "http://metadata.google.internal/computeMetadata/v1/instance/network-interfaces/0/access-configs/0/external-ip"

@@ -25,7 +25,7 @@ from osmosis.sdk.user_code import run_user_code
 
 from .dataset_reader import ToolValidationError
 
-_TOOL_NAME = re.compile(r"^[A-Za-z0-9_-]{1,64}$")
+_TOOL_NAME = re.compile(r"^[A-Za-z0-9_-]{1,64}\Z")
 
 OnProgress = Callable[[int, int, "LocalRunResult"], None]
 

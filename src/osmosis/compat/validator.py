@@ -9,7 +9,7 @@ from osmosis.errors import OsmosisError
 from osmosis.records.protocol.v02 import RolloutRequest
 from osmosis.sdk.classify import describe
 
-_FUNCTION_NAME = re.compile(r"^[A-Za-z0-9_-]{1,64}$")
+_FUNCTION_NAME = re.compile(r"^[A-Za-z0-9_-]{1,64}\Z")
 
 
 @dataclass

@@ -27,8 +27,8 @@ from osmosis.sdk.user_code import DeadlineExceeded, contain, in_thread, is_async
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_NAME = re.compile(r"^[A-Za-z0-9_-]{1,64}$")
-_ARG_LINE = re.compile(r"^(\s+)(\*{0,2}\w+)\s*(?:\([^)]*\))?:\s*(.*)$")
+_NAME = re.compile(r"^[A-Za-z0-9_-]{1,64}\Z")
+_ARG_LINE = re.compile(r"^(\s+)(\*{0,2}\w+)\s*(?:\([^)]*\))?:\s*(.*)\Z")
 _SECTIONS = ("args:", "arguments:", "parameters:", "returns:", "raises:", "yields:", "examples:", "example:", "note:")
 
 

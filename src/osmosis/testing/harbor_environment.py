@@ -24,7 +24,7 @@ from osmosis.base.processes import kill_group
 
 MOVED = ("app", "logs", "tests", "solution", "osmosis", "installed-agent", "tmp", "root")
 SCRIPTS = {".sh", ".bash"}
-PASSED_ON = re.compile(r"(?i)^(LANG|LC_.*|TZ|SSL_CERT_.*|REQUESTS_CA_BUNDLE|UV_.*|PIP_.*|.*_proxy)$")
+PASSED_ON = re.compile(r"(?i)^(LANG|LC_.*|TZ|SSL_CERT_.*|REQUESTS_CA_BUNDLE|UV_.*|PIP_.*|.*_proxy)\Z")
 MARK = "OSMOSIS_PROCESS_ENVIRONMENT"
 TIMED_OUT = 124
 

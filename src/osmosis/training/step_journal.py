@@ -26,7 +26,7 @@ from .token_sequences import Conversation
 
 GZIP_LEVEL = 4
 """Token ids as text shrink to a fifth; higher levels take twice the time for a little less."""
-_NAME = re.compile(r"^(train|validation)-(\d{6,})$")
+_NAME = re.compile(r"^(train|validation)-(\d{6,})\Z")
 
 
 class StoredPart(msgspec.Struct, gc=False):

@@ -23,7 +23,7 @@ if sys.version_info >= (3, 11):
 else:  # pragma: no cover - the same parser under its older name
     import tomli as tomllib
 
-_AT = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)$")
+_AT = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)\Z")
 UNREAD = "unread-key"
 _COMMANDS = {"eval": "osmosis eval submit", "training": "osmosis train submit"}
 # Which variable a provider of LiteLLM-style names reads its key from.
@@ -143,7 +143,7 @@ def _syntax(file: ConfigFile, error: Exception) -> Problem:
 
 
 def _syntax_fix(row: str) -> str:
-    match = re.match(r"^([A-Za-z0-9_.-]+)\s*=\s*([^\"'\[{#]+?)\s*(#.*)?$", row)
+    match = re.match(r"^([A-Za-z0-9_.-]+)\s*=\s*([^\"'\[{#]+?)\s*(#.*)?\Z", row)
     if match and re.match(r"^[A-Za-z_./-]", match[2]) and match[2] not in ("true", "false", "inf", "nan"):
         literal = match[2].lower()
         return (

@@ -14,7 +14,7 @@ ConfigKind = Literal["eval", "training"]
 CONFIG_KINDS: tuple[ConfigKind, ...] = ("eval", "training")
 FOLDERS = ("rollouts", "configs/eval", "configs/training", "data")
 FILES = ("AGENTS.md", "CLAUDE.md", "configs/AGENTS.md")
-ROLLOUT_NAME = re.compile(r"^[a-z][a-z0-9-]*$")
+ROLLOUT_NAME = re.compile(r"^[a-z][a-z0-9-]*\Z")
 RESERVED_NAMES = ("default",)
 DATASET_SUFFIXES = (".jsonl", ".json", ".parquet", ".csv")
 

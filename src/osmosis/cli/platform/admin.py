@@ -24,7 +24,7 @@ app = new_app(
 )
 Handle = Annotated[str, typer.Argument(help="Small letters, digits and -")]
 Hours = Annotated[int, typer.Option(min=1, max=168, help="How long the link works")]
-_HANDLE = re.compile(r"^[a-z0-9][a-z0-9-]{0,62}$")
+_HANDLE = re.compile(r"^[a-z0-9][a-z0-9-]{0,62}\Z")
 
 
 @app.command()

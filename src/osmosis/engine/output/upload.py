@@ -17,7 +17,7 @@ from osmosis.records.run.plan import EvalPlan
 from osmosis.records.run.report import Report
 
 SCHEMA = 1
-_ROLLOUT = re.compile(r"^rollouts/([^/]+)/(.+)$")
+_ROLLOUT = re.compile(r"^rollouts/([^/]+)/(.+)\Z")
 
 
 def export(journal: Journal, folder: Path) -> JsonObject:

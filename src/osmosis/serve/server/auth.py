@@ -10,7 +10,7 @@ import secrets
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 API_KEY_PREFIX = "osm_rollout_"
-_BEARER = re.compile(rb"^\s*bearer\s+(\S+)\s*$", re.IGNORECASE)
+_BEARER = re.compile(rb"^\s*bearer\s+(\S+)\s*\Z", re.IGNORECASE)
 
 
 def generate_api_key() -> str:
