@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from uv import find_uv_bin
 
 from osmosis.platform import tables
 from osmosis.platform.db import Database
 from osmosis.platform.settings import PlatformSettings
+from support import RUN
 from support.model_files import write_adapter
 from support.platform_process import PlatformProcess, until
 from support.published_client import install_published_client
@@ -78,7 +80,9 @@ def client(tmp_path: Path, published: Path, platform: PlatformProcess, workspace
     return client_of(published, platform, workspace, tmp_path)
 
 
-def client_of(published: Path, platform: PlatformProcess, workspace: Path, tmp_path: Path) -> Callable[..., Any]:
+def client_of(
+    published: Path, platform: PlatformProcess, workspace: Path, tmp_path: Path, **variables: str
+) -> Callable[..., Any]:
     """Runs a command with `--json` and returns what it printed; the exit code must be the expected one."""
     (tmp_path / "home").mkdir()
     environ = {
@@ -87,6 +91,7 @@ def client_of(published: Path, platform: PlatformProcess, workspace: Path, tmp_p
         "XDG_CONFIG_HOME": str(tmp_path / "config"),
         **platform.login_environ,
         "API_KEY": "value-for-the-test",
+        **variables,
     }
 
     def run(*args: str, expect: int = 0) -> Any:
@@ -241,6 +246,28 @@ async def test_its_own_scaffold_is_evaluated_and_trained_twice(
         assert client("eval", "info", name)["data"]["summary"]["graded"] > 0
         name = client("train", "submit", "configs/training/demo.toml", "--yes")["resource"]["name"]
         assert await training.until_over(name) == "finished", training.log(name)
+
+
+def test_its_own_scaffold_runs_here_and_is_uploaded_twice(
+    training: TrainingPlatform, published: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second run of the same name has nothing to do but to write to its log; the upload is taken all the same."""
+    monkeypatch.setenv("PATH", f"{Path(find_uv_bin()).parent}:{os.environ['PATH']}")
+    config = training.folder / "configs" / "eval" / "demo.toml"
+    with subprocess.Popen([*RUN, "stand_in"], stdout=subprocess.PIPE, text=True) as server:
+        url = server.stdout.readline().strip()
+        model = {"OPENAI_API_KEY": "k", "OPENAI_BASE_URL": url, "OPENAI_API_BASE": url}
+        client = client_of(published, training.process, training.folder, tmp_path, **model)
+        scaffold(client, training.folder)
+        config.write_text(config.read_text().replace('"offline/calculator"', '"openai/gpt-4o-mini"'))
+        git(training.folder, "add", "-A")
+        words = ("eval", "run", "configs/eval/demo.toml", "--name", "here", "--dataset-file", "data/add.jsonl")
+        for more in ([], ["--replace"]):
+            client(*words, "--rows", "0-3", "--yes")
+            sent = client("eval", "upload", "here", *more)["resource"]
+            assert (sent["status"], sent["eval_run_name"]) == ("finalized", "here")
+        server.kill()
+    assert training.row("here", "eval")["status"] == "finished"
 
 
 def test_every_name_that_a_rollout_can_import_from_it_is_there(published: Path) -> None:
