@@ -120,7 +120,9 @@ def test(flags: TestFlags) -> Result | int:
     if flags.interactive:
         # A person's thinking is not the agent's time.
         plan.timeouts = plan.timeouts.model_copy(update={"agent_s": None, "score_s": None})
-    options = RunOptions(ref.base_dir, None, ctx.environ, api_key=flags.api_key, needs_scores=False)
+    options = RunOptions(
+        ref.base_dir, None, ctx.environ, api_key=flags.api_key, server_python=ref.python, needs_scores=False
+    )
     prepared = prepare(plan, options)
     let_through(ctx, prepared)
     if flags.interactive:

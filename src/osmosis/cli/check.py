@@ -15,6 +15,7 @@ from osmosis.compat.validator import ValidationResult, probe_request, validate_a
 from osmosis.engine.load_agent import load_agent
 from osmosis.engine.loop_agent import plain_tools
 from osmosis.records.run.rows import FORMATS
+from osmosis.serve.client.remote import started
 
 
 def validate(
@@ -82,6 +83,10 @@ def check(
 
 
 async def _checked(ctx: AppContext, ref: AgentRef) -> tuple[dict[str, object], ValidationResult | None]:
+    if ref.python is not None:
+        async with started(ref.python, ref.base_dir / str(ref.module), ctx.environ, log=ctx.output.say):
+            pass
+        return {"agent": ref.label, "kind": "rollout server", "name": ref.label, "valid": True, "issues": []}, None
     agent = None if ref.module is None else load_agent(ref.module, ref.base_dir)
     async with opened(ref, agent.loop if agent is not None else None, ctx.environ) as loop:
         if loop is not None:

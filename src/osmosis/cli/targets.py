@@ -109,6 +109,8 @@ class AgentRef:
     mcp: str | None = None
     dataset: Path | None = None
     config: EvalConfig | None = None
+    python: str | None = None
+    """Of an older generation: it starts the entrypoint as a server."""
 
 
 def find_agent(ctx: AppContext, name: str | None, module: str | None, mcp: str | None = None) -> AgentRef:
@@ -135,7 +137,7 @@ def _of_workspace(ctx: AppContext, name: str | None) -> AgentRef:
         ) from None
     folder = pick_rollout(workspace, name)
     name = folder.name
-    continue_inside(ctx, workspace.root, name)
+    python = continue_inside(ctx, workspace.root, name)
     entry, dataset, config = "main.py", name, None
     if folder.eval_config is not None:
         config, _ = load_eval_config(folder.eval_config, workspace.root)
@@ -144,7 +146,9 @@ def _of_workspace(ctx: AppContext, name: str | None) -> AgentRef:
         entry, dataset = config.experiment.file, config.experiment.dataset
     if not (folder.path / entry).is_file():
         raise ValidationError(f"rollouts/{name}/{entry} does not exist", hint=f"osmosis check {name}")
-    return AgentRef(name, folder.path, module=entry, dataset=workspace.local_dataset(dataset), config=config)
+    return AgentRef(
+        name, folder.path, module=entry, dataset=workspace.local_dataset(dataset), config=config, python=python
+    )
 
 
 @asynccontextmanager

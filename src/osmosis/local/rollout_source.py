@@ -1,3 +1,4 @@
+import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -13,21 +14,25 @@ from osmosis.records.run.plan import EvalPlan
 
 from .run_options import RunOptions, server_key
 
+log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class RolloutSource:
     kind: str
-    """`module`, `mcp`, `server` or `command`."""
+    """`module`, `mcp`, `server`, `entrypoint` or `command`."""
     target: str
     environ: Mapping[str, str] = field(repr=False)
     agent: LoadedAgent | None = None
     files: tuple[Path, ...] = ()
     server_key: str | None = field(default=None, repr=False)
     base_dir: Path = Path()
+    python: str = ""
+    """The one that starts an `entrypoint`."""
 
     @property
     def brings_reward(self) -> bool:
-        return self.kind == "server" or (self.agent is not None and self.agent.graded)
+        return self.kind in ("server", "entrypoint") or (self.agent is not None and self.agent.graded)
 
     @asynccontextmanager
     async def open(self, plan: EvalPlan, model: Model) -> AsyncIterator[Agent]:
@@ -41,7 +46,7 @@ class RolloutSource:
             yield self.agent.bind(plan)
         else:
             # A third of a second: most of the start of an agent loop, which needs no web framework.
-            from osmosis.serve.client.remote import ModelProxy, check_key, served
+            from osmosis.serve.client.remote import ModelProxy, check_key, served, started
 
             async with ModelProxy(model) as proxy:
                 if self.kind == "command":
@@ -53,6 +58,13 @@ class RolloutSource:
                     return
                 if self.agent is not None:
                     yield self.agent.bind(plan, endpoints=proxy)
+                    return
+                if self.kind == "entrypoint":
+                    async with (
+                        started(self.python, Path(self.target), self.environ, log=log.info) as server,
+                        served(server.url, proxy, plan, died=server.wait_died) as agent,
+                    ):
+                        yield agent
                     return
                 await check_key(self.target, self.server_key)
                 async with served(self.target, proxy, plan, api_key=self.server_key) as agent:
@@ -74,6 +86,10 @@ def load_source(plan: EvalPlan, options: RunOptions) -> RolloutSource:
         grading = load_grading(plan.program.grader, base_dir) if plan.program.grader else None
         files += grading.files if grading is not None else []
         return RolloutSource(kind, target, environ, grading, tuple(files), base_dir=base_dir)
+    if kind == "module" and options.server_python:
+        entry = base_dir / target
+        files = sorted(entry.parent.rglob("*.py"))
+        return RolloutSource("entrypoint", str(entry), environ, files=tuple(files), python=options.server_python)
     if kind == "module":
         agent = load_agent(target, base_dir, grader=options.grader)
         return RolloutSource(kind, target, environ, agent, tuple(agent.files))

@@ -60,6 +60,8 @@ class RunOptions:
     grader: str | GraderClass | None = None
     api_key: str | None = field(default=None, repr=False)
     server_key_env: str | None = None
+    server_python: str | None = None
+    """Python with an older generation, in which the entrypoint is started as a server; None: in this process."""
     secrets: Sequence[str] = ()
     retry_failed: Sequence[str] | None = None
     """Retry failed rollouts of these categories or phases, all when empty; None: do not."""

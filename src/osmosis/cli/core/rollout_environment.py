@@ -24,19 +24,24 @@ from osmosis.records.run.job import LogLine
 from osmosis.workspace.doctor import find_uv
 
 
-def continue_inside(ctx: AppContext, root: Path, rollout: str) -> None:
-    """Return when this interpreter meets the requirements of `rollouts/<rollout>`, else replace this process.
+def continue_inside(ctx: AppContext, root: Path, rollout: str) -> str | None:
+    """Return None when this interpreter meets the requirements of `rollouts/<rollout>`, else replace this process.
 
-    Raise when the environment cannot be made."""
+    An environment with an older generation has no such command: return its Python, which serves the entrypoint. Raise
+    when the environment cannot be made.
+    """
     if ctx.environ.get(INSIDE):
-        return
+        return None
     label = f"rollouts/{rollout}"
     project = read_project(root / "rollouts" / rollout, label)
     lacking = [str(need) for need in project.dependencies if not satisfied(need)]
     if not lacking and not project.installable:
-        return
+        return None
     ctx.output.say(f"{label} needs {', '.join(lacking[:5]) or 'to be installed'}: using its own environment")
-    python, environ = make_environment(ctx, project, root / ".osmosis" / "installed" / rollout)
+    python, environ, is_ours = make_environment(ctx, project, root / ".osmosis" / "installed" / rollout)
+    if not is_ours:
+        ctx.environ = environ
+        return python
     sys.stdout.flush()
     os.execve(python, [python, "-m", "osmosis", *ctx.words], environ)
 
@@ -59,7 +64,7 @@ def satisfied(need: Any, extra: str = "") -> bool:
     )
 
 
-def make_environment(ctx: AppContext, project: RolloutProject, install_to: Path) -> tuple[str, dict[str, str]]:
+def make_environment(ctx: AppContext, project: RolloutProject, install_to: Path) -> tuple[str, dict[str, str], bool]:
     uv = find_uv(ctx.environ)
     if uv is None:
         raise ValidationError("uv is missing; it creates the environments of rollouts", hint=install_command("uv"))
@@ -79,13 +84,9 @@ def make_environment(ctx: AppContext, project: RolloutProject, install_to: Path)
         extras=frozenset({"eval"}),  # the command itself runs in there
     )
     environment = asyncio.run(builder.environment(project, commit_sha="", install_to=install_to))
-    if environment.osmosis_version is None or environment.osmosis_version.startswith("0."):
-        raise ValidationError(
-            f"{project.label} asks for osmosis-ai {environment.osmosis_version}, which has no such command",
-            hint="ask for osmosis-ai>=1, or submit it: osmosis eval submit",
-        )
+    is_ours = environment.osmosis_version is not None and not environment.osmosis_version.startswith("0.")
     environ = {**ctx.environ, INSIDE: str(environment.folder)}
     if environment.project:
         old = environ.get("PYTHONPATH")
         environ["PYTHONPATH"] = os.pathsep.join([str(environment.project), *([old] if old else [])])
-    return str(environment.python), environ
+    return str(environment.python), environ, is_ours

@@ -172,9 +172,9 @@ def load_run(ctx: AppContext, name: str, secrets_file: str | None) -> tuple[Eval
     plan = journal.plan().model_copy(update={"name": folder.name})
     options = stored_options(folder, journal.run().get("local"), ctx.environ)
     if options.rollout is not None:
-        continue_inside(ctx, options.base_dir, options.rollout)
+        python = continue_inside(ctx, options.base_dir, options.rollout)
         apply_environment(ctx, options.env, options.secrets, secrets_file)
-        return plan, replace(options, environ=ctx.environ)
+        return plan, replace(options, environ=ctx.environ, server_python=python)
     if secrets_file is not None:
         raise UsageError("--secrets-file only applies to the run of a config", hint="export the variables")
     return plan, options

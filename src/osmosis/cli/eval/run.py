@@ -136,7 +136,7 @@ def run_config(ctx: AppContext, flags: RunFlags, name: str | None) -> DetailResu
     config, _ = load_eval_config(path, workspace.root, to_run=True)
     from osmosis.cli.core.rollout_environment import continue_inside  # a fifth of the start of an agent named by flags
 
-    continue_inside(ctx, workspace.root, config.experiment.rollout)
+    python = continue_inside(ctx, workspace.root, config.experiment.rollout)
     apply_environment(ctx, config.env, config.secret_names(), flags.secrets_file)
     plan = config_plan(config, flags, _find_dataset(ctx, workspace, config, flags.dataset))
     options = RunOptions(
@@ -147,6 +147,7 @@ def run_config(ctx: AppContext, flags: RunFlags, name: str | None) -> DetailResu
         secrets=config.secret_names(),
         retry_failed=[] if flags.retry_failed else None,
         rollout=config.experiment.rollout,
+        server_python=python,
         env=config.env,
         workers=worker_count(flags.workers),
         # An agent loop brings its reward with each rollout, or does not: only running it tells.

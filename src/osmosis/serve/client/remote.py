@@ -7,9 +7,10 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import aiohttp
@@ -24,6 +25,7 @@ from osmosis.sdk.classify import overrun
 from osmosis.serve.http import open_session
 
 from .model_proxy import ModelProxy as ModelProxy
+from .process import RolloutServerProcess
 from .protocols import (
     REFUSED,
     Generation,
@@ -64,6 +66,19 @@ class ServerAt:
 
     None: it is dead only when it refuses connections.
     """
+
+
+@asynccontextmanager
+async def started(
+    python: str, entrypoint: Path, environ: Mapping[str, str], *, log: Callable[[str], None]
+) -> AsyncIterator[RolloutServerProcess]:
+    """Yield the rollout server that this Python starts from an entrypoint."""
+    server = RolloutServerProcess([python, entrypoint.name], entrypoint.parent, environ, log=log)
+    try:
+        await server.start()
+        yield server
+    finally:
+        await server.stop()
 
 
 @asynccontextmanager
