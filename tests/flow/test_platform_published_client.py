@@ -16,9 +16,10 @@ from osmosis.platform import tables
 from osmosis.platform.db import Database
 from osmosis.platform.settings import PlatformSettings
 from support import RUN
+from support.command_line import run_command
 from support.model_files import write_adapter
 from support.platform_process import PlatformProcess, until
-from support.published_client import install_published_client
+from support.published_client import install_published_client, python_for_it
 from support.training_platform import JOB, TrainingPlatform, git, training_platform, without_a_model
 from support.waiting import until as until_true
 
@@ -257,17 +258,27 @@ def test_its_own_scaffold_runs_here_and_is_uploaded_twice(
     with subprocess.Popen([*RUN, "stand_in"], stdout=subprocess.PIPE, text=True) as server:
         url = server.stdout.readline().strip()
         model = {"OPENAI_API_KEY": "k", "OPENAI_BASE_URL": url, "OPENAI_API_BASE": url}
+        model |= {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "UV_PYTHON": str(python_for_it())}
+        model |= {name: value for name, value in os.environ.items() if name.startswith(("UV_", "SSL_"))}
         client = client_of(published, training.process, training.folder, tmp_path, **model)
         scaffold(client, training.folder)
         config.write_text(config.read_text().replace('"offline/calculator"', '"openai/gpt-4o-mini"'))
         git(training.folder, "add", "-A")
         words = ("eval", "run", "configs/eval/demo.toml", "--name", "here", "--dataset-file", "data/add.jsonl")
-        for more in ([], ["--replace"]):
-            client(*words, "--rows", "0-3", "--yes")
-            sent = client("eval", "upload", "here", *more)["resource"]
-            assert (sent["status"], sent["eval_run_name"]) == ("finalized", "here")
-        server.kill()
+        try:
+            for more in ([], ["--replace"]):
+                client(*words, "--rows", "0-3", "--yes")
+                sent = client("eval", "upload", "here", *more)["resource"]
+                assert (sent["status"], sent["eval_run_name"]) == ("finalized", "here")
+        finally:
+            server.kill()
     assert training.row("here", "eval")["status"] == "finished"
+    # Ours runs it, too: its environment is of the older generation, so that it is served from there.
+    training.ok("config", "set", "configs/eval/demo.toml", "experiment.model_path", "offline/calculator")
+    words = ("eval", "run", "demo", "--dataset-file", "data/add.jsonl", "--rows", "0-3")
+    done = run_command(*words, "--json", cwd=training.folder, environ=model)
+    assert done.code == 0, done.err
+    assert done.json["data"]["summary"]["total_runs"] == 4
 
 
 def test_every_name_that_a_rollout_can_import_from_it_is_there(published: Path) -> None:
