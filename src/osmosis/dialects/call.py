@@ -55,6 +55,15 @@ class Call:
     native_tools: dict[str, tuple[str, str]] = field(default_factory=dict)
     """Tools that the dialect does not declare as functions: (kind or namespace, name there) by name here."""
 
+    def add_assistant(
+        self, texts: list[str], reasoning: str, tool_calls: list[JsonObject], handles: list[str], **more: object
+    ) -> None:
+        """Add an assistant message of these parts; what is empty is left out."""
+        optional = {"reasoning_content": reasoning, **more, "tool_calls": tool_calls}
+        message = {"role": "assistant", "content": "".join(texts) if texts else None}
+        self.handles[len(self.messages)] = [handle for handle in handles if handle]
+        self.messages.append({**message, **{key: value for key, value in optional.items() if value}})
+
 
 class Reply(Protocol):
     """The answer of a model; `llm.model.Completion` is one."""
@@ -121,7 +130,7 @@ class ItemStream(ReplyStream):
             function = piece.get("function") or {}
             index = piece.get("index", position)
             if index not in self._arguments:
-                events.append(self._open_call(index, piece.get("id") or "", function.get("name") or ""))
+                events.append(self._open_call(index, piece, function))
             if function.get("arguments"):
                 events.append(self._more_arguments(index, function["arguments"]))
         return b"".join(events)
@@ -135,7 +144,7 @@ class ItemStream(ReplyStream):
         for index, tool_call in enumerate(reply.message.get("tool_calls") or ()):
             function = tool_call.get("function") or {}
             if index not in self._arguments:
-                events.append(self._open_call(index, tool_call.get("id") or "", function.get("name") or ""))
+                events.append(self._open_call(index, tool_call, function))
             arguments, sent = arguments_text(function), self._arguments[index]
             if len(arguments) > len(sent) and arguments.startswith(sent):
                 events.append(self._more_arguments(index, arguments[len(sent) :]))
@@ -160,9 +169,9 @@ class ItemStream(ReplyStream):
         self._sent[key] += text
         return self.on_text(text) if key == "content" else self.on_reasoning(text)
 
-    def _open_call(self, index: int, call_id: str, name: str) -> bytes:
+    def _open_call(self, index: int, call: JsonObject, function: JsonObject) -> bytes:
         self._arguments[index] = ""
-        return self.on_call(index, self.envelope.claim(call_id or f"call_{index}"), name)
+        return self.on_call(index, self.envelope.claim(call.get("id") or f"call_{index}"), function.get("name") or "")
 
     def _more_arguments(self, index: int, text: str) -> bytes:
         self._arguments[index] += text

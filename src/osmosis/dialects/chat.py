@@ -3,7 +3,7 @@ https://platform.openai.com/docs/api-reference/chat"""
 
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from osmosis.base.jsonable import JsonObject
 
@@ -168,14 +168,9 @@ class ChatStream(ReplyStream):
         return (left[start : start + CHUNK_CHARS] for start in range(0, len(left), CHUNK_CHARS))
 
     def _event(
-        self,
-        delta: Mapping[str, object],
-        finish: str | None = None,
-        *,
-        of_tokens: Mapping[str, object] | None = None,
-        extras: Mapping[str, object] | None = None,
+        self, delta: JsonObject, end: str | None = None, *, of_tokens: object = None, extras: JsonObject | None = None
     ) -> bytes:
-        choice = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": of_tokens}
+        choice = {"index": 0, "delta": delta, "finish_reason": end, "logprobs": of_tokens}
         return event({**self._head, "choices": [choice], **(extras or {})})
 
 

@@ -7,7 +7,6 @@ import re
 import orjson
 
 from osmosis.base.jsonable import JsonObject
-from osmosis.records.run.rollout import Message
 
 from .call import (
     MODEL_FAILED,
@@ -126,11 +125,7 @@ def _lower_types(schema: object) -> object:
 
 
 def _add_model(call: Call, parts: list[JsonObject]) -> list[tuple[str, str]]:
-    message: Message = {"role": "assistant", "content": None}
-    texts: list[str] = []
-    thoughts: list[str] = []
-    calls: list[JsonObject] = []
-    handles: list[str] = []
+    texts, thoughts, calls, handles = list[str](), list[str](), list[JsonObject](), list[str]()
     for part in map(_camel, parts):
         if signature := part.get("thoughtSignature"):
             handles.append(str(signature))
@@ -144,14 +139,7 @@ def _add_model(call: Call, parts: list[JsonObject]) -> list[tuple[str, str]]:
             texts.append(str(part["text"]))
         elif part.keys() - {"thoughtSignature"}:
             refuse_tool(f"a part with {next(iter(part))}")
-    if texts:
-        message["content"] = "".join(texts)
-    if thoughts:
-        message["reasoning_content"] = "".join(thoughts)
-    if calls:
-        message["tool_calls"] = calls
-    call.handles[len(call.messages)] = handles
-    call.messages.append(message)
+    call.add_assistant(texts, "".join(thoughts), calls, handles)
     return [(str(entry["id"]), str(entry["function"]["name"])) for entry in calls]
 
 
@@ -209,9 +197,8 @@ def _calls(reply: Reply, envelope: Envelope) -> list[JsonObject]:
     calls = []
     for index, tool in enumerate(reply.message.get("tool_calls") or ()):
         call_id, function = envelope.claim(str(tool.get("id") or f"call_{index}")), tool["function"]
-        calls.append(
-            {"functionCall": {"id": call_id, "name": function.get("name"), "args": arguments_object(function)}}
-        )
+        function_call = {"id": call_id, "name": function.get("name"), "args": arguments_object(function)}
+        calls.append({"functionCall": function_call})
     return calls
 
 
@@ -220,9 +207,8 @@ def _chunk(envelope: Envelope, parts: list[JsonObject], reply: Reply | None = No
     body = {"candidates": [candidate], "modelVersion": envelope.model, "responseId": envelope.handle}
     if reply is None:
         return body
-    candidate["finishReason"] = {"length": "MAX_TOKENS", "content_filter": "SAFETY"}.get(
-        reply.finish_reason or "", "STOP"
-    )
+    reasons = {"length": "MAX_TOKENS", "content_filter": "SAFETY"}
+    candidate["finishReason"] = reasons.get(reply.finish_reason or "", "STOP")
     return {**body, "usageMetadata": usage_body(reply)}
 
 

@@ -114,7 +114,6 @@ def _add_message(call: Call, message: JsonObject, where: str) -> None:
 
 
 def _add_assistant(call: Call, blocks: list[JsonObject]) -> None:
-    message: Message = {"role": "assistant", "content": None}
     texts, thoughts, calls, handles = [], [], [], []
     for block in blocks:
         kind = block.get("type")
@@ -128,15 +127,9 @@ def _add_assistant(call: Call, blocks: list[JsonObject]) -> None:
             handles.append(str(block.get("id")))
         else:
             refuse_tool(kind)
-    message["content"] = "".join(texts) if texts else None
-    if reasoning := "\n".join(str(block["thinking"]) for block in thoughts if block.get("thinking")):
-        message["reasoning_content"] = reasoning
-    if signed := [block for block in thoughts if block.get("signature") or block.get("data")]:
-        message["thinking_blocks"] = signed
-    if calls:
-        message["tool_calls"] = calls
-    call.handles[len(call.messages)] = [handle for handle in handles if handle]
-    call.messages.append(message)
+    reasoning = "\n".join(str(block["thinking"]) for block in thoughts if block.get("thinking"))
+    signed = [block for block in thoughts if block.get("signature") or block.get("data")]
+    call.add_assistant(texts, reasoning, calls, handles, thinking_blocks=signed)
 
 
 def _part(block: JsonObject) -> JsonObject:

@@ -14,6 +14,7 @@ from .call import (
     Envelope,
     ItemStream,
     Reply,
+    arguments_object,
     arguments_text,
     bad_request,
     event,
@@ -211,11 +212,8 @@ def _function_call(call: Call, envelope: Envelope, index: int, call_id: str, nam
 
 
 def _custom_input(arguments: str) -> str:
-    try:
-        value = orjson.loads(arguments)
-    except orjson.JSONDecodeError:
-        return arguments
-    return str(value["input"]) if isinstance(value, dict) and "input" in value else arguments
+    value = arguments_object({"arguments": arguments})
+    return str(value["input"]) if "input" in value else arguments
 
 
 def _response(call: Call, envelope: Envelope, output: list[JsonObject], reply: Reply | None) -> JsonObject:

@@ -154,14 +154,9 @@ def _backend(
 def _grader_class(grader: str | GraderClass | None, base_dir: Path) -> GraderClass | None:
     if not grader:
         return None
-    if isinstance(grader, str):
-        return _grader(load_object(grader, base_dir), grader)
-    return _grader(grader, grader.__qualname__)
-
-
-def _grader(target: object, path: str | None) -> GraderClass:
+    target: object = load_object(grader, base_dir) if isinstance(grader, str) else grader
     if not (inspect.isclass(target) and issubclass(target, Grader)):
-        raise LoadError(f"{path} is not a subclass of Grader", hint="name a subclass of Grader")
+        raise LoadError(f"{grader} is not a subclass of Grader", hint="name a subclass of Grader")
     return target
 
 

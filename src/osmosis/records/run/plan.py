@@ -221,13 +221,11 @@ class ProgramSpec(Record):
 
     @classmethod
     def from_config(cls, config: EvalConfig | TrainingConfig) -> ProgramSpec:
-        experiment, program = config.experiment, config.program
+        experiment, program = config.experiment, config.program.to_dict() if config.program else {}
         if experiment.command is None:
             return cls()
-        grader = f"rollouts/{experiment.rollout}/{experiment.file}"
-        if program is None:
-            return cls(environ=list(config.env), grader=grader)
-        return cls(folder=program.folder, home=program.home, environ=[*config.env, *program.env], grader=grader)
+        environ, grader = [*config.env, *program.pop("env", [])], f"rollouts/{experiment.rollout}/{experiment.file}"
+        return cls(**program, environ=environ, grader=grader)
 
     def folders(self, base_dir: Path) -> dict[str, Path]:
         """Return the folders to copy, by key; raise for one that is missing or outside."""

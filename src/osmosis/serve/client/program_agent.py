@@ -13,6 +13,7 @@ import sys
 import tarfile
 import tempfile
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -47,7 +48,6 @@ OUTPUT_BYTES = 256 * 1024
 """Bytes of stdout and stderr each, from their ends."""
 TEXT_BYTES, TEXTS_BYTES = 64 * 1024, 512 * 1024
 """Bytes of each changed file, and of all together, that graders get."""
-NOT_FOUND = (126, 127)
 _SKIPPED = (".git/", "node_modules/", "__pycache__/", ".venv/")
 
 
@@ -56,8 +56,6 @@ class Harness:
     """A ready-made agent of `harnesses.toml`, or any command."""
 
     command: str
-    dialect: str = ""
-    tried: str = ""
     environ: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
 
@@ -67,23 +65,13 @@ def load_harnesses() -> dict[str, Harness]:
     return {name: Harness(**fields) for name, fields in table.items()}
 
 
-@dataclass(slots=True)
-class _Output:
-    """The end of what a stream said."""
-
-    data: bytearray = field(default_factory=bytearray)
-    is_cut: bool = False
-
-    async def read(self, stream: asyncio.StreamReader) -> None:
-        while part := await stream.read(65536):
-            self.data += part
-            if len(self.data) > OUTPUT_BYTES:
-                self.is_cut = True
-                del self.data[:-OUTPUT_BYTES]
-
-    @property
-    def text(self) -> str:
-        return ("[...]\n" if self.is_cut else "") + self.data.decode("utf-8", "replace")
+async def _read_end(stream: asyncio.StreamReader) -> str:
+    data, is_cut = b"", ""
+    while part := await stream.read(65536):
+        data += part
+        if len(data) > OUTPUT_BYTES:
+            data, is_cut = data[-OUTPUT_BYTES:], "[...]\n"
+    return is_cut + data.decode("utf-8", "replace")
 
 
 class ProgramAgent:
@@ -119,11 +107,10 @@ class ProgramAgent:
             began = time.monotonic()
             try:
                 async with self._started(task, endpoint, work, home) as box:
-                    out, err = _Output(), _Output()
-                    await asyncio.gather(out.read(box.stdout), err.read(box.stderr))
+                    out, err = await asyncio.gather(_read_end(box.stdout), _read_end(box.stderr))
                     code = await box.wait()
                 result: JsonObject = {"exit_code": code, "seconds": round(time.monotonic() - began, 3)}
-                result.update(stdout=out.text, stderr=err.text, over_limit=box.over_limit and box.over_limit.value)
+                result.update(stdout=out, stderr=err, over_limit=box.over_limit and box.over_limit.value)
                 result.update(await asyncio.to_thread(_changes, before, session))
                 return _build(task, model, endpoint, result)
             finally:
@@ -232,7 +219,7 @@ def _build(task: Task, model: RolloutModel, endpoint: RolloutEndpoint, result: J
         messages = [*task.row.messages(), {"role": "assistant", "content": str(result["stdout"])}]
     failure = None
     code = result["exit_code"]
-    if code in NOT_FOUND or (code != 0 and (not answered or model.error is not None)) or result["over_limit"]:
+    if code in (126, 127) or (code != 0 and (not answered or model.error is not None)) or result["over_limit"]:
         last = next((line for line in reversed(str(result["stderr"]).splitlines()) if line.strip()), "")
         reason = f"over its limit of {result['over_limit']}" if result["over_limit"] else f"exit status {code}"
         failure = Failure(
@@ -242,11 +229,11 @@ def _build(task: Task, model: RolloutModel, endpoint: RolloutEndpoint, result: J
             fix="run the command by hand; info.command has its output",
         )
     rollout = build_rollout(task, model, messages, failure=failure)
-    purposes = [call.purpose for call in model.calls if call.purpose]
+    purposes = Counter(call.purpose for call in model.calls if call.purpose)
     gate: JsonObject = {
         "left_out": sorted(endpoint.left_out),
         "overridden": endpoint.overridden,
-        "calls": {purpose: purposes.count(purpose) for purpose in sorted(set(purposes))},
+        "calls": dict(sorted(purposes.items())),
     }
     add_info(rollout, {"command": {**result, **{key: value for key, value in gate.items() if value}}})
     rollout.metrics["exit_code"] = float(code)
