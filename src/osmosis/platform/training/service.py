@@ -88,11 +88,8 @@ def rewind(session: Session, run: tables.Run, step: int) -> int:
 
 
 def body(session: Session, run: tables.Run) -> TrainingMetrics:
-    query = (
-        sa.select(tables.MetricPoint)
-        .where(tables.MetricPoint.run_id == run.id)
-        .order_by(tables.MetricPoint.key, tables.MetricPoint.step)
-    )
+    query = sa.select(tables.MetricPoint).filter_by(run_id=run.id)
+    query = query.order_by(tables.MetricPoint.key, tables.MetricPoint.step)
     series: dict[str, list[tables.MetricPoint]] = {}
     for point in session.scalars(query):
         series.setdefault(point.key, []).append(point)
@@ -104,14 +101,10 @@ def body(session: Session, run: tables.Run) -> TrainingMetrics:
         latest_step=max(steps, default=None),
         total_steps=(run.progress or tables.StoredProgress()).get("total"),
     )
-    curves = [
-        Curve(metric_key=key, title=curve_info(key).title, data_points=_points(series[key])) for key in in_order(series)
-    ]
+    curves = [Curve(metric_key=key, title=curve_info(key).title, data_points=[
+        CurvePoint(step=p.step, value=p.value, timestamp=int(p.timestamp.timestamp() * 1000)) for p in series[key]
+    ]) for key in in_order(series)]  # fmt: skip
     return TrainingMetrics(training_run_id=run.id, status=run.status, overview=overview, metrics=curves)
-
-
-def _points(points: list[tables.MetricPoint]) -> list[CurvePoint]:
-    return [CurvePoint(step=p.step, value=p.value, timestamp=int(p.timestamp.timestamp() * 1000)) for p in points]
 
 
 def _summary(key: str, points: list[tables.MetricPoint]) -> CurveSummary:
@@ -158,16 +151,24 @@ def list_trained_rows(session: Session, evaluation: tables.Run) -> set[str]:
     prefix, _, name = evaluation.model_path.partition(PLATFORM_MODEL)
     while name and not prefix:
         base = session.scalars(sa.select(tables.BaseModel).filter_by(workspace_id=workspace.id, name=name)).first()
-        try:
-            adapter = merging.origin_of(session, base) if base is not None else name
-            checkpoint = models.find_trained(session, workspace.id, adapter or "")
-        except NotFound:
+        run, step = _find_training(session, workspace.id, merging.origin_of(session, base) if base else name)
+        if run is None or run.id in trained:
             break
-        run = session.get_one(tables.Run, checkpoint.run_id)
-        name = "" if run.id in trained else run.model_path
+        name = run.model_path
         trained.add(run.id)
-        keys |= _rows_trained_on(session, workspace, run, checkpoint.step)
+        keys |= _rows_trained_on(session, workspace, run, step)
     return keys
+
+
+def _find_training(session: Session, workspace_id: str, adapter: str | None) -> tuple[tables.Run | None, int]:
+    """Return the run and the step of an adapter, also of one that its run has removed since."""
+    try:
+        checkpoint = models.find_trained(session, workspace_id, adapter or "")
+        return session.get(tables.Run, checkpoint.run_id), checkpoint.step
+    except NotFound:
+        name, _, step = (adapter or "").rpartition("-step-")
+        query = sa.select(tables.Run).filter_by(workspace_id=workspace_id, kind="training", name=name)
+        return session.scalars(query).first() if step.isdigit() else None, int(step) if step.isdigit() else 0
 
 
 def _rows_trained_on(session: Session, workspace: tables.Workspace, run: tables.Run, step: int) -> set[str]:
