@@ -48,8 +48,8 @@ EXTRAS: Mapping[str, Callable[[str], bool]] = {
     "server": lambda name: False,
     "rubric": lambda name: name == "litellm",
     "parquet": lambda name: name == "pyarrow",
-    "eval": lambda name: name not in PLATFORM,
-    "platform": lambda name: True,
+    "eval": lambda name: name not in PLATFORM and name != "fastmcp",
+    "platform": lambda name: name != "fastmcp",
     "full": lambda name: True,
 }
 """Extras of older projects: what each adds to `ROLLOUT`."""

@@ -38,6 +38,7 @@ class TemplateInfo:
     summary: str
     model: str
     extra: str = ""
+    try_command: str = "osmosis test {name} --limit 3"
 
 
 @dataclass(slots=True)
@@ -64,10 +65,7 @@ def current_version(folder: Path | None = None) -> str:
 
 def list_templates(folder: Path | None = None) -> list[TemplateInfo]:
     table = tomllib.loads(((folder or templates_dir()) / "rollout" / "templates.toml").read_text("utf-8"))
-    return [
-        TemplateInfo(name, entry["summary"], entry.get("model", "offline/calculator"), entry.get("extra", ""))
-        for name, entry in table.items()
-    ]
+    return [TemplateInfo(name, **entry) for name, entry in table.items()]
 
 
 def find_template(name: str, folder: Path | None = None) -> TemplateInfo:

@@ -27,6 +27,7 @@ from osmosis.workspace.git import (
     set_credential_helper,
     set_remote,
 )
+from osmosis.workspace.templates import find_template
 
 _HELPER_VARIABLES = ("OSMOSIS_CONFIG_DIR", "XDG_CONFIG_HOME")
 
@@ -214,7 +215,7 @@ def _result(
     if template is None:
         steps.append(NextStep("create a rollout", command="osmosis rollout new multiply --template multiply"))
     else:
-        steps.append(NextStep("try it here", command=f"osmosis test {template} --limit 3"))
+        steps.append(NextStep("try it here", command=find_template(template).try_command.format(name=template)))
     if connected is None and created.git:
         steps.append(NextStep("connect it to a platform", command="osmosis init --here --platform"))
     return OperationResult("workspace.init", message, resource, next_steps=steps)

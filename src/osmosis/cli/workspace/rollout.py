@@ -72,7 +72,7 @@ def new(
         "files": files,
         "workspace_directory": str(workspace.root),
     }
-    steps = [NextStep("try it here", command=f"osmosis test {name} --limit 3")]
+    steps = [NextStep("try it here", command=info.try_command.format(name=name))]
     if dataset:
         upload = f"osmosis dataset upload {workspace.relative(dataset)}"
         steps.append(NextStep("upload its dataset", command=upload))
