@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import textwrap
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -435,3 +436,27 @@ async def test_a_key_that_a_provider_quotes_is_taken_out() -> None:
 
 def test_blank_detail_gets_words() -> None:
     assert json.loads(json.dumps(ProviderRequestError("p", "m", " ").detail)) != ""
+
+
+def test_a_process_ends_while_a_client_of_the_judge_is_still_importing(tmp_path: Path) -> None:
+    (tmp_path / "slow_client.py").write_text("import time; time.sleep(1)")
+    (tmp_path / "judged.py").write_text(
+        textwrap.dedent("""
+        import asyncio, time
+        from osmosis.sdk.evaluate_rubric import background
+
+        class Client:
+            def __del__(self):
+                import slow_client
+
+        async def judge():
+            asyncio.get_running_loop().call_later(0.1, __import__, "slow_client")
+
+        background.run(judge())
+        time.sleep(0.5)
+        client = Client()
+        client.itself = client  # garbage, which the end of the process collects
+        del client
+        """)
+    )
+    subprocess.run([sys.executable, "judged.py"], cwd=tmp_path, check=True, timeout=120)
