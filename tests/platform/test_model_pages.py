@@ -67,7 +67,7 @@ def test_a_checkpoint_says_where_it_comes_from_and_what_it_scored(store: Site) -
         session.get_one(tables.Run, run_id).report = report().to_dict()
     text = shown(store, f"/models/{id_of(store, 'multiply-1-step-4')}")
     assert "Kind adapter (LoRA) Base model tiny From run multiply-1 , step 4 Reward 0.750" in text
-    assert "multiply-1 pending 0.700" in text.lower()
+    assert "multiply-2 pending 0.700" in text.lower()
     assert "Not deployed. osmosis model deploy multiply-1-step-4" in text
     assert "multiply-1-step-4 0.750" in shown(store, f"/models/{id_of(store, 'tiny')}")
 
