@@ -1,8 +1,9 @@
 import math
 from dataclasses import dataclass
-from typing import TypedDict, TypeVar
+from typing import Annotated, TypedDict, TypeVar
 
 import sqlalchemy as sa
+from fastapi import Depends
 from sqlalchemy.orm import Session
 
 from osmosis.errors import ValidationError
@@ -89,6 +90,9 @@ class LogSlice:
         latest = str(rows[-1].id) if rows else (self.cursor if not older else None)
         cursor = str(edge) if edge is not None else None
         return LogPage(logs=[log_body(row) for row in rows], next_cursor=cursor, latest_cursor=latest)
+
+
+LogSliceDep = Annotated[LogSlice, Depends()]
 
 
 def log_body(row: tables.RunLog | tables.DatasetLog) -> LogEntry:

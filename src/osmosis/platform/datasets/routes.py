@@ -12,7 +12,7 @@ from osmosis.platform.background import run_in_turn, slow
 from osmosis.platform.datasets import service as datasets
 from osmosis.platform.http.json_route import JsonRoute
 from osmosis.platform.objects.parts import check_url, object_url, store_part, upload_key
-from osmosis.platform.paging import LogSlice, PageRange
+from osmosis.platform.paging import LogSliceDep, PageRange
 from osmosis.platform.workspaces import audit
 from osmosis.records.api.body import LogPage, Nothing
 from osmosis.records.api.datasets import (
@@ -158,15 +158,7 @@ def get_object(dataset_id: str, expires: int, signature: str, platform: Platform
 
 
 @router.get("/api/cli/datasets/{name}/logs")
-def logs(
-    name: str,
-    platform: PlatformDep,
-    scope: ScopeDep,
-    limit: Limit = 50,
-    direction: str = "older",
-    cursor: str | None = None,
-) -> LogPage:
-    page = LogSlice(limit, direction, cursor)
+def logs(name: str, platform: PlatformDep, scope: ScopeDep, page: LogSliceDep) -> LogPage:
     with platform.db.read() as session:
         dataset = datasets.find(session, scope.workspace, name)
         return page.fetch(session, tables.DatasetLog, tables.DatasetLog.dataset_id == dataset.id)

@@ -12,7 +12,7 @@ from osmosis.platform.background import slow
 from osmosis.platform.http.json_route import JsonRoute
 from osmosis.platform.models import deployments, merging
 from osmosis.platform.models import service as models
-from osmosis.platform.paging import LogSlice, PageRange
+from osmosis.platform.paging import LogSliceDep, PageRange
 from osmosis.platform.workspaces import audit
 from osmosis.records.api.body import LogPage
 from osmosis.records.api.models import MergeRequest, ModelMerge
@@ -61,15 +61,7 @@ def merged(name: str, platform: PlatformDep, scope: ScopeDep) -> ModelMerge:
 
 
 @router.get("/models/{name}/logs")
-def logs(
-    name: str,
-    platform: PlatformDep,
-    scope: ScopeDep,
-    limit: int = 50,
-    direction: str = "older",
-    cursor: str | None = None,
-) -> LogPage:
-    page = LogSlice(limit, direction, cursor)
+def logs(name: str, platform: PlatformDep, scope: ScopeDep, page: LogSliceDep) -> LogPage:
     with platform.db.read() as session:
         deployment = _get_deployment(session, scope, name)
         return page.fetch(session, tables.RunLog, tables.RunLog.deployment_id == deployment.id)

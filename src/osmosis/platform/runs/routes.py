@@ -22,7 +22,7 @@ from osmosis.platform.models import deployments
 from osmosis.platform.models import service as models
 from osmosis.platform.objects.parts import check_url, object_url, sign_url
 from osmosis.platform.objects.store import Content
-from osmosis.platform.paging import LogSlice, PageRange
+from osmosis.platform.paging import LogSliceDep, PageRange
 from osmosis.platform.run_source import DatabaseLibrary
 from osmosis.platform.runs import downloads, lifecycle, rollouts, submit, views
 from osmosis.platform.runs import retry as run_retry
@@ -103,16 +103,7 @@ class RunRoutes:
             creator = session.get(tables.User, run.creator_id) if run.creator_id else None
             return views.build_detail(session, platform.settings, run, creator)
 
-    def logs(
-        self,
-        name: str,
-        platform: PlatformDep,
-        scope: ScopeDep,
-        limit: int = 50,
-        direction: str = "older",
-        cursor: str | None = None,
-    ) -> LogPage:
-        page = LogSlice(limit, direction, cursor)
+    def logs(self, name: str, platform: PlatformDep, scope: ScopeDep, page: LogSliceDep) -> LogPage:
         with platform.db.read() as session:
             run = self.find(session, scope, name)
             return page.fetch(session, tables.RunLog, tables.RunLog.run_id == run.id)
