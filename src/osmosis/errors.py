@@ -162,12 +162,6 @@ class EnvTokenPlatformMismatch(OsmosisError):
     code = "ENV_TOKEN_PLATFORM_MISMATCH"
 
 
-class TokenRevokeFailed(OsmosisError):
-    """The local login is gone, but the platform could not be told."""
-
-    code = "TOKEN_REVOKE_FAILED"
-
-
 class InternalError(OsmosisError):
     code = "INTERNAL"
     exit_code = 3
