@@ -29,21 +29,22 @@ from support.trainer_drive import recorded
 
 
 def steps(plan: TrainerPlan) -> dict[str, Any]:
-    """One padded batch a step: every sequence a row as long as the longest one."""
+    """Train on one padded batch a step: every sequence is a row as long as the longest."""
     lora = LoraConfig(r=plan.lora_rank, lora_alpha=plan.lora_alpha, target_modules="all-linear", task_type="CAUSAL_LM")
     model = get_peft_model(AutoModelForCausalLM.from_pretrained(plan.model_path, dtype=torch.float32), lora)
-    optimizer = torch.optim.AdamW([one for one in model.parameters() if one.requires_grad], lr=plan.lr)
+    optimizer = torch.optim.AdamW([weight for weight in model.parameters() if weight.requires_grad], lr=plan.lr)
     rows, times = list(range(plan.rows_per_step)), []
     for step in range(1, plan.steps + 1):
         sequences = recorded(
             Collect(step=step, kind="train", rows=rows, samples_per_row=plan.samples_per_row)
         ).sequences
         began = time.perf_counter()
-        ids = pad_sequence([torch.tensor(list(one.token_ids)) for one in sequences], batch_first=True)
-        masks = [torch.tensor([0] * one.prompt_length + list(one.mask)) for one in sequences]
+        ids = pad_sequence([torch.tensor(list(sequence.token_ids)) for sequence in sequences], batch_first=True)
+        masks = [torch.tensor([0] * sequence.prompt_length + list(sequence.mask)) for sequence in sequences]
         own = pad_sequence(masks, batch_first=True)[:, 1:]
-        rewards = torch.tensor([one.reward or 0.0 for one in sequences])
-        logits = model(input_ids=ids, attention_mask=pad_sequence([torch.ones(len(one)) for one in masks], True)).logits
+        rewards = torch.tensor([sequence.reward or 0.0 for sequence in sequences])
+        attention = pad_sequence([torch.ones(len(mask)) for mask in masks], True)
+        logits = model(input_ids=ids, attention_mask=attention).logits
         logprobs = torch.log_softmax(logits[:, :-1], -1).gather(2, ids[:, 1:, None]).squeeze(2)
         loss = -(logprobs * own * (rewards - rewards.mean())[:, None]).sum() / own.sum()
         loss.backward()
@@ -57,12 +58,12 @@ def steps(plan: TrainerPlan) -> dict[str, Any]:
 def parity(plan: TrainerPlan, samples: list[dict[str, Any]]) -> dict[str, Any]:
     model = AutoModelForCausalLM.from_pretrained(plan.model_path, dtype=torch.float32).eval()
     worst = 0.0
-    for one in samples:
-        ids = torch.tensor([one["prompt_ids"] + one["token_ids"]])
+    for sample in samples:
+        ids = torch.tensor([sample["prompt_ids"] + sample["token_ids"]])
         with torch.no_grad():
-            logits = model(input_ids=ids).logits[0, len(one["prompt_ids"]) - 1 : -1].float()
-        mine = torch.log_softmax(logits, -1).gather(1, ids[0, len(one["prompt_ids"]) :, None]).squeeze(1)
-        worst = max(worst, float((mine - torch.tensor(one["logprobs"])).abs().max()))
+            logits = model(input_ids=ids).logits[0, len(sample["prompt_ids"]) - 1 : -1].float()
+        mine = torch.log_softmax(logits, -1).gather(1, ids[0, len(sample["prompt_ids"]) :, None]).squeeze(1)
+        worst = max(worst, float((mine - torch.tensor(sample["logprobs"])).abs().max()))
     return {"parity": worst}
 
 

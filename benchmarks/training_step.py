@@ -1,4 +1,4 @@
-"""What a training step costs beside plain PyTorch: the same model and recorded rollouts, in the same minutes.
+"""Measure a training step beside plain PyTorch: the same model and recorded rollouts, in the same minutes.
 
 Per turn: HTTP from the agent to the gate, the gate, the link to the trainer, rendering, reading and stitching, in CPU
 milliseconds of all processes together, without generation. Per step: our trainer and a padded step in plain PyTorch
@@ -110,7 +110,7 @@ async def our_steps(
                     SampleRequest(id=str(n), messages=[{"role": "user", "content": f"{10 + n}+20"}], tools=[TOOL])
                     for n in range(64)
                 )
-                samples.extend(one.model_dump() for one in await asyncio.gather(*map(link.sample, asked)))
+                samples.extend(answer.model_dump() for answer in await asyncio.gather(*map(link.sample, asked)))
             return await replay(collect)
 
         await link.wait_up()
