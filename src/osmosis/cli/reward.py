@@ -16,6 +16,7 @@ from rich.text import Text
 from osmosis.cli.core import completion
 from osmosis.cli.core.app import new_app, takes
 from osmosis.cli.core.context import AppContext, current
+from osmosis.cli.core.render import table
 from osmosis.cli.core.results import Column, DetailResult, NextStep, clean
 from osmosis.cli.targets import AgentRef, find_agent
 from osmosis.datasets.scan import read_rows, scan_dataset
@@ -166,8 +167,6 @@ def _progress(ctx: AppContext, label: str) -> Callable[[int, int], None]:
 
 
 def _draw(console: Console, label: str, data: Path, batteries: list[Battery]) -> None:
-    from osmosis.cli.core.render import table
-
     for battery in batteries:
         name = label if len(batteries) == 1 else battery.score
         best = "-" if battery.best is None else f"{battery.best:.3g}"

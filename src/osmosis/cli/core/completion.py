@@ -9,13 +9,16 @@ import os
 import shlex
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from typer.completion import completion_init, shell_complete  # type: ignore[attr-defined]  # typer hides the first
 
 from osmosis.cli.core.context import AppContext, GlobalOptions, current
 from osmosis.errors import OsmosisError
+
+if TYPE_CHECKING:
+    from osmosis.workspace.layout import Workspace
 
 VARIABLE = "_OSMOSIS_COMPLETE"
 PROGRAMS = ("osmosis", "osmosis-ai", "osmosis_ai")
@@ -115,10 +118,14 @@ def _list_runs(ctx: AppContext) -> list[Suggestion]:
     return [*local_runs, *(row for row in platform_runs if row[0] not in names)]
 
 
-def _list_configs(ctx: AppContext, kinds: Iterable[Any]) -> Iterable[Suggestion]:
+def _find_workspace(ctx: AppContext) -> "Workspace":
     from osmosis.workspace.layout import find_workspace
 
-    workspace = find_workspace(ctx.cwd)
+    return find_workspace(ctx.cwd)
+
+
+def _list_configs(ctx: AppContext, kinds: Iterable[Any]) -> Iterable[Suggestion]:
+    workspace = _find_workspace(ctx)
     for kind in kinds:
         for _, path in workspace.configs(kind):
             inside = path.is_relative_to(ctx.cwd)
@@ -126,16 +133,12 @@ def _list_configs(ctx: AppContext, kinds: Iterable[Any]) -> Iterable[Suggestion]
 
 
 def _list_sets(ctx: AppContext) -> Iterable[Suggestion]:
-    from osmosis.workspace.layout import find_workspace
-
-    folder: Path = find_workspace(ctx.cwd).root / "configs" / "sets"
+    folder: Path = _find_workspace(ctx).root / "configs" / "sets"
     return ((path.stem, "eval set") for path in sorted(folder.glob("*.toml")))
 
 
 def _list_rollouts(ctx: AppContext) -> Iterable[Suggestion]:
-    from osmosis.workspace.layout import find_workspace
-
-    return ((folder.name, "rollout") for folder in find_workspace(ctx.cwd).rollouts())
+    return ((folder.name, "rollout") for folder in _find_workspace(ctx).rollouts())
 
 
 def _list_templates(ctx: AppContext) -> Iterable[Suggestion]:

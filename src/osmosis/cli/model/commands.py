@@ -15,6 +15,7 @@ from osmosis.cli.core.paging import Cursor, Everything, Lines, Paging
 from osmosis.cli.core.results import Column, DetailResult, ListResult, NextStep, OperationResult, build_columns, when
 from osmosis.cli.eval.download import byte_progress
 from osmosis.cli.eval.logs import log_result
+from osmosis.client.datasets import announce_file
 from osmosis.errors import PlatformError
 from osmosis.metrics.formats import size
 from osmosis.records.api.models import MergeRequest, ModelMerge
@@ -82,8 +83,6 @@ def upload(
         osmosis model upload ./tiny-qwen
         osmosis model upload ./checkpoint --name tiny-qwen-warm
     """
-    from osmosis.client.datasets import announce_file
-
     ctx = current()
     source = ctx.path(folder)
     facts = check_model(source)
