@@ -45,7 +45,7 @@ unit: $(VENV)/.dev  ## the fast part
 lowest: $(VENV)/bin/uv  ## unit tests and rollout servers on the lowest versions that the bounds allow, with the Python OLDEST
 	@$(BIN)/uv venv --quiet --clear --python $(OLDEST) .venv-lowest
 	@$(BIN)/uv pip install --quiet --resolution lowest-direct --python .venv-lowest/bin/python -e '.[$(subst $(space),$(comma),$(EXTRAS))]' --group dev
-	@.venv-lowest/bin/python -m pytest tests/unit tests/serve -n $(PROCESSES) --dist worksteal
+	@.venv-lowest/bin/python -m pytest tests/unit tests/serve -n $(PROCESSES) --dist worksteal $(ARGS)
 
 lint: $(VENV)/.dev  ## style, types, direction of imports, names
 	@$(BIN)/python hatch_build.py
