@@ -1,22 +1,18 @@
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 from pydantic import ValidationError
 
 from osmosis.base.jsonable import as_float, copy_as_json, to_valid_text
+from osmosis.records.protocol.messages import WireSample
 from osmosis.records.run.rollout import LARGEST_SCORE, Category, Failure, Message, Phase, Rollout, RolloutStatus, Score
 from osmosis.sdk.classify import true_cause
+from osmosis.sdk.types import RolloutSample
 
 from .rollout_model import RolloutModel
 from .task import Task
-
-if TYPE_CHECKING:
-    from osmosis.records.protocol.messages import WireSample
-    from osmosis.sdk.types import RolloutSample
 
 REWARD = "reward"
 

@@ -1,7 +1,5 @@
 """Compare a journal's rollouts with their inputs, which may have changed: reuse, grade again, run again."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,12 +1,9 @@
 """Try a score function, rubric or grader with the answers of `metrics.reward_battery`; no agent runs."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from osmosis.base.jsonable import copy_json
 from osmosis.errors import LoadError
@@ -20,10 +17,7 @@ from osmosis.sdk.types import RolloutSample
 from .build_rollout import REWARD
 from .load_agent import close_scorers, load_agent, load_scorers
 from .loader import load_object
-from .scoring import Scorer
-
-if TYPE_CHECKING:
-    from .scoring import Range
+from .scoring import Range, Scorer
 
 _TWICE = ("truth", "another row's truth", "empty")
 _TWICE_ROWS = 10

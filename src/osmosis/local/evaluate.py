@@ -1,7 +1,5 @@
 """`osmosis.evaluate`: an agent over the rows of a dataset, scored, journaled, resumable, from Python."""
 
-from __future__ import annotations
-
 import asyncio
 import contextvars
 import dataclasses
@@ -12,7 +10,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import orjson
 from pydantic import ValidationError as PydanticError
@@ -35,7 +33,11 @@ from osmosis.records.run.plan import (
 )
 from osmosis.records.run.rows import ReducerName, Row
 from osmosis.records.sandbox import SandboxChoice
+from osmosis.sdk.agent_loop import RolloutAgentLoop
+from osmosis.sdk.backend import LocalBackend
+from osmosis.sdk.grader import GraderClass
 from osmosis.sdk.user_code import run_main
+from osmosis.sdk.workflow import WorkflowClass
 
 from .prepare import prepare
 from .run import Run
@@ -51,12 +53,6 @@ from .run_options import (
     runs_folder,
 )
 from .workers import worker_count
-
-if TYPE_CHECKING:
-    from osmosis.sdk.agent_loop import RolloutAgentLoop
-    from osmosis.sdk.backend import LocalBackend
-    from osmosis.sdk.grader import GraderClass
-    from osmosis.sdk.workflow import WorkflowClass
 
 T = TypeVar("T")
 

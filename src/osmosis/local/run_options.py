@@ -1,12 +1,10 @@
 """How a plan is carried out on this machine: folders, objects, keys, and who watches and answers."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from osmosis.base.net import is_http
 from osmosis.engine.evaluate import Observer, Silent
@@ -17,10 +15,8 @@ from osmosis.records.base import utc_now
 from osmosis.records.run.plan import RUN_NAME, EvalPlan, ModelSpec
 from osmosis.records.run.rollout import Category, Phase, RolloutStatus
 from osmosis.records.run.status import match_name
+from osmosis.sdk.grader import GraderClass
 from osmosis.workspace.layout import find_workspace
-
-if TYPE_CHECKING:
-    from osmosis.sdk.grader import GraderClass
 
 FAILURE_CLASSES = [*(c.value for c in Category), *(p.value for p in Phase), RolloutStatus.SKIPPED.value]
 _OTHER_KEYS: dict[str, tuple[str, ...]] = {

@@ -1,21 +1,17 @@
 """Every figure of a report or a comparison, in reading order: terminal, pages and written reports iterate over them. To
 add one, add it to a function here, or register another with `@of_score` or `@of_run`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby, product
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from osmosis.records.run.report import Distribution, Interval, PassAtK, Report, ScoreReport
 
 from . import formats
+from .compare import Comparison
 from .score_values import reducer
 from .warnings import MEANING
-
-if TYPE_CHECKING:
-    from .compare import Comparison
 
 Format = Literal["score", "difference", "share", "count", "ms", "usd", "p", "text"]
 RUN = ""

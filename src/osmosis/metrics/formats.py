@@ -1,12 +1,8 @@
 """Text of figures: numbers, shares, money, durations, sizes. A missing value is an en dash, never a zero."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # commands that only write a size need no record
-    from osmosis.records.run.report import Interval
+from osmosis.records.run.report import Interval
 
 NOTHING = "–"
 

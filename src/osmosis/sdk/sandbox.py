@@ -6,6 +6,7 @@ import asyncio
 import base64
 import contextlib
 import functools
+import http.client
 import secrets
 import socket
 import threading
@@ -13,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, get_args
+from typing import Protocol, get_args
 from urllib.parse import urlsplit
 
 from osmosis.errors import OsmosisError, SandboxUnavailable
@@ -30,10 +31,6 @@ from osmosis.records.sandbox import (
 from osmosis.sandbox import Level
 from osmosis.sandbox.session import Session, SessionKind, choose_kind
 from osmosis.sdk.user_code import in_thread
-
-if TYPE_CHECKING:
-    import http.client
-
 
 TIME_S = 60.0
 MEMORY_MB = 512
@@ -356,8 +353,6 @@ class GateSandbox:
     def _ask(
         self, order: SandboxOrder, time_s: float = WAIT_FOR_TURN_S, stop: threading.Event | None = None
     ) -> SandboxAnswer:
-        import http.client  # with the whole of `email`: every evaluation imports this module, few rollouts open a door
-
         connection_class = http.client.HTTPSConnection if self._parts.scheme == "https" else http.client.HTTPConnection
         connection = connection_class(self._parts.hostname or "", self._parts.port, timeout=time_s)
         headers = {"Content-Type": "application/json", "Authorization": f"Bearer {self._key}"}

@@ -2,8 +2,6 @@
 
 Files of the right size are kept; paths of the manifest cannot leave the folder."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterator
@@ -11,21 +9,18 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
 
 from osmosis.cli.core import prompts
 from osmosis.cli.core.context import AppContext
 from osmosis.cli.core.results import OperationResult
+from osmosis.client import PlatformClient
+from osmosis.client.transfer import Progress
 from osmosis.errors import OsmosisError, PlatformError, UsageError, WorkspaceRequired
 from osmosis.local.run_options import run_folder
 from osmosis.local.viewing.local_run import AnnotationFile, read_annotations
 from osmosis.metrics.formats import size
 from osmosis.records.api.runs import RunFile, RunRow
 from osmosis.workspace.layout import find_workspace
-
-if TYPE_CHECKING:
-    from osmosis.client import PlatformClient
-    from osmosis.client.transfer import Progress
 
 TYPES = ("metrics", "trajectories", "artifacts", "logs", "annotations", "tokens")
 ANNOTATIONS = "annotations.jsonl"

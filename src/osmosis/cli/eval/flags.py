@@ -3,8 +3,6 @@
 `PLAN_FLAGS` is the table of those that change the plan: flag, key of the plan, type, help. What has no flag of its own
 is set with `--set limits.cost=5`; a flag without a help text is an older spelling, which still parses."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field

@@ -1,9 +1,6 @@
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
@@ -12,15 +9,13 @@ from rich.text import Text
 from osmosis.cli.core.context import AppContext
 from osmosis.cli.core.render import draw_run
 from osmosis.cli.core.results import NextStep, OperationResult, clean, when
+from osmosis.client import PlatformClient
+from osmosis.client.runs import Runs
 from osmosis.errors import NetworkError, PlatformError
 from osmosis.metrics.intervals import missed_bar
 from osmosis.metrics.quarantine import Judged, judged
 from osmosis.records.api.runs import NamedRef, RunDetail
 from osmosis.records.run.status import NOUNS, ended_by_limit
-
-if TYPE_CHECKING:
-    from osmosis.client import PlatformClient
-    from osmosis.client.runs import Runs
 
 POLL_S = 0.7
 MAX_POLL_S = 5.0

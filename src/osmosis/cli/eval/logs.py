@@ -1,21 +1,16 @@
 """Logs of runs and of deployments: a page, or followed until the run is over."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from osmosis.cli.core.context import AppContext
 from osmosis.cli.core.output import Mode
 from osmosis.cli.core.results import ListResult, Result, build_columns
+from osmosis.client.runs import Runs
 from osmosis.errors import NotFound, OsmosisError
 from osmosis.local.run_options import run_folder
 from osmosis.records.api.body import LogEntry, LogPage
 from osmosis.records.run.status import RunKind
-
-if TYPE_CHECKING:
-    from osmosis.client.runs import Runs
 
 LOG_POLL_S = 0.7
 MAX_PAGES_BACK = 5

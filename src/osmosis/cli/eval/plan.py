@@ -1,15 +1,14 @@
 """Flags as a plan: every value is written under its key, then the plan's record checks the whole."""
 
-from __future__ import annotations
-
 import json
 import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 from pydantic import ValidationError as PydanticError
+from pydantic_core import ErrorDetails
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.base.net import is_http
@@ -21,9 +20,6 @@ from osmosis.records.config.docs import describe_fields
 from osmosis.records.config.run_config import EvalConfig
 from osmosis.records.run.plan import AUTO_CONCURRENCY, NO_ENDPOINT, EvalPlan, ModelSpec, choose_endpoint
 from osmosis.records.sandbox import SandboxKind
-
-if TYPE_CHECKING:
-    from pydantic_core import ErrorDetails
 
 _IDENTITY = ("name", "agent", "model", "dataset", "dataset_hash", "score_fns", "provenance", "max_tokens_total")
 SETTABLE = tuple(name for name in EvalPlan.model_fields if name not in _IDENTITY)

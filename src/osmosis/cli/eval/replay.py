@@ -1,7 +1,5 @@
 """`osmosis rollout replay`: exits with 1 when the replay fails, even as recorded, or differs from the recording."""
 
-from __future__ import annotations
-
 import pdb
 import sys
 from collections.abc import Iterator

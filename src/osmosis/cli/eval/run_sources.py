@@ -1,13 +1,11 @@
 """The rollouts of one evaluation, stored on this machine or on a platform, for commands that take either."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from osmosis.cli.targets import RunFinder
+from osmosis.client import PlatformClient
 from osmosis.datasets.scan import read_rows
 from osmosis.engine.journal import Journal
 from osmosis.engine.recorded_agent import RecordedRollouts
@@ -20,9 +18,6 @@ from osmosis.records.run.report import Bounds
 from osmosis.records.run.rollout import Rollout
 from osmosis.records.run.rows import Key, Row
 from osmosis.workspace.layout import find_workspace
-
-if TYPE_CHECKING:
-    from osmosis.client import PlatformClient
 
 
 class LocalRun:

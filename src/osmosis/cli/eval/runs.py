@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from pydantic import ValidationError as PydanticError
@@ -38,6 +38,7 @@ from osmosis.cli.eval.download import DownloadOptions, download_run
 from osmosis.cli.eval.follow import draw_detail, finished_result, judge_run, model_steps, run_ref, watch
 from osmosis.cli.eval.logs import show_logs
 from osmosis.cli.targets import RunFinder
+from osmosis.client import PlatformClient
 from osmosis.errors import NotFound, NothingToRetry, OsmosisError, UsageError, ValidationError
 from osmosis.local.run import mark, marks_of
 from osmosis.local.run_options import runs_folder
@@ -46,9 +47,6 @@ from osmosis.records.api.runs import RetryRun, RunDetail
 from osmosis.records.api.training import TrainingMetrics
 from osmosis.records.run.annotations import MarkChange, check_tag
 from osmosis.records.run.status import NOUNS, RunKind
-
-if TYPE_CHECKING:
-    from osmosis.client import PlatformClient
 
 COLUMNS = {
     "eval": (

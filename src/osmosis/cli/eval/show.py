@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Console, Group
@@ -24,9 +24,6 @@ from osmosis.errors import UsageError
 from osmosis.records.run.message_parts import get_reasoning, list_images, list_sources
 from osmosis.records.run.rollout import Message, ModelCall, Rollout, RolloutStatus, Score
 from osmosis.sdk.chat import text_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 @dataclass(frozen=True)

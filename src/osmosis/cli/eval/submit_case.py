@@ -3,26 +3,22 @@ from __future__ import annotations
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pydantic import ValidationError as PydanticError
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.cli.core.context import AppContext
+from osmosis.client import PlatformClient
 from osmosis.errors import UsageError
+from osmosis.records.api.datasets import DatasetEntry
+from osmosis.records.api.workspaces import SecretRow
 from osmosis.records.config.run_config import EvalConfig, TrainingConfig
 from osmosis.records.run.plan import choose_endpoint, split_model
-from osmosis.records.run.source import SnapshotNote
+from osmosis.records.run.source import SnapshotNote, SyncState
 from osmosis.records.run.status import NOUNS, RunKind
 from osmosis.workspace.git import Snapshot, push_snapshot
 from osmosis.workspace.layout import Workspace
 from osmosis.workspace.preflight import Facts
-
-if TYPE_CHECKING:
-    from osmosis.client import PlatformClient
-    from osmosis.records.api.datasets import DatasetEntry
-    from osmosis.records.api.workspaces import SecretRow
-    from osmosis.records.run.source import SyncState
 
 AnyConfig = EvalConfig | TrainingConfig
 

@@ -1,9 +1,6 @@
 """Checks before a submit: checkout, code, dataset and secrets; all problems are reported at once."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from pydantic import ValidationError as PydanticError
 
@@ -11,7 +8,9 @@ from osmosis.cli.core import prompts
 from osmosis.cli.core.context import AppContext
 from osmosis.cli.core.environment import read_secrets_file
 from osmosis.cli.eval.submit_case import SubmitCase, SubmitOptions
+from osmosis.client import PlatformClient
 from osmosis.errors import AuthRequired, InteractiveRequired, NotFound, OsmosisError, ValidationError
+from osmosis.records.api.datasets import DatasetEntry
 from osmosis.records.config.run_config import Experiment
 from osmosis.records.config.validation import Problem
 from osmosis.records.run.source import SyncState
@@ -19,10 +18,6 @@ from osmosis.workspace.config_file import ConfigFile, config_error
 from osmosis.workspace.git import make_snapshot
 from osmosis.workspace.layout import Workspace
 from osmosis.workspace.preflight import Facts, check_submit, gather
-
-if TYPE_CHECKING:
-    from osmosis.client import PlatformClient
-    from osmosis.records.api.datasets import DatasetEntry
 
 SYNC_TIMEOUT_S = 180.0
 

@@ -6,16 +6,15 @@ import difflib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import Any
+
+import yaml
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.errors import ValidationError
 from osmosis.sdk.judge_model import ModelInfo
 
 from .conversations import digest_of, is_number, read_text
-
-if TYPE_CHECKING:
-    import yaml
 
 SUPPORTED_VERSION = 1
 MAX_DEPTH = 50
@@ -133,8 +132,6 @@ class _Reading:
         self.warnings: list[str] = []
         self._seen: dict[str, int] = {}
         self._versions: set[int | None] = set()
-        import yaml
-
         try:
             self._nodes = list(yaml.compose_all(read_text(path), Loader=yaml.SafeLoader))
             for node in self._nodes:
@@ -163,7 +160,7 @@ class _Reading:
         for position, node in enumerate(self._nodes):
             if node is None:
                 continue
-            defaults = self._defaults(node) if _is_mapping(node) else {}
+            defaults = self._defaults(node) if isinstance(node, yaml.MappingNode) else {}
             for entry in self._walk(node, ""):
                 label = entry.label or f"document[{position}]"
                 yield _Entry(label, entry.value, entry.line, entry.lines), defaults
@@ -192,7 +189,7 @@ class _Reading:
 
     def _walk(self, node: yaml.Node, label: str) -> Iterator[_Entry]:
         line = node.start_mark.line + 1
-        if _is_mapping(node):
+        if isinstance(node, yaml.MappingNode):
             value = _plain(node)
             if isinstance(value.get("rubric"), str):
                 yield _Entry(label, value, line, _lines(node))
@@ -317,15 +314,7 @@ def _check_size(root: yaml.Node | None, path: Path) -> None:
         raise ValidationError(f"{path}:{line}: with its aliases written out it has more than {MAX_VALUES} values")
 
 
-def _is_mapping(node: yaml.Node) -> TypeGuard[yaml.MappingNode]:
-    import yaml
-
-    return isinstance(node, yaml.MappingNode)
-
-
 def _plain(node: yaml.Node) -> Any:
-    import yaml
-
     return yaml.SafeLoader("").construct_object(node, deep=True)
 
 

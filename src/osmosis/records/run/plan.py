@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -13,13 +13,11 @@ from osmosis.base.jsonable import JsonObject
 from osmosis.base.net import is_http
 from osmosis.base.paths import folder_inside
 from osmosis.records.base import Record
+from osmosis.records.config.run_config import EvalConfig, TrainingConfig
+from osmosis.records.run.rollout import ModelCall
 from osmosis.records.sandbox import SandboxChoice
 
 from .rows import ReducerName
-
-if TYPE_CHECKING:
-    from osmosis.records.config.run_config import EvalConfig, TrainingConfig
-    from osmosis.records.run.rollout import ModelCall
 
 ModelKind = Literal["openai", "litellm", "offline", "replay", "trained"]
 """`trained` is a model of the platform, in training or trained, which only a job of the platform can ask."""

@@ -1,7 +1,5 @@
 """Run a workflow inside of a sandbox: `python -m osmosis.sdk.harbor.entrypoint REQUEST RESULT ARTIFACTS`."""
 
-from __future__ import annotations
-
 import asyncio
 import importlib
 import json

@@ -11,13 +11,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import aiohttp
 
 from osmosis.base.processes import end_tasks
 from osmosis.engine.build_rollout import REWARD, add_sample, build_rollout, numbers
 from osmosis.engine.rollout_model import RolloutModel
+from osmosis.engine.task import Task
 from osmosis.errors import AuthRequired, NetworkError
 from osmosis.records.run.plan import EvalPlan
 from osmosis.records.run.rollout import Category, Phase, Rollout, Score
@@ -37,9 +38,6 @@ from .protocols import (
     open_protocol,
 )
 from .rollout_endpoint import RolloutEndpoint
-
-if TYPE_CHECKING:
-    from osmosis.engine.task import Task
 
 REQUEST_TIMEOUT_S = 30.0
 GRACE_S = 60.0

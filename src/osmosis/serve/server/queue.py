@@ -8,16 +8,14 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, TypedDict
+from typing import Literal, TypedDict
 
 from osmosis.records.protocol.messages import RolloutState, ServerConcurrency, WireSample
 from osmosis.records.run.rollout import Category, Failure, Phase
+from osmosis.sdk.backend import ExecutionResult
 from osmosis.sdk.classify import failure_of, wire_category
 from osmosis.sdk.types import json_safe
 from osmosis.sdk.user_code import contain
-
-if TYPE_CHECKING:
-    from osmosis.sdk.backend import ExecutionResult
 
 
 @dataclass(frozen=True)

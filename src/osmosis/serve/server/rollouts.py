@@ -1,8 +1,6 @@
 """The rollouts of `POST /rollout`, generations 0.3 and 0.4 of the protocol, on one queue. A request with callback URLs
 is called back; one without is polled under a lease that each read renews."""
 
-from __future__ import annotations
-
 import asyncio
 import hmac
 import secrets
@@ -10,7 +8,7 @@ import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from fastapi import HTTPException
 
@@ -27,15 +25,13 @@ from osmosis.records.protocol.messages import (
     ServerHealth,
     ServerLifecycle,
 )
+from osmosis.sdk.backend import ExecutionResult
 from osmosis.serve.http import encode_record
 
 from .callbacks import Listener, Post
 from .queue import NO_ERRORS, AcceptedRollout, RolloutOutcome, outcome_of_execution
 from .runtime import ServerRuntime
 from .trace_files import EndedRollout, TraceFolder, TrajectoryWriter
-
-if TYPE_CHECKING:
-    from osmosis.sdk.backend import ExecutionResult
 
 
 @runtime_checkable

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pydantic import ValidationError as BadShape
 
@@ -25,12 +24,10 @@ from osmosis.records.protocol.messages import RolloutInit, check_rollout_id
 from osmosis.records.run.rollout import Message
 from osmosis.records.trajectory import CallbackAnswer, ModelUsage, build_trajectory
 from osmosis.sdk.agent_loop import trace_line, trace_path
+from osmosis.sdk.backend import ExecutionResult
 from osmosis.sdk.types import json_safe
 
 from .queue import AcceptedRollout, RolloutOutcome
-
-if TYPE_CHECKING:
-    from osmosis.sdk.backend import ExecutionResult
 
 log = logging.getLogger("osmosis.serve")
 
