@@ -64,7 +64,10 @@ class Attempts:
             self.active.discard(task)
             if sandbox.detach():
                 await sandbox.close()
-        self._report_left_behind(task)
+        for name in task.left_behind:
+            self._left_behind += 1
+            count = f" ({self._left_behind} in this run)" if self._left_behind > 1 else ""
+            self._say(f"{task.name}: {name} ignored its cancellation and was left behind{count}")
         row = task.row
         rollout.step, rollout.row_key, rollout.row_index = task.step, row.key, row.index
         if rollout.status is RolloutStatus.SUCCESS:
@@ -104,12 +107,6 @@ class Attempts:
             return list(await self._scorers[0].score(rollout, row))
         results = await asyncio.gather(*(scorer.score(rollout, row) for scorer in self._scorers))
         return [score for scores in results for score in scores]
-
-    def _report_left_behind(self, task: Task) -> None:
-        for name in task.left_behind:
-            self._left_behind += 1
-            count = f" ({self._left_behind} in this run)" if self._left_behind > 1 else ""
-            self._say(f"{task.name}: {name} ignored its cancellation and was left behind{count}")
 
 
 def _overrun(model: RolloutModel, task: Task) -> Failure:

@@ -28,13 +28,6 @@ def key_of(line: JsonObject) -> Key:
     return (line.get("step", 0), line["row_key"], line["attempt"])
 
 
-def tokens_line(rollout: Rollout) -> bytes:
-    """Return the tokens of a rollout's calls as one line, in the names of a trajectory; null for a call without any."""
-    calls = [call.tokens.to_dict() if call.tokens else None for call in rollout.calls]
-    head = {"rollout_id": rollout.rollout_id, "row_index": rollout.row_index, "attempt": rollout.attempt}
-    return orjson.dumps({**head, "llm_call_metrics": calls}) + b"\n"
-
-
 class StoredRollouts(RunFolder):
     def __init__(self, folder: Path, *, redactor: Redactor | None = None) -> None:
         super().__init__(folder, redactor=redactor)
@@ -176,7 +169,10 @@ class Journal(StoredRollouts):
             lines.append(self.stored_line(written, self._redact(line)))
             stored.append(written)
             if any(call.tokens is not None for call in rollout.calls):
-                tokens.append(self._redact(tokens_line(rollout)))
+                # In the names of a trajectory; null for a call without tokens.
+                calls = [call.tokens.to_dict() if call.tokens else None for call in rollout.calls]
+                head = {"rollout_id": rollout.rollout_id, "row_index": rollout.row_index, "attempt": rollout.attempt}
+                tokens.append(self._redact(orjson.dumps({**head, "llm_call_metrics": calls}) + b"\n"))
         if tokens:  # before the rollouts count: one that is stored has its tokens stored
             append_line(self.tokens_path, b"".join(tokens))
         self._file.append(b"".join(lines))

@@ -56,7 +56,9 @@ def load_agent(path: str, base_dir: Path, *, grader: str | GraderClass | None = 
     """Load the agent at `module:attribute`; search a bare module or file for the one agent that it defines."""
     if ":" in path:
         target = load_object(path, base_dir)
-        module = _module_of(path, target, base_dir)
+        owner = getattr(target, "__module__", None) or type(target).__module__
+        named = load_module(path.partition(":")[0], base_dir)
+        module = named if not isinstance(owner, str) or owner.startswith("osmosis.") else sys.modules.get(owner, named)
     else:
         module = load_module(path, base_dir)
         target = module
@@ -112,12 +114,6 @@ def _loop(path: str, target: object) -> RolloutAgentLoop | None:
             f"{path}: {target.__name__}() needs arguments: {type(error).__name__}: {error}",
             hint=f"create the instance in the module and name that: agent_loop = {target.__name__}(...)",
         ) from error
-
-
-def _module_of(path: str, target: object, base_dir: Path) -> ModuleType:
-    owner = getattr(target, "__module__", None) or type(target).__module__
-    named = load_module(path.partition(":")[0], base_dir)
-    return named if not isinstance(owner, str) or owner.startswith("osmosis.") else sys.modules.get(owner, named)
 
 
 def _backend(

@@ -109,20 +109,17 @@ class Watchdog:
         try:
             with self._interrupter:
                 while True:
-                    await self._watch_once()
+                    before = self._beat = time.monotonic()
+                    if self._on_beat is not None:
+                        self._on_beat()
+                    await asyncio.sleep(self._every_s)
+                    lag = time.monotonic() - before - self._every_s
+                    if self._limiter is not None:
+                        self._limiter.lagging(lag)
+                    self._tell_held(lag)
+                    self._look()
         finally:
             self._stop.set()
-
-    async def _watch_once(self) -> None:
-        before = self._beat = time.monotonic()
-        if self._on_beat is not None:
-            self._on_beat()
-        await asyncio.sleep(self._every_s)
-        lag = time.monotonic() - before - self._every_s
-        if self._limiter is not None:
-            self._limiter.lagging(lag)
-        self._tell_held(lag)
-        self._look()
 
     def _tell_held(self, lag: float) -> None:
         if lag >= HELD_S:

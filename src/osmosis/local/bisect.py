@@ -160,7 +160,12 @@ class _Search:
                         f"at commit {self._commits[position].commit[:10]} nothing can be scored any more",
                         hint="restore what the run needed, then try again",
                     )
-            verdict, p_value = self._compare_ends(level)
+            # The rows are these and no sample of others, so that each attempt is an observation.
+            before, after = (self._values[self.versions[position]] for position in (0, -1))
+            pairs = [(before[row], after[row]) for row in before if row in after]
+            changes = [b[attempt] - a[attempt] for a, b in pairs for attempt in a if attempt in b]
+            low, high = self._scale()
+            verdict, p_value = verdict_of([difference_of(changes, (low, high), (low, high), 1, 1 - level)], 1 - level)
             if verdict in ("better", "worse"):
                 break
         if verdict != "worse":
@@ -171,14 +176,6 @@ class _Search:
                 f"{self.attempts[self.versions[0]]} attempts each): they were lost by chance",
                 hint="osmosis eval compare says whether the runs differ; with more rows or attempts less is chance",
             )
-
-    def _compare_ends(self, level: float) -> tuple[str, float | None]:
-        # The rows are these and no sample of others, so that each attempt is an observation.
-        before, after = (self._values[self.versions[position]] for position in (0, -1))
-        pairs = [(before[row], after[row]) for row in before if row in after]
-        changes = [b[attempt] - a[attempt] for a, b in pairs for attempt in a if attempt in b]
-        low, high = self._scale()
-        return verdict_of([difference_of(changes, (low, high), (low, high), 1, 1 - level)], 1 - level)
 
     def _scale(self) -> tuple[float, float]:
         every = [value for values in self._values.values() for row in values.values() for value in row.values()]

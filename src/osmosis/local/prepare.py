@@ -55,7 +55,14 @@ def _prepare(plan: EvalPlan, options: RunOptions) -> PreparedRun:
     journal = None if folder is None else Journal(folder)
     selected = SelectedRows()
     facts = _scan(plan, options, selected if journal is not None and journal.exists else None)
-    plan = _complete_plan(plan, options, scorers, facts)
+    _check_price(plan)
+    declared = {scorer.name: scorer.bounds for scorer in scorers if scorer.bounds is not None}
+    update = {
+        "score_bounds": {**declared, **plan.score_bounds},
+        "dataset_hash": facts.sha256,
+        "provenance": {**provenance(options.base_dir), "rows_hash": facts.rows_hash},
+    }
+    plan = plan.model_copy(update=update)
     key = key_for(plan.model, options.environ, options.api_key)
     redactor = _redactor(plan, declared_secrets(options.secrets, options.environ, key, source.server_key))
     hashes = _hashes(plan, options, source)
@@ -83,17 +90,6 @@ def _scan(plan: EvalPlan, options: RunOptions, rows: SelectedRows | None) -> Dat
         raise ValidationError(f"{dataset} has no rows to run", hint="check --rows, --offset and --limit")
     check_columns(dataset, facts.columns, plan.group_by)
     return facts
-
-
-def _complete_plan(plan: EvalPlan, options: RunOptions, scorers: Iterable[Scorer], facts: DatasetFacts) -> EvalPlan:
-    _check_price(plan)
-    declared = {scorer.name: scorer.bounds for scorer in scorers if scorer.bounds is not None}
-    update = {
-        "score_bounds": {**declared, **plan.score_bounds},
-        "dataset_hash": facts.sha256,
-        "provenance": {**provenance(options.base_dir), "rows_hash": facts.rows_hash},
-    }
-    return plan.model_copy(update=update)
 
 
 def _hashes(plan: EvalPlan, options: RunOptions, source: RolloutSource) -> dict[str, str]:

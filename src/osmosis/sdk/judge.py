@@ -345,7 +345,8 @@ def read_reply(text: str, marker: str, quoted: Sequence[str] = ()) -> tuple[floa
     _, marked, own = spoken.rpartition(marker)
     if marked:
         return _verdict(_first_object(own))
-    reply_object = _unfenced(spoken)
+    fenced = _FENCED.match(spoken)
+    reply_object = fenced[1] if fenced else spoken
     try:
         verdict = json.loads(reply_object)
     except (ValueError, RecursionError) as exc:
@@ -356,11 +357,6 @@ def read_reply(text: str, marker: str, quoted: Sequence[str] = ()) -> tuple[floa
     if any(bare in _SPACE.sub("", passage) for passage in quoted):
         raise BadReply("the reply repeats JSON of the judged texts and gives no verdict of its own")
     return parsed
-
-
-def _unfenced(text: str) -> str:
-    fenced = _FENCED.match(text)
-    return fenced[1] if fenced else text
 
 
 def _first_object(text: str) -> object:

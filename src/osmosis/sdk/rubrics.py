@@ -52,22 +52,18 @@ def _bound_call(function: Callable[..., object], name: str) -> Prepare:
             bound = bind(*args, **kwargs)
         except TypeError as exc:
             raise TypeError(f"@{_NAME}: {name}: {exc}; call it as {_FORM}") from None
-        _check_call(name, bound.arguments)
+        solution, truth, info = (bound.arguments[key] for key in ("solution_str", "ground_truth", "extra_info"))
+        if not isinstance(solution, str):
+            _refuse(name, "solution_str", solution, "str")
+        if truth is not None and not isinstance(truth, str):
+            _refuse(name, "ground_truth", truth, "str or None")
+        if not isinstance(info, Mapping):
+            _refuse(name, "extra_info", info, "dict")
+        if not info or any(key in info for key in _EMBEDDED):
+            bound.arguments["extra_info"] = merged_configuration(dict(info), name)
         return bound.args, bound.kwargs
 
     return prepare
-
-
-def _check_call(name: str, arguments: JsonObject) -> None:
-    solution, truth, info = (arguments[key] for key in ("solution_str", "ground_truth", "extra_info"))
-    if not isinstance(solution, str):
-        _refuse(name, "solution_str", solution, "str")
-    if truth is not None and not isinstance(truth, str):
-        _refuse(name, "ground_truth", truth, "str or None")
-    if not isinstance(info, Mapping):
-        _refuse(name, "extra_info", info, "dict")
-    if not info or any(key in info for key in _EMBEDDED):
-        arguments["extra_info"] = merged_configuration(dict(info), name)
 
 
 def merged_configuration(info: JsonObject, name: str) -> JsonObject:
@@ -81,7 +77,13 @@ def merged_configuration(info: JsonObject, name: str) -> JsonObject:
     rubric = info.get("rubric")
     if not isinstance(rubric, str) or not rubric.strip():
         _refuse(name, "extra_info['rubric']", rubric, "a non-empty str")
-    _check_kinds(model_info, name)
+    for key in _TEXTS:
+        if model_info.get(key) is not None and not isinstance(model_info[key], str):
+            _refuse(name, f"extra_info[{key!r}]", model_info[key], "str")
+    for key in _NUMBERS:
+        value = model_info.get(key)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
+            _refuse(name, f"extra_info[{key!r}]", value, "a number")
     low, high = model_info.get("score_min", 0.0), model_info.get("score_max", 1.0)
     if not low < high:
         raise ValueError(f"@{_NAME}: {name}: score_max must be greater than score_min, got {low} to {high}")
@@ -90,16 +92,6 @@ def merged_configuration(info: JsonObject, name: str) -> JsonObject:
     except TypeError as exc:
         raise TypeError(f"@{_NAME}: {name}: extra_info: {exc}") from None
     return {**info, **overrides, "model_info": model_info}
-
-
-def _check_kinds(model_info: Mapping[str, object], name: str) -> None:
-    for key in _TEXTS:
-        if model_info.get(key) is not None and not isinstance(model_info[key], str):
-            _refuse(name, f"extra_info[{key!r}]", model_info[key], "str")
-    for key in _NUMBERS:
-        value = model_info.get(key)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
-            _refuse(name, f"extra_info[{key!r}]", value, "a number")
 
 
 def _text_or_none(annotation: object) -> bool:

@@ -133,10 +133,6 @@ def _convert(value: object, where: str) -> object:
         return [sub for sub in converted if sub is not _DROPPED]
     if isinstance(value, BaseModel):
         return _convert(value.model_dump(), where)
-    return _convert_scalars(value, where)
-
-
-def _convert_scalars(value: object, where: str) -> object:
     # NumPy and torch: scalars have item(), arrays tolist(); neither library is needed to know that.
     for method in ("tolist", "item"):
         unwrap = getattr(value, method, None)

@@ -127,10 +127,6 @@ def build_turns(messages: list[Message]) -> list[Turn]:
             names[call.id] = call.name
         turns.append(turn)
     _attach_results(turns)
-    return _fold(turns)
-
-
-def _fold(turns: list[Turn]) -> list[Turn]:
     visible = [index for index, turn in enumerate(turns) if not turn.attached]
     if len(visible) <= MAX_OPEN_TURNS:
         return turns

@@ -19,7 +19,7 @@ from osmosis.errors import OsmosisError, PlatformError, UsageError, WorkspaceReq
 from osmosis.local.run_options import run_folder
 from osmosis.local.viewing.local_run import AnnotationFile, read_annotations
 from osmosis.metrics.formats import size
-from osmosis.records.api.runs import RunFile, RunRow
+from osmosis.records.api.runs import RunFile
 from osmosis.workspace.layout import find_workspace
 
 TYPES = ("metrics", "trajectories", "artifacts", "logs", "annotations", "tokens")
@@ -58,7 +58,9 @@ def download_run(ctx: AppContext, name: str, options: DownloadOptions) -> Operat
             return OperationResult("eval.download", "Cancelled.", status="cancelled")
         with byte_progress(ctx, total, "fetching") as progress:
             failed = _fetch_all(client, run.name, folder, missing, progress)
-    _mark(folder, run)
+    folder.mkdir(parents=True, exist_ok=True)
+    note = {"id": run.id, "name": run.name, "url": run.platform_url}
+    (folder / ".run.json").write_text(json.dumps(note, indent=2) + "\n")
     merged = None if into is None else AnnotationFile(into).merge(read_annotations(folder / ANNOTATIONS))
     got = len(missing) - len(failed)
     resource = {
@@ -95,12 +97,6 @@ def _folder(folder: Path, run_id: str, options: DownloadOptions) -> Path:
     if options.output or other in (None, run_id):
         return folder
     return folder.with_name(f"{folder.name}--{hashlib.sha256(run_id.encode()).hexdigest()[:8]}")
-
-
-def _mark(folder: Path, run: RunRow) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    note = {"id": run.id, "name": run.name, "url": run.platform_url}
-    (folder / ".run.json").write_text(json.dumps(note, indent=2) + "\n")
 
 
 def _target(folder: Path, path: str) -> Path:

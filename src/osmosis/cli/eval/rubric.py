@@ -384,7 +384,17 @@ def draw_report(console: Console, report: JsonObject, job: RubricJob, target: Pa
         console.print()
         _say(console, f"{record['conversation_id']}", "bold")
         for run in record["runs"]:
-            _draw_run(console, run)
+            good = run["status"] == "success" and run["score"] is not None
+            head = f"  Run {run['run_index']:02d} [{run['status'].upper()}]"
+            took = f"{run['duration_seconds']:.2f}s"
+            if good:
+                _say(console, f"{head} score {run['score']:.4f} ({took})", "green")
+            else:
+                _say(console, f"{head} {run['error'] or 'no score'} ({took})", "red")
+            if run.get("preview"):
+                _say(console, f"    text: {run['preview']}", "dim")
+            if run.get("explanation"):
+                _say(console, f"    why:  {run['explanation']}")
     overall = report["overall_statistics"]
     if overall["total_runs"] > 1 or overall["failure_count"]:
         console.print()
@@ -404,20 +414,6 @@ def draw_report(console: Console, report: JsonObject, job: RubricJob, target: Pa
             _say(console, f"  {key} baseline={value:.4f} current={overall[key]:.4f} delta={delta:+.4f}")
     console.print()
     _say(console, f"Report: {target}")
-
-
-def _draw_run(console: Console, run: JsonObject) -> None:
-    good = run["status"] == "success" and run["score"] is not None
-    head = f"  Run {run['run_index']:02d} [{run['status'].upper()}]"
-    took = f"{run['duration_seconds']:.2f}s"
-    if good:
-        _say(console, f"{head} score {run['score']:.4f} ({took})", "green")
-    else:
-        _say(console, f"{head} {run['error'] or 'no score'} ({took})", "red")
-    if run.get("preview"):
-        _say(console, f"    text: {run['preview']}", "dim")
-    if run.get("explanation"):
-        _say(console, f"    why:  {run['explanation']}")
 
 
 def _counts(overall: Mapping[str, object]) -> str:

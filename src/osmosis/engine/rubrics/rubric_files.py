@@ -213,7 +213,15 @@ class _Reading:
         if not isinstance(info, dict):
             problem("model_info", "must be a mapping with provider and model (or set default_model_info)")
         else:
-            self._model_info(info, problem)
+            for key in ("provider", "model"):
+                if not isinstance(info.get(key), str) or not info[key].strip():
+                    problem(f"model_info.{key}", "must be a non-empty string")
+            for key in sorted(set(info) - set(ModelInfo.__annotations__)):
+                near = difflib.get_close_matches(key, ModelInfo.__annotations__, n=1)
+                hint = f"; did you mean {near[0]}?" if near else ""
+                self.warnings.append(
+                    f"{self.path}:{problem.line('model_info')}: model_info.{key} is unknown and ignored{hint}"
+                )
         if "extra_info" in entry.value:
             problem("extra_info", _NO_EXTRA, fatal=True)
         low, high = self._bounds(value, info, problem)
@@ -249,17 +257,6 @@ class _Reading:
             key = "score_max" if value.get("score_max") is not None else "score_min"
             problem(key, f"score_max must be greater than score_min, got {low:g} to {high:g}")
         return said_low, said_high
-
-    def _model_info(self, info: JsonObject, problem: _Problems) -> None:
-        for key in ("provider", "model"):
-            if not isinstance(info.get(key), str) or not info[key].strip():
-                problem(f"model_info.{key}", "must be a non-empty string")
-        for key in sorted(set(info) - set(ModelInfo.__annotations__)):
-            near = difflib.get_close_matches(key, ModelInfo.__annotations__, n=1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            self.warnings.append(
-                f"{self.path}:{problem.line('model_info')}: model_info.{key} is unknown and ignored{hint}"
-            )
 
     def _bound(self, value: JsonObject, info: object, key: str, problem: _Problems) -> float | None:
         bound = value.get(key)

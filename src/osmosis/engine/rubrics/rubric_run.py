@@ -236,6 +236,7 @@ def _compared(job: RubricJob, journal: Journal) -> ResumePlan:
 def _run_of(rollout: Rollout, record: RubricRecord) -> RubricRun:
     score = rollout.scores.get(SCORE) or Score(name=SCORE, failure=rollout.failure)
     failure = score.failure
+    flat = " ".join(record.solution.split())
     return RubricRun(
         record_index=record.index,
         run_index=rollout.attempt + 1,
@@ -245,7 +246,7 @@ def _run_of(rollout: Rollout, record: RubricRecord) -> RubricRun:
         duration_seconds=score.duration_ms / 1000,
         score=score.value,
         explanation=score.reason,
-        preview=_preview(record.solution),
+        preview=flat if len(flat) <= 140 else f"{flat[:137]}...",
         error=failure.message.removeprefix(f"{SCORE} raised ") if failure else None,
         raw=rollout.info.get(_RAW),
         usage=(score.usage or Usage()).model_dump(),
@@ -328,8 +329,3 @@ def _read(result: object) -> tuple[float, str | None, object]:
     if isinstance(result, bool) or not isinstance(result, (int, float)) or not math.isfinite(result):
         raise TypeError(f"the rubric function returned {describe(result)}; expected a finite number")
     return float(result), explanation, raw
-
-
-def _preview(text: str) -> str:
-    flat = " ".join(text.split())
-    return flat if len(flat) <= 140 else f"{flat[:137]}..."

@@ -71,7 +71,10 @@ def build_result(trial: FinishedTrial) -> ExecutionResult:
     result.info = {key: value for record in left for key, value in (record.get("info") or {}).items()}
     failed = next((record for record in left if record.get("status") != "success"), None)
     if failed is not None and failed.get("failure"):
-        return _failed_inside(result, failed)
+        failure = Failure.model_validate(failed["failure"])
+        with_failure(result, failure, str(failed.get("err_category") or wire_category(failure)))
+        result.status = "cancelled" if failed.get("status") == "cancelled" else "failure"
+        return result
     failure_found = _failure(trial)
     if failure_found is not None:
         return with_failure(result, failure_found, wire_category(failure_found))
@@ -84,13 +87,6 @@ def build_result(trial: FinishedTrial) -> ExecutionResult:
         )
         return with_failure(result, missing, "agent_error")
     return _put_reward(trial, result)
-
-
-def _failed_inside(result: ExecutionResult, record: JsonObject) -> ExecutionResult:
-    failure = Failure.model_validate(record["failure"])
-    with_failure(result, failure, str(record.get("err_category") or wire_category(failure)))
-    result.status = "cancelled" if record.get("status") == "cancelled" else "failure"
-    return result
 
 
 def read_result(path: Path) -> JsonObject | None:

@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from importlib import import_module
 from typing import Protocol, cast
 
-from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi import APIRouter, Request, Response
 from typing_extensions import Self
 
 from osmosis.base.jsonable import JsonObject
@@ -108,7 +108,12 @@ class ModelProxy:
         self._sandboxes = sandboxes
         self._open: dict[str, RolloutEndpoint] = {}
         self._closed: OrderedDict[str, RolloutEndpoint] = OrderedDict()
-        self.app = proxy_app(self)
+        app = new_chat_app("Osmosis model proxy")
+        app.include_router(rollout_routes(self))
+        app.include_router(import_module("osmosis.compat.client").loop_routes(self))  # it is above this package
+        for prefix in ("/v1/rollouts/{rollout_id}", ""):
+            app.include_router(model_routes(self, prefix))
+        self.app = app
         self._serving = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -304,15 +309,6 @@ def override_sampling(params: JsonObject, own: Mapping[str, object]) -> JsonObje
         if is_ours:
             overridden[key] = params.pop(key)
     return overridden
-
-
-def proxy_app(proxy: ModelProxy) -> FastAPI:
-    app = new_chat_app("Osmosis model proxy")
-    app.include_router(rollout_routes(proxy))
-    app.include_router(import_module("osmosis.compat.client").loop_routes(proxy))  # it is above this package
-    for prefix in ("/v1/rollouts/{rollout_id}", ""):
-        app.include_router(model_routes(proxy, prefix))
-    return app
 
 
 def document(summary: str, request: type[Record], response: type[Record], bearer: Bearer, *statuses: int) -> JsonObject:
