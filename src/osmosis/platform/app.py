@@ -60,14 +60,6 @@ async def _poll(platform: Platform) -> None:
             log.exception("polling the connected repositories failed")
 
 
-def _take_up(platform: Platform) -> None:
-    """Recover unfinished uploads at start, in a thread if an object store must be asked, which may not answer."""
-    if not platform.objects.elsewhere:
-        _take_up_now(platform)
-        return
-    threading.Thread(target=_take_up_now, args=(platform,), daemon=True, name="take-up").start()
-
-
 def _take_up_now(platform: Platform) -> None:
     for finish in (ingest.forget_abandoned, ingest.recover, finished_run.recover):
         try:
@@ -82,7 +74,11 @@ def create_app(settings: PlatformSettings) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        _take_up(platform)
+        # Recover unfinished uploads at start, in a thread if an object store must be asked, which may not answer.
+        if not platform.objects.elsewhere:
+            _take_up_now(platform)
+        else:
+            threading.Thread(target=_take_up_now, args=(platform,), daemon=True, name="take-up").start()
         publish_all(platform)
         reaper = app.state.reaper = LeaseReaper(platform)
         reaper.start()

@@ -137,7 +137,10 @@ class Reachability:
         now = time.monotonic()
         since = math.inf if self._checked_at is None else now - self._checked_at
         if since >= self._lease_s / 8:
-            healthy = self._is_healthy()
+            try:
+                healthy = self._http.get(self._url).status_code == 200
+            except httpx.HTTPError:
+                healthy = False
             if not healthy and not self._failed_lately():
                 log.warning("nobody answers at %s: jobs are not ended for being silent", self._url)
             if not healthy or since > max(self._lease_s, STANDSTILL_S):  # nobody checked: it may have been away
@@ -147,9 +150,3 @@ class Reachability:
 
     def _failed_lately(self) -> bool:
         return self._failed_at is not None and time.monotonic() - self._failed_at < self._lease_s
-
-    def _is_healthy(self) -> bool:
-        try:
-            return self._http.get(self._url).status_code == 200
-        except httpx.HTTPError:
-            return False

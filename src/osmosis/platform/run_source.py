@@ -172,17 +172,15 @@ class DatabaseRun:
         dirty = imported is not None and bool(_git_of(imported).get("dirty"))
         code = CodeVersion(run.commit_sha, f"rollouts/{run.rollout}", dirty) if run.commit_sha else None
         events = lifecycle.list_events(self.session, run.id)
-        return Origin((*facts, *self._sandbox()), events, snapshot, self._web(), code)
+        id_ = None if self.run.imported or self.run.snapshot else self.run.repository_id
+        repository = self.session.get(tables.Repository, id_) if id_ else None
+        web = find_web_page(repository.url) if repository is not None and repository.kind == "external" else ""
+        return Origin((*facts, *self._sandbox()), events, snapshot, web, code)
 
     def _sandbox(self) -> Iterator[Fact]:
         if text := (self.run.progress or tables.StoredProgress()).get("sandbox"):
             level, _, network = text.partition("; ")
             yield Fact("Sandbox", level, note=network)
-
-    def _web(self) -> str:
-        id_ = None if self.run.imported or self.run.snapshot else self.run.repository_id
-        repository = self.session.get(tables.Repository, id_) if id_ else None
-        return find_web_page(repository.url) if repository is not None and repository.kind == "external" else ""
 
     def _repository(self) -> Fact:
         if self.run.imported:
@@ -212,18 +210,16 @@ class DatabaseRun:
         if not imported:
             seed = str(run.sample_seed) if run.sample_seed is not None else "none (the first rows in order)"
             scopes = "; ".join(f"{name}: {SCOPES.get(scope, scope)}" for name, scope in run.secret_scopes.items())
-            facts += [Fact("Seed", seed), Fact("Secrets", scopes or None), self._starts()]
+            jobs = lifecycle.list_jobs(self.session, self.run)
+            last = next((job.worker for job in jobs if job.worker), None)
+            note = f"last one on {last}" if last else ""
+            if len(jobs) > 1:
+                states = Counter(job.state for job in jobs)
+                running, over = states[tables.QueueState.HELD], states[tables.QueueState.OVER]
+                note = f"{len(jobs)} shards: {running} running, {over} over, {len(jobs) - running - over} waiting"
+            starts = Fact("Job starts", str(sum(job.starts for job in jobs)), note=note)
+            facts += [Fact("Seed", seed), Fact("Secrets", scopes or None), starts]
         return RunSettings(run.config, "As run" if imported else "Pinned at submit", facts)
-
-    def _starts(self) -> Fact:
-        jobs = lifecycle.list_jobs(self.session, self.run)
-        last = next((job.worker for job in jobs if job.worker), None)
-        note = f"last one on {last}" if last else ""
-        if len(jobs) > 1:
-            states = Counter(job.state for job in jobs)
-            running, over = states[tables.QueueState.HELD], states[tables.QueueState.OVER]
-            note = f"{len(jobs)} shards: {running} running, {over} over, {len(jobs) - running - over} waiting"
-        return Fact("Job starts", str(sum(job.starts for job in jobs)), note=note)
 
     def rewards(self) -> Sequence[float]:
         return self._tally.rewards
@@ -247,16 +243,14 @@ class DatabaseRun:
     @cached_property
     def _table(self) -> RolloutTable:
         path = self.platform.settings.viewer_index(self.run.id)
-        index, progress = FILLERS.open(path, self._feed(), self._state.pass_threshold, wait_s=WAIT_S)
-        index.set_labels(run_marks.version(self.session, self.run.id), self.annotations)
-        return RolloutTable(Search(index), progress)
-
-    def _feed(self) -> RunFeed:
         newest = self.session.scalar(
             sa.select(sa.func.max(tables.Rollout.id)).where(tables.Rollout.run_id == self.run.id)
         )
         epoch = f"{self.run.id}:{self.run.retries}"
-        return RunFeed(self.platform, self.run.id, epoch, newest or 0, self.run.dataset_path, self.run.rows)
+        feed = RunFeed(self.platform, self.run.id, epoch, newest or 0, self.run.dataset_path, self.run.rows)
+        index, progress = FILLERS.open(path, feed, self._state.pass_threshold, wait_s=WAIT_S)
+        index.set_labels(run_marks.version(self.session, self.run.id), self.annotations)
+        return RolloutTable(Search(index), progress)
 
     def is_indexed(self, *, wait: bool = False) -> bool:
         return True

@@ -68,7 +68,21 @@ class AnnouncingServer(uvicorn.Server):
         await super().startup(sockets=sockets)
         if self.started:
             if not self._other_lives():
-                write_json(self._file, self._announcement(), indent=2, mode=0o600)
+                settings = self._settings
+                write_json(
+                    self._file,
+                    {
+                        "pid": os.getpid(),
+                        "host": settings.host,
+                        "port": settings.port,
+                        "url": settings.url,
+                        "version": __version__,
+                        "started_at": utc_now().isoformat(),
+                        "start_token": start_token(os.getpid()),
+                    },
+                    indent=2,
+                    mode=0o600,
+                )
             for action in self._answering:
                 action()
 
@@ -85,15 +99,3 @@ class AnnouncingServer(uvicorn.Server):
             return note["pid"] != os.getpid() and is_same(note["pid"], str(note["start_token"]))
         except (OSError, ValueError, KeyError, TypeError):
             return False
-
-    def _announcement(self) -> dict[str, object]:
-        settings = self._settings
-        return {
-            "pid": os.getpid(),
-            "host": settings.host,
-            "port": settings.port,
-            "url": settings.url,
-            "version": __version__,
-            "started_at": utc_now().isoformat(),
-            "start_token": start_token(os.getpid()),
-        }

@@ -90,7 +90,8 @@ def get_operator(request: Request, platform: PlatformDep) -> Caller:
 
 
 def get_either(request: Request, platform: PlatformDep) -> tuple[Caller, Scope | None]:
-    scope = _find_scope(request, platform, "api", by_method(request)) if has_scope(request) else None
+    has_scope = request.headers.get(GIT_HEADER) or request.headers.get(WORKSPACE_HEADER)
+    scope = _find_scope(request, platform, "api", by_method(request)) if has_scope else None
     caller: Caller = scope or _find_caller(request, platform, "api")
     if scope is None and caller.token.workspace_id is not None:
         caller = scope = _find_scope(request, platform, "api", by_method(request))
@@ -148,7 +149,3 @@ def _find_scope(request: Request, platform: Platform, scope: TokenScope, action:
 
 def by_method(request: Request) -> Action:
     return _BY_METHOD.get(request.method, "run")
-
-
-def has_scope(request: Request) -> bool:
-    return bool(request.headers.get(GIT_HEADER) or request.headers.get(WORKSPACE_HEADER))

@@ -95,7 +95,9 @@ class OpenIdProvider:
                     allow_redirects=False,
                 )
                 claims = self._claims(metadata, token, attempt.nonce)
-                if self._lacks(claims) and is_http(str(metadata.get("userinfo_endpoint"))):
+                # Some providers leave claims to the userinfo endpoint.
+                required = ["email", *([self.settings.groups_claim] if self.settings.groups else [])]
+                if any(name not in claims for name in required) and is_http(str(metadata.get("userinfo_endpoint"))):
                     more = session.get(
                         self._endpoint(metadata, "userinfo_endpoint"), timeout=TIMEOUT_S, allow_redirects=False
                     )
@@ -203,11 +205,6 @@ class OpenIdProvider:
         CodeIDToken(decoded.claims, decoded.header, rules, params).validate(leeway=LEEWAY_S)
         return dict(decoded.claims)
 
-    def _lacks(self, claims: JsonObject) -> bool:
-        """Return whether claims are missing: some providers leave them to the userinfo endpoint."""
-        required = ["email", *([self.settings.groups_claim] if self.settings.groups else [])]
-        return any(name not in claims for name in required)
-
     def _identity(self, claims: JsonObject) -> Identity:
         subject = claims.get("sub")
         if not isinstance(subject, str) or not 0 < len(subject) <= MAX_SUBJECT:
@@ -270,7 +267,15 @@ def sign_in(session: Session, settings: OpenIdSettings, identity: Identity) -> t
     user = session.scalars(sa.select(tables.User).where(tables.User.email == identity.email)).first()
     via: How = "linked"
     if user is not None:
-        _check_free(session, user, identity)
+        query = sa.select(tables.LinkedIdentity).where(
+            tables.LinkedIdentity.user_id == user.id, tables.LinkedIdentity.issuer == identity.issuer
+        )
+        if session.scalars(query).first() is not None:
+            raise Conflict(
+                f"{identity.email} belongs to {user.handle}, who signs in with another account of the same provider",
+                hint=f"for the same person, an operator types: osmosis platform user link {user.handle} --undo",
+                code="IDENTITY_TAKEN",
+            )
     else:
         _check_welcome(session, settings, identity)
         handle = _free_handle(session, identity)
@@ -300,18 +305,6 @@ def _check_address(settings: OpenIdSettings, identity: Identity) -> None:
             f"{settings.name} has not verified that {identity.email} is yours",
             hint="verify your address there, then log in again",
             code="EMAIL_UNVERIFIED",
-        )
-
-
-def _check_free(session: Session, user: tables.User, identity: Identity) -> None:
-    query = sa.select(tables.LinkedIdentity).where(
-        tables.LinkedIdentity.user_id == user.id, tables.LinkedIdentity.issuer == identity.issuer
-    )
-    if session.scalars(query).first() is not None:
-        raise Conflict(
-            f"{identity.email} belongs to {user.handle}, who signs in with another account of the same provider",
-            hint=f"for the same person, an operator types: osmosis platform user link {user.handle} --undo",
-            code="IDENTITY_TAKEN",
         )
 
 

@@ -40,7 +40,10 @@ class RateLimits:
             if wait <= 0:
                 self._arrivals[kind, key] = arrival
                 if len(self._arrivals) > MAX_KEYS:
-                    self._forget(now)
+                    for old in [old for old, arrival in self._arrivals.items() if arrival <= now]:
+                        del self._arrivals[old]
+                    for old in list(self._arrivals)[: max(0, len(self._arrivals) - MAX_KEYS)]:
+                        del self._arrivals[old]
                 return
         seconds = max(1, math.ceil(wait))
         raise RateLimited(
@@ -48,12 +51,6 @@ class RateLimits:
             hint=f"try again in {seconds} s",
             retry_after=seconds,
         )
-
-    def _forget(self, now: float) -> None:
-        for key in [key for key, arrival in self._arrivals.items() if arrival <= now]:
-            del self._arrivals[key]
-        for key in list(self._arrivals)[: max(0, len(self._arrivals) - MAX_KEYS)]:
-            del self._arrivals[key]
 
 
 def limited(kind: Kind) -> Depends:

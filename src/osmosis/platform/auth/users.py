@@ -52,7 +52,17 @@ def remove(session: Session, user: tables.User, heir: tables.User | None) -> Non
     others = sa.select(sa.func.count()).where(tables.User.operator.is_(True), tables.User.id != user.id)
     if user.operator and not session.scalar(others):
         raise Conflict(f"{user.handle} is the last operator of this platform", hint="osmosis platform user list")
-    alone = _owned_alone(session, user)
+    other = sa.orm.aliased(tables.Member)
+    another = sa.exists().where(
+        other.workspace_id == tables.Workspace.id, other.role == "owner", other.user_id != user.id
+    )
+    query = (
+        sa.select(tables.Workspace)
+        .join(tables.Member, tables.Member.workspace_id == tables.Workspace.id)
+        .where(tables.Member.user_id == user.id, tables.Member.role == "owner", ~another)
+        .with_for_update(of=tables.Workspace)
+    )
+    alone = list(session.scalars(query))
     if alone and heir is None:
         names = ", ".join(workspace.name for workspace in alone)
         raise Conflict(
@@ -66,20 +76,6 @@ def remove(session: Session, user: tables.User, heir: tables.User | None) -> Non
     secrets.delete_of_person(session, user.id)
     session.delete(user)
     session.flush()
-
-
-def _owned_alone(session: Session, user: tables.User) -> list[tables.Workspace]:
-    other = sa.orm.aliased(tables.Member)
-    another = sa.exists().where(
-        other.workspace_id == tables.Workspace.id, other.role == "owner", other.user_id != user.id
-    )
-    query = (
-        sa.select(tables.Workspace)
-        .join(tables.Member, tables.Member.workspace_id == tables.Workspace.id)
-        .where(tables.Member.user_id == user.id, tables.Member.role == "owner", ~another)
-        .with_for_update(of=tables.Workspace)
-    )
-    return list(session.scalars(query))
 
 
 def create_user(session: Session, handle: str, *, email: str, name: str, operator: bool = False) -> tables.User:

@@ -147,10 +147,6 @@ class ArchiveReader:
         self._tar = tar
         self._path = path
         self._sums: dict[str, str] = {}
-        self.header = self._header()
-        self.manifest: BackupManifest | None = None
-
-    def _header(self) -> BackupHeader:
         first = self._tar.next()
         if first is None or first.name != HEADER:
             raise ValidationError(f"{self._path} is not a backup of osmosis")
@@ -163,7 +159,8 @@ class ArchiveReader:
                 f"the backup was made by osmosis {header.version}, which this version cannot read",
                 hint=f"install osmosis {header.version}, then restore it",
             )
-        return header
+        self.header = header
+        self.manifest: BackupManifest | None = None
 
     def members(self) -> Iterator[tuple[str, Iterator[bytes]]]:
         """Iterate over name and content of each file; afterwards `manifest` is set. ValidationError for a member that
@@ -179,7 +176,13 @@ class ArchiveReader:
                     yield member.name, self._content(member)
         except (*BROKEN, BadShape) as error:
             raise _damaged(self._path, str(error)) from error
-        self._check()
+        if self.manifest is None:
+            raise _damaged(self._path, "its end is missing")
+        for name, digest in self.manifest.files.items():
+            if self._sums.get(name) != digest:
+                raise _damaged(self._path, f"{name} is not as it was written")
+        if unknown := set(self._sums) - set(self.manifest.files) - {MANIFEST}:
+            raise _damaged(self._path, f"{min(unknown)} does not belong to it")
 
     def _content(self, member: tarfile.TarInfo) -> Iterator[bytes]:
         file = self._tar.extractfile(member)
@@ -194,15 +197,6 @@ class ArchiveReader:
             return file.read(CHUNK)
         except BROKEN as error:
             raise _damaged(self._path, str(error)) from error
-
-    def _check(self) -> None:
-        if self.manifest is None:
-            raise _damaged(self._path, "its end is missing")
-        for name, digest in self.manifest.files.items():
-            if self._sums.get(name) != digest:
-                raise _damaged(self._path, f"{name} is not as it was written")
-        if unknown := set(self._sums) - set(self.manifest.files) - {MANIFEST}:
-            raise _damaged(self._path, f"{min(unknown)} does not belong to it")
 
 
 def _damaged(path: Path, reason: str) -> ValidationError:

@@ -82,7 +82,12 @@ def restore(settings: PlatformSettings, source: Path, *, master_key: Path | None
             raise Conflict(f"a platform works in {data_dir}", hint="osmosis platform stop")
         objects = open_objects(settings)
         if header.scope == "everything":
-            _refuse_full(data_dir)
+            paths = data_dir.iterdir() if data_dir.is_dir() else ()
+            if names := sorted(path.name for path in paths if path.name not in HARMLESS):
+                raise Conflict(
+                    f"the data folder {data_dir} is in use: it has {', '.join(names[:3])}",
+                    hint="restore into an empty folder: OSMOSIS_DATA_DIR=FOLDER osmosis platform restore FILE",
+                )
             _refuse_stored(settings, objects)
         with _scratch(data_dir) as scratch:
             unpacked = _unpack(archive, scratch)
@@ -91,22 +96,15 @@ def restore(settings: PlatformSettings, source: Path, *, master_key: Path | None
                 rows, in_flight = _load(db, header, unpacked)
                 repositories = _unbundle(settings, unpacked)
                 put_aside = _put_aside(data_dir) if settings.database.startswith("sqlite") else None
-                _settle(unpacked, data_dir)
+                root = unpacked.folder / "data"
+                for folder in sorted(root.iterdir()) if root.is_dir() else ():
+                    folder.rename(data_dir / folder.name)
                 publish(objects, data_dir, *(f"{name}/" for name in STORED))
             if key is not None:
                 write_bytes(data_dir / "master.key", key, mode=0o600, durable=True)
     files = sum(name.startswith("data/") for name in unpacked.manifest.files)
     has_key = _opens(settings, header)
     return RestoreResult(header, data_dir, files, rows, repositories, in_flight, has_key, put_aside)
-
-
-def _refuse_full(data_dir: Path) -> None:
-    names = sorted(path.name for path in data_dir.iterdir() if path.name not in HARMLESS) if data_dir.is_dir() else []
-    if names:
-        raise Conflict(
-            f"the data folder {data_dir} is in use: it has {', '.join(names[:3])}",
-            hint="restore into an empty folder: OSMOSIS_DATA_DIR=FOLDER osmosis platform restore FILE",
-        )
 
 
 def _refuse_stored(settings: PlatformSettings, objects: Objects) -> None:
@@ -267,9 +265,3 @@ def _locate_repository(root: Path, repository: StoredRepository) -> RepositoryFo
     if root.resolve() not in path.resolve().parents:
         raise ValidationError(f"the backup names a repository outside of the data folder: {repository.path}")
     return RepositoryFolder(repository.id, repository.kind, repository.url, path, repository.default_branch)
-
-
-def _settle(unpacked: _Unpacked, data_dir: Path) -> None:
-    root = unpacked.folder / "data"
-    for folder in sorted(root.iterdir()) if root.is_dir() else ():
-        folder.rename(data_dir / folder.name)

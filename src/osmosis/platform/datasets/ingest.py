@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import cast
 
 import sqlalchemy as sa
-from sqlalchemy.orm import Session
 
 from osmosis.base.locks import lock_if_free
 from osmosis.datasets.upload_reader import UploadFacts
@@ -52,7 +51,13 @@ def complete(
     if work is None:
         return
     if etags:
-        _check_etags(platform, work, etags)
+        parts = list_parts(platform.objects, upload_key(work.upload_id))
+        for number, etag in etags.items():
+            if number in parts and part_etag(platform.objects, parts[number]) != etag.strip('"'):
+                _refuse(platform, work, [], f"part {number} was corrupted in transit")
+                raise DatasetError(
+                    f"part {number} of {work.name!r} was corrupted in transit", hint="upload the file again"
+                )
     if work.size <= platform.settings.inline_bytes:
         with _ours(platform, work.upload_id):
             _finish(platform, work)
@@ -127,28 +132,26 @@ def _begin(platform: Platform, dataset_id: str, upload_id: str | None = None) ->
         if upload.status == "aborted":
             raise Conflict(f"the upload of {dataset.name!r} was abandoned", hint="upload the file again")
         if upload.status == "failed":
-            raise _refused_before(session, dataset, upload)
+            query = (
+                sa.select(tables.DatasetLog)
+                .where(
+                    tables.DatasetLog.dataset_id == dataset.id,
+                    tables.DatasetLog.level == "error",
+                    tables.DatasetLog.timestamp >= upload.created_at,
+                )
+                .order_by(tables.DatasetLog.id)
+            )
+            lines = list(session.scalars(query))
+            message = next(
+                (line.message for line in lines if not line.details), f"dataset {dataset.name!r} was rejected"
+            )
+            issues = [line.details for line in lines if line.details]
+            raise DatasetError(message, hint="fix the file and upload it again", issues=issues)
         upload.status, upload.updated_at = "processing", utc_now()
         upload.attempts += 1
         if dataset.path is None:
             dataset.status, dataset.error, dataset.updated_at = DatasetStatus.PROCESSING.value, None, utc_now()
         return _work(upload, dataset)
-
-
-def _refused_before(session: Session, dataset: tables.Dataset, upload: tables.Upload) -> DatasetError:
-    query = (
-        sa.select(tables.DatasetLog)
-        .where(
-            tables.DatasetLog.dataset_id == dataset.id,
-            tables.DatasetLog.level == "error",
-            tables.DatasetLog.timestamp >= upload.created_at,
-        )
-        .order_by(tables.DatasetLog.id)
-    )
-    lines = list(session.scalars(query))
-    message = next((line.message for line in lines if not line.details), f"dataset {dataset.name!r} was rejected")
-    issues = [line.details for line in lines if line.details]
-    return DatasetError(message, hint="fix the file and upload it again", issues=issues)
 
 
 def _in_background(platform: Platform, work: Work) -> None:
@@ -160,14 +163,6 @@ def _in_background(platform: Platform, work: Work) -> None:
         log.info("dataset %s rejected: %s", work.name, error)
     except Exception:
         log.exception("dataset %s failed", work.name)
-
-
-def _check_etags(platform: Platform, work: Work, etags: dict[int, str]) -> None:
-    parts = list_parts(platform.objects, upload_key(work.upload_id))
-    for number, etag in etags.items():
-        if number in parts and part_etag(platform.objects, parts[number]) != etag.strip('"'):
-            _refuse(platform, work, [], f"part {number} was corrupted in transit")
-            raise DatasetError(f"part {number} of {work.name!r} was corrupted in transit", hint="upload the file again")
 
 
 def _finish(platform: Platform, work: Work) -> None:

@@ -103,9 +103,23 @@ def _entry(line: bytes) -> _Entry:
 
 def discover(tree: Tree) -> list[FoundItem]:
     texts = _Texts()
-    rollouts, functions = _rollouts(tree, texts), _functions(tree, texts)
+    entries = [e for e in tree.list(_FOLDERS.values()) if e.is_file and e.name.endswith(".py")]
+    read = tree.read(entries)
+    texts.modules.update({path: (text, _DECORATORS[PurePosixPath(path).parts[0]]) for path, text in read.items()})
+
+    rollouts = _rollouts(tree, texts)
     parsed = texts.parsed()
-    return [*rollouts(parsed), *_configs(tree), *functions(parsed)]
+    configs = []
+    for entry in tree.list(["configs/"], recursive=True):
+        if entry.is_file and entry.path.endswith(".toml"):
+            parts = PurePosixPath(entry.path).parts
+            configs.append(FoundItem("config", entry.path, entry.path, parts[1] if len(parts) > 2 else None))
+    functions = [
+        FoundItem(PurePosixPath(path).parts[0], f"{_module(path)}:{name}", path, text)
+        for path in sorted(read)
+        for name, text in parsed.functions.get(path, ())
+    ]
+    return [*rollouts(parsed), *sorted(configs, key=lambda item: item.name), *functions]
 
 
 @dataclass(slots=True)
@@ -182,30 +196,6 @@ def _first_paragraph(text: str) -> str | None:
         if lines and not lines[0].startswith(("```", "<", "[![", "---", "|")):
             return " ".join(lines)[:MAX_DESCRIPTION]
     return None
-
-
-def _configs(tree: Tree) -> list[FoundItem]:
-    configs = []
-    for entry in tree.list(["configs/"], recursive=True):
-        if entry.is_file and entry.path.endswith(".toml"):
-            parts = PurePosixPath(entry.path).parts
-            configs.append(FoundItem("config", entry.path, entry.path, parts[1] if len(parts) > 2 else None))
-    return sorted(configs, key=lambda f: f.name)
-
-
-def _functions(tree: Tree, texts: _Texts) -> _Finder:
-    entries = [e for e in tree.list(_FOLDERS.values()) if e.is_file and e.name.endswith(".py")]
-    read = tree.read(entries)
-    texts.modules.update({path: (text, _DECORATORS[PurePosixPath(path).parts[0]]) for path, text in read.items()})
-
-    def list_items(parsed: _Parsed) -> list[FoundItem]:
-        return [
-            FoundItem(PurePosixPath(path).parts[0], f"{_module(path)}:{name}", path, text)
-            for path in sorted(read)
-            for name, text in parsed.functions.get(path, ())
-        ]
-
-    return list_items
 
 
 def _module(path: str) -> str:

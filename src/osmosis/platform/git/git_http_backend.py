@@ -107,7 +107,13 @@ class BackendResponse(Response):
                 log.warning("invalid answer from git http-backend: %s", error)
                 await self._fail(send, 502, "git failed; see the platform's log")
             finally:
-                await _stop(process)
+                # End the process group, with SIGTERM first, so that git removes what it received in part.
+                for sign in (signal.SIGTERM, signal.SIGKILL):
+                    if process.returncode is not None:
+                        break
+                    signal_group(process.pid, sign)
+                    with contextlib.suppress(asyncio.TimeoutError):
+                        await asyncio.wait_for(asyncio.shield(process.wait()), _KILL_GRACE_S)
                 await self._after()
                 errors = await stderr
                 if process.returncode and errors:
@@ -123,7 +129,8 @@ class BackendResponse(Response):
             await asyncio.shield(job)
         except asyncio.CancelledError:
             # The server drops the request; the refs are already moved, so the sync must still happen.
-            _keep(job)
+            _background.add(job)
+            job.add_done_callback(_background.discard)
             raise
 
     async def _talk(self, process: asyncio.subprocess.Process, receive: Receive, send: Send) -> None:
@@ -190,11 +197,6 @@ class BackendResponse(Response):
 _background: set[asyncio.Future[None]] = set()
 
 
-def _keep(job: asyncio.Future[None]) -> None:
-    _background.add(job)
-    job.add_done_callback(_background.discard)
-
-
 async def _read_head(stdout: asyncio.StreamReader) -> bytes:
     block = b""
     while len(block) < _HEADER_LIMIT:
@@ -213,13 +215,3 @@ async def _tail(stream: asyncio.StreamReader | None) -> str:
     while chunk := await stream.read(_CHUNK):
         tail = (tail + chunk)[-_STDERR_KEPT:]
     return tail.decode(errors="replace").strip()
-
-
-async def _stop(process: asyncio.subprocess.Process) -> None:
-    """End the process group, with SIGTERM first, so that git removes what it received in part."""
-    for sign in (signal.SIGTERM, signal.SIGKILL):
-        if process.returncode is not None:
-            break
-        signal_group(process.pid, sign)
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(asyncio.shield(process.wait()), _KILL_GRACE_S)

@@ -71,11 +71,19 @@ async def _serve(request: Request, owner: str, name: str, tail: str, *, discover
         visit = await run_in_threadpool(_admit, platform, token, address, service, address_of(request))
         await run_apart("sync", mirror.prepare, visit.place, platform.settings)
     except OsmosisError as error:
-        return _refusal(error)
+        # Git prints plain text as `remote: ...`; 401 makes it ask its credential helper.
+        text = f"{error.message}; {error.hint}\n" if error.hint else f"{error.message}\n"
+        headers = {"Cache-Control": "no-cache"}
+        if isinstance(error, AuthRequired):
+            headers["WWW-Authenticate"] = 'Basic realm="osmosis", charset="UTF-8"'
+        return PlainTextResponse(text, status_code=error.http_status, headers=headers)
+    state = request.app.state
+    if not hasattr(state, "git_slots"):
+        state.git_slots = asyncio.Semaphore(MAX_PROCESSES)
     return BackendResponse(
         ["git", "http-backend"],
         _environ(platform, request, visit, tail),
-        _slots(request),
+        state.git_slots,
         limits=_LIMITS,
         on_exit=_after_push(platform, visit) if tail == RECEIVE else None,
     )
@@ -102,15 +110,6 @@ def _admit(platform: Platform, token: str, address: GitAddress, service: Service
         )
     tokens.touch(platform.db, row)
     return visit
-
-
-def _refusal(error: OsmosisError) -> Response:
-    """Return plain text, which git prints as `remote: ...`; 401 makes git ask its credential helper."""
-    text = f"{error.message}; {error.hint}\n" if error.hint else f"{error.message}\n"
-    headers = {"Cache-Control": "no-cache"}
-    if isinstance(error, AuthRequired):
-        headers["WWW-Authenticate"] = 'Basic realm="osmosis", charset="UTF-8"'
-    return PlainTextResponse(text, status_code=error.http_status, headers=headers)
 
 
 def _environ(platform: Platform, request: Request, visit: _Visit, tail: str) -> dict[str, str]:
@@ -143,14 +142,6 @@ def _environ(platform: Platform, request: Request, visit: _Visit, tail: str) -> 
     if protocol := headers.get("git-protocol"):
         environ["GIT_PROTOCOL"] = protocol[:100]
     return environ
-
-
-def _slots(request: Request) -> asyncio.Semaphore:
-    state = request.app.state
-    if not hasattr(state, "git_slots"):
-        state.git_slots = asyncio.Semaphore(MAX_PROCESSES)
-    slots: asyncio.Semaphore = state.git_slots
-    return slots
 
 
 def _after_push(platform: Platform, visit: _Visit) -> Callable[[], Awaitable[None]]:

@@ -51,14 +51,24 @@ def reaching(remote: Remote, settings: PlatformSettings) -> Iterator[dict[str, s
     if addresses:
         pairs["http.curloptResolve"] = f"{host}:{port}:{','.join(addresses)}"
     if remote.credential:
-        _check_credential(way, remote.credential)
+        is_key = remote.credential.lstrip().startswith("-----BEGIN")
+        if way == "ssh" and not is_key:
+            raise _refused("is an ssh URL, and the secret is not a private key")
+        if way == "https" and is_key:
+            raise _refused(
+                "is an https URL, and the secret is a key, which is for ssh", hint="use git@host:owner/repo.git"
+            )
+        if way not in ("ssh", "https"):
+            raise _refused(f"uses {way}, which would send the secret in the open", hint="use https or ssh")
         if way == "https":
             pairs["http.extraHeader"] = _header(remote.credential)
     if remote.trusted and not remote.credential:
         yield fetching_environ(settings.environ, settings=pairs)
         return
     environ = sealed_environ(settings.environ, settings=pairs)
-    environ |= {name: value for name, value in settings.environ.items() if _of_network(name)}
+    for name, value in settings.environ.items():
+        if name in _TRUST_FILES or name.lower().endswith("_proxy"):
+            environ[name] = value
     with tempfile.TemporaryDirectory(prefix="osmosis-key-") as folder:
         if way == "ssh":
             environ["GIT_SSH_COMMAND"] = _ssh(remote, host, addresses, Path(folder), settings)
@@ -117,20 +127,6 @@ def _judge(host: str, text: str) -> None:
 def _by_proxy(way: str, settings: PlatformSettings) -> bool:
     proxies = {name.lower() for name, value in settings.environ.items() if value}
     return f"{way}_proxy" in proxies or "all_proxy" in proxies
-
-
-def _of_network(name: str) -> bool:
-    return name in _TRUST_FILES or name.lower().endswith("_proxy")
-
-
-def _check_credential(way: str, credential: str) -> None:
-    is_key = credential.lstrip().startswith("-----BEGIN")
-    if way == "ssh" and not is_key:
-        raise _refused("is an ssh URL, and the secret is not a private key")
-    if way == "https" and is_key:
-        raise _refused("is an https URL, and the secret is a key, which is for ssh", hint="use git@host:owner/repo.git")
-    if way not in ("ssh", "https"):
-        raise _refused(f"uses {way}, which would send the secret in the open", hint="use https or ssh")
 
 
 def _header(credential: str) -> str:

@@ -58,11 +58,6 @@ def _bad_url(reason: str) -> ValidationError:
     )
 
 
-def internal_name(owner: str, workspace: str) -> str:
-    """Return `owner/workspace` in lower case, with `-` for other characters than letters, digits, `.` and `_`."""
-    return "/".join(re.sub(r"[^a-z0-9._-]+", "-", part.lower()).strip("-.") or "local" for part in (owner, workspace))
-
-
 def clone_url(settings: PlatformSettings, repository: tables.Repository) -> str:
     if repository.kind == "internal":
         return f"{settings.url}/git/{repository.full_name}.git"
@@ -112,7 +107,9 @@ def add_internal(
 ) -> tables.Repository:
     """Add a hosted repository, `<owner>/<workspace>`; call `mirror.prepare` after the commit. Conflict when the name is
     taken."""
-    full_name = internal_name(owner, workspace.name)
+    full_name = "/".join(
+        re.sub(r"[^a-z0-9._-]+", "-", part.lower()).strip("-.") or "local" for part in (owner, workspace.name)
+    )
     if find_internal(session, full_name) is not None:
         raise Conflict(f"the repository {full_name} belongs to another workspace", hint="choose another name")
     repository = tables.Repository(

@@ -72,7 +72,21 @@ def run(db: Database, settings: PlatformSettings, event_id: str) -> None:
     try:
         with mirror.locked(folder):
             with db.write() as session:
-                _begin(session, folder.id, event_id, settings)
+                # The lock is held, so others that are syncing, or waited too long, were cut off.
+                overdue = utc_now() - timedelta(seconds=settings.sync_limit_s + 60)
+                events = tables.SyncEvent
+                waited_out = (events.status == SyncStatus.PENDING.value) & (events.created_at < overdue)
+                session.execute(
+                    sa.update(events)
+                    .where(events.repository_id == folder.id, events.id != event_id)
+                    .where((events.status == SyncStatus.SYNCING.value) | waited_out)
+                    .values(
+                        status=SyncStatus.FAILED.value,
+                        error="the platform stopped during this sync",
+                        finished_at=utc_now(),
+                    )
+                )
+                session.execute(sa.update(events).where(events.id == event_id).values(status=SyncStatus.SYNCING.value))
             named = mirror.fetch(folder, settings)
             _sync_branches(db, settings, folder, named, event_id=event_id)
     except OsmosisError as error:
@@ -207,7 +221,17 @@ def _store(
             return
         for head in heads:
             for item in contents.pop(head.commit, None) or ():
-                session.add(_row(folder.id, head, item))
+                session.add(
+                    tables.SyncedRollout(
+                        repository_id=folder.id,
+                        branch=head.branch,
+                        commit_sha=head.commit,
+                        name=item.name,
+                        path=item.path,
+                        kind=item.kind,
+                        description=item.description,
+                    )
+                )
         session.flush()
         for head in heads:
             event = session.get(tables.SyncEvent, event_id) if event_id else None
@@ -221,18 +245,6 @@ def _store(
         repository.default_branch = default
         repository.last_synced_at = utc_now()
         repository.last_synced_commit = tip.commit if tip else None
-
-
-def _row(repository_id: str, head: Branch, item: FoundItem) -> tables.SyncedRollout:
-    return tables.SyncedRollout(
-        repository_id=repository_id,
-        branch=head.branch,
-        commit_sha=head.commit,
-        name=item.name,
-        path=item.path,
-        kind=item.kind,
-        description=item.description,
-    )
 
 
 def _fail(db: Database, event_id: str, text: str) -> None:
@@ -256,20 +268,6 @@ def recover(db: Database) -> None:
                 finished_at=utc_now(),
             )
         )
-
-
-def _begin(session: Session, repository_id: str, event_id: str, settings: PlatformSettings) -> None:
-    """Mark the sync as running. The lock is held, so others that are syncing, or waited too long, were cut off."""
-    overdue = utc_now() - timedelta(seconds=settings.sync_limit_s + 60)
-    events = tables.SyncEvent
-    waited_out = (events.status == SyncStatus.PENDING.value) & (events.created_at < overdue)
-    session.execute(
-        sa.update(events)
-        .where(events.repository_id == repository_id, events.id != event_id)
-        .where((events.status == SyncStatus.SYNCING.value) | waited_out)
-        .values(status=SyncStatus.FAILED.value, error="the platform stopped during this sync", finished_at=utc_now())
-    )
-    session.execute(sa.update(events).where(events.id == event_id).values(status=SyncStatus.SYNCING.value))
 
 
 def known_branches(session: Session, repository_id: str) -> dict[str, str]:

@@ -24,7 +24,17 @@ class JsonRequest(Request):
     async def json(self) -> object:
         """Return the body's value; raise `json.JSONDecodeError` if it cannot be stored."""
         if not hasattr(self, "_json"):
-            self._json: object = parse_json(await self.body())
+            raw = await self.body()
+            try:
+                value = orjson.loads(raw)
+            except orjson.JSONDecodeError:  # the standard library names the place better, and reads NaN
+                try:
+                    value = json.loads(raw)
+                except (UnicodeDecodeError, RecursionError) as error:
+                    raise json.JSONDecodeError(f"{type(error).__name__}: {str(error)[:200]}", "", 0) from None
+            if problem := find_unstorable(value):
+                raise json.JSONDecodeError(problem, "", 0)
+            self._json: object = value
         return self._json
 
 
@@ -54,19 +64,6 @@ class JsonRoute(APIRoute):
             return await handle(JsonRequest(request.scope, request.receive))
 
         return handle_strictly
-
-
-def parse_json(raw: bytes) -> object:
-    try:
-        value = orjson.loads(raw)
-    except orjson.JSONDecodeError:  # the standard library names the place better, and reads NaN
-        try:
-            value = json.loads(raw)
-        except (UnicodeDecodeError, RecursionError) as error:
-            raise json.JSONDecodeError(f"{type(error).__name__}: {str(error)[:200]}", "", 0) from None
-    if problem := find_unstorable(value):
-        raise json.JSONDecodeError(problem, "", 0)
-    return value
 
 
 def find_unstorable(value: object) -> str:

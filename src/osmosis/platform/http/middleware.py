@@ -52,16 +52,14 @@ class RequestLog:
         try:
             await self.app(scope, receive, sent)
         finally:
-            self._note(scope, status, time.perf_counter() - began)
-
-    def _note(self, scope: Scope, status: int, seconds: float) -> None:
-        route = getattr(scope.get("route"), "path", UNMATCHED)
-        self._measurements.answered(scope["method"], route, status, seconds)
-        if self._lines:
-            client = scope.get("client")
-            fields = {"method": scope["method"], "path": scope["path"], "status": status, "seconds": round(seconds, 4)}
-            fields["client"] = client[0] if client else ""
-            log.info("%s %s: %d", scope["method"], scope["path"], status, extra={FIELDS: fields})
+            seconds = time.perf_counter() - began
+            route = getattr(scope.get("route"), "path", UNMATCHED)
+            self._measurements.answered(scope["method"], route, status, seconds)
+            if self._lines:
+                client = scope.get("client")
+                fields = {"method": scope["method"], "path": scope["path"], "status": status}
+                fields |= {"seconds": round(seconds, 4), "client": client[0] if client else ""}
+                log.info("%s %s: %d", scope["method"], scope["path"], status, extra={FIELDS: fields})
 
 
 OLDEST = (0, 2, 0)

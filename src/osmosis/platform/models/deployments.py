@@ -98,7 +98,13 @@ def deploy(
         return deployment
     if deployment is not None and deployment.status in OPEN:
         raise Conflict(f"model {model.name!r} is being undeployed", hint="try again in a few seconds")
-    _check_room(session, platform.settings, model.name)
+    served, most = _served(session), platform.settings.max_deployments
+    if len(served) >= most:
+        message = f"this platform serves {most} models at once, and has no room for {model.name!r}"
+        fix = "let the operator raise OSMOSIS_MAX_DEPLOYMENTS"
+        if served:
+            fix = f"undeploy another one (osmosis model list), or {fix}"
+        raise Conflict(message, hint=fix, code="deployment_conflict", active_deployments=len(served))
     if deployment is None:
         deployment = tables.Deployment(workspace_id=workspace.id, name=model.name, status=RunStatus.PENDING.value)
         session.add(deployment)
@@ -111,17 +117,6 @@ def deploy(
     queue.enqueue(session, deployment, "serving")
     lifecycle.log(session, deployment, f"deployed by {user.name}")
     return deployment
-
-
-def _check_room(session: Session, settings: PlatformSettings, name: str) -> None:
-    served = _served(session)
-    if len(served) < settings.max_deployments:
-        return
-    message = f"this platform serves {settings.max_deployments} models at once, and has no room for {name!r}"
-    fix = "let the operator raise OSMOSIS_MAX_DEPLOYMENTS"
-    if served:
-        fix = f"undeploy another one (osmosis model list), or {fix}"
-    raise Conflict(message, hint=fix, code="deployment_conflict", active_deployments=len(served))
 
 
 def _served(session: Session) -> list[str]:

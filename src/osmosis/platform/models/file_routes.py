@@ -32,10 +32,6 @@ def announce(body: NewModel, platform: PlatformDep, scope: DataDep) -> ModelUplo
         model, left = models.announce(session, platform, scope.workspace, scope.user, body.name, body.files)
         audit.note(session, scope, "model.upload", model.name, workspace=scope.workspace)
     models.delete_files(platform, *left)
-    return _upload(platform, model)
-
-
-def _upload(platform: Platform, model: tables.BaseModel) -> ModelUpload:
     return ModelUpload(
         id=model.id,
         name=model.name,

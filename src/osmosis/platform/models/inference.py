@@ -117,7 +117,15 @@ def _find_deployment(session: Session, asker: Asker, model_name: str) -> tables.
     if model is not None:
         message = f"model {model.name!r} is not deployed"
         raise NotFound(message, hint=f"osmosis model deploy {model.name}", code="model_not_deployed")
-    raise _unknown(session, asker, name)
+    served = list(
+        session.scalars(deployments.select_deployments(*asker.workspaces).with_only_columns(tables.Deployment.name))
+    )
+    near = get_close_matches(name, served, n=1, cutoff=0.5)
+    if near:
+        hint = f"did you mean {near[0]}?"
+    else:
+        hint = f"deployed: {', '.join(served)}" if served else "no model is deployed: osmosis model deploy NAME"
+    raise NotFound(f"no model named {name!r}", hint=hint, code="model_not_found")
 
 
 def name_of(model: str) -> str:
@@ -128,18 +136,6 @@ def _failed(deployment: tables.Deployment) -> NotFound:
     name, why = deployment.name, Failure.model_validate(deployment.failure).message
     hint = f"osmosis model logs {name}, then: osmosis model deploy {name}"
     return NotFound(f"model {name!r} is not deployed any more: {why}", hint=hint, code="model_not_deployed")
-
-
-def _unknown(session: Session, asker: Asker, name: str) -> NotFound:
-    served = list(
-        session.scalars(deployments.select_deployments(*asker.workspaces).with_only_columns(tables.Deployment.name))
-    )
-    near = get_close_matches(name, served, n=1, cutoff=0.5)
-    if near:
-        hint = f"did you mean {near[0]}?"
-    else:
-        hint = f"deployed: {', '.join(served)}" if served else "no model is deployed: osmosis model deploy NAME"
-    return NotFound(f"no model named {name!r}", hint=hint, code="model_not_found")
 
 
 def find_target(

@@ -36,7 +36,17 @@ async def pass_on(request: Request) -> Response:
         credential, body = _key(request), await request.body()
         headers = request.headers.get(WORKSPACE_HEADER), request.headers.get(GIT_HEADER)
         target = await run_in_threadpool(inference.find_target, platform, credential, headers, _model_of(body))
-        return await _unless_gone(request, proxy, target, body)
+        asking = asyncio.create_task(proxy.ask(target, body, request.url.path.removeprefix("/v1")))
+        leaving = asyncio.create_task(_wait_for_disconnect(request))
+        try:
+            await asyncio.wait({asking, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            return asking.result() if asking.done() else Response(status_code=CLOSED)
+        finally:
+            for task in (asking, leaving):
+                if not task.done():
+                    task.cancel()
+                    with suppress(asyncio.CancelledError):
+                        await task
     except OsmosisError as error:
         return _refusal(error, request)
 
@@ -67,22 +77,6 @@ def _served(platform: Platform, credential: str, request: Request) -> list[dict[
             {"id": run.name, "object": "model", "created": int(run.created_at.timestamp()), "owned_by": "osmosis"}
             for run in inference.list_served(session, asker)
         ]
-
-
-async def _unless_gone(
-    request: Request, proxy: InferenceProxy, target: inference.InferenceTarget, body: bytes
-) -> Response:
-    asking = asyncio.create_task(proxy.ask(target, body, request.url.path.removeprefix("/v1")))
-    leaving = asyncio.create_task(_wait_for_disconnect(request))
-    try:
-        await asyncio.wait({asking, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        return asking.result() if asking.done() else Response(status_code=CLOSED)
-    finally:
-        for task in (asking, leaving):
-            if not task.done():
-                task.cancel()
-                with suppress(asyncio.CancelledError):
-                    await task
 
 
 async def _wait_for_disconnect(request: Request) -> None:

@@ -107,7 +107,9 @@ class S3Objects:
 
     def sign(self, key: str, *, method: Method, lifetime_s: int) -> str:
         with self._name_errors("an address cannot be signed"):
-            return _sign(self._store, method, key, timedelta(seconds=lifetime_s))
+            import obstore
+
+            return obstore.sign(self._store, method, key, timedelta(seconds=lifetime_s))
 
     @contextlib.contextmanager
     def _name_errors(self, action: str) -> Iterator[None]:
@@ -170,12 +172,6 @@ def _open(url: str, endpoint: str, environ: Mapping[str, str], limit: timedelta)
         retry_config={"max_retries": RETRIES, "retry_timeout": limit},
         **config,
     )
-
-
-def _sign(store: S3Store, method: Method, key: str, lifetime: timedelta) -> str:
-    import obstore
-
-    return obstore.sign(store, method, key, lifetime)
 
 
 def _digest(file: BinaryIO) -> str:

@@ -67,24 +67,20 @@ def finalize(platform: Platform, import_id: str) -> None:
         pending = [file.path for file in files if not file.uploaded]
         if pending:
             raise Conflict(f"{len(pending)} files are missing, the first is {pending[0]}", hint="upload the run again")
-        _take_in(platform, row, files)
-    _settle(platform, import_id)
-
-
-def _take_in(platform: Platform, row: tables.Import, files: list[tables.ImportFile]) -> None:
-    numbers = {file.path: file.number for file in files}
-    files_here = {path: platform.objects.fetch(sessions.file_key(row.id, number)) for path, number in numbers.items()}
-    log_file = files_here.get(LOGS)
-    draft = sessions.session_folder(platform, row.id) / f"draft.{new_token('')[:12]}" / "rollouts.jsonl"
-    try:
-        reading = _read(row, files, files_here, platform, draft)
-        staged = _Staged(_stage(platform, row, reading, draft), reading, draft.with_name(ANNOTATIONS), log_file)
+        keys = {file.path: sessions.file_key(row.id, file.number) for file in files}
+        files_here = {path: platform.objects.fetch(key) for path, key in keys.items()}
+        draft = sessions.session_folder(platform, row.id) / f"draft.{new_token('')[:12]}" / "rollouts.jsonl"
         try:
-            _show(platform, row.id, staged)
+            reading = _read(row, files, files_here, platform, draft)
+            run_id, annotations = _stage(platform, row, reading, draft), draft.with_name(ANNOTATIONS)
+            staged = _Staged(run_id, reading, annotations, files_here.get(LOGS))
+            try:
+                _show(platform, row.id, staged)
+            finally:
+                _forget(platform, staged.run_id)  # unless it is seen now
         finally:
-            _forget(platform, staged.run_id)  # unless it is seen now
-    finally:
-        remove(draft.parent)
+            remove(draft.parent)
+    _settle(platform, import_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +110,13 @@ def _show(platform: Platform, import_id: str, staged: _Staged) -> None:
     for attempt in itertools.count(1):
         try:
             with platform.db.write() as session:
-                _store(session, import_id, staged)
+                row = session.get_one(tables.Import, import_id, with_for_update=True)
+                if row.status == sessions.UPLOADING:  # else another request was faster
+                    run = _become_run(session, row, staged)
+                    with staged.annotations.open("rb") as lines:
+                        sender = session.get(tables.User, row.creator_id) if row.creator_id else None
+                        judgements.merge(session, run.id, map(Annotation.model_validate_json, lines), sender)
+                    _add_log(session, run, _last_lines(staged.log))
             return
         except IntegrityError:  # another run took the name in that moment
             if attempt == NAME_TRIES:
@@ -152,17 +154,6 @@ def _read(
     return UploadContent(values["rows"], Report.model_validate(values["report"]))
 
 
-def _store(session: Session, import_id: str, staged: _Staged) -> None:
-    row = session.get_one(tables.Import, import_id, with_for_update=True)
-    if row.status != sessions.UPLOADING:
-        return  # another request was faster
-    run = _become_run(session, row, staged)
-    with staged.annotations.open("rb") as lines:
-        sender = session.get(tables.User, row.creator_id) if row.creator_id else None
-        judgements.merge(session, run.id, map(Annotation.model_validate_json, lines), sender)
-    _add_log(session, run, _last_lines(staged.log))
-
-
 def _last_lines(path: Path | None) -> list[str]:
     if path is None:
         return []
@@ -178,11 +169,24 @@ def _become_run(session: Session, row: tables.Import, staged: _Staged) -> tables
         sessions.refuse_second(session, row.workspace_id, row.local_run_id)
     if earlier is None:
         run, before = session.get_one(tables.Run, staged.run_id), None
-        run.kind, run.name = "eval", _free_name(session, row.workspace_id, local.name)
+        stem = re.sub(r"[^A-Za-z0-9._-]+", "-", local.name).strip("-.")[:90] or "run"
+        query = sa.select(tables.Run.name).where(tables.Run.workspace_id == row.workspace_id, tables.Run.kind != UNSEEN)
+        names = set(session.scalars(query.where(tables.Run.name.startswith(stem))))
+        name, number = stem, 2
+        while name in names:
+            name, number = f"{stem}-{number}", number + 1
+        run.kind, run.name = "eval", name
         run.created_at = utc_now()
     else:
         run, before = earlier, earlier.status
-        _clear(session, run, _values(session, row, local, staged.reading))
+        values = _values(session, row, local, staged.reading)
+        for table in (tables.Rollout, tables.RunLog):
+            session.execute(sa.delete(table).where(table.run_id == run.id))
+        older = sa.update(tables.Import).where(tables.Import.run_id == run.id)
+        session.execute(older.values(status=sessions.REPLACED, run_id=None))
+        run.retries += 1  # files of the earlier upload lie in the folder of the earlier one
+        for key, value in values.items():
+            setattr(run, key, value)
         theirs = sa.update(tables.Rollout).where(tables.Rollout.run_id == staged.run_id)
         session.execute(theirs.values(run_id=run.id))
     session.flush()
@@ -192,16 +196,6 @@ def _become_run(session: Session, row: tables.Import, staged: _Staged) -> tables
     row.status, row.run_id = sessions.FINALIZED, run.id
     session.flush()
     return run
-
-
-def _clear(session: Session, run: tables.Run, values: dict[str, object]) -> None:
-    for table in (tables.Rollout, tables.RunLog):
-        session.execute(sa.delete(table).where(table.run_id == run.id))
-    older = sa.update(tables.Import).where(tables.Import.run_id == run.id)
-    session.execute(older.values(status=sessions.REPLACED, run_id=None))
-    run.retries += 1  # files of the earlier upload lie in the folder of the earlier one
-    for key, value in values.items():
-        setattr(run, key, value)
 
 
 def _values(session: Session, row: tables.Import, local: UploadedRun, reading: UploadContent) -> dict[str, object]:
@@ -242,16 +236,6 @@ def _values(session: Session, row: tables.Import, local: UploadedRun, reading: U
 
 def _aware(value: datetime | None) -> datetime | None:
     return value.replace(tzinfo=timezone.utc) if value is not None and value.tzinfo is None else value
-
-
-def _free_name(session: Session, workspace_id: str, name_hint: str) -> str:
-    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", name_hint).strip("-.")[:90] or "run"
-    query = sa.select(tables.Run.name).where(tables.Run.workspace_id == workspace_id, tables.Run.kind != UNSEEN)
-    names = set(session.scalars(query.where(tables.Run.name.startswith(stem))))
-    name, number = stem, 2
-    while name in names:
-        name, number = f"{stem}-{number}", number + 1
-    return name
 
 
 def _add_log(session: Session, run: tables.Run, lines: Iterable[str]) -> None:

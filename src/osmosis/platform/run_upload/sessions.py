@@ -25,7 +25,14 @@ UPLOADING, FINALIZED, REPLACED = "uploading", "finalized", "replaced"
 def open_session(session: Session, workspace: tables.Workspace, user: tables.User, manifest: Manifest) -> tables.Import:
     """Return the session of this manifest, created if necessary; Conflict when the run is here in another state."""
     manifest.check()
-    existing = _by_digest(session, workspace.id, manifest.manifest_digest)
+    usable = sa.or_(
+        sa.and_(tables.Import.status == UPLOADING, tables.Import.expires_at > utc_now()),
+        sa.and_(tables.Import.status == FINALIZED, tables.Import.run_id.is_not(None)),
+    )
+    query = sa.select(tables.Import).where(
+        tables.Import.workspace_id == workspace.id, tables.Import.digest == manifest.manifest_digest, usable
+    )
+    existing = session.scalars(query.order_by(tables.Import.created_at.desc()).limit(1)).first()
     if existing is not None:
         announced = {(file.path, file.size, file.sha256) for file in list_files(session, existing.id)}
         same = announced == {(file.path, file.size, file.sha256) for file in manifest.files}
@@ -57,17 +64,6 @@ def open_session(session: Session, workspace: tables.Workspace, user: tables.Use
     )
     session.flush()
     return row
-
-
-def _by_digest(session: Session, workspace_id: str, digest: str) -> tables.Import | None:
-    usable = sa.or_(
-        sa.and_(tables.Import.status == UPLOADING, tables.Import.expires_at > utc_now()),
-        sa.and_(tables.Import.status == FINALIZED, tables.Import.run_id.is_not(None)),
-    )
-    query = sa.select(tables.Import).where(
-        tables.Import.workspace_id == workspace_id, tables.Import.digest == digest, usable
-    )
-    return session.scalars(query.order_by(tables.Import.created_at.desc()).limit(1)).first()
 
 
 def find_run(session: Session, workspace_id: str, local_run_id: str) -> tables.Run | None:

@@ -20,7 +20,6 @@ from osmosis.records.base import utc_now
 from osmosis.records.run.annotations import MarkChange
 from osmosis.records.run.job import JobResult, LogLine, Stage
 from osmosis.records.run.plan import RUN_NAME
-from osmosis.records.run.report import Report
 from osmosis.records.run.status import RunStatus
 
 from . import annotations as run_marks
@@ -148,20 +147,16 @@ def clean_message(message: str) -> str:
 def end(session: Session, work: tables.Work, result: JobResult, reason: str) -> None:
     if result.report is not None and isinstance(work, tables.Run):
         work.report = result.report.to_dict()
-        _note_progress(work, result.report, result.status)
+        before = work.progress or tables.StoredProgress()
+        stage = before.get("stage")
+        if stage is None or result.status is RunStatus.FINISHED:
+            stage = Stage.REPORT.value
+        work.progress = {**before, "stage": stage, "completed": result.report.completed, "total": result.report.total}
     if result.failure is not None:
         work.failure = result.failure.to_dict()
         log(session, work, result.failure.message, level="error")
     switch_status(session, work, result.status, reason or (result.failure.message if result.failure else ""))
     secrets.delete_of_run(session, work.id)
-
-
-def _note_progress(run: tables.Run, report: Report, status: RunStatus) -> None:
-    before = run.progress or tables.StoredProgress()
-    stage = before.get("stage")
-    if stage is None or status is RunStatus.FINISHED:
-        stage = Stage.REPORT.value
-    run.progress = {**before, "stage": stage, "completed": report.completed, "total": report.total}
 
 
 def request_stop(session: Session, work: tables.Work) -> None:

@@ -25,7 +25,14 @@ def retry(session: Session, vault: Vault, run: tables.Run, user: tables.User, re
     secret_values = request.secrets or {}
     if not RunStatus(run.status).over:
         raise Conflict(f"run {run.name!r} is {run.status}: only a finished run can be retried")
-    _refuse_elsewhere(run)
+    if run.imported is not None:
+        name = run.imported["name"]
+        local = {"eval_run_name": name, "config_path": run.imported["provenance"].get("config_path")}
+        raise Conflict(
+            f"run {run.name!r} was made on another machine and must be retried there",
+            hint="retry it there with --retry-failed, then: osmosis eval upload NAME --replace",
+            local_run={key: value for key, value in local.items() if value},
+        )
     _check_inputs(session, run, secret_values)
     secrets.store_for_run(session, vault, run, user.id, secret_values)
     run.secret_scopes, _ = secrets.resolve(session, run.workspace_id, run.creator_id, run.secret_scopes, secret_values)
@@ -131,18 +138,6 @@ def _check_budget(run: tables.Run) -> None:
         f"{used_up}: a retry of run {run.name!r} would start no rollout",
         hint=f"osmosis eval resume {run.name} {flag} sets a larger budget for the whole run",
         spent={"cost_usd": round(spent.cost_usd, 6), "tokens": spent.tokens},
-    )
-
-
-def _refuse_elsewhere(run: tables.Run) -> None:
-    if run.imported is None:
-        return
-    name = run.imported["name"]
-    local = {"eval_run_name": name, "config_path": run.imported["provenance"].get("config_path")}
-    raise Conflict(
-        f"run {run.name!r} was made on another machine and must be retried there",
-        hint="retry it there with --retry-failed, then: osmosis eval upload NAME --replace",
-        local_run={key: value for key, value in local.items() if value},
     )
 
 

@@ -29,7 +29,14 @@ ROWS = re.compile(r"^\d+(-\d+)?\Z")
 
 
 def store(session: Session, run_id: str, rollouts: Iterable[Rollout]) -> int:
-    return store_columns(session, run_id, map(columns_of, _keyed(session, run_id, list(rollouts))))
+    records = list(rollouts)
+    bare = [rollout for rollout in records if rollout.row_key is None]
+    if bare:
+        rows = sa.select(tables.Rollout.row_index, tables.Rollout.row_key).where(tables.Rollout.run_id == run_id)
+        keys = DerivedKeys({row_index: row_key for row_index, row_key in session.execute(rows.distinct())})
+        for rollout in bare:
+            rollout.row_key = keys.of(None, rollout.row_index, rollout.hashes.get("row"))
+    return store_columns(session, run_id, map(columns_of, records))
 
 
 def store_columns(session: Session, run_id: str, columns: Iterable[Mapping[str, object]]) -> int:
@@ -37,7 +44,11 @@ def store_columns(session: Session, run_id: str, columns: Iterable[Mapping[str, 
     values = [{**row, "run_id": run_id, "created_at": now} for row in columns]
     if not values:
         return 0
-    in_turn(session, run_id)
+    # One transaction at a time stores rollouts of a run, so that their ids grow in commit order. PostgreSQL gives an
+    # id when a row is written: a later commit with a smaller id would never be counted. SQLite has one writer anyway.
+    if session.get_bind().dialect.name == "postgresql":
+        key = sa.func.hashtextextended(f"rollouts of {run_id}", 0)
+        session.execute(sa.select(sa.func.pg_advisory_xact_lock(key)))
     connection = session.connection()
     if connection.dialect.name == "sqlite":
         insert = sqlite.insert(tables.Rollout).on_conflict_do_nothing(index_elements=KEY)
@@ -49,18 +60,10 @@ def store_columns(session: Session, run_id: str, columns: Iterable[Mapping[str, 
     return len(connection.execute(returning, values).all())
 
 
-def _keyed(session: Session, run_id: str, records: list[Rollout]) -> list[Rollout]:
-    bare = [rollout for rollout in records if rollout.row_key is None]
-    if bare:
-        rows = sa.select(tables.Rollout.row_index, tables.Rollout.row_key).where(tables.Rollout.run_id == run_id)
-        keys = DerivedKeys({row_index: row_key for row_index, row_key in session.execute(rows.distinct())})
-        for rollout in bare:
-            rollout.row_key = keys.of(None, rollout.row_index, rollout.hashes.get("row"))
-    return records
-
-
 def columns_of(rollout: Rollout) -> dict[str, object]:
     body = rollout.to_line().decode().rstrip("\n")
+    # By the first score, runs are listed and passed.
+    first = next(iter(rollout.scores.values()), None)
     return {
         "rollout_id": rollout.rollout_id,
         "row_index": rollout.row_index,
@@ -68,18 +71,12 @@ def columns_of(rollout: Rollout) -> dict[str, object]:
         "row_key": rollout.row_key,
         "attempt": rollout.attempt,
         "status": rollout.status.value,
-        "reward": reward_of(rollout),
+        "reward": first.value if first and rollout.status is RolloutStatus.SUCCESS else None,
         "tokens": rollout.usage.total_tokens,
         "duration_ms": rollout.duration_ms,
         "failure_category": _category(rollout),
         "body": body,
     }
-
-
-def reward_of(rollout: Rollout) -> float | None:
-    """Return the first score, by which runs are listed and passed."""
-    first = next(iter(rollout.scores.values()), None)
-    return first.value if first and rollout.status is RolloutStatus.SUCCESS else None
 
 
 def _category(rollout: Rollout) -> str | None:
@@ -231,15 +228,6 @@ class Tallies:
         self._kept[run_id] = tally
         for stale in list(self._kept)[:-KEPT]:
             self._kept.pop(stale, None)
-
-
-def in_turn(session: Session, run_id: str) -> None:
-    """Let one transaction at a time store rollouts of a run, so that their ids grow in commit order. PostgreSQL gives
-    an id when a row is written: a later commit with a smaller id would never be counted. SQLite has one writer
-    anyway."""
-    if session.get_bind().dialect.name == "postgresql":
-        key = sa.func.hashtextextended(f"rollouts of {run_id}", 0)
-        session.execute(sa.select(sa.func.pg_advisory_xact_lock(key)))
 
 
 def tally_of(session: Session, run_id: str) -> RunTally:

@@ -175,7 +175,12 @@ def _size_issues(
     if not isinstance(config, TrainingConfig):
         return []
     if config.advanced.method == "sft":
-        return _example_issues(session, workspace, config)
+        try:
+            message = sft_data.explain_too_few(session, workspace, config)
+        except ValidationError as error:
+            return [{"key": "advanced.from_run", "message": error.message, "hint": error.hint or ""}]
+        fix = "lower min_score or rollout_batch_size, or name a run with more passed rollouts"
+        return [{"key": "advanced.from_run", "message": message, "hint": fix}] if message else []
     query = sa.select(tables.Dataset.row_count).where(
         tables.Dataset.workspace_id == workspace.id, tables.Dataset.name == config.experiment.dataset
     )
@@ -184,15 +189,6 @@ def _size_issues(
     return (
         [{"key": "training.rollout_batch_size", "message": message, "hint": "lower it, or add rows"}] if message else []
     )
-
-
-def _example_issues(session: Session, workspace: tables.Workspace, config: TrainingConfig) -> list[dict[str, str]]:
-    try:
-        message = sft_data.explain_too_few(session, workspace, config)
-    except ValidationError as error:
-        return [{"key": "advanced.from_run", "message": error.message, "hint": error.hint or ""}]
-    fix = "lower min_score or rollout_batch_size, or name a run with more passed rollouts"
-    return [{"key": "advanced.from_run", "message": message, "hint": fix}] if message else []
 
 
 def _code(

@@ -58,7 +58,7 @@ def eval_row(settings: PlatformSettings, run: tables.Run, creator: tables.User |
         model=NamedRef(name=run.model_path),
         dataset=NamedRef(id=run.dataset_id, name=run.dataset),
         rollout=NamedRef(name=run.rollout),
-        results=build_brief_results(run),
+        results=_results(run, BriefReport.model_validate(run.report)) if run.report else None,
         config=_config(run),
     )
 
@@ -170,10 +170,6 @@ def quarantine_of(run: tables.Run) -> RowQuarantine:
     return RowQuarantine.model_validate(run.quarantine) if run.quarantine else RowQuarantine()
 
 
-def build_brief_results(run: tables.Run) -> RunResults | None:
-    return _results(run, BriefReport.model_validate(run.report)) if run.report else None
-
-
 def build_results(session: Session, run: tables.Run, report: Report | None) -> RunResults | None:
     if report is None:
         return None
@@ -237,9 +233,5 @@ def build_metrics(session: Session, run: tables.Run) -> EvalMetrics:
         reward_stats=reward_stats(session, run, report) if report else None,
         pass_at_k=pass_at_k(report.primary) if report else [],
         report=report,
-        progress=progress_of(run),
+        progress=RunProgress.model_validate(run.progress) if run.progress is not None else None,
     )
-
-
-def progress_of(run: tables.Run) -> RunProgress | None:
-    return RunProgress.model_validate(run.progress) if run.progress is not None else None

@@ -66,20 +66,16 @@ async def spec(run_id: str, token: TokenDep, platform: PlatformDep) -> JobSpec:
 
 
 def _spec(platform: Platform, run_id: str, token: str) -> JobSpec:
-    built = _spec_of(platform, run_id, token)
+    with platform.db.write() as session:
+        held_job = leases.require_lease(session, run_id, token)
+        try:
+            built = job_spec.build_spec(session, platform.settings, held_job.job)
+        except ValueError as error:  # what an earlier version stored
+            raise Conflict(f"this run cannot be started: {error}", hint="submit it again") from error
     fetch_all(platform, built.dataset_path, built.model_path, built.adapter_path, built.tokenizer_path)
     if built.kind == "training" and built.models_dir:
         fetch_all(platform, built.models_dir, missing_ok=True)
     return built
-
-
-def _spec_of(platform: Platform, run_id: str, token: str) -> JobSpec:
-    with platform.db.write() as session:
-        held_job = leases.require_lease(session, run_id, token)
-        try:
-            return job_spec.build_spec(session, platform.settings, held_job.job)
-        except ValueError as error:  # what an earlier version stored
-            raise Conflict(f"this run cannot be started: {error}", hint="submit it again") from error
 
 
 @router.post("/secrets")

@@ -10,7 +10,7 @@ from osmosis.platform.models import service as models
 from osmosis.platform.runs import lifecycle
 from osmosis.platform.scheduling import job_folders
 from osmosis.platform.settings import PlatformSettings
-from osmosis.records.config.run_config import CONFIGS, EvalConfig, TrainingConfig
+from osmosis.records.config.run_config import CONFIGS, EvalConfig
 from osmosis.records.run.job import JobSpec
 from osmosis.records.run.plan import PLATFORM_MODEL
 from osmosis.records.run.status import RunKind
@@ -69,7 +69,16 @@ def add_places(
     *,
     repository: tables.Repository | None = None,
 ) -> JobSpec:
-    model = _model_of(session, settings, run, spec.submitted)
+    config = spec.submitted
+    if isinstance(config, EvalConfig):
+        own = run.model_path.startswith(PLATFORM_MODEL) and not config.advanced.base_url
+        model = models.resolve_served(session, settings, run.workspace_id, run.model_path) if own else models.Served("")
+    elif config.advanced.engine != "local":  # which has models of its own
+        tokenizer_name = config.advanced.tokenizer or config.experiment.model_path
+        tokenizer = models.resolve(session, settings, run.workspace_id, tokenizer_name, weights=False)
+        model = models.Served(config.experiment.model_path, tokenizer=tokenizer)
+    else:
+        model = models.Served(models.resolve(session, settings, run.workspace_id, run.model_path))
     places = {
         "repository": str(settings.located(repository.path)) if repository is not None else "",
         "dataset_path": str(settings.located(run.dataset_path)),
@@ -85,16 +94,3 @@ def add_places(
 def is_on_our_disk(session: Session, job: tables.Job) -> bool:
     query = sa.select(tables.Worker.embedded).where(tables.Worker.id == job.worker_id)
     return bool(session.scalar(query))
-
-
-def _model_of(
-    session: Session, settings: PlatformSettings, run: tables.Run, config: EvalConfig | TrainingConfig
-) -> models.Served:
-    if isinstance(config, EvalConfig):
-        own = run.model_path.startswith(PLATFORM_MODEL) and not config.advanced.base_url
-        return models.resolve_served(session, settings, run.workspace_id, run.model_path) if own else models.Served("")
-    if config.advanced.engine != "local":  # which has models of its own
-        tokenizer_name = config.advanced.tokenizer or config.experiment.model_path
-        tokenizer = models.resolve(session, settings, run.workspace_id, tokenizer_name, weights=False)
-        return models.Served(config.experiment.model_path, tokenizer=tokenizer)
-    return models.Served(models.resolve(session, settings, run.workspace_id, run.model_path))

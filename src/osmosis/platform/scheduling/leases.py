@@ -121,7 +121,18 @@ def heartbeat(session: Session, held_job: HeldJob, progress: Progress, lease_s: 
     if interval_s:
         reply.every_s = interval_s
     if job.shards > 1:
-        return reply.model_copy(update=_note_shard_progress(session, held_job.run, job, progress))
+        job.progress = tables.StoredProgress(
+            stage=progress.stage.value, completed=progress.completed, total=progress.total, sandbox=progress.sandbox
+        )
+        if progress.report is not None:
+            job.report = progress.report.to_dict()
+        jobs, now = lifecycle.list_jobs(session, held_job.run), utc_now()
+        if now - held_job.run.updated_at > SHARDS_SUMMED_EVERY or progress.completed == progress.total:
+            shards.add_up(held_job.run, jobs)
+            held_job.run.updated_at = now
+        reply.concurrency = shards.share_now(held_job.run, job, jobs)
+        reply.elsewhere = shards.sum_spend([other for other in jobs if other is not job])
+        return reply
     work.progress = {"stage": progress.stage.value, "completed": progress.completed, "total": progress.total}
     if progress.sandbox:
         work.progress["sandbox"] = progress.sandbox
@@ -132,22 +143,6 @@ def heartbeat(session: Session, held_job: HeldJob, progress: Progress, lease_s: 
         work.report = progress.report.to_dict()
     work.updated_at = utc_now()
     return reply
-
-
-def _note_shard_progress(session: Session, run: tables.Run, job: tables.Job, progress: Progress) -> dict[str, object]:
-    job.progress = tables.StoredProgress(
-        stage=progress.stage.value, completed=progress.completed, total=progress.total, sandbox=progress.sandbox
-    )
-    if progress.report is not None:
-        job.report = progress.report.to_dict()
-    jobs, now = lifecycle.list_jobs(session, run), utc_now()
-    if now - run.updated_at > SHARDS_SUMMED_EVERY or progress.completed == progress.total:
-        shards.add_up(run, jobs)
-        run.updated_at = now
-    return {
-        "concurrency": shards.share_now(run, job, jobs),
-        "elsewhere": shards.sum_spend([other for other in jobs if other is not job]),
-    }
 
 
 def note_progress(job: tables.Job) -> None:

@@ -94,7 +94,8 @@ def waiting_jobs(*, deployments: bool = True, others: bool = True) -> sa.Select[
         sa.select(tables.Job)
         .join(tables.Workspace, tables.Workspace.id == tables.Job.workspace_id)
         .outerjoin(in_flight, in_flight.c.workspace_id == tables.Workspace.id)
-        .where(eligible(in_flight))
+        .where(tables.Job.state == QueueState.WAITING, within_quota(in_flight))
+        .where(sa.or_(tables.Job.not_before.is_(None), tables.Job.not_before <= utc_now()))
         .order_by(*fair_order(in_flight))
     )
     if not deployments:
@@ -107,14 +108,6 @@ def waiting_jobs(*, deployments: bool = True, others: bool = True) -> sa.Select[
 def waiting_jobs_for(worker: tables.Worker, *, deployments: bool = True, others: bool = True) -> sa.Select[tables.Job]:
     query = waiting_jobs(deployments=deployments, others=others).where(tables.Job.kind.in_(worker.kinds))
     return query if worker.workspace_id is None else query.where(tables.Job.workspace_id == worker.workspace_id)
-
-
-def eligible(in_flight: sa.Subquery) -> sa.ColumnElement[bool]:
-    return sa.and_(
-        tables.Job.state == QueueState.WAITING,
-        sa.or_(tables.Job.not_before.is_(None), tables.Job.not_before <= utc_now()),
-        within_quota(in_flight),
-    )
 
 
 def within_quota(in_flight: sa.Subquery) -> sa.ColumnElement[bool]:

@@ -92,7 +92,9 @@ def merge(platform: Platform, run_id: str) -> None:
         summary.add(rollout)
     stopped = any(job.status == RunStatus.STOPPED.value for job in jobs)
     used_up = plan.budget.used_up(summary.total_cost_usd or 0.0, summary.total_tokens)
-    ran_out = _ran_out(jobs, plan)
+    reason, limit_s = plan.timeouts.ran_out(), plan.timeouts.run_s
+    late = sum(job.report is not None and job.report.get("stopped") == reason for job in jobs) if reason else 0
+    ran_out = f"time limit: {late} of {len(jobs)} jobs did not finish within {limit_s:g} s" if late else None
     by_limit = (used_up or ran_out) if stopped and run.stop_requested_at is None else None
     started = run.started_at or run.created_at
     report = summary.report(
@@ -111,12 +113,6 @@ def merge(platform: Platform, run_id: str) -> None:
                 session, locked, result, (by_limit or "stopped by request") if stopped else "all shards are over"
             )
             log.info("run %s: %d rollouts of its shards are one report", locked.name, report.completed)
-
-
-def _ran_out(jobs: Sequence[tables.Job], plan: EvalPlan) -> str | None:
-    reason, limit_s = plan.timeouts.ran_out(), plan.timeouts.run_s
-    late = sum(job.report is not None and job.report.get("stopped") == reason for job in jobs) if reason else 0
-    return f"time limit: {late} of {len(jobs)} jobs did not finish within {limit_s:g} s" if late else None
 
 
 def _stored(platform: Platform, run_id: str) -> Iterator[Rollout]:

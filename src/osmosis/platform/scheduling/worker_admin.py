@@ -1,7 +1,6 @@
 """Workers as people see and manage them. Everybody sees a worker of all workspaces, and operators manage it; one of a
 workspace, its owners and admins do."""
 
-from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 import sqlalchemy as sa
@@ -30,7 +29,12 @@ def list_visible(session: Session, user: tables.User) -> list[tables.Worker]:
 
 def list_rows(session: Session, user: tables.User) -> list[WorkerRow]:
     visible = list_visible(session, user)
-    works = _doing(session, visible)
+    ids = [worker.id for worker in visible]
+    held_jobs = sa.select(tables.Job).where(tables.Job.worker_id.in_(ids), tables.Job.state == QueueState.HELD)
+    by_worker: dict[str, list[str]] = {worker_id: [] for worker_id in ids}
+    for job in session.scalars(held_jobs):
+        by_worker[str(job.worker_id)].append(lifecycle.get_work(session, job).name)
+    works = {worker_id: sorted(names) for worker_id, names in by_worker.items()}
     names = {workspace.id: workspace.name for workspace in session.scalars(sa.select(tables.Workspace))}
     return [
         WorkerRow.from_row(
@@ -103,12 +107,3 @@ def describe_sandboxes(platform: Platform, run: tables.Run) -> str | None:
         there = session.scalars(sa.select(tables.Worker).where(tables.Worker.removed_at.is_(None), own))
         fit = [worker for worker in there if describe_state(worker) in ("idle", "working") and run.kind in worker.kinds]
     return "; or ".join(sorted({worker.sandbox for worker in fit})) or None
-
-
-def _doing(session: Session, workers: Iterable[tables.Worker]) -> dict[str, list[str]]:
-    ids = [worker.id for worker in workers]
-    held_jobs = sa.select(tables.Job).where(tables.Job.worker_id.in_(ids), tables.Job.state == QueueState.HELD)
-    by_worker: dict[str, list[str]] = {worker_id: [] for worker_id in ids}
-    for job in session.scalars(held_jobs):
-        by_worker[str(job.worker_id)].append(lifecycle.get_work(session, job).name)
-    return {worker_id: sorted(names) for worker_id, names in by_worker.items()}

@@ -57,11 +57,27 @@ EMBEDDED = WorkerAccess(None)
 
 def welcome(platform: Platform, access: WorkerAccess, hello: WorkerHello) -> WorkerWelcome:
     with platform.db.write() as session:
-        earlier = _list_earlier(session, access, hello.ids)
+        query = sa.select(tables.Worker).where(tables.Worker.id.in_(hello.ids[:100]))
+        query = query.filter_by(embedded=access.embedded, workspace_id=access.workspace_id)
+        rows = {row.id: row for row in session.scalars(query)}
+        earlier = [rows[worker_id] for worker_id in hello.ids if worker_id in rows]
         worker = earlier[0] if earlier else tables.Worker(id=tables.new_id(), created_at=utc_now())
         if worker.removed_at is not None:
             raise Forbidden(f"worker {worker.name!r} was removed", hint="start it again without its folder's state")
-        _update(session, worker, access, hello)
+        since = utc_now() - timedelta(seconds=LOST_AFTER_S)
+        others = sa.select(tables.Worker.name).where(
+            tables.Worker.id != worker.id, tables.Worker.removed_at.is_(None), tables.Worker.last_seen > since
+        )
+        names, free, count = set(session.scalars(others)), hello.name, 1
+        while free in names:
+            count += 1
+            free = f"{hello.name}-{count}"
+        worker.name = free
+        worker.token_id, worker.workspace_id, worker.embedded = access.token_id, access.workspace_id, access.embedded
+        worker.machine, worker.version, worker.protocol = hello.machine, hello.version, hello.protocol
+        worker.executor, worker.kinds, worker.max_jobs = hello.executor, list(hello.kinds), hello.max_jobs
+        worker.labels, worker.resources, worker.sandbox = hello.labels, hello.resources.to_dict(), hello.sandbox
+        worker.draining, worker.slots, worker.last_seen = False, 0, utc_now()
         session.add(worker)
         session.flush()
         jobs = _adopt_jobs(session, platform.settings, worker, [row.id for row in earlier])
@@ -322,33 +338,6 @@ def _find_held_by(session: Session, worker: tables.Worker, job_id: str, lease_id
     if job is None or job.state != QueueState.HELD or job.worker_id != worker.id or (job.lease_id or "") != lease_id:
         return None
     return leases.HeldJob(lifecycle.get_work(session, job), job)
-
-
-def _list_earlier(session: Session, access: WorkerAccess, ids: Sequence[str]) -> list[tables.Worker]:
-    rows = {row.id: row for row in session.scalars(sa.select(tables.Worker).where(tables.Worker.id.in_(ids[:100])))}
-    workers = [rows[worker_id] for worker_id in ids if worker_id in rows]
-    return [row for row in workers if row.embedded == access.embedded and row.workspace_id == access.workspace_id]
-
-
-def _update(session: Session, worker: tables.Worker, access: WorkerAccess, hello: WorkerHello) -> None:
-    worker.name = _find_free_name(session, worker, hello.name)
-    worker.token_id, worker.workspace_id, worker.embedded = access.token_id, access.workspace_id, access.embedded
-    worker.machine, worker.version, worker.protocol = hello.machine, hello.version, hello.protocol
-    worker.executor, worker.kinds, worker.max_jobs = hello.executor, list(hello.kinds), hello.max_jobs
-    worker.labels, worker.resources, worker.sandbox = hello.labels, hello.resources.to_dict(), hello.sandbox
-    worker.draining, worker.slots, worker.last_seen = False, 0, utc_now()
-
-
-def _find_free_name(session: Session, worker: tables.Worker, base: str) -> str:
-    since = utc_now() - timedelta(seconds=LOST_AFTER_S)
-    query = sa.select(tables.Worker.name).where(
-        tables.Worker.id != worker.id, tables.Worker.removed_at.is_(None), tables.Worker.last_seen > since
-    )
-    names, name, number = set(session.scalars(query)), base, 1
-    while name in names:
-        number += 1
-        name = f"{base}-{number}"
-    return name
 
 
 def _adopt_jobs(

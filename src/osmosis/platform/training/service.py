@@ -191,43 +191,35 @@ def check(
     """Check a config by the named evaluation, else the newest of its rollout and dataset with rollouts."""
     dataset = datasets.find(session, workspace, config.experiment.dataset)
     if config.advanced.method == "sft":
-        return _of_imitation(session, workspace, config, range(dataset.row_count or 0))
+        source = sft_data.get_source(session, workspace, config)
+        examples = sft_data.count_examples(session, source, config)
+        plan = plan_training(config, range(dataset.row_count or 0), examples=examples)
+        body = _body(plan, will_it_imitate(config, plan, examples), source)
+        body.examples = examples
+        return body
     plan = plan_training(config, range(dataset.row_count or 0))
     if eval_run is not None:
         run: tables.Run | None = lifecycle.find(session, workspace, "eval", eval_run)
     else:
-        run = _newest(session, workspace, config)
+        same = (
+            tables.Run.workspace_id == workspace.id,
+            tables.Run.kind == "eval",
+            tables.Run.rollout == config.experiment.rollout,
+            tables.Run.dataset == config.experiment.dataset,
+            sa.exists().where(tables.Rollout.run_id == tables.Run.id),
+        )
+        run = session.scalars(
+            sa.select(tables.Run).where(*same).order_by(tables.Run.created_at.desc()).limit(1)
+        ).first()
     tried = _tried(session, run.id) if run else []
     stored = run.config.get("evaluation", tables.StoredEvaluation()) if run else tables.StoredEvaluation()
     gate = will_it_train(config, plan, tried, at_once=stored.get("batch_size"))
     return _body(plan, gate, run)
 
 
-def _of_imitation(
-    session: Session, workspace: tables.Workspace, config: TrainingConfig, rows: Sequence[int]
-) -> TrainingCheck:
-    source = sft_data.get_source(session, workspace, config)
-    examples = sft_data.count_examples(session, source, config)
-    plan = plan_training(config, rows, examples=examples)
-    body = _body(plan, will_it_imitate(config, plan, examples), source)
-    body.examples = examples
-    return body
-
-
 def explain_too_small(config: TrainingConfig, rows: int) -> str | None:
     gate = will_it_train(config, plan_training(config, range(rows)), [], at_once=None)
     return next((finding.what for finding in gate.findings if finding.code == "too-few-rows"), None)
-
-
-def _newest(session: Session, workspace: tables.Workspace, config: TrainingConfig) -> tables.Run | None:
-    same = (
-        tables.Run.workspace_id == workspace.id,
-        tables.Run.kind == "eval",
-        tables.Run.rollout == config.experiment.rollout,
-        tables.Run.dataset == config.experiment.dataset,
-        sa.exists().where(tables.Rollout.run_id == tables.Run.id),
-    )
-    return session.scalars(sa.select(tables.Run).where(*same).order_by(tables.Run.created_at.desc()).limit(1)).first()
 
 
 def _tried(session: Session, run_id: str) -> list[Tried]:

@@ -23,7 +23,7 @@ from osmosis.platform.auth.openid import ATTEMPT_S, OpenIdProvider, SignInAttemp
 from osmosis.platform.auth.rate_limits import address_of, limited
 from osmosis.platform.auth.tokens import IssuedToken
 from osmosis.platform.background import run_apart
-from osmosis.platform.settings import Identity, PlatformSettings
+from osmosis.platform.settings import Identity
 from osmosis.platform.vault import NONCE_BYTES, Sealed
 from osmosis.platform.workspaces import audit
 from osmosis.platform.workspaces.audit import Actor
@@ -66,6 +66,7 @@ def login_form(
     platform = platform_of(request)
     secret = guest_secret(request)
     provider: OpenIdProvider | None = request.app.state.openid
+    folder = str(platform.settings.data_dir) if is_loopback(platform.settings.host) else "DATA_FOLDER"
     response = page(
         request,
         "login.html",
@@ -77,15 +78,10 @@ def login_form(
         provider=provider.settings.name if provider else "",
         left=left,
         guest_csrf=csrf_of(platform, secret),
-        bootstrap_file=_bootstrap_file(platform.settings),
+        bootstrap_file=f"{folder}/{login_flows.BOOTSTRAP_FILE}",
     )
     set_cookie(response, platform, GUEST_COOKIE, secret, max_age=GUEST_SECONDS)
     return response
-
-
-def _bootstrap_file(settings: PlatformSettings) -> str:
-    folder = str(settings.data_dir) if is_loopback(settings.host) else "DATA_FOLDER"
-    return f"{folder}/{login_flows.BOOTSTRAP_FILE}"
 
 
 @router.post("/login", dependencies=[limited("login")])
@@ -171,15 +167,13 @@ def device_page(request: Request, viewer: ViewerDep, user_code: str = "") -> Res
     if user_code:
         try:
             with platform_of(request).db.read() as session:
-                waiting = login_flows.find(session, _with_dash(user_code))
+                text = user_code.strip()
+                waiting = login_flows.find(
+                    session, f"{text[:4]}-{text[4:]}" if len(text) == 8 and "-" not in text else text
+                )
         except NotFound as error:
             problem = error
     return page(request, "device.html", viewer, waiting=waiting, problem=problem, user_code=user_code, done="")
-
-
-def _with_dash(user_code: str) -> str:
-    text = user_code.strip()
-    return f"{text[:4]}-{text[4:]}" if len(text) == 8 and "-" not in text else text
 
 
 @router.post("/device", dependencies=[limited("login")])
@@ -238,7 +232,10 @@ def _leave(request: Request, next_page: str) -> Response:
         response = redirect(provider.way_there(attempt, _callback(platform)))
     except OsmosisError as problem:
         return login_form(request, next_page, problem=problem)
-    set_cookie(response, platform, ATTEMPT_COOKIE, _sealed(platform, attempt), max_age=ATTEMPT_S)
+    box = platform.vault.seal(json.dumps(asdict(attempt)), ABOUT)
+    set_cookie(
+        response, platform, ATTEMPT_COOKIE, urlsafe_b64encode(box.nonce + box.ciphertext).decode(), max_age=ATTEMPT_S
+    )
     return response
 
 
@@ -256,20 +253,17 @@ def _come_back(request: Request, state: str, code: str, denied: tuple[str, str],
         provider.check_sender(sender)
         if denied[0] or not code:
             raise provider.denied(denied[0] or "no code", denied[1])
-        issued = _issued(request, provider, provider.came_back(attempt, _callback(platform), code))
+        identity = provider.came_back(attempt, _callback(platform), code)
+        try:
+            issued = _session_of(request, provider, identity)
+        except IntegrityError:  # the same person in two tabs: the other one made them
+            issued = _session_of(request, provider, identity)
     except OsmosisError as problem:
         response = login_form(request, next_page, problem=problem)
     else:
         response = enter(request, issued.text, next_page)
     response.delete_cookie(ATTEMPT_COOKIE, path="/")
     return response
-
-
-def _issued(request: Request, provider: OpenIdProvider, identity: Identity) -> IssuedToken:
-    try:
-        return _session_of(request, provider, identity)
-    except IntegrityError:  # the same person in two tabs: the other one made them
-        return _session_of(request, provider, identity)
 
 
 def _session_of(request: Request, provider: OpenIdProvider, identity: Identity) -> IssuedToken:
@@ -282,11 +276,6 @@ def _session_of(request: Request, provider: OpenIdProvider, identity: Identity) 
             audit.note(session, viewer, "user.add" if method == "added" else "user.identity", user.handle, by=by)
         audit.note(session, viewer, "login.browser", user.handle, by=by)
     return issued
-
-
-def _sealed(platform: Platform, attempt: SignInAttempt) -> str:
-    box = platform.vault.seal(json.dumps(asdict(attempt)), ABOUT)
-    return urlsafe_b64encode(box.nonce + box.ciphertext).decode()
 
 
 def _attempt(platform: Platform, cookie: str) -> SignInAttempt | None:

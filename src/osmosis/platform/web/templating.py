@@ -83,14 +83,20 @@ class PageRoute(APIRoute):
 
         async def handle_page(request: Request) -> Response:
             try:
-                _check_size(request)
+                if request.method == "POST":
+                    length = request.headers.get("content-length", "")
+                    if not length.isdigit() or int(length) > MAX_FORM_BYTES:
+                        raise ValidationError("this form is too large", hint="go back and shorten it")
                 return await handler(request)
             except LoginNeeded as needed:
                 return redirect(login_url(needed.page))
             except OsmosisError as error:
                 return error_page(request, error)
             except RequestValidationError as error:
-                return error_page(request, _malformed(error))
+                fields = ", ".join(sorted({str(problem["loc"][-1]) for problem in error.errors()}))
+                return error_page(
+                    request, ValidationError(f"missing or invalid values: {fields}", hint="go back and fix it")
+                )
             except HTTPException:
                 raise
             except Exception as error:
@@ -99,32 +105,19 @@ class PageRoute(APIRoute):
                     log.error("%s %s: %s", request.method, request.url.path, explanation)
                     return error_page(request, explanation)
                 log.exception("%s %s failed", request.method, request.url.path)
-                return error_page(request, _bug(request, error))
+                return error_page(
+                    request,
+                    InternalError(
+                        f"internal error in {request.method} {request.url.path}: {type(error).__name__}",
+                        hint="see the platform's log: osmosis platform logs",
+                    ),
+                )
 
         return handle_page
 
 
 def page_router() -> APIRouter:
     return APIRouter(route_class=PageRoute, include_in_schema=False)
-
-
-def _check_size(request: Request) -> None:
-    if request.method == "POST":
-        length = request.headers.get("content-length", "")
-        if not length.isdigit() or int(length) > MAX_FORM_BYTES:
-            raise ValidationError("this form is too large", hint="go back and shorten it")
-
-
-def _malformed(error: RequestValidationError) -> ValidationError:
-    fields = ", ".join(sorted({str(problem["loc"][-1]) for problem in error.errors()}))
-    return ValidationError(f"missing or invalid values: {fields}", hint="go back and fix it")
-
-
-def _bug(request: Request, error: Exception) -> InternalError:
-    return InternalError(
-        f"internal error in {request.method} {request.url.path}: {type(error).__name__}",
-        hint="see the platform's log: osmosis platform logs",
-    )
 
 
 def error_page(request: Request, error: OsmosisError) -> Response:

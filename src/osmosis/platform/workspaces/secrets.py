@@ -29,16 +29,6 @@ def check_name(name: str) -> None:
         )
 
 
-def check_value(name: str, value: str) -> None:
-    """Raise ValidationError unless a value can be an environment variable: no NUL, not too long."""
-    if not value:
-        raise ValidationError(f"the value of {name} is empty", field="value")
-    if "\0" in value or len(value.encode()) > MAX_VALUE:
-        raise ValidationError(
-            f"the value of {name} cannot be an environment variable (NUL byte, or above 64 KiB)", field="value"
-        )
-
-
 @dataclass(frozen=True, slots=True)
 class Slot:
     workspace_id: str
@@ -61,7 +51,12 @@ def slot_for(workspace: tables.Workspace, user: tables.User, role: str, *, scope
 
 
 def store(session: Session, vault: Vault, slot: Slot, value: str, user_id: str | None) -> tables.Secret:
-    check_value(slot.name, value)
+    if not value:
+        raise ValidationError(f"the value of {slot.name} is empty", field="value")
+    if "\0" in value or len(value.encode()) > MAX_VALUE:
+        raise ValidationError(
+            f"the value of {slot.name} cannot be an environment variable (NUL byte, or above 64 KiB)", field="value"
+        )
     row, now = _find(session, slot), utc_now()
     if row is None:
         row = tables.Secret(
