@@ -43,7 +43,13 @@ def parse_git_url(url: str) -> GitUrl:
     if _DRIVE.match(url):
         return _from_path(url.replace("\\", "/"))
     if not url.startswith(("/", ".", "~")) and (scp := _SCP.match(url)):
-        return _from_scp(url, scp)
+        raw = scp["path"]
+        path = _clean(url, raw)
+        if not path:
+            raise _refused(url, "has no repository path")
+        host = scp["host"].lower()
+        user = scp["user"].split(":", 1)[0] + "@" if scp["user"] else ""
+        return GitUrl("ssh", host, path, _identity(path), f"{user}{host}:{raw}", ":" in (scp["user"] or ""))
     if ":" in url.split("/", 1)[0]:
         raise _refused(url, "is neither a URL nor host:path")
     return _from_path(url)
@@ -82,16 +88,6 @@ def _from_url(url: str, scheme: str) -> GitUrl:
     user = f"{parts.username}@" if bare == "ssh" and parts.username else ""
     credential = parts.password is not None or bool(parts.query) or (bare != "ssh" and parts.username is not None)
     return GitUrl(bare, shown_host, path, _identity(path), f"{bare}://{user}{shown_host}{parts.path}", credential)
-
-
-def _from_scp(url: str, scp: re.Match[str]) -> GitUrl:
-    raw = scp["path"]
-    path = _clean(url, raw)
-    if not path:
-        raise _refused(url, "has no repository path")
-    host = scp["host"].lower()
-    user = scp["user"].split(":", 1)[0] + "@" if scp["user"] else ""
-    return GitUrl("ssh", host, path, _identity(path), f"{user}{host}:{raw}", ":" in (scp["user"] or ""))
 
 
 def _from_path(url: str) -> GitUrl:

@@ -65,16 +65,16 @@ class _Plain:
         self._above.add(id(value))
         try:
             if isinstance(inside, dict):
-                named = ((self._key(key, path), sub) for key, sub in inside.items())
+                named = (
+                    (to_valid_text(key if isinstance(key, str) else str(self._text(key, path))), sub)
+                    for key, sub in inside.items()
+                )
                 return {
                     key: self.of(sub, _join(path, f".{key}" if path else key, depth), depth + 1) for key, sub in named
                 }
             return [self.of(sub, _join(path, f"[{i}]", depth), depth + 1) for i, sub in enumerate(inside)]
         finally:
             self._above.discard(id(value))
-
-    def _key(self, key: object, path: str) -> str:
-        return to_valid_text(key) if isinstance(key, str) else str(self._text(key, path))
 
     def _text(self, value: object, path: str) -> str:
         try:

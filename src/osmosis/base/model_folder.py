@@ -73,7 +73,10 @@ def check_model(folder: Path) -> FolderFacts:
         fix = "tokenizer.save_pretrained(FOLDER), into the same folder"
         raise ValidationError(f"{folder} has no tokenizer ({', '.join(TOKENIZERS)})", hint=fix)
     if INDEX in files:
-        _check_index(_json(files[INDEX]), files)
+        placed = _json(files[INDEX]).get("weight_map")
+        named = set(placed.values()) if isinstance(placed, dict) else set()
+        if missing := sorted(str(name) for name in named if name not in files):
+            raise ValidationError(f"{missing[0]}, which {INDEX} names, is missing", hint="copy all files of the model")
     weights = [path for name, path in files.items() if name.endswith(".safetensors")]
     templated = "chat_template.jinja" in files or "chat_template.json" in files
     if not templated and "tokenizer_config.json" in files:
@@ -94,13 +97,6 @@ def _context_length(config: dict[str, object]) -> int | None:
         if isinstance(length := table.get("max_position_embeddings"), int):
             return length
     return None
-
-
-def _check_index(index: dict[str, object], files: dict[str, Path]) -> None:
-    placed = index.get("weight_map")
-    named = set(placed.values()) if isinstance(placed, dict) else set()
-    if missing := sorted(str(name) for name in named if name not in files):
-        raise ValidationError(f"{missing[0]}, which {INDEX} names, is missing", hint="copy all files of the model")
 
 
 def count_parameters(path: Path) -> int:

@@ -67,7 +67,7 @@ class Redactor:
         for form in self._forms:
             if form in text:
                 text = text.replace(form, MARK)
-        if ("\n" in text or "\\n" in text) and (pattern := self._wrapped(_squeezed(text))):
+        if ("\n" in text or "\\n" in text) and (pattern := self._wrapped(_LINE_END.sub("", text))):
             text = pattern.sub(MARK, text)
         return text
 
@@ -85,7 +85,8 @@ class Redactor:
 
     @cached_property
     def _percent_pattern(self) -> re.Pattern[str]:
-        return re.compile("|".join(_any_case(code) for code in sorted(self._percent, key=_longest_first)))
+        codes = (re.escape(code) for code in sorted(self._percent, key=_longest_first))
+        return re.compile("|".join(re.sub(r"%([0-9A-F])([0-9A-F])", _any_digits, code) for code in codes))
 
     def _wrapped(self, squeezed: str) -> re.Pattern[str] | None:
         """Return the encodings that this text holds without its line ends; None for none."""
@@ -217,10 +218,6 @@ def _longest_first(form: str) -> tuple[int, str]:
     return -len(form), form
 
 
-def _squeezed(text: str) -> str:
-    return _LINE_END.sub("", text)
-
-
 def _escaped(code: str) -> list[str]:
     return [re.escape(letter) for letter in code]
 
@@ -262,10 +259,6 @@ def _aligned(raw: bytes, encode: Callable[[bytes], bytes], group: int, bits: int
         fixed = coded[-(-shift * 8 // bits) : (len(raw) + shift) * 8 // bits]
         if len(fixed) >= 2 * _SHORTEST:
             yield fixed
-
-
-def _any_case(code: str) -> str:
-    return re.sub(r"%([0-9A-F])([0-9A-F])", _any_digits, re.escape(code))
 
 
 def _any_digits(match: re.Match[str]) -> str:

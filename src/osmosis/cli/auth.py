@@ -80,13 +80,22 @@ def login(
     if ctx.environ.get("OSMOSIS_TOKEN"):
         raise Conflict("OSMOSIS_TOKEN is set and overrides any login", hint="unset OSMOSIS_TOKEN")
     credentials = CredentialStore(ctx.environ)
-    old = _quiet_stored(credentials, url)
+    try:
+        old = credentials.stored(url)
+    except OsmosisError:
+        old = None  # a new login repairs the store
     trusted = check_ca_file(ctx.path(ca_file), "--ca-file") if ca_file else credentials.ca_file(url)
     if not force and token is None and old is not None and _still_good(ctx, old, trusted):
         if trusted != (old.ca_file or ""):
             old, _ = credentials.save(replace(old, ca_file=trusted), store=old.store)
         return _logged_in(old, credentials, already=True)
-    fresh = _new_login(ctx, url, trusted, token, no_browser=no_browser)
+    if token is not None:
+        fresh = _by_token(ctx, url, trusted, ctx.stdin.readline().strip() if token == "-" else token)
+    elif is_loopback(url) and (answer := _by_bootstrap(ctx, url)):
+        fresh = _login(url, answer.token, answer, "bootstrap")
+    else:
+        issued = _by_device(ctx, url, trusted, no_browser=no_browser)
+        fresh = _login(url, issued.token, issued, "device")
     active = old.active_workspace if old else None
     saved, backup = credentials.save(replace(fresh, active_workspace=active, ca_file=trusted or None), store=store)
     if backup:
@@ -189,23 +198,6 @@ def _still_good(ctx: AppContext, stored: Login, trusted: str) -> bool:
     except AuthRequired:
         return False
     return True
-
-
-def _quiet_stored(credentials: CredentialStore, url: str) -> Login | None:
-    """Return the stored login; None also when the store cannot be read, because a new login repairs it."""
-    try:
-        return credentials.stored(url)
-    except OsmosisError:
-        return None
-
-
-def _new_login(ctx: AppContext, url: str, trusted: str, token: str | None, *, no_browser: bool) -> Login:
-    if token is not None:
-        return _by_token(ctx, url, trusted, ctx.stdin.readline().strip() if token == "-" else token)
-    if is_loopback(url) and (answer := _by_bootstrap(ctx, url)):
-        return _login(url, answer.token, answer, "bootstrap")
-    issued = _by_device(ctx, url, trusted, no_browser=no_browser)
-    return _login(url, issued.token, issued, "device")
 
 
 def _by_token(ctx: AppContext, url: str, trusted: str, token: str) -> Login:

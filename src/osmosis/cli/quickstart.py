@@ -105,7 +105,16 @@ def _walk(demo: Demo, choice: ModelChoice) -> Result:
     demo.heading(5, "Upload the dataset, push the code")
     _send(demo, choice)
     demo.heading(6, "Evaluate: run every row several times and grade each attempt")
-    result = _evaluate(demo)
+    with _client(demo) as client:
+        rows = client.evals.page(limit=1).rows
+    if rows and rows[0].status in ("pending", "running"):
+        name = rows[0].name
+        demo.note(f"run {name} is already in progress; following it")
+        result = demo.osmosis("eval", "wait", name)
+    else:
+        if rows:
+            demo.note(f"there are earlier runs (the last is {rows[0].name}): this is a new one in the same workspace")
+        result = demo.osmosis("eval", "submit", CONFIG, "--yes", "--wait")
     demo.line()
     demo.line("7/7  Done: the results are above, the page shows every conversation", style="bold")
     return result
@@ -193,10 +202,6 @@ def _send(demo: Demo, choice: ModelChoice) -> None:
         demo.git("add", "-A")
         demo.git("commit", "-q", "-m", f"Add {ROLLOUT}", options=identity_options(demo.workspace))
     demo.git("push", "-q", "-u", "origin", "HEAD")
-    _synced(demo)
-
-
-def _synced(demo: Demo) -> None:
     source = read_source(demo.workspace)
     if source is not None and source.commit is not None:
         with _client(demo) as client:
@@ -212,18 +217,6 @@ def _sync_lines(result: Result) -> dict[str, object]:
         "commit": str(platform.get("commit_sha") or "")[:12],
         "rollouts found": ", ".join(platform.get("rollouts") or []),
     }
-
-
-def _evaluate(demo: Demo) -> Result:
-    with _client(demo) as client:
-        rows = client.evals.page(limit=1).rows
-    if rows and rows[0].status in ("pending", "running"):
-        name = rows[0].name
-        demo.note(f"run {name} is already in progress; following it")
-        return demo.osmosis("eval", "wait", name)
-    if rows:
-        demo.note(f"there are earlier runs (the last is {rows[0].name}): this is a new one in the same workspace")
-    return demo.osmosis("eval", "submit", CONFIG, "--yes", "--wait")
 
 
 def _path_entry(demo: Demo) -> list[str]:
@@ -311,7 +304,14 @@ def choose_model(
     present = {name: small for name, small in SMALL_MODELS.items() if environ.get(name)}
     if yes or not ctx.interactive:
         return next((ModelChoice(small, None, name) for name, small in present.items()), ModelChoice(STAND_IN))
-    return _ask_model(ctx, present)
+    choices = [(small, f"{small} (key from {name})") for name, small in present.items()]
+    choices += [(STAND_IN, f"{STAND_IN}: a stand-in, not a language model; needs no network and no key")]
+    choices += [("endpoint", "an OpenAI-compatible endpoint ...")]
+    picked = prompts.choose(ctx, "Which model do you want to evaluate?", choices, flag="--model")
+    if picked == "endpoint":
+        url = prompts.ask(ctx, "Base URL, up to /v1", flag="--base-url", default="http://127.0.0.1:8000/v1")
+        return ModelChoice(prompts.ask(ctx, "Name of the model at that endpoint", flag="--model"), url)
+    return ModelChoice(picked, None, next((name for name, small in present.items() if small == picked), None))
 
 
 def provider_secret(model: str, environ: Mapping[str, str]) -> str | None:
@@ -322,17 +322,6 @@ def provider_secret(model: str, environ: Mapping[str, str]) -> str | None:
     if name and not environ.get(name):
         raise ValidationError(f"{model} needs {name}, which is not set", hint=f"export {name}=..., or remove --model")
     return name
-
-
-def _ask_model(ctx: AppContext, present: Mapping[str, str]) -> ModelChoice:
-    choices = [(small, f"{small} (key from {name})") for name, small in present.items()]
-    choices += [(STAND_IN, f"{STAND_IN}: a stand-in, not a language model; needs no network and no key")]
-    choices += [("endpoint", "an OpenAI-compatible endpoint ...")]
-    picked = prompts.choose(ctx, "Which model do you want to evaluate?", choices, flag="--model")
-    if picked == "endpoint":
-        url = prompts.ask(ctx, "Base URL, up to /v1", flag="--base-url", default="http://127.0.0.1:8000/v1")
-        return ModelChoice(prompts.ask(ctx, "Name of the model at that endpoint", flag="--model"), url)
-    return ModelChoice(picked, None, next((name for name, small in present.items() if small == picked), None))
 
 
 class StepDeclined(Exception): ...

@@ -92,7 +92,10 @@ def test(flags: RewardFlags) -> DetailResult:
     wrong = next((form for form in flags.form if "{answer}" not in form), None)
     if wrong is not None:
         raise UsageError(f"--form {wrong!r} does not hold {{answer}}", hint="--form 'Final: {answer}'")
-    ref = _reward_of(ctx, flags.reward)
+    if flags.reward is not None and ":" in flags.reward:
+        ref = AgentRef(flags.reward, ctx.cwd, module=flags.reward)
+    else:
+        ref = find_agent(ctx, flags.reward, None)
     data = ctx.path(str(flags.dataset)) if flags.dataset else ref.dataset
     if data is None:
         raise UsageError("missing option -d/--dataset", hint="-d data.jsonl")
@@ -126,12 +129,6 @@ def test(flags: RewardFlags) -> DetailResult:
         human=lambda console: _draw(console, ref.label, data, batteries),
         next_steps=[NextStep("read how each answer is made", command="osmosis reward test --help")] if free else [],
     )
-
-
-def _reward_of(ctx: AppContext, name: str | None) -> AgentRef:
-    if name is not None and ":" in name:
-        return AgentRef(name, ctx.cwd, module=name)
-    return find_agent(ctx, name, None)
 
 
 def _chosen(batteries: list[Battery], score: str | None) -> list[Battery]:

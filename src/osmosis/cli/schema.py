@@ -103,23 +103,19 @@ def _inside(records: tuple[type[Record], ...]) -> tuple[Json, Json]:
 
 
 def result_kinds(words: list[str]) -> list[type[Result]]:
-    hints = typing.get_type_hints(function_of(words))
-    returned = hints.get("return", type(None))
-    options = typing.get_args(returned) or (returned,)
-    kinds = [option for option in options if isinstance(option, type) and issubclass(option, Result)]
-    if not kinds:
-        raise UsageError(f"osmosis {' '.join(words)} prints text, not a result", hint="osmosis --help")
-    return kinds
-
-
-def function_of(words: list[str]) -> Any:
     command, path, rest = find_command(ROOT, words)
     line = f"osmosis {' '.join(path)}"
     if isinstance(command, TyperGroup) and not command.invoke_without_command:
         raise UsageError(f"{line} is a group", hint=f"{line} --help; one of: {', '.join(command.commands)}")
     if rest and not rest[0].startswith("-"):
         raise UsageError(f"{rest[0]} is an argument, not a command", hint=f"osmosis schema {path[0]}")
-    return inspect.unwrap(command.callback)
+    hints = typing.get_type_hints(inspect.unwrap(command.callback))
+    returned = hints.get("return", type(None))
+    options = typing.get_args(returned) or (returned,)
+    kinds = [option for option in options if isinstance(option, type) and issubclass(option, Result)]
+    if not kinds:
+        raise UsageError(f"osmosis {' '.join(words)} prints text, not a result", hint="osmosis --help")
+    return kinds
 
 
 def _envelope(kind: type[Result], inside: Json) -> Json:

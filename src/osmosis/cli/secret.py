@@ -90,8 +90,9 @@ def list_secrets(
     if any(row.last_used_by for row in rows):
         columns.append(Column("last_used_by", "Last used by"))
         columns.append(Column("last_used_at", "Used", show=when))
+    shared = {row.name for row in rows if row.scope == "workspace"}
     return ListResult(
-        _with_shadows(rows),
+        [{**_describe_secret(row), "shadows": row.scope == "personal" and row.name in shared} for row in rows],
         columns,
         empty="no secrets yet: osmosis secret set NAME",
         total_count=page.total_count,
@@ -187,11 +188,6 @@ def _effective(scopes: list[str]) -> str | None:
     return "personal" if "personal" in scopes else scopes[0] if scopes else None
 
 
-def _with_shadows(rows: list[SecretRow]) -> list[dict[str, object]]:
-    shared = {row.name for row in rows if row.scope == "workspace"}
-    return [{**_describe_secret(row), "shadows": row.scope == "personal" and row.name in shared} for row in rows]
-
-
 def _describe_secret(row: SecretRow) -> dict[str, object]:
     return {key: value for key, value in row.to_dict().items() if key != "value"}
 
@@ -205,14 +201,6 @@ def _check_name(name: str) -> None:
         )
 
 
-def _content(ctx: AppContext, file: str) -> str:
-    try:
-        return ctx.path(file).read_text().rstrip("\r\n")
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise ValidationError(f"cannot read {file}: {why}", hint="--from-file FILE") from None
-
-
 def _value(ctx: AppContext, name: str, env: str | None, from_file: str | None) -> str:
     if env and from_file:
         raise UsageError("--env and --from-file cannot be used together")
@@ -221,7 +209,11 @@ def _value(ctx: AppContext, name: str, env: str | None, from_file: str | None) -
         if value is None:
             raise ValidationError(f"the variable {env} is not set", hint=f"export {env}=..., or remove --env")
     elif from_file and from_file != "-":
-        value = _content(ctx, from_file)
+        try:
+            value = ctx.path(from_file).read_text().rstrip("\r\n")
+        except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+            raise ValidationError(f"cannot read {from_file}: {why}", hint="--from-file FILE") from None
     elif from_file == "-" or (ctx.stdin is sys.stdin and not ctx.stdin.closed and not ctx.stdin.isatty()):
         value = ctx.stdin.read().rstrip("\r\n")
         if not value and from_file != "-":

@@ -51,7 +51,16 @@ class RunFinder:
         try:
             folder = run_folder(name, self._ctx.cwd)
         except NotFound as here:
-            return self._elsewhere(name, here, of_platform)
+            try:
+                client = self._platform()
+                client.evals.get(name)
+            except NotFound as there:
+                message = f"{here.message}, nor an evaluation of that name on the platform"
+                raise NotFound(message, hint=f"{here.hint}, or one of: osmosis eval list") from there
+            except OsmosisError as silent:  # not logged in, no workspace, nobody answers
+                message = f"{here.message}; nor could the platform be asked: {silent.message}"
+                raise NotFound(message, hint=silent.hint or here.hint) from silent
+            return of_platform(client, name)
         return of_folder(folder)
 
     def on_platform(self, name: str) -> bool:
@@ -60,18 +69,6 @@ class RunFinder:
             return bool(self._platform().evals.get(name).run.name == name)
         except OsmosisError:
             return False
-
-    def _elsewhere(self, name: str, missing: NotFound, of_platform: Callable[[PlatformClient, str], T]) -> T:
-        try:
-            client = self._platform()
-            client.evals.get(name)
-        except NotFound as there:
-            message = f"{missing.message}, nor an evaluation of that name on the platform"
-            raise NotFound(message, hint=f"{missing.hint}, or one of: osmosis eval list") from there
-        except OsmosisError as silent:  # not logged in, no workspace, nobody answers
-            message = f"{missing.message}; nor could the platform be asked: {silent.message}"
-            raise NotFound(message, hint=silent.hint or missing.hint) from silent
-        return of_platform(client, name)
 
     def _platform(self) -> PlatformClient:
         if self._client is None:

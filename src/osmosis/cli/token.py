@@ -55,7 +55,14 @@ def create(
     scopes = [_scope(word) for word in scope or USUAL_SCOPES]
     if not name.strip() or len(name) > 200:
         raise ValidationError("the name of a token has 1 to 200 characters", field="name")
-    wish = NewToken(name=name, scopes=scopes, workspace=ctx.options.workspace, expires_in=expiry_seconds(expires))
+    match = re.fullmatch(r"(\d{1,6})([mhd])", expires.strip())
+    seconds = int(match[1]) * _UNITS[match[2]] if match else 0
+    if not 60 <= seconds <= MAX_TOKEN_DAYS * 86400:
+        raise ValidationError(
+            f"--expires {expires!r}: say how long the token lives, from 1m to {MAX_TOKEN_DAYS}d",
+            hint="for example --expires 12h or --expires 30d",
+        )
+    wish = NewToken(name=name, scopes=scopes, workspace=ctx.options.workspace, expires_in=seconds)
     with ctx.client(scoped=False) as client:
         token = client.accounts.make_token(wish)
     where = f"in workspace {token.workspace}" if token.workspace else "in all your workspaces"
@@ -143,14 +150,3 @@ def _scope(word: str) -> TokenScope:
     raise ValidationError(
         f"--scope {word!r}: a scope is one of {', '.join(SCOPES)}", hint=f"did you mean {near}?" if near else None
     )
-
-
-def expiry_seconds(text: str) -> int:
-    match = re.fullmatch(r"(\d{1,6})([mhd])", text.strip())
-    seconds = int(match[1]) * _UNITS[match[2]] if match else 0
-    if not 60 <= seconds <= MAX_TOKEN_DAYS * 86400:
-        raise ValidationError(
-            f"--expires {text!r}: say how long the token lives, from 1m to {MAX_TOKEN_DAYS}d",
-            hint="for example --expires 12h or --expires 30d",
-        )
-    return seconds

@@ -68,7 +68,16 @@ def view(flags: ViewFlags) -> OperationResult | int:
     with RunFinder(ctx) as runs:
         library = _library(ctx, runs, flags.runs or [])
         if flags.export is not None:
-            return _export(ctx, library, ctx.path(flags.export))
+            folder = ctx.path(flags.export)
+            index_runs(library, lambda name, share: ctx.output.say(f"indexing {name}: {share:.0f} %"))
+
+            def written(count: int) -> None:
+                if count % 500 == 0:
+                    ctx.output.say(f"{count:,} pages written")
+
+            count = write_site(library, folder, render_static, written)
+            resource = {"path": str(folder), "pages": count}
+            return OperationResult("view.export", f"{count:,} pages written: open {folder / 'index.html'}", resource)
         return _served(ctx, library, flags)
 
 
@@ -90,18 +99,6 @@ def _served(ctx: AppContext, library: LocalLibrary, flags: ViewFlags) -> int:
 
     serve(library, access, listener, ready)
     return 0
-
-
-def _export(ctx: AppContext, library: LocalLibrary, folder: Path) -> OperationResult:
-    index_runs(library, lambda name, share: ctx.output.say(f"indexing {name}: {share:.0f} %"))
-
-    def written(count: int) -> None:
-        if count % 500 == 0:
-            ctx.output.say(f"{count:,} pages written")
-
-    count = write_site(library, folder, render_static, written)
-    resource = {"path": str(folder), "pages": count}
-    return OperationResult("view.export", f"{count:,} pages written: open {folder / 'index.html'}", resource)
 
 
 def _author(ctx: AppContext) -> str:

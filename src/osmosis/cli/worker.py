@@ -124,7 +124,8 @@ def start(flags: WorkerFlags) -> int:
     config = worker_config(flags.config, flags)
     url = flags.platform_url or ctx.platform_url
     sandbox = _sandbox(flags.require_sandbox, flags.no_sandbox, flags.sandbox_allow or [])
-    trusted = _trusted(ctx, flags.ca_file)
+    path = flags.ca_file or ctx.environ.get(CA_FILE)
+    trusted = Path(check_ca_file(ctx.path(path), "--ca-file" if flags.ca_file else CA_FILE)) if path else None
     folder = (flags.data_dir or paths.data_dir(ctx.environ) / "worker").resolve()
     plan = WorkerPlan(
         name=flags.name or socket.gethostname(),
@@ -148,11 +149,6 @@ def start(flags: WorkerFlags) -> int:
     executor = executor_for(config, ctx.environ, local_command=command, folder=folder, sandboxed=not flags.no_sandbox)
     with HttpPlatformApi(url, _token(ctx, flags.token_file), ca_file=trusted) as api:
         return _until_stopped(Worker(api, executor, plan))
-
-
-def _trusted(ctx: AppContext, ca_file: Path | None) -> Path | None:
-    path = ca_file or ctx.environ.get(CA_FILE)
-    return Path(check_ca_file(ctx.path(path), "--ca-file" if ca_file else CA_FILE)) if path else None
 
 
 def _until_stopped(worker: Worker) -> int:

@@ -112,14 +112,22 @@ class CredentialStore:
         """Store a login in `auto` (keyring where it works, else file), `file` or `keyring`. Return the login with the
         store used, and where an unreadable old store was put aside, if any."""
         chosen = choose_store(self.environ, store)
-        saved = replace(login, store=chosen, created_at=login.created_at or _now())
+        saved = replace(login, store=chosen, created_at=login.created_at or datetime.now(timezone.utc).isoformat())
         entry = {key: value for key, value in asdict(saved).items() if value not in (None, "")}
         for key in ("url", "token", "store"):
             entry.pop(key, None)
         entry["token_type"], entry["token_store"] = "Bearer", chosen
         if chosen == "keyring":
             entry["keyring_account"] = keyring_account(login.url, login.token_id or login.token)
-            store_in_keyring(entry["keyring_account"], login.token)
+            import keyring
+            from keyring.errors import KeyringError
+
+            try:
+                keyring.set_password(SERVICE, entry["keyring_account"], login.token)
+            except KeyringError as error:
+                raise KeyringUnavailable(
+                    f"the OS keyring returned an error: {error}", hint="osmosis login --store file"
+                ) from error
         else:
             entry["access_token"] = login.token
         with self._locked():
@@ -242,7 +250,16 @@ def _parse(raw: bytes, path: Path) -> dict[str, object]:
     except ValueError as error:
         raise CredentialsParseFailed(f"{path} is not JSON: {error}", hint=hint) from error
     if isinstance(data, dict) and data.get("version") == 1:
-        return _from_version_1(data)
+        workspaces = data.get("workspaces") or {}
+        name = data.get("active_workspace")
+        entry = workspaces.get(name) if isinstance(workspaces, dict) else None
+        if not isinstance(entry, dict) or "access_token" not in entry:
+            return {"version": VERSION, "platforms": {}}
+        fields = {key: entry.get(key) for key in ("access_token", "expires_at", "user", "created_at", "token_id")}
+        return {
+            "version": VERSION,
+            "platforms": {HOSTED: {**fields, "token_store": "file", "source": "device", "active_workspace": name}},
+        }
     platforms = data.get("platforms") if isinstance(data, dict) else None
     if not isinstance(platforms, dict) or not all(isinstance(entry, dict) for entry in platforms.values()):
         raise CredentialsParseFailed(f"{path} is not an osmosis credentials file", hint=hint)
@@ -251,23 +268,6 @@ def _parse(raw: bytes, path: Path) -> dict[str, object]:
             f"{path} has version {data.get('version')!r}; this osmosis reads versions 1 and {VERSION}", hint=hint
         )
     return dict(data)
-
-
-def _from_version_1(data: Mapping[str, object]) -> dict[str, object]:
-    workspaces = data.get("workspaces") or {}
-    name = data.get("active_workspace")
-    entry = workspaces.get(name) if isinstance(workspaces, dict) else None
-    if not isinstance(entry, dict) or "access_token" not in entry:
-        return {"version": VERSION, "platforms": {}}
-    fields = {key: entry.get(key) for key in ("access_token", "expires_at", "user", "created_at", "token_id")}
-    return {
-        "version": VERSION,
-        "platforms": {HOSTED: {**fields, "token_store": "file", "source": "device", "active_workspace": name}},
-    }
-
-
-def _now() -> str:
-    return datetime.now(timezone.utc).isoformat()
 
 
 SERVICE = "osmosis-cli"
@@ -330,18 +330,6 @@ def _within(work: Callable[[], Result], *, default: Result) -> Result:
     thread.start()
     thread.join(PROBE_TIMEOUT_S)
     return box[0] if box else default
-
-
-def store_in_keyring(name: str, token: str) -> None:
-    import keyring
-    from keyring.errors import KeyringError
-
-    try:
-        keyring.set_password(SERVICE, name, token)
-    except KeyringError as error:
-        raise KeyringUnavailable(
-            f"the OS keyring returned an error: {error}", hint="osmosis login --store file"
-        ) from error
 
 
 def read_keyring(name: str) -> str | None:

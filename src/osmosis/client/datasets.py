@@ -1,6 +1,7 @@
 """Client of datasets and models. An interrupted model upload resumes."""
 
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 from urllib.parse import quote
@@ -68,32 +69,25 @@ class Datasets:
         try:
             parts = self._transfer.upload(path, created.upload, progress)
             sent = CompleteDataset(file_extension=extension, parts=parts or None, upload_id=created.upload.upload_id)
-            return self._complete(created.id, sent)
+            for attempt in range(COMPLETE_TRIES):
+                try:
+                    url = f"datasets/{created.id}/complete"
+                    return self._http.read(DatasetEntry, "POST", url, json=sent, timeout=COMPLETE_TIMEOUT_S)
+                except RateLimited:
+                    if attempt == COMPLETE_TRIES - 1:
+                        raise
+                    time.sleep(backoff_delay(attempt + 1, base_s=0.5, max_s=8.0))
+            raise AssertionError("unreachable")
         except BaseException:
-            self._abort(created.id, AbortDataset(upload_id=created.upload.upload_id))
+            abort = AbortDataset(upload_id=created.upload.upload_id)
+            with suppress(OsmosisError):  # the platform sweeps unfinished uploads; the first error is the one to show
+                self._http.call("POST", f"datasets/{created.id}/abort", json=abort, timeout=5.0)
             raise
 
     def download(self, name: str, destination: Path, progress: Progress | None = None) -> DatasetDownload:
         answer = self._http.read(DatasetDownload, "GET", f"datasets/{quote(name, safe='')}/download")
         self._transfer.download(answer.presigned_url, destination, progress)
         return answer
-
-    def _complete(self, identifier: str, body: CompleteDataset) -> DatasetEntry:
-        for attempt in range(COMPLETE_TRIES):
-            try:
-                path = f"datasets/{identifier}/complete"
-                return self._http.read(DatasetEntry, "POST", path, json=body, timeout=COMPLETE_TIMEOUT_S)
-            except RateLimited:
-                if attempt == COMPLETE_TRIES - 1:
-                    raise
-                time.sleep(backoff_delay(attempt + 1, base_s=0.5, max_s=8.0))
-        raise AssertionError("unreachable")
-
-    def _abort(self, identifier: str, body: AbortDataset) -> None:
-        try:
-            self._http.call("POST", f"datasets/{identifier}/abort", json=body, timeout=5.0)
-        except OsmosisError:
-            return  # the platform sweeps unfinished uploads; the first error is the one to show
 
 
 Kind = Literal["base", "lora"]

@@ -86,8 +86,16 @@ class Http:
                 timeout=httpx.USE_CLIENT_DEFAULT if timeout is None else timeout,
             )
         except httpx.HTTPError as error:
-            raise self._unreachable(error) from error
-        self._notice(response)
+            is_late = isinstance(error, httpx.TimeoutException)
+            reason = "did not answer in time" if is_late else f"cannot be reached: {error}"
+            hint = "osmosis platform start" if is_loopback(self.url) else "check the address: --platform URL"
+            if "CERTIFICATE_VERIFY_FAILED" in str(error):
+                hint = f"with a private authority: osmosis login --force --platform {self.url} --ca-file FILE"
+            raise NetworkError(f"the platform at {self.url} {reason}", hint=hint, platform_url=self.url) from error
+        code = _VERSION_CODES.get(response.headers.get("X-Osmosis-Version-Status", ""))
+        if code and self._warn:
+            message = response.headers.get("X-Osmosis-Version-Message") or f"the platform answered: {code.lower()}"
+            self._warn(code, message)
         body = _body(response)
         if response.is_success:
             if body is None:
@@ -148,15 +156,6 @@ class Http:
     def close(self) -> None:
         self._client.close()
 
-    def _unreachable(self, error: httpx.HTTPError) -> NetworkError:
-        reason = (
-            "did not answer in time" if isinstance(error, httpx.TimeoutException) else f"cannot be reached: {error}"
-        )
-        hint = "osmosis platform start" if is_loopback(self.url) else "check the address: --platform URL"
-        if "CERTIFICATE_VERIFY_FAILED" in str(error):
-            hint = f"with a private authority: osmosis login --force --platform {self.url} --ca-file FILE"
-        return NetworkError(f"the platform at {self.url} {reason}", hint=hint, platform_url=self.url)
-
     def _refused(self, response: httpx.Response, body: dict[str, object] | None) -> Exception:
         if body is None:
             text = response.text.strip()[:300]
@@ -169,12 +168,6 @@ class Http:
         if retry_after := response.headers.get("Retry-After"):
             error.details.setdefault("retry_after", retry_after)
         return error
-
-    def _notice(self, response: httpx.Response) -> None:
-        code = _VERSION_CODES.get(response.headers.get("X-Osmosis-Version-Status", ""))
-        if code and self._warn:
-            message = response.headers.get("X-Osmosis-Version-Message") or f"the platform answered: {code.lower()}"
-            self._warn(code, message)
 
 
 def _body(response: httpx.Response) -> dict[str, object] | None:

@@ -5,7 +5,7 @@ import json
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
 from osmosis.base import paths
 from osmosis.base.net import is_loopback
@@ -64,7 +64,14 @@ def normalize_url(value: str) -> str:
         raise _bad(value, str(error)) from error
     if not host or any(c.isspace() or ord(c) < 32 for c in text):
         host = ""
-    _check(value, parts, host)
+    if parts.scheme not in _DEFAULT_PORTS:
+        raise _bad(value, f"{parts.scheme}:// is not http:// or https://")
+    if not host:
+        raise _bad(value, "it has no host")
+    if parts.username or parts.password:
+        raise _bad(host, "it must not contain credentials")
+    if parts.query or parts.fragment:
+        raise _bad(value, "it must not contain a query or fragment")
     display = f"[{host}]" if ":" in host else host
     if port is not None and port != _DEFAULT_PORTS[parts.scheme]:
         display += f":{port}"
@@ -86,17 +93,6 @@ def check_ca_file(file: str | Path, told_by: str) -> str:
 def trust(ca_file: str) -> ssl.SSLContext | bool:
     """Return how to verify a connection: by this file alone, or by the public certificates."""
     return ssl.create_default_context(cafile=ca_file) if ca_file else True
-
-
-def _check(value: str, parts: SplitResult, host: str) -> None:
-    if parts.scheme not in _DEFAULT_PORTS:
-        raise _bad(value, f"{parts.scheme}:// is not http:// or https://")
-    if not host:
-        raise _bad(value, "it has no host")
-    if parts.username or parts.password:
-        raise _bad(host, "it must not contain credentials")
-    if parts.query or parts.fragment:
-        raise _bad(value, "it must not contain a query or fragment")
 
 
 def _bad(value: str, reason: str) -> ValidationError:

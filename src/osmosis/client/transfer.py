@@ -2,7 +2,7 @@
 except on loopback or at the platform's own address."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO, TypeVar
@@ -79,7 +79,9 @@ class Transfer:
         return self._tried(url, progress, send)
 
     def _tried(self, url: str, progress: Progress | None, work: Callable[[httpx.Client, Progress], Result]) -> Result:
-        self._check(url)
+        parts = urlsplit(url)
+        if parts.scheme != "https" and not is_loopback(url) and parts.netloc != self._origin:
+            raise ValidationError(f"the platform returned an unsafe transfer URL: {parts.scheme}://{parts.netloc}")
         trust_env = not is_loopback(url)
         verify = trust(self._ca_file if urlsplit(url).netloc == self._origin else "")
         with httpx.Client(timeout=TIMEOUT, transport=self._transport, trust_env=trust_env, verify=verify) as client:
@@ -93,12 +95,6 @@ class Transfer:
                         raise NetworkError(f"transfer failed after {TRIES} tries: {error}") from error
                     time.sleep(backoff_delay(attempt + 1, base_s=1.0, max_s=8.0))
         raise AssertionError("unreachable")
-
-    def _check(self, url: str) -> None:
-        parts = urlsplit(url)
-        if parts.scheme == "https" or is_loopback(url) or parts.netloc == self._origin:
-            return
-        raise ValidationError(f"the platform returned an unsafe transfer URL: {parts.scheme}://{parts.netloc}")
 
 
 class _Again(Exception): ...
@@ -174,13 +170,10 @@ class Imports:
         pending = [file.path for file in opened.pending]
         with ThreadPoolExecutor(AT_ONCE) as pool:
             for start in range(0, len(pending), BATCH):
-                plans = self._plans(session, pending[start : start + BATCH])
+                body = ImportPaths(paths=list(pending[start : start + BATCH]))
+                plans = self._http.read(ImportUploads, "POST", f"{PATH}/{session}/uploads", json=body).files
                 list(pool.map(lambda plan: self._send_one(session, folder, plan, progress), plans))
         return self._http.read(ImportSession, "POST", f"{PATH}/{session}/finalize", json={}, timeout=FINALIZE_TIMEOUT_S)
-
-    def _plans(self, session: str, paths: Sequence[str]) -> list[ImportUpload]:
-        body = ImportPaths(paths=list(paths))
-        return self._http.read(ImportUploads, "POST", f"{PATH}/{session}/uploads", json=body).files
 
     def _send_one(self, session: str, folder: Path, plan: ImportUpload, progress: Progress | None) -> None:
         parts = self._transfer.upload(folder / plan.path, plan.upload, progress)

@@ -118,7 +118,8 @@ class OsmosisLLMClient:
         started = time.monotonic()
         text = await self._deliver("/v1/chat/completions", body, self.max_retries)
         result = read_result(text)
-        self._count(result, (time.monotonic() - started) * 1000)
+        prompt, answer = (result.usage.get(key, 0) for key in ("prompt_tokens", "completion_tokens"))
+        self._metrics = self._metrics.counting(prompt, answer, (time.monotonic() - started) * 1000)
         if listener is not None:  # this protocol does not stream: the answer is one piece
             listener(Piece({key: value for key, value in result.message.items() if key != "role"}))
         return result
@@ -148,10 +149,6 @@ class OsmosisLLMClient:
 
     def get_metrics(self) -> RolloutMetrics:
         return self._metrics.model_copy()
-
-    def _count(self, result: CompletionsResult, latency_ms: float) -> None:
-        prompt, answer = (result.usage.get(key, 0) for key in ("prompt_tokens", "completion_tokens"))
-        self._metrics = self._metrics.counting(prompt, answer, latency_ms)
 
     async def _deliver(self, path: str, body: dict[str, Any], retries: int) -> str:
         for attempt in range(retries + 1):

@@ -216,11 +216,6 @@ class LoopService:
         runtime.background.append(self.forget_finished)
         runtime.backends.append(self._close)
 
-    def _trainer_session(self) -> aiohttp.ClientSession:
-        if self._session is None or self._session.closed:
-            self._session = open_session(self._max_connections)
-        return self._session
-
     async def _close(self) -> None:
         if self._session is not None:
             await self._session.close()
@@ -288,12 +283,10 @@ class LoopService:
 
         async def execute(_: AcceptedRollout) -> RolloutOutcome:
             check_limits(request)
+            if self._session is None or self._session.closed:
+                self._session = open_session(self._max_connections)
             llm = OsmosisLLMClient(
-                request.server_url,
-                request.rollout_id,
-                request.api_key,
-                settings=self.settings,
-                session=self._trainer_session(),
+                request.server_url, request.rollout_id, request.api_key, settings=self.settings, session=self._session
             )
             run.context = RolloutContext(request, tools, llm, time.monotonic())
             trace_into(run.context, self._traces, (request.api_key,))

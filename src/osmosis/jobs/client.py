@@ -128,7 +128,13 @@ class JobClient:
             detail = _object(text).get("message") if response.status == DiskFull.http_status else ""
             status = f"HTTP {response.status}{f': {detail}' if detail else ''}"
             return NetworkError(f"{self._base}/{path}: {status}", retry_after=asked_s)
-        return _final(response.status, _object(text))
+        problem = from_wire(response.status, _object(text))
+        if isinstance(problem, LeaseLost):
+            return problem
+        if isinstance(problem, (AuthRequired, Forbidden, NotFound)):
+            # The token is no longer this run's lease, or the run was deleted: either way it is not ours.
+            return LeaseLost(problem.message, status_code=response.status)
+        return problem
 
 
 async def patiently(
@@ -150,16 +156,6 @@ async def patiently(
                 ) from problem
             asked_s = problem.details.get("retry_after")
             await pause(min(backoff_delay(failures, base_s=0.25, max_s=10.0, asked_s=asked_s), left))
-
-
-def _final(status: int, answer: dict[str, Any]) -> OsmosisError:
-    problem = from_wire(status, answer)
-    if isinstance(problem, LeaseLost):
-        return problem
-    if isinstance(problem, (AuthRequired, Forbidden, NotFound)):
-        # The token is no longer this run's lease, or the run was deleted: either way it is not ours.
-        return LeaseLost(problem.message, status_code=status)
-    return problem
 
 
 def _object(text: bytes) -> dict[str, Any]:

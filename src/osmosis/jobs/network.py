@@ -91,7 +91,17 @@ class IndexProxy:
         if upstream := self._upstream(host, "https" if tunnel else "http"):
             if not ours and not is_outside_name(host):
                 raise Refusal("403 Forbidden", f"{host} is not an outside host")
-            return await _through(upstream, host, port)
+            reader, writer = await _connect(upstream.hostname or "", upstream.port or PLAIN.get(upstream.scheme, 80))
+            request = f"CONNECT {host}:{port} HTTP/1.1\r\nHost: {host}:{port}\r\n"
+            if upstream.username is not None:
+                login = f"{unquote(upstream.username)}:{unquote(upstream.password or '')}"
+                request += f"Proxy-Authorization: Basic {base64.b64encode(login.encode()).decode()}\r\n"
+            writer.write(f"{request}\r\n".encode())
+            answer = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), CONNECT_S)
+            if answer.split(b" ", 2)[1:2] != [b"200"]:
+                writer.close()
+                raise Refusal("502 Bad Gateway", "the proxy of this machine refused")
+            return reader, writer
         addresses = await self._addresses(host, port)
         if not ours:
             addresses = [address for address in addresses if is_outside(address)]
@@ -126,20 +136,6 @@ def is_outside_name(host: str) -> bool:
         return is_outside(host)
     except ValueError:
         return not is_loopback(host)
-
-
-async def _through(upstream: SplitResult, host: str, port: int) -> Stream:
-    reader, writer = await _connect(upstream.hostname or "", upstream.port or PLAIN.get(upstream.scheme, 80))
-    request = f"CONNECT {host}:{port} HTTP/1.1\r\nHost: {host}:{port}\r\n"
-    if upstream.username is not None:
-        login = f"{unquote(upstream.username)}:{unquote(upstream.password or '')}"
-        request += f"Proxy-Authorization: Basic {base64.b64encode(login.encode()).decode()}\r\n"
-    writer.write(f"{request}\r\n".encode())
-    answer = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), CONNECT_S)
-    if answer.split(b" ", 2)[1:2] != [b"200"]:
-        writer.close()
-        raise Refusal("502 Bad Gateway", "the proxy of this machine refused")
-    return reader, writer
 
 
 async def _connect(host: str, port: int) -> Stream:

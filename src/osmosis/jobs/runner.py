@@ -81,6 +81,8 @@ class JobRunner:
         self._reporter = Reporter(
             spec.platform_url, spec.run_id, handover.token, redactor=redactor, ca_file=ca_file, patience_s=patience_s
         )
+        path = Path(spec.work_dir)
+        path.mkdir(parents=True, exist_ok=True)
         self.context = JobContext(
             spec=spec,
             environ=environ,
@@ -88,7 +90,7 @@ class JobRunner:
             log=log,
             reporter=self._reporter,
             redactor=redactor,
-            leftovers=Leftovers(_made(spec.work_dir)),
+            leftovers=Leftovers(path),
             handover=handover,
         )
         self._grace_s = math.inf
@@ -160,21 +162,18 @@ class JobRunner:
         try:
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if not going.done():
-                await self._wind_down(going, run)
+                self.context.log.write("job", "asked to stop", "warning")
+                patience_s, waited = run.stop(), 0.0
+                while not going.done() and waited < min(patience_s, self._grace_s):
+                    await asyncio.wait({going}, timeout=0.5)
+                    waited += 0.5
+                if not going.done():
+                    await end_tasks(going)
             if going.cancelled():
                 return JobResult(status=RunStatus.STOPPED, report=run.report())
             return going.result()
         finally:
             await end_tasks(going, stopping)
-
-    async def _wind_down(self, going: asyncio.Task[JobResult], run: Job) -> None:
-        self.context.log.write("job", "asked to stop", "warning")
-        patience_s, waited = run.stop(), 0.0
-        while not going.done() and waited < min(patience_s, self._grace_s):
-            await asyncio.wait({going}, timeout=0.5)
-            waited += 0.5
-        if not going.done():
-            await end_tasks(going)
 
     def _failed(self, failure: Failure) -> JobResult:
         report = None
@@ -195,12 +194,6 @@ class JobRunner:
             await asyncio.sleep(silent_s)
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self.context.changed.wait(), HEARTBEAT_S - silent_s)
-
-
-def _made(folder: str) -> Path:
-    path = Path(folder)
-    path.mkdir(parents=True, exist_ok=True)
-    return path
 
 
 def _crash(problem: Exception) -> Failure:

@@ -8,7 +8,7 @@ import httpx
 
 from osmosis._version import __version__
 from osmosis.base.net import is_http, is_loopback
-from osmosis.errors import NetworkError, OsmosisError, PlatformError, UsageError, from_wire
+from osmosis.errors import NetworkError, PlatformError, UsageError, from_wire
 from osmosis.records.api.workers import JobStarted, WorkerHello, WorkerLeaves, WorkerOrders, WorkerRound, WorkerWelcome
 from osmosis.records.base import Record
 
@@ -90,14 +90,10 @@ class HttpPlatformApi:
         if answer.status_code >= 500 or answer.status_code == 429:
             raise NetworkError(f"the platform at {self.url} answered HTTP {answer.status_code}")
         if answer.status_code >= 400:
-            raise _refused(answer)
+            try:
+                body = answer.json()
+            except ValueError:
+                body = None
+            text = {"message": f"the platform answered HTTP {answer.status_code}"}
+            raise from_wire(answer.status_code, body if isinstance(body, dict) else text)
         return answer.content
-
-
-def _refused(answer: httpx.Response) -> OsmosisError:
-    try:
-        body = answer.json()
-    except ValueError:
-        body = None
-    text = {"message": f"the platform answered HTTP {answer.status_code}"}
-    return from_wire(answer.status_code, body if isinstance(body, dict) else text)

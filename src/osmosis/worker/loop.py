@@ -12,15 +12,7 @@ from pathlib import Path
 from osmosis._version import __version__
 from osmosis.base.locks import FileLock
 from osmosis.errors import AuthRequired, Forbidden, NetworkError, OsmosisError
-from osmosis.records.api.workers import (
-    JobOrder,
-    JobStarted,
-    JobWord,
-    WorkerHello,
-    WorkerLeaves,
-    WorkerOrders,
-    WorkerRound,
-)
+from osmosis.records.api.workers import JobOrder, JobStarted, JobWord, WorkerHello, WorkerLeaves, WorkerRound
 from osmosis.records.config.worker import QUEUE_S, GateAddress
 from osmosis.records.run.job import JOB_PROTOCOL, JobEntry
 from osmosis.records.run.status import JobKind
@@ -140,13 +132,28 @@ class Worker:
         """Run one round; return whether a job was started, so that another may follow at once."""
         self.executor.reap()
         if self.refused is not None:
-            self._collect_dead_jobs()
+            for lease_id, state in self._look().items():
+                if not state.state.alive:
+                    self._kill(self._jobs.pop(lease_id))
             return False
         try:
             if not self._id:
                 self._say_hello()
             self._report_started()
-            return self._follow_orders(self.desk.round(self._round()))
+            orders = self.desk.round(self._round())
+            self._poll_s = max(self.plan.poll_s, orders.poll_s)
+            self.draining = orders.drain
+            for lease_id in orders.end:
+                if (job := self._jobs.pop(lease_id, None)) is not None:
+                    self._kill(job)  # also what a job left behind that is gone itself
+            for run_id in orders.forget:
+                folder = self.plan.runs_dir / run_id
+                if self.plan.own_folders and folder.parent == self.plan.runs_dir and run_id not in ("", ".", ".."):
+                    shutil.rmtree(folder, ignore_errors=True)
+            if orders.start is None:
+                return False
+            self._start([orders.start, *orders.more])
+            return True
         except (AuthRequired, Forbidden) as problem:
             log.error("the platform gives this worker no more jobs: %s", problem)
             self.refused = problem
@@ -196,19 +203,6 @@ class Worker:
     def _look(self) -> dict[str, PolledState]:
         return self._poller.poll({job.lease_id: job.handle for job in self._jobs.values() if job.handle is not None})
 
-    def _follow_orders(self, orders: WorkerOrders) -> bool:
-        self._poll_s = max(self.plan.poll_s, orders.poll_s)
-        self.draining = orders.drain
-        for lease_id in orders.end:
-            if (job := self._jobs.pop(lease_id, None)) is not None:
-                self._kill(job)  # also what a job left behind that is gone itself
-        for run_id in orders.forget:
-            self._forget(run_id)
-        if orders.start is None:
-            return False
-        self._start([orders.start, *orders.more])
-        return True
-
     def _start(self, orders: Sequence[JobOrder]) -> None:
         for order in orders:
             log.info("run %s: claimed", order.run_name)
@@ -256,11 +250,6 @@ class Worker:
     def _kill(self, job: _Job) -> None:
         self._poller.run(lambda: self.executor.kill(job.handle) if job.handle is not None else None)
 
-    def _collect_dead_jobs(self) -> None:
-        for lease_id, state in self._look().items():
-            if not state.state.alive:
-                self._kill(self._jobs.pop(lease_id))
-
     # --- folders ---
 
     def _kept(self) -> list[str]:
@@ -269,11 +258,6 @@ class Worker:
             return []
         self._folders_at = now
         return sorted(entry.name for entry in self.plan.runs_dir.iterdir() if entry.is_dir())[:500]
-
-    def _forget(self, run_id: str) -> None:
-        folder = self.plan.runs_dir / run_id
-        if self.plan.own_folders and folder.parent == self.plan.runs_dir and run_id not in ("", ".", ".."):
-            shutil.rmtree(folder, ignore_errors=True)
 
     # --- the end ---
 
@@ -290,16 +274,13 @@ class Worker:
             self.executor.kill(handle)
             job.wanted = False
         if self._id and self.refused is None:
-            self._leave(own)
+            self._poller.close()  # a start that was begun is told before
+            try:
+                self._report_started()
+                self.desk.leave(WorkerLeaves(worker_id=self._id, jobs=[_job_word(job, None) for job in own]))
+            except OsmosisError as problem:
+                log.warning("the platform was not told that this worker ends: %s", problem)
         self._jobs.clear()
-
-    def _leave(self, own: Sequence[_Job]) -> None:
-        self._poller.close()  # a start that was begun is told before
-        try:
-            self._report_started()
-            self.desk.leave(WorkerLeaves(worker_id=self._id, jobs=[_job_word(job, None) for job in own]))
-        except OsmosisError as problem:
-            log.warning("the platform was not told that this worker ends: %s", problem)
 
 
 def _job_word(job: _Job, seen: PolledState | None) -> JobWord:
@@ -330,7 +311,8 @@ class WorkerIdentity:
             return [worker_id] if (worker_id := _read(self._file)) else []
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         ids = []
-        for number in self._numbers():
+        used = sorted(int(file.stem.removeprefix("worker-")) for file in self._folder.glob("worker-*.lock"))
+        for number in [*used, max(used, default=0) + 1]:
             file, lock = self._folder / f"worker-{number}", FileLock(self._folder / f"worker-{number}.lock")
             if not lock.take():
                 continue  # its worker lives
@@ -342,10 +324,6 @@ class WorkerIdentity:
                 file.unlink(missing_ok=True)
                 lock.release()
         return ids
-
-    def _numbers(self) -> list[int]:
-        used = sorted(int(file.stem.removeprefix("worker-")) for file in self._folder.glob("worker-*.lock"))
-        return [*used, max(used, default=0) + 1]
 
     def remember(self, worker_id: str) -> None:
         assert self._file is not None

@@ -81,15 +81,11 @@ def _undone_on_error(dest: Path, made: Created) -> Iterator[None]:
         else:
             if not had_git:
                 shutil.rmtree(dest / ".git", ignore_errors=True)
-            _remove_new(dest, made.files, before)
+            folders = {dest / parent for name in made.files for parent in Path(name).parents} - {dest}
+            for path in [dest / name for name in made.files]:
+                if path not in before:
+                    path.unlink(missing_ok=True)
+            for folder in sorted(folders - before, reverse=True):
+                with contextlib.suppress(OSError):  # not empty: somebody else's file is in it
+                    folder.rmdir()
         raise
-
-
-def _remove_new(dest: Path, files: list[str], before: set[Path]) -> None:
-    folders = {dest / parent for name in files for parent in Path(name).parents} - {dest}
-    for path in [dest / name for name in files]:
-        if path not in before:
-            path.unlink(missing_ok=True)
-    for folder in sorted(folders - before, reverse=True):
-        with contextlib.suppress(OSError):  # not empty: somebody else's file is in it
-            folder.rmdir()

@@ -73,18 +73,13 @@ def open_repository(root: Path, *, read_only: bool = True) -> Iterator[Repo]:
     except git.GitCommandNotFound:
         raise GitMissing("git is not installed, or not on PATH", hint="install git 2.25 or newer") from None
     except git.GitCommandError as error:
-        raise _convert(error) from None
-
-
-def _convert(error: Exception) -> GitError:
-    command, status = getattr(error, "command", ("git",)), getattr(error, "status", None)
-    stderr, stdout = (_unquote(str(getattr(error, name, "")), name) for name in ("stderr", "stdout"))
-    text = without_credentials(stderr or stdout)
-    return explain_failure(tuple(command[1:]), text, status if isinstance(status, int) else 1)
-
-
-def _unquote(text: str, name: str) -> str:
-    return text.removeprefix(f"\n  {name}: '").removesuffix("'").strip()
+        command, status = getattr(error, "command", ("git",)), getattr(error, "status", None)
+        stderr, stdout = (
+            str(getattr(error, name, "")).removeprefix(f"\n  {name}: '").removesuffix("'").strip()
+            for name in ("stderr", "stdout")
+        )
+        text = without_credentials(stderr or stdout)
+        raise explain_failure(tuple(command[1:]), text, status if isinstance(status, int) else 1) from None
 
 
 def read_source(root: Path) -> Source | None:
@@ -170,25 +165,21 @@ def read_rollout_files(root: Path, rollout: str, *, large: int = LARGE_FILE) -> 
                 facts.submodules.append(to_valid_text(path))
                 continue
             files.append(path)
-            _add_file(facts, root, path, large)
+            file = root / path
+            try:
+                size = file.lstat().st_size
+                if size > large:
+                    facts.large.append(FileFact(path=to_valid_text(path), size=size))
+                elif size < 1024 and file.is_file():
+                    with file.open("rb") as opened:
+                        if opened.read(len(LFS_POINTER)) == LFS_POINTER:
+                            facts.lfs.append(to_valid_text(path))
+            except OSError:
+                pass  # deleted in the working tree: the status says so
         facts.tracked = len(files)
         filtered = _list_lfs_attributes(repo, root, folder, files)
     facts.lfs = sorted({*facts.lfs, *map(to_valid_text, filtered)})
     return facts
-
-
-def _add_file(facts: RolloutFiles, root: Path, path: str, large: int) -> None:
-    file = root / path
-    try:
-        size = file.lstat().st_size
-        if size > large:
-            facts.large.append(FileFact(path=to_valid_text(path), size=size))
-        elif size < 1024 and file.is_file():
-            with file.open("rb") as opened:
-                if opened.read(len(LFS_POINTER)) == LFS_POINTER:
-                    facts.lfs.append(to_valid_text(path))
-    except OSError:
-        return  # deleted in the working tree: the status says so
 
 
 def _list_lfs_attributes(repo: Repo, root: Path, folder: str, paths: list[str]) -> list[str]:

@@ -103,7 +103,18 @@ def update_all(workspace: Workspace, labels: list[str], folder: Path | None = No
             raise NotFound(f"{label} was not created from a template", hint=hint)
         if by_label[label].record.template != WORKSPACE:
             find_template(by_label[label].record.template, source)
-    _require_clean(workspace)
+    state = read_source(workspace.root)
+    if state is None or state.commit is None:
+        raise ValidationError(
+            "an update needs a git repository with a commit, so that you can review and undo it",
+            hint="git init && git add -A && git commit -m 'Before the update'",
+        )
+    changed = [*state.dirty, *state.untracked]
+    if changed:
+        names = ", ".join(changed[:5]) + (f" and {len(changed) - 5} more" if len(changed) > 5 else "")
+        raise Conflict(
+            f"uncommitted changes: {names}", hint="git commit -am 'Before the update', then run the update again"
+        )
     return [_update_one(workspace, by_label[label], source) for label in labels]
 
 
@@ -188,18 +199,3 @@ def _write(root: Path, before: Files, after: Files, merged: Merged) -> None:
         (root / name).write_bytes(after[name])
         if name not in merged.conflicts:
             (merged.updated if name in before else merged.added).append(name)
-
-
-def _require_clean(workspace: Workspace) -> None:
-    state = read_source(workspace.root)
-    if state is None or state.commit is None:
-        raise ValidationError(
-            "an update needs a git repository with a commit, so that you can review and undo it",
-            hint="git init && git add -A && git commit -m 'Before the update'",
-        )
-    changed = [*state.dirty, *state.untracked]
-    if changed:
-        names = ", ".join(changed[:5]) + (f" and {len(changed) - 5} more" if len(changed) > 5 else "")
-        raise Conflict(
-            f"uncommitted changes: {names}", hint="git commit -am 'Before the update', then run the update again"
-        )

@@ -109,12 +109,9 @@ class LazyCommand(TyperCommand):
         super().__init__(None, short_help=help, help=help, rich_help_panel=panel, hidden=hidden)
         self.target = target
 
-    def import_target(self) -> Any:
-        module, _, attribute = self.target.partition(":")
-        return operator.attrgetter(attribute)(importlib.import_module(f"osmosis.cli.{module}"))
-
     def load(self) -> Any:
-        target = self.import_target()
+        module, _, attribute = self.target.partition(":")
+        target = operator.attrgetter(attribute)(importlib.import_module(f"osmosis.cli.{module}"))
         if isinstance(target, typer.Typer):
             command: Any = typer.main.get_group(target)
         else:

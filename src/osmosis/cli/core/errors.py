@@ -46,18 +46,6 @@ def refused_by_machine(error: OSError) -> OsmosisError | None:
 
 
 def report_bug(bug: BaseException, words: Sequence[str], environ: Mapping[str, str]) -> InternalError:
-    text = bug_text(bug, words, environ)
-    path = _write(text, environ)
-    kind = type(bug).__name__
-    message = f"bug in osmosis: {kind}: {redacted(str(bug), words, environ)[:500]}"
-    details = {"report": str(path), "exception": kind}
-    if environ.get("OSMOSIS_DEBUG") == "1":
-        details["traceback"] = text
-        message += "\n" + text
-    return InternalError(message, hint=f"report it with the text in {path} (known secrets are removed)", **details)
-
-
-def bug_text(bug: BaseException, words: Sequence[str], environ: Mapping[str, str]) -> str:
     trace = "".join(traceback.format_exception(type(bug), bug, bug.__traceback__))
     report = [
         f"osmosis-ai {__version__}",
@@ -66,7 +54,15 @@ def bug_text(bug: BaseException, words: Sequence[str], environ: Mapping[str, str
         "",
         trace,
     ]
-    return redacted("\n".join(report), words, environ)
+    text = redacted("\n".join(report), words, environ)
+    path = _write(text, environ)
+    kind = type(bug).__name__
+    message = f"bug in osmosis: {kind}: {redacted(str(bug), words, environ)[:500]}"
+    details = {"report": str(path), "exception": kind}
+    if environ.get("OSMOSIS_DEBUG") == "1":
+        details["traceback"] = text
+        message += "\n" + text
+    return InternalError(message, hint=f"report it with the text in {path} (known secrets are removed)", **details)
 
 
 def redacted(text: str, words: Sequence[str], environ: Mapping[str, str]) -> str:

@@ -42,7 +42,7 @@ class Output:
             self._line(self.stdout, to_json(result.envelope()))
         elif self.mode is Mode.PLAIN:
             for cells in result.cells():
-                self._line(self.stdout, "\t".join(_cell(cell) for cell in cells))
+                self._line(self.stdout, "\t".join(clean(cell).replace("\t", " ").replace("\n", " ") for cell in cells))
         else:
             from osmosis.cli.core.render import draw  # rich, which programs do not wait for
 
@@ -151,7 +151,3 @@ def issue_lines(error: OsmosisError) -> list[str]:
         tail = f" (did you mean {clean(correction)}?)" if correction and not has_guess else ""
         lines.append(f"{clean(where)}: {clean(issue.get('message'))}{tail}" if where else clean(issue.get("message")))
     return lines
-
-
-def _cell(value: object) -> str:
-    return clean(value).replace("\t", " ").replace("\n", " ")

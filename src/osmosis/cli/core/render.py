@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
@@ -9,14 +9,14 @@ from rich.table import Column as TableColumn
 from rich.table import Table
 from rich.text import Text
 
-from osmosis.cli.core.results import Column, DetailResult, ListResult, NextStep, OperationResult, Result, clean, pick
+from osmosis.cli.core.results import Column, DetailResult, ListResult, OperationResult, Result, clean, pick
 
 if TYPE_CHECKING:
     from osmosis.metrics.figures import Figure
     from osmosis.records.api.runs import RunFailure
     from osmosis.records.api.training import TrainingMetrics
     from osmosis.records.config.validation import Problem
-    from osmosis.records.run.report import FailureCount, Report
+    from osmosis.records.run.report import Report
 
 NARROW = 100
 MAX_ENTRIES = 5
@@ -47,13 +47,9 @@ def draw(console: Console, result: Result) -> None:
         console.print(pairs(result.data))
     elif isinstance(result, OperationResult):
         console.print(Text(clean(result.message), style="" if result.exit_code else "green"))
-    _draw_steps(console, result.next_steps)
-
-
-def _draw_steps(console: Console, steps: Sequence[NextStep]) -> None:
-    if steps:
+    if result.next_steps:
         console.print()
-    for step in steps:
+    for step in result.next_steps:
         target = clean(step.command or step.url)
         line = Text(f"  {clean(step.action)}{': ' if target else ''}")
         line.append(target, style="bold cyan")
@@ -148,7 +144,14 @@ def draw_report(console: Console, report: Report, alarms: Sequence[str] = ()) ->
         console.print(figure_table(group or "run", members))
     if report.failures:
         console.print()
-        console.print(_failure_table(report.failures))
+        grid = new_table([TableColumn("failures", justify="right"), "where", "rows", "for example"])
+        for failure in report.failures:
+            example = " ".join(clean(failure.example).split())
+            short = example[:MAX_EXAMPLE] + ("..." if len(example) > MAX_EXAMPLE else "")
+            rows = ", ".join(map(str, failure.rows[:MAX_ROWS])) + (" ..." if len(failure.rows) > MAX_ROWS else "")
+            cells = (f"{failure.count:,}", f"{failure.phase.value}/{failure.category.value}", rows, short)
+            grid.add_row(*map(Text, cells))
+        console.print(grid)
     for alarm in alarms:
         console.print(Text(clean(alarm), style="yellow"))
 
@@ -161,17 +164,6 @@ def figure_table(title: str, figures: Sequence[Figure]) -> Table:
     for figure in figures:
         between = [figure.between] if has_interval else []
         grid.add_row(*(Text(cell) for cell in (figure.label, clean(figure.text), *between, clean(figure.detail))))
-    return grid
-
-
-def _failure_table(failures: Iterable[FailureCount]) -> Table:
-    grid = new_table([TableColumn("failures", justify="right"), "where", "rows", "for example"])
-    for failure in failures:
-        example = " ".join(clean(failure.example).split())
-        short = example[:MAX_EXAMPLE] + ("..." if len(example) > MAX_EXAMPLE else "")
-        rows = ", ".join(map(str, failure.rows[:MAX_ROWS])) + (" ..." if len(failure.rows) > MAX_ROWS else "")
-        cells = (f"{failure.count:,}", f"{failure.phase.value}/{failure.category.value}", rows, short)
-        grid.add_row(*map(Text, cells))
     return grid
 
 

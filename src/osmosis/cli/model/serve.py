@@ -56,7 +56,13 @@ async def _serve(ctx: AppContext, model: LocalModel, port: int) -> int:
 
     def ready(served: LocalServing) -> None:
         announced.append(served)
-        _announce(ctx, model, served)
+        variables = variables_of(served.url, served.key, model.name)
+        variables |= {"GOOGLE_GEMINI_BASE_URL": served.url.removesuffix("/v1"), "GEMINI_API_KEY": served.key}
+        row = {"model": model.name, "base_url": served.url, "api_key": served.key, "variables": variables}
+        lines = [f"serving {model.name} at {served.url}, API key: {served.key}"]
+        lines += [f'export {name}="{value}"' for name, value in variables.items()]
+        ctx.output.stream(row, "\n".join(lines))
+        ctx.output.say("Ctrl-C ends it", style="dim")
 
     ctx.output.say(f"loading {model.name}", style="dim")
     serving = asyncio.create_task(
@@ -78,16 +84,6 @@ async def _serve(ctx: AppContext, model: LocalModel, port: int) -> int:
         await asyncio.gather(serving, return_exceptions=True)
         return 0
     return await serving
-
-
-def _announce(ctx: AppContext, model: LocalModel, served: LocalServing) -> None:
-    variables = variables_of(served.url, served.key, model.name)
-    variables |= {"GOOGLE_GEMINI_BASE_URL": served.url.removesuffix("/v1"), "GEMINI_API_KEY": served.key}
-    row = {"model": model.name, "base_url": served.url, "api_key": served.key, "variables": variables}
-    lines = [f"serving {model.name} at {served.url}, API key: {served.key}"]
-    lines += [f'export {name}="{value}"' for name, value in variables.items()]
-    ctx.output.stream(row, "\n".join(lines))
-    ctx.output.say("Ctrl-C ends it", style="dim")
 
 
 def _remark(ctx: AppContext, line: LogLine) -> None:

@@ -1,6 +1,7 @@
 """`osmosis platform`: the platform of this machine as a background process; does not import `osmosis.platform`."""
 
 import time
+from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -202,7 +203,9 @@ def logs(
     path = local_platform.log_file(local_platform.data_dir_of(ctx.environ))
     if not path.is_file():
         raise NotFound(f"no log yet at {path}", hint="osmosis platform start")
-    tail = _tail(path, lines)
+
+    with path.open(errors="replace") as file:
+        tail = [line.rstrip("\n") for line in deque(file, maxlen=lines)]
     if not follow:
         items = [{"line": line} for line in tail]
         return ListResult(
@@ -223,13 +226,6 @@ def _facts(running: Running, data_dir: Path) -> dict[str, object]:
         "data_dir": str(data_dir),
         "log": str(local_platform.log_file(data_dir)),
     }
-
-
-def _tail(path: Path, count: int) -> list[str]:
-    from collections import deque
-
-    with path.open(errors="replace") as file:
-        return [line.rstrip("\n") for line in deque(file, maxlen=count)]
 
 
 def _print(ctx: AppContext, lines: list[str]) -> None:

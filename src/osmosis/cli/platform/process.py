@@ -90,16 +90,29 @@ def start(
 ) -> tuple[Running, bool]:
     with _start_lock(plan.data_dir):
         if running := find(plan.data_dir):
-            _must_answer(running)
+            deadline = time.monotonic() + 10.0
+            while not healthy(running.url):
+                if time.monotonic() > deadline:
+                    raise PlatformError(
+                        f"the platform (process {running.pid}) is running but not responding at {running.url}",
+                        hint="osmosis platform stop --force, then osmosis platform start",
+                    )
+                time.sleep(_POLL_S)
             return running, False
         port = choose_port(plan, say)
         process, log = _launch(plan.command(port), plan.data_dir, {**environ, **plan.environ()})
         try:
             running = _wait(process, plan.data_dir, log)
         except BaseException:
-            _end(process)
+            if process.poll() is None:
+                process.terminate()
+                try:
+                    process.wait(10.0)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
             raise
-        _remember_port(plan.data_dir, port)
+        (plan.data_dir / "port").write_text(f"{port}\n")
         return running, True
 
 
@@ -109,7 +122,14 @@ def stop(data_dir: Path, *, force: bool = False, timeout_s: float = STOP_TIMEOUT
     if running is None:
         (data_dir / "platform.json").unlink(missing_ok=True)
         return None
-    _signal(running, signal.SIGKILL if force else signal.SIGTERM)
+    try:
+        os.kill(running.pid, signal.SIGKILL if force else signal.SIGTERM)
+    except ProcessLookupError:
+        pass
+    except PermissionError as error:
+        raise PlatformError(
+            f"the platform (process {running.pid}) belongs to another user", hint="stop it as that user"
+        ) from error
     deadline = time.monotonic() + timeout_s
     while is_same(running.pid, running.start_token):
         if time.monotonic() > deadline:
@@ -162,10 +182,6 @@ def _last_port(data_dir: Path) -> int | None:
         return int((data_dir / "port").read_text())
     except (OSError, ValueError):
         return None
-
-
-def _remember_port(data_dir: Path, port: int) -> None:
-    (data_dir / "port").write_text(f"{port}\n")
 
 
 @contextlib.contextmanager
@@ -221,38 +237,6 @@ def _wait(process: subprocess.Popen[bytes], data_dir: Path, log: Path) -> Runnin
             return running
         time.sleep(_POLL_S)
     raise PlatformError(f"the platform did not respond within {START_TIMEOUT_S:.0f} s", hint=f"see {log}", log=str(log))
-
-
-def _must_answer(running: Running) -> None:
-    deadline = time.monotonic() + 10.0
-    while not healthy(running.url):
-        if time.monotonic() > deadline:
-            raise PlatformError(
-                f"the platform (process {running.pid}) is running but not responding at {running.url}",
-                hint="osmosis platform stop --force, then osmosis platform start",
-            )
-        time.sleep(_POLL_S)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is None:
-        process.terminate()
-        try:
-            process.wait(10.0)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def _signal(running: Running, number: signal.Signals) -> None:
-    try:
-        os.kill(running.pid, number)
-    except ProcessLookupError:
-        return
-    except PermissionError as error:
-        raise PlatformError(
-            f"the platform (process {running.pid}) belongs to another user", hint="stop it as that user"
-        ) from error
 
 
 def _family(host: str) -> socket.AddressFamily:

@@ -173,15 +173,11 @@ def connect(
         osmosis workspace connect demo git@github.com:acme/demo.git --secret DEPLOY_KEY
     """
     ctx = current()
-    url = repository_url or _origin(ctx)
+    url = repository_url or Git(find_workspace(ctx.cwd).root).text("remote", "get-url", "origin").strip()
     with ctx.client(scoped=False) as client:
         _find(client, name)
         row = client.workspaces.connect(name, url, secret)
     return OperationResult("workspace.connect", f"workspace {name} is connected to {row.identity}", row.to_dict())
-
-
-def _origin(ctx: AppContext) -> str:
-    return Git(find_workspace(ctx.cwd).root).text("remote", "get-url", "origin").strip()
 
 
 def _find(client: PlatformClient, name: str) -> WorkspaceRow:

@@ -1,5 +1,5 @@
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -90,18 +90,15 @@ def show(
     problems = read(file)
     if problems:
         raise config_error(file, problems)
-    return DetailResult(
-        {"path": file.shown, "kind": file.kind, "config": file.data}, title=file.shown, human=_draw_text(file.text)
-    )
 
-
-def _draw_text(text: str) -> Callable[[Console], None]:
     def draw(console: Console) -> None:
         from rich.syntax import Syntax
 
-        console.print(Syntax(text, "toml", background_color="default") if console.is_terminal else text, markup=False)
+        console.print(
+            Syntax(file.text, "toml", background_color="default") if console.is_terminal else file.text, markup=False
+        )
 
-    return draw
+    return DetailResult({"path": file.shown, "kind": file.kind, "config": file.data}, title=file.shown, human=draw)
 
 
 @app.command("schema", hidden=True)

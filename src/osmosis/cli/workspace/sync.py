@@ -32,7 +32,9 @@ def sync(
     ctx = current()
     source = _source(ctx)
     with ctx.client() as client:
-        _require_connected(client.sync.state(), source)
+        if not client.sync.state().connected:
+            problem = findings.unknown_remote(source)
+            raise NotFound(problem.what, hint=problem.fix)
         if not wait:
             client.sync.start()
             state = client.sync.state()
@@ -97,12 +99,6 @@ def _source(ctx: AppContext) -> Source | None:
     if ctx.options.workspace:
         return None
     return read_source(find_workspace(ctx.cwd).root)
-
-
-def _require_connected(state: SyncState, source: Source | None) -> None:
-    if not state.connected:
-        problem = findings.unknown_remote(source)
-        raise NotFound(problem.what, hint=problem.fix)
 
 
 def _require_pushed(source: Source) -> None:

@@ -17,7 +17,7 @@ from osmosis.engine.limits import Limiter, Spending
 from osmosis.engine.resume import settle
 from osmosis.errors import Conflict
 from osmosis.jobs.artifacts import ArtifactSender
-from osmosis.jobs.context import JobContext, JobFailed, setup_failure
+from osmosis.jobs.context import JobContext, setup_failure
 from osmosis.jobs.models.deployed import open_platform_model
 from osmosis.jobs.models.resolve import open_plan_model, probe_model
 from osmosis.jobs.prepare.checkout import Checkout
@@ -73,7 +73,16 @@ class EvaluationJob:
             )
             server = await stages.start(prepared)
             try:
-                return self._result(await self._rollouts(model, server, stages))
+                report = await self._rollouts(model, server, stages)
+                if report.completed >= report.total or report.stopped is None:
+                    return JobResult(status=RunStatus.FINISHED, report=report)
+                if self.context.stop.is_set():
+                    return JobResult(status=RunStatus.STOPPED, report=report)
+                if spent := self.shared.spending.exceeded():
+                    return JobResult.used_up(spent, report)
+                if report.stopped == self.plan.timeouts.ran_out():
+                    return JobResult.ran_out(report.stopped, report)
+                return JobResult(status=RunStatus.FAILED, report=report, failure=_give_up(report))
             finally:
                 await server.stop()
 
@@ -89,17 +98,6 @@ class EvaluationJob:
         report.dataset_rows = self.context.spec.dataset_rows
         report.stopped = "cut off"
         return report if report.completed else None
-
-    def _result(self, report: Report) -> JobResult:
-        if report.completed >= report.total or report.stopped is None:
-            return JobResult(status=RunStatus.FINISHED, report=report)
-        if self.context.stop.is_set():
-            return JobResult(status=RunStatus.STOPPED, report=report)
-        if spent := self.shared.spending.exceeded():
-            return JobResult.used_up(spent, report)
-        if report.stopped == self.plan.timeouts.ran_out():
-            return JobResult.ran_out(report.stopped, report)
-        return JobResult(status=RunStatus.FAILED, report=report, failure=_give_up(report))
 
     @asynccontextmanager
     async def _checkout_and_model(self, stages: ServerStages) -> AsyncIterator[tuple[Checkout, Model]]:
@@ -150,7 +148,13 @@ class EvaluationJob:
                         wait_for_room=self.context.wait_for_room,
                     ).run()
                 )
-                return await _either(evaluating, server.failed)
+                try:
+                    await wait_for_first(evaluating, server.failed)
+                    if evaluating.done():
+                        return evaluating.result()
+                    raise server.failed.result()
+                finally:
+                    await end_tasks(evaluating)
         finally:
             await proxy.close()
             self.journal.close()
@@ -226,16 +230,6 @@ def _give_up(report: Report) -> Failure:
         message=f"{message}; {commonest.count} rollouts failed like this: {commonest.example}",
         fix="fix the cause, then retry the run; successful rollouts are kept",
     )
-
-
-async def _either(evaluating: asyncio.Task[Report], failed: asyncio.Future[JobFailed]) -> Report:
-    try:
-        await wait_for_first(evaluating, failed)
-        if evaluating.done():
-            return evaluating.result()
-        raise failed.result()
-    finally:
-        await end_tasks(evaluating)
 
 
 WORTH_SAYING_S = 0.5

@@ -66,12 +66,13 @@ class MergeJob:
         sandbox = JobSandbox.for_model(context.spec)
         context.log.write(STEP, f"sandbox of the merge: {sandbox.description}")
         read = (environment.code, base, Path(context.spec.adapter_path or base))
+        config = json.loads((base / "config.json").read_bytes())
         plan = MergePlan(
             model_path=str(base),
             adapter_path=context.spec.adapter_path,
             output_dir=str(draft),
             dtype=self.job.dtype,
-            own_dtype=_own_dtype(base),
+            own_dtype=str(config.get("dtype") or config.get("torch_dtype") or ""),
         )
         write_text(folder / "plan.json", plan.model_dump_json(indent=1))
         try:
@@ -84,7 +85,10 @@ class MergeJob:
                 started=context.leftovers.add,
                 policy=sandbox.process_policy(environment.python, read, (folder, draft)),
             )
-            result = _result(folder / MergeResult.FILE)
+            try:
+                result = MergeResult.model_validate_json((folder / MergeResult.FILE).read_bytes())
+            except (OSError, ValueError):
+                result = None
             if result is None or result.failure or not done.ok:
                 result = result or MergeResult(failure=f"its process ended with exit code {done.code}")
                 tail = "\n".join(done.output.splitlines()[-TAIL_LINES:])
@@ -105,15 +109,3 @@ class MergeJob:
 
 def _files(folder: Path) -> list[AnnouncedFile]:
     return [announce_file(path) for path in list_model_files(folder)]
-
-
-def _result(file: Path) -> MergeResult | None:
-    try:
-        return MergeResult.model_validate_json(file.read_bytes())
-    except (OSError, ValueError):
-        return None
-
-
-def _own_dtype(base: Path) -> str:
-    config = json.loads((base / "config.json").read_bytes())
-    return str(config.get("dtype") or config.get("torch_dtype") or "")

@@ -12,7 +12,7 @@ from pathlib import Path
 from osmosis.base.processes import wait_for_first
 from osmosis.base.redact import Redactor
 from osmosis.jobs.commands import Leftovers
-from osmosis.jobs.context import JobContext, JobFailed, JobLog, setup_failure
+from osmosis.jobs.context import JobContext, JobLog, setup_failure
 from osmosis.jobs.models.local import ServingProgram, open_local_model
 from osmosis.jobs.reporter import Reporter
 from osmosis.records.run.job import JobResult, JobSpec, LogLine, ModelJob, Stage
@@ -52,22 +52,19 @@ class ServingJob:
             context.progress.endpoint = await endpoint.open()
             context.enter(Stage.SERVING, f"serving {name}")
             try:
-                await self._until_over(model.failed)
+                stopping = asyncio.create_task(self._stopping.wait())
+                try:
+                    await wait_for_first(stopping, model.failed)
+                finally:
+                    stopping.cancel()
+                if model.failed.done():
+                    raise model.failed.result()
                 context.enter(Stage.REPORT, f"stopping after {endpoint.answered} answers")
                 await endpoint.drained(DRAIN_S)
             finally:
                 context.progress.endpoint = ""
                 await endpoint.close()
         return JobResult(status=RunStatus.STOPPED)
-
-    async def _until_over(self, failed: asyncio.Future[JobFailed]) -> None:
-        stopping = asyncio.create_task(self._stopping.wait())
-        try:
-            await wait_for_first(stopping, failed)
-        finally:
-            stopping.cancel()
-        if failed.done():
-            raise failed.result()
 
     def report(self) -> Report | None:
         return None

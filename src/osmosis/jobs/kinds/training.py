@@ -35,7 +35,6 @@ from osmosis.records.run.report import Report
 from osmosis.records.run.rollout import Category
 from osmosis.records.run.rows import Key
 from osmosis.records.run.status import RunStatus
-from osmosis.sandbox import Policy
 from osmosis.training.driver import TrainingRun
 from osmosis.training.failures import TrainingRunFailed
 from osmosis.training.metrics_file import MetricsFile
@@ -87,7 +86,8 @@ class TrainingJob:
         examples = await load_examples(context, self.config) if self.config.advanced.method == "sft" else None
         plan = trainer_plan(self.config, context.spec, models_dir=self._models_dir, gpus=gpu_count, examples=examples)
         check_reach(context.spec.gate, self._server_urls)
-        stages = ServerStages(context, withheld=trusted_secrets(self.config))
+        names = (engine_secret(self.config), self.config.advanced.rollout_server_key_env)
+        stages = ServerStages(context, withheld=[name for name in names if name is not None])
         checkout = None if self._server_urls else await stages.checkout()
         command = await self._make_trainer(context)
         plan = plan.model_copy(update=await self._fetch_models(command, plan))
@@ -277,14 +277,6 @@ class TrainingJob:
         if self.config.advanced.trainer_gpus is not None:
             names = await asyncio.to_thread(gpu_names, context.environ)
             environ["CUDA_VISIBLE_DEVICES"] = ",".join(names[: plan.processes])
-        policy = self._trainer_policy(command, plan)
-        process = TrainerProcess(command, environ, context.work_dir / "trainer", context.log, context.leftovers, policy)
-        try:
-            yield process
-        finally:
-            await process.close()
-
-    def _trainer_policy(self, command: TrainerCommand, plan: TrainerPlan) -> Policy:
         elsewhere = plan.engine != "local" or plan.sampler != "builtin"
         sandbox = JobSandbox.for_trainer(self.context.spec, elsewhere=elsewhere)
         self.context.log.write(STEP, f"sandbox of the trainer: {sandbox.description}")
@@ -292,7 +284,12 @@ class TrainingJob:
         read = [Path(path) for path in paths if path and Path(path).is_absolute()]
         output = Path(plan.output_dir)
         output.mkdir(parents=True, exist_ok=True)
-        return sandbox.process_policy(Path(command.argv[0]), (command.code, *read), (output,))
+        policy = sandbox.process_policy(Path(command.argv[0]), (command.code, *read), (output,))
+        process = TrainerProcess(command, environ, context.work_dir / "trainer", context.log, context.leftovers, policy)
+        try:
+            yield process
+        finally:
+            await process.close()
 
     def _get_secret(self, key: str, name: str | None) -> str | None:
         if name is None:
@@ -304,11 +301,6 @@ class TrainingJob:
                 category=Category.AUTH,
             )
         return self.context.secrets[name]
-
-
-def trusted_secrets(config: TrainingConfig) -> list[str]:
-    names = (engine_secret(config), config.advanced.rollout_server_key_env)
-    return [name for name in names if name is not None]
 
 
 def engine_secret(config: TrainingConfig) -> str | None:

@@ -102,7 +102,16 @@ class LocalModelProcess:
     async def complete(self, request: ChatRequest) -> Completion:
         asked_again = 0
         while True:
-            await self._wait_up()
+            if not self._up.is_set():
+                if not self.failed.done():
+                    waiting = asyncio.create_task(self._up.wait())
+                    await wait_for_first(waiting, self.failed, timeout_s=PATIENCE_S)
+                    waiting.cancel()
+                if self.failed.done():
+                    raise ModelError(self.failed.result().message, category=Category.SERVER_DIED.value)
+                if not self._up.is_set():
+                    message, category = "the model is being started again", Category.CONNECTION.value
+                    raise ModelError(message, category=category, retry_after=5.0)
             try:
                 return await self._model.complete(request)
             except ModelError as error:
@@ -147,18 +156,6 @@ class LocalModelProcess:
         except Exception as problem:  # noqa: BLE001 - border of a task nobody awaits: the job must hear of it
             message = f"the process of the model cannot be kept: {type(problem).__name__}: {problem}"
             self.failed.set_result(setup_failure(message, category=Category.UNKNOWN))
-
-    async def _wait_up(self) -> None:
-        if self._up.is_set():
-            return
-        if not self.failed.done():
-            waiting = asyncio.create_task(self._up.wait())
-            await wait_for_first(waiting, self.failed, timeout_s=PATIENCE_S)
-            waiting.cancel()
-        if self.failed.done():
-            raise ModelError(self.failed.result().message, category=Category.SERVER_DIED.value)
-        if not self._up.is_set():
-            raise ModelError("the model is being started again", category=Category.CONNECTION.value, retry_after=5.0)
 
 
 def _give_up(name: str, deaths: int, exit_description: str, tail: str) -> JobFailed:

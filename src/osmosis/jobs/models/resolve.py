@@ -36,7 +36,7 @@ def open_plan_model(plan: EvalPlan, secrets: Mapping[str, str], *, signals: Sign
         api_key=api_key(plan.model, secrets),
         provider_variables=secrets,
         retry=plan.retry,
-        timeout_s=_limit(plan),
+        timeout_s=plan.timeouts.model_s,
         signals=signals,
     )
 
@@ -73,10 +73,6 @@ def _check_budget(plan: EvalPlan, answer: Completion | None) -> None:
 
 def _unenforceable(key: str, reason: str, fix: str) -> JobFailed:
     return setup_failure(f"{reason}, so [evaluation].{key} cannot be kept", fix=fix, category=Category.BUDGET)
-
-
-def _limit(plan: EvalPlan) -> float | None:
-    return plan.timeouts.model_s
 
 
 def _unusable(spec: ModelSpec, category: Category, message: str, hint: str | None) -> JobFailed:

@@ -12,7 +12,7 @@ from osmosis.base.git import Git, GitError, GitMissing, GitTimeout
 from osmosis.base.redact import without_credentials
 from osmosis.base.safe_open import are_parts, folder_at, open_artifact
 from osmosis.jobs.commands import git_environ
-from osmosis.jobs.context import JobFailed, JobLog, setup_failure
+from osmosis.jobs.context import JobLog, setup_failure
 from osmosis.records.run.rollout import Category
 
 STEP = "checkout"
@@ -138,19 +138,21 @@ async def _fetch(git: Git, repository: str, commit_sha: str, log: Callable[[str]
         try:
             await git.text_async(*everything, log=log)
         except GitError as final:
-            raise _unreadable(repository, final) from None
-        await _need_commit(git, repository, commit_sha, refused)
-
-
-async def _need_commit(git: Git, repository: str, commit_sha: str, refused: str) -> None:
-    try:
-        await git.text_async("cat-file", "-e", f"{commit_sha}^{{commit}}")
-    except GitError:
-        raise setup_failure(
-            f"commit {commit_sha[:12]} is no longer in {without_credentials(repository)}",
-            fix="push the commit again (a force push may have removed it), or submit from another commit",
-            tail=refused,
-        ) from None
+            late = isinstance(final, GitTimeout)
+            raise setup_failure(
+                f"the repository {without_credentials(repository)} {'took too long' if late else 'cannot be read'}",
+                fix="check that it exists and that this machine can read it: `git ls-remote <url>`",
+                category=Category.TIMEOUT if late else Category.CONNECTION,
+                tail=final.stderr,
+            ) from None
+        try:
+            await git.text_async("cat-file", "-e", f"{commit_sha}^{{commit}}")
+        except GitError:
+            raise setup_failure(
+                f"commit {commit_sha[:12]} is no longer in {without_credentials(repository)}",
+                fix="push the commit again (a force push may have removed it), or submit from another commit",
+                tail=refused,
+            ) from None
 
 
 async def _unpack(git: Git, file: Path, commit_sha: str, bundle: Callable[[Path], Awaitable[None]]) -> None:
@@ -197,16 +199,6 @@ def _need_repository(repository: str) -> None:
             fix="connect the workspace to a repository that exists, push, and submit again",
             category=Category.CONNECTION,
         )
-
-
-def _unreadable(repository: str, error: GitError) -> JobFailed:
-    late = isinstance(error, GitTimeout)
-    return setup_failure(
-        f"the repository {without_credentials(repository)} {'took too long' if late else 'cannot be read'}",
-        fix="check that it exists and that this machine can read it: `git ls-remote <url>`",
-        category=Category.TIMEOUT if late else Category.CONNECTION,
-        tail=error.stderr,
-    )
 
 
 def _remove(*folders: Path) -> None:

@@ -8,7 +8,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -114,9 +114,8 @@ class Builder:
         project, names = await asyncio.to_thread(self._copy, project, making / COPY) if copied else (project, {})
         uv = self._in_sandbox(project, environ, interpreter.path, read=(making,), write=(*names, env), names=names)
         try:
-            await uv(
-                "venv", "--quiet", "--relocatable", "--no-project", "--allow-existing", *_python(interpreter), str(env)
-            )
+            options = ("--quiet", "--relocatable", "--no-project", "--allow-existing")
+            await uv("venv", *options, "--python", str(interpreter.path), str(env))
             await uv(*await self._install_arguments(project, making, uv, extras))
             frozen = await uv("pip", "freeze", "--python", str(env), quiet=True)
             mark = {
@@ -145,7 +144,12 @@ class Builder:
             arguments += ["--requirements", str(project.requirements_file)]
         if project.lock is not None:
             locked = making / "locked.txt"
-            locked.write_text(await self._locked(uv, keep_osmosis=not ours), encoding="utf-8")
+            leave_out = ["--no-emit-project", "--no-emit-workspace", "--no-emit-local"]
+            if ours:
+                leave_out += ["--no-emit-package", DISTRIBUTION]
+            bare = ("--no-header", "--no-annotate", "--no-dev")
+            exported = await uv("export", "--frozen", *bare, *leave_out, quiet=True)
+            locked.write_text(exported.stdout + "\n", encoding="utf-8")
             arguments += ["--constraints", str(locked)]
         if ours:
             pin = making / "pinned.txt"
@@ -156,13 +160,6 @@ class Builder:
             if project.own_sources:
                 arguments += ["--no-sources-package", DISTRIBUTION]
         return tuple(arguments)
-
-    async def _locked(self, uv: RunUv, *, keep_osmosis: bool) -> str:
-        leave_out = ["--no-emit-project", "--no-emit-workspace", "--no-emit-local"]
-        if not keep_osmosis:
-            leave_out += ["--no-emit-package", DISTRIBUTION]
-        exported = await uv("export", "--frozen", "--no-header", "--no-annotate", "--no-dev", *leave_out, quiet=True)
-        return exported.stdout + "\n"
 
     async def _install_project(
         self, project: RolloutProject, environment: Environment, install_to: Path, environ: Mapping[str, str]
@@ -220,29 +217,20 @@ class Builder:
                     beside=self.sandbox.proxied,
                 )
 
-            return await self._checked(run, project, arguments)
+            done = await run()
+            if not done.ok and done.code is not None and is_network_failure(done.output):
+                self.log.write(STEP, "the package index does not answer: trying uv's cache", "warning")
+                offline = await run("--offline")
+                done = offline if offline.ok else done
+            if not done.ok:
+                raise describe_failure(done, project, arguments, timeout_s=self.timeout_s)
+            return done
 
         return uv
-
-    async def _checked(
-        self, run: Callable[..., Awaitable[CommandResult]], project: RolloutProject, arguments: tuple[str, ...]
-    ) -> CommandResult:
-        done = await run()
-        if not done.ok and done.code is not None and is_network_failure(done.output):
-            self.log.write(STEP, "the package index does not answer: trying uv's cache", "warning")
-            offline = await run("--offline")
-            done = offline if offline.ok else done
-        if not done.ok:
-            raise describe_failure(done, project, arguments, timeout_s=self.timeout_s)
-        return done
 
 
 class RunUv(Protocol):
     async def __call__(self, *arguments: str, quiet: bool = False) -> CommandResult: ...
-
-
-def _python(interpreter: Interpreter) -> tuple[str, str]:
-    return ("--python", str(interpreter.path))
 
 
 def environment_key(

@@ -43,7 +43,14 @@ async def choose_interpreter(
         timeout_s=FIND_TIMEOUT_S,
     )
     on_path = [Path(line) for line in named.stdout.splitlines()[-1:]] if named.ok else []
-    for path in (*on_path, *_sibling_pythons()):
+    # Version managers put Pythons into sibling folders.
+    pythons = []
+    for folder in Path(sys.base_prefix).parent.iterdir():
+        numbers = re.search(r"(\d+)\.(\d+)(?:\.(\d+))?", folder.name)
+        python = folder / "bin" / "python3"
+        if numbers and python.exists():
+            pythons.append((tuple(int(n or 0) for n in numbers.groups()), python))
+    for path in (*on_path, *[python for _, python in sorted(pythons)]):
         version = await run_command(
             (str(path), "-I", "-c", VERSION_OF), cwd=cwd, environ=environ, timeout_s=FIND_TIMEOUT_S
         )
@@ -56,17 +63,6 @@ async def choose_interpreter(
         category=Category.UNKNOWN,
         tail=named.output,
     )
-
-
-def _sibling_pythons() -> list[Path]:
-    """Return Pythons in sibling folders of the running one, as version managers lay them out."""
-    pythons = []
-    for folder in Path(sys.base_prefix).parent.iterdir():
-        numbers = re.search(r"(\d+)\.(\d+)(?:\.(\d+))?", folder.name)
-        python = folder / "bin" / "python3"
-        if numbers and python.exists():
-            pythons.append((tuple(int(n or 0) for n in numbers.groups()), python))
-    return [python for _, python in sorted(pythons)]
 
 
 _NETWORK = re.compile(

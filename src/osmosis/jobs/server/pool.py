@@ -184,13 +184,9 @@ class ServerPool:
             try:
                 await asyncio.wait_for(self._news.wait(), None if any_up else self._patience_s)
             except asyncio.TimeoutError:
-                return self.failed.set_result(self._no_server_left(failures))
-
-    def _no_server_left(self, failures: Sequence[JobFailed]) -> JobFailed:
-        names = ", ".join(place.server.name for place in self._places if not place.server.failed.done())
-        return setup_failure(
-            f"no rollout server has answered for {self._patience_s:g} s: {names}"
-            + (f"; {len(failures)} have failed: {failures[-1].message}" if failures else ""),
-            fix="start them again (osmosis serve), then: osmosis train resume; what is stored of the step is kept",
-            category=Category.SERVER_DIED,
-        )
+                names = ", ".join(place.server.name for place in self._places if not place.server.failed.done())
+                message = f"no rollout server has answered for {self._patience_s:g} s: {names}"
+                if failures:
+                    message += f"; {len(failures)} have failed: {failures[-1].message}"
+                fix = "start them again (osmosis serve), then: osmosis train resume; what is stored of the step is kept"
+                return self.failed.set_result(setup_failure(message, fix=fix, category=Category.SERVER_DIED))

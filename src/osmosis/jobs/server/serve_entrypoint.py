@@ -41,7 +41,16 @@ def make_app(module: ModuleType) -> ASGIApp:
             from osmosis.compat.server import create_app
 
             return create_app(loop)
-        backend = _backend(module)
+        workflow = _one(module, _is_class(AgentWorkflow), "workflow")
+        if workflow is None:
+            raise LoadError(
+                f"{module.__file__} defines nothing that can be served",
+                hint=f"it needs {WHAT_IS_SERVED} at module level, or it starts a server on {PORT_VARIABLE} itself",
+            )
+        grader = _one(module, _is_class(Grader), "grader")
+        config = _one(module, _is_class(AgentWorkflowConfig), "workflow config", prefer=("config",))
+        grader_config = _one(module, lambda value: isinstance(value, GraderConfig), "grader config")
+        backend = LocalBackend(workflow, config, grader, grader_config)
     return create_rollout_server(backend)
 
 
@@ -51,19 +60,6 @@ def _agent_loop(module: ModuleType) -> RolloutAgentLoop | None:
         loop_class = _one(module, _is_class(RolloutAgentLoop), "agent loop class")
         loop = loop_class() if loop_class is not None else None
     return loop if isinstance(loop, RolloutAgentLoop) else None
-
-
-def _backend(module: ModuleType) -> LocalBackend:
-    workflow = _one(module, _is_class(AgentWorkflow), "workflow")
-    if workflow is None:
-        raise LoadError(
-            f"{module.__file__} defines nothing that can be served",
-            hint=f"it needs {WHAT_IS_SERVED} at module level, or it starts a server on {PORT_VARIABLE} itself",
-        )
-    grader = _one(module, _is_class(Grader), "grader")
-    config = _one(module, lambda value: isinstance(value, AgentWorkflowConfig), "workflow config", prefer=("config",))
-    grader_config = _one(module, lambda value: isinstance(value, GraderConfig), "grader config")
-    return LocalBackend(workflow, config, grader, grader_config)
 
 
 def _one(module: ModuleType, matches: Callable[[Any], bool], kind: str, *, prefer: tuple[str, ...] = ()) -> Any:

@@ -111,6 +111,8 @@ class ServerStages:
             argv = build_command(
                 entrypoint, checkout.entrypoint, checkout.rollout_dir, environment, wheel, policy=policy
             )
+            advanced, folder = self.context.spec.submitted.advanced, self.context.work_dir / "sandboxes"
+            choice = SandboxChoice(kind=advanced.sandbox, image=advanced.sandbox_image)
             command = ServerCommand(
                 argv,
                 policy.inside(checkout.rollout_dir),
@@ -118,7 +120,7 @@ class ServerStages:
                 label,
                 policy=policy,
                 cleaner=ArtifactCleaner(self.context.redactor, self._folders.artifacts),
-                sandboxes=self._sandboxes(prepared),
+                sandboxes=Sandboxes(lambda: self.sandbox.tool_sandbox_kind(choice, environment.python, folder)),
             )
             server = ServerSupervisor(command, self.context.log, self.context.leftovers)
             await server.start()
@@ -167,11 +169,6 @@ class ServerStages:
         except OsmosisError as problem:
             raise setup_failure(problem.message, fix=problem.hint) from None
         return GradedProgram(program, server)
-
-    def _sandboxes(self, prepared: PreparedRollout) -> Sandboxes:
-        advanced, folder = self.context.spec.submitted.advanced, self.context.work_dir / "sandboxes"
-        choice = SandboxChoice(kind=advanced.sandbox, image=advanced.sandbox_image)
-        return Sandboxes(lambda: self.sandbox.tool_sandbox_kind(choice, prepared.environment.python, folder))
 
     def _environ(self, prepared: PreparedRollout, policy: Policy) -> dict[str, str]:
         environment = prepared.environment

@@ -206,7 +206,7 @@ class ServerSupervisor:
         while True:
             async with self._isolation.admit(suspicion):
                 rollout = await self._run_on_life(task, model)
-            if not _died(rollout):
+            if rollout.failure is None or rollout.failure.category is not Category.SERVER_DIED:
                 if self.command.cleaner is not None:
                     await self.command.cleaner.clean(task.rollout_id)
                 self._deaths_in_a_row = 0
@@ -268,10 +268,6 @@ def describe(code: int) -> str:
 def last_line(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1][:500] if lines else ""
-
-
-def _died(rollout: Rollout) -> bool:
-    return rollout.failure is not None and rollout.failure.category is Category.SERVER_DIED
 
 
 class CrashIsolation:

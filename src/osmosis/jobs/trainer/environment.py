@@ -104,7 +104,11 @@ class TrainerBuilder:
     async def environment(self) -> TrainerEnvironment:
         python, version = await self._python()
         # Beside those of the workspaces, as if it were one more of them: what nobody uses for long is removed alike.
-        folder = self.cache_dir / "environments" / WORKSPACE / self._key(python, version)
+        links = pip_find_links(self.environ)
+        build = "cuda" if self._wants_cuda() else "cpu"
+        parts = [LAYOUT, self.torch, build, str(python), version, *links, *self._wanted]
+        key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+        folder = self.cache_dir / "environments" / WORKSPACE / key
         waiting = self.log.stream(STEP)
         lock = folder.parent / ".locks" / folder.name
         async with locked_async(lock, waiting=lambda: waiting("waiting: another job is creating this environment")):
@@ -127,12 +131,6 @@ class TrainerBuilder:
         command = (str(python), "-I", "-c", VERSION_OF)
         result = await run_command(command, cwd=self.cache_dir, environ=uv_environ(self.environ), timeout_s=60)
         return python, result.stdout.strip()
-
-    def _key(self, python: Path, version: str) -> str:
-        links = pip_find_links(self.environ)
-        build = "cuda" if self._wants_cuda() else "cpu"
-        parts = [LAYOUT, self.torch, build, str(python), version, *links, *self._wanted]
-        return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
     @property
     def _wanted(self) -> list[str]:
@@ -178,16 +176,13 @@ class TrainerBuilder:
             raise _failed(done, "the trainer's libraries cannot be resolved")
         resolved = _read(lock)
         if not self._wants_cuda() and resolved.cuda:
-            self._cuda_instead(resolved)
+            message = f"only the CUDA build of torch can be had from here ({resolved.words} to fetch)"
+            remedy = "set PIP_FIND_LINKS to where a CPU wheel of torch is, or let this machine reach PyTorch's index"
+            if self.torch == "cpu":
+                fix = f"{remedy}; or set OSMOSIS_TORCH=cuda on the platform"
+                raise setup_failure(f"{message}, but the CPU build is asked for", fix=fix, category=Category.CONNECTION)
+            self.log.write(STEP, f"this machine has no GPU, but {message}; for a smaller one {remedy}", "warning")
         return resolved
-
-    def _cuda_instead(self, lock: TrainerLock) -> None:
-        message = f"only the CUDA build of torch can be had from here ({lock.words} to fetch)"
-        remedy = "set PIP_FIND_LINKS to where a CPU wheel of torch is, or let this machine reach PyTorch's index"
-        if self.torch == "cpu":
-            fix = f"{remedy}; or set OSMOSIS_TORCH=cuda on the platform"
-            raise setup_failure(f"{message}, but the CPU build is asked for", fix=fix, category=Category.CONNECTION)
-        self.log.write(STEP, f"this machine has no GPU, but {message}; for a smaller one {remedy}", "warning")
 
     async def _cpu_pin(self, folder: Path, python: Path, links: Sequence[str]) -> tuple[str, ...]:
         if not links:

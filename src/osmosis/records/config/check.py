@@ -154,7 +154,19 @@ def _describe_error(name: str, field: FieldInfo, error: ErrorDetails) -> str:
 def _of_table(model: type[Config], name: str, inner: type[BaseModel] | None, error: ErrorDetails) -> ConfigIssue:
     value = error["input"]
     if error["type"] == "extra_forbidden":
-        return _unknown_table(model, name, value)
+        tables = {table: inner for table, inner, _ in iterate_fields(model)}
+        is_table = isinstance(value, Mapping)
+        home = next((t for t, inner in tables.items() if inner is not None and name in inner.model_fields), None)
+        if home and not is_table:
+            problem, fix = f"the key belongs in [{home}]", f"move it below [{home}]"
+            return ConfigIssue(name, problem, fix, "unknown-key", f"{home}.{name}")
+        other = next((kind for kind, config in CONFIGS.items() if is_table and name in config.model_fields), None)
+        if other:
+            fix = f"remove it, or move the file to configs/{other}/"
+            return ConfigIssue(name, f"[{name}] belongs in {other} configs", fix, "unknown-table")
+        near = next(iter(get_close_matches(name, tables, 1, 0.6)), None)
+        fix = f"did you mean [{near}]?" if near else f"known tables: {', '.join(tables)}"
+        return ConfigIssue(name, f"unknown {'table' if is_table else 'key'} {name}", fix, "unknown-table", near)
     if error["type"] != "missing":
         return ConfigIssue(
             name, f"{_show_value(value)} is {_kind(value)}, expected a table", f"write [{name}]", "no-table"
@@ -164,22 +176,6 @@ def _of_table(model: type[Config], name: str, inner: type[BaseModel] | None, err
         return ConfigIssue(name, problem, f"add [secrets] with required = [] {fix}", "missing-table")
     needed = [key for key, field in inner.model_fields.items() if field.is_required()] if inner else []
     return ConfigIssue(name, f"[{name}] is missing", f"add [{name}] with {', '.join(needed)}", "missing-table")
-
-
-def _unknown_table(model: type[Config], name: str, value: object) -> ConfigIssue:
-    tables = {table: inner for table, inner, _ in iterate_fields(model)}
-    is_table = isinstance(value, Mapping)
-    home = next((t for t, inner in tables.items() if inner is not None and name in inner.model_fields), None)
-    if home and not is_table:
-        problem, fix = f"the key belongs in [{home}]", f"move it below [{home}]"
-        return ConfigIssue(name, problem, fix, "unknown-key", f"{home}.{name}")
-    other = next((kind for kind, config in CONFIGS.items() if is_table and name in config.model_fields), None)
-    if other:
-        fix = f"remove it, or move the file to configs/{other}/"
-        return ConfigIssue(name, f"[{name}] belongs in {other} configs", fix, "unknown-table")
-    near = next(iter(get_close_matches(name, tables, 1, 0.6)), None)
-    fix = f"did you mean [{near}]?" if near else f"known tables: {', '.join(tables)}"
-    return ConfigIssue(name, f"unknown {'table' if is_table else 'key'} {name}", fix, "unknown-table", near)
 
 
 def _unknown_key(model: type[Config], table: str, key: str, inner: type[BaseModel]) -> ConfigIssue:

@@ -133,7 +133,16 @@ class LocalExecutor:
         return last_words(Path(LocalHandle.model_validate(handle).output))
 
     def resources(self) -> Resources:
-        return machine_resources(self._environ, self._folder or Path.cwd())
+        folder = self._folder or Path.cwd()
+        while not folder.exists():
+            folder = folder.parent
+        cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return Resources(
+            cpus=cpus,
+            memory_mb=memory_bytes() // MB,
+            gpus=len(list_gpus(self._environ)),
+            disk_mb=shutil.disk_usage(folder).free // MB,
+        )
 
     def level(self) -> str:
         return probe().describe if self._sandboxed else "level 0 (--no-sandbox)"
@@ -181,15 +190,3 @@ def last_words(path: Path) -> str:
 
 
 MB = 1024 * 1024
-
-
-def machine_resources(environ: Mapping[str, str], folder: Path) -> Resources:
-    while not folder.exists():
-        folder = folder.parent
-    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return Resources(
-        cpus=cpus,
-        memory_mb=memory_bytes() // MB,
-        gpus=len(list_gpus(environ)),
-        disk_mb=shutil.disk_usage(folder).free // MB,
-    )

@@ -10,7 +10,7 @@ import httpx
 from osmosis.base.jsonable import JsonObject
 from osmosis.base.net import is_loopback
 from osmosis.errors import OsmosisError, PlatformError
-from osmosis.records.config.worker import RayOptions, ResourceNeeds, Resources, megabytes
+from osmosis.records.config.worker import RayOptions, Resources, megabytes
 
 from .executor import Handle, JobStart, JobState, SchedulerExecutor, SchedulerHandle
 from .local import LAST_WORDS
@@ -60,13 +60,20 @@ class RayExecutor(SchedulerExecutor):
         variables = runtime_env.get("env_vars")
         shared = dict(variables) if isinstance(variables, Mapping) else {}
         command = shlex.join([*self._job_command, "--run", job.url])
+        request: JsonObject = {"entrypoint_num_cpus": job.needs.cpus or self._options.cpus}
+        if job.needs.gpus:
+            request["entrypoint_num_gpus"] = job.needs.gpus
+        if job.needs.memory:
+            request["entrypoint_memory"] = megabytes(job.needs.memory) * MB
+        if self._options.resources:
+            request["entrypoint_resources"] = dict(self._options.resources)
         body = {
             "submission_id": f"osmosis-{job.name}-{uuid.uuid4().hex[:8]}",
             # A shell reads it; what is in the variable is data to it.
             "entrypoint": f"exec env -u {ENTRY} {command} <<OSMOSIS\n${ENTRY}\nOSMOSIS",
             "runtime_env": {**runtime_env, "env_vars": {**shared, ENTRY: job.entry.model_dump_json()}},
             "metadata": {"osmosis_run": job.name},
-            **_resource_options(job.needs, self._options),
+            **request,
         }
         return str(self._ask("POST", "/api/jobs/", body)["submission_id"])
 
@@ -123,17 +130,6 @@ class RayExecutor(SchedulerExecutor):
         except ValueError:
             raise PlatformError(f"{where} answered with something else than JSON") from None
         return parsed if isinstance(parsed, dict) else {"jobs": parsed}
-
-
-def _resource_options(needs: ResourceNeeds, options: RayOptions) -> JsonObject:
-    request: JsonObject = {"entrypoint_num_cpus": needs.cpus or options.cpus}
-    if needs.gpus:
-        request["entrypoint_num_gpus"] = needs.gpus
-    if needs.memory:
-        request["entrypoint_memory"] = megabytes(needs.memory) * MB
-    if options.resources:
-        request["entrypoint_resources"] = dict(options.resources)
-    return request
 
 
 def _state(number: str, listed: Mapping[str, object] | None) -> JobState:
