@@ -193,7 +193,8 @@ def main(words: list[str]) -> int:
     if "--info-fd" in values:
         with open(int(values["--info-fd"]), "w", encoding="ascii") as file:
             json.dump({"child-pid": first}, file)
-    return os.waitstatus_to_exitcode(os.waitpid(first, 0)[1]) % 256
+    code = os.waitstatus_to_exitcode(os.waitpid(first, 0)[1])
+    return code if code >= 0 else 128 - code
 
 
 def run_first_process(options: list[str], command: list[str]) -> int:

@@ -10,6 +10,8 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
+
 from osmosis.records.sandbox import EndedBy
 from osmosis.sandbox import Level, Limits, Network, Policy, start
 from osmosis.sandbox.bubblewrap import python_folders
@@ -65,6 +67,16 @@ async def test_killed_it_is_gone_with_what_it_started(level: Level) -> None:
     assert await asyncio.wait_for(box.wait(), 10) == -signal.SIGKILL
     await box.close()
     assert not [pid for pid in below if pid in processes(f"sleep\0{61 + level}\0")]
+
+
+async def test_killed_from_outside_it_says_by_which_signal(level: Level) -> None:
+    box = await start(["/bin/sleep", f"{71 + level}"], policy(level))
+    appeared(f"sleep\0{71 + level}\0")
+    launcher = psutil.Process(box.pid)
+    for process in launcher.children() or [launcher]:  # of a PID namespace the first process, on which all others hang
+        process.kill()
+    assert await asyncio.wait_for(box.wait(), 10) == -signal.SIGKILL
+    await box.close()
 
 
 async def test_a_limit_that_is_passed_is_named(level: Level) -> None:
