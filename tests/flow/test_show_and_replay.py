@@ -2,9 +2,6 @@
 
 import io
 import json
-import os
-import select
-import subprocess
 import sys
 from pathlib import Path
 
@@ -17,6 +14,7 @@ from osmosis.records.run.rollout import Rollout
 from support.command_line import CommandRun, run_command
 from support.eval_project import ROLLOUT, write_rows
 from support.git_workspace import GitWorkspace
+from support.terminal import run_in_terminal
 
 AGENT = """
 import pathlib
@@ -197,33 +195,11 @@ def test_a_workflow_of_a_config_is_replayed_with_its_grader(tmp_path: Path, monk
 
 def test_the_debugger_opens_where_the_agent_raised(project: Path) -> None:
     """In a real terminal: the frame is the agent's, and its variables are there."""
-    said = in_terminal(project, ["rollout", "replay", "night", "1", "--pdb"], [b"p secret_of_this_frame\n", b"q\n"])
+    said = run_in_terminal(
+        project,
+        ["rollout", "replay", "night", "1", "--pdb"],
+        [(b"(Pdb)", b"p secret_of_this_frame\n"), (b"(Pdb)", b"q\n")],
+    )
     assert b"LookupError: no idea after 2 messages" in said
     assert b"shown_agent.py" in said
     assert b"\r\n2\r\n" in said
-
-
-def in_terminal(folder: Path, words: list[str], answers: list[bytes]) -> bytes:
-    here, there = os.openpty()
-    environ = {"PATH": os.environ["PATH"], "HOME": str(folder), "TERM": "dumb"}
-    command = [sys.executable, "-m", "osmosis", *words]
-    streams = {"stdin": there, "stdout": there, "stderr": there}
-    process = subprocess.Popen(command, cwd=folder, env=environ, start_new_session=True, **streams)
-    os.close(there)
-    said, asked = b"", 0
-    try:
-        while True:
-            ready, _, _ = select.select([here], [], [], 60)
-            assert ready, said
-            try:
-                said += os.read(here, 65536)
-            except OSError:  # the other end is closed: the command is over
-                break
-            if answers and said.count(b"(Pdb)") > asked:
-                asked += 1
-                os.write(here, answers.pop(0))
-        process.wait(60)
-    finally:
-        process.kill()
-        os.close(here)
-    return said

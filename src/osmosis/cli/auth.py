@@ -17,7 +17,7 @@ from osmosis.base.jsonable import JsonObject
 from osmosis.base.net import is_loopback
 from osmosis.cli.core import prompts
 from osmosis.cli.core.app import new_app
-from osmosis.cli.core.connect import usable
+from osmosis.cli.core.connect import login_of, usable
 from osmosis.cli.core.context import AppContext, current
 from osmosis.cli.core.output import Mode
 from osmosis.cli.core.prompts import open_page
@@ -66,11 +66,13 @@ def login(
 ) -> OperationResult:
     """Log in to the platform.
 
-    On the machine where the platform was started, no browser is needed. Use --ca-file, or set OSMOSIS_CA_FILE, when a
-    private certificate authority signed the platform's certificate.
+    On the machine where the platform was started, no browser is needed. With --workspace, the login is for that
+    workspace alone, beside the one for all others. Use --ca-file, or set OSMOSIS_CA_FILE, when a private certificate
+    authority signed the platform's certificate.
 
     Example:
         osmosis login
+        osmosis login --workspace demo --token - < demo.txt
         osmosis login --platform https://osmosis.example.com --no-browser
         osmosis login --token - < token.txt
         osmosis login --platform https://osmosis.lan --ca-file team-ca.pem
@@ -81,7 +83,7 @@ def login(
         raise Conflict("OSMOSIS_TOKEN is set and overrides any login", hint="unset OSMOSIS_TOKEN")
     credentials = CredentialStore(ctx.environ)
     try:
-        old = credentials.stored(url)
+        old = credentials.stored(url, ctx.options.workspace)
     except OsmosisError:
         old = None  # a new login repairs the store
     trusted = check_ca_file(ctx.path(ca_file), "--ca-file") if ca_file else credentials.ca_file(url)
@@ -96,6 +98,7 @@ def login(
     else:
         issued = _by_device(ctx, url, trusted, no_browser=no_browser)
         fresh = _login(url, issued.token, issued, "device")
+    fresh = _with_workspaces(ctx, fresh, trusted)
     active = old.active_workspace if old else None
     saved, backup = credentials.save(replace(fresh, active_workspace=active, ca_file=trusted or None), store=store)
     if backup:
@@ -114,27 +117,47 @@ def logout(
 ) -> OperationResult:
     """Log out: revoke the token that `osmosis login` created and forget it.
 
-    A token given with --token is forgotten but not revoked. Tokens made with `osmosis token create` keep working.
+    Asks which login when several are stored; with --workspace, it is the one of that workspace. A token given with
+    --token is forgotten but not revoked. Tokens made with `osmosis token create` keep working.
 
     Example:
         osmosis logout
+        osmosis logout --workspace demo
         osmosis logout --all --yes
     """
     ctx = current()
     credentials = CredentialStore(ctx.environ)
-    urls = credentials.urls() if everywhere else [ctx.platform_url]
-    logins = [url for url in urls if url in credentials.urls()]
+    chosen = _choose_logins(ctx, credentials, everywhere=everywhere, yes=yes)
     note = " (OSMOSIS_TOKEN is still set and is used)" if ctx.environ.get("OSMOSIS_TOKEN") else ""
-    if not logins:
+    if not chosen:
         return OperationResult("auth.logout", f"not logged in{note}", {"platforms": []})
-    if not prompts.confirm(ctx, f"Log out of {', '.join(logins)}?", yes=yes):
+    named = ", ".join(f"workspace {workspace} at {url}" if workspace else url for url, workspace in chosen)
+    if not prompts.confirm(ctx, f"Log out of {named}?", yes=yes):
         return OperationResult("auth.logout", "Cancelled.", {"platforms": []}, status="cancelled")
     outcome = []
-    for url in logins:
-        login = credentials.remove(url)
+    for url, workspace in chosen:
+        login = credentials.remove(url, workspace)
         revoked = _revoke(ctx, login) if login else False
-        outcome.append({"platform_url": url, "revoked": revoked})
-    return OperationResult("auth.logout", f"logged out of {', '.join(logins)}{note}", {"platforms": outcome})
+        outcome.append({"platform_url": url, "workspace": workspace, "revoked": revoked})
+    return OperationResult("auth.logout", f"logged out of {named}{note}", {"platforms": outcome})
+
+
+def _choose_logins(
+    ctx: AppContext, credentials: CredentialStore, *, everywhere: bool, yes: bool
+) -> list[tuple[str, str | None]]:
+    """Return platform and workspace of the logins to end; asks where several are stored and no option says which."""
+    logins = credentials.logins()
+    if everywhere:
+        return logins
+    if named := ctx.options.workspace:
+        return [login for login in logins if login == (ctx.platform_url, named)]
+    here = [login for login in logins if login[0] == ctx.platform_url]
+    if len(logins) < 2 or yes or not ctx.interactive:
+        return here
+    titles = [f"workspace {workspace} at {url}" if workspace else url for url, workspace in logins]
+    choices = [*((str(index), title) for index, title in enumerate(titles)), ("all", "all of them")]
+    answer = prompts.choose(ctx, "Log out of which?", choices, flag="--workspace NAME, --all or --yes")
+    return logins if answer == "all" else [logins[int(answer)]]
 
 
 @app.command()
@@ -148,7 +171,7 @@ def whoami() -> DetailResult:
     ctx = current()
     url = ctx.platform_url
     credentials = CredentialStore(ctx.environ)
-    login = usable(credentials.find(url), url)
+    login = usable(login_of(ctx), url)
     checked, workspace, mine = _verified(ctx, login)
     reachable = mine is not None
     account = {
@@ -160,9 +183,10 @@ def whoami() -> DetailResult:
         "effective_source": login.store,
         "persistent_login": login.store != "environment",
         "token_id": checked.token_id,
+        "login_workspace": login.workspace,
     }
     where = {"file": str(credentials.path), "keyring": "the OS keyring", "environment": "OSMOSIS_TOKEN"}[login.store]
-    others = [other for other in credentials.urls() if other != url]
+    others = sorted({other for other, _ in credentials.logins()} - {url})
     extra = {"stored_in": where, "verified": reachable, "other_platforms": others or None}
     data = {"account": account, **account, "workspace": workspace, "workspaces": mine or [], **extra}
     brief = {"name": account["name"], "email": account["email"], "platform": url}
@@ -198,6 +222,24 @@ def _still_good(ctx: AppContext, stored: Login, trusted: str) -> bool:
     except AuthRequired:
         return False
     return True
+
+
+def _with_workspaces(ctx: AppContext, fresh: Login, trusted: str) -> Login:
+    """Return the login with the workspaces of its person, or with the one that `--workspace` names."""
+    with PlatformClient(fresh.url, fresh.token, warn=ctx.output.warn, ca_file=trusted) as client:
+        rows = client.workspaces.list()
+    name = ctx.options.workspace
+    if not name:
+        return replace(fresh, workspaces=[{"id": row.id, "name": row.name, "role": row.role} for row in rows])
+    row = next((row for row in rows if row.name == name), None)
+    if row is None:
+        _revoke(ctx, fresh)
+        raise NotFound(
+            f"{fresh.user.get('email') or 'this login'} is in no workspace {name}",
+            hint=f"its workspaces are {', '.join(row.name for row in rows)}" if rows else "osmosis login",
+        )
+    organization: dict[str, object] = {"id": row.id, "name": row.name, "role": row.role, "identity": row.identity}
+    return replace(fresh, organization=organization)
 
 
 def _by_token(ctx: AppContext, url: str, trusted: str, token: str) -> Login:
@@ -292,9 +334,13 @@ def _logged_in(saved: Login, credentials: CredentialStore, *, already: bool) -> 
         "store": saved.store,
         "stored_in": where,
         "already": already,
+        "workspace": saved.workspace,
+        "workspaces": saved.workspaces,
     }
-    message = f"{how} at {saved.url} as {person}; the login is stored in {where}"
-    steps = [] if already or saved.active_workspace else [NextStep("create a workspace", command="osmosis init NAME")]
+    at = f"workspace {saved.workspace} at {saved.url}" if saved.workspace else saved.url
+    message = f"{how} at {at} as {person}; the login is stored in {where}"
+    has_workspace = saved.active_workspace or saved.workspaces or saved.workspace
+    steps = [] if already or has_workspace else [NextStep("create a workspace", command="osmosis init NAME")]
     return OperationResult("auth.login", message, resource, next_steps=steps)
 
 

@@ -1,6 +1,6 @@
-"""Logins: `OSMOSIS_TOKEN`, else a stored login; several platforms side by side. A login is in `credentials.json` (0600,
-in a 0700 folder), its token there or in the OS keyring. An unreadable store is put aside before anything is written,
-never overwritten, never mistaken for "logged out"."""
+"""Logins: `OSMOSIS_TOKEN`, else a stored login; for each platform one for all its workspaces, others for a single one.
+A login is in `credentials.json` (0600, in a 0700 folder), its token there or in the OS keyring. An unreadable store is
+put aside before anything is written, never overwritten, never mistaken for "logged out"."""
 
 import contextlib
 import hashlib
@@ -49,6 +49,14 @@ class Login:
     """`file`, `keyring` or `environment`."""
     active_workspace: str | None = None
     ca_file: str | None = None
+    organization: dict[str, object] = field(default_factory=dict)
+    """`id`, `name`, `role` and `identity` of the single workspace that it is for; empty: it is for all."""
+    workspaces: list[dict[str, object]] = field(default_factory=list)
+    """`id`, `name` and `role` of this person's workspaces at login."""
+
+    @property
+    def workspace(self) -> str | None:
+        return str(self.organization["name"]) if self.organization else None
 
     @property
     def expired(self) -> bool:
@@ -86,12 +94,29 @@ class CredentialStore:
         self.environ = environ
         self.path = paths.config_dir(environ) / "credentials.json"
 
-    def find(self, url: str) -> Login | None:
-        return environment_login(self.environ, url) or self.stored(url)
+    def find(self, url: str, *, workspace: str | None = None, identity: str | None = None) -> Login | None:
+        """Return the login of a workspace (its name, or the identity of its repository), else the one for all, else the
+        first."""
+        if login := environment_login(self.environ, url):
+            return login
+        platforms = self._read()["platforms"]
+        own = [key for key in sorted(platforms) if key.startswith(f"{url}#")]
+        for key in own:
+            organization = platforms[key].get("organization") or {}
+            if workspace == organization.get("name") or (identity and identity == organization.get("identity")):
+                return self._login(key, platforms[key])
+        key = next((key for key in (url, *own) if key in platforms), None)
+        return None if key is None else self._login(key, platforms[key])
 
-    def stored(self, url: str) -> Login | None:
-        entry = self._read()["platforms"].get(url)
-        return None if entry is None else self._login(url, entry)
+    def stored(self, url: str, workspace: str | None = None) -> Login | None:
+        key = _key(url, workspace)
+        entry = self._read()["platforms"].get(key)
+        return None if entry is None else self._login(key, entry)
+
+    def logins(self) -> list[tuple[str, str | None]]:
+        """Return the platform of each stored login, and its workspace when it is for one alone."""
+        parts = (key.partition("#") for key in sorted(self._read()["platforms"]))
+        return [(url, workspace or None) for url, _, workspace in parts]
 
     def ca_file(self, url: str) -> str:
         """Return the certificates of a platform: `OSMOSIS_CA_FILE`, else those of the login; empty for none. An
@@ -99,21 +124,19 @@ class CredentialStore:
         if variable := self.environ.get(CA_FILE):
             return check_ca_file(variable, CA_FILE)
         try:
-            entry = self._read()["platforms"].get(url) or {}
+            platforms = self._read()["platforms"]
         except (CredentialsParseFailed, CredentialsUnavailable):
             return ""
-        file = entry.get("ca_file")
+        files = (platforms[key].get("ca_file") for key in sorted(platforms) if key.partition("#")[0] == url)
+        file = next(filter(None, files), None)
         return check_ca_file(file, f"the login to {url}") if file else ""
-
-    def urls(self) -> list[str]:
-        return sorted(self._read()["platforms"])
 
     def save(self, login: Login, *, store: str = "auto") -> tuple[Login, Path | None]:
         """Store a login in `auto` (keyring where it works, else file), `file` or `keyring`. Return the login with the
         store used, and where an unreadable old store was put aside, if any."""
         chosen = choose_store(self.environ, store)
         saved = replace(login, store=chosen, created_at=login.created_at or datetime.now(timezone.utc).isoformat())
-        entry = {key: value for key, value in asdict(saved).items() if value not in (None, "")}
+        entry = {key: value for key, value in asdict(saved).items() if value not in (None, "", {}, [])}
         for key in ("url", "token", "store"):
             entry.pop(key, None)
         entry["token_type"], entry["token_store"] = "Bearer", chosen
@@ -133,8 +156,9 @@ class CredentialStore:
         with self._locked():
             aside = self._put_aside_when_unreadable()
             data = self._read()
-            old = data["platforms"].get(login.url)
-            data["platforms"][login.url] = entry
+            key = _key(login.url, login.workspace)
+            old = data["platforms"].get(key)
+            data["platforms"][key] = entry
             self._write(data)
         if old and old.get("keyring_account") not in (None, entry.get("keyring_account")):
             delete_from_keyring(old["keyring_account"])
@@ -156,14 +180,15 @@ class CredentialStore:
         name = entry.get("active_workspace") or (data.get("active_workspaces") or {}).get(url)
         return str(name) if name else None
 
-    def remove(self, url: str) -> Login | None:
+    def remove(self, url: str, workspace: str | None = None) -> Login | None:
+        key = _key(url, workspace)
         with self._locked():
             data = self._read()
-            entry = data["platforms"].pop(url, None)
+            entry = data["platforms"].pop(key, None)
             if entry is None:
                 return None
             try:
-                login = self._login(url, entry)
+                login = self._login(key, entry)
             except CredentialsUnavailable:
                 login = Login(url=url, token="", user=entry.get("user") or {}, source=entry.get("source", "device"))
             self._write(data)
@@ -172,7 +197,8 @@ class CredentialStore:
         return login
 
     # -- the file --------------------------------------------------------------------------------------------
-    def _login(self, url: str, entry: JsonObject) -> Login:
+    def _login(self, key: str, entry: JsonObject) -> Login:
+        url = key.partition("#")[0]
         store = entry.get("token_store", "file")
         token = read_keyring(entry["keyring_account"]) if store == "keyring" else entry.get("access_token")
         if not token:
@@ -190,6 +216,8 @@ class CredentialStore:
             store=store,
             active_workspace=entry.get("active_workspace"),
             ca_file=entry.get("ca_file"),
+            organization=dict(entry.get("organization") or {}),
+            workspaces=list(entry.get("workspaces") or []),
         )
 
     def _read(self) -> JsonObject:
@@ -241,6 +269,10 @@ class CredentialStore:
             yield
         finally:
             lock.release()
+
+
+def _key(url: str, workspace: str | None) -> str:
+    return f"{url}#{workspace}" if workspace else url
 
 
 def _parse(raw: bytes, path: Path) -> dict[str, object]:

@@ -10,7 +10,7 @@ import socket
 import time
 import webbrowser
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 
 from osmosis.base.jsonable import JsonObject
@@ -130,13 +130,18 @@ def get_valid_credentials() -> WorkspaceCredentials | None:
 
 
 def get_all_workspaces() -> list[tuple[str, WorkspaceCredentials, bool]]:
-    store, current = CredentialStore(os.environ), platform_url(os.environ)
-    workspaces = []
-    for url in store.urls():
-        login = store.stored(url)
-        if login is not None:
-            workspaces.append((login.active_workspace or url, _credentials(login), url == current))
-    return workspaces
+    store, here = CredentialStore(os.environ), platform_url(os.environ)
+    found = {}
+    for url, workspace in store.logins():
+        login = store.stored(url, workspace)
+        if login is None:
+            continue
+        active = store.active_workspace(url)
+        for organization in [login.organization] if workspace else login.workspaces or [{"name": active or url}]:
+            name = str(organization["name"])
+            credentials = replace(_credentials(login), organization=dict(organization))
+            found[url, name] = (name, credentials, url == here and name == (active or name))
+    return list(found.values())
 
 
 def platform_request(
@@ -181,9 +186,16 @@ def _credentials(login: Login) -> WorkspaceCredentials:
         access_token=login.token,
         user=login.user,
         expires_at=ends,
-        organization={"name": login.active_workspace} if login.active_workspace else {},
+        organization=_organization(login),
         token_id=login.token_id,
     )
+
+
+def _organization(login: Login) -> JsonObject:
+    if login.organization or not login.active_workspace:
+        return login.organization
+    named = (row for row in login.workspaces if row.get("name") == login.active_workspace)
+    return next(named, {"name": login.active_workspace})
 
 
 def _aware(value: object) -> datetime:

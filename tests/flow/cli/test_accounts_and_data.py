@@ -10,11 +10,12 @@ import pytest
 
 from osmosis.cli.platform import process as local_platform
 from osmosis.client import PlatformClient
-from osmosis.client.credentials import CredentialStore
+from osmosis.client.credentials import CredentialStore, Login
 from osmosis.serve.client.process import free_port
 from support.command_line import CommandRun, run_command
 from support.platform_process import until
 from support.private_tls import PrivateAuthority
+from support.terminal import run_in_terminal
 
 Run = Callable[..., CommandRun]
 ROW = '{"user_prompt": "a", "ground_truth": "1"}\n'
@@ -111,6 +112,34 @@ def test_logout_revokes_only_what_this_tool_had_made(run: Run, home: Path) -> No
     assert gone.error["code"] == "AUTH_REQUIRED"
 
 
+def test_a_login_of_one_workspace_stands_beside_the_one_for_all(run: Run, home: Path) -> None:
+    assert run("login", "--force").code == 0
+    assert [row["name"] for row in _stored(home).workspaces] == ["w"]
+    bound = run("token", "create", "only-w", "--scope", "api", "--workspace", "w").json["resource"]
+    own = run("login", "--workspace", "w", "--token", "-", stdin=f"{bound['token']}\n")
+    assert (own.code, own.json["resource"]["workspace"]) == (0, "w")
+    assert _stored(home, "w").organization["role"] == "owner"
+    who = run("whoami", "--workspace", "w").json["data"]
+    assert (who["account"]["token_id"], who["account"]["login_workspace"]) == (bound["token_id"], "w")
+    assert run("workspace", "create", "second").code == 0  # by the login for all: a token of one workspace may not
+    assert run("whoami", "--workspace", "second").json["data"]["account"]["login_workspace"] is None
+    no = run("login", "--workspace", "none", "--token", "-", stdin=f"{bound['token']}\n")
+    assert (no.error["code"], no.error["details"]["hint"]) == ("NOT_FOUND", "its workspaces are w")
+    out = run("logout", "--workspace", "w", "--yes").json["resource"]["platforms"]
+    assert out == [{"platform_url": url_of(home), "workspace": "w", "revoked": False}]
+    assert run("whoami", "--workspace", "w").json["data"]["account"]["login_workspace"] is None
+
+
+def test_logout_asks_which_login(run: Run, home: Path) -> None:
+    assert run("login", "--workspace", "w").code == 0
+    config = {f"OSMOSIS_{name.upper()}_DIR": str(home / ".home" / name) for name in ("config", "data", "cache")}
+    answers = [(b"Log out of which?", b"\x1b[B\r"), (f"Log out of workspace w at {url_of(home)}?".encode(), b"y")]
+    shown = run_in_terminal(home, ["logout"], answers, {**config, "TERM": "xterm"})
+    assert b"logged out of workspace w" in shown
+    assert _stored(home, "w") is None
+    assert _stored(home) is not None
+
+
 def test_a_token_for_a_machine_is_made_listed_used_and_taken_back(run: Run, home: Path) -> None:
     said = run("token", "create", "box", "--scope", "api", "--workspace", "w", "--expires", "12h").json
     made = said["resource"]
@@ -157,9 +186,12 @@ def test_a_second_person_gets_a_link_a_role_and_leaves(run: Run, home: Path) -> 
     assert hers not in "".join(lines)
 
 
+def _stored(home: Path, workspace: str | None = None) -> Login | None:
+    return CredentialStore({"OSMOSIS_CONFIG_DIR": str(home / ".home" / "config")}).stored(url_of(home), workspace)
+
+
 def _token(home: Path) -> str:
-    login = CredentialStore({"OSMOSIS_CONFIG_DIR": str(home / ".home" / "config")}).stored(url_of(home))
-    return login.token
+    return _stored(home).token
 
 
 def test_elsewhere_a_person_approves_the_code(run: Run, home: Path, tmp_path: Path) -> None:

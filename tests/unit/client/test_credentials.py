@@ -46,6 +46,19 @@ def test_a_login_comes_back_as_it_was_kept(store: CredentialStore) -> None:
     assert saved.token not in repr(saved)
 
 
+def test_a_workspace_may_have_a_login_of_its_own(store: CredentialStore) -> None:
+    demo = {"id": "w1", "name": "demo", "role": "owner", "identity": "team/demo"}
+    own, _ = store.save(replace(LOGIN, token="t-demo", token_id="id-demo", organization=demo))
+    assert store.find(HERE) == own  # the only one there is
+    everywhere, _ = store.save(replace(LOGIN, workspaces=[{"id": "w1", "name": "demo", "role": "owner"}]))
+    assert store.logins() == [(HERE, None), (HERE, "demo")]
+    assert store.find(HERE) == store.find(HERE, workspace="other", identity="team/other") == everywhere
+    assert store.find(HERE, workspace="demo") == store.find(HERE, identity="team/demo") == own
+    assert json.loads(store.path.read_text())["platforms"][f"{HERE}#demo"]["organization"] == demo
+    assert store.remove(HERE, "demo") == own
+    assert store.find(HERE, workspace="demo") == everywhere
+
+
 def test_the_file_is_private(store: CredentialStore) -> None:
     store.save(LOGIN)
     assert stat.S_IMODE(store.path.stat().st_mode) == 0o600
@@ -64,7 +77,7 @@ def test_a_file_that_others_can_read_is_refused(store: CredentialStore) -> None:
 def test_platforms_live_side_by_side(store: CredentialStore) -> None:
     store.save(LOGIN)
     store.save(Login(url=THERE, token="t-2"))
-    assert store.urls() == [HERE, THERE]
+    assert store.logins() == [(HERE, None), (THERE, None)]
     gone = store.remove(HERE)
     assert gone is not None
     assert gone.token == "t-1"
@@ -112,7 +125,7 @@ def test_the_active_workspace_is_kept_per_platform(store: CredentialStore) -> No
     store.set_workspace(HERE, "one")
     store.set_workspace(THERE, "two")
     assert (store.active_workspace(HERE), store.active_workspace(THERE)) == ("one", "two")
-    assert store.urls() == [HERE]
+    assert store.logins() == [(HERE, None)]
 
 
 def test_the_environment_token_is_for_one_platform(tmp_path: Path) -> None:

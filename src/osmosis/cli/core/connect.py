@@ -1,6 +1,7 @@
 """Open a platform client for a command.
 
-The workspace is `--workspace`, else that of the checkout's `origin`, else the active one of `workspace switch`."""
+The workspace is `--workspace`, else that of the checkout's `origin`, else the active one of `workspace switch`. A login
+of its own counts before that for the whole platform."""
 
 from __future__ import annotations
 
@@ -15,22 +16,25 @@ if TYPE_CHECKING:
 
 
 def login_of(ctx: AppContext) -> Login | None:
-    return CredentialStore(ctx.environ).find(ctx.platform_url)
+    workspace, identity = _find_workspace(ctx)
+    return CredentialStore(ctx.environ).find(ctx.platform_url, workspace=workspace, identity=identity)
+
+
+def _find_workspace(ctx: AppContext) -> tuple[str | None, str | None]:
+    """Return the name of the workspace, or the identity of its repository."""
+    if ctx.options.workspace:
+        return ctx.options.workspace, None
+    if identity := checkout_identity(ctx):
+        return None, identity
+    return CredentialStore(ctx.environ).active_workspace(ctx.platform_url), None
 
 
 def open_client(ctx: AppContext, *, auth: bool = True, scoped: bool = True) -> PlatformClient:
     """Return a client; `auth` requires a login, `scoped` selects a workspace when one is known."""
     url = ctx.platform_url
     store = CredentialStore(ctx.environ)
-    login = store.find(url) if auth else None
-    if auth:
-        login = usable(login, url)
-    identity = workspace = None
-    if scoped:
-        workspace = ctx.options.workspace
-        identity = None if workspace else checkout_identity(ctx)
-        if not workspace and not identity:
-            workspace = store.active_workspace(url)
+    workspace, identity = _find_workspace(ctx) if scoped else (None, None)
+    login = usable(store.find(url, workspace=workspace, identity=identity), url) if auth else None
     token = login.token if login else None
     hint = "unset OSMOSIS_TOKEN, or give it a token of this platform" if login and login.source == "environment" else ""
     return PlatformClient(
