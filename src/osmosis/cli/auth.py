@@ -131,15 +131,20 @@ def logout(
     note = " (OSMOSIS_TOKEN is still set and is used)" if ctx.environ.get("OSMOSIS_TOKEN") else ""
     if not chosen:
         return OperationResult("auth.logout", f"not logged in{note}", {"platforms": []})
-    named = ", ".join(f"workspace {workspace} at {url}" if workspace else url for url, workspace in chosen)
-    if not prompts.confirm(ctx, f"Log out of {named}?", yes=yes):
+    titles = ", ".join(_describe(login) for login in chosen)
+    if not prompts.confirm(ctx, f"Log out of {titles}?", yes=yes):
         return OperationResult("auth.logout", "Cancelled.", {"platforms": []}, status="cancelled")
     outcome = []
     for url, workspace in chosen:
         login = credentials.remove(url, workspace)
         revoked = _revoke(ctx, login) if login else False
         outcome.append({"platform_url": url, "workspace": workspace, "revoked": revoked})
-    return OperationResult("auth.logout", f"logged out of {named}{note}", {"platforms": outcome})
+    return OperationResult("auth.logout", f"logged out of {titles}{note}", {"platforms": outcome})
+
+
+def _describe(login: tuple[str, str | None]) -> str:
+    url, workspace = login
+    return f"workspace {workspace} at {url}" if workspace else url
 
 
 def _choose_logins(
@@ -149,13 +154,13 @@ def _choose_logins(
     logins = credentials.logins()
     if everywhere:
         return logins
-    if named := ctx.options.workspace:
-        return [login for login in logins if login == (ctx.platform_url, named)]
-    here = [login for login in logins if login[0] == ctx.platform_url]
+    if workspace := ctx.options.workspace:
+        return [login for login in logins if login == (ctx.platform_url, workspace)]
+    at_platform = [login for login in logins if login[0] == ctx.platform_url]
     if len(logins) < 2 or yes or not ctx.interactive:
-        return here
-    titles = [f"workspace {workspace} at {url}" if workspace else url for url, workspace in logins]
-    choices = [*((str(index), title) for index, title in enumerate(titles)), ("all", "all of them")]
+        return at_platform
+    titles = enumerate(_describe(login) for login in logins)
+    choices = [*((str(index), title) for index, title in titles), ("all", "all of them")]
     answer = prompts.choose(ctx, "Log out of which?", choices, flag="--workspace NAME, --all or --yes")
     return logins if answer == "all" else [logins[int(answer)]]
 
@@ -337,8 +342,7 @@ def _logged_in(saved: Login, credentials: CredentialStore, *, already: bool) -> 
         "workspace": saved.workspace,
         "workspaces": saved.workspaces,
     }
-    at = f"workspace {saved.workspace} at {saved.url}" if saved.workspace else saved.url
-    message = f"{how} at {at} as {person}; the login is stored in {where}"
+    message = f"{how} at {_describe((saved.url, saved.workspace))} as {person}; the login is stored in {where}"
     has_workspace = saved.active_workspace or saved.workspaces or saved.workspace
     steps = [] if already or has_workspace else [NextStep("create a workspace", command="osmosis init NAME")]
     return OperationResult("auth.login", message, resource, next_steps=steps)

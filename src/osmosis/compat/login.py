@@ -130,8 +130,8 @@ def get_valid_credentials() -> WorkspaceCredentials | None:
 
 
 def get_all_workspaces() -> list[tuple[str, WorkspaceCredentials, bool]]:
-    store, here = CredentialStore(os.environ), platform_url(os.environ)
-    found = {}
+    store, current = CredentialStore(os.environ), platform_url(os.environ)
+    workspaces = {}
     for url, workspace in store.logins():
         login = store.stored(url, workspace)
         if login is None:
@@ -140,8 +140,8 @@ def get_all_workspaces() -> list[tuple[str, WorkspaceCredentials, bool]]:
         for organization in [login.organization] if workspace else login.workspaces or [{"name": active or url}]:
             name = str(organization["name"])
             credentials = replace(_credentials(login), organization=dict(organization))
-            found[url, name] = (name, credentials, url == here and name == (active or name))
-    return list(found.values())
+            workspaces[url, name] = (name, credentials, url == current and name == (active or name))
+    return list(workspaces.values())
 
 
 def platform_request(
