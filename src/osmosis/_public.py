@@ -14,6 +14,7 @@ HOMES: dict[str, str] = {
     "osmosis.sdk.backend": "LocalBackend",
     "osmosis.sdk.context": "AgentWorkflowContext GraderContext",
     "osmosis.sdk.evaluate_rubric": "evaluate_rubric evaluate_rubric_async",
+    "osmosis.sdk.foreign": "load_environment",
     "osmosis.sdk.grader": "Grader",
     "osmosis.sdk.harbor.backend": "HarborBackend",
     "osmosis.sdk.judge_model": "MissingAPIKeyError ModelNotFoundError ProviderRequestError",

@@ -1,5 +1,6 @@
-"""Rows for a dataset from elsewhere: a log, procedural tasks of reasoning-gym, a dataset in the hub's layout."""
+"""Rows for a dataset from elsewhere: a log, an environment's tasks, a dataset in the hub's layout."""
 
+import importlib
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
@@ -9,19 +10,18 @@ import orjson
 import pyarrow.parquet as pq
 import uv
 
-from osmosis.base.files import replacing
 from osmosis.base.installation import install_command
 from osmosis.base.jsonable import JsonObject
 from osmosis.datasets.scan import read_rows
 from osmosis.errors import NotFound, OsmosisError, UsageError, ValidationError
 from osmosis.records.run.plan import Selection
+from osmosis.sdk.foreign import PACKAGES, ForeignName, is_foreign, open_foreign
 
 from .import_run import read_logs
 from .logs import row_of
 from .mapped import SAMPLE, USUAL_NAMES, check_mapping
 
 REASONING_GYM = "reasoning-gym"
-REASONING_GYM_PACKAGE = "reasoning-gym>=0.1.25,<0.2"
 HUB = "hf"
 _MAKE_TASKS = """
 import json, sys
@@ -33,11 +33,14 @@ for entry in reasoning_gym.create_dataset(name, size=size, seed=seed, **config):
 
 
 def read_source(source: str, cwd: Path, *, size: int, seed: int, mapping: Mapping[str, str]) -> Iterator[JsonObject]:
-    """Yield the rows of `reasoning-gym:NAME`, `hf:FOLDER[:SPLIT]`, or of a log's path. Raise NotFound, UsageError or
-    ValidationError."""
+    """Yield the rows of an environment (`reasoning-gym:NAME`), of `hf:FOLDER[:SPLIT]`, or of a log's path. Raise
+    LoadError, NotFound, UsageError or ValidationError."""
     kind, _, name = source.partition(":")
     if kind == REASONING_GYM:
-        yield from make_reasoning_tasks(name, size, seed)
+        task = ForeignName.parse(source)
+        yield from make_reasoning_tasks(task.name, **{"size": size, "seed": seed, **task.options})
+    elif is_foreign(source):
+        yield from open_foreign(source, cwd).make_rows()
     elif kind == HUB:
         yield from read_hub(name, cwd, mapping)
     else:
@@ -45,20 +48,18 @@ def read_source(source: str, cwd: Path, *, size: int, seed: int, mapping: Mappin
             yield from (logged.row for logged in run.rollouts)
 
 
-def make_reasoning_tasks(
-    name: str, size: int, seed: int, config: Mapping[str, object] | None = None
-) -> Iterator[JsonObject]:
+def make_reasoning_tasks(name: str, size: int, seed: int, **config: object) -> Iterator[JsonObject]:
     """Yield `size` tasks of one of reasoning-gym's generators; the same seed makes the same tasks. The package runs in
     an environment of its own, made by uv at the first call. `osmosis.bridges.rows:score_reasoning` scores an answer,
     where the agent's environment has the package."""
-    arguments = orjson.dumps([name, size, seed, dict(config or {})]).decode()
+    arguments = orjson.dumps([name, size, seed, config]).decode()
     command = [
         uv.find_uv_bin(),
         "run",
         "--quiet",
         "--no-project",
         "--with",
-        REASONING_GYM_PACKAGE,
+        PACKAGES[REASONING_GYM],
         "python",
         "-c",
         _MAKE_TASKS,
@@ -78,12 +79,10 @@ def make_reasoning_tasks(
 def score_reasoning(solution_str: str, ground_truth: str, extra_info: JsonObject) -> float:
     """Score an answer as its reasoning-gym task does, 0 to 1: `--eval-fn osmosis.bridges.rows:score_reasoning`."""
     try:
-        import reasoning_gym
+        module = importlib.import_module("osmosis.sdk.foreign.reasoning_gym")
     except ImportError as error:
-        raise OsmosisError("reasoning-gym is not installed", hint=install_command(REASONING_GYM_PACKAGE)) from error
-    entry = extra_info["metadata"]["entry"]
-    score = reasoning_gym.get_score_answer_fn(entry["metadata"]["source_dataset"])
-    return float(score(answer=solution_str.strip(), entry=entry))
+        raise OsmosisError("reasoning-gym is not installed", hint=install_command(PACKAGES[REASONING_GYM])) from error
+    return float(module.score_answer(solution_str, extra_info["metadata"]["entry"]))
 
 
 def read_hub(name: str, cwd: Path, mapping: Mapping[str, str]) -> Iterator[JsonObject]:
@@ -128,16 +127,3 @@ def _map_columns(line: JsonObject, id: str, mapping: Mapping[str, str]) -> JsonO
     rest = {name: value for name, value in line.items() if name not in used and value is not None}
     own_id, target = line.get(columns["id"] or ""), line.get(columns["target"] or "")
     return row_of(id if own_id is None else own_id, prompt, target, rest)
-
-
-def write_rows(rows: Iterable[JsonObject], output: Path, *, limit: int | None = None) -> int:
-    """Write rows as JSONL, each id once; return their number. Nothing is written when there are none."""
-    seen: set[str] = set()
-    with replacing(output) as out:
-        for row in rows if limit is None else islice(rows, limit):
-            if str(row["id"]) not in seen:
-                seen.add(str(row["id"]))
-                out.write(orjson.dumps(row, default=str) + b"\n")
-        if not seen:
-            raise ValidationError("the source has no rows")
-    return len(seen)

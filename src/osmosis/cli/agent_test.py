@@ -43,11 +43,12 @@ from osmosis.cli.targets import AgentRef, find_agent
 from osmosis.errors import UsageError, ValidationError
 from osmosis.local.prepare import prepare
 from osmosis.local.prepared_run import PreparedRun
-from osmosis.local.run_options import RunOptions
+from osmosis.local.run_options import RunOptions, runs_folder
 from osmosis.records.config.run_config import EvalConfig
 from osmosis.records.run.plan import EvalPlan
 from osmosis.records.run.rollout import Rollout
 from osmosis.sdk.agent_loop import trace_folder
+from osmosis.sdk.foreign import is_foreign
 
 if TYPE_CHECKING:
     from osmosis.records.run.report import Report
@@ -132,9 +133,9 @@ def test(flags: TestFlags) -> Result | int:
 
 def _plan(ctx: AppContext, flags: TestFlags, ref: AgentRef) -> EvalPlan:
     data = ctx.path(flags.dataset) if flags.dataset else ref.dataset
-    if data is None:
+    if data is None and not is_foreign(ref.module or ""):
         raise UsageError("missing option -d/--dataset", hint="-d data.jsonl")
-    if not data.is_file():
+    if data is not None and not data.is_file():
         raise ValidationError(f"no such dataset: {data}", hint="-d data.jsonl")
     names = {entry.name for entry in fields(RunFlags)}
     shared = {entry.name: getattr(flags, entry.name) for entry in fields(flags) if entry.name in names}
@@ -142,7 +143,7 @@ def _plan(ctx: AppContext, flags: TestFlags, ref: AgentRef) -> EvalPlan:
     overrides = {"module": ref.module, "mcp": ref.mcp, "dataset": data, "model": named}
     settings = {**flags.settings, **({} if flags.timeout is None else {"agent_timeout": flags.timeout})}
     run_flags = RunFlags(**{**shared, **overrides, "settings": settings})
-    plan = build_plan(run_flags, runs_dir=ctx.cwd)
+    plan = build_plan(run_flags, base_dir=ctx.cwd, runs_dir=runs_folder(ctx.cwd))
     if ref.config is not None:
         _as_configured(ctx, plan, ref.config, replace(run_flags, model=flags.model))
     return plan

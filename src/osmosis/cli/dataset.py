@@ -26,6 +26,7 @@ from osmosis.cli.core.results import (
     when,
 )
 from osmosis.cli.eval.download import byte_progress
+from osmosis.datasets.row_file import write_rows
 from osmosis.errors import Conflict, DatasetError, NotFound, ValidationError
 from osmosis.metrics.formats import size
 from osmosis.records.api.datasets import DatasetEntry
@@ -69,7 +70,7 @@ def make_from(
     limit: Annotated[int | None, typer.Option(min=1, help="Write at most this many rows")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file")] = False,
 ) -> OperationResult:
-    """Make a dataset of procedural tasks, of a hub's dataset, or of the rows of another tool's log.
+    """Make a dataset of an environment's tasks, of a hub's dataset, or of the rows of another tool's log.
 
     Example:
         osmosis dataset from reasoning-gym:countdown -o data/countdown.jsonl --size 500 --seed 1
@@ -77,7 +78,7 @@ def make_from(
         osmosis dataset from logs/gsm8k.eval -o data/gsm8k.jsonl
     """
     from osmosis.bridges.mapped import parse_mapping  # with pyarrow, which only this needs
-    from osmosis.bridges.rows import read_source, write_rows
+    from osmosis.bridges.rows import read_source
 
     ctx = current()
     path = ctx.path(output)

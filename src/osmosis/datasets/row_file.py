@@ -6,14 +6,17 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
+
+import orjson
 
 from osmosis.base.files import replacing
 from osmosis.base.jsonable import JsonObject
 from osmosis.base.processes import reader_main
-from osmosis.errors import DatasetError
+from osmosis.errors import DatasetError, ValidationError
 from osmosis.records.run.plan import Selection
 from osmosis.records.run.rows import Row
 
@@ -50,6 +53,19 @@ class KnownRows:
         for line in _lines(path):
             places[line["key"]], hashes[line["key"]] = line["index"], line["hash"]
         return cls(SelectedRows(places, hashes), by_id)
+
+
+def write_rows(rows: Iterable[JsonObject], output: Path, *, limit: int | None = None) -> int:
+    """Write rows as JSONL, each id once; return their number. Nothing is written when there are none."""
+    seen: set[str] = set()
+    with replacing(output) as out:
+        for row in rows if limit is None else islice(rows, limit):
+            if str(row["id"]) not in seen:
+                seen.add(str(row["id"]))
+                out.write(orjson.dumps(row, default=str) + b"\n")
+        if not seen:
+            raise ValidationError("the source has no rows")
+    return len(seen)
 
 
 def write_row_file(path: Path, target: Path, rows: Sequence[int], stored: Sequence[str] = ()) -> int:

@@ -35,6 +35,7 @@ from osmosis.records.run.rows import ReducerName, Row
 from osmosis.records.sandbox import SandboxChoice
 from osmosis.sdk.agent_loop import RolloutAgentLoop
 from osmosis.sdk.backend import LocalBackend
+from osmosis.sdk.foreign import is_foreign
 from osmosis.sdk.grader import GraderClass
 from osmosis.sdk.user_code import run_main
 from osmosis.sdk.workflow import WorkflowClass
@@ -51,6 +52,7 @@ from .run_options import (
     generated_name,
     parse_model,
     runs_folder,
+    write_foreign_dataset,
 )
 from .workers import worker_count
 
@@ -59,7 +61,7 @@ T = TypeVar("T")
 _INTERRUPTIBLE_S = 0.5
 
 AgentLike: TypeAlias = "str | RolloutAgentLoop | type[RolloutAgentLoop] | WorkflowClass | LocalBackend"
-DatasetLike: TypeAlias = "str | os.PathLike[str] | Iterable[Mapping[str, Any] | Row]"
+DatasetLike: TypeAlias = "str | os.PathLike[str] | Iterable[Mapping[str, Any] | Row] | None"
 
 
 class EvaluateOptions(TypedDict, total=False):
@@ -121,7 +123,7 @@ class EvaluateOptions(TypedDict, total=False):
 
 def evaluate(
     agent: AgentLike,
-    dataset: DatasetLike,
+    dataset: DatasetLike = None,
     *,
     model: str | ModelSpec,
     scorers: Sequence[str | ScoreFunction] | str | ScoreFunction = (),
@@ -129,8 +131,9 @@ def evaluate(
 ) -> Run:
     """Run an agent on every selected row, score its rollouts, and return the `Run` when it is over.
 
-    `agent` is an agent loop, a workflow, or a name: `"module:agent"`, `"mcp:./folder"`, `"server:http://..."`.
-    `dataset` is a file, or rows: mappings with `user_prompt` (see docs/eval.md). `scorers` are functions,
+    `agent` is an agent loop, a workflow, or a name: `"module:agent"`, `"mcp:./folder"`, `"server:http://..."`, or an
+    environment that brings its rows, `"verifiers:ID"`. `dataset` is a file, or rows: mappings with `user_prompt` (see
+    docs/eval.md). `scorers` are functions,
     `"module:function"` or `"rubric:file.yaml#id"`. `model` is a name as on the command line, or a `ModelSpec`.
 
     An existing `name` is resumed where it stopped. Works inside a running event loop too (a notebook), which it blocks;
@@ -146,7 +149,7 @@ def evaluate(
 
 async def evaluate_async(
     agent: AgentLike,
-    dataset: DatasetLike,
+    dataset: DatasetLike = None,
     *,
     model: str | ModelSpec,
     scorers: Sequence[str | ScoreFunction] | str | ScoreFunction = (),
@@ -184,6 +187,10 @@ def _read_keywords(
     stem = str(dataset) if isinstance(dataset, (str, os.PathLike)) else "rows"
     name = check_name(keywords["name"] if "name" in keywords else generated_name(agent_name, stem))
     assert options.runs_dir is not None
+    if dataset is None:
+        if not is_foreign(agent_name):
+            raise UsageError(f"evaluate() needs the rows for {agent_name}", hint='evaluate(agent, "data.jsonl", ...)')
+        dataset = stem = str(write_foreign_dataset(agent_name, options.base_dir, options.runs_dir))
     path = stem if isinstance(dataset, (str, os.PathLike)) else str(_write(dataset, options.runs_dir / name))
     fields: JsonObject = {key: value for key, value in keywords.items() if key in EvalPlan.model_fields}
     if "concurrency" not in keywords and "adaptive" not in keywords:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from osmosis.base.net import is_http
+from osmosis.datasets.row_file import write_rows
 from osmosis.engine.evaluate import Observer, Silent
 from osmosis.engine.loader import name_of
 from osmosis.errors import NotFound, UsageError, ValidationError, WorkspaceRequired
@@ -15,6 +16,7 @@ from osmosis.records.base import utc_now
 from osmosis.records.run.plan import RUN_NAME, EvalPlan, ModelSpec
 from osmosis.records.run.rollout import Category, Phase, RolloutStatus
 from osmosis.records.run.status import match_name
+from osmosis.sdk.foreign import open_foreign
 from osmosis.sdk.grader import GraderClass
 from osmosis.workspace.layout import find_workspace
 
@@ -137,6 +139,14 @@ def runs_folder(cwd: Path) -> Path:
     except WorkspaceRequired:
         root = cwd
     return root / ".osmosis" / "runs"
+
+
+def write_foreign_dataset(agent: str, base_dir: Path, runs_dir: Path) -> Path:
+    """Write the rows of another package's environment beside the runs, under its name; return the file."""
+    path = runs_dir.parent / "rows" / f"{re.sub(r'[^A-Za-z0-9]+', '-', agent).strip('-')}.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_rows(open_foreign(agent, base_dir).make_rows(), path)
+    return path
 
 
 def run_folder(name: str, cwd: Path) -> Path:

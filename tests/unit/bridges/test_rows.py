@@ -11,8 +11,10 @@ import pytest
 import uv
 
 import osmosis
-from osmosis.bridges.rows import REASONING_GYM_PACKAGE, read_source, write_rows
+from osmosis.bridges.rows import read_source
+from osmosis.datasets.row_file import write_rows
 from osmosis.errors import NotFound, UsageError, ValidationError
+from osmosis.sdk.foreign import PACKAGES
 
 LOG = Path(__file__).parents[2] / "fixtures" / "bridges" / "inspect_ai.eval"
 
@@ -60,7 +62,7 @@ print(score_reasoning(row["ground_truth"], "", row), score_reasoning("no number"
     source = str(Path(osmosis.__file__).parents[1])
     paths = [source, *(path for path in sys.path if path.endswith("site-packages"))]
     command = [uv.find_uv_bin(), "run", "--quiet", "--no-project", "--python", sys.executable]
-    command += ["--with", REASONING_GYM_PACKAGE, "python", "-c", f"import sys; sys.path += {paths}\n{score}"]
+    command += ["--with", PACKAGES["reasoning-gym"], "python", "-c", f"import sys; sys.path += {paths}\n{score}"]
     scored = subprocess.run([*command, json.dumps(rows[0])], capture_output=True, text=True, check=True)
     right, wrong = map(float, scored.stdout.split())
     assert right == 1.0

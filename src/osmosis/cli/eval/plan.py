@@ -14,12 +14,13 @@ from osmosis.base.jsonable import JsonObject
 from osmosis.base.net import is_http
 from osmosis.cli.eval.flags import BY_NAME, RunFlags
 from osmosis.errors import UsageError, ValidationError
-from osmosis.local.run_options import check_name, generated_name, parse_model
+from osmosis.local.run_options import check_name, generated_name, parse_model, write_foreign_dataset
 from osmosis.metrics.score_values import reducer
 from osmosis.records.config.docs import describe_fields
 from osmosis.records.config.run_config import EvalConfig
 from osmosis.records.run.plan import AUTO_CONCURRENCY, NO_ENDPOINT, EvalPlan, ModelSpec, choose_endpoint
 from osmosis.records.sandbox import SandboxKind
+from osmosis.sdk.foreign import is_foreign
 
 _IDENTITY = ("name", "agent", "model", "dataset", "dataset_hash", "score_fns", "provenance", "max_tokens_total")
 SETTABLE = tuple(name for name in EvalPlan.model_fields if name not in _IDENTITY)
@@ -32,14 +33,16 @@ _NO_PARAMS = {
 }
 
 
-def build_plan(flags: RunFlags, *, runs_dir: Path) -> EvalPlan:
+def build_plan(flags: RunFlags, *, base_dir: Path, runs_dir: Path) -> EvalPlan:
     agent = _agent(flags)
-    if flags.dataset is None:
+    brings_rows = flags.dataset is None and is_foreign(agent)
+    if flags.dataset is None and not brings_rows:
         raise UsageError("missing option -d/--dataset", hint="-d data.jsonl")
     check_together(flags)
-    dataset = str(flags.dataset)
+    name = generated_name(agent, str(flags.dataset or "")) if flags.name is None else flags.name
+    dataset = str(write_foreign_dataset(agent, base_dir, runs_dir) if brings_rows else flags.dataset)
     plan = EvalPlan(
-        name=check_name(generated_name(agent, dataset) if flags.name is None else flags.name, "--name"),
+        name=check_name(name, "--name"),
         agent=agent,
         model=_model(flags, runs_dir),
         dataset=dataset,

@@ -97,7 +97,7 @@ def run_agent(ctx: AppContext, flags: RunFlags) -> DetailResult | int:
             raise UsageError(f"--{name.replace('_', '-')} only applies to a config", hint="osmosis eval run CONFIG")
     check_classes(flags.words)
     runs = runs_folder(ctx.cwd)
-    plan = build_plan(flags, runs_dir=runs)
+    plan = build_plan(flags, base_dir=ctx.cwd, runs_dir=runs)
     options = RunOptions(
         ctx.cwd,
         runs,

@@ -1,0 +1,91 @@
+"""Environments of other packages as an agent with its grader and its rows: `reasoning-gym:NAME`.
+
+Options follow the name as in a URL: `reasoning-gym:chain_sum?size=50&seed=1`. The package lives where the agent runs
+and is imported here, when it is named; a module for each turns its tasks into rows and its rollout into a workflow."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from urllib.parse import parse_qsl
+
+from osmosis.base.installation import install_command
+from osmosis.base.jsonable import JsonObject
+from osmosis.errors import LoadError, OsmosisError
+from osmosis.sdk.backend import LocalBackend
+
+PACKAGES = {"reasoning-gym": "reasoning-gym>=0.1.25,<0.2"}
+"""Requirement by the word before the colon. A module here has the same name."""
+
+
+@dataclass(frozen=True)
+class ForeignName:
+    kind: str
+    name: str
+    options: JsonObject
+
+    @classmethod
+    def parse(cls, text: str) -> ForeignName:
+        kind, _, rest = text.partition(":")
+        name, _, query = rest.partition("?")
+        return cls(kind, name, {key: _read_option(value) for key, value in parse_qsl(query, keep_blank_values=True)})
+
+
+@dataclass(frozen=True)
+class ForeignEnvironment:
+    backend: LocalBackend
+    make_rows: Callable[[], Iterable[JsonObject]]
+
+
+def is_foreign(name: str) -> bool:
+    return ":" in name and name.partition(":")[0] in PACKAGES
+
+
+def open_foreign(text: str, base_dir: Path) -> ForeignEnvironment:
+    """Return the environment of `kind:name?options`; modules of `base_dir` come first. Raise LoadError."""
+    if (base := str(base_dir.resolve())) not in sys.path:
+        sys.path.insert(0, base)
+    return _open(text)
+
+
+def load_environment(name: str) -> LocalBackend:
+    """Return another package's environment as a backend.
+
+    `backend = load_environment("reasoning-gym:chain_sum")` is all that a rollout's `main.py` needs; `osmosis dataset
+    from` makes its rows."""
+    return open_foreign(name, Path.cwd()).backend
+
+
+@lru_cache(maxsize=8)
+def _open(text: str) -> ForeignEnvironment:
+    named = ForeignName.parse(text)
+    if not is_foreign(text) or not named.name:
+        raise LoadError(f"{text} names no environment", hint=" or ".join(f"{kind}:NAME" for kind in PACKAGES))
+    package = PACKAGES[named.kind]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SyntaxWarning)  # what reasoning-gym needs has some
+            module = importlib.import_module(f"{__name__}.{named.kind.replace('-', '_')}")
+    except ImportError as error:
+        hint = f"{install_command(package)}; for a rollout, in its folder: uv add {json.dumps(package)}"
+        raise LoadError(f"{text} needs {package}, which cannot be imported: {error}", hint=hint) from error
+    try:
+        environment: ForeignEnvironment = module.open_environment(named)
+    except OsmosisError:
+        raise
+    except Exception as error:
+        raise LoadError(f"{text} cannot be opened: {type(error).__name__}: {error}") from error
+    return environment
+
+
+def _read_option(text: str) -> object:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

@@ -1,0 +1,88 @@
+"""Environments of other packages, the real ones: by name where they are installed, and as a rollout of a workspace."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uv
+
+import osmosis
+from osmosis.sdk.foreign import PACKAGES
+from support.git_workspace import GitWorkspace
+
+pytestmark = [pytest.mark.slow, pytest.mark.network]
+GYM = "reasoning-gym:chain_sum?size=4&seed=7&max_terms=3"
+CONFIG = """
+[experiment]
+rollout = "gym"
+entrypoint = "main.py"
+model_path = "offline/calculator"
+dataset = "gym"
+
+[secrets]
+required = []
+"""
+PROJECT = (
+    '[project]\nname = "gym"\nversion = "1"\nrequires-python = ">=3.10"\ndependencies = ["osmosis-ai", "{package}"]\n'
+)
+
+Run = Callable[..., Any]
+
+
+@pytest.fixture(scope="session")
+def python_with(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The Python of an environment that has this osmosis and the package."""
+
+    def make(package: str) -> Path:
+        folder = tmp_path_factory.mktemp("environment")
+        python = folder / "bin" / "python"
+        subprocess.run([uv.find_uv_bin(), "venv", "--quiet", "--python", sys.executable, folder], check=True)
+        subprocess.run([uv.find_uv_bin(), "pip", "install", "--quiet", "--python", python, package], check=True)
+        ours = [str(Path(osmosis.__file__).parents[1]), *(path for path in sys.path if path.endswith("site-packages"))]
+        (site,) = (folder / "lib").glob("*/site-packages")
+        (site / "osmosis.pth").write_text("\n".join(ours))
+        return python
+
+    return make
+
+
+def run_osmosis(python: str | Path, folder: Path, *words: str, **environ: str) -> str:
+    command = [str(python), "-m", "osmosis", *words]
+    done = subprocess.run(command, cwd=folder, env={**os.environ, **environ}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def rollouts_of(folder: Path, name: str) -> list[dict[str, Any]]:
+    out = run_osmosis(sys.executable, folder, "eval", "export", name, "--format", "jsonl", "-o", f"{name}.jsonl")
+    assert out
+    return [json.loads(line) for line in (folder / f"{name}.jsonl").read_text().splitlines()]
+
+
+def test_reasoning_gym_by_name(tmp_path: Path, python_with: Callable[[str], Path]) -> None:
+    python = python_with(PACKAGES["reasoning-gym"])
+    flags = ("--model", "offline/calculator", "--n", "2")
+    run_osmosis(python, tmp_path, "eval", "-m", GYM, *flags, "--name", "first")
+    run_osmosis(python, tmp_path, "eval", "-m", GYM, *flags, "--name", "again")
+    first, again = rollouts_of(tmp_path, "first"), rollouts_of(tmp_path, "again")
+    assert len(first) == 8
+    assert {row["row_key"] for row in first} == {f"chain_sum-7-{number}" for number in range(4)}
+    assert [row["prompt"] for row in first] == [row["prompt"] for row in again]
+    assert all(0 <= row["reward"] <= 1 for row in first)
+
+
+def test_reasoning_gym_as_a_rollout_of_a_workspace(tmp_path: Path) -> None:
+    workspace = GitWorkspace(tmp_path)
+    workspace.write("rollouts/gym/main.py", f"import osmosis\n\nbackend = osmosis.load_environment({GYM!r})\n")
+    workspace.write("rollouts/gym/pyproject.toml", PROJECT.format(package=PACKAGES["reasoning-gym"]))
+    workspace.write("configs/eval/gym.toml", CONFIG)
+    run_osmosis(sys.executable, tmp_path, "dataset", "from", GYM, "-o", "data/gym.jsonl")
+    run_osmosis(sys.executable, tmp_path, "eval", "run", "gym", "--name", "config")
+    assert len([row for row in rollouts_of(tmp_path, "config") if row["reward"] is not None]) == 4

@@ -1,0 +1,40 @@
+"""Environments of other packages, as far as they need no package: `tests/flow/test_foreign.py` has the real ones."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from osmosis.errors import LoadError, UsageError
+from osmosis.local.evaluate import evaluate
+from osmosis.sdk.foreign import PACKAGES, ForeignName, is_foreign, open_foreign
+
+
+def test_options_follow_the_name_as_json_or_text() -> None:
+    named = ForeignName.parse("reasoning-gym:chain_sum?size=5&tag=a%20b&min_terms=2&plain=true")
+    assert (named.kind, named.name) == ("reasoning-gym", "chain_sum")
+    assert named.options == {"size": 5, "tag": "a b", "min_terms": 2, "plain": True}
+
+
+def test_only_the_words_of_packages_name_an_environment() -> None:
+    assert all(is_foreign(f"{kind}:x") for kind in PACKAGES)
+    assert not any(map(is_foreign, ("server:loop", "verifiers", "./reasoning-gym/main.py", "mcp:./tools")))
+
+
+@pytest.mark.parametrize("kind", PACKAGES)
+def test_a_package_that_is_missing_is_named_with_the_command_that_installs_it(kind: str, tmp_path: Path) -> None:
+    if find_spec(kind.replace("-", "_")):
+        pytest.skip(f"{kind} is installed")
+    with pytest.raises(LoadError, match=f"needs {kind}>=") as problem:
+        open_foreign(f"{kind}:x", tmp_path)
+    assert f"install '{PACKAGES[kind]}'" in str(problem.value.hint)
+    assert f'uv add "{PACKAGES[kind]}"' in str(problem.value.hint)
+    with pytest.raises(LoadError, match="names no environment"):
+        open_foreign(f"{kind}:", tmp_path)
+
+
+def test_an_agent_that_brings_no_rows_needs_them() -> None:
+    with pytest.raises(UsageError, match="needs the rows for server:loop"):
+        evaluate("server:loop", model="offline/calculator")
