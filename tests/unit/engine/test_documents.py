@@ -167,7 +167,7 @@ async def test_an_adaptive_limit_grows_and_halves():
     assert fixed.limit == 4
 
 
-def test_a_reports_conversations_have_reasoning_images_and_sources():
+def test_a_reports_conversations_have_reasoning_images_and_sources(tmp_path, make_plan):
     picture = "data:image/png;base64,AAAA"
     message = {
         "role": "assistant",
@@ -175,7 +175,11 @@ def test_a_reports_conversations_have_reasoning_images_and_sources():
         "reasoning_content": "first <think>",
         "annotations": [{"type": "url_citation", "url_citation": {"url": "https://x.test/?a=1&b", "title": "<X>"}}],
     }
-    shown = report_files._message(message)
+    plan, journal = make_plan(), Journal(tmp_path / "j")
+    journal.open(plan)
+    journal.append(Rollout(rollout_id="0", row_index=0, attempt=0, status=RolloutStatus.SUCCESS, messages=[message]))
+    journal.close()
+    shown = report_files.html(journal, plan, summarize(journal.rollouts(), plan))
     assert "first &lt;think&gt;" in shown
     assert f'<img src="{picture}"' in shown
     assert "&lt;X&gt; https://x.test/?a=1&amp;b" in shown

@@ -1,7 +1,9 @@
-"""A run's report as one file: Markdown, JUnit XML, or HTML with its plots inside."""
+"""A run's report as one file: Markdown, JUnit XML, or HTML with its plots inside (`report.html`)."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from html import escape
+import xml.etree.ElementTree as ElementTree
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import orjson
 
@@ -12,26 +14,13 @@ from osmosis.metrics.figures import Figure, comparison_figures, figures, grouped
 from osmosis.metrics.warnings import alarms
 from osmosis.records.run.message_parts import SHOWN_IMAGES, get_reasoning, image_url, list_images, list_sources
 from osmosis.records.run.plan import EvalPlan
-from osmosis.records.run.report import Interval, Report
+from osmosis.records.run.report import Report
 from osmosis.records.run.rollout import LARGEST_SCORE, Message
 from osmosis.records.run.rows import DerivedKeys
 
-from .plots import bars, curves, histogram
-
 _QUOTED = 200
 MAX_SHOWN = 200
-
-_STYLE = """
-:root{color-scheme:light dark}body{font:15px/1.5 system-ui,sans-serif;max-width:70rem;margin:2rem auto;padding:0 1rem}
-table{border-collapse:collapse;margin:1rem 0}th,td{padding:.3rem .8rem;text-align:left;border-bottom:1px solid #8884}
-td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}h1{font-size:1.5rem}h2{font-size:1.15rem;margin-top:2rem}
-.plots{display:flex;flex-wrap:wrap;gap:1rem}svg{font:11px system-ui,sans-serif;fill:currentColor}
-svg .title{font-weight:600;font-size:12px}svg .axis,svg .ci{stroke:currentColor;fill:none}
-details{margin:.3rem 0;border:1px solid #8884;border-radius:6px;padding:.3rem .7rem}summary{cursor:pointer}
-pre{white-space:pre-wrap;overflow-wrap:anywhere;margin:.3rem 0;padding:.4rem .6rem;background:#8881;border-radius:4px}
-.role{font-weight:600;margin-top:.5rem}.bad{color:#c0392b}.good{color:#2e8b57}.dim{opacity:.7}
-.why{white-space:pre-wrap}
-"""
+BINS = 20
 
 
 def markdown(journal: Journal, plan: EvalPlan, report: Report) -> str:
@@ -85,92 +74,76 @@ def _md_table(members: Sequence[Figure]) -> list[str]:
 def junit(journal: Journal, plan: EvalPlan, report: Report, aside: Mapping[str, str] | None = None) -> str:
     """Write one test case per row and attempt; below the threshold is a failure, no score an error."""
     first = report.scores[0].name if report.scores else None
-    cases, failures, errors, skipped = [], 0, 0, 0
+    root = ElementTree.Element("testsuites")
+    suite = ElementTree.SubElement(root, "testsuite", name=_text(plan.name), time=f"{report.duration_ms / 1000:.3f}")
+    properties = ElementTree.SubElement(suite, "properties")
+    for f in figures(report):
+        between = f"[{f.between}]" if f.interval else ""
+        text = " ".join(part for part in (f.text, between, f.detail) if part)
+        name = f"{f.group}: {f.label}" if f.group else f.label
+        ElementTree.SubElement(properties, "property", name=_text(name), value=_text(text))
+    counts: Counter[str] = Counter()
     keys = DerivedKeys()
     for line in journal.in_order():
+        counts["tests"] += 1
+        case = ElementTree.SubElement(
+            suite,
+            "testcase",
+            classname=_text(plan.name),
+            name=f"row {line['row_index']} attempt {line['attempt']}",
+            time=f"{(line.get('duration_ms') or 0) / 1000:.3f}",
+        )
         score = (line.get("scores") or {}).get(first) or {}
-        value, inner = score.get("value"), ""
+        value = score.get("value")
         problem = line.get("failure") or score.get("failure")
         reason = (aside or {}).get(
             keys.of(line.get("row_key"), line["row_index"], (line.get("hashes") or {}).get("row"))
         )
-        if reason is not None:
-            skipped, inner = skipped + 1, f"<skipped message={_attr(reason)}/>"
-        elif line["status"] == "skipped":
-            skipped, inner = skipped + 1, "<skipped/>"
+        if reason is not None or line["status"] == "skipped":
+            counts["skipped"] += 1
+            ElementTree.SubElement(case, "skipped", {} if reason is None else {"message": _text(reason)})
         elif problem:
-            errors += 1
+            counts["errors"] += 1
             kind = f"{problem['phase']}/{problem['category']}"
-            inner = f"<error type={_attr(kind)} message={_attr(problem['message'])}/>"
+            ElementTree.SubElement(case, "error", type=kind, message=_text(problem["message"]))
         elif value is not None and value < plan.pass_threshold:
-            failures += 1
-            inner = f"<failure message={_attr(f'{first} = {value:g}, below {plan.pass_threshold:g}')}/>"
-        name = f"row {line['row_index']} attempt {line['attempt']}"
-        seconds = (line.get("duration_ms") or 0) / 1000
-        cases.append(
-            f'<testcase classname={_attr(plan.name)} name={_attr(name)} time="{seconds:.3f}">{inner}</testcase>'
-        )
-    head = (
-        f'<testsuite name={_attr(plan.name)} tests="{len(cases)}" failures="{failures}" errors="{errors}" '
-        f'skipped="{skipped}" time="{report.duration_ms / 1000:.3f}">'
-    )
-    properties = "".join(
-        f"<property name={_attr(f'{f.group}: {f.label}' if f.group else f.label)} value={_attr(_line(f))}/>"
-        for f in figures(report)
-    )
-    return (
-        f'<?xml version="1.0" encoding="UTF-8"?>\n<testsuites>{head}<properties>{properties}</properties>\n'
-        + "\n".join(cases)
-        + "</testsuite></testsuites>\n"
-    )
+            counts["failures"] += 1
+            ElementTree.SubElement(case, "failure", message=f"{first} = {value:g}, below {plan.pass_threshold:g}")
+    for name in ("tests", "failures", "errors", "skipped"):
+        suite.set(name, str(counts[name]))
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{ElementTree.tostring(root, encoding="unicode")}\n'
 
 
-def _line(figure: Figure) -> str:
-    between = f"[{figure.between}]" if figure.interval else ""
-    return " ".join(part for part in (figure.text, between, figure.detail) if part)
+def _text(text: str) -> str:
+    return "".join(c for c in text if c in "\t\n" or c >= " ")  # XML has no other control characters
 
 
 def html(journal: Journal, plan: EvalPlan, report: Report) -> str:
-    parts = [f"<h1>{escape(plan.name)}</h1>", _facts(plan)]
-    parts += [f'<p class="bad">{escape(alarm)}</p>' for alarm in alarms(report, plan.model.name)]
-    for group, members in grouped(figures(report)):
-        rows = "".join(_figure(figure) for figure in members)
-        head = "<tr><th></th><th class=n>value</th><th>95 % interval</th><th></th></tr>"
-        parts.append(f"<h2>{escape(group or 'Run')}</h2><table>{head}{rows}</table>")
-    parts += ['<div class="plots">', *_plots(journal, report), "</div>"]
-    if report.failures:
-        rows = "".join(
-            f'<tr><td>{f.phase.value}</td><td>{f.category.value}</td><td class="n">{f.count}</td>'
-            f"<td>{escape(f.example[:300])}</td><td>{', '.join(map(str, f.rows))}</td></tr>"
-            for f in report.failures
-        )
-        head = "<tr><th>phase</th><th>category</th><th class=n>count</th><th>example</th><th>rows</th></tr>"
-        parts.append(f"<h2>Failures</h2><table>{head}{rows}</table>")
-    parts += ["<h2>Rollouts</h2>", *_rollouts(journal, plan, report)]
-    return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(plan.name)}</title>'
-        f"<style>{_STYLE}</style></head><body>{''.join(parts)}</body></html>\n"
+    from jinja2 import Environment, FileSystemLoader  # every run imports this module, and few write a page
+
+    templates = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True)
+    templates.globals.update(
+        colours=("#2f6f9f", "#c2703d", "#4d8f5b", "#8b5fa8", "#9a8430"),
+        count_bins=count_bins,
+        get_reasoning=get_reasoning,
+        list_images=list_images,
+        list_sources=list_sources,
+        message_text=message_text,
+        shown_images=SHOWN_IMAGES,
+        to_json=lambda value: orjson.dumps(value).decode(),
+    )
+    return templates.get_template("report.html").render(
+        plan=plan,
+        report=report,
+        alarms=alarms(report, plan.model.name),
+        groups=grouped(figures(report)),
+        histograms=_histograms(journal, report),
+        rollouts=_rollouts(journal, plan, report),
+        rollouts_path=journal.rollouts_path,
     )
 
 
-def _plots(journal: Journal, report: Report) -> Iterator[str]:
-    rates = [(s.name, s.pass_rate, _bounds(s.pass_rate_interval)) for s in report.scores if s.pass_rate is not None]
-    yield bars(rates, "pass rate with 95 % interval")
-    for score in report.scores:
-        lines = [
-            (name, [(float(p.k), p.value, _bounds(p.interval)) for p in points])
-            for name, points in (("pass@k", score.pass_at_k), ("pass^k", score.pass_hat_k))
-            if points
-        ]
-        yield curves(lines, f"{score.name}: over attempts", "k")
-    yield from _histograms(journal, report)
-
-
-def _bounds(interval: Interval | None) -> tuple[float, float] | None:
-    return None if interval is None else (interval.low, interval.high)
-
-
-def _histograms(journal: Journal, report: Report) -> Iterator[str]:
+def _histograms(journal: Journal, report: Report) -> list[tuple[str, str, list[float]]]:
     values: dict[str, list[float]] = {score.name: [] for score in report.scores}
     durations, tokens = [], []
     for line in journal.lines():
@@ -181,74 +154,32 @@ def _histograms(journal: Journal, report: Report) -> Iterator[str]:
         durations.append(line.get("duration_ms") or 0.0)
         usage = line.get("usage") or {}
         tokens.append(float(usage.get("prompt_tokens", 0) + usage.get("completion_tokens", 0)))
-    for name, numbers in values.items():
-        yield histogram(numbers, f"{name}: scores")
-    yield histogram(durations, "duration of a rollout", unit=" ms")
-    yield histogram(tokens, "tokens of a rollout")
+    scores = [(f"{name}: scores", "", numbers) for name, numbers in values.items()]
+    return [*scores, ("duration of a rollout", " ms", durations), ("tokens of a rollout", "", tokens)]
 
 
-def _rollouts(journal: Journal, plan: EvalPlan, report: Report) -> Iterator[str]:
+def count_bins(values: Sequence[float]) -> tuple[float, float, list[int]]:
+    """Return the least value, the width of a bin, and how many values are in each; one bin when all are equal."""
+    low, high = min(values), max(values)
+    if high == low:
+        return low, 1.0, [len(values)]
+    width = (high - low) / BINS
+    counts = [0] * BINS
+    for value in values:
+        counts[min(BINS - 1, int((value - low) / width))] += 1
+    return low, width, counts
+
+
+def _rollouts(journal: Journal, plan: EvalPlan, report: Report) -> list[tuple[JsonObject, bool]]:
+    """Return the first rollouts and whether they passed; those that did not come first."""
     first = report.scores[0].name if report.scores else None
-    good: list[dict[str, object]] = []
-    count = 0
+    shown: dict[bool, list[tuple[JsonObject, bool]]] = {False: [], True: []}
     for line in journal.in_order():
-        if _passed(line, first, plan.pass_threshold):
-            if len(good) < MAX_SHOWN:
-                good.append(line)
-        elif count < MAX_SHOWN:
-            count += 1
-            yield _rollout(line, passed=False)
-    for line in good[: MAX_SHOWN - count]:
-        count += 1
-        yield _rollout(line, passed=True)
-    if count < report.completed:
-        where = escape(str(journal.rollouts_path))
-        yield f'<p class="dim">{count} of {report.completed} shown; all of them are in {where}</p>'
-
-
-def _passed(line: JsonObject, name: str | None, threshold: float) -> bool:
-    value = ((line.get("scores") or {}).get(name) or {}).get("value")
-    return value is not None and value >= threshold
-
-
-def _rollout(line: JsonObject, *, passed: bool) -> str:
-    scores = line.get("scores") or {}
-    scores_text = ", ".join(
-        f"{name} = {score['value']:g}" if score.get("value") is not None else f"{name}: no score"
-        for name, score in scores.items()
-    )
-    failure = line.get("failure")
-    if failure:
-        scores_text = f"{failure['phase']}/{failure['category']}: {failure['message'][:120]}"
-    mark = '<span class="good">pass</span>' if passed else '<span class="bad">no pass</span>'
-    body = [f"<pre>{escape(failure['message'])}\n{escape(failure.get('traceback') or '')}</pre>"] if failure else []
-    for name, score in scores.items():
-        reason = score.get("reason") or (score.get("failure") or {}).get("message")
-        if reason:
-            body.append(f'<div class="dim">{escape(name)}: <span class="why">{escape(reason)}</span></div>')
-        if score.get("parts"):
-            made_of = ", ".join(f"{part} {value:g}" for part, value in score["parts"].items())
-            body.append(f'<div class="dim">{escape(name)}: {escape(made_of)}</div>')
-        if score.get("metadata"):
-            metadata = orjson.dumps(score["metadata"]).decode()
-            body.append(f"<details><summary>{escape(name)}: metadata</summary><pre>{escape(metadata)}</pre></details>")
-    for message in line.get("messages") or []:
-        body.append(_message(message))
-    head = f"row {line['row_index']} attempt {line['attempt']}"
-    return f"<details><summary>{head} {mark} {escape(scores_text)}</summary>{''.join(body)}</details>"
-
-
-def _message(message: JsonObject) -> str:
-    parts = [f'<div class="role">{escape(str(message.get("role")))}</div>']
-    if thought := get_reasoning(message):
-        parts.append(f"<details><summary>reasoning</summary><pre>{escape(thought)}</pre></details>")
-    parts.append(f"<pre>{escape(message_text(message))}</pre>")
-    images = [url for url in list_images(message) if url.startswith(SHOWN_IMAGES)]
-    parts += [f'<img src="{escape(url, quote=True)}" alt="image of this message" width="320">' for url in images]
-    if sources := list_sources(message):
-        named = ", ".join(escape(f"{source.title} {source.url}".strip()) for source in sources)
-        parts.append(f'<div class="dim">sources: {named}</div>')
-    return "".join(parts)
+        value = ((line.get("scores") or {}).get(first) or {}).get("value")
+        passed = value is not None and value >= plan.pass_threshold
+        if len(shown[passed]) < MAX_SHOWN:
+            shown[passed].append((line, passed))
+    return [*shown[False], *shown[True]][:MAX_SHOWN]
 
 
 def message_text(message: JsonObject) -> str:
@@ -266,27 +197,6 @@ def _part_text(part: object) -> str:
     if url := image_url(part):
         return "[image]" if url.startswith(SHOWN_IMAGES) else f"[image: {url[:200]}]"
     return str(part.get("text", part)) if isinstance(part, dict) else str(part)
-
-
-def _facts(plan: EvalPlan) -> str:
-    rows = "".join(
-        f'<tr><td class="dim">{escape(name)}</td><td>{escape(text)}</td></tr>' for name, text in plan.facts()
-    )
-    return f"<table>{rows}</table>"
-
-
-def _figure(figure: Figure) -> str:
-    help_text = f' title="{escape(figure.help)}"' if figure.help else ""
-    return (
-        f'<tr{help_text}><td>{escape(figure.label)}</td><td class="n">{escape(figure.text)}</td>'
-        f'<td>{escape(figure.between)}</td><td class="dim">{escape(figure.detail)}</td></tr>'
-    )
-
-
-def _attr(text: str) -> str:
-    from xml.sax.saxutils import quoteattr  # brings urllib.request along
-
-    return quoteattr("".join(c for c in text if c in "\t\n" or c >= " "))
 
 
 def _md(text: str) -> str:
