@@ -16,7 +16,7 @@ from yarl import URL
 
 from osmosis.compat.loop_backend import LoopBackend
 from osmosis.engine.agent import Agent
-from osmosis.engine.evaluate import Evaluation, Silent
+from osmosis.engine.evaluate import Evaluation, Observer
 from osmosis.engine.scoring import FunctionScorer
 from osmosis.errors import ModelError
 from osmosis.records.run.plan import Retry, Timeouts
@@ -206,7 +206,7 @@ class NotANumber(Grader[Any]):
         ctx.set_reward(float("nan"))
 
 
-class Kept(Silent):
+class Kept(Observer):
     def __init__(self) -> None:
         self.rollouts: list[Rollout] = []
 

@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,20 @@ if TYPE_CHECKING:
 
 PR_SET_DUMPABLE = 4
 PR_SET_PDEATHSIG = 1
+
+
+@contextlib.contextmanager
+def signals_handled(handler: Callable[[int, Any], object], *numbers: int) -> Iterator[None]:
+    """Handle these signals inside the block; outside the main thread, whoever runs that handles them."""
+    before = {}
+    for number in numbers:
+        with contextlib.suppress(ValueError):  # not the main thread
+            before[number] = signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        for number, previous in before.items():
+            signal.signal(number, previous)
 
 
 def start_token(pid: int) -> str | None:

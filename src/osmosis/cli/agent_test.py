@@ -43,7 +43,7 @@ from osmosis.cli.targets import AgentRef, find_agent
 from osmosis.errors import UsageError, ValidationError
 from osmosis.local.prepare import prepare
 from osmosis.local.prepared_run import PreparedRun
-from osmosis.local.run_options import RunOptions, runs_folder
+from osmosis.local.run_options import RunOptions, Watcher, runs_folder
 from osmosis.records.config.run_config import EvalConfig
 from osmosis.records.run.plan import EvalPlan
 from osmosis.records.run.rollout import Rollout
@@ -241,7 +241,7 @@ def write_results(path: Path, rollouts: list[Rollout]) -> None:
     write_text(path, json.dumps(results_of(rollouts), ensure_ascii=False, indent=2) + "\n")
 
 
-class RowLines:
+class RowLines(Watcher):
     def __init__(self, output: Output, total: int, results: list[Rollout], *, quiet: bool, whole: bool = False) -> None:
         self._output = output
         self._total = total
@@ -251,8 +251,6 @@ class RowLines:
         self.expected: dict[int, str | None] = {}
         self.folder: Path | None = None
         self.stopped: str | None = None
-
-    def started(self, total: int, done: int) -> None: ...
 
     def rollout(self, rollout: Rollout, running: Report | None) -> None:
         self._results.append(rollout)

@@ -19,18 +19,24 @@ from osmosis.records.run.plan import EvalPlan
 from osmosis.records.run.rollout import Category
 from osmosis.records.run.rows import Row
 from osmosis.serve.client.model_http import read_object, read_record
-from osmosis.serve.client.model_proxy import MAX_BODY, ModelProxy, document
-from osmosis.serve.client.protocols import RolloutLost, ServerClient, ServerResult, failure_from_wire, row_position
+from osmosis.serve.client.model_proxy import MAX_BODY, ModelProxy, document_body
+from osmosis.serve.client.protocols import (
+    RolloutLost,
+    ServerClient,
+    ServerProtocol,
+    ServerResult,
+    failure_from_wire,
+    row_position,
+)
 from osmosis.serve.client.rollout_endpoint import RolloutEndpoint
 from osmosis.serve.http import operation_id, reply
 
 
-class AgentLoopProtocol:
+class AgentLoopProtocol(ServerProtocol):
     sends_limits = False
 
     def __init__(self, client: ServerClient, plan: EvalPlan, proxy_url: str) -> None:
-        self._client = client
-        self._plan = plan
+        super().__init__(client, plan)
         self._proxy_url = proxy_url
 
     async def run(self, endpoint: RolloutEndpoint, row: Row) -> ServerResult:
@@ -79,15 +85,12 @@ def loop_routes(proxy: ModelProxy) -> APIRouter:
 
     @router.post(
         "/v1/chat/completions",
-        **document(
+        **document_body(
             "0.2: a model call; the rollout is named in the body",
             ChatCompletionsRequest,
             CompletionsResponse,
             "rolloutKey",
-            400,
-            401,
-            404,
-            424,
+            (400, 401, 404, 424),
         ),
     )
     async def chat(request: Request) -> Response:
@@ -109,7 +112,7 @@ def loop_routes(proxy: ModelProxy) -> APIRouter:
 
     @router.post(
         "/v1/rollout/completed",
-        **document("0.2: the terminal result", RolloutResponse, CallbackReply, "rolloutKey", 401, 404, 422),
+        **document_body("0.2: the terminal result", RolloutResponse, CallbackReply, "rolloutKey", (401, 404, 422)),
     )
     async def completed(request: Request) -> Response:
         proxy.check_bearer(request)

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.compat.dataset_reader import dataset_row_to_request
-from osmosis.engine.evaluate import Evaluation, Silent
+from osmosis.engine.evaluate import Evaluation, Observer
 from osmosis.engine.rollout_model import RolloutModel
 from osmosis.engine.scoring import Scorer
 from osmosis.engine.task import Task
@@ -225,7 +225,7 @@ class _LaneAgent:
             self._free.append(lane)
 
 
-class _RolloutObserver(Silent):
+class _RolloutObserver(Observer):
     def __init__(self, on_rollout: Callable[[Rollout], None]) -> None:
         self._on_rollout = on_rollout
 

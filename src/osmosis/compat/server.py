@@ -35,7 +35,7 @@ from osmosis.sdk.agent_loop import RolloutAgentLoop, RolloutContext, RolloutResu
 from osmosis.sdk.classify import describe, failure_of
 from osmosis.sdk.sandbox import opening_from, sandbox_while
 from osmosis.sdk.types import finite_reward
-from osmosis.serve.http import documented, encode_record, errors, open_session, reply, secured_by
+from osmosis.serve.http import document, encode_record, open_session, reply
 from osmosis.serve.server.app import (
     Lifespan,
     build_app,
@@ -360,40 +360,37 @@ def _response_of_result(run: LoopRun, result: RolloutResult) -> RolloutResponse:
 
 def loop_routes(service: LoopService, rollouts: RolloutService, *, authenticated: bool) -> APIRouter:
     router = new_router(RolloutRequest)
-    security = secured_by("serverKey")
 
     @router.post(
         "/v1/rollout/init",
         status_code=202,
-        summary="0.2: start a rollout; a retried request gets the first answer",
-        response_model=documented(InitResponse),
-        response_description="Success",
-        responses=errors(ErrorReply, 401, 409, 413, 422, 429, 500, 503),
-        dependencies=security,
+        **document(
+            "0.2: start a rollout; a retried request gets the first answer",
+            InitResponse,
+            ErrorReply,
+            (401, 409, 413, 422, 429, 500, 503),
+            "serverKey",
+        ),
     )
     async def init(request: RolloutRequest) -> Response:
         return Response(await service.init(request), status_code=202, media_type="application/json")
 
     @router.get(
         "/platform/health",
-        summary="0.2: health for the platform the server is registered with; 404 without an API key",
-        response_model=documented(LoopHealth),
-        response_description="Success",
-        responses=errors(ErrorReply, 401, 404),
-        dependencies=security,
+        **document(
+            "0.2: health for the platform the server is registered with; 404 without an API key",
+            LoopHealth,
+            ErrorReply,
+            (401, 404),
+            "serverKey",
+        ),
     )
     async def platform_health() -> Response:
         if not authenticated:
             raise HTTPException(404, "this server has no API key")
         return reply(service.health())
 
-    @router.get(
-        "/health",
-        summary="Health; its keys identify the generation",
-        response_model=documented(LoopHealth),
-        response_description="Success",
-        responses=errors(ErrorReply),
-    )
+    @router.get("/health", **document("Health; its keys identify the generation", LoopHealth, ErrorReply))
     async def health() -> Response:
         return reply({**rollouts.health().to_dict(), **service.health()})
 

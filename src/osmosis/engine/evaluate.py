@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 from osmosis.datasets.keys import RowKeys
 from osmosis.datasets.scan import row_hash
@@ -31,30 +31,17 @@ from .watchdog import STUCK_S, Watchdog
 RUNNING_EVERY_S = 0.25
 
 
-class Observer(Protocol):
-    """Receives the events of a run, on the event loop; must return quickly."""
+class Observer:
+    """Receives the events of a run, on the event loop; must return quickly. This one ignores them."""
 
     def started(self, total: int, done: int) -> None:
         """Receive the start: `total` rollouts will exist, `done` of them exist already."""
-        ...
 
     def rollout(self, rollout: Rollout, running: Report | None) -> None:
         """Receive a stored rollout; `running` has the figures so far a few times a second, and is None in between."""
-        ...
 
     def stage(self, text: str) -> None:
         """Receive a line for a person: a pause, a stuck rollout, a stop."""
-        ...
-
-    def finished(self, report: Report) -> None: ...
-
-
-class Silent:
-    def started(self, total: int, done: int) -> None: ...
-
-    def rollout(self, rollout: Rollout, running: Report | None) -> None: ...
-
-    def stage(self, text: str) -> None: ...
 
     def finished(self, report: Report) -> None: ...
 
@@ -84,7 +71,7 @@ class Evaluation:
     scorers: Sequence[Scorer] = ()
     journal: Journal | None = None
     """Stores the rollouts; those that it has already are not run again."""
-    observer: Observer = field(default_factory=Silent)
+    observer: Observer = field(default_factory=Observer)
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     selected: int | None = None
     """Number of `rows`, where they are no sequence and it is known."""

@@ -14,7 +14,7 @@ from osmosis.base.redact import Redactor
 from osmosis.datasets.scan import DatasetFacts, read_rows
 from osmosis.engine.agent import Agent
 from osmosis.engine.agent_files import AgentFiles
-from osmosis.engine.evaluate import Evaluation, Silent
+from osmosis.engine.evaluate import Evaluation, Observer
 from osmosis.engine.journal import Journal
 from osmosis.engine.limits import START, Limiter
 from osmosis.engine.load_agent import close_scorers
@@ -238,7 +238,7 @@ class PreparedRun:
         keys = [row.key or "" for row in self.rows()]
         chosen = random.Random(plan.selection.seed).sample(keys, min(size, len(keys)))
         only = {(0, key, 0) for key in chosen}
-        await replace(evaluation, rows=self.rows(), observer=Silent(), dataset_rows=None, only=only).run()
+        await replace(evaluation, rows=self.rows(), observer=Observer(), dataset_rows=None, only=only).run()
         measured = list(journal.rollouts())
         left = self.facts.selected * plan.attempts - len(measured)
         estimate = forecast(measured, left, START if plan.adaptive else plan.concurrency, plan.attempts)

@@ -13,6 +13,7 @@ from pathlib import Path
 from osmosis.base.files import write_json
 from osmosis.base.git import Git, GitError
 from osmosis.base.jsonable import JsonObject
+from osmosis.base.processes import signals_handled
 from osmosis.engine.journal import Journal
 from osmosis.errors import Conflict, ValidationError
 from osmosis.records.run.history import Look
@@ -138,17 +139,8 @@ def _wait(process: subprocess.Popen[bytes]) -> int:
         if process.poll() is None:
             process.send_signal(number)
 
-    before = {}
-    for number in (signal.SIGINT, signal.SIGTERM):
-        try:
-            before[number] = signal.signal(number, pass_on)
-        except ValueError:
-            pass  # not the main thread: whoever runs us there handles signals
-    try:
+    with signals_handled(pass_on, signal.SIGINT, signal.SIGTERM):
         return process.wait()
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def commit_of(journal: Journal) -> str:

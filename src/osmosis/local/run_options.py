@@ -4,11 +4,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from osmosis.base.net import is_http
 from osmosis.datasets.row_file import write_rows
-from osmosis.engine.evaluate import Observer, Silent
+from osmosis.engine.evaluate import Observer
 from osmosis.engine.loader import name_of
 from osmosis.errors import NotFound, UsageError, ValidationError, WorkspaceRequired
 from osmosis.llm.providers import key_variable
@@ -37,11 +37,7 @@ Confirm = Callable[[str], bool]
 """Asks a person and waits for the answer; called in a thread while a run goes on."""
 
 
-class Watcher(Observer, Protocol):
-    def say(self, text: str, *, keep: bool = False) -> None: ...
-
-
-class Quiet(Silent):
+class Watcher(Observer):
     def say(self, text: str, *, keep: bool = False) -> None: ...
 
 
@@ -74,7 +70,7 @@ class RunOptions:
     """Run nothing: score all stored rollouts again, or only where a score failed."""
     confirm: Confirm | None = None
     """Without it, nobody can be asked."""
-    watcher: Watcher = field(default_factory=Quiet)
+    watcher: Watcher = field(default_factory=Watcher)
 
     def folder(self, plan: EvalPlan) -> Path | None:
         return self.runs_dir / plan.name if self.runs_dir is not None else None

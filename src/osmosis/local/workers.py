@@ -21,7 +21,7 @@ from osmosis.records.run.rollout import Category, Failure, Phase, Rollout
 from osmosis.sdk.agent_loop import trace_folder
 
 from . import frames
-from .run_options import Quiet, RunOptions
+from .run_options import RunOptions, Watcher
 
 END_S = 2.0
 BLOCKED_GRACE_S = 5.0
@@ -103,7 +103,7 @@ class _Worker:
 class _Crew:
     def __init__(self, plan: EvalPlan, options: RunOptions, limiter: Limiter | None) -> None:
         # The worker process watches nothing and asks nobody.
-        self._order = plan, replace(options, confirm=None, watcher=Quiet())
+        self._order = plan, replace(options, confirm=None, watcher=Watcher())
         self._say = options.watcher.stage
         self._limiter = limiter
         self._workers: list[_Worker] = []

@@ -21,6 +21,7 @@ from osmosis.records.run.plan import Retry
 from osmosis.records.run.rollout import Category, Message, Usage
 from osmosis.sdk.judge_model import JudgeModel, ModelNotFoundError, ProviderRequestError, resolve_judge
 
+from .chat import text_of
 from .judge_model import count_usage
 
 JUDGE_RETRY = Retry(max_attempts=4, base_delay_s=0.5, max_delay_s=15.0, rate_limit_budget_s=120.0)
@@ -120,7 +121,7 @@ class Judge:
             prompt, completion = await self._complete(question, plain=plain)
             usage = usage + completion.usage
             count_usage(completion.usage)
-            reply = _text(completion)
+            reply = text_of(completion.message)
             try:
                 score, explanation = read_reply(reply, prompt.marker, question.texts())
             except BadReply as exc:
@@ -295,13 +296,6 @@ def metadata_text(metadata: Mapping[str, object]) -> str:
     except (TypeError, ValueError):
         plain = {str(key): str(value) for key, value in metadata.items()}
         return json.dumps(plain, ensure_ascii=False, indent=2, sort_keys=True)
-
-
-def _text(completion: Completion) -> str:
-    content = completion.message.get("content")
-    if isinstance(content, list):
-        return "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
-    return content if isinstance(content, str) else ""
 
 
 def _reason(completion: Completion) -> str | None:

@@ -5,7 +5,7 @@ import asyncio
 import json
 import re
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, Literal, TypeVar
 
@@ -130,6 +130,23 @@ def errors(error: type[Record], *statuses: int) -> dict[int | str, JsonObject]:
     }
     # Without a default, FastAPI would document validation errors in a shape of its own.
     return {**listed, "default": {"description": "Any other error", "model": shape}}
+
+
+def document(
+    summary: str,
+    response: type[Record],
+    error: type[Record],
+    statuses: Sequence[int] = (),
+    bearer: Bearer | None = None,
+) -> JsonObject:
+    """Return the arguments of a route's decorator that document it."""
+    return {
+        "summary": summary,
+        "response_model": documented(response),
+        "response_description": "Success",
+        "responses": errors(error, *statuses),
+        "dependencies": secured_by(bearer) if bearer else [],
+    }
 
 
 class _Server(uvicorn.Server):

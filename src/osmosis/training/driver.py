@@ -13,7 +13,7 @@ from osmosis.base.files import write_json
 from osmosis.base.processes import end_tasks, wait_for_first
 from osmosis.base.redact import Redactor
 from osmosis.engine.agent import Agent
-from osmosis.engine.evaluate import Evaluation
+from osmosis.engine.evaluate import Evaluation, Observer
 from osmosis.engine.rollout_model import RolloutModel
 from osmosis.engine.scoring import Scorer
 from osmosis.engine.task import Task
@@ -290,13 +290,11 @@ class _StepAgent:
         return rollout
 
 
-class _StepObserver:
+class _StepObserver(Observer):
     def __init__(self, listener: TrainingListener, journal: StepJournal) -> None:
         self._listener = listener
         self._journal = journal
         self.count = 0
-
-    def started(self, total: int, done: int) -> None: ...
 
     def rollout(self, rollout: Rollout, running: Report | None) -> None:
         self.count += 1
@@ -304,5 +302,3 @@ class _StepObserver:
 
     def stage(self, text: str) -> None:
         self._listener.on_message(text, warning=True)
-
-    def finished(self, report: Report) -> None: ...

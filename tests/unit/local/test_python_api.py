@@ -17,7 +17,7 @@ from osmosis import Budget, EvalPlan, ModelSpec, RolloutAgentLoop, Run, Selectio
 from osmosis.cli.main import main
 from osmosis.errors import Conflict, DatasetError, NotFound, UsageError, ValidationError
 from osmosis.local.evaluate import EvaluateOptions
-from osmosis.local.run_options import Quiet, RunOptions, key_for
+from osmosis.local.run_options import RunOptions, Watcher, key_for
 from osmosis.records.run.report import Report
 from osmosis.records.run.rollout import Rollout
 from support.endpoint import ModelEndpoint
@@ -227,7 +227,7 @@ def test_a_pilot_asks_and_may_be_the_end(folder: Path) -> None:
     said: list[str] = []
     reports: list[Report] = []
 
-    class Heard(Quiet):
+    class Heard(Watcher):
         def say(self, text: str, *, keep: bool = False) -> None:
             said.append(text)
 

@@ -109,9 +109,7 @@ def compare(flags: CompareFlags) -> DetailResult | OperationResult | int:
         quarantine = read(file_around(ctx.cwd)).of([first.dataset, second.dataset])
         if flags.until_decided:
             try:
-                decision = until_decided(
-                    ctx, first, second, flags.score, flags.max_rollouts, flags.max_cost, quarantine.held, yes=flags.yes
-                )
+                decision = until_decided(ctx, first, second, flags, quarantine.held)
             except Declined as declined:
                 ctx.output.say(declined.message)
                 return 0
@@ -191,15 +189,7 @@ def _draw(
 
 
 def until_decided(
-    ctx: AppContext,
-    a: StoredRun,
-    b: StoredRun,
-    score: str | None,
-    max_rollouts: int | None,
-    max_cost: float | None,
-    quarantined_keys: Collection[str],
-    *,
-    yes: bool,
+    ctx: AppContext, a: StoredRun, b: StoredRun, flags: CompareFlags, quarantined_keys: Collection[str]
 ) -> Decision:
     if not isinstance(a, LocalRun) or not isinstance(b, LocalRun):
         name = b.name if isinstance(a, LocalRun) else a.name
@@ -209,14 +199,13 @@ def until_decided(
         )
     journals = a.journal, b.journal
     deciding = Deciding(*journals, quarantined_keys)
-    if score is None:
-        score = compare_runs(a.outcomes(), b.outcomes(), threshold=a.pass_threshold).score
-    decision = deciding.open(score, max_rollouts, max_cost)
+    score = flags.score or compare_runs(a.outcomes(), b.outcomes(), threshold=a.pass_threshold).score
+    decision = deciding.open(score, flags.max_rollouts, flags.max_cost)
     agreed = False
     while (due := decision.next_look) is not None:
         if due > 0:
             if not agreed:
-                _ask(ctx, deciding, decision, yes=yes)
+                _ask(ctx, deciding, decision, yes=flags.yes)
                 deciding.keep(decision)
                 agreed = True
             deciding.extend(decision, decision.looks[due], ctx.environ, ctx.output.say)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from osmosis import cli
 from osmosis.base.jsonable import JsonObject
+from osmosis.base.processes import signals_handled
 from osmosis.cli.core.context import AppContext
 from osmosis.cli.core.environment import allow_host
 from osmosis.cli.core.output import Mode, Output
@@ -35,7 +36,7 @@ from osmosis.local.prepare import prepare
 from osmosis.local.prepared_run import Declined, PreparedRun
 from osmosis.local.quarantine_file import file_around, judged_by, read
 from osmosis.local.run import Run
-from osmosis.local.run_options import Confirm, RunOptions
+from osmosis.local.run_options import Confirm, RunOptions, Watcher
 from osmosis.metrics.figures import comparison_line
 from osmosis.records.run.plan import EvalPlan
 from osmosis.records.run.report import Report
@@ -169,8 +170,8 @@ def _result(
     )
 
 
-class Terminal:
-    """A `local.run_options.Watcher` for people; close it before printing anything else."""
+class Terminal(Watcher):
+    """Tells people how a run goes; close it before printing anything else."""
 
     def __init__(self, output: Output, *, quiet: bool = False, title: str = "rollouts") -> None:
         self._output = output
@@ -344,17 +345,8 @@ def _handled(loop: asyncio.AbstractEventLoop, on_signal: Callable[[], None], ove
         if signals == 2:
             threading.Thread(target=_end_process, args=(over,), daemon=True).start()
 
-    before = {}
-    for number in (signal.SIGINT, signal.SIGTERM):
-        try:
-            before[number] = signal.signal(number, on_any)
-        except ValueError:
-            pass  # not the main thread: whoever runs us there handles signals
-    try:
+    with signals_handled(on_any, signal.SIGINT, signal.SIGTERM):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _end_if_blocked(loop: asyncio.AbstractEventLoop, over: threading.Event) -> None:

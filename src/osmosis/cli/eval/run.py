@@ -63,12 +63,9 @@ def run(flags: RunFlags) -> DetailResult | OperationResult | ListResult | int:
         raise UsageError(f"unexpected argument: {flags.words[1]}", hint="osmosis eval run --help")
     word = flags.words[0] if flags.words else None
     if word is not None and _names_set(ctx, word):
-        from osmosis.cli.eval.set import SetFlags, run_set  # brings every body of the platform's API
+        from osmosis.cli.eval.set import run_set  # brings every body of the platform's API
 
-        baseline = flags.baseline[0] if flags.baseline else None
-        return run_set(
-            ctx, SetFlags(word, flags.name, baseline, flags.fail_on_regression, flags.secrets_file, flags.on, flags.yes)
-        )
+        return run_set(ctx, word, flags)
     return run_config(ctx, flags, word)
 
 

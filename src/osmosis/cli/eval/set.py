@@ -13,6 +13,7 @@ from pydantic import ValidationError as PydanticError
 from osmosis.base.jsonable import JsonObject
 from osmosis.cli.core.context import AppContext
 from osmosis.cli.core.results import Column, ListResult
+from osmosis.cli.eval.flags import RunFlags
 from osmosis.cli.eval.on_platform import SetSubmit, submit_set
 from osmosis.engine.journal import Journal
 from osmosis.errors import NotFound, OsmosisError, UsageError, ValidationError
@@ -34,18 +35,6 @@ else:  # pragma: no cover - the same parser under its older name
     import tomli as tomllib
 
 FOLDER = "configs/sets"
-
-
-@dataclass(frozen=True)
-class SetFlags:
-    file: str
-    name: str | None = None
-    baseline: str | None = None
-    """Name of an earlier execution to compare with."""
-    fail_on_regression: bool = False
-    secrets_file: str | None = None
-    on: str | None = None
-    yes: bool = False
 
 
 @dataclass
@@ -94,15 +83,16 @@ class SetLine:
         }
 
 
-def run_set(ctx: AppContext, flags: SetFlags) -> ListResult:
+def run_set(ctx: AppContext, word: str, flags: RunFlags) -> ListResult:
     """Run configs x models x parameters, with one budget and one table; the same command resumes it."""
-    if flags.on is not None and flags.baseline is not None:
+    baseline = flags.baseline[0] if flags.baseline else None
+    if flags.on is not None and baseline is not None:
         hint = "osmosis eval compare platform:A platform:B"
         raise UsageError("--baseline and --on cannot be used together", hint=hint)
-    if flags.fail_on_regression and flags.baseline is None:
+    if flags.fail_on_regression and baseline is None:
         raise UsageError("--fail-on-regression needs --baseline", hint="--baseline NAME of an earlier execution")
     workspace = find_workspace(ctx.cwd)
-    path = _file(ctx, workspace, flags.file)
+    path = _file(ctx, workspace, word)
     eval_set = read_set(path)
     name = check_name(flags.name or path.stem, "--name")
     lines = [SetLine(run, check_name(f"{name}--{run.key}", "--name")) for run in eval_set.runs()]
@@ -112,17 +102,15 @@ def run_set(ctx: AppContext, flags: SetFlags) -> ListResult:
         submit = SetSubmit(eval_set, [(line.name, line.run) for line in lines], name, flags.secrets_file, flags.yes)
         return submit_set(ctx, flags.on, submit)
     runs = runs_folder(ctx.cwd)
-    if flags.baseline is not None and not any(_earlier(runs, flags.baseline, line).is_dir() for line in lines):
-        raise NotFound(
-            f"no run of this set is stored under {flags.baseline}", hint=f"osmosis eval run {path.stem} --name X"
-        )
+    if baseline is not None and not any(_earlier(runs, baseline, line).is_dir() for line in lines):
+        raise NotFound(f"no run of this set is stored under {baseline}", hint=f"osmosis eval run {path.stem} --name X")
     interrupted = _run_all(ctx, eval_set, lines, runs, flags)
-    if flags.baseline is not None:
-        _compare(lines, runs, flags.baseline, read(file_around(ctx.cwd)))
-    return _table(lines, _exit_code(lines, flags, interrupted=interrupted), compared=flags.baseline is not None)
+    if baseline is not None:
+        _compare(lines, runs, baseline, read(file_around(ctx.cwd)))
+    return _table(lines, _exit_code(lines, flags, interrupted=interrupted), compared=baseline is not None)
 
 
-def _exit_code(lines: list[SetLine], flags: SetFlags, *, interrupted: bool) -> int:
+def _exit_code(lines: list[SetLine], flags: RunFlags, *, interrupted: bool) -> int:
     if interrupted:
         return 130
     if any(line.error or line.report is None or line.report.completed < line.report.total for line in lines):
@@ -155,7 +143,7 @@ def _config(ctx: AppContext, workspace: Workspace, name: str) -> Path:
     return typed if typed.is_file() else ctx.path(pick_config(workspace, "eval", name))
 
 
-def _run_all(ctx: AppContext, eval_set: EvalSet, lines: list[SetLine], runs: Path, flags: SetFlags) -> bool:
+def _run_all(ctx: AppContext, eval_set: EvalSet, lines: list[SetLine], runs: Path, flags: RunFlags) -> bool:
     for line in lines:
         if (stored := Journal(runs / line.name)).exists:
             line.report = stored_report(stored)
@@ -176,7 +164,7 @@ def _run_all(ctx: AppContext, eval_set: EvalSet, lines: list[SetLine], runs: Pat
     return False
 
 
-def _command(eval_set: EvalSet, line: SetLine, left: float | None, flags: SetFlags) -> list[str]:
+def _command(eval_set: EvalSet, line: SetLine, left: float | None, flags: RunFlags) -> list[str]:
     run = line.run
     words = [sys.executable, "-m", "osmosis", "--json", "eval", "run", run.config, "--name", line.name, "--yes"]
     if run.model is not None:

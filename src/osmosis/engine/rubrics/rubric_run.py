@@ -14,7 +14,7 @@ from osmosis.base.jsonable import describe
 from osmosis.base.redact import Redactor
 from osmosis.datasets.keys import SelectedRows
 from osmosis.datasets.scan import row_hash
-from osmosis.engine.evaluate import Evaluation, Silent
+from osmosis.engine.evaluate import Evaluation, Observer
 from osmosis.engine.journal import Journal
 from osmosis.engine.recorded_agent import AnsweredAgent
 from osmosis.engine.resume import ResumePlan, plan_resume
@@ -215,7 +215,7 @@ async def ask_function(
     return _read(await in_thread(function, **arguments))
 
 
-class _Told(Silent):
+class _Told(Observer):
     def __init__(self, job: RubricJob, on_run: OnRun | None) -> None:
         self._records = {record.index: record for record in job.records}
         self._on_run = on_run

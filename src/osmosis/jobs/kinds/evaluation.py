@@ -11,7 +11,7 @@ import orjson
 
 from osmosis._version import __version__
 from osmosis.base.processes import end_tasks, wait_for_first
-from osmosis.engine.evaluate import Evaluation
+from osmosis.engine.evaluate import Evaluation, Observer
 from osmosis.engine.journal import Journal, key_of
 from osmosis.engine.limits import Limiter, Spending
 from osmosis.engine.resume import settle
@@ -194,7 +194,7 @@ class EvaluationJob:
         return rows
 
 
-class _Told:
+class _Told(Observer):
     def __init__(self, context: JobContext, journal: Journal, artifacts: ArtifactSender) -> None:
         self._context = context
         self._journal = journal

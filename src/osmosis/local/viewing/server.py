@@ -4,8 +4,7 @@ import hmac
 import secrets
 import signal
 import socket
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from urllib.parse import quote, urlsplit
 
@@ -21,6 +20,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from osmosis.base.http_server import HostGuard, HostNames
+from osmosis.base.processes import signals_handled
 from osmosis.errors import Conflict, Forbidden, NotFound, OsmosisError, ValidationError
 from osmosis.records.run.rollout import Rollout
 from osmosis.viewer import routes
@@ -243,17 +243,6 @@ def listen(port: int) -> socket.socket:
 
 def serve(library: LocalLibrary, access: ViewAccess, listener: socket.socket, on_ready: Callable[[], None]) -> None:
     server = ViewServer(application(library, access), on_ready)
-    with _ignore_final_signal():
+    # uvicorn raises the signal again after it stopped, and the server has not failed.
+    with signals_handled(lambda *_: None, signal.SIGINT, signal.SIGTERM):
         server.run(sockets=[listener])
-
-
-@contextmanager
-def _ignore_final_signal() -> Iterator[None]:
-    """Ignore the signal that uvicorn raises again after it stopped: the server has not failed."""
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(number, lambda *_: None) for number in numbers]
-    try:
-        yield
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)

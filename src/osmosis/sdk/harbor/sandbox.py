@@ -20,38 +20,6 @@ PROTOCOL = "1"
 """Version of `entrypoint.py`'s request and result; an SDK in an image must speak the same."""
 IN_CONTEXT = "osmosis-sdk"
 
-INSTALL = f"""#!/bin/sh
-# Writes into ../python which Python runs the workflow: one that has all it needs, or a new environment's.
-set -eu
-cd "$(dirname "$0")"
-root=$(cd .. && pwd)
-for python in "$root/venv/bin/python" python3 python; do
-    if "$python" -m osmosis.sdk.harbor.entrypoint --check {PROTOCOL} requirements.txt >/dev/null 2>&1; then
-        command -v "$python" >"$root/python"
-        exit 0
-    fi
-done
-base=
-for python in python3 python python3.13 python3.12 python3.11 python3.10; do
-    if "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' >/dev/null 2>&1; then
-        base=$(command -v "$python")
-        break
-    fi
-done
-rm -rf "$root/venv"
-if command -v uv >/dev/null 2>&1; then
-    uv venv --quiet --no-project ${{base:+--python "$base"}} "$root/venv"
-    uv pip install --quiet --python "$root/venv/bin/python" --requirements requirements.txt
-elif [ -n "$base" ]; then
-    "$base" -m venv "$root/venv"
-    "$root/venv/bin/python" -m pip install --quiet --disable-pip-version-check --requirement requirements.txt
-else
-    echo "this image has neither uv nor Python 3.10 or later: a workflow needs one of them" >&2
-    exit 3
-fi
-echo "$root/venv/bin/python" >"$root/python"
-"""
-
 
 def make_sdk(into: Path, cache_dir: Path, code_dir: Path | None) -> str:
     """Fill the folder `into`; return a hash of its content, also kept there as `id`."""
@@ -59,7 +27,8 @@ def make_sdk(into: Path, cache_dir: Path, code_dir: Path | None) -> str:
     into.mkdir(parents=True)
     (into / wheel.path.name).write_bytes(wheel.path.read_bytes())
     (into / "requirements.txt").write_text("\n".join(requirements(code_dir, wheel.path.name)) + "\n", encoding="utf-8")
-    (into / "install.sh").write_text(INSTALL, encoding="utf-8")
+    script = Path(__file__).with_name("install.sh").read_text(encoding="utf-8")
+    (into / "install.sh").write_text(script.replace("@PROTOCOL@", PROTOCOL), encoding="utf-8")
     digest = hashlib.sha256()
     for path in sorted(into.iterdir()):
         digest.update(f"{path.name}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\0".encode())

@@ -8,7 +8,7 @@ own win, and what was overridden is recorded."""
 import hmac
 import socket
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from importlib import import_module
 from typing import Protocol, cast
@@ -40,12 +40,11 @@ from osmosis.sdk.user_code import LimitReached
 from osmosis.serve.http import (
     Bearer,
     bind,
-    documented,
+    document,
     errors,
     listening,
     operation_id,
     reply,
-    secured_by,
     unless_disconnected,
     url_of,
 )
@@ -311,17 +310,13 @@ def override_sampling(params: JsonObject, own: Mapping[str, object]) -> JsonObje
     return overridden
 
 
-def document(summary: str, request: type[Record], response: type[Record], bearer: Bearer, *statuses: int) -> JsonObject:
-    """Return a decorator's arguments that document a route whose body is read by the route, after authentication."""
-    schema = {"$ref": f"#/components/schemas/{request.__name__}"}
-    return {
-        "summary": summary,
-        "response_model": documented(response),
-        "response_description": "Success",
-        "responses": errors(ModelErrorReply, *statuses),
-        "dependencies": secured_by(bearer),
-        "openapi_extra": {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}},
-    }
+def document_body(
+    summary: str, request: type[Record], response: type[Record], bearer: Bearer, statuses: Sequence[int]
+) -> JsonObject:
+    """Document a route whose body is read by the route, after authentication."""
+    content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{request.__name__}"}}}
+    documented_route = document(summary, response, ModelErrorReply, statuses, bearer)
+    return documented_route | {"openapi_extra": {"requestBody": {"required": True, "content": content}}}
 
 
 def rollout_routes(proxy: ModelProxy) -> APIRouter:
@@ -329,15 +324,12 @@ def rollout_routes(proxy: ModelProxy) -> APIRouter:
 
     @router.post(
         "/v1/rollouts/{rollout_id}/chat/completions",
-        **document(
+        **document_body(
             "A model call of a rollout, plain or streamed",
             ChatCompletionsRequest,
             CompletionsResponse,
             "rolloutKey",
-            400,
-            401,
-            404,
-            424,
+            (400, 401, 404, 424),
         ),
     )
     async def chat(rollout_id: str, request: Request) -> Response:
@@ -346,7 +338,7 @@ def rollout_routes(proxy: ModelProxy) -> APIRouter:
 
     @router.post(
         "/v1/rollouts/{rollout_id}/completion",
-        **document("0.3: the workflow ended", CompletionCallback, CallbackReply, "callbackKey", 401, 404, 422),
+        **document_body("0.3: the workflow ended", CompletionCallback, CallbackReply, "callbackKey", (401, 404, 422)),
     )
     async def completion(rollout_id: str, request: Request) -> Response:
         endpoint = proxy.find_endpoint(rollout_id, request, callback=True, closed=True)
@@ -355,7 +347,7 @@ def rollout_routes(proxy: ModelProxy) -> APIRouter:
 
     @router.post(
         "/v1/rollouts/{rollout_id}/grader",
-        **document("0.3: the grader ended", GraderCallback, CallbackReply, "callbackKey", 401, 404, 422),
+        **document_body("0.3: the grader ended", GraderCallback, CallbackReply, "callbackKey", (401, 404, 422)),
     )
     async def grader(rollout_id: str, request: Request) -> Response:
         endpoint = proxy.find_endpoint(rollout_id, request, callback=True, closed=True)
@@ -364,14 +356,12 @@ def rollout_routes(proxy: ModelProxy) -> APIRouter:
 
     @router.post(
         "/v1/rollouts/{rollout_id}/sandbox",
-        **document(
+        **document_body(
             "What a rollout's sandbox, which is beside it, is to do",
             SandboxOrder,
             SandboxAnswer,
             "rolloutKey",
-            401,
-            404,
-            422,
+            (401, 404, 422),
         ),
     )
     async def sandbox(rollout_id: str, request: Request) -> Response:

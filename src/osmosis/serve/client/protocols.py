@@ -4,9 +4,10 @@ no result; a result of any kind is returned."""
 
 import asyncio
 import re
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Literal, Protocol
+from typing import Literal
 from urllib.parse import quote
 
 import aiohttp
@@ -61,17 +62,6 @@ class ServerResult:
     sample: WireSample | None = None
     finish_reason: str | None = None
     metrics: dict[str, float] | None = None
-
-
-class ServerProtocol(Protocol):
-    sends_limits: bool
-
-    async def run(self, endpoint: RolloutEndpoint, row: Row) -> ServerResult: ...
-
-    async def agent_runs(self, endpoint: RolloutEndpoint) -> bool | None:
-        """Return whether the agent is at work now; None while it waits in the server's queue, False once it is done."""
-
-    async def cancel(self, rollout_id: str) -> None: ...
 
 
 class ServerClient:
@@ -138,17 +128,26 @@ class ServerClient:
             return None
         return answer if isinstance(answer, dict) else None
 
-    async def cancel(self, rollout_id: str) -> None:
-        await self.ask("POST", "/rollout/cancel", {"ids": [rollout_id]})
 
-
-class CallbackProtocol:
+class ServerProtocol(ABC):
     sends_limits = True
 
     def __init__(self, client: ServerClient, plan: EvalPlan) -> None:
         self._client = client
         self._plan = plan
 
+    @abstractmethod
+    async def run(self, endpoint: RolloutEndpoint, row: Row) -> ServerResult: ...
+
+    @abstractmethod
+    async def agent_runs(self, endpoint: RolloutEndpoint) -> bool | None:
+        """Return whether the agent is at work now; None while it waits in the server's queue, False once it is done."""
+
+    async def cancel(self, rollout_id: str) -> None:
+        await self._client.ask("POST", "/rollout/cancel", {"ids": [rollout_id]})
+
+
+class CallbackProtocol(ServerProtocol):
     async def run(self, endpoint: RolloutEndpoint, row: Row) -> ServerResult:
         init = rollout_init(endpoint, row, self._plan)
         init.controller_api_key = endpoint.callback_key
@@ -184,17 +183,8 @@ class CallbackProtocol:
         )  # this generation tells no states: a queue is all there is to see
         return None if ((health or {}).get("concurrency") or {}).get("queued") else True
 
-    async def cancel(self, rollout_id: str) -> None:
-        await self._client.cancel(rollout_id)
 
-
-class PollingProtocol:
-    sends_limits = True
-
-    def __init__(self, client: ServerClient, plan: EvalPlan) -> None:
-        self._client = client
-        self._plan = plan
-
+class PollingProtocol(ServerProtocol):
     async def run(self, endpoint: RolloutEndpoint, row: Row) -> ServerResult:
         answer = await self._client.submit("/rollout", rollout_init(endpoint, row, self._plan))
         try:
@@ -221,9 +211,6 @@ class PollingProtocol:
     async def agent_runs(self, endpoint: RolloutEndpoint) -> bool | None:
         state = (await self._client.find_object(f"/rollout/{endpoint.rollout_id}/status") or {}).get("status")
         return None if state == "queued" else state in (None, "running", "unknown")
-
-    async def cancel(self, rollout_id: str) -> None:
-        await self._client.cancel(rollout_id)
 
     async def _read(self, accepted: RolloutAccepted) -> RolloutState04:
         loop = asyncio.get_running_loop()

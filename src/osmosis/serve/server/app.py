@@ -31,7 +31,7 @@ from osmosis.records.protocol.messages import (
     StatusReply,
     check_rollout_id,
 )
-from osmosis.serve.http import JsonRoute, documented, errors, operation_id, reply, secured_by, wait_disconnected
+from osmosis.serve.http import JsonRoute, document, documented, operation_id, reply, wait_disconnected
 
 from .auth import BearerGuard, JsonOnly
 from .callbacks import DeliveryPolicy, spool_folder
@@ -144,16 +144,17 @@ def new_router(*requests: type[Record]) -> APIRouter:
 
 def rollout_routes(service: RolloutService) -> APIRouter:
     router = new_router(RolloutInit, CancelRequest)
-    security = secured_by("serverKey")
 
     @router.post(
         "/rollout",
         status_code=202,
-        summary="Start a rollout: 0.3 with callback URLs (202 `{}`), else 0.4 and then polled",
-        response_model=documented(RolloutAccepted),
-        response_description="Success",
-        responses=errors(ErrorReply, 401, 409, 413, 422, 429, 503),
-        dependencies=security,
+        **document(
+            "Start a rollout: 0.3 with callback URLs (202 `{}`), else 0.4 and then polled",
+            RolloutAccepted,
+            ErrorReply,
+            (401, 409, 413, 422, 429, 503),
+            "serverKey",
+        ),
     )
     async def start(init: RolloutInit) -> Response:
         accepted = service.accept(init)
@@ -161,33 +162,33 @@ def rollout_routes(service: RolloutService) -> APIRouter:
 
     @router.post(
         "/rollout/cancel",
-        summary="Cancel by ids, by prefix, or all",
-        response_model=documented(CancelReply),
-        response_description="Success",
-        responses=errors(ErrorReply, 401, 422),
-        dependencies=security,
+        **document("Cancel by ids, by prefix, or all", CancelReply, ErrorReply, (401, 422), "serverKey"),
     )
     async def cancel(request: CancelRequest) -> Response:
         return reply(CancelReply(dispositions=service.cancel(request)))
 
     @router.get(
         "/rollout/{rollout_id}/result",
-        summary="0.4: wait for the next state change; renews the lease",
-        response_model=documented(RolloutState04),
-        response_description="Success",
-        responses=errors(ErrorReply, 401, 403, 404, 422),
-        dependencies=security,
+        **document(
+            "0.4: wait for the next state change; renews the lease",
+            RolloutState04,
+            ErrorReply,
+            (401, 403, 404, 422),
+            "serverKey",
+        ),
     )
     async def result(rollout_id: str, lease: Annotated[str, Header(alias=LEASE_HEADER)], request: Request) -> Response:
         return reply(await service.result(rollout_id, lease, partial(wait_disconnected, request)))
 
     @router.get(
         "/rollout/{rollout_id}/status",
-        summary="State of a rollout; `unknown` when there is no such rollout",
-        response_model=documented(StatusReply),
-        response_description="Success",
-        responses=errors(ErrorReply, 401, 422),
-        dependencies=security,
+        **document(
+            "State of a rollout; `unknown` when there is no such rollout",
+            StatusReply,
+            ErrorReply,
+            (401, 422),
+            "serverKey",
+        ),
     )
     async def status(rollout_id: str) -> Response:
         try:
@@ -202,13 +203,7 @@ def rollout_routes(service: RolloutService) -> APIRouter:
 def health_route(service: RolloutService) -> APIRouter:
     router = new_router()
 
-    @router.get(
-        "/health",
-        summary="Health; its keys identify the generation",
-        response_model=documented(ServerHealth),
-        response_description="Success",
-        responses=errors(ErrorReply),
-    )
+    @router.get("/health", **document("Health; its keys identify the generation", ServerHealth, ErrorReply))
     async def health() -> Response:
         return reply(service.health())
 

@@ -3,7 +3,6 @@ import logging
 import os
 import signal
 import socket
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -18,6 +17,7 @@ from starlette.types import ASGIApp
 
 from osmosis.base.http_server import BoundedHttp, HostGuard, HostNames
 from osmosis.base.net import is_loopback
+from osmosis.base.processes import signals_handled
 from osmosis.engine.load_agent import load_agent
 from osmosis.engine.loader import load_object
 from osmosis.errors import OsmosisError
@@ -145,14 +145,8 @@ def _exit_on_sigterm() -> Iterator[None]:
     def leave(*_: object) -> None:
         raise SystemExit(0)
 
-    if threading.current_thread() is not threading.main_thread():
+    with signals_handled(leave, signal.SIGTERM):
         yield
-        return
-    before = signal.signal(signal.SIGTERM, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def reloaded_app() -> ASGIApp:
