@@ -14,7 +14,7 @@ empty :=
 space := $(empty) $(empty)
 PYTEST = $(BIN)/python -m pytest -n $(PROCESSES) --dist worksteal
 
-.PHONY: help demo demo-train check test test-all slow soak unit lint lowest docs docs-site wheel screenshots bench bridges lock release clean
+.PHONY: help demo demo-train check test test-all slow soak unit lint lowest docs docs-site wheel screenshots bench bridges audit lock release clean
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
@@ -92,6 +92,11 @@ bridges: $(VENV)/.dev  ## make the fixtures of docs/bridges.md again from the re
 
 lock: $(VENV)/bin/uv  ## write uv.lock again after a dependency changed
 	@$(BIN)/uv lock
+
+audit: $(VENV)/bin/uv  ## known advisories of every package in uv.lock; needs the package index of PyPI itself
+	@mkdir -p build
+	@$(BIN)/uv export --quiet --frozen --no-emit-project --all-extras --output-file build/requirements.txt
+	@$(BIN)/uv tool run --quiet pip-audit --strict --disable-pip --require-hashes -r build/requirements.txt
 
 release: $(VENV)/.dev  ## make release VERSION=1.2.0: version, CHANGELOG, tag and wheel; pushes nothing
 	@$(BIN)/python .ci/release.py $(VERSION)
