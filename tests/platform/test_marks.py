@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
+from osmosis.errors import Conflict
+from osmosis.platform import tables
 from osmosis.platform.auth import tokens, users
+from osmosis.platform.runs import lifecycle
 from osmosis.platform.web.session import SESSION_COOKIE, csrf_of
+from osmosis.records.run.annotations import MarkChange
 
 EXPERIMENT = {"rollout": "multiply", "entrypoint": "main.py", "model_path": "offline/x", "dataset": "sums"}
 CONFIG = {"experiment_config": EXPERIMENT, "evaluation_config": {"limit": 4}}
@@ -60,6 +66,30 @@ def test_a_run_gets_a_name_that_is_free(ready) -> None:
     assert (taken.status_code, "already a run" in taken.text) == (409, True)
     assert ready.http.patch(f"/api/cli/eval-runs/{second}", json={"name": "a b"}).status_code == 400
     assert set(names(ready)) == {"before-the-prompt", second}
+
+
+def test_an_evaluation_and_a_training_run_never_get_one_name_at_once(ready) -> None:
+    """No constraint of their table compares them: the second waits until the first is stored."""
+    evaluation, training = (ready.json("GET", f"eval-runs/{submit(ready)}")["eval_run"]["id"] for _ in range(2))
+    refused: list[Conflict] = []
+
+    def rename_training() -> None:
+        try:
+            with ready.platform.db.write() as session:
+                run = session.get_one(tables.Run, training)
+                run.kind = "training"
+                lifecycle.mark(session, run, MarkChange(name="same"))
+        except Conflict as error:
+            refused.append(error)
+
+    other = threading.Thread(target=rename_training)
+    with ready.platform.db.write() as session:
+        lifecycle.mark(session, session.get_one(tables.Run, evaluation), MarkChange(name="same"))
+        session.flush()
+        other.start()
+        other.join(0.5)  # it is over by then where it does not wait
+    other.join(60)
+    assert [error.message for error in refused] == ["there is already a run named same"]
 
 
 def test_marks_are_changed_on_the_page_and_pinned_runs_stand_first(ready) -> None:

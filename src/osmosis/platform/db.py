@@ -132,6 +132,12 @@ def changed_by(session: Session, statement: sa.Update | sa.Delete, **options: bo
     return done.rowcount
 
 
+def take_turn(session: Session, subject: str) -> None:
+    """Wait until no other transaction of this turn is open: on PostgreSQL by a lock, SQLite has one writer anyway."""
+    if session.get_bind().dialect.name == "postgresql":
+        session.execute(sa.select(sa.func.pg_advisory_xact_lock(sa.func.hashtextextended(subject, 0))))
+
+
 class Database:
     def __init__(self, url: str, limit_s: float = LIMIT_S) -> None:
         if url.startswith("sqlite:///"):

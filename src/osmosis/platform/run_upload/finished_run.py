@@ -23,9 +23,10 @@ from osmosis.base.jsonable import JsonObject
 from osmosis.errors import Conflict, NotFound, OsmosisError
 from osmosis.platform import Platform, tables
 from osmosis.platform.auth.tokens import new_token
-from osmosis.platform.db import changed_by
+from osmosis.platform.db import changed_by, take_turn
 from osmosis.platform.objects.parts import IMPORTS
 from osmosis.platform.objects.store import remove
+from osmosis.platform.run_upload.sessions import ANNOTATIONS, LOGS, TOKENS, UploadedRun, parse_artifact
 from osmosis.platform.runs import annotations as judgements
 from osmosis.platform.runs import lifecycle, rollouts
 from osmosis.records.base import utc_now
@@ -36,7 +37,6 @@ from osmosis.records.run.status import RunStatus
 from osmosis.sandbox.limited_reader import read_with
 
 from . import sessions
-from .manifest import ANNOTATIONS, LOGS, TOKENS, UploadedRun, parse_artifact
 
 log = logging.getLogger(__name__)
 
@@ -169,6 +169,7 @@ def _become_run(session: Session, row: tables.Import, staged: _Staged) -> tables
         sessions.refuse_second(session, row.workspace_id, row.local_run_id)
     if earlier is None:
         run, before = session.get_one(tables.Run, staged.run_id), None
+        take_turn(session, f"run names of {row.workspace_id}")
         stem = re.sub(r"[^A-Za-z0-9._-]+", "-", local.name).strip("-.")[:90] or "run"
         query = sa.select(tables.Run.name).where(tables.Run.workspace_id == row.workspace_id, tables.Run.kind != UNSEEN)
         names = set(session.scalars(query.where(tables.Run.name.startswith(stem))))

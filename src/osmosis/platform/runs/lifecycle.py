@@ -10,7 +10,7 @@ from sqlalchemy.orm.attributes import set_committed_value
 
 from osmosis.errors import Conflict, NotFound, ValidationError
 from osmosis.platform import tables
-from osmosis.platform.db import changed_by
+from osmosis.platform.db import changed_by, take_turn
 from osmosis.platform.paging import PageRange
 from osmosis.platform.scheduling.transitions import change_state, skip
 from osmosis.platform.tables import QueueState
@@ -114,6 +114,7 @@ def work_folder(work: tables.Work, job: tables.Job | None = None) -> str:
 
 def next_name(session: Session, workspace_id: str, rollout: str) -> str:
     """Return `<rollout>-<n>`, n one above the highest in use by an evaluation or a training run."""
+    take_turn(session, f"run names of {workspace_id}")
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", rollout).strip("-.") or "run"
     same = tables.Run.workspace_id == workspace_id, tables.Run.name.startswith(f"{stem}-")
     query = sa.select(tables.Run.name).where(*same)
@@ -198,7 +199,9 @@ def delete(session: Session, run: tables.Run) -> None:
 
 
 def refuse_taken(session: Session, workspace_id: str, name: str) -> None:
-    """Raise Conflict if an evaluation or a training run has this name: one name never means two runs."""
+    """Raise Conflict if an evaluation or a training run has this name: one name never means two runs, also of two that
+    are submitted at once."""
+    take_turn(session, f"run names of {workspace_id}")
     named = sa.select(tables.Run.id).where(tables.Run.workspace_id == workspace_id, tables.Run.name == name)
     if session.scalars(named.where(tables.Run.kind.in_(SUBMITTED))).first() is not None:
         raise Conflict(f"there is already a run named {name}", hint="choose another name")

@@ -18,7 +18,7 @@ from sqlalchemy.orm import InstrumentedAttribute, Session, undefer
 from osmosis.base.stats import Spread, spread
 from osmosis.errors import NotFound, ValidationError
 from osmosis.platform import tables
-from osmosis.platform.db import SHARED, changed_by
+from osmosis.platform.db import SHARED, changed_by, take_turn
 from osmosis.records.base import utc_now
 from osmosis.records.run.rollout import Rollout, RolloutStatus
 from osmosis.records.run.rows import DerivedKeys, Key
@@ -44,11 +44,8 @@ def store_columns(session: Session, run_id: str, columns: Iterable[Mapping[str, 
     values = [{**row, "run_id": run_id, "created_at": now} for row in columns]
     if not values:
         return 0
-    # One transaction at a time stores rollouts of a run, so that their ids grow in commit order. PostgreSQL gives an
-    # id when a row is written: a later commit with a smaller id would never be counted. SQLite has one writer anyway.
-    if session.get_bind().dialect.name == "postgresql":
-        key = sa.func.hashtextextended(f"rollouts of {run_id}", 0)
-        session.execute(sa.select(sa.func.pg_advisory_xact_lock(key)))
+    # So that ids grow in commit order: a later commit with a smaller id would never be counted.
+    take_turn(session, f"rollouts of {run_id}")
     connection = session.connection()
     if connection.dialect.name == "sqlite":
         insert = sqlite.insert(tables.Rollout).on_conflict_do_nothing(index_elements=KEY)

@@ -7,21 +7,20 @@ from sqlalchemy.orm import Session, aliased
 
 from osmosis.platform import tables
 from osmosis.platform.auth.tokens import JOB_PREFIX, hash_token, new_token
-from osmosis.platform.db import WORK
+from osmosis.platform.db import WORK, take_turn
 from osmosis.platform.runs import lifecycle
+from osmosis.platform.scheduling import leases, placement
 from osmosis.platform.tables import QueueState, new_id
 from osmosis.records.base import utc_now
 from osmosis.records.config.worker import megabytes
 from osmosis.records.run.rows import count_shards
 from osmosis.records.run.status import JobKind, RunStatus
 
-from . import backpressure, placement
 from .leases import HeldJob
 from .transitions import change_state
 
 LOOK_AHEAD = (2, 100)
 """Jobs at the head of the queue that a worker looks at, in two tries: each is locked, so most claims lock few."""
-CLAIM_LOCK = 0x6F736D71
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +54,7 @@ def enqueue_run(session: Session, run: tables.Run) -> list[tables.Job]:
             shard=shard,
             shards=count,
             rollouts=-(-rollouts_of(run) // count),
-            endpoint=backpressure.endpoint_of(run),
+            endpoint=leases.endpoint_of(run),
             cpus=needs.cpus or 0.0,
             memory_mb=megabytes(needs.memory),
             gpus=needs.gpus or 0,
@@ -167,8 +166,7 @@ def claim(
 ) -> Claimed | None:
     """Claim the first waiting job that this worker can do; None without one. Claims come one after the other, so that
     quotas are counted right."""
-    if session.get_bind().dialect.name == "postgresql":  # writers of SQLite are alone anyway
-        session.execute(sa.text("SELECT pg_advisory_xact_lock(:key)"), {"key": CLAIM_LOCK})
+    take_turn(session, "claims")
     job = _find_first(session, worker, waiting_jobs_for(worker) if among is None else among)
     if job is None:
         return None
