@@ -279,6 +279,8 @@ def test_a_secret_goes_in_and_never_comes_out(run: Run, home: Path) -> None:
 def test_the_active_workspace_and_the_flag(run: Run) -> None:
     assert run("workspace", "current").json["data"]["chosen_by"] == "osmosis workspace switch"
     assert "did you mean w?" in run("workspace", "switch", "ww").error["details"]["hint"]
+    for words in (["switch", "support"], ["rename", "support", "agents"], ["delete", "support", "--yes"]):
+        assert run("workspace", *words).error["details"]["hint"] == "osmosis workspace list"
     assert run("eval", "list").json["workspace"] == {"name": "w"}
     assert run("eval", "list", "--workspace", "nobody").code == 1
     assert run("eval", "info", "nothing-1").error["code"] == "NOT_FOUND"

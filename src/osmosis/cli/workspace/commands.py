@@ -186,8 +186,7 @@ def _find(client: PlatformClient, name: str) -> WorkspaceRow:
         if row.name == name:
             return row
     near = nearest(name, [row.name for row in rows])
-    hint = f"did you mean {near}?" if near else f"osmosis workspace create {name}"
-    raise NotFound(f"there is no workspace {name}", hint=hint)
+    raise NotFound(f"there is no workspace {name}", hint=f"did you mean {near}?" if near else "osmosis workspace list")
 
 
 def _find_active(ctx: AppContext, rows: list[WorkspaceRow]) -> tuple[str | None, str]:
