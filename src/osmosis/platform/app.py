@@ -29,16 +29,14 @@ from osmosis.platform.http.json_route import JsonRoute
 from osmosis.platform.http.middleware import ClientVersions, RequestLog, check_reader
 from osmosis.platform.maintenance.gc import DailySweep
 from osmosis.platform.maintenance.metrics import PlatformMetrics
-from osmosis.platform.models import file_routes as model_files
 from osmosis.platform.models import inference_routes as inference
 from osmosis.platform.models import routes as models
 from osmosis.platform.models.inference import InferenceProxy
-from osmosis.platform.objects.publish import publish_all
+from osmosis.platform.objects.parts import publish_all
 from osmosis.platform.rollout_servers import routes as rollout_servers
 from osmosis.platform.run_upload import finished_run
 from osmosis.platform.run_upload import routes as run_upload
 from osmosis.platform.runs import routes as eval_runs
-from osmosis.platform.scheduling import job_file_routes as job_files
 from osmosis.platform.scheduling import job_routes as jobs
 from osmosis.platform.scheduling import worker_routes as workers
 from osmosis.platform.settings import PlatformSettings
@@ -177,14 +175,13 @@ ROUTERS: tuple[APIRouter, ...] = (
     run_upload.router,
     eval_runs.router,
     training.router,
-    model_files.router,
+    models.files_router,
     models.router,
     inference.router,
     models.not_offered,
     rollout_servers.router,
     jobs.tickets_router,
     jobs.router,
-    job_files.router,
     workers.router,
     workers.people,
 )

@@ -7,7 +7,7 @@ from osmosis.platform.background import run_apart, run_in_turn
 from osmosis.platform.http.json_route import JsonRoute
 from osmosis.platform.objects.parts import check_url, store_part
 from osmosis.platform.run_upload import finished_run, sessions
-from osmosis.platform.run_upload.manifest import Manifest
+from osmosis.platform.run_upload.sessions import Manifest
 from osmosis.platform.workspaces import audit
 from osmosis.records.api.datasets import ImportFile, ImportPaths, ImportSent, ImportSession, ImportUpload, ImportUploads
 

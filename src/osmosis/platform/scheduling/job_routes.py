@@ -13,18 +13,21 @@ from osmosis.platform.auth.dependencies import PlatformDep, bearer
 from osmosis.platform.background import run_apart, slow
 from osmosis.platform.http.json_route import JsonRoute
 from osmosis.platform.models import merging
-from osmosis.platform.objects.publish import fetch_all, publish_later
+from osmosis.platform.objects.parts import fetch_all, publish_later
 from osmosis.platform.runs import lifecycle, rollouts
-from osmosis.platform.training import service, sft_data
+from osmosis.platform.training import checkpoints, service
 from osmosis.records.api.jobs import (
     JobArtifact,
     JobArtifacts,
+    JobCheckpoints,
     JobClaim,
     JobEnd,
+    JobFolders,
     JobLease,
     JobLogs,
     JobMetrics,
     JobModel,
+    JobRewind,
     JobSecrets,
     JobSecretsTaker,
     StoredCount,
@@ -33,7 +36,7 @@ from osmosis.records.api.jobs import (
 from osmosis.records.config.run_config import TrainingConfig
 from osmosis.records.run.job import HeartbeatReply, JobResult, JobSpec, Progress, RolloutBatch
 
-from . import job_files, job_spec, leases, shards, tickets
+from . import job_files, job_folders, job_spec, leases, shards, tickets
 
 router = APIRouter(prefix="/api/jobs/{run_id}", route_class=JsonRoute)
 tickets_router = APIRouter(prefix="/api/jobs", route_class=JsonRoute)
@@ -172,9 +175,9 @@ def examples(
         if config.advanced.method != "sft":
             raise ValidationError(f"run {run.name!r} imitates nothing")
         workspace = session.get_one(tables.Workspace, run.workspace_id)
-        source = sft_data.get_source(session, workspace, config)
+        source = service.get_source(session, workspace, config)
         lines = [
-            rollout.to_line() for rollout in sft_data.list_examples(session, source, config, after=after, limit=limit)
+            rollout.to_line() for rollout in service.list_examples(session, source, config, after=after, limit=limit)
         ]
     return Response(b"".join(lines), media_type="application/x-ndjson")
 
@@ -228,3 +231,96 @@ def finish(run_id: str, body: JobResult, token: TokenDep, platform: PlatformDep,
         held_job = leases.require_lease(session, run_id, token)
         leases.finish(session, held_job, body, max_starts=platform.settings.max_starts)
         return JobEnd(status=held_job.work.status)
+
+
+@router.get("/folders")
+@slow("objects")
+def folders(run_id: str, token: TokenDep, platform: PlatformDep) -> JobFolders:
+    return JobFolders(folders=job_folders.list_folders(platform, _load_sources(platform, run_id, token)))
+
+
+@router.get("/folders/{name}/{path:path}", response_class=FileResponse)
+@slow("objects")
+def folder_file(run_id: str, name: str, path: str, token: TokenDep, platform: PlatformDep) -> FileResponse:
+    file = job_folders.get_file(platform, _load_sources(platform, run_id, token), name, path)
+    return FileResponse(file, media_type=BYTES)
+
+
+@router.get("/checkpoints/{name}")
+@slow("files")
+def checkpoint_there(run_id: str, name: str, token: TokenDep, platform: PlatformDep) -> JobArtifacts:
+    run = _training_run_of(platform, run_id, token)
+    return JobArtifacts(files=job_folders.IncomingCheckpoint(platform.settings, run, name).list_sizes())
+
+
+@router.put("/checkpoints/{name}/{path:path}")
+async def put_checkpoint_file(
+    run_id: str,
+    name: str,
+    path: str,
+    size: int,
+    token: TokenDep,
+    platform: PlatformDep,
+    request: Request,
+    offset: int = 0,
+) -> JobArtifact:
+    run = await run_apart("files", _training_run_of, platform, run_id, token)
+    incoming = job_folders.IncomingCheckpoint(platform.settings, run, name)
+    return JobArtifact(complete=await incoming.take(path, size, offset, request.stream()))
+
+
+@router.post("/checkpoints")
+@slow("files")
+def add_checkpoints(
+    run_id: str, body: JobCheckpoints, token: TokenDep, platform: PlatformDep, later: BackgroundTasks
+) -> StoredCount:
+    """Store complete checkpoints: in the run's folder, by their paths, or sent here, by their names."""
+    settings = platform.settings
+    run, elsewhere = _require_training(platform, run_id, token)
+    for report in body.checkpoints if elsewhere else ():
+        job_folders.IncomingCheckpoint(settings, run, report.path).publish()
+    with platform.db.write() as session:
+        held_job = leases.require_lease(session, run_id, token)
+        before = checkpoints.list_paths(session, run_id)
+        stored = checkpoints.store(session, settings, held_job.run, body.checkpoints)
+        removed = before - checkpoints.list_paths(session, run_id)
+        if removed and elsewhere:
+            later.add_task(
+                run_apart, "objects", job_folders.delete_unlisted, platform.objects, settings, sorted(removed)
+            )
+    later.add_task(run_apart, "objects", publish_later, platform, f"models/runs/{run_id}/")
+    return StoredCount(stored=stored)
+
+
+@router.post("/rewind")
+def rewind(run_id: str, body: JobRewind, token: TokenDep, platform: PlatformDep) -> StoredCount:
+    """Forget what was stored after a step, which is about to be done again; return how many rollouts that were."""
+    with platform.db.write() as session:
+        run = leases.require_lease(session, run_id, token).run
+        _check_training(run)
+        return StoredCount(stored=service.rewind(session, run, body.step))
+
+
+def _training_run_of(platform: Platform, run_id: str, token: str) -> tables.Run:
+    return _require_training(platform, run_id, token)[0]
+
+
+def _require_training(platform: Platform, run_id: str, token: str) -> tuple[tables.Run, bool]:
+    with platform.db.read() as session:
+        held_job = leases.require_lease(session, run_id, token)
+        _check_training(held_job.run)
+        return held_job.run, not job_spec.is_on_our_disk(session, held_job.job)
+
+
+def _check_training(run: tables.Run) -> None:
+    if run.kind != "training":
+        raise Conflict(f"run {run.name!r} trains nothing")
+
+
+def _load_sources(platform: Platform, run_id: str, token: str) -> job_folders.FolderSources:
+    with platform.db.read() as session:
+        held_job = leases.require_lease(session, run_id, token)
+        _check_training(held_job.run)
+        spec = job_spec.build_spec(session, platform.settings, held_job.job)
+        places = job_spec.add_places(session, platform.settings, held_job.run, spec)
+        return job_folders.load_sources(session, platform.settings, held_job.run, places)

@@ -1,5 +1,6 @@
 """Leases: which process works on a job, until when, and how its work ends. The token of a lease goes to one process;
-writes with another token are dropped (`LeaseLost`). `reap` ends leases that ran out."""
+writes with another token are dropped (`LeaseLost`). `reap` ends leases that ran out. Heartbeats are slowed down to what
+one process can take, model calls to what an endpoint takes that another job of the workspace shares."""
 
 import logging
 from contextlib import suppress
@@ -13,6 +14,7 @@ from osmosis.base.net import backoff_delay
 from osmosis.errors import Conflict, LeaseLost, NotFound
 from osmosis.platform import Platform, tables
 from osmosis.platform.auth.tokens import hash_token
+from osmosis.platform.db import count_of
 from osmosis.platform.runs import lifecycle
 from osmosis.platform.settings import PlatformSettings
 from osmosis.platform.tables import QueueState
@@ -20,10 +22,11 @@ from osmosis.platform.vault import Vault
 from osmosis.platform.workspaces import secrets
 from osmosis.records.base import utc_now
 from osmosis.records.run.job import HeartbeatReply, JobResult, Progress, Stage
+from osmosis.records.run.plan import Retry
 from osmosis.records.run.rollout import Category, Failure, Phase
 from osmosis.records.run.status import RunStatus
 
-from . import backpressure, job_files, shards
+from . import job_files, shards
 from .transitions import Loss, change_state, count_loss, explain_giving_up, skip
 
 log = logging.getLogger(__name__)
@@ -111,12 +114,12 @@ def take_secrets(session: Session, vault: Vault, held_job: HeldJob, taker: str) 
 
 def heartbeat(session: Session, held_job: HeldJob, progress: Progress, lease_s: float) -> HeartbeatReply:
     work, job = held_job.work, held_job.job
-    interval_s = backpressure.heartbeat_interval_s(session)
-    extend(job, max(lease_s, backpressure.LEASE_INTERVALS * interval_s))
+    interval_s = heartbeat_interval_s(session)
+    extend(job, max(lease_s, LEASE_INTERVALS * interval_s))
     if progress.pause_s:
-        backpressure.note_refusal(job, progress.pause_s)
+        note_refusal(job, progress.pause_s)
     reply = HeartbeatReply(stop=work.stop_requested_at is not None)
-    if pause_s := backpressure.pause_from_others_s(session, job):
+    if pause_s := pause_from_others_s(session, job):
         reply.pause_s = pause_s
     if interval_s:
         reply.every_s = interval_s
@@ -251,11 +254,11 @@ def reap(platform: Platform, *, gap: str = "", now: datetime | None = None) -> N
 
 def _bound_to_clock(session: Session, settings: PlatformSettings, now: datetime) -> None:
     """Bring back what a clock that was set back since left too far in the future: a dead job would hold its lease."""
-    lease_s = max(settings.lease_s, backpressure.LEASE_INTERVALS * backpressure.MAX_INTERVAL_S)
+    lease_s = max(settings.lease_s, LEASE_INTERVALS * MAX_INTERVAL_S)
     for column, seconds in (
         (tables.Job.lease_until, lease_s),
         (tables.Job.not_before, MAX_PAUSE_S),
-        (tables.Job.paused_until, backpressure.MAX_PAUSE_S),
+        (tables.Job.paused_until, MAX_ENDPOINT_PAUSE_S),
         (tables.Worker.last_seen, 0.0),
     ):
         latest = now + timedelta(seconds=seconds)
@@ -271,3 +274,38 @@ def _find_loss(session: Session, settings: PlatformSettings, job: tables.Job, no
     if now - worker.last_seen > grace:
         return Loss.WORKER_LOST
     return Loss.SILENT if now - job.lease_until > grace else None
+
+
+HEARTBEATS_PER_SECOND = 50
+MAX_INTERVAL_S = 30.0
+LEASE_INTERVALS = 4
+"""A lease lasts at least this many heartbeat intervals, so that a job may miss some."""
+MAX_ENDPOINT_PAUSE_S = Retry().rate_limit_budget_s
+
+
+def heartbeat_interval_s(session: Session) -> float:
+    running = count_of(session, sa.select(tables.Job).where(tables.Job.state == QueueState.HELD))
+    seconds = running / HEARTBEATS_PER_SECOND
+    return 0.0 if seconds <= 1.0 else min(MAX_INTERVAL_S, seconds)
+
+
+def endpoint_of(run: tables.Run) -> str:
+    advanced = run.config.get("advanced")
+    address = advanced.get("base_url") if isinstance(advanced, dict) else None
+    return f"{run.model_path} {address}" if address else run.model_path
+
+
+def note_refusal(job: tables.Job, seconds: float) -> None:
+    until = utc_now() + timedelta(seconds=min(seconds, MAX_ENDPOINT_PAUSE_S))
+    job.paused_until = max(until, job.paused_until or until)
+
+
+def pause_from_others_s(session: Session, job: tables.Job) -> float:
+    now = utc_now()
+    query = (
+        sa.select(sa.func.max(tables.Job.paused_until))
+        .where(tables.Job.paused_until > now, tables.Job.endpoint == job.endpoint, tables.Job.id != job.id)
+        .where(tables.Job.workspace_id == job.workspace_id)
+    )
+    until = session.scalar(query)
+    return (until - now).total_seconds() if until is not None else 0.0

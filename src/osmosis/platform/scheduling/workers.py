@@ -14,6 +14,7 @@ from osmosis.errors import Forbidden, OsmosisError
 from osmosis.platform import Platform, tables
 from osmosis.platform.db import count_of
 from osmosis.platform.runs import lifecycle
+from osmosis.platform.scheduling import job_spec, leases, placement, queue, tickets
 from osmosis.platform.settings import PlatformSettings
 from osmosis.platform.tables import QueueState
 from osmosis.platform.workspaces import secrets
@@ -33,7 +34,6 @@ from osmosis.records.run.job import JOB_PROTOCOL, JobResult
 from osmosis.records.run.rollout import Category, Failure, Phase
 from osmosis.records.run.status import JobKind, RunStatus
 
-from . import backpressure, job_spec, leases, placement, queue, tickets
 from .transitions import Loss
 
 log = logging.getLogger(__name__)
@@ -231,7 +231,7 @@ def _end_job(platform: Platform, end: _End) -> None:
 
 def _is_stop_overdue(session: Session, settings: PlatformSettings, held_job: leases.HeldJob, now: datetime) -> bool:
     grace_s = settings.training_stop_grace_s if held_job.job.kind == "training" else settings.stop_grace_s
-    heard = timedelta(seconds=grace_s + backpressure.heartbeat_interval_s(session))
+    heard = timedelta(seconds=grace_s + leases.heartbeat_interval_s(session))
     requested_at = held_job.work.stop_requested_at
     return requested_at is not None and now - requested_at > heard
 
