@@ -33,7 +33,6 @@ class StoredRollouts(RunFolder):
         super().__init__(folder, redactor=redactor)
         self.rollouts_path = folder / "rollouts.jsonl"
         self.tokens_path = folder / "tokens.jsonl"
-        self.damaged = 0
         self.damaged_at: list[int] = []
         self._line_number = 0
 
@@ -115,7 +114,6 @@ class StoredRollouts(RunFolder):
             for number, raw in enumerate(source, 1):
                 begin, end = end, end + len(raw)
                 if not raw.endswith(b"\n"):
-                    self.damaged += 1
                     return
                 try:
                     parsed = parse(raw)
@@ -127,7 +125,6 @@ class StoredRollouts(RunFolder):
 
     def _damage(self, number: int | None = None) -> None:
         number = self._line_number if number is None else number
-        self.damaged += 1
         if len(self.damaged_at) < _DAMAGE_SHOWN and number not in self.damaged_at:
             self.damaged_at.append(number)
 
@@ -252,14 +249,11 @@ BACKLOG = 2048
 class Recorder:
     """`put` rollouts; `on_stored` receives them once they are durable, without a journal at once."""
 
-    def __init__(
-        self, journal: Journal | None, on_stored: Callable[[list[Rollout]], None], *, linger_s: float = LINGER_S
-    ) -> None:
+    def __init__(self, journal: Journal | None, on_stored: Callable[[list[Rollout]], None]) -> None:
         self.error: Exception | None = None
         self.failed = asyncio.Event()
         self._journal = journal
         self._on_stored = on_stored
-        self._linger_s = linger_s
         self._pending: list[Rollout] = []
         self._writing: asyncio.Task[None] | None = None
         self._hurry = asyncio.Event()
@@ -300,7 +294,7 @@ class Recorder:
         try:
             while self._pending:
                 gathering = asyncio.create_task(self._hurry.wait())
-                await asyncio.wait({gathering}, timeout=self._linger_s)
+                await asyncio.wait({gathering}, timeout=LINGER_S)
                 gathering.cancel()
                 batch, self._pending = self._pending, []
                 self._on_stored(await loop.run_in_executor(self._thread, journal.append_all, batch))

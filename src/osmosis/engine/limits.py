@@ -79,7 +79,6 @@ class Limiter:
         self.adaptive = adaptive
         self.limit = float(min(START, ceiling) if adaptive else ceiling)
         self.active = 0
-        self.history: list[tuple[float, int]] = []
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._quiet_until = 0.0
         self._latency = 0.0
@@ -148,5 +147,3 @@ class Limiter:
             return
         self.limit = max(1.0, self.limit * factor)
         self._quiet_until = now + quiet_s
-        if len(self.history) < 1000:
-            self.history.append((now, int(self.limit)))

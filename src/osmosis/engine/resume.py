@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 import orjson
 
@@ -236,15 +237,8 @@ async def regrade(
     await Evaluation(free, rows, agent, scorers=scorers, journal=work, only=keys, hashes=hashes).run()
     done = work.finished()
     with journal.rewriting() as out:
-        for line in _merged(journal, work, done):
+        for line in chain((line for line in journal.lines() if key_of(line) not in done), work.lines()):
             out.write(orjson.dumps(line) + b"\n")
     for path in sorted(work.folder.iterdir()):
         path.unlink()
     work.folder.rmdir()
-
-
-def _merged(journal: Journal, work: Journal, done: set[Key]) -> Iterator[dict[str, object]]:
-    for line in journal.lines():
-        if key_of(line) not in done:
-            yield line
-    yield from work.lines()

@@ -12,7 +12,7 @@ from osmosis.engine.task import Task
 from osmosis.errors import NotFound
 from osmosis.llm.replay import ReplayModel
 from osmosis.records.run.plan import EvalPlan, ModelSpec, Selection, Timeouts
-from osmosis.records.run.rollout import Message, Rollout
+from osmosis.records.run.rollout import Rollout
 from osmosis.records.run.rows import Row
 from osmosis.sdk.classify import raised
 
@@ -33,14 +33,11 @@ class Replayed:
 
     @property
     def parts_at(self) -> int | None:
-        return first_difference(self.recorded.messages, self.rollout.messages)
-
-
-def first_difference(before: Sequence[Message], after: Sequence[Message]) -> int | None:
-    for i, (was, now) in enumerate(zip(before, after, strict=False)):
-        if any((was.get(name) or None) != (now.get(name) or None) for name in _COMPARED):
-            return i
-    return None if len(before) == len(after) else min(len(before), len(after))
+        before, after = self.recorded.messages, self.rollout.messages
+        for i, (was, now) in enumerate(zip(before, after, strict=False)):
+            if any((was.get(name) or None) != (now.get(name) or None) for name in _COMPARED):
+                return i
+        return None if len(before) == len(after) else min(len(before), len(after))
 
 
 def replay(

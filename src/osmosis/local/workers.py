@@ -72,7 +72,7 @@ class _Worker:
         self.reader: asyncio.Task[None] | None = None
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.is_blocked = False
-        self._timer: asyncio.TimerHandle | None = None
+        self.timer: asyncio.TimerHandle | None = None
 
     def kill(self) -> None:
         if self.process.returncode is None:
@@ -81,15 +81,11 @@ class _Worker:
 
     def expect_beat(self, left_s: float) -> None:
         """Kill the process when its loop has not come round some time after everything on it had to have ended."""
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = None
+        if self.timer is not None:
+            self.timer.cancel()
+        self.timer = None
         if left_s != math.inf:
-            self._timer = asyncio.get_running_loop().call_later(max(0.0, left_s) + BLOCKED_GRACE_S, self._kill_blocked)
-
-    @property
-    def expects_beat(self) -> bool:
-        return self._timer is not None
+            self.timer = asyncio.get_running_loop().call_later(max(0.0, left_s) + BLOCKED_GRACE_S, self._kill_blocked)
 
     def _kill_blocked(self) -> None:
         self.is_blocked = True
@@ -120,7 +116,12 @@ class _Crew:
 
     async def _start(self) -> _Worker:
         self._started += 1
-        worker = _Worker(self._started, await self._process())
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "osmosis.local.worker_process"),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        worker = _Worker(self._started, process)
         worker.send(frames.ORDER, pickle.dumps((*self._order, trace_folder.get())))
         worker.reader = asyncio.create_task(self._read(worker))
         try:
@@ -129,13 +130,6 @@ class _Crew:
             worker.kill()
             raise
         return worker
-
-    async def _process(self) -> asyncio.subprocess.Process:
-        return await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "osmosis.local.worker_process"),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-        )
 
     async def run(self, task: Task, model: RolloutModel) -> Rollout:
         model.deadline.stop()  # the worker keeps the limits
@@ -170,7 +164,7 @@ class _Crew:
                 (row.index, row.data, row.line, row.content_hash, row.key, task.attempt, task.rollout_id, task.step)
             ),
         )
-        if not worker.expects_beat:
+        if worker.timer is None:
             worker.expect_beat(self._limit_s)
         try:
             return await done

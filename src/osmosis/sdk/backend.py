@@ -106,8 +106,6 @@ class Slots:
 
     def __init__(self, limit: int | None) -> None:
         self._limit = limit
-        self.queued = 0
-        self.running = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._semaphore: asyncio.Semaphore | None = None
 
@@ -125,22 +123,10 @@ class Slots:
     async def run(self, work: Callable[[], Awaitable[ExecutionResult]], on_state: OnState) -> ExecutionResult:
         on_state("queued")
         queued_at = time.monotonic()
-        self.queued += 1
-        waiting = True
-        try:
-            async with self.hold():
-                self.queued -= 1
-                waiting = False
-                self.running += 1
-                try:
-                    started = time.monotonic()
-                    on_state("running")
-                    result = await work()
-                finally:
-                    self.running -= 1
-        finally:
-            if waiting:
-                self.queued -= 1
+        async with self.hold():
+            started = time.monotonic()
+            on_state("running")
+            result = await work()
         result.queue_ms = (started - queued_at) * 1000
         result.duration_ms = (time.monotonic() - started) * 1000
         return result

@@ -54,10 +54,6 @@ def _format_time(seconds: float | None) -> str | None:
     return None if seconds is None else f"{datetime.fromtimestamp(seconds, timezone.utc):%Y-%m-%d %H:%M:%S}"
 
 
-def _format_number(value: float) -> str:
-    return number(value)
-
-
 FIXED: Mapping[str, TableColumn] = {
     column.name: column
     for column in (
@@ -65,11 +61,11 @@ FIXED: Mapping[str, TableColumn] = {
         TableColumn("expected", "Expected", lambda line: line.expected, help="ground_truth or label of the dataset."),
         TableColumn("answer", "Answer", lambda line: line.answer, help="The end of the model's last message."),
         TableColumn("failure", "Failure", lambda line: (line.category or "").replace("_", " ") or None),
-        TableColumn("turns", "Turns", lambda line: line.turns, _format_number, "turns"),
+        TableColumn("turns", "Turns", lambda line: line.turns, number, "turns"),
         TableColumn("tokens", "Tokens", lambda line: line.tokens, count, "tokens", added=True),
         TableColumn("cost", "Cost", lambda line: line.cost, dollars, "cost", added=True),
         TableColumn("duration", "Duration", lambda line: line.duration_ms, duration, "duration"),
-        TableColumn("tools", "Tool calls", lambda line: line.tool_calls, _format_number, "tools"),
+        TableColumn("tools", "Tool calls", lambda line: line.tool_calls, number, "tools"),
         TableColumn("message", "Failure message", lambda line: line.failure or None),
         TableColumn(
             "label", "Label", lambda line: ", ".join(line.labels) or None, help="Labels and comments by people."
@@ -103,16 +99,16 @@ def find_column(name: str, reward: str = "") -> TableColumn | None:
         return TableColumn(name, short_name(rest), lambda line: line.scores.get(rest), format_score, sort, help=rest)
     if kind == "row":
         return TableColumn(
-            name, rest, lambda line: flatten(line.row.get(rest)), _format_number, help=f"The dataset's column {rest}."
+            name, rest, lambda line: flatten(line.row.get(rest)), number, help=f"The dataset's column {rest}."
         )
     if kind in ("metric", "reason"):
         return TableColumn(
-            name, name.replace(":", " "), lambda line: flatten(_get_nested(line.extra, kind, rest)), _format_number
+            name, name.replace(":", " "), lambda line: flatten(_get_nested(line.extra, kind, rest)), number
         )
     if kind in ("meta", "part"):
         score, _, key = rest.rpartition(".")
         return TableColumn(
-            name, key, lambda line: flatten(_get_nested(line.extra, kind, score, key)), _format_number, help=rest
+            name, key, lambda line: flatten(_get_nested(line.extra, kind, score, key)), number, help=rest
         )
     return None
 

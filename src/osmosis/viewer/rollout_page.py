@@ -87,12 +87,14 @@ def rollout_page(source: RunSource, row_index: int, attempt: int, params: QueryP
     attempts = search.attempts(row_index, step)
     row = search.dataset_row(row_index, record.hashes.get("row"))
     context, annotations = source.context(), source.annotations()
+    in_step = run.kind == "training" and params.text("only") == "step"
+    back = params.without("step", "only").link(step=step if in_step else None)
     parts = RolloutParts(
         outcome=next((line.outcome for line in attempts if line.attempt == attempt), "failed"),
         before=_neighbour(run, near.before, tail),
         after=_neighbour(run, near.after, tail),
         next_failed=_neighbour(run, near.next_failed, tail),
-        back=_back_url(run, params, step),
+        back=f"{run.url}/rollouts{back}".rstrip("?"),
         siblings=[
             (line.attempt, line.outcome, rollout_url(run, (row_index, line.attempt, step), tail)) for line in attempts
         ],
@@ -139,11 +141,6 @@ def _neighbour(run: RunState, key: RolloutKey | None, tail: str) -> Neighbour | 
         return None
     step = f"step {key[2]}, " if run.kind == "training" else ""
     return Neighbour(rollout_url(run, key, tail), f"{step}row {key[0]}, attempt {key[1]}")
-
-
-def _back_url(run: RunState, params: QueryParams, step: int) -> str:
-    in_step = run.kind == "training" and params.text("only") == "step"
-    return f"{run.url}/rollouts{params.without('step', 'only').link(step=step if in_step else None)}".rstrip("?")
 
 
 def build_calibrations(source: RunSource) -> list[Calibrated]:

@@ -7,7 +7,7 @@ from osmosis.base.jsonable import JsonObject
 from osmosis.cli.core.results import Column, build_columns, clean
 from osmosis.cli.eval.run_sources import StoredRun, is_same_row
 from osmosis.records.run.rollout import Message, Rollout, RolloutStatus
-from osmosis.records.run.rows import Key, Row, place_key
+from osmosis.records.run.rows import Row
 from osmosis.sdk.chat import text_of
 
 Outcome = Literal["failed", "wrong", "skipped", "passed"]
@@ -28,16 +28,12 @@ def list_lines(run: StoredRun, query: LineQuery) -> tuple[list[JsonObject], int]
         value, outcome = judge(run, rollout)
         if query.outcome in (None, outcome) and (query.below is None or (value is not None and value < query.below)):
             worth = value if value is not None else float("-inf")
-            matching.append((ORDER.index(outcome), worth, rollout.row_index, rollout.attempt, _key(rollout)))
+            matching.append((ORDER.index(outcome), worth, rollout.row_index, rollout.attempt, rollout.key))
     matching.sort(key=lambda entry: entry[:4])
     shown = matching[: query.limit]
     rows = run.rows([row_index for _, _, row_index, _, _ in shown]) if shown else {}
     lines = [_build_line(run, run.read(key), rows.get(row_index)) for _, _, row_index, _, key in shown]
     return lines, len(matching)
-
-
-def _key(rollout: Rollout) -> Key:
-    return (rollout.step, rollout.row_key or place_key(rollout.row_index), rollout.attempt)
 
 
 def judge(run: StoredRun, rollout: Rollout) -> tuple[float | None, Outcome]:

@@ -24,7 +24,7 @@ from osmosis.cli.core.results import Column, DetailResult, ListResult, NextStep,
 from osmosis.engine.loader import load_object
 from osmosis.engine.rubrics.conversations import load_rubric_records, read_json_lines
 from osmosis.engine.rubrics.rubric_files import RubricConfig, load_rubric_configs, load_rubric_suite
-from osmosis.engine.rubrics.rubric_report import Baseline, build_report, write_json
+from osmosis.engine.rubrics.rubric_report import STATISTICS, Baseline, build_report, write_json
 from osmosis.engine.rubrics.rubric_run import (
     RubricJob,
     RubricRun,
@@ -149,7 +149,8 @@ def rubric(
         raise UsageError("missing option --model", hint="--model openai/gpt-5-mini")
     data_path = _existing(ctx, data, "--data")
     text, source = _rubric_text(ctx, rubric)
-    _check_bounds(score_min, score_max)
+    if not (math.isfinite(score_min) and math.isfinite(score_max) and score_min < score_max):
+        raise UsageError(f"--score-max must be greater than --score-min, got {score_min:g} to {score_max:g}")
     info = _judge_info(model, base_url, api_key, api_key_env)
     if api_key:
         ctx.output.warn("API_KEY_VISIBLE", "--api-key is visible to others on this machine; use --api-key-env NAME")
@@ -216,8 +217,7 @@ def _load_function(ctx: AppContext, path: str) -> Callable[..., object]:
     function = load_object(path, ctx.cwd)
     if not callable(function):
         raise ValidationError(f"--rubric-fn {path} is {type(function).__name__}, not a function")
-    loaded: Callable[..., object] = function
-    return loaded
+    return function
 
 
 def _rubric_text(ctx: AppContext, value: str) -> tuple[str, str]:
@@ -232,11 +232,6 @@ def _rubric_text(ctx: AppContext, value: str) -> tuple[str, str]:
     if not text.strip():
         raise ValidationError("the rubric is empty", hint="give its text, or @file")
     return text, source
-
-
-def _check_bounds(low: float, high: float) -> None:
-    if not (math.isfinite(low) and math.isfinite(high) and low < high):
-        raise UsageError(f"--score-max must be greater than --score-min, got {low:g} to {high:g}")
 
 
 def _judge_info(model: str, base_url: str | None, api_key: str | None, api_key_env: str | None) -> dict[str, object]:
@@ -373,9 +368,6 @@ def _preview_rubrics(ctx: AppContext, file: Path, limit: int | None) -> ListResu
     )
 
 
-_STATISTICS = ("average", "variance", "stdev", "min", "max")
-
-
 def draw_report(console: Console, report: JsonObject, job: RubricJob, target: Path) -> None:
     _say(console, f"Rubric {report['rubric_id']}", "bold")
     _say(console, f"  {report['rubric_source']}, judge {report['provider']}/{report['model']}", "dim")
@@ -398,8 +390,10 @@ def draw_report(console: Console, report: JsonObject, job: RubricJob, target: Pa
     overall = report["overall_statistics"]
     if overall["total_runs"] > 1 or overall["failure_count"]:
         console.print()
-        _say(console, f"{overall['total_runs']} judgements: {_counts(overall)}", "bold")
-        for key in _STATISTICS if overall["success_count"] else ():
+        failed = f", {overall['failure_count']} failed" if overall["failure_count"] else ""
+        head = f"{overall['total_runs']} judgements: {overall['success_count']} scored{failed}"
+        _say(console, head, "bold")
+        for key in STATISTICS if overall["success_count"] else ():
             digits = 6 if key == "variance" else 4
             _say(console, f"  {key:<9}{overall[key]:.{digits}f}")
     usage = report.get("usage") or {}
@@ -414,13 +408,6 @@ def draw_report(console: Console, report: JsonObject, job: RubricJob, target: Pa
             _say(console, f"  {key} baseline={value:.4f} current={overall[key]:.4f} delta={delta:+.4f}")
     console.print()
     _say(console, f"Report: {target}")
-
-
-def _counts(overall: Mapping[str, object]) -> str:
-    parts = [f"{overall['success_count']} scored"]
-    if overall["failure_count"]:
-        parts.append(f"{overall['failure_count']} failed")
-    return ", ".join(parts)
 
 
 def draw_records(console: Console, file: Path, rows: Sequence[Mapping[str, object]], total: int) -> None:

@@ -1,4 +1,5 @@
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -144,7 +145,8 @@ def submit_config(
         if missing and not ctx.interactive:
             raise explain_refusal(case, [], missing)
         ask_for_secrets(case, missing)
-        case.dataset_rows = _count_rows(case)
+        with suppress(NotFound):  # the submit says so, with everything else that is wrong
+            case.dataset_rows = answers.dataset.result().row_count
         case.config = options.overrides.select_all_rows(config, case.dataset_rows)
         plan, verdict = describe_plan(case), check(case)
         for key, value in {**plan, **verdict.lines}.items():
@@ -159,7 +161,10 @@ def submit_config(
         printed = {**_print_submit(case, run).to_dict(), **verdict.printed}
         if not options.wait:
             ctx.output.say(news)
-            return _submitted(case, run, printed)
+            steps = [NextStep("follow it", command=f"osmosis {options.noun} wait {run.name}")]
+            steps += [NextStep("open", url=run.platform_url)] if run.platform_url else []
+            message = f"{options.noun} run {run.name} is {run.status}"
+            return OperationResult(f"{options.noun}.submit", message, printed, next_steps=steps)
         detail = watch(ctx, client.runs(options.kind), run.name, news=news)
         judged = judge_run(client, detail)
     return finished_result(
@@ -172,13 +177,6 @@ def _find_config(ctx: AppContext, workspace: Workspace, options: SubmitOptions) 
         from_top = workspace.root / options.config  # as every message shows it
         return from_top if not ctx.path(options.config).exists() else ctx.path(options.config)
     return ctx.path(pick_config(workspace, options.kind, options.config))
-
-
-def _count_rows(case: SubmitCase) -> int | None:
-    try:
-        return case.answers.dataset.result().row_count
-    except NotFound:
-        return None  # the submit says so, with everything else that is wrong
 
 
 def describe_plan(case: SubmitCase) -> dict[str, object]:
@@ -248,11 +246,3 @@ def _print_submit(case: SubmitCase, run: SubmittedRun) -> PrintedSubmit:
             commit_sha=run.commit_sha or experiment.commit_sha,
         ),
     )
-
-
-def _submitted(case: SubmitCase, run: SubmittedRun, printed: Mapping[str, object]) -> OperationResult:
-    noun = case.options.noun
-    steps = [NextStep("follow it", command=f"osmosis {noun} wait {run.name}")]
-    if run.platform_url:
-        steps.append(NextStep("open", url=run.platform_url))
-    return OperationResult(f"{noun}.submit", f"{noun} run {run.name} is {run.status}", dict(printed), next_steps=steps)

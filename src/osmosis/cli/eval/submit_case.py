@@ -44,12 +44,6 @@ class Overrides:
     every_row: bool = False
     """Run all rows instead of a sample, where neither flag nor config sets a limit."""
 
-    def request_keys(self) -> dict[str, object]:
-        return {
-            **({"name": self.name} if self.name is not None else {}),
-            **({"tags": list(self.tags)} if self.tags else {}),
-        }
-
     def apply(self, config: AnyConfig) -> AnyConfig:
         name, base_url = (None, None) if self.model is None else split_model(self.model)
         if name is not None and not name.strip():
@@ -174,7 +168,9 @@ class SubmitCase:
 
     def request_body(self) -> dict[str, object]:
         """Return the request; with a snapshot, it names the snapshot's commit."""
-        snapshot, keys = self.snapshot, self.options.overrides.request_keys()
+        snapshot, overrides = self.snapshot, self.options.overrides
+        keys: JsonObject = {"name": overrides.name} if overrides.name is not None else {}
+        keys |= {"tags": list(overrides.tags)} if overrides.tags else {}
         if snapshot is None:
             return {**self.config.to_request(self.secrets), **keys}
         experiment = self.config.experiment.model_copy(update={"commit_sha": snapshot.commit})

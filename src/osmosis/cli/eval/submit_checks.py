@@ -38,8 +38,9 @@ def check_scope(case: SubmitCase) -> None:
 
 def check_code(case: SubmitCase) -> list[Problem]:
     """Return the problems of this code; print warnings, and make a snapshot when asked for."""
-    options, experiment = case.options, case.config.experiment
-    problems = _check(options, case.facts, experiment, _sync_state(case))
+    options, experiment, source = case.options, case.config.experiment, case.facts.source
+    state = case.answers.sync.result() if source is not None and source.identity is not None else None
+    problems = _check(options, case.facts, experiment, state)
     if options.wait_sync and any(problem.code == "not-synced" for problem in problems):
         problems = _check(options, case.facts, experiment, _wait_for_sync(case))
     if errors := _errors(problems):
@@ -56,12 +57,6 @@ def _check(options: SubmitOptions, facts: Facts, experiment: Experiment, state: 
 
 def _errors(problems: Sequence[Problem]) -> list[Problem]:
     return [problem for problem in problems if problem.severity == "error"]
-
-
-def _sync_state(case: SubmitCase) -> SyncState | None:
-    if case.facts.source is None or case.facts.source.identity is None:
-        return None
-    return case.answers.sync.result()
 
 
 def _wait_for_sync(case: SubmitCase) -> SyncState | None:

@@ -1,4 +1,4 @@
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,7 +28,8 @@ class LocalLibrary:
 
     def _run_folders(self) -> dict[str, Path]:
         folders: dict[str, Path] = {}
-        for folder in dict.fromkeys(run for place in self.folders for run in _find_runs(place)):
+        found = (sorted(folder.glob(pattern)) for folder in self.folders for pattern in _RUN_FILES)
+        for folder in dict.fromkeys(path.parent for paths in found for path in paths):
             name, number = folder.name, 1
             while name in folders:
                 number += 1
@@ -96,8 +97,3 @@ def _card(run: LocalRun | RemoteRun) -> RunCard:
         return build_card(run, run.id, dataset=run.dataset, rollout=run.rollout_name, commit=run.commit)
     except OsmosisError as error:
         return RunCard(run.id, run.name, problem=error.message)
-
-
-def _find_runs(folder: Path) -> Iterator[Path]:
-    for pattern in _RUN_FILES:
-        yield from sorted(path.parent for path in folder.glob(pattern))

@@ -65,18 +65,15 @@ class PlatformEvaluation:
     def annotations(self) -> Sequence[Annotation]:
         at = self.fetch().at
         if self._annotations is None or self._annotations[0] != at:
-            self._annotations = at, keep_newest(self._fetch_annotations())
+            evals = self.client.evals
+            files = evals.manifest(self.name, types="annotations").files
+            annotations: list[Annotation] = []
+            with TemporaryDirectory(prefix="osmosis-view-") as folder:
+                for url in evals.download_urls(self.name, files).values() if files else ():
+                    self.client.transfer.download(url, Path(folder, "labels"))
+                    annotations += read_annotations(Path(folder, "labels"))
+            self._annotations = at, keep_newest(annotations)
         return self._annotations[1]
-
-    def _fetch_annotations(self) -> list[Annotation]:
-        evals = self.client.evals
-        files = evals.manifest(self.name, types="annotations").files
-        annotations: list[Annotation] = []
-        with TemporaryDirectory(prefix="osmosis-view-") as folder:
-            for url in evals.download_urls(self.name, files).values() if files else ():
-                self.client.transfer.download(url, Path(folder, "labels"))
-                annotations += read_annotations(Path(folder, "labels"))
-        return annotations
 
     def forget(self) -> None:
         self._answer = None

@@ -104,7 +104,7 @@ class ModelProxy:
         self._port = port
         self._advertise_url = advertise_url
         self._observer = observer
-        self._sandboxes = sandboxes
+        self.sandboxes = sandboxes
         self._open: dict[str, RolloutEndpoint] = {}
         self._closed: OrderedDict[str, RolloutEndpoint] = OrderedDict()
         app = new_chat_app("Osmosis model proxy")
@@ -162,8 +162,8 @@ class ModelProxy:
         if self._open.get(endpoint.rollout_id) is endpoint:
             del self._open[endpoint.rollout_id]
         endpoint.close()
-        if self._sandboxes is not None:
-            self._sandboxes.close(endpoint.rollout_id)
+        if self.sandboxes is not None:
+            self.sandboxes.close(endpoint.rollout_id)
         self._closed[endpoint.rollout_id] = endpoint
         while len(self._closed) > CLOSED_KEPT:
             self._closed.popitem(last=False)
@@ -235,14 +235,6 @@ class ModelProxy:
         question = self._question(endpoint, dialect, call)
         question.purpose = purpose
         return await answer_call(request, dialect, call, question, complete, envelope)
-
-    async def run_in_sandbox(self, rollout_id: str, order: SandboxOrder) -> SandboxAnswer:
-        assert self._sandboxes is not None
-        return await self._sandboxes.answer(rollout_id, order)
-
-    @property
-    def offers_sandboxes(self) -> bool:
-        return self._sandboxes is not None
 
     def acknowledge(self, endpoint: RolloutEndpoint) -> JsonObject:
         """Return the answer to a callback, with what the rollout does not know: usage and cost of each model call."""
@@ -366,10 +358,10 @@ def rollout_routes(proxy: ModelProxy) -> APIRouter:
     )
     async def sandbox(rollout_id: str, request: Request) -> Response:
         endpoint = proxy.find_endpoint(rollout_id, request)
-        if not proxy.offers_sandboxes:
+        if proxy.sandboxes is None:
             raise EndpointError(404, "no sandboxes are offered here", "not_found")
         order = await read_record(request, SandboxOrder, MAX_BODY)
-        return reply(await unless_disconnected(request, proxy.run_in_sandbox(endpoint.rollout_id, order)))
+        return reply(await unless_disconnected(request, proxy.sandboxes.answer(endpoint.rollout_id, order)))
 
     @router.get("/health", summary="Health", response_description="Success", responses=errors(ModelErrorReply))
     async def health() -> Response:

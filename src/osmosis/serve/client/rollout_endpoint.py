@@ -1,5 +1,5 @@
 """The model endpoint of one rollout, as the model proxy keeps it: its URL prefix and bearers, the callbacks that
-arrived, and the end that a client waits for. A second terminal message with other content is counted, not taken."""
+arrived, and the end that a client waits for. A second terminal message is not taken."""
 
 from __future__ import annotations
 
@@ -47,8 +47,6 @@ class RolloutEndpoint:
     """Called with `agent` and `score` where the generation reports states."""
     on_begin: Callable[[], None] | None = None
     state: str = ""
-    repeats: int = 0
-    contradictions: int = 0
     closed: bool = False
     _done: asyncio.Event = field(default_factory=asyncio.Event)
     _tools_known: asyncio.Event = field(default_factory=asyncio.Event)
@@ -75,10 +73,6 @@ class RolloutEndpoint:
     @property
     def grader_callback_url(self) -> str:
         return f"{self.prefix}/grader"
-
-    @property
-    def is_done(self) -> bool:
-        return self._done.is_set()
 
     async def result(self, timeout: float | None = None) -> RolloutEndpoint:
         """Wait for the terminal message; raise TimeoutError without one."""
@@ -114,7 +108,6 @@ class RolloutEndpoint:
 
     def take_completion(self, message: CompletionCallback) -> None:
         if self.closed or self.completion is not None:
-            self._count_repeat(self.completion in (None, message))
             return
         self.completion = message
         if message.status != "success":  # the grader's word usually follows; a failed rollout does not wait long
@@ -122,19 +115,12 @@ class RolloutEndpoint:
 
     def take_grader(self, message: GraderCallback) -> None:
         if self.closed or self.grader is not None:
-            self._count_repeat(self.grader in (None, message))
             return
         self.grader = message
         self._done.set()
 
     def take_response(self, message: Record) -> None:
         if self.closed or self.response is not None:
-            self._count_repeat(self.response in (None, message))
             return
         self.response = message
         self._done.set()
-
-    def _count_repeat(self, same: bool) -> None:
-        self.repeats += 1
-        if not same:
-            self.contradictions += 1

@@ -28,6 +28,8 @@ from osmosis.llm.http import HttpEndpoint, HttpPool
 log = logging.getLogger("osmosis.serve")
 
 REFUSED = "refused"
+_PLAIN = " !#$&'()*+,/:;=?@[]_.-~"
+"""Characters of a header's value that need no quoting."""
 MAX_AGE_S = 24 * 3600.0
 """Seconds; older results are set aside: no client waits for them any more."""
 
@@ -282,7 +284,7 @@ class ResultDelivery:
         parts = urlsplit(post.url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise Refused(f"{post.url} is not a URL")
-        headers = {"Content-Type": "application/json", "Idempotency-Key": _quote_header(post.rollout_id)}
+        headers = {"Content-Type": "application/json", "Idempotency-Key": quote(post.rollout_id, safe=_PLAIN)}
         if post.bearer:
             headers["Authorization"] = f"Bearer {post.bearer}"
         body = post.body.encode()
@@ -319,7 +321,3 @@ class ResultDelivery:
         self._spool_post(post)
         if self._spool is not None and (path := self._files.pop(post, None)) is not None:
             self._spool.refuse(path)
-
-
-def _quote_header(rollout_id: str) -> str:
-    return quote(rollout_id, safe=" !#$&'()*+,/:;=?@[]_.-~")

@@ -79,7 +79,11 @@ class RolloutIndex:
             self.add(batch)
         if not self.has_rows:
             # Last: the table is shown without them, and reading a dataset may take a process of its own.
-            self._add_rows(feed.dataset_rows())
+            rows = feed.dataset_rows()
+            values = ((row.index, row.content_hash, orjson.dumps(row.data, default=str).decode()) for row in rows)
+            with self.connection as connection:
+                connection.executemany("INSERT OR IGNORE INTO rows VALUES (?, ?, ?)", values)
+                connection.execute("UPDATE state SET has_rows = 1")
 
     def add(self, items: list[FeedItem]) -> None:
         """Add rollouts; the first one of a row and attempt stays."""
@@ -89,12 +93,6 @@ class RolloutIndex:
                 if rollout is not None:
                     _insert(connection, rollout)
             connection.execute("UPDATE state SET next = ?", (items[-1][1],))
-
-    def _add_rows(self, rows: Iterable[Row]) -> None:
-        values = ((row.index, row.content_hash, orjson.dumps(row.data, default=str).decode()) for row in rows)
-        with self.connection as connection:
-            connection.executemany("INSERT OR IGNORE INTO rows VALUES (?, ?, ?)", values)
-            connection.execute("UPDATE state SET has_rows = 1")
 
     def set_labels(self, version: int, load: Callable[[], Iterable[Annotation]]) -> None:
         """Store people's labels, to filter by; does nothing when `version` is the stored one."""
