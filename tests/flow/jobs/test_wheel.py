@@ -126,3 +126,15 @@ def test_uv_installs_it_and_python_imports_it(tmp_path: Path) -> None:
     again = f"import pathlib, osmosis.base.wheel as w; print(w.build_wheel(pathlib.Path({str(tmp_path)!r})).version)"
     same = subprocess.run([str(venv / "bin" / "python"), "-I", "-c", again], **run).stdout.strip()
     assert same == wheel.version, "an installed wheel of the same content makes another wheel"
+
+
+def test_a_rollout_server_imports_nothing_but_what_the_wheel_requires() -> None:
+    ours = {canonicalize_name(Requirement(line).name) for line in metadata.requires("osmosis-ai") or []}
+    modules = [
+        module
+        for module, owners in metadata.packages_distributions().items()
+        if {canonicalize_name(owner) for owner in owners} <= ours - ROLLOUT
+    ]
+    assert "sqlalchemy" in modules
+    code = f"import sys; sys.modules.update(dict.fromkeys({modules!r})); import osmosis.jobs.server.serve_entrypoint"
+    subprocess.run([sys.executable, "-c", code], check=True)
