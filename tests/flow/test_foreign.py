@@ -32,8 +32,42 @@ required = []
 PROJECT = (
     '[project]\nname = "gym"\nversion = "1"\nrequires-python = ">=3.10"\ndependencies = ["osmosis-ai", "{package}"]\n'
 )
+SUMS = """
+import itertools
+import verifiers.v1 as vf
 
-Run = Callable[..., Any]
+
+class SumData(vf.TaskData):
+    answer: str = ""
+
+
+class SumTask(vf.Task[SumData]):
+    @vf.reward(weight=2.0)
+    async def correct(self, trace: vf.Trace) -> float:
+        return float(self.data.answer in (trace.last_reply or ""))
+
+    @vf.reward
+    async def length(self, trace: vf.Trace) -> float:
+        return 0.25
+
+
+class SumsConfig(vf.TasksetConfig):
+    count: int = 2
+    endless: bool = False
+
+
+class Sums(vf.Taskset[SumTask, SumsConfig]):
+    def __init__(self, config):
+        super().__init__(config)
+        self.INFINITE = config.endless
+
+    def load(self):
+        for n in itertools.count() if self.config.endless else range(self.config.count):
+            yield SumTask(SumData(id=f"s{n}", prompt=f"What is {n}+1?", system_prompt="Be brief.", answer=str(n + 1)))
+
+
+__all__ = ["Sums"]
+"""
 
 
 @pytest.fixture(scope="session")
@@ -76,6 +110,29 @@ def test_reasoning_gym_by_name(tmp_path: Path, python_with: Callable[[str], Path
     assert {row["row_key"] for row in first} == {f"chain_sum-7-{number}" for number in range(4)}
     assert [row["prompt"] for row in first] == [row["prompt"] for row in again]
     assert all(0 <= row["reward"] <= 1 for row in first)
+
+
+def test_a_taskset_of_verifiers_runs_and_is_scored_by_itself(
+    tmp_path: Path, python_with: Callable[[str], Path]
+) -> None:
+    (tmp_path / "sums_env.py").write_text(SUMS)
+    python = python_with(PACKAGES["verifiers"])
+    flags = ("--model", "offline/calculator", "--n", "2", "--max-tokens", "50")
+    run_osmosis(python, tmp_path, "eval", "-m", "verifiers:sums-env?count=3", *flags, "--name", "sums")
+    rollouts = rollouts_of(tmp_path, "sums")
+    assert [(row["row_key"], row["expected"]) for row in rollouts[::2]] == [("s0", "1"), ("s1", "2"), ("s2", "3")]
+    assert all(row["reward"] == 2 * row["reward.part.correct"] + row["reward.part.length"] for row in rollouts)
+    assert all(row["prompt_tokens"] > 0 and row["answer"] for row in rollouts), "the calls went past the model's proxy"
+    refused = {
+        "verifiers:sums-env?endless=1": "infinite",
+        "verifiers:sums-env?no=1": "Extra inputs",
+        "verifiers:no": "no",
+    }
+    for name, reason in refused.items():
+        command = [str(python), "-m", "osmosis", "eval", "-m", name, "--model", "offline/calculator"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode != 0
+        assert reason in done.stderr, name
 
 
 def test_reasoning_gym_as_a_rollout_of_a_workspace(tmp_path: Path) -> None:

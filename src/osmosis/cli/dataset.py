@@ -58,7 +58,7 @@ MAX_LISTED = 5
 @app.command("from")
 def make_from(
     source: Annotated[
-        str, typer.Argument(help="reasoning-gym:NAME, hf:FOLDER[:SPLIT], or a log that osmosis eval import reads")
+        str, typer.Argument(help="reasoning-gym:NAME, verifiers:ID, hf:FOLDER[:SPLIT], or a log of another tool")
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="JSONL file to write")],
     rows: Annotated[int, typer.Option("--size", min=1, help="How many tasks of reasoning-gym to make")] = 100,

@@ -1,4 +1,4 @@
-"""Environments of other packages as an agent with its grader and its rows: `reasoning-gym:NAME`.
+"""Environments of other packages as an agent with its grader and its rows: `reasoning-gym:NAME`, `verifiers:ID`.
 
 Options follow the name as in a URL: `reasoning-gym:chain_sum?size=50&seed=1`. The package lives where the agent runs
 and is imported here, when it is named; a module for each turns its tasks into rows and its rollout into a workflow."""
@@ -20,7 +20,7 @@ from osmosis.base.jsonable import JsonObject
 from osmosis.errors import LoadError, OsmosisError
 from osmosis.sdk.backend import LocalBackend
 
-PACKAGES = {"reasoning-gym": "reasoning-gym>=0.1.25,<0.2"}
+PACKAGES = {"reasoning-gym": "reasoning-gym>=0.1.25,<0.2", "verifiers": "verifiers>=0.4,<0.5"}
 """Requirement by the word before the colon. A module here has the same name."""
 
 
