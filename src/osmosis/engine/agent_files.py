@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from osmosis.base.git import Git, GitError
@@ -96,12 +97,10 @@ class AgentFiles:
         return set(inside) if len(inside) <= MOST_FILES else set()
 
 
+@dataclass(frozen=True, slots=True)
 class _Seen:
-    __slots__ = ("scoring", "stat")
-
-    def __init__(self, stat: tuple[int, int], scoring: bool) -> None:
-        self.stat = stat
-        self.scoring = scoring
+    stat: tuple[int, int]
+    scoring: bool
 
 
 _opened: dict[Path, _Seen] = {}

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 
 from osmosis.datasets.scan import read_groups, row_hash
 from osmosis.llm.model import Model
@@ -24,38 +25,30 @@ from .task import Task
 _NAMED = 3
 
 
+@dataclass(eq=False)
 class Attempts:
-    def __init__(
-        self,
-        plan: EvalPlan,
-        agent: Agent | None,
-        model: Model | None,
-        scorers: Sequence[Scorer],
-        *,
-        hashes: Mapping[str, str] | None = None,
-        say: Callable[[str], None],
-    ) -> None:
-        self._plan = plan
-        self._agent = agent
-        self._model = model
-        self._scorers = scorers
-        self._hashes = hashes
-        self._say = say
-        self._left_behind = 0
-        self.active: set[Task] = set()
-        self.loop_use = LoopUse()
-        self.cutting = False
+    plan: EvalPlan
+    agent: Agent | None
+    model: Model | None
+    scorers: Sequence[Scorer]
+    _: KW_ONLY
+    hashes: Mapping[str, str] | None = None
+    say: Callable[[str], None]
+    active: set[Task] = field(default_factory=set)
+    loop_use: LoopUse = field(default_factory=LoopUse)
+    cutting: bool = False
+    left_behind: int = 0
 
     async def run(self, task: Task) -> Rollout:
         self.active.add(task)
         task.loop_use = self.loop_use
         loop_user.set(task)
         left_behind.set(task.left_behind)
-        tool_time_limit.set(self._plan.timeouts.tool_s)
-        sandbox = begin_sandbox(lambda: opening_of(self._plan.sandbox)())
+        tool_time_limit.set(self.plan.timeouts.tool_s)
+        sandbox = begin_sandbox(lambda: opening_of(self.plan.sandbox)())
         try:
             rollout = await self._run_agent(task)
-            if self._scorers and rollout.status is RolloutStatus.SUCCESS:
+            if self.scorers and rollout.status is RolloutStatus.SUCCESS:
                 task.enter("score")
                 scores = await self._score(rollout, task.row)
                 # In the order given, and before a reward of the rollout's own.
@@ -65,17 +58,17 @@ class Attempts:
             if sandbox.detach():
                 await sandbox.close()
         for name in task.left_behind:
-            self._left_behind += 1
-            count = f" ({self._left_behind} in this run)" if self._left_behind > 1 else ""
-            self._say(f"{task.name}: {name} ignored its cancellation and was left behind{count}")
+            self.left_behind += 1
+            count = f" ({self.left_behind} in this run)" if self.left_behind > 1 else ""
+            self.say(f"{task.name}: {name} ignored its cancellation and was left behind{count}")
         row = task.row
         rollout.step, rollout.row_key, rollout.row_index = task.step, row.key, row.index
         if rollout.status is RolloutStatus.SUCCESS:
             rollout.answer_issue = answer_issue(rollout.messages, rollout.finish_reason)
-        if self._plan.group_by:
-            rollout.groups = read_groups(row.data, self._plan.group_by)
-        if self._hashes:
-            rollout.hashes = {**self._hashes, "row": row.content_hash or row_hash(row.data)}
+        if self.plan.group_by:
+            rollout.groups = read_groups(row.data, self.plan.group_by)
+        if self.hashes:
+            rollout.hashes = {**self.hashes, "row": row.content_hash or row_hash(row.data)}
         return rollout
 
     def describe_active(self) -> str:
@@ -87,11 +80,11 @@ class Attempts:
         return ", ".join(parts)
 
     async def _run_agent(self, task: Task) -> Rollout:
-        assert self._agent is not None
-        model = RolloutModel(self._model, task, self._plan)
+        assert self.agent is not None
+        model = RolloutModel(self.model, task, self.plan)
         task.enter("agent")
         try:
-            return await model.deadline.run(self._agent.run(task, model), "the agent")
+            return await model.deadline.run(self.agent.run(task, model), "the agent")
         except asyncio.CancelledError:
             if self.cutting:
                 raise
@@ -103,9 +96,9 @@ class Attempts:
         return build_rollout(task, model, failure=failure)
 
     async def _score(self, rollout: Rollout, row: Row) -> list[Score]:
-        if len(self._scorers) == 1:
-            return list(await self._scorers[0].score(rollout, row))
-        results = await asyncio.gather(*(scorer.score(rollout, row) for scorer in self._scorers))
+        if len(self.scorers) == 1:
+            return list(await self.scorers[0].score(rollout, row))
+        results = await asyncio.gather(*(scorer.score(rollout, row) for scorer in self.scorers))
         return [score for scores in results for score in scores]
 
 

@@ -1,6 +1,7 @@
 """An agent loop as the engine's agent."""
 
 import time
+from dataclasses import dataclass
 from typing import Any
 
 from osmosis.base.jsonable import JsonObject, copy_json, to_valid_text
@@ -17,18 +18,18 @@ from .task import Task
 DEFAULT_MAX_TOKENS_TOTAL = 8192
 
 
+@dataclass(frozen=True)
 class LoopAgent:
-    def __init__(self, loop: RolloutAgentLoop, plan: EvalPlan) -> None:
-        self._loop = loop
-        self._plan = plan
+    loop: RolloutAgentLoop
+    plan: EvalPlan
 
     async def run(self, task: Task, model: RolloutModel) -> Rollout:
         request = self._request(task)
-        tools = self._loop.get_tools(request)
+        tools = self.loop.get_tools(request)
         context = RolloutContext(
             request=request, tools=tools, llm=_LoopModel(model, tools), _start_time=time.monotonic()
         )
-        result: object = await self._loop.run(context)
+        result: object = await self.loop.run(context)
         failure = _find_failure(result)
         done = result if isinstance(result, RolloutResult) else None
         rollout = build_rollout(
@@ -55,10 +56,10 @@ class LoopAgent:
             rollout_id=task.rollout_id,
             server_url="",
             messages=task.row.messages(),
-            completion_params=dict(self._plan.model.params),
+            completion_params=dict(self.plan.model.params),
             tool_server_url=None,
-            max_turns=self._plan.max_turns,
-            max_tokens_total=self._plan.max_tokens_total or DEFAULT_MAX_TOKENS_TOTAL,
+            max_turns=self.plan.max_turns,
+            max_tokens_total=self.plan.max_tokens_total or DEFAULT_MAX_TOKENS_TOTAL,
             metadata=metadata,
             api_key=None,
             idempotency_key=None,

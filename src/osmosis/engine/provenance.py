@@ -13,7 +13,7 @@ from osmosis._version import __version__
 from osmosis.base.git import Git, GitError, to_valid_text
 from osmosis.base.jsonable import JsonObject
 from osmosis.base.redact import without_credentials
-from osmosis.records.run.plan import EvalPlan, ModelSpec, ProgramSpec, RolloutLimits
+from osmosis.records.run.plan import EvalPlan, ProgramSpec, RolloutLimits
 from osmosis.records.sandbox import SandboxChoice
 
 from .loader import load_module, source_files, source_hash, source_of
@@ -39,15 +39,12 @@ def plan_hashes(
         agent.append(plan.program.to_dict())
     if objects and plan.agent in objects:
         agent.append(source_of(objects[plan.agent], base_dir)[1])
+    model = plan.model
     return {
         "agent": digest(*agent),
-        "sampling": sampling_hash(plan.model),
+        "sampling": digest(model.name, model.kind, model.base_url, model.params, model.seed),
         "score": score_hash(plan.score_fns, base_dir, objects=objects),
     }
-
-
-def sampling_hash(model: ModelSpec) -> str:
-    return digest(model.name, model.kind, model.base_url, model.params, model.seed)
 
 
 def score_hash(paths: Sequence[str], base_dir: Path, *, objects: Mapping[str, object] | None = None) -> str:

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
+from dataclasses import KW_ONLY, dataclass, field
 from types import FrameType
 from typing import Any
 from weakref import WeakSet
@@ -57,44 +58,36 @@ def _leave_forked_child() -> None:
 os.register_at_fork(after_in_child=_leave_forked_child)
 
 
+@dataclass(eq=False)
 class Watchdog:
     """Looks at the tasks in flight once a second; `say` receives each finding, once per stage."""
 
-    def __init__(
-        self,
-        active: Collection[Task],
-        say: Callable[[str], None],
-        *,
-        limiter: Limiter | None = None,
-        stuck_s: float = STUCK_S,
-        every_s: float = EVERY_S,
-        blocked_s: float = BLOCKED_S,
-        loop_use: LoopUse | None = None,
-        pulse: Callable[[Pulse], None] | None = None,
-        run_s: float | None = None,
-        on_beat: Callable[[], None] | None = None,
-        on_end: Callable[[], None] | None = None,
-    ) -> None:
-        """`run_s` is the time limit of the run, `on_beat` is called with each beat of the loop, and `on_end`, from a
-        thread, before this process is ended."""
-        self._run_ends_at = None if run_s is None else time.monotonic() + run_s
-        self._on_beat = on_beat
-        self._on_end = on_end
+    active: Collection[Task]
+    say: Callable[[str], None]
+    _: KW_ONLY
+    limiter: Limiter | None = None
+    stuck_s: float = STUCK_S
+    every_s: float = EVERY_S
+    blocked_s: float = BLOCKED_S
+    loop_use: LoopUse = field(default_factory=LoopUse)
+    pulse: Callable[[Pulse], None] | None = None
+    run_s: float | None = None
+    """Time limit of the run."""
+    on_beat: Callable[[], None] | None = None
+    """Called with each beat of the loop."""
+    on_end: Callable[[], None] | None = None
+    """Called from a thread, before this process is ended."""
+
+    def __post_init__(self) -> None:
+        self._run_ends_at = None if self.run_s is None else time.monotonic() + self.run_s
         self._owns_process = owns_process.get()
-        self._active = active
-        self._pulse = pulse
-        self._say = say
-        self._limiter = limiter
-        self._stuck_s = stuck_s
-        self._every_s = min(every_s, stuck_s)
-        self._blocked_s = blocked_s
+        self.every_s = min(self.every_s, self.stuck_s)
         self._said: dict[Key, float] = {}
         self._beat = time.monotonic()
         self._culprit: str | None = None
         self._blocker: Task | None = None
         self._charged = 0.0
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._loop_use = loop_use or LoopUse()
         self._warned = 0.0
         self._stop = threading.Event()
         self._process: str | None = None
@@ -110,12 +103,12 @@ class Watchdog:
             with self._interrupter:
                 while True:
                     before = self._beat = time.monotonic()
-                    if self._on_beat is not None:
-                        self._on_beat()
-                    await asyncio.sleep(self._every_s)
-                    lag = time.monotonic() - before - self._every_s
-                    if self._limiter is not None:
-                        self._limiter.lagging(lag)
+                    if self.on_beat is not None:
+                        self.on_beat()
+                    await asyncio.sleep(self.every_s)
+                    lag = time.monotonic() - before - self.every_s
+                    if self.limiter is not None:
+                        self.limiter.lagging(lag)
                     self._tell_held(lag)
                     self._look()
         finally:
@@ -128,57 +121,57 @@ class Watchdog:
         blocker, self._blocker = self._blocker, None
         self._charged = 0.0
         if where is not None and blocker is not None:
-            self._say(f"{blocker.name} blocked the event loop for {lag:.1f} s at {where}: await, or use a thread")
+            self.say(f"{blocker.name} blocked the event loop for {lag:.1f} s at {where}: await, or use a thread")
         elif where is not None:
-            self._say(f"the event loop was blocked for {lag:.1f} s at {where}")
+            self.say(f"the event loop was blocked for {lag:.1f} s at {where}")
 
     def _charge(self, seconds: float) -> None:
         self._charged += seconds
-        self._loop_use.held_s += seconds
+        self.loop_use.held_s += seconds
         if self._blocker is not None:
             self._blocker.held_s += seconds
 
     def _find_blocker(self) -> Task | None:
         current = asyncio.current_task(self._loop)
         name = current.get_name() if current is not None else ""
-        return next((task for task in list(self._active) if name == task.name or task.rollout_id in name), None)
+        return next((task for task in list(self.active) if name == task.name or task.rollout_id in name), None)
 
     def _look(self) -> None:
         now = time.monotonic()
-        for task in list(self._active):
+        for task in list(self.active):
             spent = now - task.since
-            if spent >= self._stuck_s and self._said.get(task.key) != task.since:
+            if spent >= self.stuck_s and self._said.get(task.key) != task.since:
                 self._said[task.key] = task.since
-                self._say(f"row {task.row.index} attempt {task.attempt} has been in {task.stage!r} for {spent:.0f} s")
+                self.say(f"row {task.row.index} attempt {task.attempt} has been in {task.stage!r} for {spent:.0f} s")
         if len(self._said) > 10_000:
             self._said.clear()
 
     def _listen(self) -> None:
         beats = 0
-        self._process = start_token(os.getpid()) if self._pulse is not None else None
-        while not self._stop.wait(self._every_s / 2):
-            silent = time.monotonic() - self._beat - self._every_s
+        self._process = start_token(os.getpid()) if self.pulse is not None else None
+        while not self._stop.wait(self.every_s / 2):
+            silent = time.monotonic() - self._beat - self.every_s
             beats += 1
-            if self._pulse is not None and beats % 2:
-                self._pulse(self._in_flight(silent))
-            if silent > self._blocked_s and self._culprit is None:
+            if self.pulse is not None and beats % 2:
+                self.pulse(self._in_flight(silent))
+            if silent > self.blocked_s and self._culprit is None:
                 frame = sys._current_frames().get(self._thread_id)
                 if frame is not None:
                     self._culprit, self._blocker = _where(frame), self._find_blocker()
-            if silent > self._blocked_s:
+            if silent > self.blocked_s:
                 self._charge(silent - self._charged)
                 self._interrupter.interrupt(is_certain=self._is_overdue(self._blocker))
                 self._end_process_if_due(silent)
-            if silent > self._stuck_s and self._warned != self._beat:
+            if silent > self.stuck_s and self._warned != self._beat:
                 # It may never end, and nobody on the loop could say so.
                 self._warned = self._beat
                 blocker = f"{self._blocker.name} has" if self._blocker is not None else "something has"
-                self._say(f"{blocker} blocked the event loop for {silent:.0f} s at {self._culprit}")
+                self.say(f"{blocker} blocked the event loop for {silent:.0f} s at {self._culprit}")
 
     def _is_overdue(self, user: LoopUser | None) -> bool:
         """Return whether this code has blocked the loop past its time limit, or past that of the run."""
         now = time.monotonic()
-        if user is None or now - self._beat - self._every_s < self._blocked_s:
+        if user is None or now - self._beat - self.every_s < self.blocked_s:
             return False
         ends = [at for at in (user.ends_at, self._run_ends_at) if at is not None]
         return bool(ends) and now > min(ends) + BLOCK_GRACE_S
@@ -188,8 +181,8 @@ class Watchdog:
             return
         if min(time.monotonic() - self._run_ends_at, silent) < LAST_GRACE_S:
             return
-        if self._on_end is not None:
-            self._on_end()
+        if self.on_end is not None:
+            self.on_end()
         with suppress(Exception):  # a closed pipe must not keep the process
             sys.stderr.write(f"ended past the run's time limit: code at {self._culprit} blocks it; rollouts are kept\n")
             sys.stderr.flush()
@@ -197,15 +190,15 @@ class Watchdog:
 
     def _in_flight(self, silent: float) -> Pulse:
         now = time.monotonic()
-        active = list(self._active)
+        active = list(self.active)
         stages = Counter("waiting for a rate limit" if _RATE_LIMIT in task.stage else task.stage for task in active)
         longest = sorted(active, key=lambda task: task.since)[:LONGEST_SHOWN]
-        blocked = silent > self._blocked_s
+        blocked = silent > self.blocked_s
         return {
             "at": time.time(),
             "pid": os.getpid(),
             "process": self._process,
-            "limit": None if self._limiter is None else int(self._limiter.limit),
+            "limit": None if self.limiter is None else int(self.limiter.limit),
             "stages": dict(stages),
             "longest": [[task.name, task.stage, round(now - task.since, 1)] for task in longest],
             "blocked_s": round(silent, 1) if blocked else None,

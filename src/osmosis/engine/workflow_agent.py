@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from osmosis.records.protocol.messages import RolloutState
@@ -27,11 +28,11 @@ class Endpoints(Protocol):
     def close_rollout(self, endpoint: Any) -> None: ...
 
 
+@dataclass(frozen=True)
 class WorkflowAgent:
-    def __init__(self, backend: LocalBackend, plan: EvalPlan, endpoints: Endpoints | None = None) -> None:
-        self._backend = backend
-        self._score_s = plan.timeouts.score_s
-        self._endpoints = endpoints
+    backend: LocalBackend
+    plan: EvalPlan
+    endpoints: Endpoints | None = None
 
     async def run(self, task: Task, model: RolloutModel) -> Rollout:
         def on_state(state: RolloutState) -> None:
@@ -50,9 +51,9 @@ class WorkflowAgent:
                 task.rollout_id,
                 chat_completions_url=url,
                 api_key=key,
-                grader_timeout_s=self._score_s,
+                grader_timeout_s=self.plan.timeouts.score_s,
             )
-            done = await self._backend.run(attempt, ask=model.ask, on_state=on_state)
+            done = await self.backend.run(attempt, ask=model.ask, on_state=on_state)
         model.queued_ms += done.queue_ms
         is_score_failure = done.err_phase is Phase.SCORE
         rollout = build_rollout(
@@ -70,11 +71,11 @@ class WorkflowAgent:
 
     @contextmanager
     def _open_endpoint(self, task: Task, model: RolloutModel) -> Iterator[tuple[str, str]]:
-        if self._endpoints is None:
+        if self.endpoints is None:
             yield "", ""
             return
-        endpoint = self._endpoints.open_rollout(task.rollout_id, model=model)
+        endpoint = self.endpoints.open_rollout(task.rollout_id, model=model)
         try:
             yield endpoint.chat_completions_url, endpoint.bearer
         finally:
-            self._endpoints.close_rollout(endpoint)
+            self.endpoints.close_rollout(endpoint)

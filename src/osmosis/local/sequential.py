@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from osmosis.base.files import write_json
-from osmosis.base.jsonable import JsonObject
 from osmosis.datasets.scan import scan_dataset
 from osmosis.engine.journal import Journal
 from osmosis.errors import OsmosisError, UsageError, ValidationError
@@ -189,12 +187,9 @@ class Deciding:
             say(f"{journal.folder.name}: {owed:,} more rollouts")
             extend(journal, look, limit, environ)
             if len(journal.finished()) < look.rollouts:
+                report = journal.report()
+                reason = report.stopped if report is not None else None
                 raise Paused(
-                    f"run {journal.folder.name} stopped before the next look: {_why_stopped(journal)}",
+                    f"run {journal.folder.name} stopped before the next look: {reason or 'it was interrupted'}",
                     hint="the same command continues; nothing is lost",
                 )
-
-
-def _why_stopped(journal: Journal) -> str:
-    report: JsonObject = json.loads(journal.report_path.read_bytes()) if journal.report_path.exists() else {}
-    return str(report.get("stopped") or "it was interrupted")

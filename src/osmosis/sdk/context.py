@@ -85,7 +85,7 @@ def get_rollout_context() -> WorkflowRollout | None:
     return _current.get()
 
 
-class _Artifacts:
+class _Context:
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
 
@@ -96,15 +96,13 @@ class _Artifacts:
             self._folder.mkdir(parents=True, exist_ok=True)
         return self._folder
 
-
-class _Sandboxed:
     @property
     def sandbox(self) -> Sandbox:
         """Return a sandbox for the model's code: `await ctx.sandbox.run(["python", "main.py"], files={...})`."""
         return get_sandbox()
 
 
-class AgentWorkflowContext(_Artifacts, _Sandboxed, Generic[TConfig]):
+class AgentWorkflowContext(_Context, Generic[TConfig]):
     """The rollout as `AgentWorkflow.run` receives it."""
 
     def __init__(
@@ -136,7 +134,7 @@ class AgentWorkflowContext(_Artifacts, _Sandboxed, Generic[TConfig]):
         return self.rollout.chat(timeout_s=timeout_s, max_attempts=max_attempts)
 
 
-class GraderContext(_Artifacts, _Sandboxed):
+class GraderContext(_Context):
     """The rollout as `Grader.grade` receives it."""
 
     def __init__(

@@ -32,9 +32,6 @@ _ARG_LINE = re.compile(r"^(\s+)(\*{0,2}\w+)\s*(?:\([^)]*\))?:\s*(.*)\Z")
 _SECTIONS = ("args:", "arguments:", "parameters:", "returns:", "raises:", "yields:", "examples:", "example:", "note:")
 
 
-# -- functions as tools ------------------------------------------------------------------------------------------
-
-
 class _PlainSchema(GenerateJsonSchema):
     """A schema without generated titles: they repeat the name and cost prompt tokens."""
 
@@ -181,9 +178,6 @@ async def run_tool_calls(
     return await execute_tool_calls(tool_calls, counted)
 
 
-# -- generation 0.2 helpers --------------------------------------------------------------------------------------
-
-
 def create_tool_result(tool_call_id: str, content: str) -> Message:
     return {"role": "tool", "content": to_valid_text(content), "tool_call_id": tool_call_id}
 
@@ -266,9 +260,6 @@ async def _limited(work: Awaitable[object], timeout_s: float | None, name: str) 
         return await run_user_code(work, timeout_s, grace_s=1.0, name=name or "tool")
     except DeadlineExceeded as exc:
         raise ToolExecutionError(f"{name or 'the tool'} did not finish within {timeout_s:g} s", tool_name=name) from exc
-
-
-# -- reading functions -------------------------------------------------------------------------------------------
 
 
 def _described(annotation: object) -> bool:

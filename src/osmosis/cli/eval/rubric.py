@@ -185,9 +185,6 @@ def preview(
     return _preview_rubrics(ctx, file, limit)
 
 
-# -- inputs ----------------------------------------------------------------------------------------------------------
-
-
 def _existing(ctx: AppContext, value: str, option: str) -> Path:
     path = ctx.path(value)
     if not path.exists():
@@ -266,9 +263,6 @@ def _resumable(output: str | None, target: Path) -> bool:
     return True
 
 
-# -- the run ---------------------------------------------------------------------------------------------------------
-
-
 def _judge(ctx: AppContext, job: RubricJob, target: Path, *, resume: bool) -> list[RubricRun]:
     folder = runs_folder(target)
     done = judged_already(job, folder) if resume else 0
@@ -319,9 +313,6 @@ def _result(
         exit_code=1 if failed == total or (fail_on_any and failed) else 0,
         next_steps=steps,
     )
-
-
-# -- preview ---------------------------------------------------------------------------------------------------------
 
 
 def _preview_records(file: Path, limit: int | None) -> ListResult:

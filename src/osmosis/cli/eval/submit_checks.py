@@ -79,9 +79,6 @@ def warn_of(ctx: AppContext, problems: Sequence[Problem]) -> None:
             ctx.output.say(problem.line(), style="dim")
 
 
-# -- secrets: by name, from a file, registered, or from this environment; values go only into the request ------------
-
-
 def find_secrets(case: SubmitCase) -> list[str]:
     """Collect secrets from `--secrets-file`, the platform or the environment; return missing names."""
     required = case.config.secret_names()
@@ -117,9 +114,6 @@ def ask_for_secrets(case: SubmitCase, missing: Sequence[str]) -> None:
     for name in missing:
         value = prompts.hidden(case.ctx, f"Value of {name} (for this run only)", flags=["--secrets-file"])
         case.secrets[name] = value
-
-
-# -- one error with everything that stops a submit -------------------------------------------------------------------
 
 
 def explain_refusal(case: SubmitCase, errors: Sequence[Problem], missing: Sequence[str] = ()) -> OsmosisError:

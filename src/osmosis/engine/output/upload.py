@@ -5,7 +5,6 @@ that is not complete."""
 import hashlib
 import re
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import orjson
@@ -104,7 +103,7 @@ def _manifest(
         },
         "schema_versions": {"journal": run.get("schema", SCHEMA), "trajectory": "rollout"},
         "provenance": _provenance(plan),
-        "files": [_file(path, folder) for path in _files(folder)],
+        "files": [_file(path, folder) for path in sorted(folder.rglob("*")) if path.is_file()],
     }
     digest = hashlib.sha256(orjson.dumps(body, option=orjson.OPT_SORT_KEYS)).hexdigest()
     return {**body, "manifest_digest": digest}
@@ -121,10 +120,6 @@ def _provenance(plan: EvalPlan) -> dict[str, object]:
     selected: dict[str, object] = {key: plan.provenance[key] for key in versions if key in plan.provenance}
     git = {key: value for key, value in (plan.provenance.get("git") or {}).items() if key not in ("diff", "untracked")}
     return {**selected, **({"git": git} if git else {})}
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    return (path for path in sorted(folder.rglob("*")) if path.is_file())
 
 
 def _file(path: Path, folder: Path) -> dict[str, object]:

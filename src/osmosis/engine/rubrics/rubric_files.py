@@ -86,9 +86,6 @@ class RubricSuite:
         )
 
 
-# -- YAML --------------------------------------------------------------------------------------------------------
-
-
 def load_rubric_suite(path: Path) -> RubricSuite:
     reading = _Reading(path)
     configs: dict[str, RubricConfig] = {}

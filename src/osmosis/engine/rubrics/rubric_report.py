@@ -35,14 +35,6 @@ def summarise(runs: Iterable[RubricRun]) -> dict[str, object]:
     return {**figures, "total_runs": len(runs), "success_count": len(scores), "failure_count": len(runs) - len(scores)}
 
 
-def usage_of(runs: Iterable[RubricRun]) -> Usage:
-    total = Usage()
-    for run in runs:
-        if run.usage:
-            total = total + Usage.model_validate(run.usage)
-    return total
-
-
 def build_report(
     job: RubricJob, runs: list[RubricRun], *, config_path: Path, data_path: Path, baseline: Baseline | None = None
 ) -> dict[str, object]:
@@ -60,7 +52,7 @@ def build_report(
         "config_path": str(config_path),
         "data_path": str(data_path),
         "overall_statistics": overall,
-        "usage": usage_of(runs).model_dump(),
+        "usage": sum((Usage.model_validate(run.usage) for run in runs), Usage()).model_dump(),
         "records": [_record_block(record, by_record.get(record.index, [])) for record in job.records],
     }
     if baseline is not None:

@@ -25,7 +25,7 @@ from osmosis.records.run.plan import EvalPlan, ModelSpec, Timeouts
 from osmosis.records.run.report import Report
 from osmosis.records.run.rollout import Rollout, Score, Usage
 from osmosis.records.run.rows import Row
-from osmosis.sdk.judge import Judge, JudgeQuestion, make_question
+from osmosis.sdk.judge import Judge, make_question
 from osmosis.sdk.types import json_safe
 from osmosis.sdk.user_code import in_thread, is_async
 
@@ -180,7 +180,17 @@ class RecordScorer:
                 value, explanation, raw = await ask_function(self._job.config, record, self._job.function)
                 usage = None
             else:
-                verdict = await self._open_judge().ask(_question(self._job.config, record))
+                config = self._job.config
+                verdict = await self._open_judge().ask(
+                    make_question(
+                        config.rubric,
+                        record.solution,
+                        config.judge_info(),
+                        metadata=record.judge_metadata(),
+                        bounds=bounds_of(config, record),
+                        **_texts(config, record),
+                    )
+                )
                 value, explanation, raw, usage = verdict.score, verdict.explanation, verdict.raw, verdict.usage
             rollout.info[_RAW] = json_safe(raw, _RAW)
             return Score(name=self.name, value=value, reason=explanation, usage=usage)
@@ -258,13 +268,6 @@ def _code_digest(function: Callable[..., object]) -> str:
         return digest_of(inspect.getsource(inspect.unwrap(function)))
     except (OSError, TypeError):
         return digest_of(getattr(function, "__qualname__", type(function).__qualname__))
-
-
-def _question(config: RubricConfig, record: RubricRecord) -> JudgeQuestion:
-    texts = _texts(config, record)
-    metadata = record.judge_metadata()
-    info, bounds = config.judge_info(), bounds_of(config, record)
-    return make_question(config.rubric, record.solution, info, metadata=metadata, bounds=bounds, **texts)
 
 
 def _texts(config: RubricConfig, record: RubricRecord) -> dict[str, str | None]:

@@ -23,7 +23,8 @@ class RubricScorer:
         self.name = name
         self.config = config
         self.timeout_s = timeout_s
-        self.bounds = _bounds(config)
+        low, high = config.score_min, config.score_max
+        self.bounds: Range = (0.0 if low is None else low, 1.0 if high is None else high)
         self._judge = judge
 
     @classmethod
@@ -72,8 +73,3 @@ class RubricScorer:
 
     async def close(self) -> None:
         await self._judge.close()
-
-
-def _bounds(config: RubricConfig) -> Range:
-    low = 0.0 if config.score_min is None else config.score_min
-    return low, 1.0 if config.score_max is None else config.score_max

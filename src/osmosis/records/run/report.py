@@ -1,10 +1,7 @@
 """Figures of a run. `osmosis.metrics` computes them; command line and pages show them and compute nothing."""
 
-from enum import Enum
-
 from pydantic import Field
 
-from osmosis.base.jsonable import JsonObject
 from osmosis.records.base import Record
 from osmosis.records.run.rollout import AnswerIssue, Category, Phase, Usage
 
@@ -13,24 +10,7 @@ from .rows import Spend
 Bounds = tuple[float, float]
 
 
-class Figures(Record):
-    """Names, numbers and other figures, without values that would have to be encoded."""
-
-    def to_dict(self) -> JsonObject:
-        """Return a JSON-safe dict without pydantic, whose schema of a report takes longer to build than a small run to
-        end."""
-        return {name: _plain(value) for name, value in vars(self).items() if value is not None}
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, Record):
-        return {name: _plain(item) for name, item in vars(value).items() if item is not None}
-    if isinstance(value, Enum):
-        return value.value
-    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
-
-
-class Interval(Figures):
+class Interval(Record):
     """A confidence interval."""
 
     low: float
@@ -38,7 +18,7 @@ class Interval(Figures):
     level: float = 0.95
 
 
-class PassAtK(Figures):
+class PassAtK(Record):
     k: int
     value: float
     """Unbiased estimator `1 - C(n-c, k) / C(n, k)`, mean over rows (Chen et al. 2021, arXiv:2107.03374)."""
@@ -47,7 +27,7 @@ class PassAtK(Figures):
     """Rows with at least k attempts."""
 
 
-class Reduced(Figures):
+class Reduced(Record):
     """A figure of the attempts at a row, over the rows."""
 
     name: str
@@ -58,7 +38,7 @@ class Reduced(Figures):
     """Rows with at least the attempts that it needs."""
 
 
-class AnswerIssueCount(Figures):
+class AnswerIssueCount(Record):
     """Rollouts that succeeded, with an answer that is none."""
 
     kind: AnswerIssue
@@ -67,7 +47,7 @@ class AnswerIssueCount(Figures):
     """The first few row indices."""
 
 
-class FailureCount(Figures):
+class FailureCount(Record):
     phase: Phase
     category: Category
     count: int
@@ -77,7 +57,7 @@ class FailureCount(Figures):
     """The first few row indices."""
 
 
-class Distribution(Figures):
+class Distribution(Record):
     mean: float
     median: float
     p90: float
@@ -86,7 +66,7 @@ class Distribution(Figures):
     max: float
 
 
-class ScoreReport(Figures):
+class ScoreReport(Record):
     """The summary of one score function."""
 
     name: str
@@ -123,7 +103,7 @@ class ScoreReport(Figures):
     """Replies of a judge beyond the range of the score, which count as the nearest bound."""
 
 
-class GroupReport(Figures):
+class GroupReport(Record):
     """The scores of the rows that have one value in one column."""
 
     column: str
@@ -132,7 +112,7 @@ class GroupReport(Figures):
     scores: list[ScoreReport] = Field(default_factory=list)
 
 
-class Report(Figures):
+class Report(Record):
     """One run in numbers. `scores` is in the order in which score functions were given."""
 
     rows: int

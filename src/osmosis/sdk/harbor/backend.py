@@ -100,7 +100,9 @@ class HarborBackend:
         _check_agent(self.agent, native_agent_kwargs, patch_dockerfile_with_sdk)
         code = code_of(workflow, code_folder) if self.agent.workflow else None
         sent = _bundle(bundle)
-        self.max_queue_depth = _count("max_queue_depth", max_queue_depth)
+        if max_queue_depth is not None and (type(max_queue_depth) is not int or max_queue_depth < 0):
+            raise ValueError(f"max_queue_depth is {max_queue_depth!r}; it must be a whole number, 0 or more")
+        self.max_queue_depth = max_queue_depth
         self.cleanup_successful_trials = cleanup_successful_trials
         # The variable is set by whoever starts the rollout's process; user code constructs this without one.
         root = (os.environ if environ is None else environ).get(ARTIFACT_VARIABLE)
@@ -308,9 +310,3 @@ def _setup_timeout(seconds: float | None, native: JsonObject) -> float:
     from .agents import setup_timeout_of
 
     return setup_timeout_of(native)
-
-
-def _count(name: str, value: int | None) -> int | None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
-        raise ValueError(f"{name} is {value!r}; it must be a whole number, 0 or more")
-    return value

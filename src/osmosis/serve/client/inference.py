@@ -7,7 +7,8 @@ import asyncio
 import contextlib
 import hmac
 import itertools
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from dataclasses import KW_ONLY, dataclass, field
 
 from fastapi import FastAPI, Request, Response
 
@@ -49,24 +50,25 @@ _STATUS = {
 }
 
 
+@dataclass(eq=False, repr=False)
 class InferenceEndpoint:
     """An HTTP server over one model. `answered` counts whole answers; `on_answer` is called after each."""
 
-    def __init__(
-        self, model: Model, *, name: str, key: str, on_answer: Callable[[], None] | None = None, time_limit_s: float
-    ) -> None:
-        self.name = name
-        self.answered = 0
-        self._model = model
-        self._key = key
-        self._on_answer = on_answer
-        self._time_limit_s = time_limit_s
-        self._in_flight = 0
-        self._idle = asyncio.Event()
+    model: Model
+    _: KW_ONLY
+    name: str
+    key: str
+    time_limit_s: float
+    on_answer: Callable[[], None] | None = None
+    max_body_bytes: int = MAX_BODY
+    answered: int = 0
+    _in_flight: int = 0
+    _numbers: Iterator[int] = field(default_factory=itertools.count)
+    _idle: asyncio.Event = field(default_factory=asyncio.Event)
+    _serving: contextlib.AsyncExitStack = field(default_factory=contextlib.AsyncExitStack)
+
+    def __post_init__(self) -> None:
         self._idle.set()
-        self._numbers = itertools.count()
-        self.max_body_bytes = MAX_BODY
-        self._serving = contextlib.AsyncExitStack()
 
     async def open(self, host: str = "127.0.0.1", port: int = 0) -> str:
         listener = bind(host, port)
@@ -88,7 +90,7 @@ class InferenceEndpoint:
 
     def authenticate(self, request: Request) -> object:
         token = bearer_of(request)
-        if token is None or not hmac.compare_digest(token, self._key.encode()):
+        if token is None or not hmac.compare_digest(token, self.key.encode()):
             raise EndpointError(401, "the key is missing or wrong: send it as Authorization: Bearer KEY", "auth")
         return None
 
@@ -106,17 +108,17 @@ class InferenceEndpoint:
     async def _complete(self, question: ChatRequest) -> Completion:
         async with self._counted():
             try:
-                done = await asyncio.wait_for(self._model.complete(question), self._time_limit_s)
+                done = await asyncio.wait_for(self.model.complete(question), self.time_limit_s)
             except asyncio.TimeoutError:
-                message = f"no answer within {self._time_limit_s:.0f} s: ask for fewer tokens (max_tokens)"
+                message = f"no answer within {self.time_limit_s:.0f} s: ask for fewer tokens (max_tokens)"
                 raise EndpointError(504, message, Category.TIMEOUT.value) from None
             except ModelError as error:
                 retry = error.retry_after or RETRY_S if error.category == Category.CONNECTION.value else None
                 status = _STATUS.get(error.category, 500)
                 raise EndpointError(status, error.message, error.category, retry_after=retry) from error
         self.answered += 1
-        if self._on_answer is not None:
-            self._on_answer()
+        if self.on_answer is not None:
+            self.on_answer()
         done.model = self.name
         return done
 

@@ -10,6 +10,7 @@ import socket
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import KW_ONLY, dataclass, field
 from importlib import import_module
 from typing import Protocol, cast
 
@@ -81,39 +82,31 @@ class ProxyObserver(Protocol):
         ...
 
 
+@dataclass(eq=False, repr=False)
 class ModelProxy:
     """An HTTP server over one model, on loopback by default: `async with ModelProxy(model) as proxy`."""
 
-    def __init__(
-        self,
-        model: Model,
-        *,
-        host: str = "127.0.0.1",
-        port: int = 0,
-        advertise_url: str = "",
-        observer: ProxyObserver | None = None,
-        sandboxes: Sandboxes | None = None,
-    ) -> None:
-        """Set up; rollouts are told `advertise_url` in place of host and port, `{port}` in it being the latter.
-        `sandboxes` are those of rollouts that run in a sandbox themselves; None offers none."""
-        self.model = model
-        self.max_body_bytes = MAX_BODY
-        self.base_url = ""
-        self.is_public = bool(advertise_url)
-        self._host = host
-        self._port = port
-        self._advertise_url = advertise_url
-        self._observer = observer
-        self.sandboxes = sandboxes
-        self._open: dict[str, RolloutEndpoint] = {}
-        self._closed: OrderedDict[str, RolloutEndpoint] = OrderedDict()
-        app = new_chat_app("Osmosis model proxy")
-        app.include_router(rollout_routes(self))
-        app.include_router(import_module("osmosis.compat.client").loop_routes(self))  # it is above this package
+    model: Model
+    _: KW_ONLY
+    host: str = "127.0.0.1"
+    port: int = 0
+    advertise_url: str = ""
+    """What rollouts are told in place of host and port; `{port}` in it is the latter."""
+    observer: ProxyObserver | None = None
+    sandboxes: Sandboxes | None = None
+    """Those of rollouts that run in a sandbox themselves; None offers none."""
+    max_body_bytes: int = MAX_BODY
+    base_url: str = ""
+    _open: dict[str, RolloutEndpoint] = field(default_factory=dict)
+    _closed: OrderedDict[str, RolloutEndpoint] = field(default_factory=OrderedDict)
+    _serving: AsyncExitStack = field(default_factory=AsyncExitStack)
+
+    def __post_init__(self) -> None:
+        self.app = new_chat_app("Osmosis model proxy")
+        self.app.include_router(rollout_routes(self))
+        self.app.include_router(import_module("osmosis.compat.client").loop_routes(self))  # it is above this package
         for prefix in ("/v1/rollouts/{rollout_id}", ""):
-            app.include_router(model_routes(self, prefix))
-        self.app = app
-        self._serving = AsyncExitStack()
+            self.app.include_router(model_routes(self, prefix))
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -123,9 +116,9 @@ class ModelProxy:
         await self.close()
 
     async def open(self) -> str:
-        listener = bind(self._host, self._port)
+        listener = bind(self.host, self.port)
         port = str(listener.getsockname()[1])
-        self.base_url = self._advertise_url.replace("{port}", port) or url_of(listener)
+        self.base_url = self.advertise_url.replace("{port}", port) or url_of(listener)
         await self._serving.enter_async_context(listening(self.app, listener))
         return self.base_url
 
@@ -153,8 +146,8 @@ class ModelProxy:
             model = RolloutModel(self.model, Task(Row(index=0, data={}), 0, rollout_id))
         endpoint = RolloutEndpoint(rollout_id, base_url or self.base_url, model)
         self._open[rollout_id] = endpoint
-        if self._observer is not None:
-            self._observer.opened(endpoint)
+        if self.observer is not None:
+            self.observer.opened(endpoint)
         return endpoint
 
     def close_rollout(self, endpoint: RolloutEndpoint) -> None:
@@ -187,7 +180,7 @@ class ModelProxy:
 
     def check_bearer(self, request: Request) -> None:
         """Raise for a caller without any rollout's bearer, where others can call: its body is not read."""
-        if self.is_public:
+        if self.advertise_url:
             self._find_by_bearer(request, self._open, self._closed)
 
     def _find_by_bearer(self, request: Request, *tables: Mapping[str, RolloutEndpoint]) -> RolloutEndpoint:
@@ -268,8 +261,8 @@ class ModelProxy:
         params, n = call.params, call.params.pop("n", None)
         if n is not None and not (isinstance(n, int) and 1 <= n <= MOST_CHOICES):
             bad_request(f"n must be between 1 and {MOST_CHOICES}")
-        if n not in (None, 1) and (call.stream or self._observer is not None):
-            reason = "one conversation is trained" if self._observer is not None else "a stream has one answer"
+        if n not in (None, 1) and (call.stream or self.observer is not None):
+            reason = "one conversation is trained" if self.observer is not None else "a stream has one answer"
             bad_request(f"n must be 1: {reason}")
         if routing := sorted(_ROUTING & params.keys()):
             bad_request(f"{', '.join(routing)}: a rollout cannot choose the endpoint or key of its model")
@@ -283,8 +276,8 @@ class ModelProxy:
     def _observe(
         self, endpoint: RolloutEndpoint, question: ChatRequest, call: ModelCall, done: Completion | None
     ) -> None:
-        if self._observer is not None:
-            self._observer.model_call(endpoint, question, call, done)
+        if self.observer is not None:
+            self.observer.model_call(endpoint, question, call, done)
 
 
 def override_sampling(params: JsonObject, own: Mapping[str, object]) -> JsonObject:

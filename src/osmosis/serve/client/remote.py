@@ -155,21 +155,21 @@ async def _detect_generation(client: ServerClient) -> tuple[Generation, int | No
         raise NetworkError(f"{client.url}: {exc}", hint="check that this is the URL of a rollout server") from exc
 
 
+@dataclass(eq=False, repr=False)
 class ServedRollouts:
-    def __init__(
-        self, protocol: ServerProtocol, proxy: ModelProxy, plan: EvalPlan, at: ServerAt, capacity: int | None
-    ) -> None:
-        self.capacity = capacity
-        self.dead = asyncio.Event()
+    protocol: ServerProtocol
+    proxy: ModelProxy
+    plan: EvalPlan
+    at: ServerAt
+    capacity: int | None
+    dead: asyncio.Event = field(default_factory=asyncio.Event)
+    _death: RolloutLost | None = None
+    _runs: set[asyncio.Task[ServerResult]] = field(default_factory=set)
+    _cancels: set[asyncio.Task[None]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
         # More than the server runs at once would wait there, on the clock of their time limits; here they wait off it.
-        self._slots = asyncio.Semaphore(capacity) if capacity else None
-        self._protocol = protocol
-        self._proxy = proxy
-        self._plan = plan
-        self._at = at
-        self._death: RolloutLost | None = None
-        self._runs: set[asyncio.Task[ServerResult]] = set()
-        self._cancels: set[asyncio.Task[None]] = set()
+        self._slots = asyncio.Semaphore(self.capacity) if self.capacity else None
 
     async def run(self, task: Task, model: RolloutModel) -> Rollout:
         model.deadline.stop()  # the limits of a server's agent begin when it says so
@@ -182,7 +182,7 @@ class ServedRollouts:
 
     async def _attempt(self, task: Task, model: RolloutModel) -> Rollout:
         task.enter("rollout server")
-        endpoint = self._proxy.open_rollout(task.rollout_id, model=model, base_url=self._at.proxy_url)
+        endpoint = self.proxy.open_rollout(task.rollout_id, model=model, base_url=self.at.proxy_url)
         limits = self._time_limits(endpoint, task, model)
         try:
             try:
@@ -195,10 +195,10 @@ class ServedRollouts:
                 raise
             return _rollout(task, model, ended)
         finally:
-            self._proxy.close_rollout(endpoint)
+            self.proxy.close_rollout(endpoint)
 
     def _time_limits(self, endpoint: RolloutEndpoint, task: Task, model: RolloutModel) -> RolloutTimeLimits:
-        agent_s = self._plan.timeouts.agent_s if self._protocol.sends_limits else None
+        agent_s = self.plan.timeouts.agent_s if self.protocol.sends_limits else None
         limits = RolloutTimeLimits(agent_s, self._limit_s())
 
         def on_state(stage: str) -> None:
@@ -213,16 +213,16 @@ class ServedRollouts:
     async def _bounded(self, endpoint: RolloutEndpoint, task: Task, limits: RolloutTimeLimits) -> ServerResult:
         if self._death is not None:
             raise self._death
-        run = asyncio.create_task(self._protocol.run(endpoint, task.row))
+        run = asyncio.create_task(self.protocol.run(endpoint, task.row))
         self._runs.add(run)
         try:
-            passed = await limits.wait_for(run, lambda: self._protocol.agent_runs(endpoint))
+            passed = await limits.wait_for(run, lambda: self.protocol.agent_runs(endpoint))
             if passed is None and not run.cancelled():
                 return run.result()
             if self._death is not None:
                 raise self._death
             if passed == "agent":
-                failure = overrun(self._plan.timeouts.agent_s or 0.0)
+                failure = overrun(self.plan.timeouts.agent_s or 0.0)
                 raise RolloutLost(failure.category, failure.message, phase=failure.phase, fix=failure.fix)
             raise RolloutLost(
                 Category.TIMEOUT,
@@ -236,7 +236,7 @@ class ServedRollouts:
                 run.cancel()
 
     def _limit_s(self) -> float:
-        limits = self._plan.timeouts
+        limits = self.plan.timeouts
         if limits.agent_s is None or limits.score_s is None:
             return UNLIMITED_S
         return limits.agent_s + limits.score_s + GRACE_S
@@ -249,7 +249,7 @@ class ServedRollouts:
 
     async def _send_cancel(self, rollout_id: str) -> None:
         try:
-            await asyncio.wait_for(self._protocol.cancel(rollout_id), 5.0)
+            await asyncio.wait_for(self.protocol.cancel(rollout_id), 5.0)
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError):
             pass
 
@@ -265,7 +265,7 @@ class ServedRollouts:
         self._die(f"the rollout server ended{reason} while rollouts were running")
 
     async def watch_health(self, client: ServerClient) -> None:
-        refusals, heard_at, silent_s = 0, time.monotonic(), self._at.silent_s
+        refusals, heard_at, silent_s = 0, time.monotonic(), self.at.silent_s
         while refusals < DEAD_AFTER:
             await asyncio.sleep(WATCH_EVERY_S)
             try:
@@ -277,8 +277,8 @@ class ServedRollouts:
             except (aiohttp.ClientError, asyncio.TimeoutError, OSError):
                 refusals = 0  # slow or busy is not dead
                 if silent_s is not None and time.monotonic() - heard_at > silent_s:
-                    return self._die(f"the rollout server at {self._at.url} was not heard for {silent_s:g} s")
-        self._die(f"the rollout server at {self._at.url} no longer accepts connections")
+                    return self._die(f"the rollout server at {self.at.url} was not heard for {silent_s:g} s")
+        self._die(f"the rollout server at {self.at.url} no longer accepts connections")
 
     def _die(self, message: str) -> None:
         self._death = RolloutLost(

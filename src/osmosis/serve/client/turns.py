@@ -54,7 +54,9 @@ class Turns:
                 continue
             turn = self._find(message, call.handles.get(index, ()))
             if turn is not None:
-                self._confirm(turn)
+                siblings = self._by_question[turn.question]
+                for sibling in siblings if len(siblings) > 1 else ():  # that which is continued was no retry
+                    sibling.call.purpose = turn.purpose if sibling is turn else RETRY
                 call.messages[index] = turn.message
             elif "thinking_blocks" in message:
                 call.messages[index] = {k: v for k, v in message.items() if k != "thinking_blocks"}
@@ -83,13 +85,6 @@ class Turns:
             if turn is not None and _is_same(turn.message, message):
                 return turn
         return self._by_content.get(_content_hash(message))
-
-    def _confirm(self, turn: Turn) -> None:
-        """Take the turn for the client's own: of equal questions, the one that is continued was no retry."""
-        siblings = self._by_question[turn.question]
-        if len(siblings) > 1:
-            for sibling in siblings:
-                sibling.call.purpose = turn.purpose if sibling is turn else RETRY
 
 
 def question_hash(call: Call) -> bytes:

@@ -67,11 +67,13 @@ def create_rollout_server(
     environ = os.environ if environ is None else environ
     limits = limits or ServeLimits()
     depth = getattr(backend, "max_queue_depth", None)
+    kind = getattr(backend, "workflow", None) or type(backend)
+    agent = f"{getattr(kind, '__module__', '')}.{getattr(kind, '__qualname__', kind)}"
     bounds = [bound for bound in (backend.max_concurrent, max_concurrent) if bound is not None]
     runtime = ServerRuntime(
         min(bounds, default=None),
         limits if depth is None else replace(limits, max_queue=depth),
-        spool_dir=spool_dir or default_spool_folder(environ, _backend_name(backend)),
+        spool_dir=spool_dir or default_spool_folder(environ, agent),
         delivery_policy=delivery_policy,
     )
     if (close := getattr(backend, "aclose", None)) is not None:
@@ -233,11 +235,6 @@ def open_trajectory_writer(
 def default_spool_folder(environ: Mapping[str, str], agent: str) -> Path:
     root = environ.get(ARTIFACT_VARIABLE)
     return spool_folder((Path(root) if root else data_dir(environ)) / "undelivered", agent)
-
-
-def _backend_name(backend: Backend) -> str:
-    kind = getattr(backend, "workflow", None) or type(backend)
-    return f"{getattr(kind, '__module__', '')}.{getattr(kind, '__qualname__', kind)}"
 
 
 def configure_logs(level: int = logging.INFO) -> None:

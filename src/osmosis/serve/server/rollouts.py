@@ -6,7 +6,7 @@ import hmac
 import secrets
 import uuid
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Protocol, runtime_checkable
 
@@ -66,27 +66,23 @@ class RolloutRecord:
     completion_sent: bool = False
 
 
+@dataclass(eq=False, repr=False)
 class RolloutService:
-    def __init__(
-        self,
-        backend: Backend,
-        runtime: ServerRuntime,
-        *,
-        instance_id: str | None = None,
-        traces: TraceFolder | None = None,
-        files: TrajectoryWriter | None = None,
-    ) -> None:
-        self.backend = backend
-        self.runtime = runtime
+    backend: Backend
+    runtime: ServerRuntime
+    _: KW_ONLY
+    instance_id: str | None = None
+    traces: TraceFolder | None = None
+    files: TrajectoryWriter | None = None
+
+    def __post_init__(self) -> None:
         self.process_id = str(uuid.uuid4())
-        self.instance_id = instance_id or self.process_id
-        self.limits = runtime.limits
-        self._traces = traces
-        self._files = files
+        self.instance_id = self.instance_id or self.process_id
+        self.limits = self.runtime.limits
         self._executions: dict[str, ExecutionResult] = {}
         self._rollouts: dict[str, RolloutRecord] = {}
-        runtime.count_unread = self._count_unread
-        runtime.background.append(self.sweep)
+        self.runtime.count_unread = self._count_unread
+        self.runtime.background.append(self.sweep)
 
     def accept(self, init: RolloutInit) -> RolloutAccepted | None:
         """Start a rollout; return the answer of a polled one, else None. Raises `NotAccepted`."""
@@ -202,7 +198,7 @@ class RolloutService:
 
         async def execute(entry: AcceptedRollout) -> RolloutOutcome:
             result = await self.backend.execute(init, on_state=entry.switch)
-            if self._files is not None and entry.outcome is None:
+            if self.files is not None and entry.outcome is None:
                 self._executions[rollout_id] = result
             return outcome_of_execution(result)
 
@@ -240,9 +236,9 @@ class RolloutService:
         """Return what writes the rollout's files, None when there are to be none; it is called with the answer to the
         last callback, so that usage and cost are in them."""
         execution = self._executions.pop(record.entry.id, None)
-        if self._files is None or not self._files.wants(record.entry.id):
+        if self.files is None or not self.files.wants(record.entry.id):
             return None
-        return partial(self._files.put, EndedRollout.of(record.entry, init, execution))
+        return partial(self.files.put, EndedRollout.of(record.entry, init, execution))
 
     def _send_completion(
         self, record: RolloutRecord, init: RolloutInit, outcome: RolloutOutcome | None, listener: Listener | None = None
@@ -265,9 +261,9 @@ class RolloutService:
         self.runtime.delivery.send(post, listener)
 
     def _trace(self, init: RolloutInit, event: str, **facts: object) -> None:
-        if self._traces is None:
+        if self.traces is None:
             return
-        trace = self._traces.open(str(init.rollout_id), (init.llm_api_key, init.controller_api_key))
+        trace = self.traces.open(str(init.rollout_id), (init.llm_api_key, init.controller_api_key))
         head = {"event": event, "rollout_id": init.rollout_id, "timestamp": utc_now().isoformat()}
         trace.write({**head, **facts})
 

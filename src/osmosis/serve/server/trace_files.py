@@ -85,20 +85,20 @@ class TraceFolder:
         return RolloutTrace(self._thread, trace_path(self.folder, rollout_id), redactor)
 
 
+@dataclass(eq=False, repr=False)
 class RolloutTrace:
-    def __init__(self, thread: _WriterThread, path: Path, redactor: Redactor) -> None:
-        self._thread = thread
-        self._redactor = redactor
-        self.path = path
+    thread: _WriterThread
+    path: Path
+    redactor: Redactor
 
     def write(self, line: Mapping[str, object]) -> None:
         # Encoded here, not in the thread: the agent may go on changing its messages.
-        self._thread.put(f"the trace {self.path}", partial(self._append, trace_line(line)))
+        self.thread.put(f"the trace {self.path}", partial(self._append, trace_line(line)))
 
     def _append(self, text: str) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(self._redactor.text(text) + "\n")
+            file.write(self.redactor.text(text) + "\n")
 
 
 @dataclass(eq=False, slots=True)

@@ -88,8 +88,6 @@ class Search:
         self._db = index.connection
         self._threshold = index.threshold
 
-    # What occurs in the run.
-
     def outcomes(self) -> dict[str, int]:
         amounts = dict(self._db.execute("SELECT name, amount FROM names WHERE kind = 'outcome'").fetchall())
         return {name: amounts.get(name, 0) for name in OUTCOMES}
@@ -132,8 +130,6 @@ class Search:
             "WHERE r.extra IS NOT NULL GROUP BY s.key, p.key ORDER BY min(r.id), min(p.id)"
         )
         return [PartMean(*line) for line in self._db.execute(text)]
-
-    # Pages of the table.
 
     def count(self, query: RolloutQuery) -> int:
         return self._count("SELECT count(*) FROM rollouts r WHERE {}", query)
@@ -185,8 +181,6 @@ class Search:
         text = f"SELECT id FROM rollouts WHERE step = ? AND row_index = ? ORDER BY attempt LIMIT {_MAX_ATTEMPTS}"
         return self._column(text, step, row_index)
 
-    # One rollout.
-
     def place(self, row_index: int, attempt: int, step: int) -> int:
         rollout = self._find(row_index, attempt, step)
         if rollout is None:
@@ -233,8 +227,6 @@ class Search:
         key = self._db.execute(text, [*values, *position]).fetchone()
         return (key[0], key[1], key[2]) if key else None
 
-    # For comparisons and histories.
-
     def stored_outcomes(self) -> Iterator[Rollout]:
         rank = {name: number for number, name in enumerate(self.score_names())}
         text = (
@@ -277,8 +269,6 @@ class Search:
             unscored=len(rollouts) - passed - missed,
             mean=sum(rewards) / len(rewards) if rewards else None,
         )
-
-    # Reading.
 
     def _column(self, text: str, *values: object) -> list[Any]:
         return [line[0] for line in self._db.execute(text, values)]
