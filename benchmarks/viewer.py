@@ -20,8 +20,7 @@ from urllib.parse import parse_qsl
 from osmosis.records.run.rollout import Rollout, RolloutStatus, Score, Usage
 from osmosis.records.run.rows import Row
 from osmosis.viewer.index.database import RolloutIndex
-from osmosis.viewer.index.query import parse_query
-from osmosis.viewer.index.search import Search
+from osmosis.viewer.index.search import Search, parse_query
 from osmosis.viewer.query_params import QueryParams
 
 WORDS = [f"word{number}" for number in range(5000)]

@@ -9,7 +9,7 @@ from .task import Task
 
 
 class Agent(Protocol):
-    """What attempts a task: an agent loop, a workflow, a rollout server, a recording, a program. An adapter is a class
+    """Attempts tasks: an agent loop, a workflow, a rollout server, a recording, a program. An adapter is a class
     with this one method, in a file of its own. Whoever opens it (`local.agent_source`, a job) closes what it needs; the
     engine runs many tasks at once through one instance. `task` is the row, the attempt and the rollout's id;
     `task.enter(stage)` says what it does now. `model` is this rollout's own: ask it with `model.ask(request)` in code

@@ -28,7 +28,7 @@ from .workflow_agent import Endpoints, WorkflowAgent
 
 @dataclass(slots=True)
 class LoadedAgent:
-    """What a user wrote: exactly one of `loop` and `backend`."""
+    """An agent loop or a workflow of a user: exactly one of `loop` and `backend`."""
 
     name: str
     loop: RolloutAgentLoop | None = None

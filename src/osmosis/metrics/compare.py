@@ -98,7 +98,7 @@ class Comparison:
     trained_rows: int = 0
     """Rows of these that a model of the two runs was trained on."""
     unseen: Comparison | None = None
-    """Of the other rows, where there are rows of both kinds."""
+    """The comparison of the other rows, where there are rows of both kinds."""
     keys: set[str] = field(default_factory=set)
     """Row keys of the rows that both have, quarantined ones included, as either run calls them."""
 

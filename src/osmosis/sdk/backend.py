@@ -51,7 +51,7 @@ class ExecutionResult:
 
 @dataclass(slots=True)
 class WorkflowTask:
-    """What a workflow and its grader receive of one attempt."""
+    """One attempt, as a workflow and its grader receive it."""
 
     prompt: list[Message]
     label: str | None = None

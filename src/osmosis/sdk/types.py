@@ -25,7 +25,7 @@ class ConcurrencyConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", defer_build=True)
 
     max_concurrent: int | None = Field(default=None, ge=1)
-    """None = no limit."""
+    """No limit when None."""
 
 
 class BaseConfig(BaseModel):

@@ -7,7 +7,7 @@ from osmosis.errors import ValidationError
 from osmosis.records.run.annotations import LONGEST_COMMENT, LONGEST_LABEL, TAG_RULE, Annotation, MarkChange, unique
 from osmosis.records.run.rollout import Rollout
 
-from .index.query import parse_query
+from .index.search import parse_query
 from .query_params import QueryParams
 from .run_source import RunSource
 

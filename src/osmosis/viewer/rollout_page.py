@@ -12,9 +12,8 @@ from osmosis.records.run.rollout import Message, ModelCall, Rollout
 
 from .conversation import build_turns
 from .diff import DiffPiece, diff_words
-from .index.build import message_text
-from .index.query import parse_query
-from .index.search import RolloutKey, expected_answer
+from .index.database import message_text
+from .index.search import RolloutKey, expected_answer, parse_query
 from .page import Page
 from .query_params import QueryParams
 from .rollouts_page import carry_filter, rollout_url

@@ -8,8 +8,7 @@ from osmosis.metrics.warnings import alarms, training_alarms
 
 from .charts import curves, histogram
 from .diff import split_files
-from .index.query import RolloutQuery
-from .index.search import RolloutLine
+from .index.search import RolloutLine, RolloutQuery
 from .page import Page, run_header
 from .query_params import QueryParams
 from .render import pretty

@@ -139,7 +139,7 @@ class JobSpec(Record):
 
     @property
     def elsewhere(self) -> bool:
-        """Whether the job shares no disk with the platform, so that its files have to be sent."""
+        """Return whether the job shares no disk with the platform, so that its files have to be sent."""
         return self.kind in ("eval", "training") and not self.repository
 
 

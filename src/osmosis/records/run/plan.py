@@ -28,7 +28,7 @@ NO_ENDPOINT = "none"
 AUTO_CONCURRENCY: JsonObject = {"concurrency": 256, "adaptive": True}
 """Fields of a plan whose rollouts in flight adapt to the endpoint, from 8 on."""
 RUN_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,95}\Z")
-"""What a run may be called: its name is that of a folder."""
+"""The pattern of a run's name, which is that of a folder."""
 
 
 class ModelSpec(Record):
@@ -193,7 +193,7 @@ class RolloutLimits(Record):
 
     @property
     def calls_differ(self) -> bool:
-        """Whether any limit but the time is set."""
+        """Return whether any limit but the time is set."""
         return any(
             limit is not None for limit in (self.max_tokens, self.max_cost_usd, self.max_turns, self.max_messages)
         )

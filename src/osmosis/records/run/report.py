@@ -159,7 +159,7 @@ class Report(Record):
 
     @property
     def unscored(self) -> bool:
-        """Whether no rollout has the first score, although some ran and were not skipped."""
+        """Return whether no rollout has the first score, although some ran and were not skipped."""
         return self.total > self.skipped and not (self.primary and self.primary.scored)
 
 

@@ -59,7 +59,7 @@ class Category(str, Enum):
 
     @property
     def is_infrastructure(self) -> bool:
-        """Whether it says nothing about the agent's work."""
+        """Return whether it says nothing about the agent's work."""
         return self not in (Category.AGENT_ERROR, Category.SCORE_ERROR, Category.INVALID_SCORE)
 
 

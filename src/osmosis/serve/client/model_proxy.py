@@ -91,7 +91,7 @@ class ModelProxy:
     host: str = "127.0.0.1"
     port: int = 0
     advertise_url: str = ""
-    """What rollouts are told in place of host and port; `{port}` in it is the latter."""
+    """The address that rollouts are told instead of host and port; `{port}` in it is the latter."""
     observer: ProxyObserver | None = None
     sandboxes: Sandboxes | None = None
     """Those of rollouts that run in a sandbox themselves; None offers none."""
