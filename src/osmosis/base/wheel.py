@@ -43,7 +43,7 @@ ROLLOUT = frozenset(
     | {"pydantic-settings", "pyyaml", "rich", "tomli", "uvicorn"}
 )
 """Distributions that the SDK and a rollout server import; a test imports them with nothing else installed."""
-PLATFORM = frozenset(["alembic", "cryptography", "jinja2", "python-multipart", "sqlalchemy"])
+PLATFORM = frozenset(["alembic", "cryptography", "python-multipart", "sqlalchemy"])
 EXTRAS: Mapping[str, Callable[[str], bool]] = {
     "server": lambda name: False,
     "rubric": lambda name: name == "litellm",
