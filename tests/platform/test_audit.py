@@ -25,7 +25,7 @@ SILENT = {
     "run_pages.keep": "the same",
 }
 """Functions that write and leave no entry, and why; of pages without their folder."""
-MACHINES = {"scheduling/job_routes", "rollout_servers/routes"}
+MACHINES = {"scheduling/job_routes", "scheduling/job_file_routes", "rollout_servers/routes"}
 """Routes of jobs and servers: they are not people, and what they write is the run's."""
 NOTING = ("audit.", "_note(", "worker_admin.drain(", "worker_admin.remove(")
 """What leaves an entry: the log itself, or a service that writes into it."""

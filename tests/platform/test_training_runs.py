@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from osmosis.platform import tables
 from osmosis.platform.runs import lifecycle, rollouts
 from osmosis.platform.scheduling import queue
-from osmosis.platform.training import service
+from osmosis.platform.training import service, sft_data
 from osmosis.records.config.run_config import TrainingConfig
 from osmosis.records.run.job import JobResult, MetricPoint
 from osmosis.records.run.rollout import Rollout, RolloutStatus, Score
@@ -209,5 +209,5 @@ def test_a_job_gets_the_examples_of_its_own_config_and_no_others(ready) -> None:
     with ready.platform.db.read() as session:
         learner = session.get_one(tables.Run, sent["id"])
         workspace = session.get_one(tables.Workspace, learner.workspace_id)
-        keys = service.list_row_keys(session, workspace, TrainingConfig.model_validate(learner.config))
+        keys = sft_data.list_row_keys(session, workspace, TrainingConfig.model_validate(learner.config))
     assert keys == {"k0", "k1", "k2", "k3", "@9"}, "rows of the examples, for `metrics.compare`"

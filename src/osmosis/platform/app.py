@@ -32,7 +32,7 @@ from osmosis.platform.maintenance.metrics import PlatformMetrics
 from osmosis.platform.models import inference_routes as inference
 from osmosis.platform.models import routes as models
 from osmosis.platform.models.inference import InferenceProxy
-from osmosis.platform.objects.parts import publish_all
+from osmosis.platform.objects.publish import publish_all
 from osmosis.platform.rollout_servers import routes as rollout_servers
 from osmosis.platform.run_upload import finished_run
 from osmosis.platform.run_upload import routes as run_upload

@@ -23,7 +23,7 @@ from osmosis.platform import Platform
 from osmosis.platform.backup import create, restore
 from osmosis.platform.maintenance import doctor, gc
 from osmosis.platform.objects import open_objects
-from osmosis.platform.objects.parts import publish
+from osmosis.platform.objects.publish import publish
 from osmosis.platform.objects.s3 import S3Objects
 from osmosis.platform.settings import PlatformSettings
 from support.bucket import Bucket, bucket

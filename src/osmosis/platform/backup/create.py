@@ -19,7 +19,7 @@ from osmosis.base.git import Git, GitError, sealed_environ
 from osmosis.errors import Conflict, NotFound, ValidationError
 from osmosis.platform.db import open_engine
 from osmosis.platform.objects import open_objects
-from osmosis.platform.objects.parts import STORED, is_object
+from osmosis.platform.objects.publish import STORED, is_object
 from osmosis.platform.objects.store import Objects
 from osmosis.platform.settings import PlatformSettings
 from osmosis.platform.vault import Vault

@@ -24,7 +24,7 @@ from osmosis.platform.db import HEAD, Database
 from osmosis.platform.git import mirror
 from osmosis.platform.git.mirror import RepositoryFolder
 from osmosis.platform.objects import open_objects
-from osmosis.platform.objects.parts import STORED, publish
+from osmosis.platform.objects.publish import STORED, publish
 from osmosis.platform.objects.store import Objects
 from osmosis.platform.settings import PlatformSettings
 from osmosis.platform.tables import QueueState

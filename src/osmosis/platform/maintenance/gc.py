@@ -29,7 +29,7 @@ from osmosis.platform import Platform, tables
 from osmosis.platform.backup.upgrade import FOLDER as BACKUPS
 from osmosis.platform.datasets import service as datasets
 from osmosis.platform.db import changed_by, count_of
-from osmosis.platform.objects.parts import MARK, is_object
+from osmosis.platform.objects.publish import MARK, is_object
 from osmosis.platform.objects.store import StoredObject, list_files
 from osmosis.platform.run_upload import sessions
 from osmosis.platform.runs import lifecycle

@@ -19,6 +19,7 @@ from osmosis.platform.models import service as models
 from osmosis.platform.runs import lifecycle
 from osmosis.platform.scheduling import queue
 from osmosis.platform.training import service as training
+from osmosis.platform.training import sft_data
 from osmosis.platform.workspaces import audit, quotas, secrets
 from osmosis.platform.workspaces.audit import Actor
 from osmosis.records.config.check import list_issues
@@ -175,7 +176,7 @@ def _size_issues(
         return []
     if config.advanced.method == "sft":
         try:
-            message = training.explain_too_few(session, workspace, config)
+            message = sft_data.explain_too_few(session, workspace, config)
         except ValidationError as error:
             return [{"key": "advanced.from_run", "message": error.message, "hint": error.hint or ""}]
         fix = "lower min_score or rollout_batch_size, or name a run with more passed rollouts"
@@ -279,5 +280,5 @@ def _settled(
         rows = datasets.find(session, workspace, config.experiment.dataset).row_count or 0
         batch = plan_training(config, range(rows)).batch
         return config.model_copy(update={"training": config.training.model_copy(update={"rollout_batch_size": batch})})
-    named = training.full_name(training.get_source(session, workspace, config))
+    named = sft_data.full_name(sft_data.get_source(session, workspace, config))
     return config.model_copy(update={"advanced": config.advanced.model_copy(update={"from_run": named})})

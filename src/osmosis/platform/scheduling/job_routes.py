@@ -13,9 +13,9 @@ from osmosis.platform.auth.dependencies import PlatformDep, bearer
 from osmosis.platform.background import run_apart, slow
 from osmosis.platform.http.json_route import JsonRoute
 from osmosis.platform.models import merging
-from osmosis.platform.objects.parts import fetch_all, publish_later
+from osmosis.platform.objects.publish import fetch_all, publish_later
 from osmosis.platform.runs import lifecycle, rollouts
-from osmosis.platform.training import checkpoints, service
+from osmosis.platform.training import checkpoints, service, sft_data
 from osmosis.records.api.jobs import (
     JobArtifact,
     JobArtifacts,
@@ -175,9 +175,9 @@ def examples(
         if config.advanced.method != "sft":
             raise ValidationError(f"run {run.name!r} imitates nothing")
         workspace = session.get_one(tables.Workspace, run.workspace_id)
-        source = service.get_source(session, workspace, config)
+        source = sft_data.get_source(session, workspace, config)
         lines = [
-            rollout.to_line() for rollout in service.list_examples(session, source, config, after=after, limit=limit)
+            rollout.to_line() for rollout in sft_data.list_examples(session, source, config, after=after, limit=limit)
         ]
     return Response(b"".join(lines), media_type="application/x-ndjson")
 

@@ -1,17 +1,15 @@
 """Training runs: checks before a submit, curves and checkpoints. Never imports the trainer's libraries: they live in an
-environment that a job builds. The examples of supervised training (`method = "sft"`) are rollouts of an earlier run,
-which the stored config names, so that a job can ask for no other."""
+environment that a job builds."""
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
-import orjson
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from osmosis.base.hardware import TRAINER_PYTHON, find_python
-from osmosis.errors import NotFound, PlatformError, ValidationError
+from osmosis.errors import NotFound, PlatformError
 from osmosis.metrics.training import Gate, Tried, curve_info, in_order, will_it_imitate, will_it_train
 from osmosis.platform import tables
 from osmosis.platform.datasets import service as datasets
@@ -21,7 +19,7 @@ from osmosis.platform.models import service as models
 from osmosis.platform.runs import lifecycle
 from osmosis.platform.runs.lifecycle import duration_ms
 from osmosis.platform.settings import PlatformSettings
-from osmosis.records.api.jobs import StoredExample
+from osmosis.platform.training import sft_data
 from osmosis.records.api.training import (
     CheckpointList,
     CheckpointRow,
@@ -33,11 +31,9 @@ from osmosis.records.api.training import (
     TrainingMetrics,
     TrainingOverview,
 )
-from osmosis.records.config.run_config import Evaluation, TrainingConfig, TrainingPlan, plan_training
+from osmosis.records.config.run_config import TrainingConfig, TrainingPlan, plan_training
 from osmosis.records.run.job import MetricPoint
 from osmosis.records.run.plan import PLATFORM_MODEL
-from osmosis.records.run.rollout import RolloutStatus
-from osmosis.records.run.status import RunStatus
 
 
 class NoTrainer(PlatformError):
@@ -178,7 +174,7 @@ def _find_training(session: Session, workspace_id: str, adapter: str | None) -> 
 def _rows_trained_on(session: Session, workspace: tables.Workspace, run: tables.Run, step: int) -> set[str]:
     config = TrainingConfig.model_validate(run.config)
     if config.advanced.method == "sft":
-        return list_row_keys(session, workspace, config)
+        return sft_data.list_row_keys(session, workspace, config)
     validation = set(plan_training(config, run.rows).validation_rows)
     query = sa.select(tables.Rollout.row_index, tables.Rollout.row_key).distinct()
     until = query.where(tables.Rollout.run_id == run.id, tables.Rollout.step.between(1, step))
@@ -195,8 +191,8 @@ def check(
     """Check a config by the named evaluation, else the newest of its rollout and dataset with rollouts."""
     dataset = datasets.find(session, workspace, config.experiment.dataset)
     if config.advanced.method == "sft":
-        source = get_source(session, workspace, config)
-        examples = count_examples(session, source, config)
+        source = sft_data.get_source(session, workspace, config)
+        examples = sft_data.count_examples(session, source, config)
         plan = plan_training(config, range(dataset.row_count or 0), examples=examples)
         body = _body(plan, will_it_imitate(config, plan, examples), source)
         body.examples = examples
@@ -255,86 +251,3 @@ def _body(plan: TrainingPlan, gate: Gate, run: tables.Run | None) -> TrainingChe
         signal_ci=(gate.signal_interval.low, gate.signal_interval.high) if gate.signal_interval else None,
         findings=[GateFinding.from_row(finding) for finding in gate.findings],
     )
-
-
-KINDS = ("eval", "training")
-PAGE_BYTES = 8 * 1024 * 1024
-
-
-def get_source(session: Session, workspace: tables.Workspace, config: TrainingConfig) -> tables.Run:
-    """Return the source: `eval/NAME`, `training/NAME`, or a name alone, an evaluation first. Raise ValidationError with
-    an issue if there is none, or it is not over."""
-    named = config.advanced.from_run or ""
-    kind, _, name = named.rpartition("/")
-    for candidate in (kind,) if kind else KINDS:
-        try:
-            run = lifecycle.find(session, workspace, candidate, name)
-            break
-        except NotFound:
-            continue
-    else:
-        raise _refused(f"there is no run named {named!r}", "osmosis eval list, osmosis train list")
-    if not RunStatus(run.status).over:
-        command = "eval" if run.kind == "eval" else "train"
-        raise _refused(f"run {named!r} is {run.status}", f"wait for it: osmosis {command} info {name}")
-    return run
-
-
-def full_name(run: tables.Run) -> str:
-    return f"{run.kind}/{run.name}"
-
-
-def least_score(run: tables.Run, config: TrainingConfig) -> float:
-    """Return the lowest score of an example: `min_score`, else what passes in that run."""
-    if config.advanced.min_score is not None:
-        return config.advanced.min_score
-    threshold = run.config.get("evaluation", {}).get("pass_threshold")
-    return Evaluation().pass_threshold if threshold is None else threshold
-
-
-def count_examples(session: Session, run: tables.Run, config: TrainingConfig) -> int:
-    return session.scalar(sa.select(sa.func.count()).select_from(_chosen(run, config).subquery())) or 0
-
-
-def explain_too_few(session: Session, workspace: tables.Workspace, config: TrainingConfig) -> str | None:
-    run, batch = get_source(session, workspace, config), config.training.rollout_batch_size
-    examples = count_examples(session, run, config)
-    if examples >= batch:
-        return None
-    score = least_score(run, config)
-    return f"run {run.name!r} has {examples} rollouts with a score of at least {score:g}, and one step takes {batch}"
-
-
-def list_row_keys(session: Session, workspace: tables.Workspace, config: TrainingConfig) -> set[str]:
-    """Return the keys of the examples' rows; none if the source was deleted."""
-    try:
-        run = get_source(session, workspace, config)
-    except ValidationError:
-        return set()
-    return set(session.scalars(_chosen(run, config).with_only_columns(tables.Rollout.row_key).distinct()))
-
-
-def list_examples(
-    session: Session, run: tables.Run, config: TrainingConfig, *, after: int, limit: int
-) -> Iterator[StoredExample]:
-    query = _chosen(run, config).where(tables.Rollout.id > after).order_by(tables.Rollout.id).limit(limit)
-    sent = 0
-    for position, body in session.execute(query):
-        record = orjson.loads(body)
-        yield StoredExample(place=position, messages=record.get("messages") or [], tools=record.get("tools"))
-        sent += len(body)
-        if sent >= PAGE_BYTES:
-            return
-
-
-def _chosen(run: tables.Run, config: TrainingConfig) -> sa.Select[int, str]:
-    return sa.select(tables.Rollout.id, tables.Rollout.body).where(
-        tables.Rollout.run_id == run.id,
-        tables.Rollout.status == RolloutStatus.SUCCESS.value,
-        tables.Rollout.reward >= least_score(run, config),
-    )
-
-
-def _refused(message: str, fix: str) -> ValidationError:
-    issue = {"key": "advanced.from_run", "message": message, "hint": fix}
-    return ValidationError(message, hint=fix, issues=[issue])
