@@ -107,7 +107,8 @@ class Comparison:
         that, scored pairs alone or failures as 0. Too few rows show nothing."""
         if margin <= 0:
             return self.verdict == "worse"
-        return any(interval is None or interval.low < -margin for interval in self._intervals)
+        intervals = [self.interval, *([self.interval_failures_0] if self.failed_a or self.failed_b else [])]
+        return any(interval is None or interval.low < -margin for interval in intervals)
 
     def conclusion(self, margin: float = 0.0) -> str:
         if margin > 0 and self.regressed(margin):
@@ -117,10 +118,6 @@ class Comparison:
         if self.verdict == "not shown on unseen rows":
             return f"{self.verdict}: {self.trained_rows:,} of {self.rows:,} were trained on"
         return self.verdict
-
-    @property
-    def _intervals(self) -> list[Interval | None]:
-        return [self.interval, *([self.interval_failures_0] if self.failed_a or self.failed_b else [])]
 
     def to_dict(self) -> JsonObject:
         plain = {name: getattr(self, name) for name in _IN_JSON}
@@ -202,6 +199,7 @@ def _compare(
     _check_rows(scored, row_of, name, before, set_aside)
     some = [row for row in in_order if any(value is not None for by in by_row for value in by[row])]
     zeros = _Paired(*({row: [v or 0.0 for v in by[row]] for row in some} for by in by_row))
+    edited = {row for row, key in b_of.items() if len({before.hashes.get(row), after.hashes.get(key), None}) > 2}
     flips = _flips(shared, values_a, values_b, before, after, b_of, threshold)
     gained = sum(1 for flip in flips if flip.gained)
     looks = 2 if any(None in by[row] for by in by_row for row in some) else 1
@@ -229,7 +227,7 @@ def _compare(
         failed_b=sum(1 for key in both if values_b[key] is None),
         difference_failures_0=zeros.mean_b - zeros.mean_a,
         interval_failures_0=differences[-1].interval,
-        rows_differ=len(_edited(before, after, b_of) & scored.rows.keys()),
+        rows_differ=len(edited & scored.rows.keys()),
         flips=flips,
         by_row=[(after.places[b_of[row]], *means) for row, means in scored.rows.items()],
         detectable=max((d for difference in differences if (d := difference.detectable)), default=None),
@@ -273,10 +271,6 @@ def _flips(
         for (row, attempt), x, y in pairs
         if (x >= threshold) != (y >= threshold)
     ]
-
-
-def _edited(before: _Side, after: _Side, b_of: Mapping[str, str]) -> set[str]:
-    return {row for row, key in b_of.items() if len({before.hashes.get(row), after.hashes.get(key), None}) > 2}
 
 
 class _Side:

@@ -174,18 +174,14 @@ class ChatClient:
         offered = [_tool_dict(tool) for tool in tools] if tools else None
         if self._ask is not None:
             completion = ChatCompletion.of(await self._ask(ChatRequest(messages, offered, params, on_piece=on_piece)))
+        elif self._endpoint is None:
+            raise RuntimeError("the chat client is not open: use `async with ctx.chat() as chat:`")
         else:
-            completion = await self._post(ChatRequest(messages, offered, {"model": model, **params}, on_piece=on_piece))
+            request = ChatRequest(messages, offered, {"model": model, **params}, on_piece=on_piece)
+            completion = ChatCompletion.of(await self._endpoint.complete(request))
         self.num_calls += 1
         self.usage = self.usage + completion.usage
         return completion
-
-    async def _post(self, request: ChatRequest) -> ChatCompletion:
-        if self._endpoint is None:
-            raise RuntimeError("the chat client is not open: use `async with ctx.chat() as chat:`")
-        done = await self._endpoint.complete(request)
-        assert isinstance(done, ChatCompletion)
-        return done
 
 
 def _tool_dict(tool: object) -> JsonObject:

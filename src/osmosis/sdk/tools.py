@@ -58,10 +58,11 @@ class FunctionTool(Generic[P, R]):
         self.description = description if description is not None else summary
         self.timeout_s = timeout_s
         self._model, self._parameter_names = self._arguments_model()
+        schema = self._model.model_json_schema(by_alias=True, schema_generator=_PlainSchema)
+        schema.pop("title", None)
+        parameters = OpenAIFunctionParametersSchema.model_validate(schema)
         self.schema = OpenAIFunctionToolSchema(
-            function=OpenAIFunctionSchema(
-                name=self.name, description=self.description, parameters=self._parameters_schema()
-            )
+            function=OpenAIFunctionSchema(name=self.name, description=self.description, parameters=parameters)
         )
         self.__doc__ = function.__doc__
         self.__name__ = self.name
@@ -104,16 +105,12 @@ class FunctionTool(Generic[P, R]):
             described = self._arguments_doc.get(parameter.name)
             required = parameter.default is parameter.empty
             options: JsonObject = {"alias": parameter.name}
-            if described and not _described(annotation):
+            extras = getattr(annotation, "__metadata__", ())
+            if described and not any(getattr(extra, "description", None) for extra in extras):
                 options["description"] = described
             fields[field] = (Annotated[annotation, Field(**options)], ... if required else parameter.default)
         model = create_model(f"{self.name}_arguments", __config__=ConfigDict(extra=extra), **fields)
         return model, names
-
-    def _parameters_schema(self) -> OpenAIFunctionParametersSchema:
-        schema = self._model.model_json_schema(by_alias=True, schema_generator=_PlainSchema)
-        schema.pop("title", None)
-        return OpenAIFunctionParametersSchema.model_validate(schema)
 
 
 @overload
@@ -260,10 +257,6 @@ async def _limited(work: Awaitable[object], timeout_s: float | None, name: str) 
         return await run_user_code(work, timeout_s, grace_s=1.0, name=name or "tool")
     except DeadlineExceeded as exc:
         raise ToolExecutionError(f"{name or 'the tool'} did not finish within {timeout_s:g} s", tool_name=name) from exc
-
-
-def _described(annotation: object) -> bool:
-    return any(getattr(extra, "description", None) for extra in getattr(annotation, "__metadata__", ()))
 
 
 def _split_doc(doc: str) -> tuple[str, dict[str, str]]:

@@ -187,6 +187,7 @@ def _build_comparisons(
     code_differs = all(commits) and commits[0] != commits[1]
     hosts = {baseline.origin().web, source.origin().web}
     host = hosts.pop() if len(hosts) == 1 else ""
+    earlier, later = _settings(baseline), _settings(source)
     return Comparisons(
         score=comparison.score if comparison else "",
         sides=sides,
@@ -199,7 +200,11 @@ def _build_comparisons(
         total=len(flips),
         at=at,
         pages=pages,
-        changed=list(_changed_settings(baseline, source)),
+        changed=[
+            ChangedSetting(name, earlier.get(name, "–"), later.get(name, "–"))
+            for name in dict.fromkeys((*earlier, *later))
+            if earlier.get(name) != later.get(name)
+        ],
         code_page=f"/compare/code?{urlencode([('run', a), ('run', b)])}" if code_differs else "",
         code=f"git diff {commits[0]} {commits[1]}" if code_differs else "",
         code_url=f"{host}/compare/{commits[0]}...{commits[1]}" if host and code_differs else "",
@@ -245,13 +250,6 @@ def _spots(comparison: Comparison) -> Iterator[Spot]:
             kind="gained" if b > a else "lost" if b < a else "same",
             title=f"{rows}: about {before:.2f}, then {after:.2f}",
         )
-
-
-def _changed_settings(a: RunSource, b: RunSource) -> Iterator[ChangedSetting]:
-    before, after = _settings(a), _settings(b)
-    for name in dict.fromkeys((*before, *after)):
-        if before.get(name) != after.get(name):
-            yield ChangedSetting(name, before.get(name, "–"), after.get(name, "–"))
 
 
 def _commit(source: RunSource) -> str:

@@ -1,5 +1,5 @@
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from typing import Literal
@@ -136,7 +136,9 @@ class CodeChangeCache:
 
 def split_files(diff: str) -> list[FileDiff]:
     files: list[tuple[str, list[DiffLine]]] = []
-    for line in _limit_lines(diff):
+    every = diff.split("\n")
+    more = [f"... {len(every) - MAX_LINES:,} more lines"] if len(every) > MAX_LINES else []
+    for line in [*every[:MAX_LINES], *more]:
         if line.startswith("diff --git "):
             files.append((line.rpartition(" b/")[2] or line.removeprefix("diff --git "), []))
         elif files:
@@ -144,13 +146,6 @@ def split_files(diff: str) -> list[FileDiff]:
             text = line if len(line) <= MAX_LINE_LENGTH else f"{line[:MAX_LINE_LENGTH]} ..."
             files[-1][1].append(DiffLine(_line_kind(line, in_body=in_body), text))
     return [FileDiff(name.strip('"'), lines) for name, lines in files]
-
-
-def _limit_lines(diff: str) -> Iterator[str]:
-    lines = diff.split("\n")
-    yield from lines[:MAX_LINES]
-    if len(lines) > MAX_LINES:
-        yield f"... {len(lines) - MAX_LINES:,} more lines"
 
 
 def _line_kind(line: str, *, in_body: bool) -> LineKind:

@@ -107,11 +107,13 @@ def rollout_page(source: RunSource, row_index: int, attempt: int, params: QueryP
         },
     )
     calls = sorted(record.calls, key=lambda call: call.started_ms)
+    mine = [annotation for annotation in annotations if annotation.place == (record.step, *record.place)]
+    own = next((annotation for annotation in mine if annotation.author == context.author), None)
     form = f"{run.url}/rollouts/{row_index}/{attempt}/annotate{params.link()}"
     values = {
         "run": run,
         "context": context,
-        "judged": _build_judgement(annotations, record, context.author, form),
+        "judged": Judgement(mine, own, form if context.author else ""),
         "labels": LABELS,
         "record": record,
         "found": parts,
@@ -120,12 +122,6 @@ def rollout_page(source: RunSource, row_index: int, attempt: int, params: QueryP
         "total": len(record.messages),
     }
     return Page("rollout.html", values, ("run", "found", "judged", "record"))
-
-
-def _build_judgement(annotations: Sequence[Annotation], record: Rollout, author: str | None, url: str) -> Judgement:
-    matching = [annotation for annotation in annotations if annotation.place == (record.step, *record.place)]
-    own = next((annotation for annotation in matching if annotation.author == author), None)
-    return Judgement(matching, own, url if author else "")
 
 
 def _compare_answer(record: Rollout, row: Mapping[str, object]) -> AnswerComparison:

@@ -77,7 +77,10 @@ def resume(flags: ResumeFlags) -> DetailResult | OperationResult | int:
     try:
         run_folder(flags.name, ctx.cwd)
     except NotFound:
-        return _retry_remote(ctx, flags)
+        with RunFinder(ctx) as runs:
+            name = runs.find(flags.name, of_folder=lambda folder: folder.name, of_platform=lambda _, name: name)
+        cost, tokens = flags.settings.get("max_cost"), flags.settings.get("max_tokens_total")
+        return retry(name, cost, tokens, yes=flags.yes, secrets_file=flags.secrets_file)
     if flags.classes and not flags.retry_failed:
         raise UsageError(f"unexpected argument: {flags.classes[0]}", hint="failure categories need --retry-failed")
     check_finite("--fail-under", flags.fail_under)
@@ -93,15 +96,6 @@ def resume(flags: ResumeFlags) -> DetailResult | OperationResult | int:
     )
     output = ctx.path(flags.output) if flags.output else None
     return run_local(ctx, plan, options, Ending(output, flags.fail_under, flags.yes, flags.quiet))
-
-
-def _retry_remote(ctx: AppContext, flags: ResumeFlags) -> OperationResult:
-    with RunFinder(ctx) as runs:
-        name = runs.find(flags.name, of_folder=lambda folder: folder.name, of_platform=lambda _, name: name)
-    given = flags.settings
-    return retry(
-        name, given.get("max_cost"), given.get("max_tokens_total"), yes=flags.yes, secrets_file=flags.secrets_file
-    )
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
@@ -320,16 +320,13 @@ def _preview_records(file: Path, limit: int | None) -> ListResult:
         {"index": number, "line": line, "record": record}
         for number, (line, record) in enumerate(read_json_lines(file), start=1)
     ]
-    page = rows[:limit]
     if not rows:
         raise ValidationError(f"{file} is empty: it needs one JSON object per line")
-    return ListResult(
-        page,
-        [Column("index", "#"), Column("record", "record")],
-        total_count=len(rows),
-        has_more=len(page) < len(rows),
-        human=lambda console: draw_records(console, file, page, len(rows)),
-    )
+
+    def describe(row: JsonObject) -> tuple[str, str]:
+        return f"JSONL record #{row['index']}", json.dumps(row["record"], ensure_ascii=False, indent=2)
+
+    return _preview(rows, limit, ("record",), f"Loaded {len(rows)} JSONL record(s) from {file}", describe)
 
 
 def _preview_rubrics(ctx: AppContext, file: Path, limit: int | None) -> ListResult:
@@ -349,13 +346,39 @@ def _preview_rubrics(ctx: AppContext, file: Path, limit: int | None) -> ListResu
     for row in rows:
         for problem in row["problems"]:
             ctx.output.warn("RUBRIC_FILE", f"{file}:{row['line']}: {clean(row['label'])}: {problem}")
+
+    def describe(row: JsonObject) -> tuple[str, str]:
+        text = yaml.dump(row["config"], Dumper=_Blocks, allow_unicode=True, sort_keys=False, width=100)
+        return f"Rubric config #{row['index']} ({row['label']})", text.rstrip()
+
+    return _preview(rows, limit, ("label", "config"), f"Loaded {len(rows)} rubric config(s) from {file}", describe)
+
+
+def _preview(
+    rows: list[JsonObject],
+    limit: int | None,
+    columns: Sequence[str],
+    head: str,
+    describe: Callable[[JsonObject], tuple[str, str]],
+) -> ListResult:
     page = rows[:limit]
+
+    def draw(console: Console) -> None:
+        _say(console, head, "bold")
+        for title, text in map(describe, page):
+            console.print()
+            _say(console, title, "bold")
+            _say(console, text)
+        if len(page) < len(rows):
+            console.print()
+            _say(console, f"... and {len(rows) - len(page)} more", "dim")
+
     return ListResult(
         page,
-        [Column("index", "#"), Column("label", "label"), Column("config", "config")],
+        [Column("index", "#"), *(Column(name, name) for name in columns)],
         total_count=len(rows),
         has_more=len(page) < len(rows),
-        human=lambda console: draw_rubrics(console, file, page, len(rows)),
+        human=draw,
     )
 
 
@@ -401,25 +424,6 @@ def draw_report(console: Console, report: JsonObject, job: RubricJob, target: Pa
     _say(console, f"Report: {target}")
 
 
-def draw_records(console: Console, file: Path, rows: Sequence[Mapping[str, object]], total: int) -> None:
-    _say(console, f"Loaded {total} JSONL record(s) from {file}", "bold")
-    for row in rows:
-        console.print()
-        _say(console, f"JSONL record #{row['index']}", "bold")
-        _say(console, json.dumps(row["record"], ensure_ascii=False, indent=2))
-    _rest(console, len(rows), total)
-
-
-def draw_rubrics(console: Console, file: Path, rows: Sequence[Mapping[str, object]], total: int) -> None:
-    _say(console, f"Loaded {total} rubric config(s) from {file}", "bold")
-    for row in rows:
-        console.print()
-        _say(console, f"Rubric config #{row['index']} ({row['label']})", "bold")
-        text = yaml.dump(row["config"], Dumper=_Blocks, allow_unicode=True, sort_keys=False, width=100)
-        _say(console, text.rstrip())
-    _rest(console, len(rows), total)
-
-
 class _Blocks(yaml.SafeDumper): ...
 
 
@@ -428,12 +432,6 @@ def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
 
 
 _Blocks.add_representer(str, _text)
-
-
-def _rest(console: Console, count: int, total: int) -> None:
-    if count < total:
-        console.print()
-        _say(console, f"... and {total - count} more", "dim")
 
 
 def _say(console: Console, text: str, style: str = "") -> None:

@@ -22,7 +22,7 @@ from osmosis.cli.eval.runs import run_info
 from osmosis.cli.targets import RunFinder
 from osmosis.errors import UsageError
 from osmosis.records.run.message_parts import get_reasoning, list_images, list_sources
-from osmosis.records.run.rollout import Message, ModelCall, Rollout, RolloutStatus, Score
+from osmosis.records.run.rollout import Message, Rollout, RolloutStatus, Score
 from osmosis.records.run.rows import Row
 from osmosis.sdk.chat import text_of
 
@@ -262,8 +262,13 @@ def _cut(text: str, *, whole: bool) -> str:
 def draw_rollout(console: Console, rollout: Rollout, *, expected: str | None = None, whole: bool = False) -> None:
     calls = iter(rollout.calls)
     for message in rollout.messages:
-        call = next(calls, None) if message.get("role") == "assistant" else None
-        draw_message(console, message, _call_title(call) if call else None, whole=whole)
+        title = None
+        if message.get("role") == "assistant" and (call := next(calls, None)):
+            parts = ["assistant", f"{call.duration_ms / 1000:.1f} s", f"{call.usage.completion_tokens} tokens"]
+            parts += [call.finish_reason] if call.finish_reason else []
+            parts += [f"{call.retries} retries"] if call.retries else []
+            title = ", ".join(parts)
+        draw_message(console, message, title, whole=whole)
     if expected is not None:
         console.print(Text("expected  ", style="bold") + Text(clean(expected)))
     for name, score in rollout.scores.items():
@@ -274,13 +279,6 @@ def draw_rollout(console: Console, rollout: Rollout, *, expected: str | None = N
             console.print(Text(f"{key}  {clean(json.dumps(value, ensure_ascii=False))}", style="dim"))
     draw_failure(console, rollout)
     console.print(Text(" · ".join(facts(rollout)), style="dim"))
-
-
-def _call_title(call: ModelCall) -> str:
-    parts = ["assistant", f"{call.duration_ms / 1000:.1f} s", f"{call.usage.completion_tokens} tokens"]
-    parts += [call.finish_reason] if call.finish_reason else []
-    parts += [f"{call.retries} retries"] if call.retries else []
-    return ", ".join(parts)
 
 
 def _score_lines(name: str, score: Score) -> Iterator[Text]:

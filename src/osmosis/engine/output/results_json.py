@@ -1,7 +1,7 @@
 """The document of `-o results.json`: `config`, `summary`, `rows`, with the published keys and more."""
 
 import os
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -133,42 +133,25 @@ def _pair(interval: Interval | None) -> list[float] | None:
 
 
 def write_rows(out: IO[bytes], journal: Journal, plan: EvalPlan) -> None:
-    rates = PassRates(plan)
     between = b""
     for row, lines in groupby(journal.in_order(), key=itemgetter("row_index")):
         runs = [run_part(line, plan) for line in lines]
-        document = {"row_index": row, "runs": runs, "pass_rate": rates.of_runs(runs)}
+        document = {"row_index": row, "runs": runs, "pass_rate": pass_rates(plan, runs)}
         out.write(between + orjson.dumps(document))
         between = b","
 
 
-class PassRates:
-    """Pass rates of a row: they count as the summary's do, failures as no pass, skipped runs nowhere."""
-
-    def __init__(self, plan: EvalPlan) -> None:
-        self._functions = plan.score_fns
-        self._threshold = plan.pass_threshold
-
-    def of_runs(self, runs: Sequence[JsonObject]) -> dict[str, float]:
-        counted = [self._passes(run) for run in runs if run["status"] != RolloutStatus.SKIPPED.value]
-        if not counted:
-            return {}
-        names = self._in_order(dict.fromkeys(name for passes in counted for name in passes))
-        return {name: sum(passes.get(name, False) for passes in counted) / len(counted) for name in names}
-
-    def _passes(self, run: JsonObject) -> dict[str, bool]:
-        values = dict(run["scores"])
-        if "reward" in run:
-            values[REWARD] = run["reward"]
-        return {name: value is not None and value >= self._threshold for name, value in values.items()}
-
-    def _in_order(self, scores: Collection[str]) -> Iterable[str]:
-        complete = [
-            name
-            for name in self._functions
-            if name in scores or not any(score.startswith(f"{name}.") for score in scores)
-        ]
-        return dict.fromkeys([*complete, *scores])
+def pass_rates(plan: EvalPlan, runs: Sequence[JsonObject]) -> dict[str, float]:
+    """Return the pass rates of a row: they count as the summary's do, failures as no pass, skipped runs nowhere."""
+    counted = []
+    for run in runs:
+        if run["status"] != RolloutStatus.SKIPPED.value:
+            values = {**run["scores"], **({REWARD: run["reward"]} if "reward" in run else {})}
+            counted.append({name: value is not None and value >= plan.pass_threshold for name, value in values.items()})
+    scores = dict.fromkeys(name for passes in counted for name in passes)
+    split = {name for name in plan.score_fns if any(score.startswith(f"{name}.") for score in scores)}
+    names = dict.fromkeys([*(name for name in plan.score_fns if name in scores or name not in split), *scores])
+    return {name: sum(passes.get(name, False) for passes in counted) / len(counted) for name in names if counted}
 
 
 def run_part(line: JsonObject, plan: EvalPlan) -> dict[str, object]:

@@ -181,7 +181,9 @@ class RecordScorer:
                 usage = None
             else:
                 config = self._job.config
-                verdict = await self._open_judge().ask(
+                if self._judge is None:
+                    self._judge = Judge(config.judge_info(), timeout=self._job.timeout, environ=self._job.environ)
+                verdict = await self._judge.ask(
                     make_question(
                         config.rubric,
                         record.solution,
@@ -203,12 +205,6 @@ class RecordScorer:
     async def close(self) -> None:
         if self._judge is not None:
             await self._judge.close()
-
-    def _open_judge(self) -> Judge:
-        if self._judge is None:
-            job = self._job
-            self._judge = Judge(job.config.judge_info(), timeout=job.timeout, environ=job.environ)
-        return self._judge
 
 
 async def ask_function(

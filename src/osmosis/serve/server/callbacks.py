@@ -58,9 +58,13 @@ class Spool:
 
     def add(self, post: Post) -> Path:
         """Write one post durably; the same post gets the same file."""
-        folder = self._own_folder()
+        if self._own is None:
+            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._own = self.root / f"server-{os.getpid()}-{secrets.token_hex(4)}"
+            self._own.mkdir(mode=0o700)
+            self._lock = _try_lock(self._own)
         digest = hashlib.sha256(f"{post.rollout_id}\0{post.url}\0{post.body}".encode()).hexdigest()[:32]
-        path = folder / f"{digest}.json"
+        path = self._own / f"{digest}.json"
         if path.exists():
             return path
         write_json(path, asdict(post), mode=0o600, durable=True)
@@ -97,14 +101,6 @@ class Spool:
         if self._own is not None and self._lock is not None:
             _release(self._own, self._lock)
         self._own = self._lock = None
-
-    def _own_folder(self) -> Path:
-        if self._own is None:
-            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-            folder = self.root / f"server-{os.getpid()}-{secrets.token_hex(4)}"
-            folder.mkdir(mode=0o700)
-            self._own, self._lock = folder, _try_lock(folder)
-        return self._own
 
 
 def _hours(seconds: float) -> str:

@@ -287,7 +287,8 @@ class RolloutQueue:
         entry.holds_slot = True
         entry.started_at = loop.time()
         entry.switch("running")
-        entry.timer = loop.call_later(entry.limit_s, self._expire, entry)
+        message = f"the rollout exceeded its time limit of {entry.limit_s:g} s"
+        entry.timer = loop.call_later(entry.limit_s, self.end, entry, failed_outcome(message, Category.TIMEOUT))
         entry.task = loop.create_task(self._run(entry))
 
     async def _run(self, entry: AcceptedRollout) -> None:
@@ -300,10 +301,6 @@ class RolloutQueue:
         self._release(entry)
         self.end(entry, outcome)
         self._pump()
-
-    def _expire(self, entry: AcceptedRollout) -> None:
-        message = f"the rollout exceeded its time limit of {entry.limit_s:g} s"
-        self.end(entry, failed_outcome(message, Category.TIMEOUT))
 
     def _abandon(self, entry: AcceptedRollout) -> None:
         if entry.holds_slot:
