@@ -36,6 +36,7 @@ from osmosis.platform.objects.publish import publish_all
 from osmosis.platform.rollout_servers import routes as rollout_servers
 from osmosis.platform.run_upload import finished_run
 from osmosis.platform.run_upload import routes as run_upload
+from osmosis.platform.runs import benchmark_routes as benchmarks
 from osmosis.platform.runs import routes as eval_runs
 from osmosis.platform.scheduling import job_routes as jobs
 from osmosis.platform.scheduling import worker_routes as workers
@@ -174,6 +175,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     datasets.router,
     run_upload.router,
     eval_runs.router,
+    benchmarks.router,
     training.router,
     models.files_router,
     models.router,

@@ -8,17 +8,15 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from urllib.parse import quote
 
-import orjson
 import sqlalchemy as sa
 from sqlalchemy.orm import Session, undefer
 
 from osmosis.base.git_url import find_web_page
 from osmosis.errors import NotFound, OsmosisError
 from osmosis.platform import Platform, tables
+from osmosis.platform.datasets.service import iterate_rows
 from osmosis.platform.git import repositories
 from osmosis.platform.git.mirror import RepositoryFolder
 from osmosis.platform.paging import LogSlice
@@ -39,7 +37,6 @@ from osmosis.records.run.rollout import Failure
 from osmosis.records.run.rows import Row
 from osmosis.records.run.source import SnapshotNote
 from osmosis.records.run.status import RunStatus
-from osmosis.sandbox.limited_reader import read_with
 from osmosis.viewer.diff import CodePair, pair_code
 from osmosis.viewer.history import MAX_RUNS
 from osmosis.viewer.index.database import IndexFillers
@@ -370,7 +367,6 @@ log = logging.getLogger(__name__)
 
 FILLERS = IndexFillers()
 PIECE = 300
-READ_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -402,20 +398,6 @@ class RunFeed:
         if not self.dataset:
             return
         try:
-            dataset = self.platform.objects.fetch(self.dataset)
+            yield from iterate_rows(self.platform.objects, self.dataset, self.rows)
         except OsmosisError as error:
-            log.warning("the dataset of run %s cannot be had: %s", self.run_id, error.message)
-            return
-        with TemporaryDirectory(prefix="osmosis-rows-") as folder:
-            draft = Path(folder, "rows")
-            request = {"path": str(dataset), "rows": list(self.rows), "draft": str(draft)}
-            try:
-                read_with(["-m", "osmosis.datasets.rows_reader"], request, what="this dataset", files=[dataset],
-                          write=[Path(folder)], seconds=READ_S)  # fmt: skip
-            except OsmosisError as error:
-                log.warning("the rows of run %s are not shown: %s", self.run_id, error.message)
-                return
-            with draft.open("rb") as lines:
-                for line in lines:
-                    index, content_hash, data = orjson.loads(line)
-                    yield Row(index=index, data=data, content_hash=content_hash)
+            log.warning("the rows of run %s are not shown: %s", self.run_id, error.message)

@@ -1,25 +1,30 @@
 """Datasets: names, uploads, states, downloads. A new version is a new file; the old one stays while a run may need
 it."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
 from typing import TypeVar
 
+import orjson
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from osmosis.errors import Conflict, NotFound, ValidationError
 from osmosis.platform import Platform, tables, urls
 from osmosis.platform.objects.parts import object_url, upload_key
+from osmosis.platform.objects.store import Objects
 from osmosis.platform.settings import PlatformSettings
 from osmosis.platform.workspaces import quotas
 from osmosis.records.api.datasets import DatasetEntry, UploadPart, UploadPlan
 from osmosis.records.base import utc_now
-from osmosis.records.run.rows import FORMATS, MAX_BYTES, DatasetStatus
+from osmosis.records.run.rows import FORMATS, MAX_BYTES, DatasetStatus, Row
 from osmosis.records.run.status import RunStatus
+from osmosis.sandbox.limited_reader import read_with
 
 MAX_NAME = 128
+READ_S = 30.0
 GONE = (DatasetStatus.ERROR.value, DatasetStatus.CANCELLED.value)
 
 
@@ -113,6 +118,20 @@ def find(session: Session, workspace: tables.Workspace, name_or_id: str) -> tabl
         if (dataset := session.scalars(query).first()) is not None:
             return dataset
     raise NotFound(f"no dataset named {name_or_id!r} in workspace {workspace.name!r}", hint="osmosis dataset list")
+
+
+def iterate_rows(objects: Objects, path: str, rows: Sequence[int]) -> Iterator[Row]:
+    """Yield rows of a stored dataset, which a process of its own reads. Raise OsmosisError if it cannot."""
+    dataset = objects.fetch(path)
+    with TemporaryDirectory(prefix="osmosis-rows-") as folder:
+        draft = Path(folder, "rows")
+        request = {"path": str(dataset), "rows": list(rows), "draft": str(draft)}
+        read_with(["-m", "osmosis.datasets.rows_reader"], request, what="this dataset", files=[dataset],
+                  write=[Path(folder)], seconds=READ_S)  # fmt: skip
+        with draft.open("rb") as lines:
+            for line in lines:
+                index, content_hash, data = orjson.loads(line)
+                yield Row(index=index, data=data, content_hash=content_hash)
 
 
 def select_datasets(workspace: tables.Workspace) -> sa.Select[tables.Dataset]:

@@ -33,16 +33,7 @@ from osmosis.records.api.models import (
     ModelUpload,
     NewModel,
 )
-from osmosis.records.api.runs import SubmittedRun
-from osmosis.records.api.training import (
-    BenchmarkPage,
-    BenchmarkRunPage,
-    DeploymentPage,
-    ModelDeployment,
-    ModelPage,
-    ModelRow,
-    WrappedDeployment,
-)
+from osmosis.records.api.training import DeploymentPage, ModelDeployment, ModelPage, ModelRow, WrappedDeployment
 
 router = APIRouter(prefix="/api/cli", route_class=JsonRoute)
 
@@ -179,23 +170,9 @@ def delete_lora(name: str, platform: PlatformDep, scope: ScopeDep) -> Response:
     return Response(status_code=204)
 
 
-@router.get("/benchmarks")
-def benchmarks(scope: ScopeDep, limit: int = 50, offset: int = 0) -> BenchmarkPage:
-    return BenchmarkPage(benchmarks=[], **PageRange(limit, offset).place(0, 0))
-
-
-@router.get("/benchmark-runs")
-def benchmark_runs(scope: ScopeDep, limit: int = 50, offset: int = 0) -> BenchmarkRunPage:
-    return BenchmarkRunPage(benchmark_runs=[], **PageRange(limit, offset).place(0, 0))
-
-
 # What clients know and this platform does not offer: a 404 would read like a wrong address.
 not_offered = APIRouter(prefix="/api/cli", route_class=JsonRoute, include_in_schema=False)
 METHODS = ["GET", "POST", "DELETE"]
-
-
-def refuse_benchmark(scope: ScopeDep) -> SubmittedRun:
-    raise NotOffered("this platform does not offer benchmarks", hint="run an evaluation: osmosis eval submit")
 
 
 def refuse_dev_server(scope: ScopeDep) -> None:
@@ -205,9 +182,6 @@ def refuse_dev_server(scope: ScopeDep) -> None:
     )
 
 
-for path in ("/benchmarks/{key:path}", "/benchmark-runs/{name:path}"):
-    not_offered.add_api_route(path, refuse_benchmark, methods=METHODS)
-not_offered.add_api_route("/benchmark-runs", refuse_benchmark, methods=["POST"])
 for path in ("/dev-rollout-server", "/dev-rollout-server/{name:path}"):
     not_offered.add_api_route(path, refuse_dev_server, methods=METHODS)
 

@@ -33,6 +33,8 @@ class Content:
 class Objects(Protocol):
     """A store; its methods raise NetworkError when it cannot be reached or refuses."""
 
+    def __hash__(self) -> int: ...
+
     @property
     def elsewhere(self) -> bool:
         """Return whether objects are apart from the data folder, whose files are copies then."""

@@ -112,12 +112,14 @@ def work_folder(work: tables.Work, job: tables.Job | None = None) -> str:
     return "/".join(parts)
 
 
-def next_name(session: Session, workspace_id: str, rollout: str) -> str:
-    """Return `<rollout>-<n>`, n one above the highest in use by an evaluation or a training run."""
+def next_name(
+    session: Session, workspace_id: str, rollout: str, table: type[tables.Run | tables.BenchmarkRun] = tables.Run
+) -> str:
+    """Return `<rollout>-<n>`, n one above the highest in use in the table."""
     take_turn(session, f"run names of {workspace_id}")
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", rollout).strip("-.") or "run"
-    same = tables.Run.workspace_id == workspace_id, tables.Run.name.startswith(f"{stem}-")
-    query = sa.select(tables.Run.name).where(*same)
+    same = table.workspace_id == workspace_id, table.name.startswith(f"{stem}-")
+    query = sa.select(table.name).where(*same)
     numbers = [int(name[len(stem) + 1 :]) for name in session.scalars(query) if name[len(stem) + 1 :].isdigit()]
     return f"{stem}-{max(numbers, default=0) + 1}"
 

@@ -1,6 +1,8 @@
 """From the body of a submit to a pending run. Commit, dataset file, rows and seed are fixed here, so that a later start
 gives the same run. Git is read with no session open."""
 
+from __future__ import annotations
+
 import random
 from dataclasses import dataclass, field
 
@@ -20,9 +22,10 @@ from osmosis.platform.runs import lifecycle
 from osmosis.platform.scheduling import queue
 from osmosis.platform.training import service as training
 from osmosis.platform.training import sft_data
+from osmosis.platform.vault import Vault
 from osmosis.platform.workspaces import audit, quotas, secrets
 from osmosis.platform.workspaces.audit import Actor
-from osmosis.records.config.check import list_issues
+from osmosis.records.config.check import ConfigIssue, list_issues
 from osmosis.records.config.run_config import CONFIGS, EvalConfig, TrainingConfig, plan_training
 from osmosis.records.run.annotations import Tags, unique
 from osmosis.records.run.plan import PLATFORM_MODEL
@@ -40,6 +43,8 @@ class RunRequest:
     name: str | None = None
     snapshot: SnapshotNote | None = None
     tags: list[str] = field(default_factory=list)
+    rows: list[int] | None = None
+    """Indices of the rows to run; None: as the config says."""
 
 
 def parse(body: dict[str, object], kind: str) -> RunRequest:
@@ -55,9 +60,12 @@ def parse(body: dict[str, object], kind: str) -> RunRequest:
         config, secret_values = CONFIGS[kind].from_request(rest)
         return RunRequest(config, secret_values, None if name is None else lifecycle.parse_name(name), snapshot, tags)
     except pydantic.ValidationError as error:
-        issues = list_issues(CONFIGS[kind], error)
+        raise explain_invalid(kind, list_issues(CONFIGS[kind], error)) from None
+
+
+def explain_invalid(kind: str, issues: list[ConfigIssue]) -> ValidationError:
     summary = "; ".join(f"{issue.key}: {issue.what}" for issue in issues[:5])
-    raise ValidationError(
+    return ValidationError(
         f"invalid {kind} config: {summary}",
         hint="fix the config and submit it again",
         issues=[issue.to_dict() for issue in issues],
@@ -90,6 +98,12 @@ def submit(
     platform: Platform, workspace: tables.Workspace, actor: Actor, request: RunRequest, *, kind: RunKind
 ) -> tables.Run:
     """Store a pending run; raise ValidationError with issues, or NotFound with the missing secrets."""
+    return _store(platform, check(platform, workspace, actor, request, kind=kind))
+
+
+def check(
+    platform: Platform, workspace: tables.Workspace, actor: Actor, request: RunRequest, *, kind: RunKind
+) -> Order:
     config, user = request.config, actor.user
     with platform.db.read() as session:
         repository = repositories.get_for_workspace(session, workspace.id)
@@ -111,11 +125,13 @@ def submit(
             platform_url=urls.secrets(platform.settings, workspace.name),
             missing=missing,
         )
-    return _store(platform, _Order(workspace, actor, request, kind, repository.id, code))
+    return Order(workspace, actor, request, kind, repository.id, code)
 
 
 @dataclass(frozen=True, slots=True)
-class _Order:
+class Order:
+    """A run that may be stored."""
+
     workspace: tables.Workspace
     who: Actor
     request: RunRequest
@@ -124,14 +140,11 @@ class _Order:
     code: CodeRef
 
 
-def _store(platform: Platform, order: _Order) -> tables.Run:
+def _store(platform: Platform, order: Order) -> tables.Run:
     for _ in range(NAME_TRIES):
         try:
             with platform.db.write() as session:
-                run = _insert(session, order)
-                secrets.store_for_run(session, platform.vault, run, order.who.user.id, order.request.given)
-                audit.note(session, order.who, "run.submit", run.name, workspace=order.workspace, kind=order.kind)
-            return run
+                return insert(session, platform.vault, order)
         except IntegrityError:
             if order.request.name is not None:
                 message = f"there is already a run named {order.request.name}"
@@ -220,14 +233,23 @@ def _pick_held_out(
     return Picked(rows[:limit], None)
 
 
-def _insert(session: Session, order: _Order) -> tables.Run:
+def insert(session: Session, vault: Vault, order: Order) -> tables.Run:
+    run = _insert(session, order)
+    secrets.store_for_run(session, vault, run, order.who.user.id, order.request.given)
+    audit.note(session, order.who, "run.submit", run.name, workspace=order.workspace, kind=order.kind)
+    return run
+
+
+def _insert(session: Session, order: Order) -> tables.Run:
     workspace, user, request, kind, code = order.workspace, order.who.user, order.request, order.kind, order.code
     config = _settled(session, workspace, request.config)
     if request.name is not None:
         lifecycle.refuse_taken(session, workspace.id, request.name)
     dataset = datasets.find(session, workspace, config.experiment.dataset)
     limit = config.evaluation.limit if isinstance(config, EvalConfig) else dataset.row_count
-    if isinstance(config, EvalConfig) and config.evaluation.held_out_of:
+    if request.rows is not None:
+        picked = Picked(request.rows, None)
+    elif isinstance(config, EvalConfig) and config.evaluation.held_out_of:
         picked = _pick_held_out(session, workspace, config.evaluation.held_out_of, dataset, limit)
     else:
         picked = pick_rows(dataset.row_count or 0, limit, random.SystemRandom().getrandbits(31))

@@ -200,6 +200,23 @@ class Job(WorkReference, Base):
     paused_until: Mapped[datetime | None] = mapped_column(index=True)
 
 
+class BenchmarkRun(Base):
+    """Evaluations of the same tasks by up to eight agents, each a run of its own."""
+
+    __tablename__ = "benchmark_runs"
+    __table_args__ = (sa.UniqueConstraint("workspace_id", "name"),)
+
+    id: Mapped[str] = mapped_column(primary_key=True, default=new_id)
+    workspace_id: Mapped[str] = mapped_column(sa.ForeignKey("workspaces.id", ondelete="CASCADE"), index=True)
+    creator_id: Mapped[str | None] = mapped_column(sa.ForeignKey("users.id", ondelete="SET NULL"))
+    name: Mapped[str]
+    benchmark: Mapped[str]
+    config: Mapped[dict[str, object]] = mapped_column(Json)
+    run_ids: Mapped[list[str]] = mapped_column(Json)
+    """In the order of the config's agents; a run may have been deleted since."""
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
+
+
 class RunEvent(Base):
     __tablename__ = "run_events"
 

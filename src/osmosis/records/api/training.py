@@ -2,7 +2,6 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from osmosis.base.jsonable import JsonObject
 from osmosis.records.api.body import Body, Moment, OrEmpty, Page
 from osmosis.records.run.status import RunKind
 
@@ -208,17 +207,3 @@ class WrappedDeployment(Body):
     """The form that clients of generation 0.2 read."""
 
     deployment: ModelDeployment
-
-
-class BenchmarkPage(Page[Body]):
-    """Always empty."""
-
-    rows_key = "benchmarks"
-    benchmarks: Annotated[list[JsonObject], OrEmpty] = Field(default_factory=list)
-
-
-class BenchmarkRunPage(Page[Body]):
-    """Always empty."""
-
-    rows_key = "benchmark_runs"
-    benchmark_runs: Annotated[list[JsonObject], OrEmpty] = Field(default_factory=list)

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from osmosis.records.config.advanced import TABLES
-from osmosis.records.config.run_config import CONFIGS, EvalConfig, TrainingConfig
+from osmosis.records.config.run_config import CONFIGS, EvalConfig, Submittable, TrainingConfig
 
 from .docs import describe_fields
 
@@ -53,7 +53,7 @@ def find_unread_keys(config: Config) -> list[ConfigIssue]:
     return list_issues(type(config), ValidationError.from_exception_data(type(config).__name__, issues))
 
 
-def list_issues(model: type[Config], error: ValidationError) -> list[ConfigIssue]:
+def list_issues(model: type[Submittable], error: ValidationError) -> list[ConfigIssue]:
     return list(dict.fromkeys(_issue(model, detail) for detail in error.errors(include_url=False)))
 
 
@@ -107,16 +107,20 @@ def _plain(annotation: object) -> Any:
     return annotation
 
 
-def _issue(model: type[Config], error: ErrorDetails) -> ConfigIssue:
+def _issue(model: type[Submittable], error: ErrorDetails) -> ConfigIssue:
     loc = [str(part) for part in error["loc"]]
     context, value = error.get("ctx", {}), error["input"]
     if "fix" in context:
-        key = ".".join(part for part in loc[:2] if part != "[key]")
+        key = ".".join(part for part in (loc if loc[1:2] and loc[1].isdigit() else loc[:2]) if part != "[key]")
         return ConfigIssue(key, context["what"], context["fix"], error["type"], context["near"])
     inner = next((record for name, record, _ in iterate_fields(model) if name == loc[0]), None)
     if len(loc) == 1:
         return _of_table(model, loc[0], inner, error)
     table, name = loc[:2]
+    if name.isdigit():  # a list of tables: `agents.0.model.type`
+        return ConfigIssue(
+            ".".join(loc), f"{_show_value(value)}: {error['msg']}", f"look at docs/config.md, [[{table}]]"
+        )
     deeper = _plain(inner.model_fields[name].annotation) if inner and name in inner.model_fields else None
     if len(loc) > 2 and isinstance(deeper, type) and issubclass(deeper, BaseModel):
         inner, table, name = deeper, f"{table}.{name}", loc[2]
@@ -151,7 +155,7 @@ def _describe_error(name: str, field: FieldInfo, error: ErrorDetails) -> str:
     return f"{value} is {_kind(error['input'])}, expected {describe_value(field)}"
 
 
-def _of_table(model: type[Config], name: str, inner: type[BaseModel] | None, error: ErrorDetails) -> ConfigIssue:
+def _of_table(model: type[Submittable], name: str, inner: type[BaseModel] | None, error: ErrorDetails) -> ConfigIssue:
     value = error["input"]
     if error["type"] == "extra_forbidden":
         tables = {table: inner for table, inner, _ in iterate_fields(model)}
@@ -178,7 +182,7 @@ def _of_table(model: type[Config], name: str, inner: type[BaseModel] | None, err
     return ConfigIssue(name, f"[{name}] is missing", f"add [{name}] with {', '.join(needed)}", "missing-table")
 
 
-def _unknown_key(model: type[Config], table: str, key: str, inner: type[BaseModel]) -> ConfigIssue:
+def _unknown_key(model: type[Submittable], table: str, key: str, inner: type[BaseModel]) -> ConfigIssue:
     homes = ((name, record) for name, record, _ in iterate_fields(model) if name != table and record is not None)
     home = next((name for name, record in homes if key in record.model_fields), None)
     near = next(iter(get_close_matches(key, inner.model_fields, 1, 0.6)), None)

@@ -310,7 +310,7 @@ class Secrets(Table):
 
 
 def section(table: str) -> str:
-    return table if table == "secrets" else f"{table}_config"
+    return table if table in ("secrets", "agents") else f"{table}_config"
 
 
 def _unknown_section(name: str, sections: Mapping[str, str]) -> InitErrorDetails:
@@ -339,34 +339,10 @@ def _taken_out(tables: dict[str, object], secret_values: list[InitErrorDetails])
 _KEYS = ("api_key_env", "rollout_server_key_env")
 
 
-class _Config(Table):
-    kind: ClassVar[str]
-    experiment: Experiment
-    program: Program | None = None
-    advanced: EvalAdvanced | TrainingAdvanced
-    env: dict[EnvName, str] = Field(default_factory=dict)
-    """Non-secret environment variables of the rollout."""
+class Submittable(Table):
+    """A config that is sent to a platform, table by table."""
 
-    @classmethod
-    def across(cls, written: dict[str, object]) -> Iterator[InitErrorDetails]:
-        secrets, env, advanced = (_table(written, name) for name in ("secrets", "env", "advanced"))
-        required = _texts(secrets.get("required"))
-        for name in dict.fromkeys(required):
-            if name in env:
-                fix = "remove it from [env] if it is secret, otherwise from [secrets]"
-                yield at_key(broken_rule(f"{name} is in both [env] and [secrets].required", fix), "env", name)
-        program = _table(written, "program")
-        named = [("advanced", name, advanced.get(name)) for name in _KEYS]
-        for table, name, key in [*named, *(("program", "env", name) for name in _texts(program.get("env")))]:
-            if isinstance(key, str) and key not in required:
-                fix = f"write required = [{', '.join(json.dumps(n) for n in [*required, key])}]"
-                yield at_key(broken_rule(f"{key} must be listed in [secrets].required", fix), table, name)
-        if any(program.values()) and _table(written, "experiment").get("command") is None:
-            yield at_key(broken_rule("[program] has no effect without command in [experiment]", "remove it"), "program")
-        if older := _older_secrets(_table(written, "rollout").get("secrets")):
-            yield at_key(older, "rollout", "secrets")
-            del written["rollout"]
-            written.setdefault("secrets", {"required": []})
+    kind: ClassVar[str]
 
     def secret_names(self) -> list[str]:
         """Names of the required secrets, empty when there is no table."""
@@ -393,7 +369,8 @@ class _Config(Table):
         tables.setdefault("experiment", {})
         tables.setdefault("secrets", {})
         provided = _taken_out(tables, errors)
-        errors += TABLES[cls.kind].unread(tables.get("advanced"))
+        if "advanced" in cls.model_fields:
+            errors += TABLES[cls.kind].unread(tables.get("advanced"))
         try:
             config = cls.model_validate(tables, strict=True)
         except ValidationError as error:
@@ -401,6 +378,35 @@ class _Config(Table):
         if errors:
             raise ValidationError.from_exception_data(cls.__name__, errors)
         return config, provided
+
+
+class _Config(Submittable):
+    experiment: Experiment
+    program: Program | None = None
+    advanced: EvalAdvanced | TrainingAdvanced
+    env: dict[EnvName, str] = Field(default_factory=dict)
+    """Non-secret environment variables of the rollout."""
+
+    @classmethod
+    def across(cls, written: dict[str, object]) -> Iterator[InitErrorDetails]:
+        secrets, env, advanced = (_table(written, name) for name in ("secrets", "env", "advanced"))
+        required = _texts(secrets.get("required"))
+        for name in dict.fromkeys(required):
+            if name in env:
+                fix = "remove it from [env] if it is secret, otherwise from [secrets]"
+                yield at_key(broken_rule(f"{name} is in both [env] and [secrets].required", fix), "env", name)
+        program = _table(written, "program")
+        named = [("advanced", name, advanced.get(name)) for name in _KEYS]
+        for table, name, key in [*named, *(("program", "env", name) for name in _texts(program.get("env")))]:
+            if isinstance(key, str) and key not in required:
+                fix = f"write required = [{', '.join(json.dumps(n) for n in [*required, key])}]"
+                yield at_key(broken_rule(f"{key} must be listed in [secrets].required", fix), table, name)
+        if any(program.values()) and _table(written, "experiment").get("command") is None:
+            yield at_key(broken_rule("[program] has no effect without command in [experiment]", "remove it"), "program")
+        if older := _older_secrets(_table(written, "rollout").get("secrets")):
+            yield at_key(older, "rollout", "secrets")
+            del written["rollout"]
+            written.setdefault("secrets", {"required": []})
 
 
 class EvalConfig(_Config):

@@ -53,6 +53,8 @@ class DerivedKeys:
 FORMATS = ("jsonl", "json", "csv", "parquet")
 MAX_BYTES = 5 * 1024**3
 MIN_ROWS = 4
+TASK_KEYS = ("task_name", "task", "task_id", "task_path", "harbor_task")
+"""Keys of a row's metadata that name a Harbor task."""
 
 
 @dataclass(slots=True)

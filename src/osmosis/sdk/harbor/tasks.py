@@ -12,6 +12,7 @@ from typing import Literal
 
 from osmosis.records.protocol.messages import RolloutInit
 from osmosis.records.run.rollout import Message
+from osmosis.records.run.rows import TASK_KEYS
 from osmosis.sdk.types import json_safe
 
 if sys.version_info >= (3, 11):
@@ -19,7 +20,6 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-TASK_KEYS = ("task_name", "task", "task_id", "task_path", "harbor_task")
 ROW_FILE = "osmosis_row.json"
 
 TaskMode = Literal["template", "dataset"]

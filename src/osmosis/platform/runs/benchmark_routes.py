@@ -1,0 +1,153 @@
+from typing import Annotated
+
+from fastapi import APIRouter, Body, Response
+
+from osmosis.errors import NotFound, ValidationError
+from osmosis.platform import tables, urls
+from osmosis.platform.auth.dependencies import PlatformDep, Scope, ScopeDep, may
+from osmosis.platform.background import slow
+from osmosis.platform.db import count_of
+from osmosis.platform.http.json_route import JsonRoute
+from osmosis.platform.objects.parts import check_url, sign_url
+from osmosis.platform.paging import LogSliceDep, PageRange
+from osmosis.platform.workspaces import audit
+from osmosis.records.api.benchmarks import (
+    BenchmarkDetail,
+    BenchmarkPage,
+    BenchmarkRunDetail,
+    BenchmarkRunPage,
+    BenchmarkRunRow,
+)
+from osmosis.records.api.body import LogPage
+from osmosis.records.api.runs import (
+    FileAddress,
+    FileAddresses,
+    FileTotals,
+    RunFile,
+    RunFiles,
+    SubmittedRun,
+    WantedFiles,
+)
+
+from . import benchmarks, downloads, lifecycle
+
+router = APIRouter(route_class=JsonRoute)
+RUNS = "/api/cli/benchmark-runs"
+
+
+@router.get("/api/cli/benchmarks")
+@slow("files")
+def list_benchmarks(platform: PlatformDep, scope: ScopeDep, limit: int = 50, offset: int = 0) -> BenchmarkPage:
+    page = PageRange(limit, offset)
+    with platform.db.read() as session:
+        datasets = benchmarks.list_benchmarks(session, scope.workspace)
+    rows = [benchmarks.build_benchmark(platform, d) for d in datasets[page.offset : page.offset + page.limit]]
+    return BenchmarkPage(benchmarks=rows, **page.place(len(rows), len(datasets)))
+
+
+@router.get("/api/cli/benchmarks/{key}")
+@slow("files")
+def get_benchmark(key: str, platform: PlatformDep, scope: ScopeDep) -> BenchmarkDetail:
+    with platform.db.read() as session:
+        dataset = benchmarks.find(session, scope.workspace, key)
+        leaderboard = benchmarks.build_leaderboard(session, dataset)
+    row = benchmarks.build_benchmark(platform, dataset, is_detail=True)
+    return BenchmarkDetail(benchmark=row, leaderboard=leaderboard)
+
+
+@router.post(RUNS)
+@slow("checks")
+def create(platform: PlatformDep, scope: ScopeDep, body: dict[str, object] = Body()) -> SubmittedRun:
+    run, count = benchmarks.submit_run(platform, scope.workspace, scope, body)
+    url = urls.run(platform.settings, run.run_ids[0])
+    return SubmittedRun.from_row(run, status="pending", platform_url=url, workflow_id=run.id, task_count=count)
+
+
+@router.get(RUNS)
+def list_runs(
+    platform: PlatformDep, scope: ScopeDep, limit: int = 50, offset: int = 0, benchmark: str | None = None
+) -> BenchmarkRunPage:
+    page, conditions = PageRange(limit, offset), []
+    with platform.db.read() as session:
+        if benchmark:
+            name = benchmarks.find(session, scope.workspace, benchmark).name
+            conditions.append(tables.BenchmarkRun.benchmark == name)
+        query = benchmarks.select_runs(scope.workspace.id, *conditions)
+        members = benchmarks.list_members(session, query.limit(page.limit).offset(page.offset))
+        rows = [benchmarks.build_row(session, platform.settings, run) for run in members]
+        return BenchmarkRunPage(benchmark_runs=rows, **page.place(len(rows), count_of(session, query)))
+
+
+@router.get(f"{RUNS}/{{name}}")
+def get_run(name: str, platform: PlatformDep, scope: ScopeDep) -> BenchmarkRunDetail:
+    with platform.db.read() as session:
+        members = benchmarks.get_members(session, scope.workspace.id, name)
+        return benchmarks.build_detail(session, platform.settings, members)
+
+
+@router.get(f"{RUNS}/{{name}}/logs")
+def logs(name: str, platform: PlatformDep, scope: ScopeDep, page: LogSliceDep) -> LogPage:
+    with platform.db.read() as session:
+        run = benchmarks.get_members(session, scope.workspace.id, name).run
+        return page.fetch(session, tables.RunLog, tables.RunLog.run_id.in_(run.run_ids))
+
+
+@router.post(f"{RUNS}/{{name}}/stop")
+def stop(name: str, platform: PlatformDep, scope: ScopeDep) -> BenchmarkRunRow:
+    with platform.db.write() as session:
+        members = benchmarks.get_members(session, scope.workspace.id, name)
+        for run in members.evaluations.values():
+            lifecycle.request_stop(session, run)
+            audit.note(session, scope, "run.stop", run.name, workspace=scope.workspace)
+        return benchmarks.build_row(session, platform.settings, members)
+
+
+@router.get(f"{RUNS}/{{name}}/outputs/manifest")
+@slow("objects")
+def manifest(name: str, platform: PlatformDep, scope: ScopeDep, types: str = "summary,results") -> RunFiles:
+    selected = [part.strip() for part in types.split(",") if part.strip()]
+    if unknown := sorted(set(selected) - {*benchmarks.FILES, "artifacts"}):
+        hint = f"use {', '.join(benchmarks.FILES)}, artifacts"
+        raise ValidationError(f"types: unknown {', '.join(unknown)}", hint=hint)
+    with platform.db.read() as session:
+        members = benchmarks.get_members(session, scope.workspace.id, name)
+        paths = [file for kind, file in benchmarks.FILES.items() if kind in selected]
+        contents = {path: benchmarks.build_file(session, platform.settings, members, path) for path in paths}
+    files = [RunFile(path=path, size=len(content)) for path, content in contents.items()]
+    for index, run in members.evaluations.items() if "artifacts" in selected else ():
+        stored, kinds = downloads.list_stored(platform.objects, run.id), "artifacts,trajectories"
+        with platform.db.read() as session:
+            outputs = downloads.build_manifest(session, platform.settings, run, stored, kinds, None).files
+        files += [RunFile(path=f"artifacts/agent-{index + 1}/{file.path}", size=file.size) for file in outputs]
+    return RunFiles(files=files, totals=FileTotals(files=len(files), bytes=sum(file.size or 0 for file in files)))
+
+
+@router.post(f"{RUNS}/{{name}}/outputs/download-urls")
+def download_urls(
+    name: str, body: WantedFiles, platform: PlatformDep, scope: Annotated[Scope, may("read")]
+) -> FileAddresses:
+    downloads.check_paths([item.path for item in body.items])
+    with platform.db.read() as session:
+        members = benchmarks.get_members(session, scope.workspace.id, name)
+    addresses = []
+    for item in body.items:
+        path = f"benchmark-runs/{members.run.id}/{item.path}"
+        for index, run in members.evaluations.items():
+            folder = f"artifacts/agent-{index + 1}/"
+            if item.path.startswith(folder):
+                path = f"runs/{run.id}/{item.path.removeprefix(folder)}"
+        addresses.append(FileAddress(path=item.path, url=sign_url(platform, path, method="GET")))
+    return FileAddresses(items=addresses, expires_in=platform.settings.url_lifetime_s)
+
+
+@router.get("/api/objects/benchmark-runs/{run_id}/{path:path}")
+@slow("objects")
+def get_object(run_id: str, path: str, expires: int, signature: str, platform: PlatformDep) -> Response:
+    check_url(platform, f"benchmark-runs/{run_id}/{path}", method="GET", expires=expires, signature=signature)
+    with platform.db.read() as session:
+        run = session.get(tables.BenchmarkRun, run_id)
+        if run is None:
+            raise NotFound("this benchmark run was deleted")
+        members = benchmarks.get_members(session, run.workspace_id, run_id)
+        content = benchmarks.build_file(session, platform.settings, members, path)
+    return Response(content, media_type="application/octet-stream")
