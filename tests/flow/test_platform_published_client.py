@@ -355,6 +355,7 @@ def test_lists_of_what_there_is_none_of(client: Callable[..., Any]) -> None:
     assert client("train", "list")["items"] == []
     assert client("model", "list")["lora_models"]["items"] == []
     assert client("benchmark", "list")["items"] == []
+    assert client("benchmark", "runs", "list")["items"] == []
 
 
 def add_checkpoint(platform: PlatformProcess) -> None:
@@ -394,11 +395,77 @@ def test_a_model_is_deployed_listed_and_undeployed(client: Callable[..., Any], p
     assert platform.json("GET", "models/multiply-9-step-4")["deployment_status"] == "inactive"
 
 
-def test_what_is_not_offered_says_so(client: Callable[..., Any]) -> None:
-    for command in (("benchmark", "info", "aime"), ("benchmark", "runs", "info", "x")):
-        error = client(*command, expect=1)["error"]
-        assert (error["code"], error["details"]["platform_code"]) == ("NOT_FOUND", "NOT_OFFERED")
-        assert "does not offer benchmarks" in error["message"]
+BENCHMARK = """
+[experiment]
+benchmark = "multiply"
+
+[[agents]]
+model = { type = "provider", model = "offline/calculator", api_key_secret = "API_KEY" }
+
+[[agents]]
+harness = "mini-swe-agent"
+env = { LEVEL = "2" }
+model = { type = "endpoint", base_url = "http://127.0.0.1:9/v1", model = "m", api_key_secret = "API_KEY" }
+
+[tasks]
+categories = ["a"]
+
+[execution]
+attempts_per_task = 2
+judge_model = "offline/judge"
+judge_api_key_secret = "API_KEY"
+
+[verifier]
+required = ["API_KEY"]
+
+[secrets]
+required = ["TOOL_KEY"]
+"""
+
+
+def test_a_benchmark_from_submit_to_download(
+    client: Callable[..., Any], platform: PlatformProcess, workspace: Path
+) -> None:
+    rows = [{"user_prompt": "q", "ground_truth": "1", "task": f"t{n}", "category": "ab"[n % 2]} for n in range(6)]
+    (workspace / "data" / "multiply.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    client("dataset", "upload", "data/multiply.jsonl", "--yes")
+    client("secret", "set", "API_KEY", "--env", "API_KEY", "--scope", "workspace")
+    folder = workspace / "configs" / "benchmark"
+    folder.mkdir()
+    (folder / "multiply.toml").write_text(BENCHMARK)
+    (row,) = client("benchmark", "list")["items"]
+    assert (row["key"], row["task_count"], row["category_count"]) == ("multiply", 6, 2)
+    (workspace / "given.env").write_text("TOOL_KEY=value-for-this-run\n")
+    submit = ("benchmark", "submit", "configs/benchmark/multiply.toml", "--yes", "--secrets-file", "given.env")
+    submitted = client(*submit)["resource"]
+    name = submitted["name"]
+    assert (submitted["task_count"], submitted["workflow_id"]) == (3, submitted["id"])
+    for number in (1, 2):
+        platform.reaches(f"{name}-agent-{number}", "finished")
+    (listed,) = client("benchmark", "runs", "list")["items"]
+    assert (listed["status"], listed["benchmark_name"], listed["agent_count"]) == ("finished", "multiply", 2)
+    assert (listed["ingested_results"], listed["expected_results"], listed["best_pass_at_1"]) == (12, 12, 1.0)
+    detail = client("benchmark", "runs", "info", name)["data"]
+    assert {agent["status"] for agent in detail["agents"]} == {"finished"}
+    assert [metrics["rank"] for metrics in detail["agent_metrics"]] == [1, 1]
+    assert client("benchmark", "runs", "logs", name)["items"]
+    info = client("benchmark", "info", "multiply")["data"]
+    assert (info["runs_total_count"], info["benchmark"]["tasks"][1]["category"]) == (1, "b")
+    fetched = client("benchmark", "runs", "download", name, "--type", "all", "--yes")
+    assert fetched["status"] == "success", fetched
+    files = {path.name for path in (workspace / ".osmosis" / "benchmarks" / name).rglob("*") if path.is_file()}
+    assert files >= {"summary.csv", "results.csv", "logs.txt", "row_0_run_0.json"}
+
+    (folder / "multiply.toml").write_text(
+        BENCHMARK.replace('["TOOL_KEY"]', "[]").replace("[execution]", '[env]\nFAKE_JOB = "wait:1"\n[execution]')
+    )
+    second = client(*submit[:4])["resource"]["name"]
+    client("benchmark", "runs", "stop", second, "--yes")
+    for number in (1, 2):
+        platform.reaches(f"{second}-agent-{number}", "stopped")
+    (folder / "multiply.toml").write_text(BENCHMARK.replace("attempts_per_task = 2", "max_retries = 2"))
+    error = client(*submit, expect=1)["error"]
+    assert (error["code"], "execution.max_retries" in json.dumps(error)) == ("VALIDATION", True)
 
 
 def test_a_config_the_platform_refuses_says_which_key(client: Callable[..., Any], workspace: Path) -> None:

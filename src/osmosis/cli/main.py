@@ -166,6 +166,7 @@ COMMANDS: dict[str, LazyCommand | CommandGroup] = {
     "eval": EVAL,
     "reward": _at("reward:app", "Test a reward before training with it", "Run"),
     "judge": _at("judge:app", "Compare judges with human labels", "Run"),
+    "benchmark": _at("benchmark:app", "Benchmarks: the same tasks for several agents", "Run"),
     "view": _at("view:view", "Look at local runs in the browser", "Run"),
     "eval-rubric": _old("eval.rubric:eval_rubric", "Judge conversations with a rubric of a file: eval rubric"),
     "preview": _old("eval.rubric:preview", "Show a rubric or conversation file"),
@@ -173,8 +174,7 @@ COMMANDS: dict[str, LazyCommand | CommandGroup] = {
     "model": MODEL,
     "completion": _at("core.completion:completion", "Print the shell completion script", "Help"),
     "schema": _at("schema:schema", "Print the JSON Schema of a command's output", "Help"),
-    "upgrade": _at("upgrade:upgrade", "Show how to upgrade this installation", "Help"),
-    "benchmark": _old("upgrade:benchmark", "Not offered: run an evaluation"),
+    "upgrade": _at("workspace.doctor:upgrade", "Show how to upgrade this installation", "Help"),
     "__complete": _old("core.completion:answer", "Answer the completion script of an older version"),
 }
 GUESSES = {

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from .accounts import Accounts, SecretsClient, Workers, Workspaces
     from .datasets import Datasets, Models
-    from .runs import EvalRuns, Runs, Submits, TrainingRuns
+    from .runs import EvalRuns, Runs, TrainingRuns
     from .sync import Sync
     from .transfer import Imports, Transfer
 
@@ -116,14 +116,10 @@ class PlatformClient:
 
         return TrainingRuns(self.http)
 
-    @cached_property
-    def submits(self) -> Submits:
-        from .runs import Submits
-
-        return Submits(self.http)
-
     def runs(self, kind: RunKind) -> Runs:
-        return self.evals if kind == "eval" else self.trainings
+        from .runs import BenchmarkRuns
+
+        return self.evals if kind == "eval" else BenchmarkRuns(self.http) if kind == "benchmark" else self.trainings
 
     def healthy(self) -> bool:
         return self.http.healthy()

@@ -6,6 +6,7 @@ from urllib.parse import quote
 
 from osmosis.client.http import Http
 from osmosis.errors import NotFound
+from osmosis.records.api.benchmarks import BenchmarkRunDetail, BenchmarkRunPage
 from osmosis.records.api.body import LogPage
 from osmosis.records.api.runs import (
     EvalMetrics,
@@ -39,7 +40,7 @@ from osmosis.records.api.training import (
 from osmosis.records.run.annotations import MarkChange
 from osmosis.records.run.history import History
 from osmosis.records.run.rollout import Rollout
-from osmosis.records.run.status import RunKind, match_name
+from osmosis.records.run.status import match_name
 
 if TYPE_CHECKING:
     from osmosis.records.api.runs import EvalMetrics
@@ -61,6 +62,7 @@ class Runs:
     listed: ClassVar[type[RunPage]]
     whole: ClassVar[type[RunDetail]]
     figures: ClassVar[type[EvalMetrics] | type[TrainingMetrics]]
+    outputs: ClassVar[str] = "samples"
 
     def __init__(self, http: Http) -> None:
         self._http = http
@@ -87,6 +89,9 @@ class Runs:
     def metrics(self, name: str) -> EvalMetrics | TrainingMetrics:
         return self._found(name, lambda full: self._http.read(self.figures, "GET", self._path(full, "metrics")))
 
+    def submit(self, body: Mapping[str, object]) -> SubmittedRun:
+        return self._http.read(SubmittedRun, "POST", self.noun, json=body)
+
     def stop(self, name: str) -> None:
         self._http.call("POST", self._path(name, "stop"), json={})
 
@@ -106,6 +111,15 @@ class Runs:
         params = {"limit": limit, "direction": "newer" if newer else "older", "cursor": cursor}
         return self._found(name, lambda full: self._http.read(LogPage, "GET", self._path(full, "logs"), params=params))
 
+    def manifest(self, name: str, *, types: str, rows: str | None = None) -> RunFiles:
+        params = {"types": types, "rows": rows}
+        return self._http.read(RunFiles, "GET", self._path(name, f"{self.outputs}/manifest"), params=params)
+
+    def download_urls(self, name: str, files: Sequence[RunFile]) -> dict[str, str]:
+        body = WantedFiles(items=[WantedFile(path=file.path, token=file.token) for file in files])
+        answer = self._http.read(FileAddresses, "POST", self._path(name, f"{self.outputs}/download-urls"), json=body)
+        return {item.path: item.url for item in answer.items if item.url}
+
     def _found(self, name: str, ask: Callable[[str], T]) -> T:
         name = name.removeprefix(PREFIX)
         try:
@@ -121,31 +135,20 @@ class Runs:
         return f"{self.noun}/{quote(name.removeprefix(PREFIX), safe='')}" + (f"/{tail}" if tail else "")
 
 
-PATHS: Mapping[RunKind, str] = {"eval": "eval-runs", "training": "training-runs"}
-
-
-class Submits:
-    def __init__(self, http: Http) -> None:
-        self._http = http
-
-    def submit(self, kind: RunKind, body: Mapping[str, object]) -> SubmittedRun:
-        return self._http.read(SubmittedRun, "POST", PATHS[kind], json=body)
-
-
 OUTCOMES = 200
 WHOLE = 50
 
 
 class EvalRuns(Runs):
-    noun = PATHS["eval"]
+    noun = "eval-runs"
     listed = EvalRunPage
     whole = EvalRunDetail
     figures = EvalMetrics
 
-    def retry(self, name: str, asked: RetryRun) -> RetriedRun:
+    def retry(self, name: str, request: RetryRun) -> RetriedRun:
         """Retry failed and skipped rollouts. Raise NothingToRetry when all succeeded, unless `everything`; Conflict
         when the run has spent its budget and no larger one is given."""
-        return self._http.read(RetriedRun, "POST", self._path(name, "retry"), json=asked)
+        return self._http.read(RetriedRun, "POST", self._path(name, "retry"), json=request)
 
     def rollouts(self, name: str, *, limit: int = 50, offset: int = 0, status: str | None = None) -> RolloutPage:
         params = {"limit": limit, "offset": offset, "status": status}
@@ -182,18 +185,17 @@ class EvalRuns(Runs):
     def history(self, **asked: str) -> History:
         return self._http.read(History, "GET", "history", params=asked)
 
-    def manifest(self, name: str, *, types: str, rows: str | None = None) -> RunFiles:
-        params = {"types": types, "rows": rows}
-        return self._http.read(RunFiles, "GET", self._path(name, "samples/manifest"), params=params)
 
-    def download_urls(self, name: str, files: Sequence[RunFile]) -> dict[str, str]:
-        body = WantedFiles(items=[WantedFile(path=file.path, token=file.token) for file in files])
-        answer = self._http.read(FileAddresses, "POST", self._path(name, "samples/download-urls"), json=body)
-        return {item.path: item.url for item in answer.items if item.url}
+class BenchmarkRuns(Runs):
+    noun = "benchmark-runs"
+    listed = BenchmarkRunPage
+    whole = BenchmarkRunDetail
+    figures = EvalMetrics
+    outputs = "outputs"
 
 
 class TrainingRuns(Runs):
-    noun = PATHS["training"]
+    noun = "training-runs"
     listed = TrainingRunPage
     whole = TrainingRunDetail
     figures = TrainingMetrics

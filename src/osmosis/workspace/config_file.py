@@ -9,9 +9,12 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, cast
 
+from pydantic import ValidationError as PydanticError
+
 from osmosis.base.paths import folder_inside
 from osmosis.errors import NotFound, ValidationError
-from osmosis.records.config.check import ConfigIssue, check_config, find_unread_keys
+from osmosis.records.config.benchmark import BenchmarkConfig
+from osmosis.records.config.check import ConfigIssue, check_config, find_unread_keys, list_issues
 from osmosis.records.config.run_config import EvalConfig, TrainingConfig
 from osmosis.records.config.validation import Problem
 
@@ -74,6 +77,17 @@ def load_config(
     if config is None or errors:
         raise config_error(file, errors)
     return config, [p for p in problems if p.severity != "error"]
+
+
+def check_benchmark(file: ConfigFile) -> tuple[BenchmarkConfig | None, list[Problem]]:
+    if unreadable := read(file):
+        return None, unreadable
+    try:
+        config = BenchmarkConfig.model_validate(file.data, strict=True)
+        config.evaluations()
+    except PydanticError as error:
+        return None, [_problem(file, issue) for issue in list_issues(BenchmarkConfig, error)]
+    return config, []
 
 
 def locate(path: Path, workspace: Workspace, kind: ConfigKind) -> ConfigFile:
@@ -159,7 +173,9 @@ def _syntax_fix(row: str) -> str:
 
 
 def check_file(file: ConfigFile, workspace: Workspace) -> tuple[EvalConfig | TrainingConfig | None, list[Problem]]:
-    """Return everything wrong with one file, and the config when there is no error."""
+    """Return everything wrong with one file, and the config of an evaluation or a training without errors."""
+    if file.kind == "benchmark":
+        return None, check_benchmark(file)[1]
     if unreadable := read(file):
         return None, unreadable
     config, issues = check_config(file.kind, file.data)

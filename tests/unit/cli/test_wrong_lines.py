@@ -156,10 +156,3 @@ def test_a_good_dataset_is_described(folder: Path) -> None:
     ran = run_command("dataset", "validate", "d.jsonl", "--json", cwd=folder)
     assert ran.code == 0, ran.err
     assert ran.json["resource"]["rows"] == 4
-
-
-@pytest.mark.parametrize("rest", [[], ["list"], ["runs", "submit", "configs/benchmark/x.toml"]])
-def test_benchmarks_are_said_not_to_be_offered(rest: list[str], tmp_path: Path) -> None:
-    ran = run_command("benchmark", *rest, "--json", cwd=tmp_path)
-    assert (ran.code, ran.error["code"]) == (1, "NOT_OFFERED")
-    assert "osmosis eval submit" in ran.error["details"]["hint"]

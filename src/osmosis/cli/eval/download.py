@@ -14,15 +14,20 @@ from osmosis.cli.core import prompts
 from osmosis.cli.core.context import AppContext
 from osmosis.cli.core.results import OperationResult
 from osmosis.client import PlatformClient
+from osmosis.client.runs import Runs
 from osmosis.client.transfer import Progress
 from osmosis.errors import OsmosisError, PlatformError, UsageError, WorkspaceRequired
 from osmosis.local.run_options import run_folder
 from osmosis.local.viewing.local_run import AnnotationFile, read_annotations
 from osmosis.metrics.formats import size
 from osmosis.records.api.runs import RunFile
+from osmosis.records.run.status import RunKind
 from osmosis.workspace.layout import find_workspace
 
-TYPES = ("metrics", "trajectories", "artifacts", "logs", "annotations", "tokens")
+TYPES = {
+    "eval": ("metrics", "trajectories", "artifacts", "logs", "annotations", "tokens"),
+    "benchmark": ("summary", "results", "artifacts", "logs"),
+}
 ANNOTATIONS = "annotations.jsonl"
 BATCH = 500
 AT_ONCE = 8
@@ -39,25 +44,27 @@ class DownloadOptions:
     labels_into: str | None = None
 
 
-def download_run(ctx: AppContext, name: str, options: DownloadOptions) -> OperationResult:
+def download_run(ctx: AppContext, name: str, options: DownloadOptions, kind: RunKind = "eval") -> OperationResult:
+    names = TYPES[kind]
     parts = [part.strip() for part in options.types.split(",") if part.strip()]
-    if unknown := sorted(set(parts) - {*TYPES, "all"}):
-        raise UsageError(f"--type {', '.join(unknown)}: not one of {', '.join(TYPES)}, all")
-    types = ",".join(TYPES) if "all" in parts else ",".join(parts)
+    if unknown := sorted(set(parts) - {*names, "all"}):
+        raise UsageError(f"--type {', '.join(unknown)}: not one of {', '.join(names)}, all")
+    types = ",".join(names) if "all" in parts else ",".join(parts)
     into = None if options.labels_into is None else run_folder(options.labels_into, ctx.cwd)
     if into is not None and "annotations" not in types.split(","):
         types = f"{types},annotations"
     with ctx.client() as client:
-        run = client.evals.get(name).run
-        folder = _folder(download_dir(ctx, run.name, options.output), run.id, options)
-        files = client.evals.manifest(run.name, types=types, rows=options.rows).files
+        runs = client.runs(kind)
+        run = runs.get(name).run
+        folder = _folder(download_dir(ctx, run.name, options.output, kind), run.id, options)
+        files = runs.manifest(run.name, types=types, rows=options.rows).files
         missing = [file for file in files if options.overwrite or not _present(folder, file)]
         total = sum(file.size or 0 for file in missing)
         question = f"Fetch {len(missing)} files, {size(total)}?"
         if total > ASK_ABOVE and not prompts.confirm(ctx, question, yes=options.yes):
             return OperationResult("eval.download", "Cancelled.", status="cancelled")
         with byte_progress(ctx, total, "fetching") as progress:
-            failed = _fetch_all(client, run.name, folder, missing, progress)
+            failed = _fetch_all(client, runs, run.name, folder, missing, progress)
     folder.mkdir(parents=True, exist_ok=True)
     note = {"id": run.id, "name": run.name, "url": run.platform_url}
     (folder / ".run.json").write_text(json.dumps(note, indent=2) + "\n")
@@ -79,14 +86,14 @@ def download_run(ctx: AppContext, name: str, options: DownloadOptions) -> Operat
     return OperationResult("eval.download", message, resource, exit_code=1 if failed else 0)
 
 
-def download_dir(ctx: AppContext, name: str, output: Path | None) -> Path:
+def download_dir(ctx: AppContext, name: str, output: Path | None, kind: RunKind = "eval") -> Path:
     if output:
         return ctx.path(output)
     try:
         root = find_workspace(ctx.cwd).root
     except WorkspaceRequired:
         root = ctx.cwd
-    return root / ".osmosis" / "evals" / name
+    return root / ".osmosis" / f"{kind}s" / name
 
 
 def _folder(folder: Path, run_id: str, options: DownloadOptions) -> Path:
@@ -114,12 +121,12 @@ def _present(folder: Path, file: RunFile) -> bool:
 
 
 def _fetch_all(
-    client: PlatformClient, name: str, folder: Path, files: list[RunFile], progress: Progress
+    client: PlatformClient, runs: Runs, name: str, folder: Path, files: list[RunFile], progress: Progress
 ) -> list[tuple[str, str]]:
     failed: list[tuple[str, str]] = []
     with ThreadPoolExecutor(AT_ONCE) as pool:
         for start in range(0, len(files), BATCH):
-            urls = client.evals.download_urls(name, files[start : start + BATCH])
+            urls = runs.download_urls(name, files[start : start + BATCH])
 
             def fetch(file: RunFile, urls: dict[str, str] = urls) -> tuple[str, str] | None:
                 path = file.path

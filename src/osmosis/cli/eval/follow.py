@@ -7,16 +7,27 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn
 from rich.text import Text
 
 from osmosis.cli.core.context import AppContext
-from osmosis.cli.core.render import draw_run
-from osmosis.cli.core.results import NextStep, OperationResult, clean, when
+from osmosis.cli.core.render import draw_list, draw_run
+from osmosis.cli.core.results import Column, ListResult, NextStep, OperationResult, build_columns, clean, when
 from osmosis.client import PlatformClient
 from osmosis.client.runs import Runs
 from osmosis.errors import NetworkError, PlatformError
+from osmosis.metrics.formats import percent
 from osmosis.metrics.intervals import missed_bar
 from osmosis.metrics.quarantine import Judged, judged
+from osmosis.records.api.benchmarks import BenchmarkRunDetail
 from osmosis.records.api.runs import NamedRef, RunDetail
 from osmosis.records.run.status import NOUNS, ended_by_limit
 
+AGENT_COLUMNS = (
+    Column("rank", "Rank"),
+    Column("harness", "Harness", show=lambda line: line[:30] if line else "main.py"),
+    *build_columns("model=Model", "status=Status"),
+    Column("pass_at_1.value", "Pass", justify="right", show=percent),
+    Column("pass_at_1.low", "From", justify="right", show=percent),
+    Column("pass_at_1.high", "To", justify="right", show=percent),
+    Column("run_name", "Evaluation", wide=True),
+)
 POLL_S = 0.7
 MAX_POLL_S = 5.0
 """Longest interval between polls, in seconds; it grows by 1 s per minute waited."""
@@ -128,7 +139,13 @@ def draw_detail(detail: RunDetail) -> Callable[[Console], None]:
         "created": when(detail.run.created_at),
         "page": detail.run.platform_url,
     }
-    return lambda console: draw_run(console, head, detail.report, detail.failure)
+
+    def draw(console: Console) -> None:
+        draw_run(console, head, detail.report, detail.failure)
+        if isinstance(detail, BenchmarkRunDetail):
+            draw_list(console, ListResult(detail.agents, AGENT_COLUMNS))
+
+    return draw
 
 
 def run_ref(detail: RunDetail) -> dict[str, object]:

@@ -65,6 +65,11 @@ COLUMNS = {
         Column("reward", "Reward", justify="right", show=number),
         Column("created_at", "Created", show=when, wide=True),
     ),
+    "benchmark": (
+        *build_columns("name=Name", "status=Status", "benchmark_name=Benchmark", "agent_count=Agents"),
+        Column("best_pass_at_1", "Best", justify="right", show=percent),
+        Column("created_at", "Created", show=when, wide=True),
+    ),
 }
 CHECKPOINT_COLUMNS = (
     Column("checkpoint_name", "Checkpoint"),
@@ -147,7 +152,7 @@ class RunCommands:
         ctx, paging = current(), Paging(limit, everything, offset)
         if local and self.has_local:
             return list_local(ctx)
-        empty = f"no run has the tag {tag}" if tag else f"no runs yet: osmosis {self.noun} submit CONFIG"
+        empty = f"no run has the tag {tag}" if tag else f"no runs yet: osmosis {self.noun.split()[0]} submit CONFIG"
         try:
             result = list_result(
                 ctx, lambda client: client.runs(self.kind).tagged(tag), COLUMNS[self.kind], paging, empty=empty
@@ -250,7 +255,7 @@ def _document(method: Callable[..., object], text: str, *examples: str, name: ob
         parameter.replace(annotation=name) if parameter.name == "name" else parameter
         # Not `get_type_hints`: Python 3.10 wraps what has the default None, and typer then sees no option.
         for parameter in inspect.signature(method, eval_str=True).parameters.values()
-        if parameter.name != "local" or noun == "eval"
+        if (parameter.name != "local" or noun == "eval") and (parameter.name != "tag" or noun in ("eval", "train"))
     ]
     command.__doc__ = f"{text}\n\nExample:" + "".join(f"\n    osmosis {noun} {example}" for example in examples)
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # read by typer
@@ -271,6 +276,13 @@ TRAIN_COMMANDS = RunCommands(
     info_help="Show one training run: status, curves, checkpoints.",
     keeps="its checkpoints are kept",
     produced="its curves and checkpoints",
+)
+BENCHMARK_COMMANDS = RunCommands(
+    "benchmark",
+    run="benchmark run",
+    info_help="Show one benchmark run and its agents, the best first; each is an evaluation of its own.",
+    keeps="with all of its agents",
+    produced="",
 )
 
 

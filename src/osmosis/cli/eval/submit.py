@@ -13,7 +13,7 @@ from osmosis.cli.core.environment import SecretsFile
 from osmosis.cli.core.results import NextStep, OperationResult
 from osmosis.cli.eval.flags import ApiKeyEnv, BaseUrl
 from osmosis.cli.eval.follow import finished_result, judge_run, watch
-from osmosis.cli.eval.submit_case import PlatformAnswers, SubmitCase, SubmitOptions
+from osmosis.cli.eval.submit_case import AnyConfig, PlatformAnswers, SubmitCase, SubmitOptions
 from osmosis.cli.eval.submit_checks import (
     ask_for_secrets,
     check_code,
@@ -29,6 +29,7 @@ from osmosis.records.api.printed import GitPlace, PrintedSource, PrintedSubmit
 from osmosis.records.api.runs import SubmittedRun
 from osmosis.records.config.run_config import EvalConfig
 from osmosis.records.run.rows import count_sampled
+from osmosis.records.run.status import NOUNS
 from osmosis.workspace.config_file import check_file, locate
 from osmosis.workspace.layout import Workspace, find_workspace, pick_config
 from osmosis.workspace.preflight import gather
@@ -37,7 +38,18 @@ FEW_ROWS = 20
 
 
 @dataclass(frozen=True)
-class SubmitFlags:
+class SharedFlags:
+    yes: prompts.Yes = False
+    wait: Annotated[bool, typer.Option("--wait", "-w", help="Follow the run to its end, then show its figures")] = False
+    wait_sync: Annotated[bool, typer.Option("--wait-sync", help="Wait until the platform has synced HEAD")] = False
+    allow_dirty: Annotated[bool, typer.Option("--allow-dirty", help="Run the synced commit despite local changes")] = (
+        False
+    )
+    secrets_file: SecretsFile = None
+
+
+@dataclass(frozen=True)
+class SubmitFlags(SharedFlags):
     model: Annotated[
         str | None, typer.Option("--model", help="Model to use instead of the config's: NAME, or NAME@URL")
     ] = None
@@ -50,16 +62,9 @@ class SubmitFlags:
     tag: Annotated[list[str], typer.Option("--tag", metavar="TAG", help="Tag of the run; repeatable")] = field(
         default_factory=list
     )
-    yes: prompts.Yes = False
-    wait: Annotated[bool, typer.Option("--wait", "-w", help="Follow the run to its end, then show its figures")] = False
-    wait_sync: Annotated[bool, typer.Option("--wait-sync", help="Wait until the platform has synced HEAD")] = False
-    allow_dirty: Annotated[bool, typer.Option("--allow-dirty", help="Run the synced commit despite local changes")] = (
-        False
-    )
     snapshot: Annotated[
         bool, typer.Option("--snapshot", help="Run the working tree as it is, without a commit on your branch")
     ] = False
-    secrets_file: SecretsFile = None
 
 
 @dataclass(frozen=True)
@@ -130,6 +135,19 @@ def submit_config(
         raise explain_config(ctx, options, workspace, file, problems)
     warn_of(ctx, problems)
     config = options.overrides.apply(config)
+    return submit_checked(ctx, options, workspace, path, config, check)
+
+
+def submit_checked(
+    ctx: AppContext,
+    options: SubmitOptions,
+    workspace: Workspace,
+    path: Path,
+    config: AnyConfig,
+    check: Callable[[SubmitCase], SubmitVerdict],
+    build_body: Callable[[SubmitCase], Mapping[str, object]] = SubmitCase.request_body,
+) -> OperationResult:
+    """Submit what is known to be a valid file; `config` is what the checks are about."""
     try:
         client = ctx.client()
     except AuthRequired as login:
@@ -154,14 +172,14 @@ def submit_config(
                 ctx.output.say(f"  {key:<9} {value}")
         prompts.agree(ctx, f"Submit this {options.noun} run?", f"{options.noun}.submit", yes=options.yes)
         case.push()
-        run = client.submits.submit(options.kind, case.request_body())
+        run = client.runs(options.kind).submit(build_body(case))
         news = f"submitted {run.name}: {run.platform_url or ''}"
         if run.sandbox:
             ctx.output.say(f"  {'sandbox':<9} {run.sandbox}")
         printed = {**_print_submit(case, run).to_dict(), **verdict.printed}
         if not options.wait:
             ctx.output.say(news)
-            steps = [NextStep("follow it", command=f"osmosis {options.noun} wait {run.name}")]
+            steps = [NextStep("follow it", command=f"osmosis {NOUNS[options.kind]} wait {run.name}")]
             steps += [NextStep("open", url=run.platform_url)] if run.platform_url else []
             message = f"{options.noun} run {run.name} is {run.status}"
             return OperationResult(f"{options.noun}.submit", message, printed, next_steps=steps)

@@ -119,11 +119,11 @@ class SubmitOptions:
             {field.name: values[field.name] for field in fields(record) if field.name in values}
             for record in (cls, Overrides)
         )
-        return cls(kind, **options, overrides=Overrides(**overrides, tags=tuple(values["tag"])))
+        return cls(kind, **options, overrides=Overrides(**overrides, tags=tuple(values.get("tag", ()))))
 
     @property
     def noun(self) -> str:
-        return NOUNS[self.kind]
+        return NOUNS[self.kind].split()[0]
 
 
 @dataclass(frozen=True)

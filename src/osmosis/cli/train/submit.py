@@ -145,7 +145,7 @@ def _run_probe(case: SubmitCase) -> str | None:
     case.push()
     body = replace(case, config=probe).request_body()
     body.pop("name", None)  # that of the training run
-    run = case.client.submits.submit("eval", body)
+    run = case.client.runs("eval").submit(body)
     case.ctx.output.say(f"probing {rows} rows x {probe.evaluation.n} rollouts with the base model: {run.name}")
     detail = watch(case.ctx, case.client.evals, run.name)
     if detail.run.status != "finished":

@@ -172,8 +172,14 @@ def _toml(value: object) -> str:
 
 def _files(ctx: AppContext, workspace: Workspace, paths: list[str]) -> list[ConfigFile]:
     if not paths:
-        return [ConfigFile(kind, path, workspace.relative(path)) for kind, path in workspace.configs()]
-    return [_file(ctx, workspace, path) for path in paths]
+        configs = (*workspace.configs(), *workspace.configs("benchmark"))
+        return [ConfigFile(kind, path, workspace.relative(path)) for kind, path in configs]
+    return [
+        locate(_existing(ctx, workspace, path), workspace, "benchmark")
+        if "benchmark" in Path(path).parts
+        else _file(ctx, workspace, path)
+        for path in paths
+    ]
 
 
 def _file(ctx: AppContext, workspace: Workspace, name: str, *, table: str = "") -> ConfigFile:

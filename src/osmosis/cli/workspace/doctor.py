@@ -16,12 +16,13 @@ from rich.text import Text
 from osmosis._version import __version__
 from osmosis.base import paths
 from osmosis.base.git import Git, GitError
+from osmosis.base.installation import upgrade_command
 from osmosis.base.jsonable import JsonObject
 from osmosis.base.wheel import build_wheel
 from osmosis.cli.core.connect import login_of
 from osmosis.cli.core.context import AppContext, current
 from osmosis.cli.core.render import draw_problems
-from osmosis.cli.core.results import DetailResult, NextStep, clean
+from osmosis.cli.core.results import DetailResult, NextStep, OperationResult, clean
 from osmosis.errors import AuthRequired, OsmosisError, WorkspaceRequired
 from osmosis.jobs.context import JobLog
 from osmosis.jobs.prepare.environment import Builder
@@ -309,3 +310,14 @@ def _check(ctx: AppContext, rollout: RolloutFolder, uv: str) -> Problem | None:
     if "ModuleNotFoundError" in message:
         fix = f"add the package to dependencies in {where}/pyproject.toml"
     return Problem(code="import-failed", what=message, where=f"{where}/main.py", fix=fix)
+
+
+def upgrade() -> OperationResult:
+    """Show how to upgrade this installation; osmosis replaces no packages by itself.
+
+    Example:
+        osmosis upgrade
+    """
+    steps = [NextStep("upgrade it", command=upgrade_command())]
+    message = f"this is osmosis-ai {__version__}"
+    return OperationResult("upgrade", message, {"version": __version__}, next_steps=steps)

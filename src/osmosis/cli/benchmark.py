@@ -1,0 +1,129 @@
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from osmosis.cli.core import prompts
+from osmosis.cli.core.app import new_app, takes
+from osmosis.cli.core.context import current
+from osmosis.cli.core.render import draw_list
+from osmosis.cli.core.results import DetailResult, ListResult, OperationResult, build_columns
+from osmosis.cli.eval.download import DownloadOptions, download_run
+from osmosis.cli.eval.follow import AGENT_COLUMNS
+from osmosis.cli.eval.runs import BENCHMARK_COMMANDS
+from osmosis.cli.eval.submit import SharedFlags, SubmitVerdict, submit_checked
+from osmosis.cli.eval.submit_case import Overrides, SubmitCase, SubmitOptions
+from osmosis.records.api.benchmarks import BenchmarkDetail, BenchmarkPage
+from osmosis.records.config.run_config import Secrets
+from osmosis.workspace.config_file import check_benchmark, config_error, locate
+from osmosis.workspace.layout import find_workspace, pick_config
+
+app = new_app(
+    help="""Benchmarks: the same tasks for up to eight agents. One is a synced rollout with a dataset of its name.
+
+    Example:
+        osmosis benchmark list
+        osmosis benchmark submit configs/benchmark/multiply.toml --wait
+    """
+)
+runs_app = new_app(
+    help="""Runs of benchmarks. Each agent of one is an evaluation, NAME-agent-1 and so on.
+
+    Example:
+        osmosis benchmark runs show multiply-benchmark-1
+    """
+)
+app.add_typer(runs_app, name="runs")
+for verb, name in (("list_runs", "list"), ("info", "show"), ("wait", "wait"), ("logs", "logs"), ("stop", "stop")):
+    runs_app.command(name)(BENCHMARK_COMMANDS.commands[verb])
+runs_app.command("info", hidden=True)(BENCHMARK_COMMANDS.commands["info"])
+
+
+@app.command("list")
+def list_benchmarks() -> ListResult:
+    """List the benchmarks of this workspace.
+
+    Example:
+        osmosis benchmark list
+    """
+    with current().client() as client:
+        rows = [row.to_dict() for page in client.http.pages(BenchmarkPage, "benchmarks") for row in page.rows]
+    columns = build_columns("source_ref=Benchmark", "task_count=Tasks", "category_count=Categories")
+    return ListResult(
+        rows, columns, empty="none yet: osmosis rollout new NAME, push, osmosis dataset upload NAME.jsonl"
+    )
+
+
+@app.command("info", hidden=True)
+@app.command("show")
+def info(key: Annotated[str, typer.Argument(help="Name of the benchmark")]) -> DetailResult:
+    """Show a benchmark: its tasks, and the newest result of each agent over all of them.
+
+    Example:
+        osmosis benchmark show multiply
+    """
+    with current().client() as client:
+        data = client.http.read(BenchmarkDetail, "GET", f"benchmarks/{key}").to_dict()
+
+    def draw(console: Console) -> None:
+        draw_list(console, ListResult(data["benchmark"]["tasks"], build_columns("name=Task", "category=Category")))
+        draw_list(console, ListResult(data["leaderboard"], AGENT_COLUMNS, empty="no agent has run all tasks yet"))
+
+    return DetailResult(data, human=draw)
+
+
+@dataclass(frozen=True)
+class BenchmarkFlags(SharedFlags):
+    config: Annotated[
+        str | None, typer.Argument(help="A config under configs/benchmark/, by path or name [default: the only one]")
+    ] = None
+
+
+@app.command()
+@takes(BenchmarkFlags)
+def submit(flags: BenchmarkFlags) -> OperationResult:
+    """Submit a benchmark: an evaluation for each agent of the config.
+
+    Example:
+        osmosis benchmark submit configs/benchmark/multiply.toml --wait
+    """
+    ctx, config = current(), flags.config or ""
+    workspace = find_workspace(ctx.cwd)
+    path = ctx.path(config if config.endswith(".toml") else pick_config(workspace, "benchmark", config or None))
+    file = locate(path, workspace, "benchmark")
+    benchmark, problems = check_benchmark(file)
+    if benchmark is None:
+        raise config_error(file, problems)
+    evaluations = benchmark.evaluations()
+    secrets = list(dict.fromkeys(name for evaluation in evaluations for name in evaluation.secret_names()))
+
+    def describe(case: SubmitCase) -> SubmitVerdict:
+        agents = [f"{agent.harness or 'main.py'} with {agent.model.path}" for agent in benchmark.agents]
+        tasks = ", ".join([*benchmark.tasks.task_names, *benchmark.tasks.categories]) or "all"
+        return SubmitVerdict({"model": None, "rows": None, "agents": "; ".join(agents), "tasks": tasks})
+
+    options = replace(SubmitOptions.from_flags("benchmark", flags), overrides=Overrides(every_row=True))
+    checked = evaluations[0].model_copy(update={"secrets": Secrets(required=secrets)})
+    return submit_checked(
+        ctx, options, workspace, path, checked, describe, lambda case: benchmark.to_request(case.secrets)
+    )
+
+
+@runs_app.command("download")
+def download(
+    name: Annotated[str, typer.Argument(help="Name or id of the benchmark run")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Folder to write to [default: .osmosis/benchmarks/NAME]")
+    ] = None,
+    types: Annotated[str, typer.Option("--type", help="summary, results, artifacts, logs, all")] = "summary,results",
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Download existing files again")] = False,
+    yes: prompts.Yes = False,
+) -> OperationResult:
+    """Download figures and results as CSV, with conversations and logs on request.
+
+    Example:
+        osmosis benchmark runs download multiply-benchmark-1 --type all
+    """
+    return download_run(current(), name, DownloadOptions(output, types, None, overwrite, yes), "benchmark")
