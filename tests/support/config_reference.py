@@ -11,22 +11,27 @@ from pathlib import Path
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from osmosis.records.config.benchmark import BenchmarkAgent, BenchmarkConfig
 from osmosis.records.config.check import describe_value, iterate_fields
 from osmosis.records.config.docs import describe_fields
 from osmosis.records.config.run_config import CONFIGS
 
 BEGIN = "<!-- tables: begin (made by `make docs`) -->"
 END = "<!-- tables: end -->"
-_TITLES = {"eval": "Eval configs: `configs/eval/*.toml`", "training": "Training configs: `configs/training/*.toml`"}
+_TITLES = {
+    "eval": "Eval configs: `configs/eval/*.toml`",
+    "training": "Training configs: `configs/training/*.toml`",
+    "benchmark": "Benchmark configs: `configs/benchmark/*.toml`",
+}
 _SHARED = ("experiment", "program", "env", "secrets")
 
 
 def config_tables() -> str:
     parts = []
-    for kind, model in CONFIGS.items():
+    for kind, model in {**CONFIGS, "benchmark": BenchmarkConfig}.items():
         parts.append(f"## {_TITLES[kind]}\n")
         for name, inner, field in iterate_fields(describe_fields(model)):
-            if kind != "eval" and name in _SHARED and name != "secrets":
+            if kind == "training" and name in _SHARED and name != "secrets":
                 continue  # the same table, described once
             parts.append(_table(name, inner, field, kind))
     return "\n".join(parts)
@@ -34,8 +39,11 @@ def config_tables() -> str:
 
 def _table(name: str, inner: type[BaseModel] | None, field: FieldInfo, kind: str) -> str:
     need = "required" if field.is_required() else "optional"
-    both = " (both kinds of config)" if name in _SHARED and name != "secrets" else ""
-    lines = [f"### [{name}]\n", f"*{need}{both}*\n"]
+    both = " (both kinds of config)" if name in _SHARED and name != "secrets" and kind == "eval" else ""
+    if name == "agents":
+        inner = BenchmarkAgent
+    title = f"[[{name}]]" if name == "agents" else f"[{name}]"
+    lines = [f"### {title}\n", f"*{need}{both}*\n"]
     if inner is None:
         lines.append(f"{field.description} Keys are variable names, values are text.\n")
         return "\n".join(lines)

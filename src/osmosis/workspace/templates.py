@@ -15,6 +15,7 @@ from typing import Any
 
 from osmosis.base.installation import upgrade_command
 from osmosis.errors import Conflict, NotFound, OsmosisError
+from osmosis.records.config.benchmark import BenchmarkConfig
 from osmosis.records.config.docs import describe_fields
 from osmosis.records.config.run_config import CONFIGS
 
@@ -160,11 +161,12 @@ def read_record(path: Path) -> TemplateRecord | None:
 
 def schema_files() -> dict[str, str]:
     """Return the JSON Schemas that editors read through the `#:schema` line of a config, by path."""
-    return {f"configs/{kind}.schema.json": schema_text(kind) for kind in CONFIGS}
+    return {f"configs/{kind}.schema.json": schema_text(kind) for kind in (*CONFIGS, "benchmark")}
 
 
 def schema_text(kind: str) -> str:
-    schema = describe_fields(CONFIGS[kind]).model_json_schema()
+    model = BenchmarkConfig if kind == "benchmark" else CONFIGS[kind]
+    schema = describe_fields(model).model_json_schema()
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
     return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
 

@@ -19,8 +19,9 @@ from uv import find_uv_bin
 from osmosis.base.wheel import build_wheel
 from osmosis.cli.main import main
 from osmosis.errors import Conflict, NotFound, ValidationError
+from osmosis.records.config.benchmark import AgentModel, BenchmarkAgent, BenchmarkTasks, Execution
 from osmosis.records.config.run_config import EvalConfig, Evaluation, Training, TrainingConfig
-from osmosis.workspace.config_file import load_eval_config, load_training_config
+from osmosis.workspace.config_file import ConfigFile, check_benchmark, load_eval_config, load_training_config
 from osmosis.workspace.findings import check_folder
 from osmosis.workspace.layout import Workspace
 from osmosis.workspace.templates import (
@@ -153,6 +154,22 @@ def test_the_default_config_explains_every_key(rendered: Path, kind: str, config
             ):
                 # The others need one more key or one less, or the name of a secret.
                 config.model_validate({**written, name: {**written.get(name, {}), key: parsed}})
+
+
+def test_the_default_benchmark_config_explains_every_key(rendered: Path) -> None:
+    path = rendered / "configs" / "benchmark" / "default.toml"
+    config, problems = check_benchmark(ConfigFile("benchmark", path, path.name))
+    assert (config is not None, problems) == (True, [])
+    text = path.read_text("utf-8")
+    for table in (BenchmarkAgent, AgentModel, BenchmarkTasks, Execution):
+        for key, about in table.model_fields.items():
+            assert re.search(rf"^(# |model = .*|# model = .*){key} = ", text, re.M) or about.is_required(), key
+    execution = tomllib.loads(re.sub(r"^# ([a-z_]+ = )", r"\1", text.partition("[execution]")[2], flags=re.M))
+    shown = {key: value for key, value in execution.items() if key in Execution.model_fields}
+    assert (
+        Execution.model_validate(shown).model_copy(update=dict.fromkeys(("judge_model", "judge_api_key_secret")))
+        == Execution()
+    )
 
 
 def test_every_command_of_the_pages_is_one(rendered: Path) -> None:
