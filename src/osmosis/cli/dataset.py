@@ -10,6 +10,7 @@ from rich.text import Text
 
 from osmosis.base.files import file_sha256
 from osmosis.base.jsonable import JsonObject
+from osmosis.bridges.mapped import parse_mapping
 from osmosis.cli.core import completion, prompts
 from osmosis.cli.core.app import new_app
 from osmosis.cli.core.context import current, scope_of
@@ -77,8 +78,7 @@ def make_from(
         osmosis dataset from hf:data/gsm8k:test -o data/gsm8k.jsonl --map prompt=question --map target=answer
         osmosis dataset from logs/gsm8k.eval -o data/gsm8k.jsonl
     """
-    from osmosis.bridges.mapped import parse_mapping  # with pyarrow, which only this needs
-    from osmosis.bridges.rows import read_source
+    from osmosis.bridges.rows import read_source  # with pyarrow, which only this needs
 
     ctx = current()
     path = ctx.path(output)

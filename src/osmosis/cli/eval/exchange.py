@@ -3,14 +3,16 @@ from typing import Annotated
 
 import typer
 
+from osmosis.base.redact import Redactor
 from osmosis.bridges.export_run import EXPORT_FORMATS, ExportFormat, default_path, export_run
 from osmosis.bridges.import_run import FORMATS, import_run, read_logs
 from osmosis.bridges.mapped import parse_mapping
 from osmosis.cli.core import completion
 from osmosis.cli.core.context import current
 from osmosis.cli.core.results import Column, ListResult, NextStep, OperationResult, build_columns
+from osmosis.cli.eval.progress import open_sender
 from osmosis.engine.journal import Journal
-from osmosis.errors import UsageError
+from osmosis.errors import NetworkError, UsageError
 from osmosis.local.run_options import check_name, run_folder, runs_folder
 
 COLUMNS = (
@@ -100,14 +102,15 @@ def export(
         str, typer.Argument(help="Name of a local run, or its folder", autocompletion=completion.local_runs)
     ],
     format: Annotated[
-        ExportFormat, typer.Option(help="Format to write", autocompletion=lambda: list(EXPORT_FORMATS))
+        ExportFormat, typer.Option(help="Format to write; otlp sends", autocompletion=lambda: list(EXPORT_FORMATS))
     ] = "jsonl",
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="File, or folder for atif and huggingface [RUN.FORMAT]")
     ] = None,
+    url: Annotated[str | None, typer.Option(help="Of otlp: the receiver [OTEL_EXPORTER_OTLP_ENDPOINT]")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there")] = False,
 ) -> OperationResult:
-    """Export a local run: a log of inspect_ai, ATIF trajectories, JSONL, CSV, Parquet, or a Hugging Face dataset.
+    """Export a local run: a log of inspect_ai, ATIF trajectories, JSONL, CSV, Parquet, Hugging Face, OpenTelemetry.
 
     Example:
         osmosis eval export nightly --format inspect && inspect view --log-dir .
@@ -115,6 +118,13 @@ def export(
     """
     ctx = current()
     journal = Journal(run_folder(name, ctx.cwd))
+    if format == "otlp":
+        sender = open_sender(f"otlp:{url or ''}", journal.plan(), Redactor())
+        for rollout in journal.rollouts():
+            sender.add(rollout)
+        if lost := sender.close():
+            raise NetworkError(f"{lost} of {sender.added} traces were not sent", hint="is the receiver there?")
+        return OperationResult("eval.export", f"{sender.sent} traces sent", {"name": journal.folder.name})
     path = ctx.path(output or default_path(journal.folder.name, format))
     count = export_run(journal, format, path, overwrite=overwrite)
     resource = {"name": journal.folder.name, "format": format, "path": str(path), "rollouts": count}

@@ -193,6 +193,10 @@ class RunFlags:
         default_factory=list
     )
     output: OutputFile = None
+    export: Annotated[
+        str | None,
+        typer.Option(help="Send traces while it runs: otlp, or otlp:URL of an OpenTelemetry receiver.", metavar="otlp"),
+    ] = None
     fail_under: FailUnder = None
     upload: Annotated[bool, typer.Option("--upload", help="Upload the run to the platform when it finishes")] = False
     on: Annotated[
