@@ -18,7 +18,7 @@ from osmosis.sdk.grader import Grader
 from osmosis.sdk.types import AgentWorkflowConfig, ConcurrencyConfig
 from osmosis.sdk.workflow import AgentWorkflow
 from osmosis.serve.client.model_proxy import ModelProxy
-from osmosis.serve.client.remote import served
+from osmosis.serve.client.remote import ServerAt, served
 from osmosis.serve.client.rollout_endpoint import RolloutEndpoint
 from osmosis.serve.server.app import create_rollout_server
 from support.attempts import run_attempt
@@ -96,7 +96,7 @@ async def one(workflow: type[AgentWorkflow[Any]], generation: str | None) -> Rol
             app = create_rollout_server(backend, configure_logging=False)
             async with (
                 running_app(app) as url,
-                served(url, gate, plan, generation=generation) as agent,  # type: ignore[arg-type]
+                served(ServerAt(url, generation=generation), gate, plan) as agent,  # type: ignore[arg-type]
             ):
                 return await run_attempt(agent, model, plan, task)
         finally:
@@ -150,7 +150,11 @@ async def test_a_rollout_that_waits_in_the_servers_own_queue_has_its_whole_time(
     await gate.open()
     app = create_rollout_server(backend, configure_logging=False)
     try:
-        async with running_app(app) as url, served(url, gate, patient) as theirs, served(url, gate, short) as ours:
+        async with (
+            running_app(app) as url,
+            served(ServerAt(url), gate, patient) as theirs,
+            served(ServerAt(url), gate, short) as ours,
+        ):
             holding = asyncio.ensure_future(run_attempt(theirs, model, patient, first))
             await until(lambda: app.state.runtime.queue.active == 1)
             waiting = asyncio.ensure_future(run_attempt(ours, model, short, second))

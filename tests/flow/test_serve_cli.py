@@ -24,7 +24,7 @@ from osmosis.records.run.plan import EvalPlan, ModelSpec
 from osmosis.records.run.rows import Row
 from osmosis.serve.client.model_proxy import ModelProxy
 from osmosis.serve.client.process import free_port
-from osmosis.serve.client.remote import served
+from osmosis.serve.client.remote import ServerAt, served
 from osmosis.testing.mock_trainer import RolloutCompletionTracker, create_mock_trainer_app
 from support import eval_project
 from support.attempts import run_attempt
@@ -213,7 +213,7 @@ async def test_a_workflow_is_served_with_its_grader_key_and_traces(tmp_path: Pat
     try:
         async with serving(tmp_path, "--api-key", "server-key-1", "--log", "traces", source=WORKFLOW) as server:
             await server.health()
-            async with served(server.url, gate, plan, api_key="server-key-1") as agent:
+            async with served(ServerAt(server.url, api_key="server-key-1"), gate, plan) as agent:
                 rollout = await run_attempt(agent, gate.model, plan, Task(row=row, attempt=0, rollout_id="r1"))
             await server.end()
     finally:

@@ -19,7 +19,7 @@ from osmosis.records.sandbox import EndedBy
 from osmosis.sandbox import Limits, Policy
 from osmosis.serve.client.model_proxy import ModelProxy
 from osmosis.serve.client.process import RolloutServerProcess, ServerStartError
-from osmosis.serve.client.remote import served
+from osmosis.serve.client.remote import ServerAt, served
 from support.attempts import run_attempt
 from support.waiting import until
 
@@ -99,7 +99,7 @@ async def test_a_rollout_runs_and_a_killed_server_is_noticed(tmp_path: Path) -> 
     await gate.open()
     try:
         url = await server.start()
-        async with served(url, gate, plan, died=server.wait_died) as agent:
+        async with served(ServerAt(url), gate, plan, died=server.wait_died) as agent:
             first = await run_attempt(agent, gate.model, plan, task("a", nap=0))
             assert first.failure is None, first.failure
             assert first.value("reward") == 1.0
@@ -126,7 +126,7 @@ async def test_sigterm_lets_a_running_rollout_finish(tmp_path: Path, generation:
     await gate.open()
     try:
         url = await server.start()
-        async with served(url, gate, plan, generation=generation) as agent:
+        async with served(ServerAt(url, generation=generation), gate, plan) as agent:
             waiting = asyncio.create_task(run_attempt(agent, gate.model, plan, task("a", nap=1.0)))
             await _active(url)
             assert server.pid is not None

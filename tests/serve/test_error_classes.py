@@ -28,7 +28,7 @@ from osmosis.sdk.exceptions import ToolExecutionError, ToolServerLost
 from osmosis.sdk.grader import Grader
 from osmosis.sdk.judge_model import ProviderRequestError
 from osmosis.sdk.workflow import AgentWorkflow
-from osmosis.serve.client.remote import served
+from osmosis.serve.client.remote import ServerAt, served
 from osmosis.serve.server.queue import ServeLimits
 from support.rollout_run import as_agent
 from support.server import running_app
@@ -235,7 +235,7 @@ async def rollouts_of(kind: str, folder: Path, model: ScriptedModel) -> AsyncIte
     async with (
         running_app(app) as url,
         open_proxy(model) as gate,
-        served(url, gate, planned, generation=generation) as agent,
+        served(ServerAt(url, generation=generation), gate, planned) as agent,
     ):
         yield agent
 

@@ -14,7 +14,7 @@ from osmosis.sdk.context import AgentWorkflowContext
 from osmosis.sdk.types import AgentWorkflowConfig
 from osmosis.sdk.workflow import AgentWorkflow
 from osmosis.serve.client.protocols import generation_of
-from osmosis.serve.client.remote import served
+from osmosis.serve.client.remote import ServerAt, served
 from osmosis.serve.server.queue import ServeLimits
 from support.attempts import run_attempt
 from support.server import running_app
@@ -57,7 +57,7 @@ async def one(
     async with (
         running_app(app) as url,
         open_proxy(model or ScriptedModel()) as gate,
-        served(url, gate, plan(**planned), generation=generation, api_key=api_key) as agent,
+        served(ServerAt(url, api_key=api_key, generation=generation), gate, plan(**planned)) as agent,
     ):
         return await run_attempt(agent, gate.model, plan(**planned), task())
 
@@ -171,7 +171,7 @@ async def test_the_servers_key_is_used_and_wanted(tmp_path: Path, generation: st
     async with (
         running_app(app) as url,
         open_proxy(ScriptedModel()) as gate,
-        served(url, gate, plan(), generation=generation, api_key="other") as agent,
+        served(ServerAt(url, api_key="other", generation=generation), gate, plan()) as agent,
     ):
         refused = await run_attempt(agent, gate.model, plan(), task())
     assert refused.failure is not None
@@ -183,7 +183,7 @@ async def test_our_server_is_polled_by_default_and_more_rollouts_than_slots_all_
     async with (
         running_app(app) as url,
         open_proxy(ScriptedModel(lambda request: say("42" if request.row_index % 2 else "41"))) as gate,
-        served(url, gate, plan()) as agent,
+        served(ServerAt(url), gate, plan()) as agent,
     ):
         rollouts = await asyncio.gather(*(run_attempt(agent, gate.model, plan(), task(index)) for index in range(20)))
     assert [rollout.value("reward") for rollout in rollouts] == [0.0, 1.0] * 10
@@ -193,7 +193,7 @@ async def test_our_server_is_polled_by_default_and_more_rollouts_than_slots_all_
 async def test_cancelling_the_caller_cancels_on_the_server(tmp_path: Path) -> None:
     app = server(backend(Hangs, root=tmp_path), tmp_path)
     async with running_app(app) as url, open_proxy(ScriptedModel()) as gate:
-        async with served(url, gate, plan()) as agent:
+        async with served(ServerAt(url), gate, plan()) as agent:
             running = asyncio.create_task(agent.run(task(), RolloutModel(gate.model, task())))
             await until(lambda: app.state.runtime.queue.active == 1)
             running.cancel()
@@ -221,7 +221,7 @@ async def test_what_the_server_cannot_run_yet_waits_here_and_not_on_its_clock(tm
     async with (
         running_app(app) as url,
         open_proxy(ScriptedModel()) as gate,
-        served(url, gate, plan(), generation=generation) as agent,
+        served(ServerAt(url, generation=generation), gate, plan()) as agent,
     ):
         queue = app.state.runtime.queue
         running = asyncio.gather(*(run_attempt(agent, gate.model, plan(), task(index)) for index in range(6)))
@@ -246,7 +246,7 @@ async def test_a_dead_server_ends_waiting_at_once(tmp_path: Path, generation: st
     async with (
         running_app(app) as url,
         open_proxy(ScriptedModel()) as gate,
-        served(url, gate, plan(), generation=generation, died=died) as agent,
+        served(ServerAt(url, generation=generation), gate, plan(), died=died) as agent,
     ):
         waiting = [asyncio.create_task(run_attempt(agent, gate.model, plan(), task(index))) for index in range(3)]
         await until(lambda: app.state.runtime.queue.active == 3)
@@ -261,5 +261,5 @@ async def test_a_dead_server_ends_waiting_at_once(tmp_path: Path, generation: st
 async def test_no_server_is_one_clear_error() -> None:
     async with open_proxy(ScriptedModel()) as gate:
         with pytest.raises(NetworkError, match="no rollout server answers"):
-            async with served("http://127.0.0.1:9", gate, plan()):
+            async with served(ServerAt("http://127.0.0.1:9"), gate, plan()):
                 raise AssertionError

@@ -19,7 +19,7 @@ from osmosis.sdk.types import AgentWorkflowConfig
 from osmosis.sdk.workflow import AgentWorkflow, AgentWorkflowOutput
 from osmosis.serve.client.model_proxy import ModelProxy
 from osmosis.serve.client.protocols import Generation
-from osmosis.serve.client.remote import served
+from osmosis.serve.client.remote import ServerAt, served
 from osmosis.testing.scripted import call, says
 from osmosis.training.driver import TrainingDriver
 from osmosis.training.models import TrainedModel
@@ -111,7 +111,7 @@ async def test_a_server_of_every_generation_trains_unmodified(tmp_path: Path, ge
     ):
         gate = ModelProxy(model, observer=model)
         await gate.open()
-        async with served(url, gate, run.plan, generation=generation) as rollout:
+        async with served(ServerAt(url, generation=generation), gate, run.plan) as rollout:
             done = await asyncio.wait_for(TrainingDriver(run, link, model, rollout).run(), 60)
         await gate.close()
     assert done.step == 2

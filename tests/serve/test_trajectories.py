@@ -16,7 +16,7 @@ from osmosis.records.trajectory import Trajectory
 from osmosis.sdk.context import AgentWorkflowContext, WorkflowRollout
 from osmosis.sdk.types import RolloutSample
 from osmosis.sdk.workflow import AgentWorkflow
-from osmosis.serve.client.remote import served
+from osmosis.serve.client.remote import ServerAt, served
 from osmosis.serve.server.queue import RolloutOutcome
 from osmosis.serve.server.trace_files import EndedRollout, TrajectoryWriter
 from support.attempts import run_attempt
@@ -36,7 +36,7 @@ async def run(tmp_path: Path, workflow: type, generation: str = "0.3", **more: A
     async with (
         running_app(app) as url,
         open_proxy(ScriptedModel(leaky)) as gate,
-        served(url, gate, plan(), generation=generation, api_key=KEY) as agent,
+        served(ServerAt(url, api_key=KEY, generation=generation), gate, plan()) as agent,
     ):
         return await run_attempt(agent, gate.model, plan(), task())
 
@@ -182,7 +182,7 @@ async def test_the_artifact_root_asks_for_the_files_of_agent_loops_too(tmp_path:
     async with (
         running_app(app) as url,
         open_proxy(ScriptedModel()) as gate,
-        served(url, gate, plan(), generation="0.3") as agent,
+        served(ServerAt(url, generation="0.3"), gate, plan()) as agent,
     ):
         await run_attempt(agent, gate.model, plan(), task())
     body = read(tmp_path, "trajectory.json")

@@ -21,7 +21,7 @@ from osmosis.records.protocol.tools import OpenAIFunctionToolSchema
 from osmosis.records.protocol.v02 import RolloutRequest
 from osmosis.records.run.rollout import Category
 from osmosis.sdk.agent_loop import RolloutAgentLoop, RolloutContext, RolloutResult
-from osmosis.serve.client.remote import check_key, served
+from osmosis.serve.client.remote import ServerAt, check_key, served
 from osmosis.serve.server.callbacks import DeliveryPolicy, Post, Spool, spool_folder
 from osmosis.serve.server.queue import ServeLimits, crashed_outcome
 from osmosis.serve.server.trace_files import TraceFolder
@@ -306,7 +306,7 @@ async def test_our_driver_drives_an_agent_loop_in_every_generation(tmp_path: Pat
     model = ScriptedModel()
     async with running_app(app) as url, open_proxy(model) as gate:
         for generation in ("0.2", "0.3", "0.4"):
-            async with served(url, gate, plan(), generation=generation) as agent:
+            async with served(ServerAt(url, generation=generation), gate, plan()) as agent:
                 one = task(attempt=int(generation[-1]))
                 rollout = await run_attempt(agent, gate.model, plan(), one)
             assert rollout.failure is None, (generation, rollout.failure)
@@ -324,7 +324,7 @@ async def test_a_reward_of_nan_is_an_invalid_score_in_every_generation(tmp_path:
     async with (
         running_app(app) as url,
         open_proxy(ScriptedModel()) as gate,
-        served(url, gate, plan(), generation=generation) as agent,
+        served(ServerAt(url, generation=generation), gate, plan()) as agent,
     ):
         rollout = await run_attempt(agent, gate.model, plan(), task())
     assert rollout.failure is None

@@ -11,7 +11,7 @@ from osmosis.records.run.plan import EvalPlan, ModelSpec, Selection
 from osmosis.records.run.report import Report
 from osmosis.serve.client.model_proxy import ModelProxy
 from osmosis.serve.client.process import RolloutServerProcess
-from osmosis.serve.client.remote import served
+from osmosis.serve.client.remote import ServerAt, served
 from osmosis.workspace.config_file import load_eval_config
 
 
@@ -35,7 +35,7 @@ async def run_rollout(root: Path, name: str, python: Path, *, limit: int = 8) ->
     try:
         await gate.open()
         url = await server.start()
-        async with served(url, gate, plan) as agent:
+        async with served(ServerAt(url), gate, plan) as agent:
             rows = read_rows(Path(plan.dataset), plan.selection)
             report = await Evaluation(plan, rows, agent, model=model).run()
     finally:

@@ -14,7 +14,7 @@ from osmosis.cli.eval.download import DownloadOptions, download_run
 from osmosis.cli.eval.follow import AGENT_COLUMNS
 from osmosis.cli.eval.runs import BENCHMARK_COMMANDS
 from osmosis.cli.eval.submit import SharedFlags, SubmitVerdict, submit_checked
-from osmosis.cli.eval.submit_case import Overrides, SubmitCase, SubmitOptions
+from osmosis.cli.eval.submit_case import SubmitCase, SubmitOptions
 from osmosis.records.api.benchmarks import BenchmarkDetail, BenchmarkPage
 from osmosis.records.config.run_config import Secrets
 from osmosis.workspace.config_file import check_benchmark, config_error, locate
@@ -104,7 +104,7 @@ def submit(flags: BenchmarkFlags) -> OperationResult:
         tasks = ", ".join([*benchmark.tasks.task_names, *benchmark.tasks.categories]) or "all"
         return SubmitVerdict({"model": None, "rows": None, "agents": "; ".join(agents), "tasks": tasks})
 
-    options = replace(SubmitOptions.from_flags("benchmark", flags), overrides=Overrides(every_row=True))
+    options = replace(SubmitOptions.from_flags("benchmark", flags), every_row=True)
     checked = evaluations[0].model_copy(update={"secrets": Secrets(required=secrets)})
     return submit_checked(
         ctx, options, workspace, path, checked, describe, lambda case: benchmark.to_request(case.secrets)

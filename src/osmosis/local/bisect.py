@@ -109,33 +109,31 @@ def bisect(
     return BisectResult(score, list(rows), *means, first_bad, list(search.tried(chance)), likely, search.rollouts)
 
 
+@dataclass
 class _Search:
-    def __init__(
-        self,
-        root: Path,
-        bad: Journal,
-        commits: Sequence[Commit],
-        rows: Sequence[int],
-        score: str,
-        environ: Mapping[str, str],
-        say: Say,
-    ) -> None:
-        self._root, self._bad, self._environ, self._say = root, bad, environ, say
-        self._commits, self._rows, self._score = commits, rows, score
-        self.versions = [commit.files for commit in commits]
-        self.step = max(bad.plan().attempts, math.ceil(LEAST_ROLLOUTS / len(rows)))
-        self.attempts: dict[str, int] = {}
-        self.unscored: set[str] = set()
-        self._values: dict[str, Values] = {}
-        self._measured: dict[str, Commit] = {}
+    root: Path
+    bad: Journal
+    commits: Sequence[Commit]
+    rows: Sequence[int]
+    score: str
+    environ: Mapping[str, str]
+    say: Say
+    attempts: dict[str, int] = field(default_factory=dict)
+    unscored: set[str] = field(default_factory=set)
+    _values: dict[str, Values] = field(default_factory=dict)
+    _measured: dict[str, Commit] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.versions = [commit.files for commit in self.commits]
+        self.step = max(self.bad.plan().attempts, math.ceil(LEAST_ROLLOUTS / len(self.rows)))
 
     @property
     def rollouts(self) -> int:
-        return sum(self.attempts.values()) * len(self._rows)
+        return sum(self.attempts.values()) * len(self.rows)
 
     def measure(self, position: int, attempts: int) -> None:
-        commit = self._commits[position]
-        values = _values_at(self._root, self._bad, commit, attempts, self._rows, self._score, self._environ)
+        commit = self.commits[position]
+        values = _values_at(self.root, self.bad, commit, attempts, self.rows, self.score, self.environ)
         self.attempts[commit.files] = attempts
         self._measured.setdefault(commit.files, commit)
         if values is None:
@@ -143,13 +141,13 @@ class _Search:
         else:
             self._values[commit.files] = values
         mean = self.mean(commit)
-        result = "cannot be scored" if mean is None else f"{self._score} {mean:.3f} over {attempts} attempts"
-        self._say(f"{commit.commit[:10]} {commit.subject}: {result}")
+        result = "cannot be scored" if mean is None else f"{self.score} {mean:.3f} over {attempts} attempts"
+        self.say(f"{commit.commit[:10]} {commit.subject}: {result}")
 
     def check_ends(self, budget: int) -> None:
         """Measure the first and the last commit, with twice the attempts each time; raise ValidationError unless the
         last is clearly worse."""
-        most = max(self.step, budget // 4 // len(self._rows))
+        most = max(self.step, budget // 4 // len(self.rows))
         looks = [self.step * 2**i for i in range(most.bit_length()) if self.step * 2**i < most] + [most]
         verdict, p_value = "no clear difference", None
         for attempts, level in zip(looks, levels([look / most for look in looks]), strict=True):
@@ -157,7 +155,7 @@ class _Search:
                 self.measure(position, attempts)
                 if self.unscored:
                     raise ValidationError(
-                        f"at commit {self._commits[position].commit[:10]} nothing can be scored any more",
+                        f"at commit {self.commits[position].commit[:10]} nothing can be scored any more",
                         hint="restore what the run needed, then try again",
                     )
             # The rows are these and no sample of others, so that each attempt is an observation.
@@ -172,7 +170,7 @@ class _Search:
             p = "" if p_value is None else f", p {p_value:.2g}"
             raise ValidationError(
                 f"measured again, these rows are not worse at the later commit: {verdict}{p} "
-                f"({self.mean(self._commits[0]):.3f} before, {self.mean(self._commits[-1]):.3f} after, "
+                f"({self.mean(self.commits[0]):.3f} before, {self.mean(self.commits[-1]):.3f} after, "
                 f"{self.attempts[self.versions[0]]} attempts each): they were lost by chance",
                 hint="osmosis eval compare says whether the runs differ; with more rows or attempts less is chance",
             )
@@ -193,7 +191,7 @@ class _Search:
         return _mean(self._values.get(commit.files))
 
     def tried(self, chance: Sequence[float]) -> list[TriedCommit]:
-        changed = {commit.files: sum(chance[: i + 1]) > 0.5 for i, commit in enumerate(self._commits)}
+        changed = {commit.files: sum(chance[: i + 1]) > 0.5 for i, commit in enumerate(self.commits)}
         return [
             TriedCommit(
                 commit.commit, commit.subject, self.mean(commit), None if files in self.unscored else changed[files]

@@ -21,7 +21,7 @@ from osmosis.engine.load_agent import close_scorers
 from osmosis.engine.resume import ResumePlan, apply
 from osmosis.engine.scoring import Scorer
 from osmosis.errors import Conflict, InteractiveRequired, OsmosisError, UsageError, ValidationError
-from osmosis.llm import Completion, Model, Signals, open_model, probe
+from osmosis.llm import Model, Signals, open_model, probe
 from osmosis.metrics.forecast import forecast
 from osmosis.records.run.plan import EvalPlan
 from osmosis.records.run.report import Report
@@ -257,7 +257,15 @@ class PreparedRun:
         if not await asyncio.to_thread(confirm, question):
             stop.set()
 
-    def _check_usage(self, answer: Completion | None) -> None:
+    async def _probe(self, model: Model | None) -> None:
+        if not self.asks_model:
+            return
+        probed = model or self.open_model()
+        try:
+            answer = await probe(probed)
+        finally:
+            if model is None:
+                await probed.close()
         budget, limits = self.plan.budget, self.plan.limits
         by_flag = {
             "--max-cost": budget.max_cost_usd,
@@ -273,17 +281,6 @@ class PreparedRun:
                 f"{self.plan.model.name} does not report token usage, so {flag} cannot be enforced",
                 hint="limit rows or time instead: --limit, --run-timeout",
             )
-
-    async def _probe(self, model: Model | None) -> None:
-        if not self.asks_model:
-            return
-        probed = model or self.open_model()
-        try:
-            answer = await probe(probed)
-        finally:
-            if model is None:
-                await probed.close()
-        self._check_usage(answer)
 
 
 def rows_of(dataset: Path, plan: EvalPlan, facts: DatasetFacts) -> Iterator[Row]:

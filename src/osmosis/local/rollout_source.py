@@ -46,7 +46,7 @@ class RolloutSource:
             yield self.agent.bind(plan)
         else:
             # A third of a second: most of the start of an agent loop, which needs no web framework.
-            from osmosis.serve.client.remote import ModelProxy, check_key, served, started
+            from osmosis.serve.client.remote import ModelProxy, ServerAt, check_key, served, started
 
             async with ModelProxy(model) as proxy:
                 if self.kind == "command":
@@ -62,12 +62,12 @@ class RolloutSource:
                 if self.kind == "entrypoint":
                     async with (
                         started(self.python, Path(self.target), self.environ, log=log.info) as server,
-                        served(server.url, proxy, plan, died=server.wait_died) as agent,
+                        served(ServerAt(server.url), proxy, plan, died=server.wait_died) as agent,
                     ):
                         yield agent
                     return
                 await check_key(self.target, self.server_key)
-                async with served(self.target, proxy, plan, api_key=self.server_key) as agent:
+                async with served(ServerAt(self.target, self.server_key), proxy, plan) as agent:
                     yield agent
 
 

@@ -6,6 +6,7 @@ import asyncio
 import importlib
 import inspect
 import math
+import operator
 import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -143,14 +144,10 @@ def resolve_class(reference: object, base: type) -> Any:
     """Return the class behind a class or a `"module:Class"` string; `TypeError` when it is not a usable `base`."""
     resolved = reference
     if isinstance(reference, str):
-        module, _, attribute = reference.rpartition(":")
-        if not module:
-            module, _, attribute = reference.rpartition(".")
+        module, _, attribute = reference.rpartition(":" if ":" in reference else ".")
         if not module or not attribute:
             raise TypeError(f"{reference!r} does not name a class: write 'module:Class'")
-        resolved = importlib.import_module(module)
-        for part in attribute.split("."):
-            resolved = getattr(resolved, part)
+        resolved = operator.attrgetter(attribute)(importlib.import_module(module))
     if not (inspect.isclass(resolved) and issubclass(resolved, base)):
         raise TypeError(f"{resolved!r} is not a subclass of {base.__name__}: give the class itself or 'module:Class'")
     if inspect.isabstract(resolved):

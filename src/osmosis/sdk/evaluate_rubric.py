@@ -64,8 +64,9 @@ def evaluate_rubric(
     Bounds and `original_input` given here win over `model_info`'s. `timeout` is seconds for the judgement, retries
     included. Raise `TypeError` for missing text, `ValueError` for bounds, `MissingAPIKeyError`, `ModelNotFoundError`,
     `ProviderRequestError`. Blocks its thread; in coroutines use `evaluate_rubric_async`."""
-    judge, question = _prepare(
-        rubric, solution_str, model_info, ground_truth, original_input, metadata, (score_min, score_max), timeout
+    judge = Judge(model_info, timeout=timeout)
+    question = make_question(
+        rubric, solution_str, model_info, ground_truth, original_input, metadata, (score_min, score_max)
     )
     verdict = background.run(_ask(judge, question))
     return verdict.details() if return_details else verdict.score
@@ -85,8 +86,9 @@ async def evaluate_rubric_async(
     return_details: bool = False,
 ) -> float | RewardRubricRunResult:
     """Run `evaluate_rubric` without blocking."""
-    judge, question = _prepare(
-        rubric, solution_str, model_info, ground_truth, original_input, metadata, (score_min, score_max), timeout
+    judge = Judge(model_info, timeout=timeout)
+    question = make_question(
+        rubric, solution_str, model_info, ground_truth, original_input, metadata, (score_min, score_max)
     )
     verdict = await _ask(judge, question)
     return verdict.details() if return_details else verdict.score
@@ -116,38 +118,14 @@ def judge_solution(
         info["api_key"] = api_key
     if system_prompt:
         info["system_prompt"] = system_prompt
-    judge, question = _prepare(
-        rubric, solution_str, info, ground_truth, original_input, metadata, (score_min, score_max), timeout
-    )
+    judge = Judge(info, timeout=timeout)
+    question = make_question(rubric, solution_str, info, ground_truth, original_input, metadata, (score_min, score_max))
 
     async def judged() -> RubricResult:
         verdict = await _ask(judge, question)
         return RubricResult(verdict.score, verdict.explanation)
 
     return background.result_of(judged())
-
-
-def _prepare(
-    rubric: str,
-    solution_str: str,
-    model_info: Mapping[str, object],
-    ground_truth: str | None,
-    original_input: str | None,
-    metadata: JsonObject | None,
-    bounds: tuple[float | None, float | None],
-    timeout: float | None,
-) -> tuple[Judge, JudgeQuestion]:
-    judge = Judge(model_info, timeout=timeout)
-    question = make_question(
-        rubric,
-        solution_str,
-        model_info,
-        ground_truth=ground_truth,
-        original_input=original_input,
-        metadata=metadata,
-        bounds=bounds,
-    )
-    return judge, question
 
 
 async def _ask(judge: Judge, question: JudgeQuestion) -> Verdict:

@@ -242,7 +242,6 @@ def make_question(
     rubric: str,
     solution_str: str,
     info: Mapping[str, object],
-    *,
     ground_truth: str | None = None,
     original_input: str | None = None,
     metadata: JsonObject | None = None,

@@ -6,7 +6,7 @@ import pytest
 
 from osmosis.cli.eval.flags import RunFlags
 from osmosis.cli.eval.plan import config_model
-from osmosis.cli.eval.submit_case import Overrides
+from osmosis.cli.eval.submit_case import SubmitOptions
 from osmosis.errors import UsageError
 from osmosis.records.config.run_config import EvalConfig, TrainingConfig
 
@@ -19,14 +19,14 @@ CONFIG = {
 
 
 def changed(**given: object) -> EvalConfig:
-    found = Overrides(**given).apply(EvalConfig.model_validate(CONFIG))
+    found = SubmitOptions("eval", None, **given).apply(EvalConfig.model_validate(CONFIG))
     assert isinstance(found, EvalConfig)
     return found
 
 
 def test_nothing_given_changes_nothing() -> None:
     config = EvalConfig.model_validate(CONFIG)
-    assert Overrides(name="x").apply(config) is config
+    assert SubmitOptions("eval", None, name="x").apply(config) is config
 
 
 def test_what_is_given_wins_and_the_rest_stays() -> None:
@@ -69,4 +69,4 @@ def test_the_configs_rules_hold_for_flags() -> None:
         changed(model=" ")
     training = {**CONFIG, "evaluation": None}
     config = TrainingConfig.model_validate({k: v for k, v in training.items() if k in ("experiment", "secrets")})
-    assert Overrides(model="tiny").apply(config).experiment.model_path == "tiny"
+    assert SubmitOptions("training", None, model="tiny").apply(config).experiment.model_path == "tiny"

@@ -12,7 +12,7 @@ from osmosis.cli.eval.flags import BY_NAME, RunFlags
 from osmosis.cli.eval.plan import parse_concurrency, sampling
 from osmosis.cli.eval.runs import write_json
 from osmosis.cli.eval.submit import submit_config
-from osmosis.cli.eval.submit_case import Overrides, SubmitOptions
+from osmosis.cli.eval.submit_case import SubmitOptions
 from osmosis.errors import NotFound, OsmosisError, UsageError, WorkspaceRequired
 from osmosis.records.api.runs import RunRow
 from osmosis.records.run.history import EvalSet, SetRun
@@ -32,7 +32,14 @@ def run_on_platform(ctx: AppContext, flags: RunFlags, config: str | None, url: s
     _refuse_local_flags(flags)
     remote = replace(ctx, options=replace(ctx.options, platform=url))
     given = flags.settings
-    overrides = Overrides(
+    options = SubmitOptions(
+        "eval",
+        config,
+        yes=flags.yes,
+        wait=True,
+        snapshot=True,
+        secrets_file=flags.secrets_file,
+        fail_under=flags.fail_under,
         model=flags.model,
         base_url=flags.base_url,
         api_key_env=flags.api_key_env,
@@ -44,16 +51,6 @@ def run_on_platform(ctx: AppContext, flags: RunFlags, config: str | None, url: s
         batch_size=parse_concurrency(given["batch_size"])[0] if "batch_size" in given else None,
         params=sampling(given, flags.param),
         every_row=True,
-    )
-    options = SubmitOptions(
-        "eval",
-        config,
-        yes=flags.yes,
-        wait=True,
-        snapshot=True,
-        secrets_file=flags.secrets_file,
-        fail_under=flags.fail_under,
-        overrides=overrides,
     )
     result = submit_config(remote, options)
     name = result.resource.get("name")
@@ -163,7 +160,12 @@ def _submit_line(ctx: AppContext, submit: SetSubmit, name: str, run: SetRun) -> 
     if (row := _find_run(ctx, name)) is not None:
         return {**line, "status": row.status, "platform_url": row.platform_url}
     eval_set = submit.eval_set
-    overrides = Overrides(
+    options = SubmitOptions(
+        "eval",
+        run.config,
+        yes=True,
+        snapshot=True,
+        secrets_file=submit.secrets_file,
         model=run.model,
         n=eval_set.n,
         limit=eval_set.limit,
@@ -173,9 +175,6 @@ def _submit_line(ctx: AppContext, submit: SetSubmit, name: str, run: SetRun) -> 
         max_cost=None if eval_set.max_cost is None else eval_set.max_cost / len(submit.runs),
         params=run.params,
         every_row=True,
-    )
-    options = SubmitOptions(
-        "eval", run.config, yes=True, snapshot=True, secrets_file=submit.secrets_file, overrides=overrides
     )
     try:
         resource = submit_config(ctx, options).resource

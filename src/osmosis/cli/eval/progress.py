@@ -206,13 +206,8 @@ class Terminal(Watcher):
     def started(self, total: int, done: int) -> None:
         if not self._output.live or self._quiet:
             return
-        from rich.progress import (  # a heavy library, and most runs in CI draw nothing
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            TextColumn,
-            TimeElapsedColumn,
-        )
+        # A heavy library, and most runs in CI draw nothing.
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
         self._progress = Progress(
             TextColumn("{task.description}", markup=False),

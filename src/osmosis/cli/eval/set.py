@@ -55,9 +55,7 @@ class SetLine:
 
     @property
     def cost(self) -> float:
-        if self.report is None:
-            return 0.0
-        return (self.report.usage.cost_usd or 0.0) + (self.report.judge_usage.cost_usd or 0.0)
+        return self.report.spent().cost_usd if self.report else 0.0
 
     def to_row(self) -> JsonObject:
         primary = self.report.primary if self.report else None

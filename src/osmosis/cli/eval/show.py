@@ -90,11 +90,7 @@ def find_text(messages: list[Message], role: str) -> str | None:
     return next((text for message in messages if message.get("role") == role and (text := text_of(message))), None)
 
 
-def _start(value: object) -> str:
-    return _shorten(value, 60)
-
-
-def _shorten(value: object, size: int) -> str:
+def _shorten(value: object, size: int = 60) -> str:
     text = " ".join(clean(value).split())
     return text if len(text) <= size else f"{text[: size - 1]}…"
 
@@ -107,8 +103,8 @@ def _end(value: object) -> str:
 COLUMNS = (
     *build_columns("place=Row", "outcome=Outcome"),
     Column("score", "Score", "right", show=lambda value: "-" if value is None else f"{value:g}"),
-    Column("prompt", "Question", show=_start),
-    Column("expected", "Expected", show=_start),
+    Column("prompt", "Question", show=_shorten),
+    Column("expected", "Expected", show=_shorten),
     Column("answer", "Answer", show=_end),
     Column("reason", "Why", show=lambda value: _shorten(value, 80)),
 )

@@ -134,7 +134,7 @@ def submit_config(
     if config is None or any(problem.severity == "error" for problem in problems):
         raise explain_config(ctx, options, workspace, file, problems)
     warn_of(ctx, problems)
-    config = options.overrides.apply(config)
+    config = options.apply(config)
     return submit_checked(ctx, options, workspace, path, config, check)
 
 
@@ -165,7 +165,7 @@ def submit_checked(
         ask_for_secrets(case, missing)
         with suppress(NotFound):  # the submit says so, with everything else that is wrong
             case.dataset_rows = answers.dataset.result().row_count
-        case.config = options.overrides.select_all_rows(config, case.dataset_rows)
+        case.config = options.select_all_rows(config, case.dataset_rows)
         plan, verdict = describe_plan(case), check(case)
         for key, value in {**plan, **verdict.lines}.items():
             if value:
@@ -206,8 +206,8 @@ def describe_plan(case: SubmitCase) -> dict[str, object]:
     elif experiment.commit_sha or experiment.branch:
         code = f"commit {experiment.commit_sha}" if experiment.commit_sha else f"branch {experiment.branch}"
     plan: dict[str, object] = {
-        "name": case.options.overrides.name,
-        "tags": ", ".join(case.options.overrides.tags) or None,
+        "name": case.options.name,
+        "tags": ", ".join(case.options.tags) or None,
         "config": case.workspace.relative(case.path),
         "platform": case.ctx.platform_url,
         "rollout": f"{experiment.rollout} ({experiment.entrypoint or experiment.agent})",

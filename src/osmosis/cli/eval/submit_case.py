@@ -24,9 +24,20 @@ AnyConfig = EvalConfig | TrainingConfig
 
 
 @dataclass(frozen=True)
-class Overrides:
-    """Changes of a config by flags; None keeps the config's value, and the file is unchanged."""
-
+class SubmitOptions:
+    kind: RunKind
+    config: str | None
+    """Path or name; None for the only config."""
+    yes: bool = False
+    wait: bool = False
+    wait_sync: bool = False
+    allow_dirty: bool = False
+    snapshot: bool = False
+    secrets_file: str | None = None
+    fail_under: float | None = None
+    force: bool = False
+    probe: int | None = None
+    # Changes of the config, of which None keeps its value. The file is unchanged.
     model: str | None = None
     base_url: str | None = None
     api_key_env: str | None = None
@@ -43,6 +54,17 @@ class Overrides:
     params: JsonObject = field(default_factory=dict)
     every_row: bool = False
     """Run all rows instead of a sample, where neither flag nor config sets a limit."""
+
+    @classmethod
+    def from_flags(cls, kind: RunKind, flags: object) -> SubmitOptions:
+        """Return the options with the values of a command's flags, whose fields have the same names."""
+        given = vars(flags)
+        values = {field.name: given[field.name] for field in fields(cls) if field.name in given}
+        return cls(kind, **values, tags=tuple(given.get("tag", ())))
+
+    @property
+    def noun(self) -> str:
+        return NOUNS[self.kind].split()[0]
 
     def apply(self, config: AnyConfig) -> AnyConfig:
         name, base_url = (None, None) if self.model is None else split_model(self.model)
@@ -96,37 +118,6 @@ def parse_shards(text: str | None) -> int | str | None:
 
 
 @dataclass(frozen=True)
-class SubmitOptions:
-    kind: RunKind
-    config: str | None
-    """Path or name; None for the only config."""
-    yes: bool = False
-    wait: bool = False
-    wait_sync: bool = False
-    allow_dirty: bool = False
-    snapshot: bool = False
-    secrets_file: str | None = None
-    fail_under: float | None = None
-    overrides: Overrides = field(default_factory=Overrides)
-    force: bool = False
-    probe: int | None = None
-
-    @classmethod
-    def from_flags(cls, kind: RunKind, flags: object) -> SubmitOptions:
-        """Return the options with the values of a command's flags, whose fields have the same names."""
-        values = vars(flags)
-        options, overrides = (
-            {field.name: values[field.name] for field in fields(record) if field.name in values}
-            for record in (cls, Overrides)
-        )
-        return cls(kind, **options, overrides=Overrides(**overrides, tags=tuple(values.get("tag", ()))))
-
-    @property
-    def noun(self) -> str:
-        return NOUNS[self.kind].split()[0]
-
-
-@dataclass(frozen=True)
 class PlatformAnswers:
     """Answers of the platform, requested in parallel with reading the git repository."""
 
@@ -168,9 +159,9 @@ class SubmitCase:
 
     def request_body(self) -> dict[str, object]:
         """Return the request; with a snapshot, it names the snapshot's commit."""
-        snapshot, overrides = self.snapshot, self.options.overrides
-        keys: JsonObject = {"name": overrides.name} if overrides.name is not None else {}
-        keys |= {"tags": list(overrides.tags)} if overrides.tags else {}
+        snapshot, options = self.snapshot, self.options
+        keys: JsonObject = {"name": options.name} if options.name is not None else {}
+        keys |= {"tags": list(options.tags)} if options.tags else {}
         if snapshot is None:
             return {**self.config.to_request(self.secrets), **keys}
         experiment = self.config.experiment.model_copy(update={"commit_sha": snapshot.commit})

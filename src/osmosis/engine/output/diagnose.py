@@ -39,7 +39,7 @@ class Times:
     failed_calls: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Why:
     name: str
     state: State
@@ -47,9 +47,9 @@ class Why:
     total: int | None
     per_minute: float | None
     per_minute_now: float | None
-    limit: int | None
-    stages: dict[str, int]
-    longest: list[tuple[str, str, float]]
+    limit: int | None = None
+    stages: dict[str, int] = field(default_factory=dict)
+    longest: list[tuple[str, str, float]] = field(default_factory=list)
     times: Times | None
     reasons: list[Reason] = field(default_factory=list)
 
@@ -113,9 +113,6 @@ def explain_sample(
         total=total,
         per_minute=60 * len(ends) / max(1.0, now - began) if ends and began is not None else None,
         per_minute_now=float(sum(end > now - RECENT_S for end in ends)) if going else None,
-        limit=None,
-        stages={},
-        longest=[],
         times=_times(sample),
     )
     if state == "pending":

@@ -15,7 +15,7 @@ from osmosis.records.config.worker import GateAddress
 from osmosis.records.run.plan import EvalPlan
 from osmosis.records.run.rollout import Category, Phase, Rollout
 from osmosis.serve.client.model_proxy import ModelProxy
-from osmosis.serve.client.remote import ServedRollouts, ServerAt, check_key, connected
+from osmosis.serve.client.remote import ServedRollouts, ServerAt, check_key, served
 from osmosis.serve.client.sandboxes import Sandboxes
 from osmosis.training.models import TrainedModel
 
@@ -77,7 +77,7 @@ class RemoteServer:
     async def _keep(self, proxy: ModelProxy, plan: EvalPlan) -> None:
         while True:
             try:
-                async with connected(ServerAt(self.name, self._key, silent_s=SILENT_S), proxy, plan) as server:
+                async with served(ServerAt(self.name, self._key, silent_s=SILENT_S), proxy, plan) as server:
                     at_once = f", {server.capacity} rollouts at once" if server.capacity else ""
                     self._tell(server, f"{self.name} answers{at_once}")
                     await server.dead.wait()

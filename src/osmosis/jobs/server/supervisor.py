@@ -26,7 +26,7 @@ from osmosis.records.run.rollout import Category, Failure, Phase, Rollout
 from osmosis.sandbox import Policy
 from osmosis.serve.client.model_proxy import ModelProxy
 from osmosis.serve.client.process import RolloutServerProcess, ServerStartError
-from osmosis.serve.client.remote import ServerAt, connected
+from osmosis.serve.client.remote import ServerAt, served
 from osmosis.serve.client.sandboxes import Sandboxes
 
 STEP = "rollout-server"
@@ -158,7 +158,7 @@ class ServerSupervisor:
                 await stack.enter_async_context(relayed(allowed))
                 gate_url = await stack.enter_async_context(proxy.inside(process.listeners.get(GATE)))
                 at = ServerAt(process.url, proxy_url=gate_url, connecting=process.connecting)
-                server = await stack.enter_async_context(connected(at, proxy, plan, died=process.wait_died))
+                server = await stack.enter_async_context(served(at, proxy, plan, died=process.wait_died))
                 self._life = life = _Life(server, server.capacity)
                 await self._set_up(True)
                 code = await process.wait_died()

@@ -3,6 +3,7 @@
 import asyncio
 import importlib
 import json
+import operator
 import os
 import sys
 from collections.abc import Mapping
@@ -60,9 +61,7 @@ def load_config(described: Mapping[str, object] | None) -> AgentWorkflowConfig |
     if described is None:
         return None
     module, _, name = str(described.get("object") or described["class"]).partition(":")
-    value: Any = importlib.import_module(module)
-    for part in name.split("."):
-        value = getattr(value, part)
+    value = operator.attrgetter(name)(importlib.import_module(module))
     config = value if "object" in described else value.model_validate(described["values"])
     if not isinstance(config, AgentWorkflowConfig):
         raise TypeError(f"{module}:{name} is not an AgentWorkflowConfig")

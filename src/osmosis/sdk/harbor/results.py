@@ -219,13 +219,7 @@ ROLES = {"system": "system", "user": "user", "agent": "assistant"}
 
 def read_messages(path: Path) -> list[Message]:
     """Read the messages of the document; none when there is no document, no valid one, or a link."""
-    if path.is_symlink():
-        return []
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-        steps = document["steps"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return []
+    steps = (read_result(path) or {}).get("steps")
     messages: list[Message] = []
     for step in steps if isinstance(steps, list) else ():
         if isinstance(step, dict) and not step.get("is_copied_context"):

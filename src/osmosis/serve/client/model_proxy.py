@@ -73,13 +73,11 @@ class ProxyObserver(Protocol):
 
     def opened(self, endpoint: RolloutEndpoint) -> None:
         """Handle the start of a rollout; an id that was used before starts anew."""
-        ...
 
     def model_call(
         self, endpoint: RolloutEndpoint, request: ChatRequest, call: ModelCall, done: Completion | None
     ) -> None:
         """Handle a call; `done` is None when it failed, and `call.error` then says why."""
-        ...
 
 
 @dataclass(eq=False, repr=False)

@@ -5,6 +5,7 @@ import asyncio
 import socket
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -111,10 +112,8 @@ class RolloutServerProcess:
         if self._box is None:
             return
         self._box.ask_to_end()
-        try:
+        with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._box.wait(), grace_s)
-        except asyncio.TimeoutError:
-            pass
         await self._box.close()
         await self._drain_output()
 

@@ -8,7 +8,7 @@ import asyncio
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -81,29 +81,11 @@ async def started(
 
 @asynccontextmanager
 async def served(
-    server_url: str,
-    proxy: ModelProxy,
-    plan: EvalPlan,
-    *,
-    api_key: str | None = None,
-    generation: Generation | None = None,
-    died: Callable[[], Awaitable[object]] | None = None,
-    connecting: Callable[[], socket.socket] | None = None,
-) -> AsyncIterator[ServedRollouts]:
-    """Yield the agent behind the rollout server at `server_url`; the model proxy `proxy` must be open. `generation`
-    overrides what `/health` says. `died` (for example `RolloutServerProcess.wait_died`) returns when the server's
-    process has ended; without it, a server that refuses connections for some seconds counts as dead. `connecting` makes
-    the sockets that reach a server in a network of its own. Raises `NetworkError` when there is no healthy server to
-    begin with."""
-    at = ServerAt(server_url, api_key, generation=generation, connecting=connecting)
-    async with connected(at, proxy, plan, died=died) as server:
-        yield server
-
-
-@asynccontextmanager
-async def connected(
     at: ServerAt, proxy: ModelProxy, plan: EvalPlan, *, died: Callable[[], Awaitable[object]] | None = None
 ) -> AsyncIterator[ServedRollouts]:
+    """Yield the agent behind a rollout server; the model proxy `proxy` must be open. `died` (for example
+    `RolloutServerProcess.wait_died`) returns when the server's process has ended; without it, a server that refuses
+    connections for some seconds counts as dead. Raises `NetworkError` when there is no healthy server to begin with."""
     async with open_session(connecting=at.connecting) as session:
         client = ServerClient(session, at.url, at.api_key, REQUEST_TIMEOUT_S)
         generation, capacity = await _detect_generation(client)
@@ -248,10 +230,8 @@ class ServedRollouts:
             task.add_done_callback(self._cancels.discard)
 
     async def _send_cancel(self, rollout_id: str) -> None:
-        try:
+        with suppress(aiohttp.ClientError, asyncio.TimeoutError, OSError):
             await asyncio.wait_for(self.protocol.cancel(rollout_id), 5.0)
-        except (aiohttp.ClientError, asyncio.TimeoutError, OSError):
-            pass
 
     async def settle(self) -> None:
         if self._cancels:

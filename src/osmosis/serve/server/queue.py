@@ -7,6 +7,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal, TypedDict
 
@@ -261,10 +262,8 @@ class RolloutQueue:
             self.end(entry, failed_outcome("the rollout server shut down before this rollout was started"))
         self._queue.clear()
         if self._live:
-            try:
+            with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._idle.wait(), timeout)
-            except asyncio.TimeoutError:
-                pass
         for entry in list(self._live.values()):
             self.end(entry, failed_outcome("the rollout server shut down while this rollout was still running"))
 
