@@ -226,7 +226,8 @@ def from_wire(status: int, body: dict[str, Any]) -> OsmosisError:
     details.pop("error", None)
     hint = details.pop("hint", None)
     code = details.pop("code", None)
-    by_code = {c.code: c for c in _tree(OsmosisError) if c.code not in _SHARED_CODES}
+    # Reversed: of a class and those below it, which may take other arguments, the class above counts.
+    by_code = {c.code: c for c in reversed([*_tree(OsmosisError)]) if c.code not in _SHARED_CODES}
     cls = by_code.get(str(code)) or _BY_STATUS.get(status, PlatformError)
     details["status_code"] = status
     if code:

@@ -39,6 +39,14 @@ def test_foreign_servers_are_understood_by_status(status: int, cls: type[errors.
     assert arrived.details["platform_code"] == "SOMETHING_ELSE"
 
 
+def test_a_code_stands_for_the_first_class_that_has_it() -> None:
+    """The pages of a platform have a class below AuthRequired, which cannot be made of a body."""
+    from osmosis.platform.web.session import LoginNeeded
+
+    assert LoginNeeded.code == errors.AuthRequired.code
+    assert type(errors.from_wire(401, {"message": "no", "code": "AUTH_REQUIRED"})) is errors.AuthRequired
+
+
 def test_plain_issue_strings_are_kept() -> None:
     arrived = errors.from_wire(400, {"message": "bad", "issues": ["n: too big"]})
     assert isinstance(arrived, errors.ValidationError)
