@@ -15,7 +15,7 @@ from osmosis.base.jsonable import JsonObject
 from osmosis.datasets.scan import read_rows
 from osmosis.errors import NotFound, OsmosisError, UsageError, ValidationError
 from osmosis.records.run.plan import Selection
-from osmosis.sdk.foreign import PACKAGES, ForeignName, is_foreign, open_foreign
+from osmosis.sdk.foreign import PACKAGES, is_foreign, open_foreign, parse_foreign
 
 from .import_run import read_logs
 from .logs import row_of
@@ -37,8 +37,8 @@ def read_source(source: str, cwd: Path, *, size: int, seed: int, mapping: Mappin
     LoadError, NotFound, UsageError or ValidationError."""
     kind, _, name = source.partition(":")
     if kind == REASONING_GYM:
-        task = ForeignName.parse(source)
-        yield from make_reasoning_tasks(task.name, **{"size": size, "seed": seed, **task.options})
+        name, options = parse_foreign(source)
+        yield from make_reasoning_tasks(name, **{"size": size, "seed": seed, **options})
     elif is_foreign(source):
         yield from open_foreign(source, cwd).make_rows()
     elif kind == HUB:
@@ -53,19 +53,8 @@ def make_reasoning_tasks(name: str, size: int, seed: int, **config: object) -> I
     an environment of its own, made by uv at the first call. `osmosis.bridges.rows:score_reasoning` scores an answer,
     where the agent's environment has the package."""
     arguments = orjson.dumps([name, size, seed, config]).decode()
-    command = [
-        uv.find_uv_bin(),
-        "run",
-        "--quiet",
-        "--no-project",
-        "--with",
-        PACKAGES[REASONING_GYM],
-        "python",
-        "-c",
-        _MAKE_TASKS,
-        arguments,
-    ]
-    finished = subprocess.run(command, capture_output=True, text=True)
+    run = (uv.find_uv_bin(), "run", "--quiet", "--no-project", "--with", PACKAGES[REASONING_GYM])
+    finished = subprocess.run([*run, "python", "-c", _MAKE_TASKS, arguments], capture_output=True, text=True)
     if finished.returncode:
         last = (finished.stderr.strip().splitlines() or ["no message"])[-1]
         raise ValidationError(

@@ -9,13 +9,13 @@ import pytest
 
 from osmosis.errors import LoadError, UsageError
 from osmosis.local.evaluate import evaluate
-from osmosis.sdk.foreign import PACKAGES, ForeignName, is_foreign, open_foreign
+from osmosis.sdk.foreign import PACKAGES, is_foreign, open_foreign, parse_foreign
 
 
 def test_options_follow_the_name_as_json_or_text() -> None:
-    named = ForeignName.parse("reasoning-gym:chain_sum?size=5&tag=a%20b&min_terms=2&plain=true")
-    assert (named.kind, named.name) == ("reasoning-gym", "chain_sum")
-    assert named.options == {"size": 5, "tag": "a b", "min_terms": 2, "plain": True}
+    name, options = parse_foreign("reasoning-gym:chain_sum?size=5&tag=a%20b&min_terms=2&plain=true")
+    assert name == "chain_sum"
+    assert options == {"size": 5, "tag": "a b", "min_terms": 2, "plain": True}
 
 
 def test_only_the_words_of_packages_name_an_environment() -> None:

@@ -25,19 +25,6 @@ PACKAGES = {"reasoning-gym": "reasoning-gym>=0.1.25,<0.2", "verifiers": "verifie
 
 
 @dataclass(frozen=True)
-class ForeignName:
-    kind: str
-    name: str
-    options: JsonObject
-
-    @classmethod
-    def parse(cls, text: str) -> ForeignName:
-        kind, _, rest = text.partition(":")
-        name, _, query = rest.partition("?")
-        return cls(kind, name, {key: _read_option(value) for key, value in parse_qsl(query, keep_blank_values=True)})
-
-
-@dataclass(frozen=True)
 class ForeignEnvironment:
     backend: LocalBackend
     make_rows: Callable[[], Iterable[JsonObject]]
@@ -45,6 +32,12 @@ class ForeignEnvironment:
 
 def is_foreign(name: str) -> bool:
     return ":" in name and name.partition(":")[0] in PACKAGES
+
+
+def parse_foreign(text: str) -> tuple[str, JsonObject]:
+    """Return the name and the options of `kind:name?options`; a value is JSON, or else text."""
+    name, _, query = text.partition(":")[2].partition("?")
+    return name, {key: _read_option(value) for key, value in parse_qsl(query, keep_blank_values=True)}
 
 
 def open_foreign(text: str, base_dir: Path) -> ForeignEnvironment:
@@ -64,19 +57,19 @@ def load_environment(name: str) -> LocalBackend:
 
 @lru_cache(maxsize=8)
 def _open(text: str) -> ForeignEnvironment:
-    named = ForeignName.parse(text)
-    if not is_foreign(text) or not named.name:
-        raise LoadError(f"{text} names no environment", hint=" or ".join(f"{kind}:NAME" for kind in PACKAGES))
-    package = PACKAGES[named.kind]
+    (name, options), kind = parse_foreign(text), text.partition(":")[0]
+    if not is_foreign(text) or not name:
+        raise LoadError(f"{text} names no environment", hint=" or ".join(f"{word}:NAME" for word in PACKAGES))
+    package = PACKAGES[kind]
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SyntaxWarning)  # what reasoning-gym needs has some
-            module = importlib.import_module(f"{__name__}.{named.kind.replace('-', '_')}")
+            module = importlib.import_module(f"{__name__}.{kind.replace('-', '_')}")
     except ImportError as error:
         hint = f"{install_command(package)}; for a rollout, in its folder: uv add {json.dumps(package)}"
         raise LoadError(f"{text} needs {package}, which cannot be imported: {error}", hint=hint) from error
     try:
-        environment: ForeignEnvironment = module.open_environment(named)
+        environment: ForeignEnvironment = module.open_environment(name, options)
     except OsmosisError:
         raise
     except Exception as error:

@@ -16,7 +16,7 @@ from osmosis.sdk.grader import Grader
 from osmosis.sdk.types import AgentWorkflowConfig
 from osmosis.sdk.workflow import AgentWorkflow
 
-from . import ForeignEnvironment, ForeignName
+from . import ForeignEnvironment
 
 _DEFAULTS = {"size": 100, "seed": 0}
 _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
@@ -41,15 +41,15 @@ def score_answer(answer: str, entry: JsonObject) -> float:
     return float(score(answer=(tagged[-1] if tagged else answer).strip(), entry=entry))
 
 
-def open_environment(named: ForeignName) -> ForeignEnvironment:
-    options = {**_DEFAULTS, **named.options}
+def open_environment(name: str, options: JsonObject) -> ForeignEnvironment:
+    options = {**_DEFAULTS, **options}
     try:
-        tasks = reasoning_gym.create_dataset(named.name, **options)
+        tasks = reasoning_gym.create_dataset(name, **options)
     except (AssertionError, TypeError, ValueError) as error:
         hint = "reasoning-gym:NAME?size=50&seed=1; names as its gallery lists them, other options are the generator's"
-        raise LoadError(f"reasoning-gym makes no tasks of {named.name!r}: {error}", hint=hint) from error
-    backend = LocalBackend(AnswerOnce, AgentWorkflowConfig(name=named.name), ReasoningGrader)
-    return ForeignEnvironment(backend, lambda: _make_rows(f"{named.name}-{options['seed']}", tasks))
+        raise LoadError(f"reasoning-gym makes no tasks of {name!r}: {error}", hint=hint) from error
+    backend = LocalBackend(AnswerOnce, AgentWorkflowConfig(name=name), ReasoningGrader)
+    return ForeignEnvironment(backend, lambda: _make_rows(f"{name}-{options['seed']}", tasks))
 
 
 def _make_rows(stem: str, tasks: Iterable[JsonObject]) -> Iterator[JsonObject]:

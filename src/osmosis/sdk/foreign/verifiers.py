@@ -32,13 +32,12 @@ from osmosis.sdk.grader import Grader
 from osmosis.sdk.types import AgentWorkflowConfig, RolloutSample
 from osmosis.sdk.workflow import AgentWorkflow
 
-from . import ForeignEnvironment, ForeignName
+from . import ForeignEnvironment
 
 
 class TasksetConfig(AgentWorkflowConfig):
-    task_class: type
-    data_class: type
-    task_config: object
+    first: vf.Task
+    """A task of the set: the others are made as this one was."""
     harness: str
 
 
@@ -61,10 +60,9 @@ class OneAnswer(NullHarness):
 
 class TasksetWorkflow(AgentWorkflow[TasksetConfig]):
     async def run(self, ctx: AgentWorkflowContext[TasksetConfig]) -> None:
-        config = self.config
+        config, rollout = self.config, ctx.rollout
         assert config is not None
-        data = config.data_class.model_validate(ctx.metadata["task"])  # type: ignore[attr-defined]
-        rollout = ctx.rollout
+        task = type(config.first)(type(config.first.data).model_validate(ctx.metadata["task"]), config.first.config)
         with _key_variable(rollout) as variable:
             client = vf.EvalClientConfig(base_url=rollout.chat_completions_url, api_key_var=variable)
             harness, runtime = {"id": config.harness}, vf.SubprocessConfig()
@@ -72,28 +70,22 @@ class TasksetWorkflow(AgentWorkflow[TasksetConfig]):
             if config.harness == "null":
                 agent.harness = OneAnswer(agent.harness.config)
             async with agent:
-                trace = await agent.run(config.task_class(data, config.task_config))
-        messages = [message_to_wire(message) for message in trace.messages]
+                trace = await agent.run(task)
         if trace.errors and not trace.ok:
             error = trace.errors[-1]
             raise RuntimeError(f"{error.type}: {error.message}")
         rewards = {name: reward for name, reward in trace.rewards.items() if reward is not None}
-        sample = RolloutSample(
-            messages=messages,
+        self.sample = RolloutSample(
+            messages=list(map(message_to_wire, trace.messages)),
             reward=trace.reward if rewards else None,
             parts={name: reward.score for name, reward in rewards.items()} if len(rewards) > 1 else None,
             metrics={name: value for name, value in trace.metrics.items() if value is not None},
             extra_fields={"stop_condition": trace.stop_condition} if trace.stop_condition else {},
         )
-        rollout.set_sample_source(_Finished(sample))
-
-
-class _Finished:
-    def __init__(self, sample: RolloutSample) -> None:
-        self._sample = sample
+        rollout.set_sample_source(self)
 
     async def get_sample(self) -> RolloutSample:
-        return self._sample
+        return self.sample
 
 
 class TasksetGrader(Grader[object]):
@@ -102,29 +94,22 @@ class TasksetGrader(Grader[object]):
     async def grade(self, ctx: GraderContext) -> None: ...
 
 
-def open_environment(named: ForeignName) -> ForeignEnvironment:
-    options = dict(named.options)
+def open_environment(name: str, options: JsonObject) -> ForeignEnvironment:
     size = options.pop("size", None)
-    taskset = load_taskset(taskset_config_type(named.name)(id=named.name, **options))
-    if (environment := environment_class(named.name)) is not SingleAgentEnv:
-        problem = f"verifiers:{named.name} has an environment of its own ({environment.__name__})"
+    taskset = load_taskset(taskset_config_type(name)(id=name, **options))
+    if (environment := environment_class(name)) is not SingleAgentEnv:
+        problem = f"verifiers:{name} has an environment of its own ({environment.__name__})"
         raise LoadError(problem, hint="only tasksets of a single agent can be run: vf-eval runs the others")
     if type(taskset).toolsets(taskset.config):
-        raise LoadError(f"verifiers:{named.name} has tools that all its tasks share", hint="vf-eval runs such tasksets")
+        raise LoadError(f"verifiers:{name} has tools that all its tasks share", hint="vf-eval runs such tasksets")
     if size is None and not taskset.bounded:
-        raise LoadError(f"verifiers:{named.name} is infinite", hint=f"verifiers:{named.name}?size=100")
-    harness = default_harness_id(named.name)
-    first = next(iter(taskset))
-    config = TasksetConfig(
-        name=named.name,
-        task_class=type(first),
-        data_class=type(first.data),
-        task_config=first.config,
-        harness="null" if harness == "bash" else harness,  # bash would give the model this machine
-    )
-    return ForeignEnvironment(
-        LocalBackend(TasksetWorkflow, config, TasksetGrader), partial(_make_rows, named.name, taskset, size)
-    )
+        raise LoadError(f"verifiers:{name} is infinite", hint=f"verifiers:{name}?size=100")
+    harness = default_harness_id(name)
+    if harness == "bash":
+        harness = "null"  # bash would give the model this machine
+    config = TasksetConfig(name=name, first=next(iter(taskset)), harness=harness)
+    backend = LocalBackend(TasksetWorkflow, config, TasksetGrader)
+    return ForeignEnvironment(backend, partial(_make_rows, name, taskset, size))
 
 
 def _make_rows(name: str, taskset: "vf.Taskset", size: int | None) -> Iterator[JsonObject]:
