@@ -250,6 +250,34 @@ async def test_a_kill_in_the_middle_loses_and_doubles_nothing(training: Training
     assert said in desk.log
 
 
+@pytest.mark.soak
+async def test_ten_kills_lose_and_double_nothing(training: TrainingDesk) -> None:
+    """Job and trainer in turn, each after a few more rollouts; the curves are those of a run left alone."""
+    desk = training.desk
+    training.main = MAIN.replace("async with ctx.chat", "await asyncio.sleep(0.5)\n        async with ctx.chat", 1)
+    job = training.write()
+    process = await training.start(job)
+    total, stored = sum(COMPLETE.values()), {}
+    for kill in range(10):
+        await until(lambda kill=kill: len(desk.api.rollouts) >= 3 * kill + 2, within=180, what="a few more rollouts")
+        await until(training.lives, within=180, what="the trainer")
+        stored |= {key: rollout.rollout_id for key, rollout in desk.api.rollouts.items()}
+        if kill % 2:
+            training.trainer().send_signal(signal.SIGKILL)
+        else:
+            os.kill(process.pid, signal.SIGKILL)
+            await process.wait()
+            process = await training.start(job)
+    assert await ended(process) == 0
+    assert desk.result.status is RunStatus.FINISHED, desk.log
+    assert training.done == COMPLETE
+    assert {key: desk.api.rollouts[key].rollout_id for key in stored} == stored
+    assert len(desk.api.received) == total, "a stored rollout was run, or sent, again"
+    assert sorted(set(training.curve("rollout/raw_reward"))) == [1, 2, 3, 4]
+    assert {saved.step for saved in desk.api.checkpoints} == {2, 4}
+    assert desk.servers() == []
+
+
 async def test_a_stop_saves_a_checkpoint_and_the_next_job_goes_on(training: TrainingDesk) -> None:
     desk = training.desk
     job = training.write()
