@@ -49,7 +49,7 @@ def list_benchmarks() -> ListResult:
         osmosis benchmark list
     """
     with current().client() as client:
-        rows = [row.to_dict() for page in client.http.pages(BenchmarkPage, "benchmarks") for row in page.rows]
+        rows = [row for page in client.http.pages(BenchmarkPage, "benchmarks") for row in page.benchmarks]
     columns = build_columns("source_ref=Benchmark", "task_count=Tasks", "category_count=Categories")
     return ListResult(
         rows, columns, empty="none yet: osmosis rollout new NAME, push, osmosis dataset upload NAME.jsonl"

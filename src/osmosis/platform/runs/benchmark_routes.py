@@ -88,7 +88,7 @@ def get_run(name: str, platform: PlatformDep, scope: ScopeDep) -> BenchmarkRunDe
 @router.get(f"{RUNS}/{{name}}/logs")
 def logs(name: str, platform: PlatformDep, scope: ScopeDep, page: LogSliceDep) -> LogPage:
     with platform.db.read() as session:
-        run = benchmarks.get_members(session, scope.workspace.id, name).run
+        run, _ = benchmarks.get_members(session, scope.workspace.id, name)
         return page.fetch(session, tables.RunLog, tables.RunLog.run_id.in_(run.run_ids))
 
 
@@ -96,7 +96,7 @@ def logs(name: str, platform: PlatformDep, scope: ScopeDep, page: LogSliceDep) -
 def stop(name: str, platform: PlatformDep, scope: ScopeDep) -> BenchmarkRunRow:
     with platform.db.write() as session:
         members = benchmarks.get_members(session, scope.workspace.id, name)
-        for run in members.evaluations.values():
+        for run in members[1]:
             lifecycle.request_stop(session, run)
             audit.note(session, scope, "run.stop", run.name, workspace=scope.workspace)
         return benchmarks.build_row(session, platform.settings, members)
@@ -114,11 +114,11 @@ def manifest(name: str, platform: PlatformDep, scope: ScopeDep, types: str = "su
         paths = [file for kind, file in benchmarks.FILES.items() if kind in selected]
         contents = {path: benchmarks.build_file(session, platform.settings, members, path) for path in paths}
     files = [RunFile(path=path, size=len(content)) for path, content in contents.items()]
-    for index, run in members.evaluations.items() if "artifacts" in selected else ():
+    for run in members[1] if "artifacts" in selected else ():
         stored, kinds = downloads.list_stored(platform.objects, run.id), "artifacts,trajectories"
         with platform.db.read() as session:
             outputs = downloads.build_manifest(session, platform.settings, run, stored, kinds, None).files
-        files += [RunFile(path=f"artifacts/agent-{index + 1}/{file.path}", size=file.size) for file in outputs]
+        files += [RunFile(path=f"artifacts/{run.name}/{file.path}", size=file.size) for file in outputs]
     return RunFiles(files=files, totals=FileTotals(files=len(files), bytes=sum(file.size or 0 for file in files)))
 
 
@@ -128,14 +128,12 @@ def download_urls(
 ) -> FileAddresses:
     downloads.check_paths([item.path for item in body.items])
     with platform.db.read() as session:
-        members = benchmarks.get_members(session, scope.workspace.id, name)
-    addresses = []
+        run, evaluations = benchmarks.get_members(session, scope.workspace.id, name)
+    folders, addresses = {evaluation.name: evaluation.id for evaluation in evaluations}, []
     for item in body.items:
-        path = f"benchmark-runs/{members.run.id}/{item.path}"
-        for index, run in members.evaluations.items():
-            folder = f"artifacts/agent-{index + 1}/"
-            if item.path.startswith(folder):
-                path = f"runs/{run.id}/{item.path.removeprefix(folder)}"
+        parts = item.path.split("/", 2)
+        is_artifact = len(parts) == 3 and parts[0] == "artifacts" and parts[1] in folders
+        path = f"runs/{folders[parts[1]]}/{parts[2]}" if is_artifact else f"benchmark-runs/{run.id}/{item.path}"
         addresses.append(FileAddress(path=item.path, url=sign_url(platform, path, method="GET")))
     return FileAddresses(items=addresses, expires_in=platform.settings.url_lifetime_s)
 

@@ -6,7 +6,7 @@ import io
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
 import pydantic
@@ -23,7 +23,7 @@ from osmosis.platform.objects.store import Objects
 from osmosis.platform.runs import downloads, lifecycle, submit, views
 from osmosis.platform.settings import PlatformSettings
 from osmosis.platform.workspaces.audit import Actor
-from osmosis.records.api.benchmarks import BenchmarkRow, BenchmarkRunDetail, BenchmarkRunRow
+from osmosis.records.api.benchmarks import BenchmarkRunDetail, BenchmarkRunRow
 from osmosis.records.config.benchmark import BenchmarkConfig, BenchmarkTasks
 from osmosis.records.config.check import list_issues
 from osmosis.records.run.rows import TASK_KEYS, DatasetStatus, Row
@@ -67,17 +67,17 @@ def _build_task(row: Row) -> JsonObject:
     return {"name": str(name), **{key: str(about[key]) for key in ("category", "difficulty") if about.get(key)}}
 
 
-def build_benchmark(platform: Platform, dataset: tables.Dataset, *, is_detail: bool = False) -> BenchmarkRow:
+def build_benchmark(platform: Platform, dataset: tables.Dataset, *, is_detail: bool = False) -> JsonObject:
     tasks, _ = read_tasks(platform.objects, dataset.path, dataset.row_count)
     categories = sorted(Counter(task["category"] for task in tasks if "category" in task).items())
-    return BenchmarkRow(
+    return {
         **_SAME,
         **{"id": dataset.id, "name": dataset.name, "source_ref": dataset.name, "task_count": len(tasks)},
-        category_count=len(categories),
-        categories=[{"name": name, "task_count": count} for name, count in categories],
-        platform_url=urls.dataset(platform.settings, dataset.id),
-        tasks=tasks if is_detail else [],
-    )
+        "category_count": len(categories),
+        "platform_url": urls.dataset(platform.settings, dataset.id),
+        "categories": [{"name": name, "task_count": count} for name, count in categories],
+        **({"tasks": tasks} if is_detail else {}),
+    }
 
 
 # -- submit --
@@ -141,38 +141,8 @@ def _refuse(problems: Sequence[tuple[str, str]], hint: str) -> ValidationError:
 # -- runs --
 
 
-@dataclass(frozen=True, slots=True)
-class Members:
-    """A benchmark run with its evaluations by the index of their agents, without deleted ones."""
-
-    run: tables.BenchmarkRun
-    config: BenchmarkConfig
-    evaluations: Mapping[int, tables.Run]
-
-    def build_agent(self, index: int) -> JsonObject:
-        agent, run = self.config.agents[index], self.evaluations[index]
-        row: JsonObject = {
-            **{"id": run.id, "benchmark_run_agent_id": run.id, "agent_index": index, "run_name": run.name},
-            **{"harness": agent.harness, "model": run.model_path, "model_display_name": run.model_path},
-            **{"status": run.status, "environment_variables": {**self.config.env, **agent.env}},
-        }
-        report = views.report_of(run)
-        primary = report.primary if report else None
-        if report is None or primary is None or primary.pass_rate is None:
-            return row
-        interval, attempts, cost = primary.pass_rate_interval, report.completed or 1, report.usage.cost_usd
-        bounds = {"low": interval.low, "high": interval.high} if interval else {}
-        return row | {
-            "n_tasks": report.rows,
-            "pass_at_1": {"value": primary.pass_rate, **bounds},
-            "pass_at_k": [point.to_dict() for point in views.pass_at_k(primary)],
-            "cost_per_task": None if cost is None else cost / attempts,
-            "mean_duration_seconds": report.latency_ms.mean / 1000 if report.latency_ms else None,
-            "tokens_per_task": report.usage.total_tokens / attempts,
-        }
-
-    def rank_agents(self) -> list[JsonObject]:
-        return rank(map(self.build_agent, self.evaluations))
+Members = tuple[tables.BenchmarkRun, list[tables.Run]]
+"""A benchmark run with its evaluations in the order of its agents, without deleted ones."""
 
 
 def select_runs(workspace_id: str, *conditions: sa.ColumnElement[bool]) -> sa.Select[tables.BenchmarkRun]:
@@ -184,11 +154,7 @@ def list_members(session: Session, query: sa.Select[tables.BenchmarkRun]) -> lis
     runs = list(session.scalars(query))
     ids = [run_id for run in runs for run_id in run.run_ids]
     by_id = {run.id: run for run in session.scalars(sa.select(tables.Run).where(tables.Run.id.in_(ids)))}
-    members = []
-    for run in runs:
-        evaluations = {index: by_id[run_id] for index, run_id in enumerate(run.run_ids) if run_id in by_id}
-        members.append(Members(run, BenchmarkConfig.model_validate(run.config), evaluations))
-    return members
+    return [(run, [by_id[run_id] for run_id in run.run_ids if run_id in by_id]) for run in runs]
 
 
 def get_members(session: Session, workspace_id: str, name: str) -> Members:
@@ -196,6 +162,30 @@ def get_members(session: Session, workspace_id: str, name: str) -> Members:
     for members in list_members(session, select_runs(workspace_id, named)):
         return members
     raise NotFound(f"no benchmark run named {name!r} in this workspace", hint="osmosis benchmark runs list")
+
+
+def build_agent(run: tables.BenchmarkRun, evaluation: tables.Run) -> JsonObject:
+    env, report = evaluation.config.get("env", {}), views.report_of(evaluation)
+    row: JsonObject = {
+        **{"id": evaluation.id, "benchmark_run_agent_id": evaluation.id, "run_name": evaluation.name},
+        "agent_index": run.run_ids.index(evaluation.id),
+        "harness": evaluation.config.get("experiment", {}).get("command") or env.get("HARBOR_AGENT"),
+        **{"model": evaluation.model_path, "model_display_name": evaluation.model_path},
+        **{"status": evaluation.status, "environment_variables": env},
+    }
+    primary = report.primary if report else None
+    if report is None or primary is None or primary.pass_rate is None:
+        return row
+    interval, attempts, cost = primary.pass_rate_interval, report.completed or 1, report.usage.cost_usd
+    bounds = {"low": interval.low, "high": interval.high} if interval else {}
+    return row | {
+        "n_tasks": report.rows,
+        "pass_at_1": {"value": primary.pass_rate, **bounds},
+        "pass_at_k": [point.to_dict() for point in views.pass_at_k(primary)],
+        "cost_per_task": None if cost is None else cost / attempts,
+        "mean_duration_seconds": report.latency_ms.mean / 1000 if report.latency_ms else None,
+        "tokens_per_task": report.usage.total_tokens / attempts,
+    }
 
 
 def rank(agents: Iterable[JsonObject]) -> list[JsonObject]:
@@ -213,43 +203,49 @@ def _rate(agent: JsonObject) -> float:
 def build_leaderboard(session: Session, dataset: tables.Dataset) -> list[JsonObject]:
     """Return the newest result of each harness and model over all tasks of the dataset as it is."""
     newest: dict[tuple[str | None, str], JsonObject] = {}
-    query = select_runs(dataset.workspace_id, tables.BenchmarkRun.benchmark == dataset.name)
-    for members in list_members(session, query):
-        for index, run in members.evaluations.items():
-            is_all = run.sampled_rows == dataset.row_count and run.dataset_sha256 == dataset.sha256
-            if is_all and run.status == RunStatus.FINISHED.value:
-                newest.setdefault((members.config.agents[index].harness, run.model_path), members.build_agent(index))
+    for run, evaluations in list_members(
+        session, select_runs(dataset.workspace_id, tables.BenchmarkRun.benchmark == dataset.name)
+    ):
+        for evaluation in evaluations:
+            is_all = evaluation.sampled_rows == dataset.row_count and evaluation.dataset_sha256 == dataset.sha256
+            if is_all and evaluation.status == RunStatus.FINISHED.value:
+                agent = build_agent(run, evaluation)
+                newest.setdefault((agent["harness"], agent["model"]), agent)
     return rank(newest.values())
 
 
 def build_row(session: Session, settings: PlatformSettings, members: Members) -> BenchmarkRunRow:
-    runs, best = list(members.evaluations.values()), max(map(_rate, members.rank_agents()), default=-1.0)
-    statuses, creator = {RunStatus(run.status) for run in runs}, session.get(tables.User, members.run.creator_id or "")
+    run, runs = members
+    best = max((_rate(build_agent(run, evaluation)) for evaluation in runs), default=-1.0)
+    statuses, creator = {RunStatus(each.status) for each in runs}, session.get(tables.User, run.creator_id or "")
     is_over, is_waiting = all(status.over for status in statuses), statuses == {RunStatus.PENDING}
     order = (RunStatus.FAILED, RunStatus.STOPPED, RunStatus.FINISHED) if is_over else (RunStatus.RUNNING,)
-    done = sum((run.progress or tables.StoredProgress()).get("completed", 0) for run in runs if run.started_at)
-    expected = sum(run.sampled_rows for run in runs) * members.config.execution.attempts_per_task
+    done = sum((each.progress or tables.StoredProgress()).get("completed", 0) for each in runs if each.started_at)
+    expected = sum(each.sampled_rows * each.config.get("evaluation", {}).get("n", 1) for each in runs)
     return BenchmarkRunRow.from_row(
-        members.run,
+        run,
         status=RunStatus.PENDING if is_waiting else next((s for s in order if s in statuses), order[-1]),
-        started_at=min((run.started_at for run in runs if run.started_at), default=None),
-        completed_at=max((run.completed_at for run in runs if run.completed_at), default=None) if is_over else None,
+        started_at=min((each.started_at for each in runs if each.started_at), default=None),
+        completed_at=max((each.completed_at for each in runs if each.completed_at), default=None) if is_over else None,
         **({"creator_name": creator.name, "creator_email": creator.email} if creator else {}),
         platform_url=urls.run(settings, runs[0].id) if runs else None,
-        benchmark_name=members.run.benchmark,
-        agent_count=len(members.config.agents),
+        benchmark_name=run.benchmark,
+        agent_count=len(run.run_ids),
         best_pass_at_1=best if best >= 0 else None,
         **{"ingested_results": done, "expected_results": expected, "progress": {"completed": done, "total": expected}},
     )
 
 
 def build_detail(session: Session, settings: PlatformSettings, members: Members) -> BenchmarkRunDetail:
-    row, agents, config = build_row(session, settings, members), members.rank_agents(), members.config
-    tasks = {name: chosen for name, chosen in config.tasks.to_dict().items() if chosen}
-    source = {"source_type": "rollout", "source_ref": members.run.benchmark}
+    run, row, agents = (
+        members[0],
+        build_row(session, settings, members),
+        rank(build_agent(members[0], e) for e in members[1]),
+    )
+    tasks, source = run.config.get("tasks"), {"source_type": "rollout", "source_ref": run.benchmark}
     return BenchmarkRunDetail(
         benchmark_run=row,
-        configuration={**source, "task_filters": tasks or None, "config": config.execution.to_dict()},
+        configuration={**source, "task_filters": tasks, "config": run.config.get("execution")},
         agents=agents,
         agent_metrics=[agent for agent in agents if agent["rank"]],
         progress={"ingested": row.ingested_results, "expected": row.expected_results},
@@ -257,17 +253,19 @@ def build_detail(session: Session, settings: PlatformSettings, members: Members)
 
 
 def build_file(session: Session, settings: PlatformSettings, members: Members, path: str) -> bytes:
-    runs, rows = members.evaluations, list[JsonObject]()
+    (run, evaluations), rows = members, list[JsonObject]()
     if path == FILES["logs"]:
-        return b"".join(downloads.build_content(session, settings, run, path) for run in runs.values())
+        return b"".join(downloads.build_content(session, settings, evaluation, path) for evaluation in evaluations)
     if path == FILES["summary"]:
-        for agent in members.rank_agents():
+        for agent in rank(build_agent(run, evaluation) for evaluation in evaluations):
             bounds = {f"pass_at_1_{name}": value for name, value in agent.pop("pass_at_1", {}).items()}
             rows.append({name: agent[name] for name in agent if not isinstance(agent[name], (dict, list))} | bounds)
     elif path == FILES["results"]:
-        for index, run in runs.items():
-            lines = downloads.build_content(session, settings, run, "summary.jsonl").splitlines()
-            rows += [{"agent_index": index, "model": run.model_path, **json.loads(line)} for line in lines]
+        for evaluation in evaluations:
+            lines = downloads.build_content(session, settings, evaluation, "summary.jsonl").splitlines()
+            rows += [
+                {"run_name": evaluation.name, "model": evaluation.model_path, **json.loads(line)} for line in lines
+            ]
     else:
         raise NotFound(f"a benchmark run has no file {path!r}", hint="osmosis benchmark runs download NAME")
     out = io.StringIO()

@@ -11,6 +11,7 @@ from osmosis.records.base import utc_now
 class StoredExperiment(TypedDict, total=False):
     rollout: str
     entrypoint: str
+    command: str
     model_path: str
     dataset: str
 

@@ -15,24 +15,16 @@ from .runs import RunDetail, RunRow
 Rows = Annotated[list[JsonObject], OrEmpty]
 
 
-class BenchmarkRow(Body):
-    id: str
-    name: str
-    source_ref: str
-    """Name for configs and commands."""
-    task_count: int
-    category_count: int
-    tasks: Rows = Field(default_factory=list)
-    """`name`, `category` and `difficulty`; not in lists."""
+class BenchmarkPage(Page[Body]):
+    """`source_ref` is the name for configs and commands."""
 
-
-class BenchmarkPage(Page[BenchmarkRow]):
     rows_key = "benchmarks"
-    benchmarks: Annotated[list[BenchmarkRow], OrEmpty] = Field(default_factory=list)
+    benchmarks: Rows = Field(default_factory=list)
 
 
 class BenchmarkDetail(Body):
-    benchmark: BenchmarkRow
+    benchmark: JsonObject
+    """As in lists, with its `tasks`: `name`, `category` and `difficulty`."""
     leaderboard: Rows = Field(default_factory=list)
 
 
