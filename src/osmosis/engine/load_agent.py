@@ -12,7 +12,7 @@ from osmosis.errors import LoadError
 from osmosis.records.run.plan import EvalPlan
 from osmosis.sdk.agent_loop import RolloutAgentLoop
 from osmosis.sdk.backend import FinishedProgram, LocalBackend
-from osmosis.sdk.foreign import is_foreign, open_foreign
+from osmosis.sdk.foreign import is_foreign
 from osmosis.sdk.grader import Grader, GraderClass
 from osmosis.sdk.types import AgentWorkflowConfig
 from osmosis.sdk.workflow import AgentWorkflow
@@ -57,7 +57,7 @@ def load_agent(path: str, base_dir: Path, *, grader: str | GraderClass | None = 
     """Load the agent at `module:attribute` or of another package's environment; search a bare module or file for the
     one agent that it defines."""
     if is_foreign(path):
-        return _agent(path, open_foreign(path, base_dir).backend, None, grader, base_dir)
+        return _agent(path, load_object(path, base_dir), None, grader, base_dir)
     if ":" in path:
         target = load_object(path, base_dir)
         owner = getattr(target, "__module__", None) or type(target).__module__

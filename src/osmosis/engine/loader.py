@@ -12,12 +12,16 @@ from pathlib import Path
 from types import ModuleType
 
 from osmosis.errors import LoadError
+from osmosis.sdk.foreign import is_foreign, open_foreign
 
 _SKIPPED = ("site-packages", "dist-packages")
 
 
 def load_object(path: str, base_dir: Path) -> object:
-    """Return the object at `module:attribute` (or `folder/file.py:attribute`), imported with `base_dir` on the path."""
+    """Return the object at `module:attribute` (or `folder/file.py:attribute`), imported with `base_dir` on the path, or
+    the backend of another package's environment."""
+    if is_foreign(path):
+        return open_foreign(path, base_dir).backend
     module_name, _, attribute = path.partition(":")
     if not module_name or not attribute:
         raise LoadError(

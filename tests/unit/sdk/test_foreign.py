@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from osmosis.engine.load_agent import load_agent
+from osmosis.engine.loader import load_object
 from osmosis.errors import LoadError, UsageError
 from osmosis.local.evaluate import evaluate
 from osmosis.sdk.foreign import PACKAGES, is_foreign, open_foreign, parse_foreign
@@ -23,16 +26,19 @@ def test_only_the_words_of_packages_name_an_environment() -> None:
     assert not any(map(is_foreign, ("server:loop", "verifiers", "./reasoning-gym/main.py", "mcp:./tools")))
 
 
+@pytest.mark.parametrize("load", [open_foreign, load_object, load_agent])
 @pytest.mark.parametrize("kind", PACKAGES)
-def test_a_package_that_is_missing_is_named_with_the_command_that_installs_it(kind: str, tmp_path: Path) -> None:
+def test_a_package_that_is_missing_is_named_with_the_command_that_installs_it(
+    kind: str, load: Callable[[str, Path], object], tmp_path: Path
+) -> None:
     if find_spec(kind.replace("-", "_")):
         pytest.skip(f"{kind} is installed")
     with pytest.raises(LoadError, match=f"needs {kind}>=") as problem:
-        open_foreign(f"{kind}:x", tmp_path)
+        load(f"{kind}:x", tmp_path)
     assert f"install '{PACKAGES[kind]}'" in str(problem.value.hint)
     assert f'uv add "{PACKAGES[kind]}"' in str(problem.value.hint)
     with pytest.raises(LoadError, match="names no environment"):
-        open_foreign(f"{kind}:", tmp_path)
+        load(f"{kind}:", tmp_path)
 
 
 def test_an_agent_that_brings_no_rows_needs_them() -> None:
