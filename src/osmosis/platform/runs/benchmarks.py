@@ -203,9 +203,8 @@ def _rate(agent: JsonObject) -> float:
 def build_leaderboard(session: Session, dataset: tables.Dataset) -> list[JsonObject]:
     """Return the newest result of each harness and model over all tasks of the dataset as it is."""
     newest: dict[tuple[str | None, str], JsonObject] = {}
-    for run, evaluations in list_members(
-        session, select_runs(dataset.workspace_id, tables.BenchmarkRun.benchmark == dataset.name)
-    ):
+    query = select_runs(dataset.workspace_id, tables.BenchmarkRun.benchmark == dataset.name)
+    for run, evaluations in list_members(session, query):
         for evaluation in evaluations:
             is_all = evaluation.sampled_rows == dataset.row_count and evaluation.dataset_sha256 == dataset.sha256
             if is_all and evaluation.status == RunStatus.FINISHED.value:
@@ -237,11 +236,8 @@ def build_row(session: Session, settings: PlatformSettings, members: Members) ->
 
 
 def build_detail(session: Session, settings: PlatformSettings, members: Members) -> BenchmarkRunDetail:
-    run, row, agents = (
-        members[0],
-        build_row(session, settings, members),
-        rank(build_agent(members[0], e) for e in members[1]),
-    )
+    run, evaluations = members
+    row, agents = build_row(session, settings, members), rank(build_agent(run, each) for each in evaluations)
     tasks, source = run.config.get("tasks"), {"source_type": "rollout", "source_ref": run.benchmark}
     return BenchmarkRunDetail(
         benchmark_run=row,
@@ -263,9 +259,8 @@ def build_file(session: Session, settings: PlatformSettings, members: Members, p
     elif path == FILES["results"]:
         for evaluation in evaluations:
             lines = downloads.build_content(session, settings, evaluation, "summary.jsonl").splitlines()
-            rows += [
-                {"run_name": evaluation.name, "model": evaluation.model_path, **json.loads(line)} for line in lines
-            ]
+            about = {"run_name": evaluation.name, "model": evaluation.model_path}
+            rows += [{**about, **json.loads(line)} for line in lines]
     else:
         raise NotFound(f"a benchmark run has no file {path!r}", hint="osmosis benchmark runs download NAME")
     out = io.StringIO()
