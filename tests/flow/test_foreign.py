@@ -112,6 +112,7 @@ def test_reasoning_gym_by_name(tmp_path: Path, python_with: Callable[[str], Path
     assert all(0 <= row["reward"] <= 1 for row in first)
 
 
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="verifiers needs Python 3.11")
 def test_a_taskset_of_verifiers_runs_and_is_scored_by_itself(
     tmp_path: Path, python_with: Callable[[str], Path]
 ) -> None:
