@@ -36,7 +36,10 @@ class CachedModel:
             self.hits += 1
             return cached
         completion = await self.inner.complete(request)
-        _write(path, completion)
+        stored = {name: getattr(completion, name) for name in _FIELDS}
+        stored["usage"] = completion.usage.to_dict()
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_bytes(path, orjson.dumps(stored))
         return completion
 
     async def close(self) -> None:
@@ -66,10 +69,3 @@ def _read(path: Path) -> Completion | None:
         return Completion(**fields, usage=Usage(**stored["usage"]), cached=True)
     except (OSError, orjson.JSONDecodeError, KeyError, TypeError):
         return None
-
-
-def _write(path: Path, completion: Completion) -> None:
-    stored = {name: getattr(completion, name) for name in _FIELDS}
-    stored["usage"] = completion.usage.to_dict()
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    write_bytes(path, orjson.dumps(stored))

@@ -85,7 +85,10 @@ def category_of_error(error: BaseException) -> Category | None:
     status = status_of(error)
     if category is None and status is None:
         return None
-    text = _read_message(error)
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 - an exception's __str__ is anybody's code
+        text = ""
     if status is not None and category in (None, Category.RATE_LIMIT):
         category = category_of(status, text)  # tells a used-up quota from a rate limit
     return Category.AUTH if _NO_KEY.search(text) else category
@@ -101,13 +104,6 @@ def status_of(error: BaseException) -> int | None:
         if isinstance(status, int) and not isinstance(status, bool) and 400 <= status < 600:
             return status
     return None
-
-
-def _read_message(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception:  # noqa: BLE001 - an exception's __str__ is anybody's code
-        return ""
 
 
 def http_error(status: int, body: bytes, *, model: str, retry_after: str | None = None) -> ModelError:

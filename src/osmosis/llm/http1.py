@@ -163,7 +163,9 @@ async def _read_parts(reader: asyncio.StreamReader, status: int, headers: Header
         return
     if _is_chunked(headers):
         while size := int((await reader.readuntil(b"\r\n")).partition(b";")[0], 16):
-            yield await _read_exactly(reader, size)
+            if not 0 <= size <= MAX_BODY:
+                raise ConnectionFailed(f"the answer is larger than {MAX_BODY} bytes")
+            yield await reader.readexactly(size)
             await reader.readuntil(b"\r\n")
         trailer_size = 0
         while (trailer := await reader.readuntil(b"\r\n")) != b"\r\n":
@@ -181,12 +183,6 @@ async def _read_parts(reader: asyncio.StreamReader, status: int, headers: Header
     else:
         while part := await reader.read(_READ_SIZE):
             yield part
-
-
-async def _read_exactly(reader: asyncio.StreamReader, size: int) -> bytes:
-    if not 0 <= size <= MAX_BODY:
-        raise ConnectionFailed(f"the answer is larger than {MAX_BODY} bytes")
-    return await reader.readexactly(size)
 
 
 async def _decode(parts: AsyncIterator[bytes], headers: Headers) -> AsyncIterator[bytes]:

@@ -68,22 +68,19 @@ class OpenAICompatibleModel(RetryingModel):
 
     async def once(self, request: ChatRequest) -> Completion:
         if request.on_piece is not None and self._streams:
-            return await self._streamed(request)
+            stream = StreamedBody(request.tell)
+            body = {**self.body(request), "stream": True, "stream_options": {"include_usage": True}}
+            try:
+                raw = await ask(self._endpoint, body, name=self.spec.name, origin=self._origin, on_data=stream.feed)
+            except ModelError as error:
+                if error.category != Category.BAD_REQUEST.value or "stream" not in error.message:
+                    raise
+                self._streams = False
+                return await self.once(request)
+            if not stream.began:
+                return self._read(raw)
+            return completion_of(stream.body(), model=self.spec.name, price=self._price)
         return self._read(await ask(self._endpoint, self.body(request), name=self.spec.name, origin=self._origin))
-
-    async def _streamed(self, request: ChatRequest) -> Completion:
-        stream = StreamedBody(request.tell)
-        body = {**self.body(request), "stream": True, "stream_options": {"include_usage": True}}
-        try:
-            raw = await ask(self._endpoint, body, name=self.spec.name, origin=self._origin, on_data=stream.feed)
-        except ModelError as error:
-            if error.category != Category.BAD_REQUEST.value or "stream" not in error.message:
-                raise
-            self._streams = False
-            return await self.once(request)
-        if not stream.began:
-            return self._read(raw)
-        return completion_of(stream.body(), model=self.spec.name, price=self._price)
 
     def _read(self, raw: bytes) -> Completion:
         return read_completion(raw, model=self.spec.name, price=self._price)

@@ -41,7 +41,9 @@ class RetryingModel:
             if self._closed_until > now:
                 pause = self._closed_until - now + random.uniform(0.0, 0.25)
                 waited += pause
-                await self._wait(pause, request)
+                if request.on_wait is not None:
+                    request.on_wait(pause)
+                await asyncio.sleep(pause)
                 continue
             try:
                 completion = await self.once(request)
@@ -75,11 +77,6 @@ class RetryingModel:
         self._closed_until = max(self._closed_until, time.monotonic() + max(delay, 0.01))
         if self.signals is not None:
             self.signals.rate_limited(delay)
-
-    async def _wait(self, seconds: float, request: ChatRequest) -> None:
-        if request.on_wait is not None:
-            request.on_wait(seconds)
-        await asyncio.sleep(seconds)
 
 
 def _gave_up(error: ModelError, when: str) -> ModelError:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from osmosis.base.processes import REFUSED
-from osmosis.errors import OsmosisError, PlatformError, TooLarge, from_wire
+from osmosis.errors import PlatformError, TooLarge, from_wire
 from osmosis.records.sandbox import EndedBy, LimitedResult
 from osmosis.sandbox import Limits, Policy, probe, run
 
@@ -68,13 +68,9 @@ def read_with(
             raise PlatformError(f"{what} could not be read: its reader said nothing") from None
         if done.ok:
             return answer
-        raise _error_of(answer)
+        body = answer if isinstance(answer, dict) else {}
+        raise from_wire(int(body.pop("status", 400)), body)
     raise Unreadable(f"{what} cannot be read: {_explain_failure(done, limits)}", hint="make it smaller or simpler")
-
-
-def _error_of(answer: object) -> OsmosisError:
-    body = answer if isinstance(answer, dict) else {}
-    return from_wire(int(body.pop("status", 400)), body)
 
 
 def _explain_failure(done: LimitedResult, limits: Limits) -> str:

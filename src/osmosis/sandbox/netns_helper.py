@@ -35,11 +35,7 @@ def join(pid: int) -> None:
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number))
         os.close(namespace)
-    wait_for_loopback()
-
-
-def wait_for_loopback() -> None:
-    """Wait until the namespace's maker has brought its loopback up, which it does last: doing so before breaks it."""
+    # Wait until the namespace's maker has brought its loopback up, which it does last: doing so before breaks it.
     until = time.monotonic() + LOOPBACK_S
     with socket.socket() as asking:
         while time.monotonic() < until:
@@ -65,14 +61,6 @@ def own_address(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> None:
     ask(RTM_NEWADDR, head + attribute(IFA_LOCAL, address.packed) + attribute(IFA_ADDRESS, address.packed))
 
 
-def make_unreachable(network: str) -> None:
-    """Make every packet to `network` fail at once, unless a longer prefix matches."""
-    to = ipaddress.ip_network(network)
-    family = socket.AF_INET6 if to.version == 6 else socket.AF_INET
-    fixed = (family, to.prefixlen, 0, 0, RT_TABLE_MAIN, RTPROT_STATIC, RT_SCOPE_UNIVERSE, RTN_UNREACHABLE, 0)
-    ask(RTM_NEWROUTE, struct.pack("=BBBBBBBBI", *fixed) + attribute(RTA_DST, to.network_address.packed))
-
-
 def attribute(kind: int, value: bytes) -> bytes:
     return struct.pack("=HH", 4 + len(value), kind) + value + b"\0" * (-len(value) % 4)
 
@@ -95,7 +83,11 @@ def act(order: dict[str, object]) -> socket.socket | None:
     elif kind == "socket":
         return socket.socket(int(str(order["family"])), socket.SOCK_STREAM, socket.IPPROTO_TCP)
     elif kind == "unreachable":
-        make_unreachable(str(order["network"]))
+        # Every packet to the network fails at once, unless a longer prefix matches.
+        to = ipaddress.ip_network(str(order["network"]))
+        family = socket.AF_INET6 if to.version == 6 else socket.AF_INET
+        fixed = (family, to.prefixlen, 0, 0, RT_TABLE_MAIN, RTPROT_STATIC, RT_SCOPE_UNIVERSE, RTN_UNREACHABLE, 0)
+        ask(RTM_NEWROUTE, struct.pack("=BBBBBBBBI", *fixed) + attribute(RTA_DST, to.network_address.packed))
     return None
 
 

@@ -136,22 +136,18 @@ def find_parent_group(root: Path = ROOT, own: Path = OWN) -> Path | None:
         if "memory" not in (path / "cgroup.subtree_control").read_text(encoding="ascii").split():
             if os.getxattr(path, "user.delegate") != b"1":
                 return None
-            _divide(path)
+            main = path / MAIN
+            main.mkdir(exist_ok=True)
+            for pid in (path / "cgroup.procs").read_text(encoding="ascii").split():
+                with contextlib.suppress(ProcessLookupError):
+                    _write(main / "cgroup.procs", pid)
+            available = (path / "cgroup.controllers").read_text(encoding="ascii").split()
+            for name in CONTROLLERS:
+                if name in available:
+                    _write(path / "cgroup.subtree_control", f"+{name}")
     except OSError:
         return None
     return path
-
-
-def _divide(path: Path) -> None:
-    main = path / MAIN
-    main.mkdir(exist_ok=True)
-    for pid in (path / "cgroup.procs").read_text(encoding="ascii").split():
-        with contextlib.suppress(ProcessLookupError):
-            _write(main / "cgroup.procs", pid)
-    available = (path / "cgroup.controllers").read_text(encoding="ascii").split()
-    for name in CONTROLLERS:
-        if name in available:
-            _write(path / "cgroup.subtree_control", f"+{name}")
 
 
 class ControlGroup:

@@ -114,12 +114,13 @@ class Session:
         if not command.argv or any("\0" in part for part in command.argv):
             raise ValidationError("a command is a list of strings without NUL, the first of them a program")
         most = self.kind.most
+        confined = self.kind.level in (Level.LANDLOCK, Level.NAMESPACES)
         policy = Policy(
             level=self.kind.level,
             work=self.folder,
             cwd=Path(self.workdir, *self._parts(command.cwd)),
             image=self.kind.image,
-            read=self._read(),
+            read=python_folders(self.kind.python) if confined and self.kind.python is not None else (),
             network=self._network(command.network),
             environ={**self._environ(), **command.environ},
             limits=Limits(
@@ -191,10 +192,6 @@ class Session:
         if parts and not are_parts(parts):
             raise ValidationError(f"{path!r} is not a path within {self.workdir}: no part of it may be ..")
         return parts
-
-    def _read(self) -> tuple[Path, ...]:
-        confined = self.kind.level in (Level.LANDLOCK, Level.NAMESPACES)
-        return python_folders(self.kind.python) if confined and self.kind.python is not None else ()
 
     def _environ(self) -> dict[str, str]:
         if self.kind.environ is not None:

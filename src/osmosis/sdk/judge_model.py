@@ -99,7 +99,12 @@ def resolve_judge(
         named_provider, model = provider_of(model)
         provider = named_provider or provider
     limit_s = timeout or model_info.get("timeout")
-    seconds = _seconds(limit_s or default_timeout(provider, model))
+    value = limit_s or default_timeout(provider, model)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"timeout must be a number of seconds, got {describe(value)}")
+    if not 0 < value < float("inf"):
+        raise ValueError(f"timeout must be a positive number of seconds, got {describe(value)}")
+    seconds = float(value)
     return JudgeModel(
         provider=provider,
         model=model,
@@ -195,14 +200,6 @@ def _spec(provider: str, model: str, base: str | None, effort: object) -> ModelS
     if provider == "openai" and model.lower().startswith("gpt-5"):
         route = f"openai/responses/{model}"
     return ModelSpec(name=route, kind="litellm", base_url=base.strip() if base else None, params=params)
-
-
-def _seconds(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"timeout must be a number of seconds, got {describe(value)}")
-    if not 0 < value < float("inf"):
-        raise ValueError(f"timeout must be a positive number of seconds, got {describe(value)}")
-    return float(value)
 
 
 def _text(info: Mapping[str, object], key: str) -> str:

@@ -20,7 +20,6 @@ from types import ModuleType, TracebackType
 from typing import IO, TYPE_CHECKING, Any
 
 from osmosis.base.installation import extra_command
-from osmosis.base.jsonable import JsonObject
 from osmosis.errors import LoadError, OsmosisError
 from osmosis.records.protocol.tools import (
     OpenAIFunctionParametersSchema,
@@ -184,16 +183,6 @@ async def mcp_agent(
 
 def _schema(tool: Any) -> OpenAIFunctionToolSchema:
     schema = getattr(tool, "input_schema", None) or getattr(tool, "inputSchema", None) or {}
-    return OpenAIFunctionToolSchema(
-        function=OpenAIFunctionSchema(
-            name=tool.name,
-            description=tool.description or "",
-            parameters=OpenAIFunctionParametersSchema.model_validate(_untitled(schema)),
-        )
-    )
-
-
-def _untitled(schema: Mapping[str, object]) -> JsonObject:
     properties = schema.get("properties")
     trimmed = {key: value for key, value in schema.items() if key != "title"}
     if isinstance(properties, dict):
@@ -201,7 +190,13 @@ def _untitled(schema: Mapping[str, object]) -> JsonObject:
             name: {k: v for k, v in sub.items() if k != "title"} if isinstance(sub, dict) else sub
             for name, sub in properties.items()
         }
-    return trimmed
+    return OpenAIFunctionToolSchema(
+        function=OpenAIFunctionSchema(
+            name=tool.name,
+            description=tool.description or "",
+            parameters=OpenAIFunctionParametersSchema.model_validate(trimmed),
+        )
+    )
 
 
 def _text(result: object) -> str:

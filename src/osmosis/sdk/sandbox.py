@@ -209,11 +209,6 @@ def get_sandbox() -> Sandbox:
     return sandbox
 
 
-def has_sandbox() -> bool:
-    sandbox = _current.get()
-    return sandbox is not None and not sandbox.closed
-
-
 def begin_sandbox(opening: Opening) -> Sandbox:
     sandbox = Sandbox(opening)
     _current.set(sandbox)
@@ -222,7 +217,8 @@ def begin_sandbox(opening: Opening) -> Sandbox:
 
 @contextlib.asynccontextmanager
 async def sandbox_while(opening: Opening) -> AsyncIterator[None]:
-    if has_sandbox():
+    sandbox = _current.get()
+    if sandbox is not None and not sandbox.closed:
         yield
         return
     async with use_sandbox(Sandbox(opening)):

@@ -11,7 +11,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -73,7 +73,14 @@ class ProcessEnvironment(BaseEnvironment):
             shutil.copytree(self.environment_dir, self._root / "app", dirs_exist_ok=True, ignore=ignore)
 
     async def stop(self, delete: bool) -> None:
-        self._kill_all()
+        for group in self._groups:
+            kill_group(group)
+        self._groups.clear()
+        # A daemon has left its group; its environment still says where it comes from.
+        for process in psutil.process_iter(["environ"]):
+            if (process.info["environ"] or {}).get(MARK) == str(self._root):
+                with suppress(psutil.Error):
+                    process.kill()
         if delete and self._root is not None:
             await asyncio.to_thread(shutil.rmtree, self._root, True)
 
@@ -85,10 +92,15 @@ class ProcessEnvironment(BaseEnvironment):
         timeout_sec: int | None = None,
         user: str | int | None = None,
     ) -> ExecResult:
+        environ = self._merge_env(env) or {}
+        passed = {name: value for name, value in os.environ.items() if PASSED_ON.match(name)}
+        path = [str(self.root / "bin"), *self._path, os.environ.get("PATH", os.defpath)]
+        own = {"HOME": str(self.root / "root"), "TMPDIR": str(self.root / "tmp"), MARK: str(self.root)}
+        moved = {name: self._moved(value) for name, value in environ.items()}
         process = await asyncio.create_subprocess_exec(
             *("/bin/sh", "-c", self._moved(command)),
             cwd=self.where(cwd or self.task_env_config.workdir or "/app"),
-            env=self._variables(self._merge_env(env) or {}),
+            env={**passed, "PATH": os.pathsep.join(path), **own, **moved},
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
@@ -140,23 +152,6 @@ class ProcessEnvironment(BaseEnvironment):
     def _move_in(self, path: Path) -> None:
         if path.suffix in SCRIPTS:
             path.write_text(self._moved(path.read_text(encoding="utf-8")), encoding="utf-8")
-
-    def _variables(self, environ: Mapping[str, str]) -> dict[str, str]:
-        passed = {name: value for name, value in os.environ.items() if PASSED_ON.match(name)}
-        path = [str(self.root / "bin"), *self._path, os.environ.get("PATH", os.defpath)]
-        own = {"HOME": str(self.root / "root"), "TMPDIR": str(self.root / "tmp"), MARK: str(self.root)}
-        moved = {name: self._moved(value) for name, value in environ.items()}
-        return {**passed, "PATH": os.pathsep.join(path), **own, **moved}
-
-    def _kill_all(self) -> None:
-        for group in self._groups:
-            kill_group(group)
-        self._groups.clear()
-        # A daemon has left its group; its environment still says where it comes from.
-        for process in psutil.process_iter(["environ"]):
-            if (process.info["environ"] or {}).get(MARK) == str(self._root):
-                with suppress(psutil.Error):
-                    process.kill()
 
 
 def _copy_out(source: Path, target: Path) -> None:

@@ -146,7 +146,12 @@ class TrainingDriver:
             rollouts = running.result()
         finally:
             await end_tasks(running, *interrupts)
-        self._check_signal(collect, rollouts)
+        if collect.kind == "train":
+            if all(rollout.reward is None for rollout in rollouts):
+                raise nothing_scored(collect.step, rollouts)
+            ratios = [self._run.metrics.find("rollout/no_signal_ratio", step) for step in range(1, SILENT_STEPS + 1)]
+            if collect.step <= SILENT_STEPS and all(ratio == 1.0 for ratio in ratios):
+                raise nothing_to_learn(rollouts)
         batch = await asyncio.to_thread(
             lambda: Batch(collect.step, collect.kind, [part for rollout in rollouts for part in rollout.sequences()])
         )
@@ -198,15 +203,6 @@ class TrainingDriver:
         run.listener.on_metrics(run.metrics.add(step, figures))
         self._report_rollouts(collect, rollouts, observer.count)
         return rollouts
-
-    def _check_signal(self, collect: Collect, rollouts: Sequence[StoredStepRollout]) -> None:
-        if collect.kind != "train":
-            return
-        if all(rollout.reward is None for rollout in rollouts):
-            raise nothing_scored(collect.step, rollouts)
-        ratios = [self._run.metrics.find("rollout/no_signal_ratio", step) for step in range(1, SILENT_STEPS + 1)]
-        if collect.step <= SILENT_STEPS and all(ratio == 1.0 for ratio in ratios):
-            raise nothing_to_learn(rollouts)
 
     def _report_metrics(self, event: StepMetrics) -> None:
         metrics, listener = self._run.metrics, self._run.listener

@@ -18,7 +18,7 @@ from osmosis.records.run.plan import ModelSpec
 from osmosis.records.run.rollout import Category, ModelCall, Phase, Usage
 from osmosis.serve.client.rollout_endpoint import RolloutEndpoint
 
-from .protocol import SampledAnswer, SampleDelta, SampleRequest, TrainerClient
+from .protocol import SampledAnswer, SampleRequest, TrainerClient
 from .token_sequences import Conversation
 
 OBEYED = frozenset({"max_tokens", "max_completion_tokens", "stop", "tool_choice"})
@@ -36,12 +36,16 @@ class _LinkedModel:
 
     async def _sample(self, request: ChatRequest, params: Mapping[str, object], **more: object) -> SampledAnswer:
         try:
+            values = (params.get("max_tokens"), params.get("max_completion_tokens"))
+            limits = [value for value in values if isinstance(value, int)]
+            if any(limit < 1 for limit in limits):
+                raise ModelError("max_tokens must be at least 1", category=Category.BAD_REQUEST.value)
             sample_request = SampleRequest.model_validate(
                 {
                     "id": f"{request.rollout_id}.{next(self._numbers)}",
                     "messages": request.messages,
                     "tools": None if params.get("tool_choice") == "none" else request.tools,
-                    "max_tokens": parse_max_tokens(params),
+                    "max_tokens": min(limits, default=None),
                     "stop": parse_stop(params.get("stop")),
                     "stream": request.on_piece is not None,
                     **more,
@@ -54,7 +58,8 @@ class _LinkedModel:
             async for part in parts:
                 if isinstance(part, SampledAnswer):
                     return part
-                request.tell(to_piece(part))
+                delta_by_key = {"content": part.content, "reasoning_content": part.reasoning}
+                request.tell(Piece({key: text for key, text in delta_by_key.items() if text}))
         raise ModelError("the answer ended early", category=Category.BAD_RESPONSE.value)
 
 
@@ -128,18 +133,6 @@ def to_completion(answer: SampledAnswer, model: str) -> Completion:
         logprobs=answer.logprobs,
         prompt_token_ids=answer.prompt_ids,
     )
-
-
-def to_piece(delta: SampleDelta) -> Piece:
-    delta_by_key = {"content": delta.content, "reasoning_content": delta.reasoning}
-    return Piece({key: text for key, text in delta_by_key.items() if text})
-
-
-def parse_max_tokens(params: Mapping[str, object]) -> int | None:
-    limits = [params[name] for name in ("max_tokens", "max_completion_tokens") if isinstance(params.get(name), int)]
-    if any(isinstance(value, int) and value < 1 for value in limits):
-        raise ModelError("max_tokens must be at least 1", category=Category.BAD_REQUEST.value)
-    return min((value for value in limits if isinstance(value, int)), default=None)
 
 
 def parse_stop(stop: object) -> list[str]:

@@ -62,7 +62,7 @@ class Conversation:
         self.malformed_calls += answer.malformed_calls
         self.repaired_calls += answer.repaired
         self.sampled_tokens += len(answer.token_ids)
-        fitting = [part for part in self.parts if _starts_with(answer.prompt_ids, part.token_ids)]
+        fitting = [part for part in self.parts if answer.prompt_ids[: len(part.token_ids)] == part.token_ids]
         if fitting:
             part = max(fitting, key=lambda part: len(part.token_ids))
             part.extend_turn(messages, answer)
@@ -86,10 +86,6 @@ class Conversation:
             return None
         part = max(candidates, key=lambda part: len(part.messages))
         return HeldTokens(messages=len(part.messages), token_ids=part.token_ids)
-
-
-def _starts_with(longer: list[int], shorter: list[int]) -> bool:
-    return longer[: len(shorter)] == shorter
 
 
 def _is_continued_by(before: list[Message], now: list[Message]) -> bool:

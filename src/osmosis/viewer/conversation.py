@@ -151,11 +151,15 @@ def _turn(message: Message, names: dict[str, str]) -> Turn:
     role = str(message.get("role") or "unknown")
     answers = str(message.get("tool_call_id") or "")
     refusal = message.get("refusal")
+    calls = message.get("tool_calls") or []
+    legacy = message.get("function_call")
+    if isinstance(legacy, dict):
+        calls = [*calls, {"id": "", "function": legacy}]
     return Turn(
         role=role,
         text=_text(message),
         reasoning=get_reasoning(message),
-        calls=_calls(message),
+        calls=[_call(call) for call in calls if isinstance(call, dict)],
         tool=str(message.get("name") or names.get(answers, "")) if role in ("tool", "function") else "",
         answers=answers,
         note=f"refused: {refusal}" if refusal else "",
@@ -187,14 +191,6 @@ def _part(part: Any) -> str:
         if kind.startswith(("image", "input_image", "audio", "input_audio", "file")):
             return f"[{kind}: not shown]"
     return pretty(part)
-
-
-def _calls(message: Message) -> list[Call]:
-    calls = message.get("tool_calls") or []
-    legacy = message.get("function_call")
-    if isinstance(legacy, dict):
-        calls = [*calls, {"id": "", "function": legacy}]
-    return [_call(call) for call in calls if isinstance(call, dict)]
 
 
 def _call(call: dict[str, Any]) -> Call:

@@ -40,17 +40,13 @@ def build_environment(*folders: Path) -> Environment:
         lstrip_blocks=True,
     )
     environment.filters.update(FILTERS)
-    environment.globals.update(stamp=_asset_stamp(), version=__version__, static=False)
-    return environment
-
-
-def _asset_stamp() -> str:
-    """Return a text that changes when any static file does, so that browsers may keep them for ever."""
+    # The stamp changes when any static file does, so that browsers may keep them for ever.
     digest = hashlib.sha256()
     for path in sorted(STATIC.rglob("*")):
         if path.is_file():
             digest.update(path.read_bytes())
-    return digest.hexdigest()[:12]
+    environment.globals.update(stamp=digest.hexdigest()[:12], version=__version__, static=False)
+    return environment
 
 
 ADVICE: dict[Category, str] = {

@@ -34,7 +34,12 @@ def write_site(
     library: Library, folder: Path, render: Callable[[Page], str], on_progress: Callable[[int], None]
 ) -> int:
     """Write every page below `folder` and return how many there are; ValidationError when it holds something else."""
-    _prepare(folder)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        if not (folder / MARKER).is_file():
+            raise ValidationError(f"{folder} holds something else", hint="choose a new folder, or an earlier export")
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / MARKER).write_text("Written by osmosis view --export, which may replace this folder.\n")
     shutil.copytree(STATIC, folder / "static")
     waiting, addresses = deque(["/"]), {"/"}
     count = 0
@@ -54,15 +59,6 @@ def write_site(
         count += 1
         on_progress(count)
     return count
-
-
-def _prepare(folder: Path) -> None:
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        if not (folder / MARKER).is_file():
-            raise ValidationError(f"{folder} holds something else", hint="choose a new folder, or an earlier export")
-        shutil.rmtree(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / MARKER).write_text("Written by osmosis view --export, which may replace this folder.\n")
 
 
 def page_file(address: str) -> str | None:

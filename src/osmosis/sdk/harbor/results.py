@@ -67,7 +67,17 @@ class FinishedTrial:
 def build_result(trial: FinishedTrial) -> ExecutionResult:
     records = [read_result(folder / RESULT_FILE) for folder in trial.agent_folders] if trial.workflow else []
     left = [record for record in records if record is not None]
-    result = ExecutionResult("success", sample=_sample(trial, left))
+    samples = [record["sample"] for record in left if record.get("sample")]
+    if samples:
+        sample = _join_steps(samples)
+    else:
+        messages = [m for folder in trial.agent_folders for m in read_messages(folder / TRAJECTORY_FILE)]
+        sample = RolloutSample(messages=messages or trial.prompt)
+    prompt, cached, completion, cost = trial.result.compute_token_cost_totals()
+    usage = {"prompt_tokens": prompt, "cached_tokens": cached, "completion_tokens": completion, "cost_usd": cost}
+    sample.metrics.update({name: value for name, value in usage.items() if value is not None})
+    sample.extra_fields["harbor"] = _facts(trial)
+    result = ExecutionResult("success", sample=sample)
     result.info = {key: value for record in left for key, value in (record.get("info") or {}).items()}
     failed = next((record for record in left if record.get("status") != "success"), None)
     if failed is not None and failed.get("failure"):
@@ -100,18 +110,6 @@ def read_result(path: Path) -> JsonObject | None:
     return body if isinstance(body, dict) else None
 
 
-def _sample(trial: FinishedTrial, records: list[JsonObject]) -> RolloutSample:
-    samples = [record["sample"] for record in records if record.get("sample")]
-    if samples:
-        sample = _join_steps(samples)
-    else:
-        messages = [m for folder in trial.agent_folders for m in read_messages(folder / TRAJECTORY_FILE)]
-        sample = RolloutSample(messages=messages or trial.prompt)
-    sample.metrics.update(_usage(trial.result))
-    sample.extra_fields["harbor"] = _facts(trial)
-    return sample
-
-
 def _join_steps(samples: list[JsonObject]) -> RolloutSample:
     joined = RolloutSample(messages=[message for sample in samples for message in sample["messages"]])
     traces = [sample["trajectory_messages"] for sample in samples if sample.get("trajectory_messages") is not None]
@@ -121,12 +119,6 @@ def _join_steps(samples: list[JsonObject]) -> RolloutSample:
         joined.extra_fields.update(sample.get("extra_fields") or {})
     joined.remove_sample = any(sample.get("remove_sample") for sample in samples)
     return joined
-
-
-def _usage(result: Any) -> JsonObject:
-    prompt, cached, completion, cost = result.compute_token_cost_totals()
-    usage = {"prompt_tokens": prompt, "cached_tokens": cached, "completion_tokens": completion, "cost_usd": cost}
-    return {name: value for name, value in usage.items() if value is not None}
 
 
 def _facts(trial: FinishedTrial) -> JsonObject:

@@ -110,7 +110,7 @@ class TrainerClient:
         try:
             async with self._session.request(method, f"http://trainer{path}", data=data) as response:
                 if response.status >= 400:
-                    raise await _refused(response)
+                    raise ValidationError(f"the trainer rejects {response.url.path}: {(await response.text())[:2000]}")
                 yield response
         except (aiohttp.ClientError, OSError) as error:
             raise _broken(f"the trainer does not answer: {error}") from error
@@ -127,10 +127,6 @@ async def _lines(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
                 yield line
     if rest:
         yield rest
-
-
-async def _refused(response: aiohttp.ClientResponse) -> ValidationError:
-    return ValidationError(f"the trainer rejects {response.url.path}: {(await response.text())[:2000]}")
 
 
 def _broken(message: str) -> ModelError:

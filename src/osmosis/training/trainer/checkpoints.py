@@ -61,7 +61,11 @@ class CheckpointStore:
         self._folder.mkdir(parents=True, exist_ok=True)
         for left in self._folder.glob(f"{_DRAFT}*"):
             shutil.rmtree(left)
-        self._rewards = {manifest.step: manifest.reward for manifest in self._complete()}
+        manifests = []
+        for folder in sorted(self._folder.glob("step-*")):
+            with contextlib.suppress(ValidationError):
+                manifests.append(read_manifest(folder))
+        self._rewards = {manifest.step: manifest.reward for manifest in manifests}
 
     def has(self, step: int) -> bool:
         return step in self._rewards
@@ -119,10 +123,3 @@ class CheckpointStore:
                 removed.append(str(path))
             del self._rewards[step]
         return removed
-
-    def _complete(self) -> list[CheckpointManifest]:
-        manifests = []
-        for folder in sorted(self._folder.glob("step-*")):
-            with contextlib.suppress(ValidationError):
-                manifests.append(read_manifest(folder))
-        return manifests

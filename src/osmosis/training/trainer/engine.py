@@ -162,7 +162,13 @@ class LocalEngine(TrainingLoop):
                 longest = max(len(part.token_ids) for rollout in parts for part in rollout)
                 if self.ranks.world > 1 or self.budget <= longest:
                     raise
-                self._shrink_budget()
+                self.budget //= 2
+                self.optimizer.zero_grad(set_to_none=True)
+                if self.device.type == "cuda":
+                    torch.cuda.empty_cache()
+                if self.service is not None:
+                    message = f"out of memory: micro-batches of {self.budget} tokens from here on"
+                    self.service.emit(Notice(step=self.step + 1, message=message))
 
     def _iterate(self, parts: list[list[Part]]) -> dict[str, float]:
         plan = self.plan
@@ -276,15 +282,6 @@ class LocalEngine(TrainingLoop):
         kept = 2 * depth + 34 if self.plan.gradient_checkpointing else 34 * depth
         per_token = 12 * config.vocab_size + kept * config.hidden_size * self.loaded.dtype.itemsize
         return min(GPU_TOKENS, max(1, int(MEMORY_SHARE * free_memory(self.device) / per_token)))
-
-    def _shrink_budget(self) -> None:
-        self.budget //= 2
-        self.optimizer.zero_grad(set_to_none=True)
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()
-        if self.service is not None:
-            message = f"out of memory: micro-batches of {self.budget} tokens from here on"
-            self.service.emit(Notice(step=self.step + 1, message=message))
 
     def _choose_layout(self) -> Layout:
         config = self.module.config.get_text_config()

@@ -33,12 +33,6 @@ class Loaded:
     dtype: Any
 
 
-def choose_device(local_rank: int = 0) -> Any:
-    if torch.cuda.is_available():
-        return torch.device("cuda", local_rank)
-    return torch.device("cpu")
-
-
 def choose_dtype(plan: TrainerPlan, device: Any) -> Any:
     """Return the type of the base model's weights; the adapter's are always fp32."""
     if plan.precision == "bf16" or (
@@ -50,13 +44,20 @@ def choose_dtype(plan: TrainerPlan, device: Any) -> Any:
 
 def load(plan: TrainerPlan, local_rank: int = 0) -> Loaded:
     folder = Path(plan.model_path)
-    device = choose_device(local_rank)
+    device = torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
     dtype = choose_dtype(plan, device)
     config = _config(folder)
     tokenizer = load_tokenizer(Path(plan.tokenizer_path or plan.model_path))
     _check_context(plan, config, folder)
     parameters = sum(_parameters(folder / name) for name in _weight_files(folder))
-    _check_fits(plan, parameters * dtype.itemsize * _OVERHEAD, device)
+    needed = parameters * dtype.itemsize * _OVERHEAD
+    available = plan.max_memory_bytes or free_memory(device)
+    if needed > available:
+        raise TrainingFailed(
+            f"the base model takes about {needed / 1e9:.1f} GB, and {device.type} has {available / 1e9:.1f} GB free",
+            kind="memory",
+            hint=_SMALLER,
+        )
     try:
         model = AutoModelForCausalLM.from_pretrained(
             folder,
@@ -170,16 +171,6 @@ def _check_context(plan: TrainerPlan, config: JsonObject, folder: Path) -> None:
             f"max_prompt_length + max_response_length are {needed} tokens, and {folder.name} can read {context_length}",
             kind="model",
             hint=f"lower them to {context_length} in all",
-        )
-
-
-def _check_fits(plan: TrainerPlan, needed: float, device: Any) -> None:
-    available = plan.max_memory_bytes or free_memory(device)
-    if needed > available:
-        raise TrainingFailed(
-            f"the base model takes about {needed / 1e9:.1f} GB, and {device.type} has {available / 1e9:.1f} GB free",
-            kind="memory",
-            hint=_SMALLER,
         )
 
 

@@ -35,7 +35,9 @@ def policy_loss(plan: TrainerPlan, now: Tensor, old: Tensor, advantages: Tensor,
     """Return the loss of each token, without weights and penalties."""
     log_ratio = now - old
     if plan.loss == "gspo":
-        log_ratio = mean_by_sequence(log_ratio, sequences)
+        # Each token gets the mean over its sequence.
+        counts = sum_by_sequence(torch.ones_like(log_ratio), sequences).clamp(min=1)
+        log_ratio = (sum_by_sequence(log_ratio, sequences) / counts)[sequences]
     ratio = log_ratio.exp()
     low, high = 1 - plan.clip, 1 + (plan.clip if plan.clip_high is None else plan.clip_high)
     if plan.loss == "cispo":
@@ -86,9 +88,3 @@ def token_logprobs(logits: Tensor, targets: Tensor, temperature: float) -> tuple
 def sum_by_sequence(values: Tensor, sequences: Tensor) -> Tensor:
     count = int(sequences.max()) + 1 if len(sequences) else 0
     return torch.zeros(count, dtype=values.dtype, device=values.device).index_add(0, sequences, values)
-
-
-def mean_by_sequence(values: Tensor, sequences: Tensor) -> Tensor:
-    """Return for each token the mean over its sequence."""
-    counts = sum_by_sequence(torch.ones_like(values), sequences).clamp(min=1)
-    return (sum_by_sequence(values, sequences) / counts)[sequences]

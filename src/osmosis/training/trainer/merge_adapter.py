@@ -44,7 +44,8 @@ def merge(plan: MergePlan) -> MergeResult:
     base, output = Path(plan.model_path), Path(plan.output_dir)
     loaded = load(_loading_plan(plan))
     _, adapted = with_adapter(loaded, plan.adapter_path)
-    ids = _probe(loaded)
+    text = loaded.tokenizer.apply_chat_template(PROBE, tokenize=False, add_generation_prompt=True)
+    ids = loaded.tokenizer(text, return_tensors="pt", add_special_tokens=False)["input_ids"].to(loaded.device)
     expected = _count_sampled(adapted, ids)
     merged = adapted.merge_and_unload()
     dtype = _dtype(plan, merged)
@@ -81,11 +82,6 @@ def _dtype(plan: MergePlan, merged: Any) -> Any:
         return named[plan.dtype]
     own = plan.own_dtype
     return getattr(torch, own) if own in ("float32", "bfloat16", "float16") else torch.float32
-
-
-def _probe(loaded: Any) -> Any:
-    text = loaded.tokenizer.apply_chat_template(PROBE, tokenize=False, add_generation_prompt=True)
-    return loaded.tokenizer(text, return_tensors="pt", add_special_tokens=False)["input_ids"].to(loaded.device)
 
 
 def _count_sampled(model: Any, ids: Any) -> Any:

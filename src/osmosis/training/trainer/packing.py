@@ -51,7 +51,9 @@ class Tree:
     def add(self, part: Part) -> None:
         shared, path = 0, np.empty(0, dtype=np.int64)
         for other, other_path in zip(self.parts, self.paths, strict=True):
-            common = _common_prefix(other.token_ids, part.token_ids)
+            shorter = min(len(other.token_ids), len(part.token_ids))
+            different = np.nonzero(other.token_ids[:shorter] != part.token_ids[:shorter])[0]
+            common = int(different[0]) if len(different) else shorter
             if common > shared:
                 shared, path = common, other_path[:common]
         own = len(part.token_ids) - shared
@@ -169,12 +171,6 @@ def _empty_mask(layout: Layout, rows: int, width: int) -> Tensor:
         return torch.zeros((rows, width), dtype=torch.int64)
     # Padding sees itself: a row of the mask without a single True makes NaN of its softmax.
     return torch.eye(width, dtype=torch.bool).repeat(rows, 1, 1, 1)
-
-
-def _common_prefix(one: NDArray[np.int32], other: NDArray[np.int32]) -> int:
-    shorter = min(len(one), len(other))
-    different = np.nonzero(one[:shorter] != other[:shorter])[0]
-    return int(different[0]) if len(different) else shorter
 
 
 def _ranges(path: NDArray[np.int64]) -> list[tuple[int, int]]:

@@ -59,7 +59,16 @@ class AnswerReader:
             answer = self._by_template(request_id, prefix, text, tools)
             if answer is not None:
                 return answer
-        return self._by_json(request_id, prefix, text, tools)
+        text = text.removesuffix(self._tokenizer.eos_token)
+        reasoning, rest = _split_reasoning(prefix, text)
+        blocks = _CALL.findall(rest)
+        if "<tool_call>" not in rest or not tools:
+            return Answer(content=self._without_special(rest), reasoning=reasoning)
+        calls = _checked(request_id, [_loaded(block) for block in blocks]) if blocks else None
+        if calls is None:
+            return Answer(content=self._without_special(rest), reasoning=reasoning, malformed_calls=max(1, len(blocks)))
+        content = self._without_special(rest.partition("<tool_call>")[0]).strip()
+        return Answer(content or None, reasoning, calls, "json")
 
     def text(self, token_ids: list[int]) -> str:
         return str(self._tokenizer.decode(token_ids, skip_special_tokens=False))
@@ -86,18 +95,6 @@ class AnswerReader:
         reasoning = next((parsed[name] for name in _REASONING if isinstance(parsed.get(name), str)), None)
         return Answer(content if isinstance(content, str) else None, reasoning, calls or [], "template")
 
-    def _by_json(self, request_id: str, prefix: str, text: str, tools: list[JsonObject] | None) -> Answer:
-        text = text.removesuffix(self._tokenizer.eos_token)
-        reasoning, rest = _split_reasoning(prefix, text)
-        blocks = _CALL.findall(rest)
-        if "<tool_call>" not in rest or not tools:
-            return Answer(content=self._without_special(rest), reasoning=reasoning)
-        calls = _checked(request_id, [_loaded(block) for block in blocks]) if blocks else None
-        if calls is None:
-            return Answer(content=self._without_special(rest), reasoning=reasoning, malformed_calls=max(1, len(blocks)))
-        content = self._without_special(rest.partition("<tool_call>")[0]).strip()
-        return Answer(content or None, reasoning, calls, "json")
-
     def _without_special(self, text: str) -> str:
         for token in self._tokenizer.all_special_tokens:
             if token not in ("<tool_call>", "</tool_call>"):
@@ -121,7 +118,15 @@ class DeltaReader:
     def feed(self, text: str) -> SampleDelta | None:
         """Return what is new in `text`, the answer so far."""
         if self._parser is None:
-            return self._feed_plain(text)
+            if text.lstrip().startswith("<think>"):
+                return None
+            stop = len(text)
+            for mark in ("<tool_call>", "<think>", self._end):
+                at = text.find(mark)
+                stop = min(stop, at if at >= 0 else len(text) - _overlap(text, mark))
+            new, self._told = text[self._told : stop], max(self._told, stop)
+            self._content += new
+            return SampleDelta(content=new) if new else None
         new, self._seen = text[self._seen :], len(text)
         delta = SampleDelta()
         try:
@@ -137,17 +142,6 @@ class DeltaReader:
                 delta.reasoning += event.get("text") or ""
         self._content += delta.content
         return delta if delta.content or delta.reasoning else None
-
-    def _feed_plain(self, text: str) -> SampleDelta | None:
-        if text.lstrip().startswith("<think>"):
-            return None
-        stop = len(text)
-        for mark in ("<tool_call>", "<think>", self._end):
-            at = text.find(mark)
-            stop = min(stop, at if at >= 0 else len(text) - _overlap(text, mark))
-        new, self._told = text[self._told : stop], max(self._told, stop)
-        self._content += new
-        return SampleDelta(content=new) if new else None
 
 
 def _overlap(text: str, mark: str) -> int:

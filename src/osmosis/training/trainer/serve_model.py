@@ -9,7 +9,6 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -109,12 +108,9 @@ def with_adapter(loaded: Any, adapter: str | None) -> tuple[Any, Any]:
         adapted = peft.PeftModel.from_pretrained(loaded.model, adapter, is_trainable=False).eval()
     except (ValueError, RuntimeError, KeyError, OSError) as error:
         raise TrainingFailed(f"the adapter in {adapter} does not fit the base model: {error}", kind="model") from error
-    _check_placed(peft.get_peft_model_state_dict(adapted).keys(), Path(adapter) / "adapter_model.safetensors")
-    return adapted.get_base_model(), adapted
-
-
-def _check_placed(placed: Collection[str], file: Path) -> None:
-    """Check that every weight has a place: PEFT leaves others out with a warning, and the base model would answer."""
+    # Check that every weight has a place: PEFT leaves others out with a warning, and the base model would answer.
+    placed = peft.get_peft_model_state_dict(adapted).keys()
+    file = Path(adapter) / "adapter_model.safetensors"
     with importlib.import_module("safetensors").safe_open(file, "pt") as weights:
         names = set(weights.keys())
     if names != set(placed):
@@ -124,6 +120,7 @@ def _check_placed(placed: Collection[str], file: Path) -> None:
             kind="model",
             hint="use the base model that it was trained on",
         )
+    return adapted.get_base_model(), adapted
 
 
 if __name__ == "__main__":

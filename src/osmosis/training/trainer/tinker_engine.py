@@ -34,7 +34,16 @@ _BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8
 
 def run(plan: TrainerPlan, service: TrainerService | None) -> Done:
     assert service is not None
-    _check(plan)
+    if plan.method != "grpo":
+        raise TrainingFailed('method = "sft" needs engine = "local"', kind="data", hint='set engine = "local"')
+    if plan.kl:
+        raise TrainingFailed("engine tinker has no KL penalty", kind="data", hint="set kl = 0")
+    if plan.tokenizer_path is None:
+        raise TrainingFailed(
+            "engine tinker needs the model's tokenizer on this machine",
+            kind="model",
+            hint="upload the tokenizer files of the base model with `osmosis model upload`",
+        )
     resumed = load_resume_point(plan)
     tokenizer = load_tokenizer(Path(str(plan.tokenizer_path)))
     reader = AnswerReader(tokenizer, response_template(tokenizer))
@@ -139,16 +148,3 @@ def _datum(part: WeighedSequence) -> Any:
             "advantages": types.TensorData(data=per_token, dtype="float32", shape=shape),
         },
     )
-
-
-def _check(plan: TrainerPlan) -> None:
-    if plan.method != "grpo":
-        raise TrainingFailed('method = "sft" needs engine = "local"', kind="data", hint='set engine = "local"')
-    if plan.kl:
-        raise TrainingFailed("engine tinker has no KL penalty", kind="data", hint="set kl = 0")
-    if plan.tokenizer_path is None:
-        raise TrainingFailed(
-            "engine tinker needs the model's tokenizer on this machine",
-            kind="model",
-            hint="upload the tokenizer files of the base model with `osmosis model upload`",
-        )
