@@ -13,6 +13,7 @@ from osmosis.records.api.body import LogEntry, LogPage
 
 MAX_LIMIT = 50
 MAX_LOG_LIMIT = 200
+MAX_ROLLOUTS = 200
 MAX_PLACE = 2**63 - 1
 T = TypeVar("T")
 Line = TypeVar("Line", tables.RunLog, tables.DatasetLog)
@@ -46,6 +47,18 @@ class PageRange:
     def fetch(self, session: Session, query: sa.Select[T]) -> tuple[list[T], int]:
         rows = list(session.scalars(query.limit(self.limit).offset(self.offset)))
         return rows, count_of(session, query)
+
+
+def _page(limit: int = MAX_LIMIT, offset: int = 0) -> PageRange:
+    return PageRange(limit, offset)
+
+
+def _long_page(limit: int = MAX_LIMIT, offset: int = 0) -> PageRange:
+    return PageRange(limit, offset, MAX_ROLLOUTS)
+
+
+PageDep = Annotated[PageRange, Depends(_page)]
+LongPageDep = Annotated[PageRange, Depends(_long_page)]
 
 
 def fetch_numbered(session: Session, query: sa.Select[T], at: int, size: int = 50) -> tuple[list[T], dict[str, int]]:

@@ -15,9 +15,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
-from itertools import filterfalse, groupby
+from itertools import groupby
 from pathlib import Path
-from typing import Literal, get_args
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session, aliased
@@ -50,21 +49,15 @@ LOG_LINES = "log lines"
 LOCK = ".sweep.lock"
 REMOVED_PREFIX = ".gone-"
 SCRATCH_PREFIXES = (REMOVED_PREFIX, ".restoring-", ".osmosis-bundle-")
-RowKind = Literal["tokens", "device codes", "sync events"]
 TOKENS_FOR = timedelta(days=30)
 CODES_FOR = timedelta(days=1)
 EVENTS_FOR = timedelta(days=90)
-_ROW_TABLES: dict[RowKind, type[tables.Token] | type[tables.DeviceCode] | type[tables.SyncEvent]] = {
-    "tokens": tables.Token,
-    "device codes": tables.DeviceCode,
-    "sync events": tables.SyncEvent,
-}
-_ROW_REASONS: dict[RowKind, str] = {
+OLD_ROWS: dict[str, str] = {
     "tokens": f"expired or revoked for {TOKENS_FOR.days} days",
     "device codes": f"expired for {CODES_FOR.days} day",
     "sync events": f"older than {EVENTS_FOR.days} days, and not the last of their branch",
 }
-ROW_KINDS = (LOG_LINES, *get_args(RowKind))
+ROW_KINDS = (LOG_LINES, *OLD_ROWS)
 
 
 def sweep(platform: Platform, *, dry_run: bool = False) -> list[Waste]:
@@ -127,50 +120,60 @@ class _Sweep:
         if self.platform.objects.elsewhere:
             yield from self._stored()
 
+    # What a row says, now.
+
+    def _has_row(self, check: HasRow, path: Path) -> bool:
+        with self.platform.db.read() as session:
+            return check(session, path.name)
+
+    def _list_unused(self, dataset_id: str, keys: set[str]) -> set[str]:
+        with self.platform.db.read() as session:
+            return datasets.list_unused_files(session, dataset_id, keys)
+
+    def _is_used(self, dataset_id: str, key: str) -> bool:
+        return key not in self._list_unused(dataset_id, {key})
+
+    def _is_retried(self, work: tables.Work) -> bool:
+        with self.platform.db.read() as session:
+            current = session.get(type(work), work.id)
+            return current is not None and current.completed_at != work.completed_at
+
     def _waste(self, kind: str, path: Path, reason: str, remove: Callable[[], bool]) -> Waste:
         size = sum(_blocks(entry) for entry in (path, *_below(path)))
         return Waste(kind, self.settings.stored(path), reason, size, remove)
 
     # Files that no row refers to.
 
-    def _orphan(self, kind: str, path: Path, reason: str, is_needed: Callable[[], bool]) -> Waste:
-        def remove() -> bool:
-            if _is_young(path) or is_needed():
-                return False
-            return _remove(self.settings, path)
+    def _orphans(
+        self, kind: str, paths: Iterable[Path], reason: str, is_needed: Callable[[Path], bool]
+    ) -> Iterator[Waste]:
+        def remove(path: Path) -> bool:
+            return not _is_young(path) and not is_needed(path) and _remove(self.settings, path)
 
-        return self._waste(kind, path, reason, remove)
+        for path in paths:
+            if not _is_young(path) and not is_needed(path):
+                yield self._waste(kind, path, reason, partial(remove, path))
 
     def _scratch(self) -> Iterator[Waste]:
-        for path in _entries(self.settings.data_dir):
-            if path.name.startswith(SCRATCH_PREFIXES) and not _is_young(path):
-                yield self._orphan("leftovers", path, "a process was ended before it could remove it", lambda: False)
+        left = [path for path in _entries(self.settings.data_dir) if path.name.startswith(SCRATCH_PREFIXES)]
+        return self._orphans("leftovers", left, "a process was ended before it could remove it", lambda path: False)
 
     def _without_row(self) -> Iterator[Waste]:
-        settings = self.settings
-        folders: tuple[tuple[str, Path, str, HasRow], ...] = (
-            ("run folders", settings.runs_dir, "its run was deleted", has_work),
-            ("models", settings.models_dir / "runs", "its run was deleted", has_work),
-            ("models", settings.models_dir / "base", "its model was deleted", has_model),
-            ("uploads", settings.models_dir / "uploads", "its model was deleted", has_model),
-            ("uploads", settings.objects_dir / "uploads", "its upload is over", upload_is_open),
-            ("uploads", settings.objects_dir / "imports", "its upload is over", import_is_open),
-            ("repositories", settings.repositories_dir, "the workspace has another repository", has_repository),
-            ("repositories", settings.mirrors_dir, "the workspace has another repository", has_repository),
-        )
-        for kind, folder, reason, check in folders:
-            for path in _entries(folder):
-                is_needed = partial(ask, self.platform, check, path.name)
-                if not _is_young(path) and not is_needed():
-                    yield self._orphan(kind, path, reason, is_needed)
+        for kind, folder, reason, check in OWNED:
+            yield from self._orphans(
+                kind, _entries(self.settings.located(folder)), reason, partial(self._has_row, check)
+            )
 
     def _dataset_files(self) -> Iterator[Waste]:
         for folder in _entries(self.settings.objects_dir / "datasets"):
             keys = {self.settings.stored(path) for path in _entries(folder)}
-            unused = map(self.settings.located, sorted(unused_dataset_files(self.platform, folder.name, keys)))
-            for path in filterfalse(_is_young, unused):
-                is_needed = partial(is_dataset_file_used, self.platform, folder.name, self.settings.stored(path))
-                yield self._orphan("datasets", path, UNUSED_DATASET_FILE, is_needed)
+            unused = map(self.settings.located, sorted(self._list_unused(folder.name, keys)))
+            yield from self._orphans(
+                "datasets",
+                unused,
+                UNUSED_DATASET_FILE,
+                lambda path: self._is_used(path.parent.name, self.settings.stored(path)),
+            )
 
     # What is older than the retention settings.
 
@@ -204,7 +207,7 @@ class _Sweep:
 
     def _aged(self, kind: str, path: Path, run: tables.Work, days: int | None) -> Waste:
         def remove() -> bool:
-            return not is_retried(self.platform, run) and _remove(self.settings, path)
+            return not self._is_retried(run) and _remove(self.settings, path)
 
         return self._waste(kind, path, f"run {run.name} was over {days} days ago", remove)
 
@@ -239,17 +242,16 @@ class _Sweep:
             yield self._waste("backups of upgrades", path, reason, partial(_remove, self.settings, path))
 
     def _old_rows(self) -> Iterator[Waste]:
-        for kind in get_args(RowKind):
+        for kind, reason in OLD_ROWS.items():
             with self.platform.db.read() as session:
-                query = sa.select(sa.func.count()).select_from(_old_rows(kind, self.now).subquery())
-                count = session.scalar(query) or 0
+                count = count_of(session, _old_rows(kind, self.now)[1])
             if count:
-                yield Waste(kind, f"rows of {kind}", _ROW_REASONS[kind], count, partial(self._remove_rows, kind))
+                yield Waste(kind, f"rows of {kind}", reason, count, partial(self._remove_rows, kind))
 
-    def _remove_rows(self, kind: RowKind) -> bool:
-        table = _ROW_TABLES[kind]
+    def _remove_rows(self, kind: str) -> bool:
+        table, ids = _old_rows(kind, self.now)
         with self.platform.db.write() as session:
-            return changed_by(session, sa.delete(table).where(table.id.in_(_old_rows(kind, self.now)))) > 0
+            return changed_by(session, sa.delete(table).where(table.id.in_(ids))) > 0
 
     # What can be built again.
 
@@ -264,12 +266,10 @@ class _Sweep:
             yield self._waste("environments", path, reason, remove)
         with self.platform.db.read() as session:
             workspaces, models = _used_since(session, datetime.fromtimestamp(before, tz=self.now.tzinfo))
-        for path in _entries(cache / "uv"):
-            if path.name not in workspaces and not _is_young(path):
-                yield self._orphan("caches of uv", path, reason, partial(self._has_live_run, path.name))
-        for path in _entries(cache / "hub"):
-            if models is not None and path.name not in models and not _is_young(path):
-                yield self._orphan("fetched models", path, reason, partial(self._is_model_used, before, path.name))
+        idle = [path for path in _entries(cache / "uv") if path.name not in workspaces]
+        yield from self._orphans("caches of uv", idle, reason, self._has_live_run)
+        unused = [path for path in _entries(cache / "hub") if models is not None and path.name not in models]
+        yield from self._orphans("fetched models", unused, reason, partial(self._is_model_used, before))
 
     def _before_any_live_run(self, days: int) -> float:
         moments = [self.now - timedelta(days=days)]
@@ -280,46 +280,110 @@ class _Sweep:
                     moments.append(began - timedelta(minutes=1))
         return min(moments).timestamp()
 
-    def _has_live_run(self, workspace_id: str) -> bool:
+    def _has_live_run(self, cache: Path) -> bool:
         with self.platform.db.read() as session:
             return any(
-                session.scalar(sa.select(table.id).filter_by(workspace_id=workspace_id).where(lifecycle.is_live(table)))
+                session.scalar(sa.select(table.id).filter_by(workspace_id=cache.name).where(lifecycle.is_live(table)))
                 for table in tables.WORK_TABLES
             )
 
-    def _is_model_used(self, before: float, name: str) -> bool:
+    def _is_model_used(self, before: float, cache: Path) -> bool:
         with self.platform.db.read() as session:
             _, models = _used_since(session, datetime.fromtimestamp(before, tz=self.now.tzinfo))
-        return models is None or name in models
+        return models is None or cache.name in models
+
+    # What is kept in a store elsewhere.
 
     def _stored(self) -> Iterator[Waste]:
-        store = StoredWaste(self.platform)
-        yield from store.without_row()
-        yield from store.dataset_files()
-        days = self.settings.keep_artifacts_days
-        for run in self._over_since(days):
-            yield from store.artifacts(run, days)
+        yield from self._stored_without_row()
+        yield from self._stored_dataset_files()
+        for run in self._over_since(self.settings.keep_artifacts_days):
+            yield from self._stored_artifacts(run)
         if (days := self.settings.keep_caches_days) is not None:
-            yield from store.copies(before=self._before_any_live_run(days), days=days)
+            yield from self._copies(before=self._before_any_live_run(days), days=days)
+
+    def _stored_without_row(self) -> Iterator[Waste]:
+        for kind, folder, reason, check in OWNED:
+            for name, objects in self._group(f"{folder}/") if kind in STORED_KINDS else ():
+                key = f"{folder}/{name}"
+                is_needed = partial(self._has_row, check, Path(key))
+                if _is_old(objects) and not is_needed():
+                    remove = partial(self._remove, f"{key}/", is_needed)
+                    yield Waste(STORED_KINDS[kind], key, reason, _total_size(objects), remove)
+
+    def _stored_dataset_files(self) -> Iterator[Waste]:
+        prefix = "objects/datasets/"
+        for name, objects in self._group(prefix):
+            sizes = {stored.key: stored.size for stored in objects if _is_old([stored])}
+            for key in sorted(self._list_unused(name, set(sizes))):
+                remove = partial(self._remove, key, partial(self._is_used, name, key))
+                yield Waste("stored datasets", key, UNUSED_DATASET_FILE, sizes[key], remove)
+
+    def _stored_artifacts(self, run: tables.Work) -> Iterator[Waste]:
+        objects = [stored for stored in self.platform.objects.list(f"runs/{run.id}/") if MARK in stored.key]
+        if objects:
+            reason = f"run {run.name} was over {self.settings.keep_artifacts_days} days ago"
+            remove = partial(self._remove_stored_artifacts, run, objects)
+            yield Waste("stored artifacts", f"runs/{run.id}", reason, _total_size(objects), remove)
+
+    def _copies(self, *, before: float, days: int) -> Iterator[Waste]:
+        root = self.settings.data_dir
+        for folder in ("objects", "models", "runs"):
+            stored: dict[str, int] | None = None
+            for path in list_files(root / folder):
+                key = path.relative_to(root).as_posix()
+                if not is_object(key) or environments.last_used(path) >= before:
+                    continue
+                if stored is None:
+                    stored = {object_.key: object_.size for object_ in self.platform.objects.list(f"{folder}/")}
+                size = path.stat().st_size
+                if stored.get(key) == size:
+                    reason = f"a copy of what is in the store; nobody used it for {days} days"
+                    yield Waste("copies", key, reason, size, partial(self._remove_copy, path, key, before))
+
+    def _group(self, prefix: str) -> Iterator[tuple[str, list[StoredObject]]]:
+        stored = self.platform.objects.list(prefix)
+        for name, objects in groupby(stored, key=lambda stored: stored.key.removeprefix(prefix).partition("/")[0]):
+            yield name, list(objects)
+
+    def _remove(self, key: str, is_needed: Callable[[], bool]) -> bool:
+        if is_needed():
+            return False
+        self.platform.objects.delete(key)
+        return True
+
+    def _remove_stored_artifacts(self, run: tables.Work, objects: list[StoredObject]) -> bool:
+        if self._is_retried(run):
+            return False
+        for stored in objects:
+            self.platform.objects.delete(stored.key)
+        return True
+
+    def _remove_copy(self, path: Path, key: str, before: float) -> bool:
+        try:
+            self.platform.objects.open(key)
+        except NotFound:
+            return False
+        if environments.last_used(path) >= before:
+            return False
+        path.unlink(missing_ok=True)
+        return True
 
 
-def _old_rows(kind: RowKind, now: datetime) -> sa.Select[str]:
+def _old_rows(
+    kind: str, now: datetime
+) -> tuple[type[tables.Token] | type[tables.DeviceCode] | type[tables.SyncEvent], sa.Select[str]]:
+    """Return their table, and select their ids; of events not each branch's newest success, which says where the
+    branch is."""
     if kind == "device codes":
-        return sa.select(tables.DeviceCode.id).where(tables.DeviceCode.expires_at < now - CODES_FOR)
-    return _old_tokens(now - TOKENS_FOR) if kind == "tokens" else _old_events(now - EVENTS_FOR)
-
-
-def _old_tokens(before: datetime) -> sa.Select[str]:
-    token, child = tables.Token, aliased(tables.Token)
-    return sa.select(token.id).where(
-        sa.or_(token.expires_at < before, token.revoked_at < before),
-        ~sa.exists().where(child.parent_id == token.id),
-        ~sa.exists().where(tables.Worker.token_id == token.id),
-    )
-
-
-def _old_events(before: datetime) -> sa.Select[str]:
-    """Select old events, without each branch's newest success, which says where the branch is."""
+        return tables.DeviceCode, sa.select(tables.DeviceCode.id).where(tables.DeviceCode.expires_at < now - CODES_FOR)
+    if kind == "tokens":
+        token, child, before = tables.Token, aliased(tables.Token), now - TOKENS_FOR
+        return token, sa.select(token.id).where(
+            sa.or_(token.expires_at < before, token.revoked_at < before),
+            ~sa.exists().where(child.parent_id == token.id),
+            ~sa.exists().where(tables.Worker.token_id == token.id),
+        )
     event, later = tables.SyncEvent, aliased(tables.SyncEvent)
     success = SyncStatus.SUCCESS.value
     newer = sa.exists().where(
@@ -328,7 +392,8 @@ def _old_events(before: datetime) -> sa.Select[str]:
         later.status == success,
         later.finished_at > event.finished_at,
     )
-    return sa.select(event.id).where(event.created_at < before, sa.or_(event.status != success, newer))
+    old = event.created_at < now - EVENTS_FOR
+    return event, sa.select(event.id).where(old, sa.or_(event.status != success, newer))
 
 
 def _used_since(session: Session, moment: datetime) -> tuple[set[str], set[str] | None]:
@@ -387,15 +452,6 @@ UNUSED_DATASET_FILE = "neither its dataset nor a run refers to it"
 HasRow = Callable[[Session, str], bool]
 
 
-@dataclass(frozen=True, slots=True)
-class Waste:
-    kind: str
-    what: str
-    why: str
-    size: int
-    remove: Callable[[], bool] = field(repr=False, compare=False)
-
-
 def has_work(session: Session, name: str) -> bool:
     return lifecycle.find_work(session, name) is not None
 
@@ -418,103 +474,27 @@ def import_is_open(session: Session, name: str) -> bool:
     return row is not None and (row.status == sessions.UPLOADING or row.run_id is not None)
 
 
-def ask(platform: Platform, check: HasRow, name: str) -> bool:
-    with platform.db.read() as session:
-        return check(session, name)
+OWNED: tuple[tuple[str, str, str, HasRow], ...] = (
+    ("run folders", "runs", "its run was deleted", has_work),
+    ("models", "models/runs", "its run was deleted", has_work),
+    ("models", "models/base", "its model was deleted", has_model),
+    ("uploads", "models/uploads", "its model was deleted", has_model),
+    ("uploads", "objects/uploads", "its upload is over", upload_is_open),
+    ("uploads", "objects/imports", "its upload is over", import_is_open),
+    ("repositories", "repositories", "the workspace has another repository", has_repository),
+    ("repositories", "mirrors", "the workspace has another repository", has_repository),
+)
+"""Folders whose entries belong to a row: what they hold, where, why an entry would go, and whether it has its row."""
+STORED_KINDS = {"run folders": "stored artifacts", "models": "stored models", "uploads": "stored uploads"}
 
 
-def unused_dataset_files(platform: Platform, dataset_id: str, keys: set[str]) -> set[str]:
-    with platform.db.read() as session:
-        return datasets.list_unused_files(session, dataset_id, keys)
-
-
-def is_dataset_file_used(platform: Platform, dataset_id: str, key: str) -> bool:
-    return key not in unused_dataset_files(platform, dataset_id, {key})
-
-
-def is_retried(platform: Platform, work: tables.Work) -> bool:
-    with platform.db.read() as session:
-        current = session.get(type(work), work.id)
-        return current is not None and current.completed_at != work.completed_at
-
-
-@dataclass(frozen=True)
-class StoredWaste:
-    platform: Platform
-
-    def without_row(self) -> Iterator[Waste]:
-        places: tuple[tuple[str, str, str, HasRow], ...] = (
-            ("stored artifacts", "runs/", "its run was deleted", has_work),
-            ("stored models", "models/runs/", "its run was deleted", has_work),
-            ("stored models", "models/base/", "its model was deleted", has_model),
-            ("stored uploads", "models/uploads/", "its model was deleted", has_model),
-            ("stored uploads", "objects/uploads/", "its upload is over", upload_is_open),
-            ("stored uploads", "objects/imports/", "its upload is over", import_is_open),
-        )
-        for kind, prefix, reason, check in places:
-            for name, objects in self._group(prefix):
-                is_needed = partial(ask, self.platform, check, name)
-                if _is_old(objects) and not is_needed():
-                    remove = partial(self._remove, f"{prefix}{name}/", is_needed)
-                    yield Waste(kind, f"{prefix}{name}", reason, _total_size(objects), remove)
-
-    def dataset_files(self) -> Iterator[Waste]:
-        prefix = "objects/datasets/"
-        for name, objects in self._group(prefix):
-            sizes = {stored.key: stored.size for stored in objects if _is_old([stored])}
-            for key in sorted(unused_dataset_files(self.platform, name, set(sizes))):
-                remove = partial(self._remove, key, partial(is_dataset_file_used, self.platform, name, key))
-                yield Waste("stored datasets", key, UNUSED_DATASET_FILE, sizes[key], remove)
-
-    def artifacts(self, run: tables.Work, days: int | None) -> Iterator[Waste]:
-        objects = [stored for stored in self.platform.objects.list(f"runs/{run.id}/") if MARK in stored.key]
-        if objects:
-            reason = f"run {run.name} was over {days} days ago"
-            remove = partial(self._remove_artifacts, run, objects)
-            yield Waste("stored artifacts", f"runs/{run.id}", reason, _total_size(objects), remove)
-
-    def copies(self, *, before: float, days: int) -> Iterator[Waste]:
-        root = self.platform.settings.data_dir
-        for folder in ("objects", "models", "runs"):
-            stored: dict[str, int] | None = None
-            for path in list_files(root / folder):
-                key = path.relative_to(root).as_posix()
-                if not is_object(key) or environments.last_used(path) >= before:
-                    continue
-                if stored is None:
-                    stored = {object_.key: object_.size for object_ in self.platform.objects.list(f"{folder}/")}
-                size = path.stat().st_size
-                if stored.get(key) == size:
-                    reason = f"a copy of what is in the store; nobody used it for {days} days"
-                    yield Waste("copies", key, reason, size, partial(self._remove_copy, path, key, before))
-
-    def _group(self, prefix: str) -> Iterator[tuple[str, list[StoredObject]]]:
-        stored = self.platform.objects.list(prefix)
-        for name, objects in groupby(stored, key=lambda stored: stored.key.removeprefix(prefix).partition("/")[0]):
-            yield name, list(objects)
-
-    def _remove(self, key: str, is_needed: Callable[[], bool]) -> bool:
-        if is_needed():
-            return False
-        self.platform.objects.delete(key)
-        return True
-
-    def _remove_artifacts(self, run: tables.Work, objects: list[StoredObject]) -> bool:
-        if is_retried(self.platform, run):
-            return False
-        for stored in objects:
-            self.platform.objects.delete(stored.key)
-        return True
-
-    def _remove_copy(self, path: Path, key: str, before: float) -> bool:
-        try:
-            self.platform.objects.open(key)
-        except NotFound:
-            return False
-        if environments.last_used(path) >= before:
-            return False
-        path.unlink(missing_ok=True)
-        return True
+@dataclass(frozen=True, slots=True)
+class Waste:
+    kind: str
+    what: str
+    why: str
+    size: int
+    remove: Callable[[], bool] = field(repr=False, compare=False)
 
 
 def _is_old(objects: list[StoredObject]) -> bool:

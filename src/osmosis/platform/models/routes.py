@@ -19,7 +19,7 @@ from osmosis.platform.http.json_route import JsonRoute
 from osmosis.platform.models import deployments, merging
 from osmosis.platform.models import service as models
 from osmosis.platform.objects.parts import check_url, join_parts, object_url, store_part
-from osmosis.platform.paging import LogSliceDep, PageRange
+from osmosis.platform.paging import LogSliceDep, PageDep
 from osmosis.platform.workspaces import audit
 from osmosis.records.api.body import LogPage
 from osmosis.records.api.datasets import UploadPart, UploadPlan
@@ -76,8 +76,7 @@ def logs(name: str, platform: PlatformDep, scope: ScopeDep, page: LogSliceDep) -
 
 
 @router.get("/deployments")
-def listed(platform: PlatformDep, scope: ScopeDep, limit: int = 50, offset: int = 0) -> DeploymentPage:
-    page = PageRange(limit, offset)
+def listed(platform: PlatformDep, scope: ScopeDep, page: PageDep) -> DeploymentPage:
     with platform.db.read() as session:
         rows, total = page.fetch(session, deployments.select_deployments(scope.workspace.id))
         bodies = [deployments.build_deployment(session, run) for run in rows]
@@ -110,8 +109,7 @@ def undeploy_wrapped(name: str, platform: PlatformDep, scope: ScopeDep) -> Wrapp
 
 
 @router.get("/models/base")
-def base_models(platform: PlatformDep, scope: ScopeDep, limit: int = 50, offset: int = 0) -> ModelPage:
-    page = PageRange(limit, offset)
+def base_models(platform: PlatformDep, scope: ScopeDep, page: PageDep) -> ModelPage:
     query = sa.select(tables.BaseModel).where(tables.BaseModel.workspace_id == scope.workspace.id)
     with platform.db.read() as session:
         rows, total = page.fetch(session, query.order_by(tables.BaseModel.created_at.desc()))
@@ -140,8 +138,7 @@ def delete_base(name: str, platform: PlatformDep, scope: ScopeDep) -> Response:
 
 
 @router.get("/models/lora")
-def lora_models(platform: PlatformDep, scope: ScopeDep, limit: int = 50, offset: int = 0) -> ModelPage:
-    page = PageRange(limit, offset)
+def lora_models(platform: PlatformDep, scope: ScopeDep, page: PageDep) -> ModelPage:
     query = models.select_trained(scope.workspace.id).order_by(tables.Checkpoint.created_at.desc())
     with platform.db.read() as session:
         rows, total = page.fetch(session, query)

@@ -8,7 +8,7 @@ from osmosis.platform import Platform, tables
 from osmosis.platform.auth.dependencies import CallerDep, EitherDep, PlatformDep
 from osmosis.platform.datasets import service as datasets
 from osmosis.platform.http.json_route import JsonRoute
-from osmosis.platform.paging import PageRange
+from osmosis.platform.paging import PageDep
 from osmosis.platform.rollout_servers import probe
 from osmosis.platform.rollout_servers import service as rollout_servers
 from osmosis.records.api.workers import NewServer, RegisteredServer, ServerPage, ServerStatus
@@ -66,9 +66,8 @@ def remove(server_id: str, platform: PlatformDep, caller: CallerDep) -> Response
 
 
 @router.get("/rollout-servers")
-def list_servers(platform: PlatformDep, found: EitherDep, limit: int = 50, offset: int = 0) -> ServerPage:
+def list_servers(platform: PlatformDep, found: EitherDep, page: PageDep) -> ServerPage:
     caller, scope = found
-    page = PageRange(limit, offset)
     with platform.db.read() as session:
         rows, total = page.fetch(
             session, rollout_servers.select_servers(caller.user, scope.workspace if scope else None)

@@ -9,7 +9,7 @@ from osmosis.platform.background import slow
 from osmosis.platform.db import count_of
 from osmosis.platform.http.json_route import JsonRoute
 from osmosis.platform.objects.parts import check_url, sign_url
-from osmosis.platform.paging import LogSliceDep, PageRange
+from osmosis.platform.paging import LogSliceDep, PageDep
 from osmosis.platform.workspaces import audit
 from osmosis.records.api.benchmarks import (
     BenchmarkDetail,
@@ -37,8 +37,7 @@ RUNS = "/api/cli/benchmark-runs"
 
 @router.get("/api/cli/benchmarks")
 @slow("files")
-def list_benchmarks(platform: PlatformDep, scope: ScopeDep, limit: int = 50, offset: int = 0) -> BenchmarkPage:
-    page = PageRange(limit, offset)
+def list_benchmarks(platform: PlatformDep, scope: ScopeDep, page: PageDep) -> BenchmarkPage:
     with platform.db.read() as session:
         datasets = benchmarks.list_benchmarks(session, scope.workspace)
     rows = [benchmarks.build_benchmark(platform, d) for d in datasets[page.offset : page.offset + page.limit]]
@@ -64,10 +63,8 @@ def create(platform: PlatformDep, scope: ScopeDep, body: dict[str, object] = Bod
 
 
 @router.get(RUNS)
-def list_runs(
-    platform: PlatformDep, scope: ScopeDep, limit: int = 50, offset: int = 0, benchmark: str | None = None
-) -> BenchmarkRunPage:
-    page, conditions = PageRange(limit, offset), []
+def list_runs(platform: PlatformDep, scope: ScopeDep, page: PageDep, benchmark: str | None = None) -> BenchmarkRunPage:
+    conditions = []
     with platform.db.read() as session:
         if benchmark:
             name = benchmarks.find(session, scope.workspace, benchmark).name

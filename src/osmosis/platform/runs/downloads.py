@@ -61,21 +61,19 @@ def build_manifest(
     if "annotations" in selected and (annotations := build_content(session, settings, run, ANNOTATIONS)):
         files.append(RunFile(path=ANNOTATIONS, size=len(annotations)))
     if "tokens" in selected:
-        files.extend(RunFile(path=TOKENS, size=size) for size in _tokens(settings, run, stored))
+        files.extend(RunFile(path=TOKENS, size=size) for size in _tokens(session, settings, run, stored))
     totals = FileTotals(files=len(files), bytes=sum(file.size or 0 for file in files))
     return RunFiles(files=files, totals=totals)
 
 
-def _work(run: tables.Run) -> list[str]:
-    return [f"retry-{run.retries}"] if run.retries else []
-
-
-def _tokens(settings: PlatformSettings, run: tables.Run, stored: Kept) -> Iterator[int]:
-    if (key := _key(run, [*_work(run), TOKENS])) in stored:
-        yield stored[key]
+def _tokens(session: Session, settings: PlatformSettings, run: tables.Run, stored: Kept) -> Iterator[int]:
+    try:
+        file = open_artifact(session, settings, run, stored, TOKENS)
+    except NotFound:
         return
-    file = safe_open.open_artifact(settings.runs_dir / run.id, [*_work(run), TOKENS], most_bytes=MOST_TOKENS)
-    if file is not None:
+    if isinstance(file, str):
+        yield stored[file]
+    elif file is not None:
         os.close(file.fd)
         yield file.size
 
@@ -175,39 +173,35 @@ def _log_lines(session: Session, run: tables.Run) -> Iterator[bytes]:
         yield text.encode(errors="replace")
 
 
+def _parts(session: Session, run: tables.Run, path: str) -> Iterator[list[str]]:
+    """Return where the file of such a path may be below the run's folder, newest first."""
+    if path == TOKENS:
+        yield [*([f"retry-{run.retries}"] if run.retries else []), TOKENS]
+    elif match := ARTIFACT.match(path):
+        row = rollouts.get_row(session, run.id, int(match[1]), int(match[2]))
+        for folder in _places(session, run, row.rollout_id):
+            yield [*folder, *match[3].split("/")]
+
+
 def open_artifact(
     session: Session, settings: PlatformSettings, run: tables.Run, stored: Kept, path: str
 ) -> ArtifactFile | str | None:
     """Return an open artifact, or its key in the object store; None for another kind of path. Raise NotFound for a
     missing one."""
-    if path == TOKENS:
-        if (key := _key(run, [*_work(run), TOKENS])) in stored:
-            return key
-        if file := safe_open.open_artifact(settings.runs_dir / run.id, [*_work(run), TOKENS], most_bytes=MOST_TOKENS):
-            return file
-        raise NotFound(f"run {run.name!r} has no file {path!r}")
-    if not (match := ARTIFACT.match(path)):
+    if path != TOKENS and not ARTIFACT.match(path):
         return None
-    row = rollouts.get_row(session, run.id, int(match[1]), int(match[2]))
-    root = settings.runs_dir / run.id
-    for folder in _places(session, run, row.rollout_id):
-        parts = [*folder, *match[3].split("/")]
+    most_bytes = MOST_TOKENS if path == TOKENS else _most_bytes(settings)
+    for parts in _parts(session, run, path):
         if (key := _key(run, parts)) in stored:
             return key
-        if file := safe_open.open_artifact(root, parts, most_bytes=_most_bytes(settings)):
+        if file := safe_open.open_artifact(settings.runs_dir / run.id, parts, most_bytes=most_bytes):
             return file
     raise NotFound(f"run {run.name!r} has no file {path!r}")
 
 
 def find_key(session: Session, run: tables.Run, stored: Kept, path: str) -> str | None:
     """Return the object's key for a path of the manifest; None if the platform sends the file itself."""
-    if path == TOKENS and (tokens := _key(run, [*_work(run), TOKENS])) in stored:
-        return tokens
-    match = ARTIFACT.match(path) if stored else None
-    if match is None:
-        return None
-    row = rollouts.get_row(session, run.id, int(match[1]), int(match[2]))
-    keys = (_key(run, [*folder, *match[3].split("/")]) for folder in _places(session, run, row.rollout_id))
+    keys = (_key(run, parts) for parts in _parts(session, run, path)) if stored else ()
     return next((key for key in keys if key in stored), None)
 
 

@@ -22,7 +22,7 @@ from osmosis.platform.models import deployments
 from osmosis.platform.models import service as models
 from osmosis.platform.objects.parts import check_url, object_url, sign_url
 from osmosis.platform.objects.store import Content
-from osmosis.platform.paging import LogSliceDep, PageRange
+from osmosis.platform.paging import LogSliceDep, LongPageDep, PageDep
 from osmosis.platform.run_source import DatabaseLibrary
 from osmosis.platform.runs import downloads, lifecycle, rollouts, submit, views
 from osmosis.platform.runs import retry as run_retry
@@ -87,10 +87,7 @@ class RunRoutes:
     def find(self, session: Session, scope: Scope, name: str) -> tables.Run:
         return lifecycle.find(session, scope.workspace, self.kind, name)
 
-    def list_runs(
-        self, platform: PlatformDep, scope: ScopeDep, limit: int = 50, offset: int = 0, tag: str | None = None
-    ) -> RunPage:
-        page = PageRange(limit, offset)
+    def list_runs(self, platform: PlatformDep, scope: ScopeDep, page: PageDep, tag: str | None = None) -> RunPage:
         with platform.db.read() as session:
             runs, total = lifecycle.list_runs(session, page, scope.workspace.id, self.kind, tag)
             users = datasets.find_creators(session, {run.creator_id for run in runs})
@@ -133,37 +130,28 @@ class RunRoutes:
     def delete(self, name: str, platform: PlatformDep, scope: ScopeDep) -> Response:
         with platform.db.write() as session:
             run = self.find(session, scope, name)
-            leftovers = remove(session, run)
+            remove(session, run)
             audit.note(session, scope, "run.delete", run.name, workspace=scope.workspace, kind=run.kind)
-        clean(platform, leftovers)
+        clean(platform, run)
         return Response(status_code=204)
 
 
-@dataclass(frozen=True, slots=True)
-class RemovedFiles:
-    run_id: str
-    dataset_path: str
-
-
-def remove(session: Session, run: tables.Run) -> RemovedFiles:
+def remove(session: Session, run: tables.Run) -> None:
     deployments.refuse_deployed(session, run)
-    left = RemovedFiles(run.id, run.dataset_path)
     lifecycle.delete(session, run)
-    return left
 
 
-def clean(platform: Platform, left: RemovedFiles) -> None:
-    platform.objects.delete(f"runs/{left.run_id}/")
-    remove_index(platform.settings.viewer_index(left.run_id))
-    models.delete_files(platform, f"models/runs/{left.run_id}/")
-    if left.dataset_path:  # of a dataset that is gone, or has a newer file, this run was the last that needed it
-        ingest.clean(platform, PurePosixPath(left.dataset_path).parent.name)
+def clean(platform: Platform, run: tables.Run) -> None:
+    platform.objects.delete(f"runs/{run.id}/")
+    remove_index(platform.settings.viewer_index(run.id))
+    models.delete_files(platform, f"models/runs/{run.id}/")
+    if run.dataset_path:  # of a dataset that is gone, or has a newer file, this run was the last that needed it
+        ingest.clean(platform, PurePosixPath(run.dataset_path).parent.name)
 
 
 routes = RunRoutes("eval")
 router = routes.router()
 PREFIX = routes.prefix
-MAX_ROLLOUTS = 200
 
 
 @router.post(PREFIX)
@@ -191,9 +179,8 @@ def retry(name: str, platform: PlatformDep, scope: ScopeDep, body: RetryRun | No
 
 @router.get(f"{PREFIX}/{{name}}/rollouts")
 def list_rollouts(
-    name: str, platform: PlatformDep, scope: ScopeDep, limit: int = 50, offset: int = 0, status: str | None = None
+    name: str, platform: PlatformDep, scope: ScopeDep, page: LongPageDep, status: str | None = None
 ) -> RolloutPage:
-    page = PageRange(limit, offset, top=MAX_ROLLOUTS)
     with platform.db.read() as session:
         run = routes.find(session, scope, name)
         rows, total = page.fetch(session, rollouts.select_rollouts(run.id, status))
@@ -201,11 +188,8 @@ def list_rollouts(
 
 
 @router.get(f"{PREFIX}/{{name}}/outcomes", response_model=OutcomePage)
-def list_outcomes(
-    name: str, platform: PlatformDep, scope: ScopeDep, limit: int = 50, offset: int = 0, whole: bool = False
-) -> Raw:
+def list_outcomes(name: str, platform: PlatformDep, scope: ScopeDep, page: LongPageDep, whole: bool = False) -> Raw:
     """Rollouts without their conversations, for comparing runs; `whole`: with them, in the order of their arrival."""
-    page = PageRange(limit, offset, top=MAX_ROLLOUTS)
     with platform.db.read() as session:
         run = routes.find(session, scope, name)
         total = count_of(session, rollouts.select_rollouts(run.id))

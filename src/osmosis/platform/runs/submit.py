@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 import pydantic
 import sqlalchemy as sa
 from pydantic import TypeAdapter
-from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from osmosis.errors import Conflict, NotFound, ValidationError
+from osmosis.errors import NotFound, ValidationError
 from osmosis.platform import Platform, tables, urls
 from osmosis.platform.datasets import service as datasets
 from osmosis.platform.git import repositories, sync
@@ -32,8 +31,6 @@ from osmosis.records.run.plan import PLATFORM_MODEL
 from osmosis.records.run.rows import DatasetStatus, count_sampled
 from osmosis.records.run.source import SnapshotNote
 from osmosis.records.run.status import RunKind, RunStatus
-
-NAME_TRIES = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +95,9 @@ def submit(
     platform: Platform, workspace: tables.Workspace, actor: Actor, request: RunRequest, *, kind: RunKind
 ) -> tables.Run:
     """Store a pending run; raise ValidationError with issues, or NotFound with the missing secrets."""
-    return _store(platform, check(platform, workspace, actor, request, kind=kind))
+    order = check(platform, workspace, actor, request, kind=kind)
+    with platform.db.write() as session:
+        return insert(session, platform.vault, order)
 
 
 def check(
@@ -138,18 +137,6 @@ class Order:
     kind: str
     repository_id: str
     code: CodeRef
-
-
-def _store(platform: Platform, order: Order) -> tables.Run:
-    for _ in range(NAME_TRIES):
-        try:
-            with platform.db.write() as session:
-                return insert(session, platform.vault, order)
-        except IntegrityError:
-            if order.request.name is not None:
-                message = f"there is already a run named {order.request.name}"
-                raise Conflict(message, hint="choose another --name, or leave it out") from None
-    raise Conflict("too many submits at the same time", hint="submit again")
 
 
 def _dataset_issues(session: Session, workspace: tables.Workspace, name: str) -> list[dict[str, str]]:

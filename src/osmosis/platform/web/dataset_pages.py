@@ -19,7 +19,7 @@ from osmosis.platform.workspaces import service as workspaces
 from osmosis.records.api.policy import Action, may
 from osmosis.viewer.render import SECURITY
 
-from .session import Viewer, ViewerDep, check_viewer_form, platform_of, read_form
+from .session import PosterDep, Viewer, ViewerDep, check_viewer_form, platform_of, read_form
 from .templating import page, page_router, redirect
 
 router = page_router()
@@ -86,8 +86,7 @@ def announce(
         check_viewer_form(request, viewer, csrf)
         platform = platform_of(request)
         with platform.db.write() as session:
-            row, role = workspaces.by_name(session, viewer.user, workspace)
-            workspaces.require(role, "data")
+            row, _ = workspaces.by_name(session, viewer.user, workspace, "data")
             file = datasets.NewFile(name, size, extension.lower().lstrip("."))
             dataset, upload = datasets.create(session, row, viewer.user, file, part_bytes=platform.settings.part_bytes)
             audit.note(session, viewer, "dataset.upload", dataset.name, workspace=row, bytes=size)
@@ -125,8 +124,7 @@ def _complete(request: Request, viewer: Viewer, dataset_id: str, form: dict[str,
 
 @router.post("/datasets/{dataset_id}/delete")
 @slow("objects")
-def delete(request: Request, viewer: ViewerDep, dataset_id: str, csrf: Annotated[str, Form()] = "") -> Response:
-    check_viewer_form(request, viewer, csrf)
+def delete(request: Request, viewer: PosterDep, dataset_id: str) -> Response:
     platform = platform_of(request)
     with platform.db.write() as session:
         dataset, workspace, _ = _find_dataset(session, viewer, dataset_id, "delete")

@@ -32,10 +32,10 @@ from .session import (
     GUEST_COOKIE,
     GUEST_SECONDS,
     SESSION_COOKIE,
+    PosterDep,
     ViewerDep,
     authenticate_viewer,
     check_form,
-    check_viewer_form,
     csrf_of,
     guest_secret,
     platform_of,
@@ -151,8 +151,7 @@ def browser_of(request: Request) -> str:
 
 
 @router.post("/logout")
-def logout(request: Request, viewer: ViewerDep, csrf: Text = "") -> Response:
-    check_viewer_form(request, viewer, csrf)
+def logout(request: Request, viewer: PosterDep) -> Response:
     with platform_of(request).db.write() as session:
         tokens.revoke(session, viewer.token, viewer.token.id, logout=True)
         audit.note(session, viewer, "login.end", viewer.user.handle)
@@ -177,8 +176,7 @@ def device_page(request: Request, viewer: ViewerDep, user_code: str = "") -> Res
 
 
 @router.post("/device", dependencies=[limited("login")])
-def decide_device(request: Request, viewer: ViewerDep, user_code: Text, answer: Text, csrf: Text = "") -> Response:
-    check_viewer_form(request, viewer, csrf)
+def decide_device(request: Request, viewer: PosterDep, user_code: Text, answer: Text) -> Response:
     problem = None
     try:
         with platform_of(request).db.write() as session:

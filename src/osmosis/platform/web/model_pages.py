@@ -1,9 +1,8 @@
 from dataclasses import dataclass
-from typing import Annotated
 from urllib.parse import quote
 
 import sqlalchemy as sa
-from fastapi import Form, Request, Response
+from fastapi import Request, Response
 from sqlalchemy.orm import Session
 
 from osmosis.errors import NotFound
@@ -20,7 +19,7 @@ from osmosis.records.run.plan import PLATFORM_MODEL
 from osmosis.records.run.rollout import Failure
 from osmosis.viewer.page import Page
 
-from .session import Viewer, ViewerDep, check_viewer_form, platform_of
+from .session import PosterDep, Viewer, ViewerDep, platform_of
 from .templating import html, page, page_router, redirect, render_framed, stream_events
 
 router = page_router()
@@ -101,10 +100,7 @@ def _build_page(platform: Platform, viewer: Viewer, model_id: str) -> tuple[Page
 
 
 @router.post("/models/{model_id}/{action}")
-def change(
-    request: Request, viewer: ViewerDep, model_id: str, action: str, csrf: Annotated[str, Form()] = ""
-) -> Response:
-    check_viewer_form(request, viewer, csrf)
+def change(request: Request, viewer: PosterDep, model_id: str, action: str) -> Response:
     platform = platform_of(request)
     with platform.db.write() as session:
         model = _find(session, viewer, model_id)

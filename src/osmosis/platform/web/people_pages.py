@@ -4,7 +4,6 @@ from typing import Annotated
 
 from fastapi import Form, Request, Response
 from fastapi.responses import StreamingResponse
-from sqlalchemy.orm import Session
 
 from osmosis.errors import OsmosisError
 from osmosis.platform import Platform, tables, urls
@@ -13,22 +12,16 @@ from osmosis.platform.auth import tokens, users
 from osmosis.platform.paging import fetch_numbered
 from osmosis.platform.workspaces import audit, members, quotas
 from osmosis.platform.workspaces import service as workspaces
-from osmosis.records.api.policy import POLICY, ROLES, Action, Role, may
+from osmosis.records.api.policy import POLICY, ROLES, Role, may
 from osmosis.viewer.render import SECURITY
 
-from .session import Viewer, ViewerDep, check_viewer_form, platform_of
+from .session import PosterDep, Viewer, ViewerDep, platform_of
 from .templating import page, page_router, redirect
 
 router = page_router()
 Text = Annotated[str, Form(max_length=320)]
 
 EXPORT_ROWS = 500
-
-
-def _require_access(session: Session, viewer: Viewer, workspace: str, action: Action) -> tuple[tables.Workspace, str]:
-    row, role = workspaces.by_name(session, viewer.user, workspace)
-    workspaces.require(role, action)
-    return row, role
 
 
 @router.get("/{workspace}/members")
@@ -38,7 +31,7 @@ def member_list(request: Request, viewer: ViewerDep, workspace: str) -> Response
 
 def _members(request: Request, viewer: Viewer, workspace: str, problem: OsmosisError | None = None) -> Response:
     with platform_of(request).db.read() as session:
-        row, role = _require_access(session, viewer, workspace, "read")
+        row, role = workspaces.by_name(session, viewer.user, workspace)
         rows = members.list_members(session, row)
         use = quotas.build_use(session, row)
     return page(
@@ -49,13 +42,11 @@ def _members(request: Request, viewer: Viewer, workspace: str, problem: OsmosisE
 
 @router.post("/{workspace}/members")
 def invite(
-    request: Request, viewer: ViewerDep, workspace: str, person: Text, role: Annotated[Role, Form()] = "member",
-    csrf: Text = "",
+    request: Request, viewer: PosterDep, workspace: str, person: Text, role: Annotated[Role, Form()] = "member"
 ) -> Response:  # fmt: skip
-    check_viewer_form(request, viewer, csrf)
     try:
         with platform_of(request).db.write() as session:
-            row, mine = _require_access(session, viewer, workspace, "members")
+            row, mine = workspaces.by_name(session, viewer.user, workspace, "members")
             invitation = members.invite(session, row, viewer.user, mine, person, role)
             action = "member.invite" if invitation.invited else "member.add"
             audit.note(session, viewer, action, invitation.handle or invitation.email or "", workspace=row, role=role)
@@ -66,12 +57,11 @@ def invite(
 
 @router.post("/{workspace}/members/{person}/role")
 def change_role(
-    request: Request, viewer: ViewerDep, workspace: str, person: str, role: Annotated[Role, Form()], csrf: Text = ""
+    request: Request, viewer: PosterDep, workspace: str, person: str, role: Annotated[Role, Form()]
 ) -> Response:
-    check_viewer_form(request, viewer, csrf)
     try:
         with platform_of(request).db.write() as session:
-            row, mine = _require_access(session, viewer, workspace, "members")
+            row, mine = workspaces.by_name(session, viewer.user, workspace, "members")
             members.change(session, row, mine, person, role)
             audit.note(session, viewer, "member.role", person, workspace=row, role=role)
     except OsmosisError as problem:
@@ -80,11 +70,10 @@ def change_role(
 
 
 @router.post("/{workspace}/members/{person}/remove")
-def remove(request: Request, viewer: ViewerDep, workspace: str, person: str, csrf: Text = "") -> Response:
-    check_viewer_form(request, viewer, csrf)
+def remove(request: Request, viewer: PosterDep, workspace: str, person: str) -> Response:
     try:
         with platform_of(request).db.write() as session:
-            row, mine = _require_access(session, viewer, workspace, "read")
+            row, mine = workspaces.by_name(session, viewer.user, workspace)
             removed = members.remove(session, row, viewer.user, mine, person)
             audit.note(session, viewer, "member.remove", removed, workspace=row)
     except OsmosisError as problem:
@@ -95,14 +84,14 @@ def remove(request: Request, viewer: ViewerDep, workspace: str, person: str, csr
 @router.get("/{workspace}/audit")
 def audit_of_workspace(request: Request, viewer: ViewerDep, workspace: str, action: str = "", at: int = 1) -> Response:
     with platform_of(request).db.read() as session:
-        row, _ = _require_access(session, viewer, workspace, "audit")
+        row, _ = workspaces.by_name(session, viewer.user, workspace, "audit")
     return _audit(request, viewer, row, action, at)
 
 
 @router.get("/{workspace}/audit.jsonl")
 def export_of_workspace(request: Request, viewer: ViewerDep, workspace: str) -> Response:
     with platform_of(request).db.read() as session:
-        row, _ = _require_access(session, viewer, workspace, "audit")
+        row, _ = workspaces.by_name(session, viewer.user, workspace, "audit")
     return _export(request, row.id)
 
 
@@ -122,10 +111,7 @@ def _people(request: Request, viewer: Viewer, *, link: str = "", handle: str = "
 
 
 @router.post("/users")
-def add_person(
-    request: Request, viewer: ViewerDep, handle: Text, email: Text = "", name: Text = "", csrf: Text = ""
-) -> Response:
-    check_viewer_form(request, viewer, csrf)
+def add_person(request: Request, viewer: PosterDep, handle: Text, email: Text = "", name: Text = "") -> Response:
     platform = platform_of(request)
     try:
         with platform.db.write() as session:
@@ -138,8 +124,7 @@ def add_person(
 
 
 @router.post("/users/{handle}/link")
-def link_person(request: Request, viewer: ViewerDep, handle: str, csrf: Text = "") -> Response:
-    check_viewer_form(request, viewer, csrf)
+def link_person(request: Request, viewer: PosterDep, handle: str) -> Response:
     return _linked(request, platform_of(request), viewer, handle)
 
 

@@ -1,9 +1,9 @@
 import math
-from typing import Annotated, Any
+from typing import Any
 from urllib.parse import quote
 
 import sqlalchemy as sa
-from fastapi import Form, Request, Response
+from fastapi import Request, Response
 from fastapi.concurrency import run_in_threadpool
 
 from osmosis.platform import Platform, tables
@@ -26,7 +26,7 @@ from osmosis.viewer.forms import next_url, parse_annotation, parse_marks
 from osmosis.viewer.page import Page
 from osmosis.viewer.query_params import QueryParams
 
-from .session import Viewer, ViewerDep, check_viewer_form, platform_of, read_form
+from .session import PosterDep, Viewer, ViewerDep, platform_of, read_form
 from .templating import html, page_router, redirect, render_framed, stream_events
 
 router = page_router()
@@ -133,8 +133,7 @@ def events(request: Request, viewer: ViewerDep, run_id: str) -> Response:
 
 
 @router.post("/runs/{run_id}/stop")
-def stop(request: Request, viewer: ViewerDep, run_id: str, csrf: Annotated[str, Form()] = "") -> Response:
-    check_viewer_form(request, viewer, csrf)
+def stop(request: Request, viewer: PosterDep, run_id: str) -> Response:
     platform = platform_of(request)
     with platform.db.write() as session:
         source = find_run(session, platform, viewer, run_id, "run")
@@ -144,8 +143,7 @@ def stop(request: Request, viewer: ViewerDep, run_id: str, csrf: Annotated[str, 
 
 
 @router.post("/runs/{run_id}/retry")
-def retry_run(request: Request, viewer: ViewerDep, run_id: str, csrf: Annotated[str, Form()] = "") -> Response:
-    check_viewer_form(request, viewer, csrf)
+def retry_run(request: Request, viewer: PosterDep, run_id: str) -> Response:
     platform = platform_of(request)
     with platform.db.write() as session:
         source = find_run(session, platform, viewer, run_id, "run")
@@ -156,15 +154,14 @@ def retry_run(request: Request, viewer: ViewerDep, run_id: str, csrf: Annotated[
 
 @router.post("/runs/{run_id}/delete")
 @slow("objects")
-def delete(request: Request, viewer: ViewerDep, run_id: str, csrf: Annotated[str, Form()] = "") -> Response:
-    check_viewer_form(request, viewer, csrf)
+def delete(request: Request, viewer: PosterDep, run_id: str) -> Response:
     platform = platform_of(request)
     with platform.db.write() as session:
         source = find_run(session, platform, viewer, run_id, "delete")
-        leftovers = run_routes.remove(session, source.run)
+        run_routes.remove(session, source.run)
         audit.note(session, viewer, "run.delete", source.run.name, workspace=source.workspace, kind=source.run.kind)
         back = f"/?workspace={quote(source.workspace.name, safe='')}"
-    run_routes.clean(platform, leftovers)
+    run_routes.clean(platform, source.run)
     return redirect(back)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Annotated
 from urllib.parse import quote, urlsplit
 
-from fastapi import Depends, Request, Response
+from fastapi import Depends, Form, Request, Response
 from starlette.applications import Starlette
 
 from osmosis.errors import AuthRequired, Forbidden
@@ -105,6 +105,15 @@ def check_viewer_form(request: Request, viewer: Viewer, csrf: str) -> None:
 
 
 ViewerDep = Annotated[Viewer, Depends(authenticate_viewer)]
+
+
+def authenticate_poster(request: Request, viewer: ViewerDep, csrf: Annotated[str, Form()] = "") -> Viewer:
+    """Return the person who sent a form. Raise Forbidden unless it was made for this session."""
+    check_viewer_form(request, viewer, csrf)
+    return viewer
+
+
+PosterDep = Annotated[Viewer, Depends(authenticate_poster)]
 
 
 async def read_form(request: Request, viewer: Viewer) -> dict[str, str]:

@@ -1,14 +1,13 @@
 """Submit a run in the browser: a config of the synced repository with some fields changed. The config comes from the
 commit that would run, and is checked like every submit."""
 
-import sys
-
 import pydantic
 from fastapi import Request, Response
 from sqlalchemy.orm import Session
 
 from osmosis.base.git import GitError
 from osmosis.base.jsonable import JsonObject
+from osmosis.base.toml import tomllib
 from osmosis.errors import NotFound, OsmosisError, ValidationError
 from osmosis.platform import tables
 from osmosis.platform.background import run_apart
@@ -24,11 +23,6 @@ from osmosis.records.run.status import RunKind
 
 from .session import Viewer, ViewerDep, platform_of, read_form
 from .templating import page, page_router, redirect
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:  # pragma: no cover - the same parser under its older name
-    import tomli as tomllib
 
 router = page_router()
 KINDS: dict[str, RunKind] = {"configs/eval/": "eval", "configs/training/": "training"}
@@ -51,8 +45,7 @@ def _submit(request: Request, viewer: Viewer, workspace: str, form: dict[str, st
     platform = platform_of(request)
     try:
         with platform.db.read() as session:
-            row, role = workspaces.by_name(session, viewer.user, workspace)
-            workspaces.require(role, "run")
+            row, _ = workspaces.by_name(session, viewer.user, workspace, "run")
             text = _text(request, session, row, form)
         kind, body = _body(text, form)
         run = submit.submit(platform, row, viewer, submit.parse(body, kind), kind=kind)
@@ -65,8 +58,7 @@ def _form(
     request: Request, viewer: Viewer, workspace: str, form: dict[str, str], problem: OsmosisError | None = None
 ) -> Response:
     with platform_of(request).db.read() as session:
-        row, role = workspaces.by_name(session, viewer.user, workspace)
-        workspaces.require(role, "run")
+        row, _ = workspaces.by_name(session, viewer.user, workspace, "run")
         repository = repositories.find_for_workspace(session, row.id)
         branches = sync.known_branches(session, repository.id) if repository else {}
         branch = form.get("branch") or (repository.default_branch if repository else "")

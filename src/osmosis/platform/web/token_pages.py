@@ -18,7 +18,7 @@ from osmosis.platform.workspaces import service as workspaces
 from osmosis.records.api.accounts import MAX_TOKEN_DAYS, SCOPES, TOKEN_DAYS, USUAL_SCOPES, NewToken, TokenScope
 from osmosis.viewer.render import SECURITY
 
-from .session import Viewer, ViewerDep, check_viewer_form, platform_of
+from .session import PosterDep, Viewer, ViewerDep, platform_of
 from .templating import page, page_router, redirect
 
 router = page_router()
@@ -45,14 +45,12 @@ def _token_page(
 @router.post("/tokens")
 def make_token(
     request: Request,
-    viewer: ViewerDep,
+    viewer: PosterDep,
     name: Annotated[str, Form(min_length=1, max_length=200)],
     days: Annotated[int, Form(ge=1, le=MAX_TOKEN_DAYS)] = TOKEN_DAYS,
     scope: Annotated[list[TokenScope] | None, Form()] = None,
     only: Annotated[str, Form()] = "",
-    csrf: Annotated[str, Form()] = "",
 ) -> Response:
-    check_viewer_form(request, viewer, csrf)
     seconds = int(timedelta(days=days).total_seconds())
     wish = NewToken(name=name, scopes=scope or list(USUAL_SCOPES), workspace=only or None, expires_in=seconds)
     try:
@@ -65,8 +63,7 @@ def make_token(
 
 
 @router.post("/tokens/{token_id}/revoke")
-def revoke(request: Request, viewer: ViewerDep, token_id: str, csrf: Annotated[str, Form()] = "") -> Response:
-    check_viewer_form(request, viewer, csrf)
+def revoke(request: Request, viewer: PosterDep, token_id: str) -> Response:
     with platform_of(request).db.write() as session:
         audit.note_token(session, viewer, "token.revoke", tokens.revoke(session, viewer.token, token_id))
     return redirect("/tokens")
@@ -123,15 +120,8 @@ def ask(
 
 @router.post("/cli-auth")
 def decide(
-    request: Request,
-    viewer: ViewerDep,
-    redirect_uri: Text,
-    state: Text,
-    answer: Text,
-    device_name: Text = "",
-    csrf: Text = "",
+    request: Request, viewer: PosterDep, redirect_uri: Text, state: Text, answer: Text, device_name: Text = ""
 ) -> Response:
-    check_viewer_form(request, viewer, csrf)
     callback = callback_of(redirect_uri, state, "")
     if answer != "approve":
         answers = {"error": "access_denied", "error_description": "the login was denied in the browser"}

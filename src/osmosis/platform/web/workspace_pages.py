@@ -16,12 +16,10 @@ from osmosis.records.api.workers import WorkerList
 from osmosis.viewer.page import Page
 from osmosis.viewer.render import SECURITY
 
-from .session import Viewer, ViewerDep, check_viewer_form, platform_of
+from .session import PosterDep, Viewer, ViewerDep, platform_of
 from .templating import html, page, page_router, redirect, render_framed, stream_events
 
 router = page_router()
-
-Csrf = Annotated[str, Form()]
 
 
 @router.get("/workers")
@@ -47,8 +45,7 @@ def as_json(request: Request, viewer: ViewerDep) -> Response:
 
 
 @router.post("/workers/{worker_id}/drain")
-def drain(request: Request, viewer: ViewerDep, worker_id: str, csrf: Csrf = "") -> Response:
-    check_viewer_form(request, viewer, csrf)
+def drain(request: Request, viewer: PosterDep, worker_id: str) -> Response:
     try:
         with platform_of(request).db.write() as session:
             worker_admin.drain(session, viewer, worker_admin.require_managed(session, viewer.user, worker_id))
@@ -58,8 +55,7 @@ def drain(request: Request, viewer: ViewerDep, worker_id: str, csrf: Csrf = "") 
 
 
 @router.post("/workers/{worker_id}/remove")
-def remove(request: Request, viewer: ViewerDep, worker_id: str, csrf: Csrf = "") -> Response:
-    check_viewer_form(request, viewer, csrf)
+def remove(request: Request, viewer: PosterDep, worker_id: str) -> Response:
     platform = platform_of(request)
     try:
         with platform.db.write() as session:
@@ -80,8 +76,7 @@ def secret_list(request: Request, viewer: ViewerDep, workspace: str) -> Response
 
 def _secrets(request: Request, viewer: Viewer, workspace: str, problem: OsmosisError | None = None) -> Response:
     with platform_of(request).db.read() as session:
-        row, role = workspaces.by_name(session, viewer.user, workspace)
-        workspaces.require(role, "secrets.own")
+        row, role = workspaces.by_name(session, viewer.user, workspace, "secrets.own")
         rows = list(session.scalars(secrets.select_secrets(row, viewer.user, "all")))
         people = datasets.find_creators(session, {secret.updater_id for secret in rows})
     personal = {secret.name for secret in rows if secret.scope == "user"}
@@ -94,20 +89,12 @@ def _secrets(request: Request, viewer: Viewer, workspace: str, problem: OsmosisE
 
 @router.post("/{workspace}/secrets")
 def set_secret(
-    request: Request,
-    viewer: ViewerDep,
-    workspace: str,
-    name: Text,
-    value: Annotated[str, Form()],
-    scope: Text = "user",
-    csrf: Text = "",
+    request: Request, viewer: PosterDep, workspace: str, name: Text, value: Annotated[str, Form()], scope: Text = "user"
 ) -> Response:
-    check_viewer_form(request, viewer, csrf)
     platform = platform_of(request)
     try:
         with platform.db.write() as session:
-            row, role = workspaces.by_name(session, viewer.user, workspace)
-            workspaces.require(role, "secrets.own")
+            row, role = workspaces.by_name(session, viewer.user, workspace, "secrets.own")
             slot = secrets.slot_for(row, viewer.user, role, scope=scope, name=name.strip())
             secrets.store(session, platform.vault, slot, value, viewer.user.id)
             audit.note(session, viewer, "secret.set", slot.name, workspace=row, scope=slot.scope)
@@ -117,14 +104,10 @@ def set_secret(
 
 
 @router.post("/{workspace}/secrets/delete")
-def delete_secret(
-    request: Request, viewer: ViewerDep, workspace: str, name: Text, scope: Text = "user", csrf: Text = ""
-) -> Response:
-    check_viewer_form(request, viewer, csrf)
+def delete_secret(request: Request, viewer: PosterDep, workspace: str, name: Text, scope: Text = "user") -> Response:
     try:
         with platform_of(request).db.write() as session:
-            row, role = workspaces.by_name(session, viewer.user, workspace)
-            workspaces.require(role, "secrets.own")
+            row, role = workspaces.by_name(session, viewer.user, workspace, "secrets.own")
             slot = secrets.slot_for(row, viewer.user, role, scope=scope, name=name)
             secrets.delete(session, slot)
             audit.note(session, viewer, "secret.delete", name, workspace=row, scope=slot.scope)
@@ -185,14 +168,10 @@ def _repository_page(platform: Platform, viewer: Viewer, workspace: str, branch:
 
 
 @router.post("/{workspace}/repository/sync")
-def start_sync(
-    request: Request, viewer: ViewerDep, workspace: str, background: BackgroundTasks, csrf: Annotated[str, Form()] = ""
-) -> Response:
-    check_viewer_form(request, viewer, csrf)
+def start_sync(request: Request, viewer: PosterDep, workspace: str, background: BackgroundTasks) -> Response:
     platform = platform_of(request)
     with platform.db.write() as session:
-        row, role = workspaces.by_name(session, viewer.user, workspace)
-        workspaces.require(role, "push")
+        row, _ = workspaces.by_name(session, viewer.user, workspace, "push")
         repository = repositories.get_for_workspace(session, row.id)
         event_id = sync.add_event(session, repository).id
     background.add_task(run_in_turn, "sync", repository.id, sync.run, platform.db, platform.settings, event_id)

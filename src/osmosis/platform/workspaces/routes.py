@@ -24,7 +24,7 @@ from osmosis.platform.datasets import service as datasets
 from osmosis.platform.git import mirror, repositories, sync
 from osmosis.platform.git.remotes import Remote
 from osmosis.platform.http.json_route import JsonRoute
-from osmosis.platform.paging import PageRange
+from osmosis.platform.paging import PageDep, PageRange
 from osmosis.platform.workspaces import audit, members, quotas, secrets
 from osmosis.platform.workspaces import service as workspaces
 from osmosis.records.api.accounts import (
@@ -139,8 +139,7 @@ def _connect(name: str, body: ConnectRepository, platform: Platform, caller: Cal
         credential = repositories.shared_secret(session, platform.vault, target.id, body.secret) if body.secret else ""
     mirror.check_url(Remote(body.repository_url, trusted, credential), platform.settings)
     with platform.db.write() as session:
-        workspace, role = workspaces.by_name(session, caller.user, name)
-        workspaces.require(role, "repository")
+        workspace, role = workspaces.by_name(session, caller.user, name, "repository")
         audit.note(session, caller, "repository.connect", body.repository_url, workspace=workspace, secret=body.secret)
         repository = repositories.connect_external(
             session, platform.settings, workspace, body.repository_url, trusted=trusted, secret=body.secret
@@ -189,21 +188,16 @@ def change_quota(name: str, body: Quota, platform: PlatformDep, caller: Operator
 
 @router.get("/audit")
 def list_entries(
-    platform: PlatformDep,
-    scope: Annotated[Scope, may("audit")],
-    limit: int = 50,
-    offset: int = 0,
-    action: str = "",
-    actor: str = "",
+    platform: PlatformDep, scope: Annotated[Scope, may("audit")], page: PageDep, action: str = "", actor: str = ""
 ) -> AuditPage:
-    return _build_audit_page(platform, PageRange(limit, offset), scope.workspace.id, action, actor)
+    return _build_audit_page(platform, page, scope.workspace.id, action, actor)
 
 
 @router.get("/platform/audit")
 def list_platform_entries(
-    platform: PlatformDep, caller: OperatorDep, limit: int = 50, offset: int = 0, action: str = "", actor: str = ""
+    platform: PlatformDep, caller: OperatorDep, page: PageDep, action: str = "", actor: str = ""
 ) -> AuditPage:
-    return _build_audit_page(platform, PageRange(limit, offset), None, action, actor)
+    return _build_audit_page(platform, page, None, action, actor)
 
 
 def _build_audit_page(
@@ -293,10 +287,7 @@ def _users(session: Session, rows: list[tables.Secret]) -> dict[str | None, tabl
 
 
 @router.get("/environment-secrets")
-def list_secrets(
-    platform: PlatformDep, caller: SecretsDep, limit: int = 50, offset: int = 0, scope: str = "all"
-) -> SecretPage:
-    page = PageRange(limit, offset)
+def list_secrets(platform: PlatformDep, caller: SecretsDep, page: PageDep, scope: str = "all") -> SecretPage:
     with platform.db.read() as session:
         rows, total = page.fetch(session, secrets.select_secrets(caller.workspace, caller.user, scope))
         users = _users(session, rows)

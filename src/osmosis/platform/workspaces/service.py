@@ -72,10 +72,12 @@ _BY_NAME = _WITH_ROLE.where(tables.Workspace.name == sa.bindparam("key"))
 _BY_ID = _WITH_ROLE.where(tables.Workspace.id == sa.bindparam("key"))
 
 
-def by_name(session: Session, user: tables.User, name: str) -> tuple[tables.Workspace, str]:
+def by_name(session: Session, user: tables.User, name: str, action: Action = "read") -> tuple[tables.Workspace, str]:
+    """Return a workspace and the person's role in it. Raise Forbidden if that role may not do this."""
     row = session.execute(_BY_NAME, {"user": user.id, "key": name}).first()
     if row is None or row[1] is None:
         raise NotFound(f"no workspace named {name!r}", hint="list yours: osmosis workspace list")
+    require(row[1], action)
     return row[0], row[1]
 
 
