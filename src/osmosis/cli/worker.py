@@ -14,6 +14,7 @@ from pydantic import ValidationError as PydanticError
 from osmosis.base import paths
 from osmosis.base.hardware import TRAINER_PYTHON, find_python
 from osmosis.base.processes import on_stop
+from osmosis.base.toml import tomllib
 from osmosis.cli.core import prompts
 from osmosis.cli.core.app import new_app, takes
 from osmosis.cli.core.context import AppContext, current
@@ -254,12 +255,6 @@ def _sizes(has: dict[str, float] | None) -> str:
     words += [f"{has['memory_mb'] / 1024:.0f} GB"] if has.get("memory_mb") else []
     words += [f"{has['gpus']:g} gpus"] if has.get("gpus") else []
     return ", ".join(words) or "-"
-
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:  # pragma: no cover - the same parser under its older name
-    import tomli as tomllib
 
 
 def worker_config(file: Path | None, flags: WorkerFlags) -> WorkerConfig:

@@ -2,7 +2,6 @@
 Every problem of a file is found before anything is raised. Reading never changes a file."""
 
 import re
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -12,6 +11,7 @@ from typing import Any, cast
 from pydantic import ValidationError as PydanticError
 
 from osmosis.base.paths import folder_inside
+from osmosis.base.toml import tomllib
 from osmosis.errors import NotFound, ValidationError
 from osmosis.records.config.benchmark import BenchmarkConfig
 from osmosis.records.config.check import ConfigIssue, check_config, find_unread_keys, list_issues
@@ -20,11 +20,6 @@ from osmosis.records.config.validation import Problem
 
 from .layout import CONFIG_KINDS, ConfigKind, Workspace
 from .tomlpos import Positions, find_line, find_lines
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:  # pragma: no cover - the same parser under its older name
-    import tomli as tomllib
 
 _AT = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)\Z")
 UNREAD = "unread-key"

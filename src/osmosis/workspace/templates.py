@@ -5,7 +5,6 @@ kept in `.template.toml`, which `template_update` reads."""
 import json
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from osmosis.base.installation import upgrade_command
+from osmosis.base.toml import tomllib
 from osmosis.errors import Conflict, NotFound, OsmosisError
 from osmosis.records.config.benchmark import BenchmarkConfig
 from osmosis.records.config.docs import describe_fields
@@ -21,11 +21,6 @@ from osmosis.records.config.run_config import CONFIGS
 
 from .config_file import PROVIDER_KEYS
 from .layout import check_rollout_name
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:  # pragma: no cover - the same parser under its older name
-    import tomli as tomllib
 
 RECORD_NAME = ".template.toml"
 WORKSPACE = "workspace"

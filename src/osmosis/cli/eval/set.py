@@ -11,6 +11,7 @@ from pathlib import Path
 from pydantic import ValidationError as PydanticError
 
 from osmosis.base.jsonable import JsonObject
+from osmosis.base.toml import tomllib
 from osmosis.cli.core.context import AppContext
 from osmosis.cli.core.results import Column, ListResult
 from osmosis.cli.eval.flags import RunFlags
@@ -28,11 +29,6 @@ from osmosis.records.run.quarantine import RowQuarantine
 from osmosis.records.run.report import Report
 from osmosis.workspace.config_file import load_eval_config
 from osmosis.workspace.layout import Workspace, find_workspace, pick_config
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:  # pragma: no cover - the same parser under its older name
-    import tomli as tomllib
 
 FOLDER = "configs/sets"
 

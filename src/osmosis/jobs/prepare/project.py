@@ -1,7 +1,6 @@
 """What a rollout folder declares: its dependencies, its Python, whether it can be installed."""
 
 import ast
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,13 +13,9 @@ from packaging.version import Version
 from pydantic import PlainSerializer, PlainValidator
 
 from osmosis.base.safe_open import folder_at, is_plain, open_artifact, walk
+from osmosis.base.toml import tomllib
 from osmosis.base.wheel import DISTRIBUTION
 from osmosis.jobs.context import setup_failure
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 Generation = Literal["ours", "theirs", "unasked"]
 

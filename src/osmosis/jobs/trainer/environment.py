@@ -10,7 +10,6 @@ import json
 import os
 import secrets
 import shutil
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ import uv
 from osmosis.base.environments import MARKER
 from osmosis.base.hardware import TRAINER_PYTHON, find_python, list_gpus, pip_find_links
 from osmosis.base.locks import locked_async
+from osmosis.base.toml import tomllib
 from osmosis.base.wheel import Wheel, build_wheel, list_requirements, unpack_wheel
 from osmosis.jobs.commands import CommandResult, run_command, uv_environ
 from osmosis.jobs.context import TAIL_LINES, JobContext, JobFailed, JobLog, setup_failure
@@ -30,11 +30,6 @@ from osmosis.jobs.prepare.uv import VERSION_OF, is_network_failure, reason
 from osmosis.metrics.formats import size
 from osmosis.records.run.job import TorchBuild
 from osmosis.records.run.rollout import Category
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:  # pragma: no cover - the same parser under its older name
-    import tomli as tomllib
 
 STEP = "trainer-environment"
 EXTRA = "train"

@@ -2,16 +2,11 @@
 
 import hashlib
 import re
-import sys
 from pathlib import Path
 
 from osmosis.base.jsonable import JsonObject
+from osmosis.base.toml import tomllib
 from osmosis.base.wheel import DISTRIBUTION, build_wheel
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 ROOT = "/osmosis"
 SDK = f"{ROOT}/sdk"

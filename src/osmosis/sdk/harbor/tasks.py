@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from osmosis.base.toml import tomllib
 from osmosis.records.protocol.messages import RolloutInit
 from osmosis.records.run.rollout import Message
 from osmosis.records.run.rows import TASK_KEYS
 from osmosis.sdk.types import json_safe
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 ROW_FILE = "osmosis_row.json"
 
@@ -47,26 +42,23 @@ class Tasks:
     def of_row(self, metadata: Mapping[str, object]) -> Path:
         named = next((metadata[key] for key in TASK_KEYS if metadata.get(key)), None)
         if named is None or (self.mode == "template" and is_task(self.folder)):
-            return self._only()
+            if is_task(self.folder):
+                return self.folder
+            tasks = sorted(child for child in self.folder.iterdir() if is_task(child))
+            if self.mode == "template" and len(tasks) == 1:
+                return tasks[0]
+            names = ", ".join(path.name for path in tasks[:5])
+            raise ValueError(
+                f"the row does not name a task: tasks_dir {self.folder} has {len(tasks)} ({names}), so its metadata "
+                "needs one of "
+                f"the keys {', '.join(TASK_KEYS)}"
+            )
         path = (self.folder / str(named)).resolve()
         if not path.is_relative_to(self.folder):
             raise ValueError(f"the row's task {str(named)!r} is outside tasks_dir {self.folder}")
         if not is_task(path):
             raise ValueError(f"the row's task {str(named)!r} is not in tasks_dir {self.folder}: no task.toml in {path}")
         return path
-
-    def _only(self) -> Path:
-        if is_task(self.folder):
-            return self.folder
-        tasks = sorted(child for child in self.folder.iterdir() if is_task(child))
-        if self.mode == "template" and len(tasks) == 1:
-            return tasks[0]
-        names = ", ".join(path.name for path in tasks[:5])
-        raise ValueError(
-            f"the row does not name a task: tasks_dir {self.folder} has {len(tasks)} ({names}), so its metadata "
-            "needs one of "
-            f"the keys {', '.join(TASK_KEYS)}"
-        )
 
 
 def is_task(folder: Path) -> bool:
@@ -131,20 +123,17 @@ def from_row(messages: list[Message], metadata: Mapping[str, object], template: 
         text = prompt
     if not text.strip():
         raise ValueError("the row has no prompt and the template's instruction.md adds none, so there is no task")
-    return _put_last(messages, text, names_system=template is not None and "system_prompt" in template)
-
-
-def _put_last(messages: list[Message], text: str, *, names_system: bool) -> Instruction:
+    names_system = template is not None and "system_prompt" in template
     earlier = [dict(message) for message in messages]
     if earlier and earlier[-1].get("role") == "user":
         earlier.pop()
-    prompt = [*earlier, {"role": "user", "content": text}]
+    rendered = [*earlier, {"role": "user", "content": text}]
     lines = [
         text_of(m) if _is_system(m) else f"{m.get('role')}: {text_of(m)}"
         for m in earlier
         if not (names_system and _is_system(m))
     ]
-    return Instruction(prompt, "\n\n".join([*filter(None, lines), text]))
+    return Instruction(rendered, "\n\n".join([*filter(None, lines), text]))
 
 
 def under_task(messages: list[Message], text: str) -> list[Message]:

@@ -9,7 +9,6 @@ import io
 import os
 import shutil
 import subprocess
-import sys
 import tarfile
 import tempfile
 import time
@@ -19,14 +18,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 from osmosis.base.jsonable import JsonObject
 from osmosis.base.paths import folder_inside
 from osmosis.base.safe_open import folder_at, is_plain, walk
+from osmosis.base.toml import tomllib
 from osmosis.engine.agent import Agent
 from osmosis.engine.build_rollout import add_info, build_rollout
 from osmosis.engine.rollout_model import RolloutModel
