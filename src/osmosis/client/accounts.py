@@ -2,7 +2,7 @@ from collections.abc import Iterator
 from itertools import islice
 from urllib.parse import quote
 
-from osmosis.client.http import Http, Params
+from osmosis.client.http import Http, Params, Section
 from osmosis.records.api.accounts import (
     BrowserLink,
     ConnectRepository,
@@ -37,10 +37,7 @@ from osmosis.records.api.workers import WorkerList, WorkerRemoved, WorkerRow
 from osmosis.records.api.workspaces import WIRE_SCOPE, NewSecret, SecretName, SecretPage, SecretRow, WebhookAddress
 
 
-class Accounts:
-    def __init__(self, http: Http) -> None:
-        self._http = http
-
+class Accounts(Section):
     def authorize(self, device_name: str) -> DeviceOffer:
         return self._http.read(
             DeviceOffer, "POST", "device/authorize", json=DeviceStart(device_name=device_name), scoped=False
@@ -76,9 +73,9 @@ class Accounts:
         self._http.call("DELETE", path, params={"logout": "true" if logout else None}, scoped=False, timeout=5.0)
 
 
-class Workspaces:
+class Workspaces(Section):
     def __init__(self, http: Http) -> None:
-        self._http = http
+        super().__init__(http)
         self.access = AccessClient(http)
 
     def list(self) -> list[WorkspaceRow]:
@@ -106,9 +103,9 @@ class Workspaces:
         return self._http.read(WorkspaceRow, "POST", path, json=body, scoped=False)
 
 
-class AccessClient:
+class AccessClient(Section):
     def __init__(self, http: Http) -> None:
-        self._http = http
+        super().__init__(http)
         self.members = Members(http)
         self.people = People(http)
         self.audit = Audit(http)
@@ -122,10 +119,7 @@ class AccessClient:
         return self._http.read(QuotaUse, "PUT", path, json=limits, scoped=False)
 
 
-class Members:
-    def __init__(self, http: Http) -> None:
-        self._http = http
-
+class Members(Section):
     def list(self) -> list[MemberRow]:
         return self._http.read(MemberList, "GET", "members").members
 
@@ -139,11 +133,8 @@ class Members:
         self._http.call("DELETE", f"members/{quote(person, safe='')}")
 
 
-class People:
+class People(Section):
     """Everybody the platform knows; for operators."""
-
-    def __init__(self, http: Http) -> None:
-        self._http = http
 
     def list(self) -> list[PersonRow]:
         return self._http.read(PersonList, "GET", "users", scoped=False).users
@@ -163,10 +154,7 @@ class People:
         self._http.call("DELETE", f"users/{quote(handle, safe='')}/identities", scoped=False)
 
 
-class Audit:
-    def __init__(self, http: Http) -> None:
-        self._http = http
-
+class Audit(Section):
     def entries(self, *, count: int | None, everywhere: bool, action: str, actor: str) -> Iterator[AuditRow]:
         """Yield the newest `count` entries (None: all) of the workspace, or of the whole platform."""
         path = "platform/audit" if everywhere else "audit"
@@ -177,11 +165,8 @@ class Audit:
 SECRETS_PATH = "environment-secrets"
 
 
-class SecretsClient:
+class SecretsClient(Section):
     """Secrets by scope: `personal` (on the wire `user`) and `workspace`."""
-
-    def __init__(self, http: Http) -> None:
-        self._http = http
 
     def page(self, *, scope: str = "all", limit: int = 50, offset: int = 0) -> SecretPage:
         params: Params = {"scope": WIRE_SCOPE[scope], "limit": limit, "offset": offset}
@@ -204,10 +189,7 @@ class SecretsClient:
 WORKERS_PATH = "workers"
 
 
-class Workers:
-    def __init__(self, http: Http) -> None:
-        self._http = http
-
+class Workers(Section):
     def all(self) -> list[WorkerRow]:
         return self._http.read(WorkerList, "GET", WORKERS_PATH, scoped=False).workers
 

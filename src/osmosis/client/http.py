@@ -170,6 +170,13 @@ class Http:
         return error
 
 
+class Section:
+    """The calls of one part of the interface."""
+
+    def __init__(self, http: Http) -> None:
+        self._http = http
+
+
 def _body(response: httpx.Response) -> dict[str, object] | None:
     if response.status_code == 204 or not response.content:
         return {}

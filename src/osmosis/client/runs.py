@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 from urllib.parse import quote
 
 from osmosis.client.http import Http
@@ -41,11 +41,6 @@ from osmosis.records.run.annotations import MarkChange
 from osmosis.records.run.history import History
 from osmosis.records.run.rollout import Rollout
 from osmosis.records.run.status import match_name
-
-if TYPE_CHECKING:
-    from osmosis.records.api.runs import EvalMetrics
-    from osmosis.records.api.training import TrainingMetrics
-
 
 LOG_PAGE = 200
 PREFIX = "platform:"

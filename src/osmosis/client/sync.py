@@ -5,7 +5,7 @@ from osmosis.errors import Conflict, NotFound, OsmosisError, PlatformError
 from osmosis.records.api.workspaces import SyncedRollout, SyncedRolloutPage, SyncReport, SyncStarted
 from osmosis.records.run.source import SyncState
 
-from .http import Http
+from .http import Section
 
 Said = Callable[[str], None]
 """Called with the status whenever it changed."""
@@ -16,10 +16,7 @@ POLL_S = 0.5
 TIMEOUT_S = 300.0
 
 
-class Sync:
-    def __init__(self, http: Http) -> None:
-        self._http = http
-
+class Sync(Section):
     def state(self, *, rollouts: bool = False) -> SyncState:
         """Return synced branches and the latest events; with `rollouts` also the names found by the latest sync. An
         unknown repository is a state too, not an error."""

@@ -118,7 +118,12 @@ class _Sweep:
         yield from self._backups()
         yield from self._old_rows()
         if self.platform.objects.elsewhere:
-            yield from self._stored()
+            yield from self._stored_without_row()
+            yield from self._stored_dataset_files()
+            for run in self._over_since(self.settings.keep_artifacts_days):
+                yield from self._stored_artifacts(run)
+            if (days := self.settings.keep_caches_days) is not None:
+                yield from self._copies(before=self._before_any_live_run(days), days=days)
 
     # What a row says, now.
 
@@ -293,14 +298,6 @@ class _Sweep:
         return models is None or cache.name in models
 
     # What is kept in a store elsewhere.
-
-    def _stored(self) -> Iterator[Waste]:
-        yield from self._stored_without_row()
-        yield from self._stored_dataset_files()
-        for run in self._over_since(self.settings.keep_artifacts_days):
-            yield from self._stored_artifacts(run)
-        if (days := self.settings.keep_caches_days) is not None:
-            yield from self._copies(before=self._before_any_live_run(days), days=days)
 
     def _stored_without_row(self) -> Iterator[Waste]:
         for kind, folder, reason, check in OWNED:

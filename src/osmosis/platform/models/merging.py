@@ -31,7 +31,12 @@ def start(
     adapter: str,
     wish: MergeRequest,
 ) -> tables.Merge:
-    checkpoint = _adapter(session, workspace.id, adapter)
+    same = tables.BaseModel.workspace_id == workspace.id, tables.BaseModel.name == adapter
+    if session.scalar(sa.select(sa.func.count()).select_from(tables.BaseModel).where(*same)):
+        raise Conflict(
+            f"{adapter!r} is a base model: there is no adapter to merge", hint="osmosis model list --type lora"
+        )
+    checkpoint = models.find_trained(session, workspace.id, adapter)
     models.adapter_of(platform.settings, checkpoint)
     name = wish.name or f"{checkpoint.name}-merged"
     models.check_name(name)
@@ -56,13 +61,6 @@ def start(
     queue.enqueue(session, merge, "merge")
     lifecycle.log(session, merge, f"{checkpoint.name} is to be merged, asked for by {user.name}")
     return merge
-
-
-def _adapter(session: Session, workspace_id: str, name: str) -> tables.Checkpoint:
-    same = tables.BaseModel.workspace_id == workspace_id, tables.BaseModel.name == name
-    if session.scalar(sa.select(sa.func.count()).select_from(tables.BaseModel).where(*same)):
-        raise Conflict(f"{name!r} is a base model: there is no adapter to merge", hint="osmosis model list --type lora")
-    return models.find_trained(session, workspace_id, name)
 
 
 def _refuse_taken(session: Session, workspace_id: str, name: str) -> None:

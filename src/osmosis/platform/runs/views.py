@@ -118,7 +118,10 @@ def build_detail(
     }
     if run.kind == "eval":
         report = report_of(run)
-        figures = build_results(session, run, report)
+        if report is None:
+            figures = None
+        else:
+            figures = _results(run, report).model_copy(update={"reward_stats": reward_stats(session, run, report)})
         about = eval_row(settings, run, creator).model_copy(update={"results": figures, **_waiting(session, run)})
         shared |= {"eval_run": about, "results": figures, "report": report}
         return EvalRunDetail.model_validate(
@@ -168,12 +171,6 @@ def report_of(run: tables.Run) -> Report | None:
 
 def quarantine_of(run: tables.Run) -> RowQuarantine:
     return RowQuarantine.model_validate(run.quarantine) if run.quarantine else RowQuarantine()
-
-
-def build_results(session: Session, run: tables.Run, report: Report | None) -> RunResults | None:
-    if report is None:
-        return None
-    return _results(run, report).model_copy(update={"reward_stats": reward_stats(session, run, report)})
 
 
 def _results(run: tables.Run, report: Report | BriefReport) -> RunResults:

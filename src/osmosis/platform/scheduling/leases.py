@@ -117,7 +117,8 @@ def heartbeat(session: Session, held_job: HeldJob, progress: Progress, lease_s: 
     interval_s = heartbeat_interval_s(session)
     extend(job, max(lease_s, LEASE_INTERVALS * interval_s))
     if progress.pause_s:
-        note_refusal(job, progress.pause_s)
+        until = utc_now() + timedelta(seconds=min(progress.pause_s, MAX_ENDPOINT_PAUSE_S))
+        job.paused_until = max(until, job.paused_until or until)
     reply = HeartbeatReply(stop=work.stop_requested_at is not None)
     if pause_s := pause_from_others_s(session, job):
         reply.pause_s = pause_s
@@ -228,7 +229,16 @@ def reap(platform: Platform, *, gap: str = "", now: datetime | None = None) -> N
     machine, an absent platform) nobody could extend a lease, so each is extended once."""
     settings, now = platform.settings, now or utc_now()
     with platform.db.write() as session:
-        _bound_to_clock(session, settings, now)
+        # Bring back what a clock that was set back since left too far in the future: a dead job would hold its lease.
+        lease_s = max(settings.lease_s, LEASE_INTERVALS * MAX_INTERVAL_S)
+        for column, seconds in (
+            (tables.Job.lease_until, lease_s),
+            (tables.Job.not_before, MAX_PAUSE_S),
+            (tables.Job.paused_until, MAX_ENDPOINT_PAUSE_S),
+            (tables.Worker.last_seen, 0.0),
+        ):
+            latest = now + timedelta(seconds=seconds)
+            session.execute(sa.update(column.class_).where(column > latest).values({column: latest}))
         expired = sa.select(tables.Job).where(tables.Job.state == QueueState.HELD, tables.Job.lease_until < now)
         for job in session.scalars(expired).all():
             if gap:
@@ -250,19 +260,6 @@ def reap(platform: Platform, *, gap: str = "", now: datetime | None = None) -> N
             over = lifecycle.list_over(session, folders)
         for run_id in over:
             job_files.forget(settings, run_id)
-
-
-def _bound_to_clock(session: Session, settings: PlatformSettings, now: datetime) -> None:
-    """Bring back what a clock that was set back since left too far in the future: a dead job would hold its lease."""
-    lease_s = max(settings.lease_s, LEASE_INTERVALS * MAX_INTERVAL_S)
-    for column, seconds in (
-        (tables.Job.lease_until, lease_s),
-        (tables.Job.not_before, MAX_PAUSE_S),
-        (tables.Job.paused_until, MAX_ENDPOINT_PAUSE_S),
-        (tables.Worker.last_seen, 0.0),
-    ):
-        latest = now + timedelta(seconds=seconds)
-        session.execute(sa.update(column.class_).where(column > latest).values({column: latest}))
 
 
 def _find_loss(session: Session, settings: PlatformSettings, job: tables.Job, now: datetime) -> Loss | None:
@@ -293,11 +290,6 @@ def endpoint_of(run: tables.Run) -> str:
     advanced = run.config.get("advanced")
     address = advanced.get("base_url") if isinstance(advanced, dict) else None
     return f"{run.model_path} {address}" if address else run.model_path
-
-
-def note_refusal(job: tables.Job, seconds: float) -> None:
-    until = utc_now() + timedelta(seconds=min(seconds, MAX_ENDPOINT_PAUSE_S))
-    job.paused_until = max(until, job.paused_until or until)
 
 
 def pause_from_others_s(session: Session, job: tables.Job) -> float:

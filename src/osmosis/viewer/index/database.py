@@ -16,6 +16,7 @@ from typing import Protocol
 
 import orjson
 
+from osmosis.base import environments
 from osmosis.base.jsonable import JsonObject
 from osmosis.base.locks import lock_if_free, locked
 from osmosis.records.run.annotations import Annotation
@@ -325,19 +326,12 @@ def _is_index(path: Path) -> bool:
 
 
 def _prune(new: Path) -> None:
-    paths = sorted(new.parent.glob("*.db"), key=_used_at, reverse=True)
+    paths = sorted(new.parent.glob("*.db"), key=environments.last_used, reverse=True)
     name, oldest = new.stem.rpartition("~")[0], time.time() - MAX_UNUSED_S
     for number, path in enumerate(paths):
         is_earlier = path.stem.rpartition("~")[0] == name
-        if path != new and (number >= MAX_FILES or (is_earlier and _used_at(path) < oldest)):
+        if path != new and (number >= MAX_FILES or (is_earlier and environments.last_used(path) < oldest)):
             _remove(path)
-
-
-def _used_at(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except FileNotFoundError:  # another process prunes, too
-        return 0.0
 
 
 def _remove(path: Path) -> None:
