@@ -6,10 +6,11 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from pydantic import ValidationError as PydanticError
+from pydantic_core import ErrorDetails
 
 from osmosis.base import paths
 from osmosis.base.hardware import TRAINER_PYTHON, find_python
@@ -27,10 +28,6 @@ from osmosis.sandbox import Level, probe
 from osmosis.worker.api_client import HttpPlatformApi
 from osmosis.worker.executors import executor_for
 from osmosis.worker.loop import Worker, WorkerPlan
-
-if TYPE_CHECKING:
-    from pydantic_core import ErrorDetails
-
 
 TOKEN_VARIABLE = "OSMOSIS_WORKER_TOKEN"
 app = new_app(

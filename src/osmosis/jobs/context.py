@@ -51,12 +51,9 @@ class JobLog:
 
     def __init__(self, redactor: Redactor | None = None, *sinks: Callable[[LogLine], None]) -> None:
         self._redactor = redactor or Redactor()
-        self._sinks = list(sinks)
+        self.sinks = list(sinks)
         self._streams: list[tuple[LineRedactor, Callable[[str], None]]] = []
         self.stream_bytes: float = math.inf
-
-    def add_sink(self, sink: Callable[[LogLine], None]) -> None:
-        self._sinks.append(sink)
 
     def write(self, step: str, message: str, level: Level = "info") -> None:
         """Write one line. It is cut after redaction, so that a cut never leaves half a secret."""
@@ -66,7 +63,7 @@ class JobLog:
         if len(text) > MAX_LINE:
             text = f"{text[:MAX_LINE]} ... ({len(text) - MAX_LINE} more characters)"
         line = LogLine(level=level, step=step, message=text)
-        for sink in self._sinks:
+        for sink in self.sinks:
             sink(line)
 
     def stream(self, step: str, level: Level = "info") -> Callable[[str], None]:

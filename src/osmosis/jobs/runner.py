@@ -103,7 +103,7 @@ class JobRunner:
 
     async def run(self) -> Exit:
         async with self._reporter as reporter:
-            self.context.log.add_sink(reporter.log)
+            self.context.log.sinks.append(reporter.log)
             if ended := self.context.leftovers.end_all():
                 self.context.log.write("job", f"ended {ended} processes left over from an earlier attempt", "warning")
             beats = asyncio.create_task(self._send_heartbeats())

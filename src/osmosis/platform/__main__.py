@@ -151,7 +151,7 @@ def _serve(args: argparse.Namespace, options: dict[str, object]) -> int:
     server = AnnouncingServer(config, settings)
     if args.detached:
         # whoever started it reads its output only until it answers, and nobody rotates that
-        server.when_answering(lambda: logging.getLogger().removeHandler(stderr))
+        server.when_answering.append(lambda: logging.getLogger().removeHandler(stderr))
     for number in (signal.SIGTERM, signal.SIGINT):
         # uvicorn raises the signal again when it is done; this one makes that a plain end
         signal.signal(number, server.handle_exit)

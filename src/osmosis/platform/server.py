@@ -59,10 +59,7 @@ class AnnouncingServer(uvicorn.Server):
         super().__init__(config)
         self._settings = settings
         self._file = settings.data_dir / ANNOUNCEMENT
-        self._answering: list[Callable[[], object]] = []
-
-    def when_answering(self, action: Callable[[], object]) -> None:
-        self._answering.append(action)
+        self.when_answering: list[Callable[[], object]] = []
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=sockets)
@@ -83,7 +80,7 @@ class AnnouncingServer(uvicorn.Server):
                     indent=2,
                     mode=0o600,
                 )
-            for action in self._answering:
+            for action in self.when_answering:
                 action()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

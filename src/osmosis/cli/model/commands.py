@@ -3,7 +3,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -15,17 +15,14 @@ from osmosis.cli.core.paging import Cursor, Everything, Lines, Paging
 from osmosis.cli.core.results import Column, DetailResult, ListResult, NextStep, OperationResult, build_columns, when
 from osmosis.cli.eval.download import byte_progress
 from osmosis.cli.eval.logs import log_result
+from osmosis.client import PlatformClient
 from osmosis.client.datasets import announce_file
+from osmosis.client.transfer import Progress
 from osmosis.errors import PlatformError
 from osmosis.metrics.formats import size
-from osmosis.records.api.models import MergeRequest, ModelMerge
+from osmosis.records.api.models import AnnouncedFile, MergeRequest, ModelMerge
 from osmosis.records.api.training import ModelRow
 from osmosis.records.run.status import RunStatus
-
-if TYPE_CHECKING:
-    from osmosis.client import PlatformClient
-    from osmosis.client.transfer import Progress
-    from osmosis.records.api.models import AnnouncedFile
 
 
 def list_models(

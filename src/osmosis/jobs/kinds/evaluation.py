@@ -110,7 +110,7 @@ class EvaluationJob:
             return
         stand_in = " (offline model: rule-based, makes seeded mistakes)" if self.plan.model.kind == "offline" else ""
         model = open_plan_model(self.plan, self.context.secrets, signals=self.shared)
-        self.shared.set_model(model)
+        self.shared.model = model
         asking = asyncio.create_task(probe_model(model, self.plan))
         try:
             checkout = await stages.checkout()
@@ -242,12 +242,9 @@ class SharedLimits:
         self._context = context
         self.limiter = Limiter(context.spec.shard.concurrency or plan.concurrency, adaptive=plan.adaptive)
         self.spending = Spending(plan)
-        self._model: Model | None = None
+        self.model: Model | None = None
         self._refused_until = 0.0
         context.on_reply = self.on_heartbeat_reply
-
-    def set_model(self, model: Model) -> None:
-        self._model = model
 
     def answered(self, seconds: float) -> None:
         self.limiter.answered(seconds)
@@ -263,8 +260,8 @@ class SharedLimits:
             self.limiter.resize(reply.concurrency)
         if reply.elsewhere is not None:
             self.spending.elsewhere = reply.elsewhere
-        if reply.pause_s > 0 and isinstance(self._model, RetryingModel):
-            self._model.hold(reply.pause_s)
+        if reply.pause_s > 0 and isinstance(self.model, RetryingModel):
+            self.model.hold(reply.pause_s)
         self._say()
 
     def _say(self) -> None:

@@ -2,6 +2,7 @@
 once. The caller has checked that whoever approves it is logged in."""
 
 import hmac
+import secrets
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -14,11 +15,12 @@ from osmosis.platform import Platform, tables
 from osmosis.records.base import utc_now
 
 from . import tokens, users
-from .tokens import IssuedToken, hash_token, issue, new_token, new_user_code
+from .tokens import IssuedToken, hash_token, issue, new_token
 
 LIFETIME_S = 900
 INTERVAL_S = 2
 BOOTSTRAP_FILE = "bootstrap.token"
+ALPHABET = "BCDFGHJKLMNPQRSTVWXZ23456789"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,8 @@ class DeviceLogin:
 def start(session: Session, device_name: str, *, lifetime_s: int = LIFETIME_S) -> DeviceLogin:
     now = utc_now()
     session.execute(sa.delete(tables.DeviceCode).where(tables.DeviceCode.expires_at < now - timedelta(days=1)))
-    login = DeviceLogin(new_token("osd_"), new_user_code(), lifetime_s)
+    word = "".join(secrets.choice(ALPHABET) for _ in range(8))
+    login = DeviceLogin(new_token("osd_"), f"{word[:4]}-{word[4:]}", lifetime_s)
     session.add(
         tables.DeviceCode(
             device_hash=hash_token(login.device_code),

@@ -30,12 +30,8 @@ from .rate_limits import address_of, limited
 router = APIRouter(prefix="/api/cli", route_class=JsonRoute)
 
 
-def user_body(user: tables.User) -> Account:
-    return Account.from_row(user)
-
-
 def token_body(issued: IssuedToken) -> IssuedLogin:
-    values = {"token": issued.text, "user": user_body(issued.user), "token_id": issued.row.id}
+    values = {"token": issued.text, "user": Account.from_row(issued.user), "token_id": issued.row.id}
     return IssuedLogin.model_validate(
         {**values, "expires_at": issued.row.expires_at, "name": issued.row.name, "scopes": issued.row.scopes.split()}
     )
@@ -45,13 +41,10 @@ def token_body(issued: IssuedToken) -> IssuedLogin:
 def authorize(body: DeviceStart, platform: PlatformDep) -> DeviceOffer:
     with platform.db.write() as session:
         login = login_flows.start(session, body.device_name)
-    return DeviceOffer(
-        device_code=login.device_code,
-        user_code=login.user_code,
+    return DeviceOffer.from_row(
+        login,
         verification_uri=urls.device(platform.settings),
         verification_uri_complete=urls.device(platform.settings, login.user_code),
-        expires_in=login.expires_in,
-        interval=login.interval,
     )
 
 
@@ -97,7 +90,7 @@ def verify(platform: PlatformDep, either: EitherDep) -> Verified:
     caller, scope = either
     token = caller.token
     body = Verified(
-        user=user_body(caller.user), expires_at=format_moment(token.expires_at), token_id=token.id, valid=True
+        user=Account.from_row(caller.user), expires_at=format_moment(token.expires_at), token_id=token.id, valid=True
     )
     if scope is not None:
         membership = WorkspaceRole(id=scope.workspace.id, name=scope.workspace.name, role=scope.role)

@@ -248,7 +248,6 @@ def _same_workspace(workspace_id: str | None, bound: tables.Token, kind: TokenKi
 PREFIX = "osm_"
 JOB_PREFIX = "osj_"
 TICKET_PREFIX = "ost_"
-ALPHABET = "BCDFGHJKLMNPQRSTVWXZ23456789"
 
 
 def new_token(prefix: str = PREFIX) -> str:
@@ -257,8 +256,3 @@ def new_token(prefix: str = PREFIX) -> str:
 
 def hash_token(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
-
-
-def new_user_code() -> str:
-    word = "".join(secrets.choice(ALPHABET) for _ in range(8))
-    return f"{word[:4]}-{word[4:]}"

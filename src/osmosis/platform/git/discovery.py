@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from osmosis.base.git import Git
@@ -102,87 +102,55 @@ def _entry(line: bytes) -> _Entry:
 
 
 def discover(tree: Tree) -> list[FoundItem]:
-    texts = _Texts()
     entries = [e for e in tree.list(_FOLDERS.values()) if e.is_file and e.name.endswith(".py")]
-    read = tree.read(entries)
-    texts.modules.update({path: (text, _DECORATORS[PurePosixPath(path).parts[0]]) for path, text in read.items()})
-
-    rollouts = _rollouts(tree, texts)
-    parsed = texts.parsed()
-    configs = []
-    for entry in tree.list(["configs/"], recursive=True):
-        if entry.is_file and entry.path.endswith(".toml"):
-            parts = PurePosixPath(entry.path).parts
-            configs.append(FoundItem("config", entry.path, entry.path, parts[1] if len(parts) > 2 else None))
-    functions = [
-        FoundItem(PurePosixPath(path).parts[0], f"{_module(path)}:{name}", path, text)
-        for path in sorted(read)
-        for name, text in parsed.functions.get(path, ())
-    ]
-    return [*rollouts(parsed), *sorted(configs, key=lambda item: item.name), *functions]
-
-
-@dataclass(slots=True)
-class _Texts:
-    projects: dict[str, str] = field(default_factory=dict)
-    modules: dict[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
-
-    def parsed(self) -> _Parsed:
-        if not self.projects and not self.modules:
-            return _Parsed()
-        script = str(Path(__file__).with_name("source_reader.py"))
-        try:
-            answer = read_with(
-                [script],
-                {"projects": self.projects, "modules": self.modules},
-                what="this commit",
-                seconds=READ_S,
-                address_space_mb=READ_MEMORY_MB,
-            )
-        except Unreadable as error:  # rollouts can be run all the same; they only have nothing to say of themselves
-            log.warning("the descriptions of a commit were skipped: %s", error.message)
-            return _Parsed()
-        values: JsonObject = answer if isinstance(answer, dict) else {}
-        return _Parsed(values.get("descriptions", {}), values.get("functions", {}))
-
-
-@dataclass(frozen=True, slots=True)
-class _Parsed:
-    descriptions: Mapping[str, str] = field(default_factory=dict)
-    functions: Mapping[str, list[tuple[str, str | None]]] = field(default_factory=dict)
-
-
-_Finder = Callable[[_Parsed], list[FoundItem]]
-
-
-def _rollouts(tree: Tree, texts: _Texts) -> _Finder:
+    modules = {path: (text, _DECORATORS[PurePosixPath(path).parts[0]]) for path, text in tree.read(entries).items()}
     folders = [e.path for e in tree.list(["rollouts/"]) if e.is_folder and not e.name.startswith((".", "_"))]
     files: dict[str, list[_Entry]] = {folder: [] for folder in folders}
     for entry in tree.list([f"{folder}/" for folder in folders]) if folders else ():
         files[str(PurePosixPath(entry.path).parent)].append(entry)
     about = tree.read(e for entries in files.values() for e in entries if _tells(e.name))
-    texts.projects.update({path: text for path, text in about.items() if path.endswith(".toml")})
-    runnable = [
-        folder
+    descriptions, functions = _parse({path: text for path, text in about.items() if path.endswith(".toml")}, modules)
+    rollouts = [
+        FoundItem("rollout", PurePosixPath(folder).name, folder, _description(folder, about, descriptions))
         for folder, entries in sorted(files.items())
         if any(e.is_file and (e.name.endswith(".py") or e.name == "pyproject.toml") for e in entries)
     ]
+    configs = []
+    for entry in tree.list(["configs/"], recursive=True):
+        if entry.is_file and entry.path.endswith(".toml"):
+            parts = PurePosixPath(entry.path).parts
+            configs.append(FoundItem("config", entry.path, entry.path, parts[1] if len(parts) > 2 else None))
+    decorated = [
+        FoundItem(PurePosixPath(path).parts[0], f"{_module(path)}:{name}", path, text)
+        for path in sorted(modules)
+        for name, text in functions.get(path, ())
+    ]
+    return [*rollouts, *sorted(configs, key=lambda item: item.name), *decorated]
 
-    def list_items(parsed: _Parsed) -> list[FoundItem]:
-        return [
-            FoundItem("rollout", PurePosixPath(folder).name, folder, _description(folder, about, parsed))
-            for folder in runnable
-        ]
 
-    return list_items
+def _parse(
+    projects: Mapping[str, str], modules: Mapping[str, tuple[str, tuple[str, ...]]]
+) -> tuple[Mapping[str, str], Mapping[str, list[tuple[str, str | None]]]]:
+    """Return descriptions of projects, and decorated functions of modules, by path."""
+    if not projects and not modules:
+        return {}, {}
+    script = str(Path(__file__).with_name("source_reader.py"))
+    request = {"projects": projects, "modules": modules}
+    try:
+        answer = read_with([script], request, what="this commit", seconds=READ_S, address_space_mb=READ_MEMORY_MB)
+    except Unreadable as error:  # rollouts can be run all the same; they only have nothing to say of themselves
+        log.warning("the descriptions of a commit were skipped: %s", error.message)
+        return {}, {}
+    values: JsonObject = answer if isinstance(answer, dict) else {}
+    return values.get("descriptions", {}), values.get("functions", {})
 
 
 def _tells(name: str) -> bool:
     return name == "pyproject.toml" or name.lower() in ("readme.md", "readme.txt", "readme")
 
 
-def _description(folder: str, about: Mapping[str, str], parsed: _Parsed) -> str | None:
-    if description := parsed.descriptions.get(f"{folder}/pyproject.toml"):
+def _description(folder: str, about: Mapping[str, str], descriptions: Mapping[str, str]) -> str | None:
+    if description := descriptions.get(f"{folder}/pyproject.toml"):
         return description
     for path, text in about.items():
         if path.startswith(f"{folder}/") and not path.endswith(".toml"):

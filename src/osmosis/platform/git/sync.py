@@ -5,7 +5,7 @@ import difflib
 import logging
 import math
 import posixpath
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 
 import sqlalchemy as sa
@@ -221,17 +221,8 @@ def _store(
             return
         for head in heads:
             for item in contents.pop(head.commit, None) or ():
-                session.add(
-                    tables.SyncedRollout(
-                        repository_id=folder.id,
-                        branch=head.branch,
-                        commit_sha=head.commit,
-                        name=item.name,
-                        path=item.path,
-                        kind=item.kind,
-                        description=item.description,
-                    )
-                )
+                row = {"repository_id": folder.id, "branch": head.branch, "commit_sha": head.commit, **asdict(item)}
+                session.add(tables.SyncedRollout(**row))
         session.flush()
         for head in heads:
             event = session.get(tables.SyncEvent, event_id) if event_id else None

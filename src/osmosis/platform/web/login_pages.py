@@ -5,6 +5,7 @@ browser can."""
 import binascii
 import hmac
 import json
+import secrets
 import time
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from dataclasses import asdict
@@ -37,7 +38,6 @@ from .session import (
     authenticate_viewer,
     check_form,
     csrf_of,
-    guest_secret,
     platform_of,
     safe_next,
     set_cookie,
@@ -64,7 +64,8 @@ def login_form(
 ) -> Response:  # fmt: skip
     """Render the form, bound to a guest cookie; `link` is the secret of a one-time link, which logs `person` in."""
     platform = platform_of(request)
-    secret = guest_secret(request)
+    stored = request.cookies.get(GUEST_COOKIE, "")
+    secret = stored if len(stored) == 43 else secrets.token_urlsafe(32)
     provider: OpenIdProvider | None = request.app.state.openid
     folder = str(platform.settings.data_dir) if is_loopback(platform.settings.host) else "DATA_FOLDER"
     response = page(

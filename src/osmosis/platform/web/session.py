@@ -4,10 +4,9 @@ session's CSRF value and come from this platform's pages; a bearer token needs n
 itself."""
 
 import hmac
-import secrets
 from dataclasses import dataclass
 from typing import Annotated
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 from fastapi import Depends, Form, Request, Response
 from starlette.applications import Starlette
@@ -122,11 +121,6 @@ async def read_form(request: Request, viewer: Viewer) -> dict[str, str]:
     return fields
 
 
-def guest_secret(request: Request) -> str:
-    secret = request.cookies.get(GUEST_COOKIE, "")
-    return secret if len(secret) == 43 else secrets.token_urlsafe(32)
-
-
 def set_cookie(response: Response, platform: Platform, name: str, value: str, *, max_age: int) -> None:
     response.set_cookie(
         name,
@@ -137,10 +131,6 @@ def set_cookie(response: Response, platform: Platform, name: str, value: str, *,
         samesite="lax",
         secure=platform.settings.url.startswith("https://"),
     )
-
-
-def login_url(page: str) -> str:
-    return "/login" if page == "/" else f"/login?next={quote(page, safe='')}"
 
 
 def safe_next(page: str | None) -> str:

@@ -2,6 +2,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from pathlib import Path
+from urllib.parse import quote
 
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.concurrency import run_in_threadpool
@@ -15,7 +16,7 @@ from starlette.types import Scope
 from osmosis.errors import AuthRequired, InternalError, NotFound, OsmosisError, ValidationError
 from osmosis.platform.db import DatabaseUnavailable
 from osmosis.platform.http.errors import explained
-from osmosis.platform.web.session import LoginNeeded, Viewer, authenticate_viewer, event_streams, login_url, platform_of
+from osmosis.platform.web.session import LoginNeeded, Viewer, authenticate_viewer, event_streams, platform_of
 from osmosis.platform.workspaces import service as workspaces
 from osmosis.viewer.page import Document, Page
 from osmosis.viewer.render import SECURITY, STATIC, build_environment
@@ -89,7 +90,8 @@ class PageRoute(APIRoute):
                         raise ValidationError("this form is too large", hint="go back and shorten it")
                 return await handler(request)
             except LoginNeeded as needed:
-                return redirect(login_url(needed.page))
+                back = "" if needed.page == "/" else f"?next={quote(needed.page, safe='')}"
+                return redirect(f"/login{back}")
             except OsmosisError as error:
                 return error_page(request, error)
             except RequestValidationError as error:

@@ -7,18 +7,16 @@ import types
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
 
 from osmosis.records.config.advanced import TABLES
 from osmosis.records.config.run_config import CONFIGS, EvalConfig, Submittable, TrainingConfig
 
 from .docs import describe_fields
-
-if TYPE_CHECKING:
-    from pydantic_core import ErrorDetails
 
 Config = EvalConfig | TrainingConfig
 _OUT_OF_RANGE = ("greater_than", "greater_than_equal", "less_than", "less_than_equal", "finite_number")
