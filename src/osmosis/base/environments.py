@@ -1,11 +1,15 @@
 """Cached environments and wheels that nobody uses any more. The time of a marker file is that of the last use. A user
 of an environment holds its lock and touches the marker, so removal checks again under the lock."""
 
+import json
+import os
 import shutil
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
+from .jsonable import JsonObject
 from .locks import lock_if_free
 
 MARKER = ".osmosis-environment.json"
@@ -34,6 +38,22 @@ def remove(folder: Path, *, before: float) -> bool:
 def prune_environments(cache_dir: Path, *, unused_s: float = UNUSED_S) -> list[str]:
     before = time.time() - unused_s
     return [folder.name for folder in find_unused(cache_dir, before=before) if remove(folder, before=before)]
+
+
+def remove_folders(*folders: Path) -> None:
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def read_marker(folder: Path) -> JsonObject | None:
+    """Return the marker of a complete environment, which counts as a use; None without one."""
+    try:
+        marker: JsonObject = json.loads((folder / MARKER).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    with suppress(OSError):
+        os.utime(folder / MARKER)
+    return marker
 
 
 def last_used(path: Path) -> float:

@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import os
 import secrets
 import shutil
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from osmosis.base.environments import MARKER, prune_environments
+from osmosis.base.environments import MARKER, prune_environments, read_marker, remove_folders
 from osmosis.base.locks import locked_async
 from osmosis.base.safe_open import folder_at, walk
 from osmosis.base.wheel import DISTRIBUTION, Wheel
@@ -107,7 +105,7 @@ class Builder:
         )
         # A name of its own: a killed job may have left a uv behind that goes on writing where it was told to.
         making = folder.parent / f".making-{folder.name}-{secrets.token_hex(4)}"
-        await asyncio.to_thread(_remove, folder, *folder.parent.glob(f".making-{folder.name}-*"))
+        await asyncio.to_thread(remove_folders, folder, *folder.parent.glob(f".making-{folder.name}-*"))
         env = making / ENV
         env.mkdir(parents=True)
         copied = project.installable or project.local_sources
@@ -123,11 +121,11 @@ class Builder:
                 "interpreter": str(interpreter.path),
                 "packages": _packages(frozen.stdout.splitlines(), self.wheel),
             }
-            await asyncio.to_thread(_remove, making / COPY)
+            await asyncio.to_thread(remove_folders, making / COPY)
             (making / MARKER).write_text(json.dumps(mark, indent=1), encoding="utf-8")
             making.rename(folder)
         finally:
-            await asyncio.to_thread(_remove, making)
+            await asyncio.to_thread(remove_folders, making)
         finished = _finished(folder)
         assert finished is not None
         self.log.write(STEP, f"the environment has {len(finished.packages)} packages")
@@ -166,7 +164,7 @@ class Builder:
     ) -> None:
         self.log.write(STEP, f"installing {project.label} itself")
         copy = install_to.with_name(f"{install_to.name}-{COPY}")
-        await asyncio.to_thread(_remove, install_to, copy)
+        await asyncio.to_thread(remove_folders, install_to, copy)
         install_to.mkdir(parents=True)
         project, names = await asyncio.to_thread(self._copy, project, copy)
         read, write = (environment.folder,), (install_to, *names)
@@ -175,7 +173,7 @@ class Builder:
         try:
             await uv("pip", "install", "--no-deps", *self.sandbox.compiles, *target, str(project.folder))
         finally:
-            await asyncio.to_thread(_remove, copy)
+            await asyncio.to_thread(remove_folders, copy)
 
     def _copy(self, project: RolloutProject, to: Path) -> tuple[RolloutProject, dict[Path, Path]]:
         """Copy what build backends write to; return the project as uv sees it, and the name of the copy there."""
@@ -258,16 +256,10 @@ def _digest(folder: Path) -> str:
 
 
 def _finished(folder: Path) -> Environment | None:
-    try:
-        mark = json.loads((folder / MARKER).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    if (marker := read_marker(folder)) is None:
         return None
-    environment = Environment(folder / ENV, mark["packages"], mark["python"], Path(mark["interpreter"]))
-    if not environment.python.exists():
-        return None
-    with suppress(OSError):
-        os.utime(folder / MARKER)
-    return environment
+    environment = Environment(folder / ENV, marker["packages"], marker["python"], Path(marker["interpreter"]))
+    return environment if environment.python.exists() else None
 
 
 def _packages(lines: Iterable[str], wheel: Wheel) -> dict[str, str]:
@@ -280,8 +272,3 @@ def _packages(lines: Iterable[str], wheel: Wheel) -> dict[str, str]:
             name, _, url = line.partition(" @ ")
             packages[name.strip().lower()] = wheel.version if wheel.path.as_uri() in url else url.strip()
     return packages
-
-
-def _remove(*folders: Path) -> None:
-    for folder in folders:
-        shutil.rmtree(folder, ignore_errors=True)

@@ -7,9 +7,7 @@ else from PyTorch's own index. Never imports torch, and never downloads a Python
 import asyncio
 import hashlib
 import json
-import os
 import secrets
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 
 import uv
 
-from osmosis.base.environments import MARKER
+from osmosis.base.environments import MARKER, read_marker, remove_folders
 from osmosis.base.hardware import TRAINER_PYTHON, find_python, list_gpus, pip_find_links
 from osmosis.base.locks import locked_async
 from osmosis.base.toml import tomllib
@@ -136,7 +134,7 @@ class TrainerBuilder:
 
     async def _make(self, folder: Path, code: Path, python: Path, version: str) -> TrainerEnvironment:
         making = folder.parent / f".making-{folder.name}-{secrets.token_hex(4)}"
-        await asyncio.to_thread(_remove, folder, *folder.parent.glob(f".making-{folder.name}-*"))
+        await asyncio.to_thread(remove_folders, folder, *folder.parent.glob(f".making-{folder.name}-*"))
         making.parent.mkdir(parents=True, exist_ok=True)
         try:
             venv = ("venv", "--quiet", "--relocatable", "--no-project", "--python", str(python), str(making))
@@ -149,7 +147,7 @@ class TrainerBuilder:
             (making / MARKER).write_text(json.dumps(mark, indent=1), encoding="utf-8")
             making.rename(folder)
         finally:
-            await asyncio.to_thread(_remove, making)
+            await asyncio.to_thread(remove_folders, making)
         finished = _finished(folder, code)
         assert finished is not None
         self.log.write(STEP, f"the trainer's environment is ready: {folder.name}")
@@ -248,21 +246,10 @@ def _failed(done: CommandResult, message: str) -> JobFailed:
 
 
 def _finished(folder: Path, code: Path) -> TrainerEnvironment | None:
-    try:
-        mark = json.loads((folder / MARKER).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    if (marker := read_marker(folder)) is None:
         return None
-    made = TrainerEnvironment(folder, code, mark["packages"], mark["python"])
-    if not made.python.exists():
-        return None
-    with suppress(OSError):
-        os.utime(folder / MARKER)
-    return made
-
-
-def _remove(*folders: Path) -> None:
-    for folder in folders:
-        shutil.rmtree(folder, ignore_errors=True)
+    environment = TrainerEnvironment(folder, code, marker["packages"], marker["python"])
+    return environment if environment.python.exists() else None
 
 
 async def load_trainer_environment(context: JobContext, *extras: str) -> TrainerEnvironment:
