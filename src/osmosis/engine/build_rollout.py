@@ -51,7 +51,6 @@ def build_rollout(
         finish_reason=None if reason is None else to_valid_text(str(reason)),
         usage=model.usage,
         calls=model.calls,
-        num_tool_calls=num_tool_calls,
         duration_ms=round(max(0.0, (time.monotonic() - model.started) * 1000 - model.waited_ms), 3),
         started_at=model.started_at,
         model=next((call.model for call in reversed(model.calls) if call.model), None),

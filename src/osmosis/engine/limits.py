@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections import deque
+from dataclasses import dataclass
 
 from osmosis.records.run.plan import Budget, EvalPlan
 from osmosis.records.run.rollout import Category, Rollout, RolloutStatus
@@ -12,13 +13,13 @@ _HOPELESS = {Category.AUTH.value, Category.MODEL_NOT_FOUND.value, Category.SERVE
 _HOPELESS_AFTER = 3
 
 
+@dataclass(slots=True)
 class Breaker:
     """Opens after so many equal infrastructure failures in a row without a success between."""
 
-    def __init__(self, after: int) -> None:
-        self.after = after
-        self._last: tuple[str, str] | None = None
-        self._count = 0
+    after: int
+    _last: tuple[str, str] | None = None
+    _count: int = 0
 
     def check(self, rollout: Rollout) -> str | None:
         failure = rollout.failure

@@ -80,10 +80,8 @@ def plan_resume(
     changed_files: Mapping[str, list[str]] | None = None,
 ) -> ResumePlan:
     """Compare the stored rollouts with the current inputs."""
-    resume, figures = (
-        ResumePlan(files=dict(changed_files or {})),
-        StoredFigures(Summary(plan, score_names=plan.score_fns)),
-    )
+    resume = ResumePlan(files=dict(changed_files or {}))
+    figures = StoredFigures(Summary(plan, score_names=plan.score_fns))
     match, now = Matching(rows), dict(hashes)
     for stored, row_key in _matched(figures.read(journal), figures.done, match):
         if row_key is None or stored.attempt >= plan.attempts:

@@ -3,6 +3,7 @@
 import asyncio
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from osmosis.base.jsonable import copy_json
@@ -26,21 +27,20 @@ LEAST_CALLS = 24
 _ByScore = dict[str, tuple[dict[Key, Scored], dict[Key, list[Scored]]]]
 
 
+@dataclass
 class GraderScorer:
+    runner: GraderRunner
+    timeout_s: float | None = None
+    name: str = REWARD
     bounds: Range | None = None
-
-    def __init__(self, runner: GraderRunner, *, timeout_s: float | None = None) -> None:
-        self.name = REWARD
-        self._grader_runner = runner
-        self._timeout_s = timeout_s
 
     async def score(self, rollout: Rollout, row: Row) -> Sequence[Score]:
         metadata = row.data if row.metadata is None else row.metadata
         task = WorkflowTask(
-            row.messages(), row.ground_truth, metadata, rollout.rollout_id, grader_timeout_s=self._timeout_s
+            row.messages(), row.ground_truth, metadata, rollout.rollout_id, grader_timeout_s=self.timeout_s
         )
         sample = RolloutSample(messages=copy_json(rollout.messages), label=row.ground_truth)
-        grade = await self._grader_runner.grade(task, ExecutionResult("success", sample))
+        grade = await self.runner.grade(task, ExecutionResult("success", sample))
         if grade.failure is not None:
             return [Score(name=self.name, failure=grade.failure)]
         return [Score(sample.reward, name=self.name)]

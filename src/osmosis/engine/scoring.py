@@ -59,16 +59,10 @@ class FunctionScorer:
         # What a program agent left (exit status, output, diff) is a grader's business as much as the row is.
         data = {**row.data, "command": rollout.info["command"]} if "command" in rollout.info else row.data
         if self.full:
-            call = functools.partial(
-                function, messages=copy_json(rollout.messages), ground_truth=row.ground_truth, metadata=copy_json(data)
-            )
+            given: dict[str, Any] = {"messages": copy_json(rollout.messages), "metadata": copy_json(data)}
         else:
-            call = functools.partial(
-                function,
-                solution_str=solution_of(rollout.messages),
-                ground_truth=row.ground_truth,
-                extra_info=copy_json(data),
-            )
+            given = {"solution_str": solution_of(rollout.messages), "extra_info": copy_json(data)}
+        call = functools.partial(function, ground_truth=row.ground_truth, **given)
         judging = Judging(self.name, self.timeout_s, self.bounds)
         try:
             if self._is_async:

@@ -16,9 +16,9 @@ from osmosis.base.stats import BoundedMean
 from osmosis.records.run.rows import Row
 
 from .significance import adjusted
+from .warnings import Finding, Severity
 
 Kind = Literal["truth", "worthless"]
-Severity = Literal["error", "warning", "info"]
 UPPER = "truth, upper case"
 ALLOWED = 0.25
 """Share of the reward that a worthless answer may earn: a bonus for the format may well be a tenth."""
@@ -62,14 +62,6 @@ class Scored:
 
 
 @dataclass(frozen=True)
-class RewardFlaw:
-    code: str
-    severity: Severity
-    what: str
-    fix: str = ""
-
-
-@dataclass(frozen=True)
 class Probed:
     name: str
     kind: Kind
@@ -93,7 +85,7 @@ class Battery:
     best: float | None
     median_ms: float
     slowest_ms: float
-    findings: list[RewardFlaw] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
 
     @property
     def free(self) -> bool:
@@ -250,12 +242,12 @@ def _tried(probe: Probe, rows: Sequence[Row], scores: Scores, scale: _Scale) -> 
     )
 
 
-def _findings(battery: Battery, scores: Scores, again: Repeats, scale: _Scale, allowed: float) -> Iterator[RewardFlaw]:
+def _findings(battery: Battery, scores: Scores, again: Repeats, scale: _Scale, allowed: float) -> Iterator[Finding]:
     yield from _signal(battery, scale.has_truth)
     for tried in battery.tried:
         if tried.kind == "worthless" and tried.share is None and (tried.mean or 0.0) > (battery.best or 0.0):
             problem = f"{tried.name} earns more than the ground truth does: {tried.mean:.3g}, not {battery.best:.3g}"
-            yield RewardFlaw(
+            yield Finding(
                 "free-reward", "error", problem, _FIXES.get(tried.name, "make the reward depend on the answer")
             )
     yield from _free(battery, scale, allowed)
@@ -266,7 +258,7 @@ def _findings(battery: Battery, scores: Scores, again: Repeats, scale: _Scale, a
             )  # in the order of the rows
             problem = f"{tried.name}: scoring fails at {tried.failed} of {tried.rows} rows: {first.failure}"
             severity: Severity = "error" if tried.kind == "truth" and tried.failed == tried.rows else "warning"
-            yield RewardFlaw(
+            yield Finding(
                 "fails", severity, problem, "a score function has to score every answer: return the lowest score"
             )
     different = changed(scores, again)
@@ -277,16 +269,16 @@ def _findings(battery: Battery, scores: Scores, again: Repeats, scale: _Scale, a
             f"the same answer has another score the second time, in {len(different)} of {len(again)} cases: {key[0]}, "
             f"{scores[key].value} then {other}"
         )
-        yield RewardFlaw("not-deterministic", "warning", problem, "fix seeds and order; for a judge, temperature 0")
+        yield Finding("not-deterministic", "warning", problem, "fix seeds and order; for a judge, temperature 0")
     if battery.median_ms > SLOW_MS:
         problem = f"one score takes {battery.median_ms / 1000:.1f} s (slowest {battery.slowest_ms / 1000:.1f} s)"
-        yield RewardFlaw("slow", "warning", problem, "every rollout waits for it")
+        yield Finding("slow", "warning", problem, "every rollout waits for it")
     if not scale.has_truth:
         problem = "no row has a ground truth: only worthless answers were tried"
-        yield RewardFlaw("no-truth", "info", problem, "add a ground_truth column to see what a right answer earns")
+        yield Finding("no-truth", "info", problem, "add a ground_truth column to see what a right answer earns")
 
 
-def _free(battery: Battery, scale: _Scale, allowed: float) -> Iterator[RewardFlaw]:
+def _free(battery: Battery, scale: _Scale, allowed: float) -> Iterator[Finding]:
     """Find what worthless answers earn: as it is where the same answer has the same score each time, else where later
     calls show it, with Holm's correction for the number of probes."""
     earning = [t for t in battery.tried if t.kind == "worthless" and t.share is not None and t.share > WORTH_SAYING]
@@ -306,12 +298,12 @@ def _free(battery: Battery, scale: _Scale, allowed: float) -> Iterator[RewardFla
                 f"{tried.name} earns {tried.share:.0%} of the reward (mean {tried.mean:.3g} over {tried.rows} rows)"
             )
             fix = _FIXES.get(tried.name, "make the reward depend on the answer")
-            yield RewardFlaw("free-reward", severity, problem, fix)
+            yield Finding("free-reward", severity, problem, fix)
 
 
-def _signal(battery: Battery, has_truth: bool) -> Iterator[RewardFlaw]:
+def _signal(battery: Battery, has_truth: bool) -> Iterator[Finding]:
     if battery.best is None:
-        yield RewardFlaw("all-failed", "error", "nothing that was tried could be scored", "see the first failure below")
+        yield Finding("all-failed", "error", "nothing that was tried could be scored", "see the first failure below")
     elif battery.floor is not None and battery.best <= battery.floor:
         reason = (
             "the ground truth earns no more than a worthless answer" if has_truth else "every answer earns the same"
@@ -321,10 +313,10 @@ def _signal(battery: Battery, has_truth: bool) -> Iterator[RewardFlaw]:
                 f"{reason}: {battery.best:.3g}; the reward may look at more than the last answer, such as tool calls"
             )
             fix = "if it looks at the answer alone, give the form in which it comes: --form 'Final: {answer}'"
-            yield RewardFlaw("no-signal", "warning", problem, fix)
+            yield Finding("no-signal", "warning", problem, fix)
             return
         fix = "give the form in which answers are expected: --form 'Final: {answer}'" if has_truth else ""
-        yield RewardFlaw("no-signal", "error", f"{reason}: {battery.best:.3g}", fix)
+        yield Finding("no-signal", "error", f"{reason}: {battery.best:.3g}", fix)
 
 
 _FIXES = {

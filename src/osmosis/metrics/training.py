@@ -6,15 +6,14 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from osmosis.base.stats import pass_hat_k
 from osmosis.records.config.run_config import TrainingConfig, TrainingPlan
 from osmosis.records.run.report import Interval
 
 from .intervals import bounded_interval
+from .warnings import Finding
 
-Severity = Literal["error", "warning", "info"]
 MANY_FAILED = 0.1
 FEW_SIGNAL = 0.2
 NO_SIGNAL = 0.05
@@ -29,14 +28,6 @@ class Tried:
     reward: float | None
     seconds: float
     tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class Concern:
-    code: str
-    severity: Severity
-    what: str
-    fix: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +49,7 @@ class Gate:
     p95_s: float | None
     least_s: float | None
     """Seconds of all steps, if the rollouts of a step run side by side, without updates."""
-    findings: list[Concern]
+    findings: list[Finding]
 
     @property
     def hopeless(self) -> bool:
@@ -99,7 +90,7 @@ def will_it_imitate(config: TrainingConfig, plan: TrainingPlan, examples: int) -
     if plan.steps == 0:
         problem = f"{examples} rollouts to learn from do not fill one step of rollout_batch_size = {plan.batch}"
         fix = "lower min_score or rollout_batch_size, or name a run with more passed rollouts in from_run"
-        findings.append(Concern("too-few-examples", "error", problem, fix))
+        findings.append(Finding("too-few-examples", "error", problem, fix))
     return Gate(examples, 0, None, None, None, None, None, None, None, None, findings)
 
 
@@ -109,60 +100,60 @@ def _p95(values: Sequence[float]) -> float | None:
 
 def _findings(
     config: TrainingConfig, plan: TrainingPlan, gate: Gate, rewards: Sequence[float], at_once: int | None
-) -> Iterator[Concern]:
+) -> Iterator[Finding]:
     if plan.steps == 0:
         problem = f"{len(plan.rows)} rows do not fill one step of rollout_batch_size = {plan.batch}"
         fix = f"lower rollout_batch_size to {max(1, len(plan.rows))} or less, or add rows"
-        yield Concern("too-few-rows", "error", problem, fix)
+        yield Finding("too-few-rows", "error", problem, fix)
     elif plan.batch < config.training.rollout_batch_size:
-        yield Concern("small-dataset", "info", f"a step takes all {plan.batch} rows that the dataset has for training")
+        yield Finding("small-dataset", "info", f"a step takes all {plan.batch} rows that the dataset has for training")
     if not gate.rollouts:
         fix = "osmosis train submit --probe 8, or osmosis eval submit with n = 4 in [evaluation]"
-        yield Concern("no-eval", "warning", "no evaluation of this rollout and dataset says what to expect", fix)
+        yield Finding("no-eval", "warning", "no evaluation of this rollout and dataset says what to expect", fix)
         return
     yield from _signal(gate, rewards, config.training.n_samples_per_prompt)
     if gate.truncated and gate.truncated >= MANY_TRUNCATED:
         problem = (
             f"{gate.truncated:.0%} of the answers fill max_response_length = {config.training.max_response_length}"
         )
-        yield Concern("truncated", "warning", problem, "raise max_response_length: what is cut off earns no reward")
+        yield Finding("truncated", "warning", problem, "raise max_response_length: what is cut off earns no reward")
     limit = config.training.agent_workflow_timeout_s
     if gate.p95_s and gate.p95_s > CLOSE_TO_LIMIT * limit:
         problem = (
             f"one rollout in twenty takes more than {gate.p95_s:.0f} s, and agent_workflow_timeout_s is {limit:.0f}"
         )
-        yield Concern(
+        yield Finding(
             "slow", "warning", problem, "raise agent_workflow_timeout_s: what runs into it is not learned from"
         )
     if at_once and plan.at_once > 4 * at_once:
         problem = f"a step has {plan.at_once} rollouts at once; the evaluation had {at_once}"
         fix = "make sure that tools and services behind the rollout bear that, or lower rollout_batch_size"
-        yield Concern("at-once", "info", problem, fix)
+        yield Finding("at-once", "info", problem, fix)
 
 
-def _signal(gate: Gate, rewards: Sequence[float], size: int) -> Iterator[Concern]:
+def _signal(gate: Gate, rewards: Sequence[float], size: int) -> Iterator[Finding]:
     if gate.failed == 1.0:
-        yield Concern(
+        yield Finding(
             "all-failed", "error", f"all {gate.rollouts} rollouts of the evaluation failed",
             "osmosis eval show NAME says why; failed rollouts teach nothing",
         )  # fmt: skip
         return
     if gate.failed and gate.failed >= MANY_FAILED:
         problem = f"{gate.failed:.0%} of the rollouts of the evaluation failed"
-        yield Concern("failed", "warning", problem, "osmosis eval show NAME says why; they teach nothing")
+        yield Finding("failed", "warning", problem, "osmosis eval show NAME says why; they teach nothing")
     between = gate.signal_interval
     bounds = f"{between.low:.0%} to {between.high:.0%}" if between else "an unknown share"
     outcome = f"of the groups of {size} will have different rewards, and only they teach"
     if between is not None and between.high < NO_SIGNAL:
         problem = f"at most {between.high:.1%} {outcome}"
-        yield Concern("no-signal", "error", problem, "use rows of mixed difficulty, a finer reward, or another model")
+        yield Finding("no-signal", "error", problem, "use rows of mixed difficulty, a finer reward, or another model")
     elif gate.signal is None:
         same = len(set(rewards)) == 1
         reason = f"all rewards are {rewards[0]:g}" if same else "the evaluation has one attempt per row"
-        yield Concern("no-signal", "warning", f"{reason}: {bounds} {outcome}", "evaluate with n = 4 in [evaluation]")
+        yield Finding("no-signal", "warning", f"{reason}: {bounds} {outcome}", "evaluate with n = 4 in [evaluation]")
     elif gate.signal <= FEW_SIGNAL:
         problem = f"about {gate.signal:.0%} ({bounds}) {outcome}"
-        yield Concern("no-signal", "warning", problem, "use rows of mixed difficulty, or a finer reward")
+        yield Finding("no-signal", "warning", problem, "use rows of mixed difficulty, or a finer reward")
 
 
 def signal_of(groups: Sequence[Sequence[float]], size: int) -> tuple[float | None, Interval | None]:

@@ -1,5 +1,7 @@
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
+from osmosis.records.config.validation import Severity as Severity
 from osmosis.records.run.report import Report
 from osmosis.records.run.rollout import AnswerIssue, Category, Message
 
@@ -11,6 +13,16 @@ _CAUSES = (
 _LITTLE_COVERAGE = 0.95
 _MANY_ISSUES = 0.05
 """Share of rollouts without a proper answer from which on a mean is misleading."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A result of checking a reward, or a training's chances."""
+
+    code: str
+    severity: Severity
+    what: str
+    fix: str = ""
 
 
 def alarms(report: Report | None, model: str, *, over: bool = True) -> list[str]:
@@ -126,7 +138,7 @@ def _fidelity(curves: Mapping[str, Curve]) -> Iterator[str]:
 
 
 def _mismatch(curves: Mapping[str, Curve]) -> Iterator[str]:
-    apart = _last(curves, "train/mismatch_mean")
+    apart = _ends(curves, "train/mismatch_mean")[1]
     if apart and min(apart) > MISMATCH:
         yield (
             f"Sampler and trainer differ by {_mean(apart):.2g} nats a token: importance weights correct some "
@@ -142,13 +154,13 @@ def _mismatch(curves: Mapping[str, Curve]) -> Iterator[str]:
 
 
 def _signal(curves: Mapping[str, Curve]) -> Iterator[str]:
-    failed = _last(curves, "rollout/failed_ratio")
+    failed = _ends(curves, "rollout/failed_ratio")[1]
     if failed and min(failed) >= FAILED:
         yield (
             f"{_percent(failed)} of the rollouts of the last {LASTING} steps have no reward: open one and see why; "
             "failed rollouts teach nothing."
         )
-    silent = _last(curves, "rollout/no_signal_ratio")
+    silent = _ends(curves, "rollout/no_signal_ratio")[1]
     if silent and min(silent) >= NO_SIGNAL:
         yield (
             f"In {_percent(silent)} of the rows of the last {LASTING} steps all attempts have the same reward, so "
@@ -157,7 +169,7 @@ def _signal(curves: Mapping[str, Curve]) -> Iterator[str]:
 
 
 def _entropy(curves: Mapping[str, Curve]) -> Iterator[str]:
-    first, last = _first(curves, "train/entropy_loss"), _last(curves, "train/entropy_loss")
+    first, last = _ends(curves, "train/entropy_loss")
     if first and last and _mean(first) > 0 and max(last) < COLLAPSED * _mean(first):
         yield (
             f"The entropy has fallen from {_mean(first):.3g} to {_mean(last):.3g}: the model no longer explores. "
@@ -166,7 +178,7 @@ def _entropy(curves: Mapping[str, Curve]) -> Iterator[str]:
 
 
 def _truncation(curves: Mapping[str, Curve]) -> Iterator[str]:
-    first, last = _first(curves, "rollout/truncated_ratio"), _last(curves, "rollout/truncated_ratio")
+    first, last = _ends(curves, "rollout/truncated_ratio")
     if last and min(last) >= TRUNCATED:
         rising = " and rising" if first and _mean(last) > 1.5 * _mean(first) else ""
         yield (
@@ -176,13 +188,13 @@ def _truncation(curves: Mapping[str, Curve]) -> Iterator[str]:
 
 
 def _hacking(curves: Mapping[str, Curve]) -> Iterator[str]:
-    first, last = _first(curves, "rollout/response_lengths"), _last(curves, "rollout/response_lengths")
+    first, last = _ends(curves, "rollout/response_lengths")
     if first and last and min(last) > LONGER * _mean(first) and not _validated(curves):
         yield (
             f"Answers have grown from {_mean(first):.0f} to {_mean(last):.0f} tokens while the validation reward has "
             "not risen: read some, the reward may pay for length."
         )
-    first, last = _first(curves, "rollout/repetition_ratio"), _last(curves, "rollout/repetition_ratio")
+    first, last = _ends(curves, "rollout/repetition_ratio")
     if first and last and min(last) > REPEATED and _mean(last) > 2 * _mean(first):
         yield (
             f"Answers repeat themselves more and more ({_percent(last)} of their word groups): read some, the reward "
@@ -194,18 +206,15 @@ def _validated(curves: Mapping[str, Curve]) -> bool:
     validation = [value for _, value in curves.get("eval/validation/reward", ())]
     if len(validation) >= 2:
         return validation[-1] > validation[0] + LEARNED
-    first, last = _first(curves, "rollout/raw_reward"), _last(curves, "rollout/raw_reward")
+    first, last = _ends(curves, "rollout/raw_reward")
     return bool(first and last and _mean(last) > _mean(first) + LEARNED)
 
 
-def _first(curves: Mapping[str, Curve], key: str) -> list[float]:
+def _ends(curves: Mapping[str, Curve], key: str) -> tuple[list[float], list[float]]:
+    """Return the first and the last steps' values; nothing where there are too few."""
     values = [value for _, value in curves.get(key, ())]
-    return values[:LASTING] if len(values) >= 2 * LASTING else []
-
-
-def _last(curves: Mapping[str, Curve], key: str) -> list[float]:
-    values = [value for _, value in curves.get(key, ())]
-    return values[-LASTING:] if len(values) >= LASTING else []
+    first = values[:LASTING] if len(values) >= 2 * LASTING else []
+    return first, values[-LASTING:] if len(values) >= LASTING else []
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -97,22 +97,16 @@ def wire_category(failure: Failure, exc: BaseException | None = None) -> str:
 
 def _infrastructure(exc: BaseException, phase: Phase) -> Failure | None:
     for cause in _chain(exc):
-        if isinstance(cause, ToolServerLost):
+        if isinstance(cause, (ToolServerLost, SandboxUnavailable)):
+            lost = isinstance(cause, ToolServerLost)
             return Failure(
                 phase=Phase.SETUP if phase is Phase.AGENT else phase,
-                category=Category.SERVER_DIED,
+                category=Category.SERVER_DIED if lost else Category.UNKNOWN,
                 message=_text(cause),
-                fix="restart the MCP server, then resume with --retry-failed",
+                fix="restart the MCP server, then resume with --retry-failed" if lost else cause.hint,
             )
         if isinstance(cause, ToolExecutionError):
             return None  # whatever the tool fell over, a model call it was not
-        if isinstance(cause, SandboxUnavailable):
-            return Failure(
-                phase=Phase.SETUP if phase is Phase.AGENT else phase,
-                category=Category.UNKNOWN,
-                message=_text(cause),
-                fix=cause.hint,
-            )
         category = _category(cause)
         if category is not None:
             return Failure(

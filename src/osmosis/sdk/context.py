@@ -6,7 +6,6 @@ import os
 from collections.abc import Mapping
 from contextvars import ContextVar, Token
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from osmosis.base.jsonable import JsonObject, as_float
@@ -74,9 +73,7 @@ class WorkflowRollout:
         self._tokens.append(_current.set(self))
         return self
 
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         _current.reset(self._tokens.pop())
 
 

@@ -16,7 +16,7 @@ import traceback
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import IO, TYPE_CHECKING, Any
 
 from osmosis.base.installation import extra_command
@@ -70,9 +70,7 @@ class McpTools:
             raise self._start_error(exc) from exc
         return self
 
-    async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._client is not None:
             await self._stop(self._client)
 
@@ -162,14 +160,11 @@ class McpTools:
         reason = (
             f"did not start within {START_TIMEOUT_S:g} s" if isinstance(exc, asyncio.TimeoutError) else describe(exc)
         )
-        output = ""
+        output, hint = "", "check that it runs, and the URL with its path, often /mcp"
         if self._log is not None:
             self._log.seek(0)
             lines = [line for line in self._log.read().splitlines() if line.strip()]
-            output = "\n".join(lines[-12:])
-        hint = "check that it runs, and the URL with its path, often /mcp"
-        if self._log is not None:
-            hint = "start it by itself to see the whole error"
+            output, hint = "\n".join(lines[-12:]), "start it by itself to see the whole error"
         return LoadError(f"the MCP server {self.source} cannot be used: {output or reason}", hint=hint)
 
 

@@ -13,7 +13,6 @@ import aiohttp
 import orjson
 import uvicorn
 from fastapi import HTTPException, Request, Response, Security
-from fastapi.params import Depends
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPBearer
 from pydantic_core import PydanticSerializationError
@@ -118,11 +117,6 @@ def operation_id(route: APIRoute) -> str:
     return re.sub(r"\W+", "_", f"{method}{route.path_format}").strip("_")
 
 
-def secured_by(bearer: Bearer) -> list[Depends]:
-    """Return what documents the bearer of an endpoint; it checks nothing."""
-    return [Security(HTTPBearer(scheme_name=bearer, description=_BEARERS[bearer], auto_error=False))]
-
-
 def errors(error: type[Record], *statuses: int) -> dict[int | str, JsonObject]:
     shape = documented(error)
     listed: dict[int | str, JsonObject] = {
@@ -139,13 +133,14 @@ def document(
     statuses: Sequence[int] = (),
     bearer: Bearer | None = None,
 ) -> JsonObject:
-    """Return the arguments of a route's decorator that document it."""
+    """Return the arguments of a route's decorator that document it; nothing checks the bearer."""
+    scheme = HTTPBearer(scheme_name=bearer, description=_BEARERS[bearer], auto_error=False) if bearer else None
     return {
         "summary": summary,
         "response_model": documented(response),
         "response_description": "Success",
         "responses": errors(error, *statuses),
-        "dependencies": secured_by(bearer) if bearer else [],
+        "dependencies": [Security(scheme)] if scheme else [],
     }
 
 

@@ -3,7 +3,7 @@ attempts come from its rollouts, found by the row's key."""
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from osmosis.metrics.figures import figures
 from osmosis.records.run.history import History, PastRun, find_start
@@ -17,7 +17,6 @@ from .run_library import Library, RunCard
 MAX_RUNS = 200
 PATIENCE_S = 4.0
 BASELINE_TAG = "baseline"
-FIELDS = ("row", "metric", "rollout", "model", "dataset", "tag", "baseline")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +95,7 @@ def _named_values(report: Report | None) -> Iterator[tuple[str, tuple[float | No
 
 def history_page(library: Library, params: QueryParams) -> Page:
     """Build `?metric=NAME` or `?row=KEY`; `rollout`, `model`, `dataset`, `tag` select runs, `baseline` compares."""
-    history = build_history(library, HistoryQuery(*(params.text(name) for name in FIELDS)))
+    history = build_history(library, HistoryQuery(*(params.text(field.name) for field in fields(HistoryQuery))))
     cards = [card for card in library.cards() if card.state is not None and card.state.kind == "eval"]
     choices = {
         "rollout": sorted({card.rollout for card in cards if card.rollout}),

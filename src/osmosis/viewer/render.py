@@ -114,20 +114,7 @@ def heading(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-FILTERS: dict[str, Callable[..., Any]] = {
-    "number": number,
-    "score": score,
-    "percent": percent,
-    "interval": interval,
-    "count": count,
-    "dollars": dollars,
-    "duration": duration,
-    "size": size,
-    "ago": ago,
-    "moment": moment,
-    "iso": iso,
-    "pretty": pretty,
-    "advice": advice,
-    "label": label,
-    "heading": heading,
-}
+_FILTERS = (
+    number, score, percent, interval, count, dollars, duration, size, ago, moment, iso, pretty, advice, label, heading,
+)  # fmt: skip
+FILTERS: dict[str, Callable[..., Any]] = {function.__name__: function for function in _FILTERS}

@@ -17,6 +17,8 @@ from .rollouts_page import rollout_url
 from .run_source import LEVELS, RunSource, RunState
 
 MAX_WORST = 6
+_NO_FIGURES: dict[str, object] = dict.fromkeys(("report", "counted", "histogram", "best"))
+_NO_FIGURES |= dict.fromkeys(("cards", "groups", "worst", "parts", "curves", "checkpoints"), ())
 CONFIG_TABLES = ("experiment", "evaluation", "training", "sampling", "checkpoints", "advanced", "env", "secrets")
 
 
@@ -67,7 +69,7 @@ def _figures(source: RunSource, run: RunState) -> dict[str, object]:
         else None
     )
     return {
-        "run": run,
+        **_NO_FIGURES,
         "report": report,
         "counted": counted,
         "cards": counted.headlines(report) if report and counted else [],
@@ -76,9 +78,6 @@ def _figures(source: RunSource, run: RunState) -> dict[str, object]:
         "histogram": histogram(source.rewards(), run.pass_threshold),
         "worst": _worst_rollouts(source, run) if report and report.completed else [],
         "parts": source.table().search.part_means() if report and report.completed else [],
-        "curves": [],
-        "checkpoints": [],
-        "best": None,
     }
 
 
@@ -97,14 +96,7 @@ def _training_figures(source: RunSource, run: RunState) -> dict[str, object]:
     scored = [checkpoint for checkpoint in checkpoints if checkpoint.reward is not None]
     best = max(scored, key=lambda checkpoint: (checkpoint.reward or 0.0, checkpoint.step), default=None)
     return {
-        "run": run,
-        "report": None,
-        "counted": None,
-        "cards": [],
-        "groups": [],
-        "histogram": None,
-        "worst": [],
-        "parts": [],
+        **_NO_FIGURES,
         "alarms": training_alarms(by_key),
         "curves": curves(points),
         "checkpoints": checkpoints,

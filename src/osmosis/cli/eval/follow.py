@@ -184,10 +184,9 @@ def finished_result(
 
     Rows in quarantine do not count for `fail_under`."""
     run, report, summary = detail.run, detail.report, detail.to_summary()
-    notes: list[str] = []
+    head = f"run {run.name} is {run.status}"
     if detail.failure is not None and ended_by_limit(run.status, detail.failure.category):
-        notes.append(f"it ended by its own limit, {detail.failure.message}")
-    head = f"run {run.name} is {run.status}" + "".join(f": {note}" for note in notes)
+        head += f": it ended by its own limit, {detail.failure.message}"
     warnings = [judged.note] if judged is not None and judged.note else []
     errors = ["no rollout has a score"] if detail.unscored else []
     deciding = judged.report if judged is not None and judged.met.held else report

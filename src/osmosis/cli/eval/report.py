@@ -208,9 +208,7 @@ def exit_code(report: Report, fail_under: float | None = None, deciding: Report 
     """Return 1 when the run is incomplete, has no results, or its first pass rate is clearly below the limit, else 0.
 
     A failed rollout counts as 0; rows in quarantine do not count."""
-    if report.stopped or report.completed < report.total:
-        return 1
-    if report.unscored:
+    if report.stopped or report.completed < report.total or report.unscored:
         return 1
     primary = (deciding or report).primary
     return 1 if fail_under is not None and missed_fail_under(primary, fail_under) else 0

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,9 @@ class _Entry:
     line: int
     lines: dict[str, int]
 
+    def line_of(self, key: str) -> int:
+        return self.lines.get(key.partition(".")[0], self.line)
+
 
 class _Reading:
     def __init__(self, path: Path) -> None:
@@ -202,7 +206,7 @@ class _Reading:
     def config(self, entry: _Entry, defaults: JsonObject) -> RubricConfig | None:
         before = len(self.issues)
         value = {**defaults, **{key: item for key, item in entry.value.items() if item is not None}}
-        problem = _Problems(self, entry)
+        problem = partial(self._problem, entry)
         self._id(value.get("id"), entry, problem)
         if not value["rubric"].strip():
             problem("rubric", "must not be empty")
@@ -214,15 +218,12 @@ class _Reading:
                 if not isinstance(info.get(key), str) or not info[key].strip():
                     problem(f"model_info.{key}", "must be a non-empty string")
             for key in sorted(set(info) - set(ModelInfo.__annotations__)):
-                near = difflib.get_close_matches(key, ModelInfo.__annotations__, n=1)
-                hint = f"; did you mean {near[0]}?" if near else ""
-                self.warnings.append(
-                    f"{self.path}:{problem.line('model_info')}: model_info.{key} is unknown and ignored{hint}"
-                )
+                self._warn(entry.line_of("model_info"), "model_info", key, ModelInfo.__annotations__)
         if "extra_info" in entry.value:
             problem("extra_info", _NO_EXTRA, fatal=True)
         low, high = self._bounds(value, info, problem)
-        self._unknown(entry)
+        for key in sorted(set(map(str, entry.value)) - _ENTRY_KEYS - _ENTRY_EXTRAS - {"extra_info"}):
+            self._warn(entry.line_of(key), entry.label, key, _ENTRY_KEYS)
         if len(self.issues) > before:
             return None
         optional = {key: value.get(key) for key in ("system_prompt", "original_input", "ground_truth")}
@@ -239,7 +240,7 @@ class _Reading:
             **texts,
         )
 
-    def _id(self, name: object, entry: _Entry, problem: _Problems) -> None:
+    def _id(self, name: object, entry: _Entry, problem: Callable[..., None]) -> None:
         if not isinstance(name, str) or not name.strip():
             problem("id", "must be a non-empty string")
         elif name in self._seen:
@@ -247,7 +248,9 @@ class _Reading:
         else:
             self._seen[name] = entry.line
 
-    def _bounds(self, value: JsonObject, info: object, problem: _Problems) -> tuple[float | None, float | None]:
+    def _bounds(
+        self, value: JsonObject, info: object, problem: Callable[..., None]
+    ) -> tuple[float | None, float | None]:
         said_low, said_high = (self._bound(value, info, key, problem) for key in ("score_min", "score_max"))
         low, high = 0.0 if said_low is None else said_low, 1.0 if said_high is None else said_high
         if high <= low:
@@ -255,7 +258,7 @@ class _Reading:
             problem(key, f"score_max must be greater than score_min, got {low:g} to {high:g}")
         return said_low, said_high
 
-    def _bound(self, value: JsonObject, info: object, key: str, problem: _Problems) -> float | None:
+    def _bound(self, value: JsonObject, info: object, key: str, problem: Callable[..., None]) -> float | None:
         bound = value.get(key)
         if bound is None and isinstance(info, dict):
             bound = info.get(key)
@@ -266,27 +269,16 @@ class _Reading:
             return None
         return float(bound)
 
-    def _unknown(self, entry: _Entry) -> None:
-        for key in sorted(set(map(str, entry.value)) - _ENTRY_KEYS - _ENTRY_EXTRAS - {"extra_info"}):
-            near = difflib.get_close_matches(key, _ENTRY_KEYS, n=1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            self.warnings.append(
-                f"{self.path}:{entry.lines.get(key, entry.line)}: {entry.label}.{key} is unknown and ignored{hint}"
-            )
+    def _problem(self, entry: _Entry, key: str, message: str, *, fatal: bool = False) -> None:
+        self.issue(entry.line_of(key), f"{entry.label}.{key}", message, fatal=fatal)
+
+    def _warn(self, line: int, label: str, key: str, known: Iterable[str]) -> None:
+        near = difflib.get_close_matches(key, known, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        self.warnings.append(f"{self.path}:{line}: {label}.{key} is unknown and ignored{hint}")
 
 
 _NO_EXTRA = "extra_info does not belong in a rubric file: put it in the records of the data file"
-
-
-class _Problems:
-    def __init__(self, reading: _Reading, entry: _Entry) -> None:
-        self._reading, self._entry = reading, entry
-
-    def line(self, key: str) -> int:
-        return self._entry.lines.get(key.partition(".")[0], self._entry.line)
-
-    def __call__(self, key: str, message: str, *, fatal: bool = False) -> None:
-        self._reading.issue(self.line(key), f"{self._entry.label}.{key}", message, fatal=fatal)
 
 
 def _check_size(root: yaml.Node | None, path: Path) -> None:

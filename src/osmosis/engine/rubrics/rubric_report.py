@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean, pstdev, pvariance
 
 from osmosis.base.files import write_text
 from osmosis.base.jsonable import JsonObject
@@ -17,21 +17,15 @@ from osmosis.records.run.rollout import Usage
 from .conversations import RubricRecord
 from .rubric_run import RubricJob, RubricRun
 
-STATISTICS = ("average", "variance", "stdev", "min", "max")
+STATISTICS: Mapping[str, Callable[[list[float]], float]] = {
+    "average": fmean, "variance": pvariance, "stdev": pstdev, "min": min, "max": max,
+}  # fmt: skip
 
 
 def summarise(runs: Iterable[RubricRun]) -> dict[str, object]:
     runs = list(runs)
     scores = [run.score for run in runs if run.score is not None]
-    figures = dict.fromkeys(STATISTICS, 0.0)
-    if scores:
-        figures = {
-            "average": statistics.fmean(scores),
-            "variance": statistics.pvariance(scores),
-            "stdev": statistics.pstdev(scores),
-            "min": min(scores),
-            "max": max(scores),
-        }
+    figures = {name: figure(scores) if scores else 0.0 for name, figure in STATISTICS.items()}
     return {**figures, "total_runs": len(runs), "success_count": len(scores), "failure_count": len(runs) - len(scores)}
 
 
@@ -61,14 +55,13 @@ def build_report(
 
 
 def _record_block(record: RubricRecord, runs: list[RubricRun]) -> dict[str, object]:
-    hidden = ("record_index",)
     return {
         "id": record.id,
         "record_index": record.index,
         "conversation_id": record.conversation_id,
         "input_record": record.payload,
         "statistics": summarise(runs),
-        "runs": [{key: value for key, value in run.__dict__.items() if key not in hidden} for run in runs],
+        "runs": [{key: value for key, value in run.__dict__.items() if key != "record_index"} for run in runs],
     }
 
 

@@ -68,12 +68,12 @@ class ViewAccess:
         return hmac.compare_digest(request.cookies.get(self.cookie, "").encode(), self.session.encode())
 
 
+@dataclass(eq=False)
 class CookieGate:
     """ASGI middleware: requires the cookie, gives it to whoever has the token, and refuses requests of other sites."""
 
-    def __init__(self, app: ASGIApp, *, access: ViewAccess) -> None:
-        self.app = app
-        self._access = access
+    app: ASGIApp
+    access: ViewAccess
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         response = self._check(Request(scope, receive)) if scope["type"] == "http" else None
@@ -83,12 +83,12 @@ class CookieGate:
         origin = request.headers.get("origin")
         if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
             return error_response(Forbidden("this request was sent by another site", hint="open the page itself"))
-        if self._access.has_session(request):
+        if self.access.has_session(request):
             return None
-        if request.method == "GET" and self._access.use_token(request.query_params.get("token", "")):
+        if request.method == "GET" and self.access.use_token(request.query_params.get("token", "")):
             query = QueryParams(request.query_params.multi_items()).without("token").link()
             response = RedirectResponse(f"{request.url.path}{query}".rstrip("?"), 303, headers=SECURITY)
-            response.set_cookie(self._access.cookie, self._access.session, httponly=True, samesite="strict", path="/")
+            response.set_cookie(self.access.cookie, self.access.session, httponly=True, samesite="strict", path="/")
             return response
         hint = "a link works once, in one browser: run osmosis view again for another one"
         return error_response(Forbidden("this page is for whoever started osmosis view", hint=hint))

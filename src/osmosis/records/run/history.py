@@ -88,17 +88,14 @@ def find_start(runs: Sequence[PastRun]) -> PastRun | None:
 
 def merge_histories(histories: Iterable[History]) -> History:
     every = list(histories)
-    runs = sorted((run for history in every for run in history.runs), key=lambda run: str(run.created_at or ""))
     first = every[0] if every else History()
-    metrics = list(dict.fromkeys(name for history in every for name in history.metrics))
-    baseline = next((history.baseline for history in every if history.baseline), "")
-    quarantine = [entry for history in every for entry in history.quarantine]
+    runs = [run for history in every for run in history.runs]
     update = {
-        "quarantine": quarantine,
-        "runs": runs,
-        "metrics": metrics,
+        "quarantine": [entry for history in every for entry in history.quarantine],
+        "runs": sorted(runs, key=lambda run: str(run.created_at or "")),
+        "metrics": list(dict.fromkeys(name for history in every for name in history.metrics)),
         "unread": sum(history.unread for history in every),
-        "baseline": baseline,
+        "baseline": next((history.baseline for history in every if history.baseline), ""),
     }
     return first.model_copy(update=update)
 

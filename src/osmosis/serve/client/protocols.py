@@ -129,12 +129,11 @@ class ServerClient:
         return answer if isinstance(answer, dict) else None
 
 
+@dataclass(eq=False, repr=False)
 class ServerProtocol(ABC):
+    _client: ServerClient
+    _plan: EvalPlan
     sends_limits = True
-
-    def __init__(self, client: ServerClient, plan: EvalPlan) -> None:
-        self._client = client
-        self._plan = plan
 
     @abstractmethod
     async def run(self, endpoint: RolloutEndpoint, row: Row) -> ServerResult: ...

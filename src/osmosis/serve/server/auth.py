@@ -27,8 +27,8 @@ def parse_bearer(header: bytes | None) -> bytes | None:
     return bare if bare and not re.search(rb"\s", bare) else None
 
 
-def validate_api_key(provided: str | None, expected: str) -> bool:
-    token = parse_bearer(provided.encode("utf-8", "surrogateescape")) if provided else None
+def validate_api_key(provided: str | bytes | None, expected: str) -> bool:
+    token = parse_bearer(provided.encode("utf-8", "surrogateescape") if isinstance(provided, str) else provided)
     return token is not None and hmac.compare_digest(token, expected.encode())
 
 
@@ -37,7 +37,7 @@ class BearerGuard:
 
     def __init__(self, app: ASGIApp, *, api_key: str, open_paths: frozenset[str] = frozenset({"/health"})) -> None:
         self.app = app
-        self._key = api_key.encode()
+        self._key = api_key
         self._open = open_paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -45,11 +45,10 @@ class BearerGuard:
             await self.app(scope, receive, send)
             return
         header = next((value for name, value in scope["headers"] if name == b"authorization"), None)
-        token = parse_bearer(header)
-        if token is not None and hmac.compare_digest(token, self._key):
+        if validate_api_key(header, self._key):
             await self.app(scope, receive, send)
-            return
-        await _answer(send, 401, "Invalid or missing API key", (b"www-authenticate", b"Bearer"))
+        else:
+            await _answer(send, 401, "Invalid or missing API key", (b"www-authenticate", b"Bearer"))
 
 
 class JsonOnly:

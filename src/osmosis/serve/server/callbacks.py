@@ -15,7 +15,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
@@ -49,12 +49,12 @@ class Post:
     bearer: str | None = None
 
 
+@dataclass(eq=False)
 class Spool:
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self._own: Path | None = None
-        self._lock: FileLock | None = None
-        self._adopted: list[tuple[Path, FileLock]] = []
+    root: Path
+    _own: Path | None = None
+    _lock: FileLock | None = None
+    _adopted: list[tuple[Path, FileLock]] = field(default_factory=list)
 
     def add(self, post: Post) -> Path:
         """Write one post durably; the same post gets the same file."""

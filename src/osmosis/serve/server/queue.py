@@ -177,16 +177,16 @@ class Draining(NotAccepted):
     retry_after_s = 30
 
 
+@dataclass(eq=False, repr=False)
 class RolloutQueue:
-    def __init__(self, max_concurrent: int | None, limits: ServeLimits) -> None:
-        self.limits = limits
-        self.max_concurrent = max_concurrent
-        self.accepting = True
-        self.finished = 0
-        self._queue: deque[AcceptedRollout] = deque()
-        self._live: dict[str, AcceptedRollout] = {}
-        self._running = 0
-        self._idle: asyncio.Event | None = None
+    max_concurrent: int | None
+    limits: ServeLimits
+    accepting: bool = True
+    finished: int = 0
+    _queue: deque[AcceptedRollout] = field(default_factory=deque)
+    _live: dict[str, AcceptedRollout] = field(default_factory=dict)
+    _running: int = 0
+    _idle: asyncio.Event | None = None
 
     @property
     def active(self) -> int:
