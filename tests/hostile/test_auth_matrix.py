@@ -45,6 +45,7 @@ OWN = {
 """Routes about a thing of the person's own, whatever their role: who may not make one has none."""
 LEAST: dict[tuple[str, str], str] = {
     ("post", "/api/cli/eval-runs/{name}/samples/download-urls"): "viewer",
+    ("post", "/api/cli/benchmark-runs/{name}/outputs/download-urls"): "viewer",
     ("post", "/api/cli/members"): "admin",
     ("put", "/api/cli/members/{person}"): "admin",
     ("delete", "/api/cli/members/{person}"): "admin",  # and whoever leaves

@@ -5,14 +5,14 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from osmosis.cli.core import prompts
+from osmosis.cli.core import completion, prompts
 from osmosis.cli.core.app import new_app, takes
 from osmosis.cli.core.context import current
 from osmosis.cli.core.render import draw_list
 from osmosis.cli.core.results import DetailResult, ListResult, OperationResult, build_columns
 from osmosis.cli.eval.download import DownloadOptions, download_run
 from osmosis.cli.eval.follow import AGENT_COLUMNS
-from osmosis.cli.eval.runs import BENCHMARK_COMMANDS
+from osmosis.cli.eval.runs import BENCHMARK_COMMANDS, BenchmarkRunName
 from osmosis.cli.eval.submit import SharedFlags, SubmitVerdict, submit_checked
 from osmosis.cli.eval.submit_case import SubmitCase, SubmitOptions
 from osmosis.records.api.benchmarks import BenchmarkDetail, BenchmarkPage
@@ -58,7 +58,9 @@ def list_benchmarks() -> ListResult:
 
 @app.command("info", hidden=True)
 @app.command("show")
-def info(key: Annotated[str, typer.Argument(help="Name of the benchmark")]) -> DetailResult:
+def info(
+    key: Annotated[str, typer.Argument(help="Name of the benchmark", autocompletion=completion.benchmarks)],
+) -> DetailResult:
     """Show a benchmark: its tasks, and the newest result of each agent over all of them.
 
     Example:
@@ -77,7 +79,11 @@ def info(key: Annotated[str, typer.Argument(help="Name of the benchmark")]) -> D
 @dataclass(frozen=True)
 class BenchmarkFlags(SharedFlags):
     config: Annotated[
-        str | None, typer.Argument(help="A config under configs/benchmark/, by path or name [default: the only one]")
+        str | None,
+        typer.Argument(
+            help="A config under configs/benchmark/, by path or name [default: the only one]",
+            autocompletion=completion.benchmark_configs,
+        ),
     ] = None
 
 
@@ -113,7 +119,7 @@ def submit(flags: BenchmarkFlags) -> OperationResult:
 
 @runs_app.command("download")
 def download(
-    name: Annotated[str, typer.Argument(help="Name or id of the benchmark run")],
+    name: BenchmarkRunName,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Folder to write to [default: .osmosis/benchmarks/NAME]")
     ] = None,

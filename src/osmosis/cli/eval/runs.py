@@ -85,6 +85,10 @@ AnyName = Annotated[
     str, typer.Argument(help="A local run, else one of the platform (platform:NAME)", autocompletion=completion.runs)
 ]
 TrainName = Annotated[str, typer.Argument(help="Name or id of the run", autocompletion=completion.training_runs)]
+BenchmarkRunName = Annotated[
+    str, typer.Argument(help="Name or id of the benchmark run", autocompletion=completion.benchmark_runs)
+]
+PLATFORM_NAMES = {"eval": EvalName, "training": TrainName, "benchmark": BenchmarkRunName}
 OutputFile = Annotated[Path | None, typer.Option("--output", "-o", help="Also write it as JSON to this file")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="With -o: replace an existing file", hidden=True)]
 FailUnder = Annotated[
@@ -127,8 +131,8 @@ class RunCommands:
         wait_help = f"Follow a {run} until it is over. Ctrl-C does not stop it; the same command follows it again."
         edit_help = f"Change what people write on a {run} (tags, a note, its name, a pin), or its place in the queue."
         edit_example = 'edit multiply-4 --tag nightly --note "a new prompt"'
-        platform = EvalName if self.has_local else TrainName
-        anywhere = AnyName if self.has_local else TrainName
+        platform = PLATFORM_NAMES[kind]
+        anywhere = AnyName if self.has_local else platform
         self.commands = {
             "list_runs": _document(self.list_runs, f"List the {about}, newest first.", "list --limit 10"),
             "info": _document(self.info, info_help, "show multiply-1", "show multiply-1 --json", name=platform),
