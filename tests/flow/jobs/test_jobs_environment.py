@@ -226,7 +226,7 @@ import importlib, pkgutil, sys
 import osmosis, osmosis.jobs.server.serve_entrypoint, osmosis.sdk, osmosis.serve.server
 for package in (osmosis.sdk, osmosis.serve.server):
     for one in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
-        if not one.name.startswith(("osmosis.sdk.integrations.", "osmosis.sdk.harbor.")):  # extras
+        if not one.name.startswith(tuple(f"osmosis.sdk.{name}." for name in ("integrations", "harbor", "foreign"))):
             importlib.import_module(one.name)
 lacking = []
 for name in osmosis.__all__:

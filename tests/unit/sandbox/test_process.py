@@ -15,6 +15,7 @@ import psutil
 from osmosis.records.sandbox import EndedBy
 from osmosis.sandbox import Level, Limits, Network, Policy, start
 from osmosis.sandbox.bubblewrap import python_folders
+from support.waiting import until
 
 PYTHON = Path(sys.executable)
 GATE = ("127.0.0.1", 9017)
@@ -70,9 +71,10 @@ async def test_killed_it_is_gone_with_what_it_started(level: Level) -> None:
 
 
 async def test_killed_from_outside_it_says_by_which_signal(level: Level) -> None:
-    box = await start(["/bin/sleep", f"{71 + level}"], policy(level))
-    appeared(f"sleep\0{71 + level}\0")
+    box = await start(["/bin/sleep", f"{41 + level}"], policy(level))
     launcher = psutil.Process(box.pid)
+    sleeps = f"/bin/sleep {41 + level}".split()
+    await until(lambda: sleeps in [process.cmdline() for process in (launcher, *launcher.children(recursive=True))])
     for process in launcher.children() or [launcher]:  # of a PID namespace the first process, on which all others hang
         process.kill()
     assert await asyncio.wait_for(box.wait(), 10) == -signal.SIGKILL

@@ -35,7 +35,7 @@ def test_a_package_that_is_missing_is_named_with_the_command_that_installs_it(
         pytest.skip(f"{kind} is installed")
     with pytest.raises(LoadError, match=f"needs {kind}>=") as problem:
         load(f"{kind}:x", tmp_path)
-    assert f"install '{PACKAGES[kind]}'" in str(problem.value.hint)
+    assert f"'{PACKAGES[kind]}'; for a rollout" in str(problem.value.hint)
     assert f'uv add "{PACKAGES[kind]}"' in str(problem.value.hint)
     with pytest.raises(LoadError, match="names no environment"):
         load(f"{kind}:", tmp_path)

@@ -48,7 +48,9 @@ def make_app(module: ModuleType) -> ASGIApp:
                 hint=f"it needs {WHAT_IS_SERVED} at module level, or it starts a server on {PORT_VARIABLE} itself",
             )
         grader = _one(module, _is_class(Grader), "grader")
-        config = _one(module, _is_class(AgentWorkflowConfig), "workflow config", prefer=("config",))
+        config = _one(
+            module, lambda value: isinstance(value, AgentWorkflowConfig), "workflow config", prefer=("config",)
+        )
         grader_config = _one(module, lambda value: isinstance(value, GraderConfig), "grader config")
         backend = LocalBackend(workflow, config, grader, grader_config)
     return create_rollout_server(backend)
