@@ -113,6 +113,7 @@ def test_reasoning_gym_by_name(tmp_path: Path, python_with: Callable[[str], Path
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="verifiers needs Python 3.11")
+@pytest.mark.soak  # a minute and a half, most of it its installation
 def test_a_taskset_of_verifiers_runs_and_is_scored_by_itself(
     tmp_path: Path, python_with: Callable[[str], Path]
 ) -> None:
