@@ -154,6 +154,7 @@ def test_an_agent_loop_of_a_config_brings_its_reward(workspace: Path, monkeypatc
     ("words", "code", "said"),
     [
         (["--rows", "0-3", "--limit", "2"], 2, "--rows and --limit cannot be used together"),
+        (["--export", "otlp", "--on", "http://127.0.0.1:9"], 2, "--export and --on cannot be used together"),
         (["--fail-under", "nan"], 2, "--fail-under must be a finite number"),
         (["--base-url", "http://127.0.0.1:9/v1"], 2, "--base-url would not be used"),
         (["--model", ""], 2, "the model name is empty"),

@@ -99,6 +99,8 @@ def test_a_set_is_run_resumed_and_compared(workspace: Path) -> None:
         (["weekly"], SET, 1, "there is no config or set weekly"),
         (["nightly", "--fail-on-regression"], SET, 2, "needs --baseline"),
         (["nightly", "--baseline", "never"], SET, 1, "stored under never"),
+        (["nightly", "--batch-size", "2"], SET, 2, "--batch-size is not for a set"),
+        (["nightly", "--export", "otlp"], SET, 2, "--export is not for a set"),
         (["nightly"], "configs = []", 1, "configs: "),
         (["nightly"], SET + "model = 3", 1, "model: "),
         (["nightly"], "configs = [", 1, "nightly.toml"),

@@ -92,6 +92,19 @@ def test_each_rollout_is_one_trace_and_sending_twice_is_once(project: Path, rece
     assert receiver.spans == live
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--format", "otlp", "-o", "x"), "--output and --format otlp cannot be used together"),
+        (("--format", "otlp", "--overwrite"), "--overwrite and --format otlp cannot be used together"),
+        (("--format", "csv", "--url", "http://127.0.0.1:9"), "--url and --format csv cannot be used together"),
+    ],
+)
+def test_a_flag_of_another_format_is_refused(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
+    refused = run_command("eval", "export", "traced", *words, cwd=tmp_path)
+    assert (refused.code, said in refused.err) == (2, True), refused.err
+
+
 def test_a_receiver_that_is_not_there_costs_one_warning(project: Path) -> None:
     words = ("eval", "-m", "otlp_agent:agent", *FLAGS, "--name", "lost", "--export", "otlp:http://127.0.0.1:9")
     run = run_command(*words, cwd=project)

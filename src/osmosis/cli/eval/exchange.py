@@ -117,6 +117,11 @@ def export(
         osmosis eval export nightly --format parquet -o nightly.parquet
     """
     ctx = current()
+    if format != "otlp" and url is not None:
+        raise UsageError(f"--url and --format {format} cannot be used together", hint="--format otlp sends to it")
+    if format == "otlp" and (output is not None or overwrite):
+        flag = "--overwrite" if output is None else "--output"
+        raise UsageError(f"{flag} and --format otlp cannot be used together", hint="--url names the receiver")
     journal = Journal(run_folder(name, ctx.cwd))
     if format == "otlp":
         sender = open_sender(f"otlp:{url or ''}", journal.plan(), Redactor())

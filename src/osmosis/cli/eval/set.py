@@ -5,7 +5,7 @@ Each is `osmosis eval run` in its own process, because two rollouts cannot share
 import json
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from pydantic import ValidationError as PydanticError
@@ -85,6 +85,7 @@ def run_set(ctx: AppContext, word: str, flags: RunFlags) -> ListResult:
         raise UsageError("--baseline and --on cannot be used together", hint=hint)
     if flags.fail_on_regression and baseline is None:
         raise UsageError("--fail-on-regression needs --baseline", hint="--baseline NAME of an earlier execution")
+    _refuse_run_flags(flags)
     workspace = find_workspace(ctx.cwd)
     path = _file(ctx, workspace, word)
     eval_set = read_set(path)
@@ -102,6 +103,22 @@ def run_set(ctx: AppContext, word: str, flags: RunFlags) -> ListResult:
     if baseline is not None:
         _compare(lines, runs, baseline, read(file_around(ctx.cwd)))
     return _table(lines, _exit_code(lines, flags, interrupted=interrupted), compared=baseline is not None)
+
+
+_OF_SET = {
+    *("words", "name", "on", "baseline", "fail_on_regression"),
+    *("secrets_file", "yes", "quiet", "verbose", "settings"),
+}
+
+
+def _refuse_run_flags(flags: RunFlags) -> None:
+    unset = asdict(RunFlags())
+    others = [flag for flag, value in asdict(flags).items() if value and value != unset[flag] and flag not in _OF_SET]
+    if refused := [*flags.settings, *others]:
+        raise UsageError(
+            f"--{refused[0].replace('_', '-')} is not for a set",
+            hint=f"the set's own keys are {', '.join(EvalSet.model_fields)}; write the rest into its configs",
+        )
 
 
 def _exit_code(lines: list[SetLine], flags: RunFlags, *, interrupted: bool) -> int:
