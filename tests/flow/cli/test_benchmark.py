@@ -72,7 +72,7 @@ def test_a_benchmark_of_two_agents(tmp_path: Path) -> None:
         assert [agent["run_name"] for agent in leaderboard] == [f"{name}-agent-1", f"{name}-agent-2"]
         assert [row["name"] for row in succeed("benchmark", "runs", "list")["items"]] == [name]
         assert succeed("benchmark", "runs", "logs", name)["items"]
-        succeed("benchmark", "runs", "download", name)
+        assert succeed("benchmark", "runs", "download", name)["operation"] == "benchmark.download"
         results = folder / ".osmosis" / "benchmarks" / name / "results.csv"
         assert len(list(csv.DictReader(results.read_text().splitlines()))) == 8
         assert "is finished already" in succeed("benchmark", "runs", "stop", name, "--yes")["message"]

@@ -45,7 +45,7 @@ class DownloadOptions:
 
 
 def download_run(ctx: AppContext, name: str, options: DownloadOptions, kind: RunKind = "eval") -> OperationResult:
-    names = TYPES[kind]
+    names, operation = TYPES[kind], f"{kind}.download"
     parts = [part.strip() for part in options.types.split(",") if part.strip()]
     if unknown := sorted(set(parts) - {*names, "all"}):
         raise UsageError(f"--type {', '.join(unknown)}: not one of {', '.join(names)}, all")
@@ -62,7 +62,7 @@ def download_run(ctx: AppContext, name: str, options: DownloadOptions, kind: Run
         total = sum(file.size or 0 for file in missing)
         question = f"Fetch {len(missing)} files, {size(total)}?"
         if total > ASK_ABOVE and not prompts.confirm(ctx, question, yes=options.yes):
-            return OperationResult("eval.download", "Cancelled.", status="cancelled")
+            return OperationResult(operation, "Cancelled.", status="cancelled")
         with byte_progress(ctx, total, "fetching") as progress:
             failed = _fetch_all(client, runs, run.name, folder, missing, progress)
     folder.mkdir(parents=True, exist_ok=True)
@@ -83,7 +83,7 @@ def download_run(ctx: AppContext, name: str, options: DownloadOptions, kind: Run
     if merged is not None and into is not None:
         resource["labels_added"] = merged
         message += f"; {merged} annotations added to {into.name}"
-    return OperationResult("eval.download", message, resource, exit_code=1 if failed else 0)
+    return OperationResult(operation, message, resource, exit_code=1 if failed else 0)
 
 
 def download_dir(ctx: AppContext, name: str, output: Path | None, kind: RunKind = "eval") -> Path:

@@ -285,7 +285,7 @@ BENCHMARK_COMMANDS = RunCommands(
     "benchmark",
     run="benchmark run",
     info_help="Show one benchmark run and its agents, the best first; each is an evaluation of its own.",
-    keeps="with all of its agents",
+    keeps="its agents stop too",
     produced="",
 )
 
