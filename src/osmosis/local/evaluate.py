@@ -133,8 +133,8 @@ def evaluate(
 
     `agent` is an agent loop, a workflow, or a name: `"module:agent"`, `"mcp:./folder"`, `"server:http://..."`, or an
     environment that brings its rows, `"verifiers:ID"`. `dataset` is a file, or rows: mappings with `user_prompt` (see
-    docs/eval.md). `scorers` are functions,
-    `"module:function"` or `"rubric:file.yaml#id"`. `model` is a name as on the command line, or a `ModelSpec`.
+    docs/eval.md). `scorers` are functions, `"module:function"` or `"rubric:file.yaml#id"`. `model` is a name as on the
+    command line, or a `ModelSpec`.
 
     An existing `name` is resumed where it stopped. Works inside a running event loop too (a notebook), which it blocks;
     in async code, await `evaluate_async`. Raise OsmosisError for problems of the whole run, before anything is spent

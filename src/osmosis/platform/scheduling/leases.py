@@ -35,6 +35,11 @@ SHARDS_SUMMED_EVERY = timedelta(seconds=1)
 MAX_PAUSE_S = 300.0
 LOCAL = "local"
 WORKERS_FORGOTTEN_AFTER = timedelta(days=7)
+HEARTBEATS_PER_SECOND = 50
+MAX_INTERVAL_S = 30.0
+LEASE_INTERVALS = 4
+"""A lease lasts at least this many heartbeat intervals, so that a job may miss some."""
+MAX_ENDPOINT_PAUSE_S = Retry().rate_limit_budget_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,13 +276,6 @@ def _find_loss(session: Session, settings: PlatformSettings, job: tables.Job, no
     if now - worker.last_seen > grace:
         return Loss.WORKER_LOST
     return Loss.SILENT if now - job.lease_until > grace else None
-
-
-HEARTBEATS_PER_SECOND = 50
-MAX_INTERVAL_S = 30.0
-LEASE_INTERVALS = 4
-"""A lease lasts at least this many heartbeat intervals, so that a job may miss some."""
-MAX_ENDPOINT_PAUSE_S = Retry().rate_limit_budget_s
 
 
 def heartbeat_interval_s(session: Session) -> float:
