@@ -110,6 +110,8 @@ def test_reasoning_gym_by_name(tmp_path: Path, python_with: Callable[[str], Path
     assert {row["row_key"] for row in first} == {f"chain_sum-7-{number}" for number in range(4)}
     assert [row["prompt"] for row in first] == [row["prompt"] for row in again]
     assert all(0 <= row["reward"] <= 1 for row in first)
+    stored = json.loads((tmp_path / ".osmosis" / "runs" / "first" / "run.json").read_text())
+    assert stored["plan"]["score_bounds"] == {"reward": [0.0, 1.0]}
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="verifiers needs Python 3.11")

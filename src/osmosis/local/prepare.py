@@ -11,6 +11,7 @@ from osmosis.base.redact import Redactor
 from osmosis.datasets.keys import SelectedRows
 from osmosis.datasets.scan import DatasetFacts, check_columns, scan_dataset
 from osmosis.engine.agent_files import AgentFiles, LoadingScorers, watch
+from osmosis.engine.build_rollout import REWARD
 from osmosis.engine.journal import Journal
 from osmosis.engine.load_agent import load_scorers
 from osmosis.engine.provenance import digest, plan_hashes, provenance, score_files, score_hash
@@ -57,6 +58,8 @@ def _prepare(plan: EvalPlan, options: RunOptions) -> PreparedRun:
     facts = _scan(plan, options, selected if journal is not None and journal.exists else None)
     _check_price(plan)
     declared = {scorer.name: scorer.bounds for scorer in scorers if scorer.bounds is not None}
+    if source.reward_bounds is not None:
+        declared[REWARD] = source.reward_bounds
     update = {
         "score_bounds": {**declared, **plan.score_bounds},
         "dataset_hash": facts.sha256,

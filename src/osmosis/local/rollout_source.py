@@ -11,6 +11,7 @@ from osmosis.engine.provenance import folder_files
 from osmosis.errors import ValidationError
 from osmosis.llm import Model
 from osmosis.records.run.plan import EvalPlan
+from osmosis.sdk.score_functions import bounds_of
 
 from .run_options import RunOptions, server_key
 
@@ -33,6 +34,11 @@ class RolloutSource:
     @property
     def brings_reward(self) -> bool:
         return self.kind in ("server", "entrypoint") or (self.agent is not None and self.agent.graded)
+
+    @property
+    def reward_bounds(self) -> tuple[float, float] | None:
+        """Return the range that the grader declares for its reward."""
+        return bounds_of(self.agent.backend.grader) if self.agent is not None and self.agent.backend else None
 
     @asynccontextmanager
     async def open(self, plan: EvalPlan, model: Model) -> AsyncIterator[Agent]:

@@ -24,6 +24,7 @@ from .classify import failure_of, self_cancelled, wire_category
 from .context import AgentWorkflowContext, GraderContext, WorkflowRollout
 from .grader import Grader, GraderClass
 from .sandbox import Opening, opening_from, sandbox_while
+from .score_functions import bounds_of
 from .types import AgentWorkflowConfig, GraderConfig, RolloutSample
 from .user_code import LimitReached, SelfCancelled, run_user_code
 from .workflow import AgentWorkflow, AgentWorkflowOutput, WorkflowClass
@@ -213,13 +214,19 @@ class GraderRunner:
             sample.reward = None
             failure = failure_of(error, Phase.SCORE)
             return with_failure(result, failure, wire_category(failure, error))
-        if sample.remove_sample or (sample.reward is not None and math.isfinite(sample.reward)):
+        bounds = bounds_of(self.grader)
+        if sample.reward is not None and bounds is not None and not bounds[0] <= sample.reward <= bounds[1]:
+            problem = f"set {sample.reward:g}, which is not between {bounds[0]:g} and {bounds[1]:g} as it declares"
+            sample.reward = None
+        elif sample.remove_sample or (sample.reward is not None and math.isfinite(sample.reward)):
             result.graded = True
             return result
+        else:
+            problem = "did not set a reward"
         failure = Failure(
             phase=Phase.SCORE,
             category=Category.INVALID_SCORE,
-            message=f"{self.grader.__name__}.grade did not set a reward",
+            message=f"{self.grader.__name__}.grade {problem}",
             fix="call ctx.set_reward(x) with a finite number, or set ctx.sample.remove_sample = True",
         )
         return with_failure(result, failure, "validation_error")

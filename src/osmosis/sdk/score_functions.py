@@ -23,7 +23,8 @@ _BOUNDS = "__osmosis_score_bounds__"
 
 
 def score_function(*, min: float, max: float) -> Callable[[F], F]:
-    """Declare that every score of the function lies between `min` and `max`; a score outside is a failure.
+    """Declare that every score of the function (or reward of the grader class) lies between `min` and `max`; one
+    outside is a failure.
 
     Raise ValueError unless `min` is below `max`. The function itself is not changed."""
     low, high = as_float(min), as_float(max)

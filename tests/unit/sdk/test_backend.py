@@ -15,6 +15,7 @@ from osmosis.records.run.rollout import Category, Phase
 from osmosis.sdk.backend import LocalBackend
 from osmosis.sdk.context import AgentWorkflowContext, GraderContext, WorkflowRollout, get_rollout_context
 from osmosis.sdk.grader import Grader
+from osmosis.sdk.score_functions import score_function
 from osmosis.sdk.types import AgentWorkflowConfig, ConcurrencyConfig, GraderConfig, RolloutSample
 from osmosis.sdk.workflow import AgentWorkflow, AgentWorkflowOutput
 from osmosis.testing.scripted import ScriptedLLM, says
@@ -234,9 +235,13 @@ async def test_grader_failures_keep_the_sample_and_are_no_zero() -> None:
     async def nan(ctx: Any) -> None:
         ctx.set_reward(float("nan"))
 
-    expected = {raises: "agent_error", forgets: "validation_error", hangs: "timeout", nan: "validation_error"}
+    async def beyond(ctx: Any) -> None:
+        ctx.set_reward(1.5)
+
+    refused = "validation_error"
+    expected = {raises: "agent_error", forgets: refused, hangs: "timeout", nan: refused, beyond: refused}
     for body, word in expected.items():
-        backend = LocalBackend(workflow(_messages), grader=grader(body))
+        backend = LocalBackend(workflow(_messages), grader=score_function(min=0, max=1)(grader(body)))
         result = await backend.execute(init(grader_timeout_sec=0.1))
         assert (result.status, result.err_phase, result.err_category) == ("failure", Phase.SCORE, word)
         assert result.sample is not None

@@ -13,6 +13,7 @@ from osmosis.sdk.backend import LocalBackend
 from osmosis.sdk.chat import text_of
 from osmosis.sdk.context import AgentWorkflowContext, GraderContext
 from osmosis.sdk.grader import Grader
+from osmosis.sdk.score_functions import score_function
 from osmosis.sdk.types import AgentWorkflowConfig
 from osmosis.sdk.workflow import AgentWorkflow
 
@@ -28,6 +29,7 @@ class AnswerOnce(AgentWorkflow[object]):
             return [*ctx.prompt, (await chat.complete(ctx.prompt)).message]
 
 
+@score_function(min=0, max=1)
 class ReasoningGrader(Grader[object]):
     async def grade(self, ctx: GraderContext) -> None:
         assert ctx.sample is not None
