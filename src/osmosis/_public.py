@@ -22,6 +22,7 @@ HOMES: dict[str, str] = {
     "osmosis.sdk.rubrics": "osmosis_rubric",
     "osmosis.sdk.sandbox": "Sandbox SandboxResult get_sandbox open_sandbox",
     "osmosis.sdk.score_functions": "score_function vote",
+    "osmosis.sdk.simulated_user": "SimulatedUser",
     "osmosis.sdk.tools": "FunctionTool ToolLoop run_tool_calls tool tool_schemas",
     "osmosis.sdk.types": "AgentWorkflowConfig ConcurrencyConfig GraderConfig RolloutSample",
     "osmosis.sdk.workflow": "AgentWorkflow AgentWorkflowOutput",

@@ -53,6 +53,8 @@ class Spending:
     def add_rollout(self, rollout: Rollout) -> None:
         usage = rollout.usage
         self.add(usage.total_tokens, usage.cost_usd)
+        if (users := rollout.user_usage) is not None:
+            self.add(users.total_tokens, users.cost_usd)
         for score in rollout.scores.values():
             usage_of_judge = score.usage
             if usage_of_judge is not None:

@@ -219,7 +219,8 @@ def _rollouts(report: Report) -> Iterator[Figure]:
 
 @of_run
 def _spent(report: Report) -> Iterator[Figure]:
-    usage, judges = report.usage, report.judge_usage
+    usage = report.usage
+    others = {"judge": report.judge_usage, "simulated user": report.user_usage}
     split = f"{usage.prompt_tokens:,} in, {usage.completion_tokens:,} out"
     if usage.reasoning_tokens:
         split += f" ({usage.reasoning_tokens:,} of them reasoning)"
@@ -227,12 +228,14 @@ def _spent(report: Report) -> Iterator[Figure]:
         split += f", {usage.cache_write_tokens:,} written to the cache"
     yield Figure("tokens", "tokens", usage.total_tokens, "count", None, split, headline=True)
     price = "Unknown when the model has no known price."
-    extra = f"plus {formats.dollars(judges.cost_usd)} for judges" if judges.total_tokens else ""
+    spent = [f"{formats.dollars(each.cost_usd)} for {name}s" for name, each in others.items() if each.total_tokens]
+    extra = f"plus {' and '.join(spent)}" if spent else ""
     yield Figure("cost_usd", "cost", usage.cost_usd, "usd", None, extra, price, headline=True)
-    if judges.total_tokens:
-        split = f"{judges.prompt_tokens:,} in, {judges.completion_tokens:,} out"
-        yield Figure("judge_tokens", "judge tokens", judges.total_tokens, "count", None, split)
-        yield Figure("judge_cost_usd", "judge cost", judges.cost_usd, "usd", None, "", price)
+    for name, each in others.items():
+        if each.total_tokens:
+            split, key = f"{each.prompt_tokens:,} in, {each.completion_tokens:,} out", name.split()[-1]
+            yield Figure(f"{key}_tokens", f"{name} tokens", each.total_tokens, "count", None, split)
+            yield Figure(f"{key}_cost_usd", f"{name} cost", each.cost_usd, "usd", None, "", price)
 
 
 @of_run

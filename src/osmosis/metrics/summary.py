@@ -114,6 +114,7 @@ class Summary:
         self.skipped = 0
         self._agents = _Spent()
         self._judges = _Spent()
+        self._users = _Spent()
         self._attempts: dict[int, int] = {}
         self._failures: dict[tuple[Phase, Category], _Failures] = {}
         self._issues: dict[AnswerIssue, _Failures] = {}
@@ -129,17 +130,20 @@ class Summary:
 
     @property
     def total_tokens(self) -> int:
-        spent = (self._agents, self._judges)
+        spent = (self._agents, self._judges, self._users)
         return sum(usage.prompt_tokens + usage.completion_tokens for usage in spent)
 
     @property
     def total_cost_usd(self) -> float | None:
-        """Cost of agents and judges; None when no price is known."""
-        costs = [usage.cost_usd for usage in (self._agents, self._judges) if usage.cost_usd is not None]
+        """Cost of agents, judges and simulated users; None when no price is known."""
+        spent = (self._agents, self._judges, self._users)
+        costs = [usage.cost_usd for usage in spent if usage.cost_usd is not None]
         return sum(costs) if costs else None
 
     def add(self, rollout: Rollout) -> None:
         self._tokens.append(self._agents.add(rollout.usage))
+        if rollout.metrics and (users := rollout.user_usage) is not None:
+            self._users.add(users)
         self._durations.append(rollout.duration_ms)
         if rollout.failure is not None:
             self._fail(rollout.failure, rollout)
@@ -198,6 +202,7 @@ class Summary:
         self.skipped += other.skipped
         self._agents.merge(other._agents)
         self._judges.merge(other._judges)
+        self._users.merge(other._users)
         self._durations.extend(other._durations)
         self._tokens.extend(other._tokens)
         for row, count in other._attempts.items():
@@ -293,6 +298,7 @@ class Summary:
             failures=[],
             usage=self._agents.usage(exact=exact),
             judge_usage=self._judges.usage(exact=exact),
+            user_usage=self._users.usage(exact=exact),
             duration_ms=duration_ms,
         )
 
@@ -338,6 +344,7 @@ def together(reports: Sequence[Report], *, rows: int) -> Report:
         scores=scores,
         usage=sum((report.usage for report in reports), Usage()),
         judge_usage=sum((report.judge_usage for report in reports), Usage()),
+        user_usage=sum((report.user_usage for report in reports), Usage()),
         duration_ms=max(report.duration_ms for report in reports),
     )
 

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from osmosis.base.jsonable import JsonObject, copy_json
 from osmosis.records.protocol.messages import ARTIFACT_VARIABLE, RolloutInit, RolloutState, check_rollout_id
-from osmosis.records.run.rollout import Category, Failure, Message, Phase
+from osmosis.records.run.rollout import Category, Failure, Message, Phase, Usage, user_metrics
 
 from .chat import Ask, ChatTransport, ask_transport
 from .classify import failure_of, self_cancelled, wire_category
@@ -286,6 +286,9 @@ class LocalBackend:
         async with sandbox_while(self._sandbox_opening(task)):
             with rollout:
                 result = await self._run_workflow(task, rollout)
+                if rollout.user_usage != Usage():
+                    result.sample = result.sample or RolloutSample()
+                    result.sample.metrics.update(user_metrics(rollout.user_usage))
                 if result.status != "success" or self._grader_runner is None or not task.grade:
                     return result
                 artifacts = self._artifacts(task)

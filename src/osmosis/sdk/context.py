@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from osmosis.base.jsonable import JsonObject, as_float
-from osmosis.records.run.rollout import Message, Score
+from osmosis.records.run.rollout import Message, Score, Usage
 
 from .chat import Ask, ChatClient
 from .sandbox import Sandbox, get_sandbox
@@ -46,6 +46,8 @@ class WorkflowRollout:
         self.api_key = api_key if api_key is not None else variables.get("OSMOSIS_API_KEY")
         self.rollout_id = rollout_id or variables.get("OSMOSIS_ROLLOUT_ID", "")
         self.ask = ask
+        self.user_usage = Usage()
+        """Usage of its simulated users."""
         self._source: SampleSource | None = None
         self._tokens: list[Token[WorkflowRollout | None]] = []
 

@@ -85,6 +85,8 @@ def summary_part(report: Report, plan: EvalPlan) -> dict[str, object]:
         "cost_usd": report.usage.cost_usd,
         "judge_tokens": report.judge_usage.total_tokens,
         "judge_cost_usd": report.judge_usage.cost_usd,
+        "user_tokens": report.user_usage.total_tokens,
+        "user_cost_usd": report.user_usage.cost_usd,
         "latency_ms": report.latency_ms.to_dict() if report.latency_ms else None,
         "tokens_per_run": report.tokens.to_dict() if report.tokens else None,
         "failures": [f.to_dict() for f in report.failures],

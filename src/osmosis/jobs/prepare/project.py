@@ -19,7 +19,9 @@ from osmosis.jobs.context import setup_failure
 
 Generation = Literal["ours", "theirs", "unasked"]
 
-JUDGES = frozenset({"evaluate_rubric", "evaluate_rubric_async", "osmosis_rubric", "OsmosisLitellmModel"})
+JUDGES = frozenset(
+    {"evaluate_rubric", "evaluate_rubric_async", "osmosis_rubric", "OsmosisLitellmModel", "SimulatedUser"}
+)
 MOST_SOURCES = 500
 MOST_ENTRIES = 20_000
 MOST_SOURCE_BYTES = 256 * 1024

@@ -136,6 +136,8 @@ class Report(Record):
     failures: list[FailureCount] = Field(default_factory=list)
     usage: Usage = Field(default_factory=Usage)
     judge_usage: Usage = Field(default_factory=Usage)
+    user_usage: Usage = Field(default_factory=Usage)
+    """Usage of simulated users."""
     latency_ms: Distribution | None = None
     tokens: Distribution | None = None
     """Tokens per rollout."""
@@ -152,7 +154,7 @@ class Report(Record):
 
     def spent(self) -> Spend:
         """Spend that counts against the budget of the run."""
-        usages = (self.usage, self.judge_usage)
+        usages = (self.usage, self.judge_usage, self.user_usage)
         return Spend(
             cost_usd=sum(usage.cost_usd or 0.0 for usage in usages), tokens=sum(usage.total_tokens for usage in usages)
         )

@@ -93,6 +93,15 @@ class Usage(Record):
         )
 
 
+USER_METRICS = ("user_prompt_tokens", "user_completion_tokens", "user_cost_usd")
+"""Metrics of a rollout in which the usage of its simulated users travels."""
+
+
+def user_metrics(usage: Usage) -> dict[str, float]:
+    spent = (usage.prompt_tokens, usage.completion_tokens, usage.cost_usd)
+    return {name: value for name, value in zip(USER_METRICS, spent, strict=True) if value is not None}
+
+
 class Failure(Record):
     """Why there is no result. Data, never an exception that ends a run."""
 
@@ -247,6 +256,14 @@ class Rollout(Record):
     @property
     def place(self) -> tuple[int, int]:
         return (self.row_index, self.attempt)
+
+    @property
+    def user_usage(self) -> Usage | None:
+        """Return tokens and cost of its simulated users, apart from the agent's; None without one."""
+        prompt, completion, cost = (self.metrics.get(name) for name in USER_METRICS)
+        if prompt is None or completion is None:
+            return None
+        return Usage(prompt_tokens=int(prompt), completion_tokens=int(completion), cost_usd=cost)
 
     def value(self, name: str) -> float | None:
         score = self.scores.get(name)
