@@ -77,15 +77,11 @@ def environment_login(environ: Mapping[str, str], url: str) -> Login | None:
     if not platform:
         if url in (paths.DEFAULT_PLATFORM_URL, local_url(environ)):
             return Login(url=url, token=token, source="environment", store="environment")
-        raise EnvTokenPlatformRequired(
-            f"OSMOSIS_TOKEN is set without OSMOSIS_TOKEN_PLATFORM_URL, so it is not sent to {url}",
-            hint=f"export OSMOSIS_TOKEN_PLATFORM_URL={url}",
-        )
+        message = f"OSMOSIS_TOKEN is set without OSMOSIS_TOKEN_PLATFORM_URL, so it is not sent to {url}"
+        raise EnvTokenPlatformRequired(message, hint=f"export OSMOSIS_TOKEN_PLATFORM_URL={url}")
     if normalize_url(platform) != url:
-        raise EnvTokenPlatformMismatch(
-            f"OSMOSIS_TOKEN is for {normalize_url(platform)}, and the platform addressed is {url}",
-            hint=f"unset OSMOSIS_TOKEN, or --platform {normalize_url(platform)}",
-        )
+        message = f"OSMOSIS_TOKEN is for {normalize_url(platform)}, and the platform addressed is {url}"
+        raise EnvTokenPlatformMismatch(message, hint=f"unset OSMOSIS_TOKEN, or --platform {normalize_url(platform)}")
     return Login(url=url, token=token, source="environment", store="environment")
 
 
@@ -148,9 +144,8 @@ class CredentialStore:
             try:
                 keyring.set_password(SERVICE, entry["keyring_account"], login.token)
             except KeyringError as error:
-                raise KeyringUnavailable(
-                    f"the OS keyring returned an error: {error}", hint="osmosis login --store file"
-                ) from error
+                message = f"the OS keyring returned an error: {error}"
+                raise KeyringUnavailable(message, hint="osmosis login --store file") from error
         else:
             entry["access_token"] = login.token
         with self._locked():
@@ -202,9 +197,8 @@ class CredentialStore:
         store = entry.get("token_store", "file")
         token = read_keyring(entry["keyring_account"]) if store == "keyring" else entry.get("access_token")
         if not token:
-            raise CredentialsUnavailable(
-                f"the {store} holds no token for {url} any more", hint=f"osmosis login --force --platform {url}"
-            )
+            message = f"the {store} holds no token for {url} any more"
+            raise CredentialsUnavailable(message, hint=f"osmosis login --force --platform {url}")
         return Login(
             url=url,
             token=str(token),
@@ -230,9 +224,8 @@ class CredentialStore:
         except OSError as error:
             raise CredentialsUnavailable(f"cannot read {self.path}: {error.strerror}") from error
         if os.name == "posix" and stat.S_IMODE(mode) & 0o077:
-            raise CredentialsUnavailable(
-                f"{self.path} is readable by other users of this machine", hint=f"chmod 600 {self.path}"
-            )
+            message = f"{self.path} is readable by other users of this machine"
+            raise CredentialsUnavailable(message, hint=f"chmod 600 {self.path}")
         return _parse(raw, self.path)
 
     def _write(self, data: Mapping[str, object]) -> None:
@@ -240,9 +233,8 @@ class CredentialStore:
             self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             write_json(self.path, {**data, "version": VERSION}, indent=2, mode=0o600, durable=True)
         except OSError as error:
-            raise CredentialsUnavailable(
-                f"cannot write {self.path}: {error.strerror}", hint="choose another folder with OSMOSIS_CONFIG_DIR"
-            ) from error
+            message = f"cannot write {self.path}: {error.strerror}"
+            raise CredentialsUnavailable(message, hint="choose another folder with OSMOSIS_CONFIG_DIR") from error
 
     def _put_aside_when_unreadable(self) -> Path | None:
         try:
@@ -261,10 +253,8 @@ class CredentialStore:
             lock = FileLock(self.path.with_name(".credentials.lock"))
             lock.take(timeout_s=None)
         except OSError as error:
-            raise CredentialsUnavailable(
-                f"cannot write {self.path.parent}: {error.strerror}",
-                hint="choose another folder with OSMOSIS_CONFIG_DIR",
-            ) from error
+            message = f"cannot write {self.path.parent}: {error.strerror}"
+            raise CredentialsUnavailable(message, hint="choose another folder with OSMOSIS_CONFIG_DIR") from error
         try:
             yield
         finally:
@@ -296,9 +286,8 @@ def _parse(raw: bytes, path: Path) -> dict[str, object]:
     if not isinstance(platforms, dict) or not all(isinstance(entry, dict) for entry in platforms.values()):
         raise CredentialsParseFailed(f"{path} is not an osmosis credentials file", hint=hint)
     if data.get("version") != VERSION:
-        raise CredentialsParseFailed(
-            f"{path} has version {data.get('version')!r}; this osmosis reads versions 1 and {VERSION}", hint=hint
-        )
+        message = f"{path} has version {data.get('version')!r}; this osmosis reads versions 1 and {VERSION}"
+        raise CredentialsParseFailed(message, hint=hint)
     return dict(data)
 
 
@@ -371,9 +360,8 @@ def read_keyring(name: str) -> str | None:
     try:
         return keyring.get_password(SERVICE, name)
     except KeyringError as error:
-        raise KeyringUnavailable(
-            f"the OS keyring is not responding: {error}", hint="unlock it, or log in again"
-        ) from error
+        message = f"the OS keyring is not responding: {error}"
+        raise KeyringUnavailable(message, hint="unlock it, or log in again") from error
 
 
 def delete_from_keyring(name: str) -> None:

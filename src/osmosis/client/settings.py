@@ -22,10 +22,8 @@ def platform_url(environ: Mapping[str, str], option: str | None = None) -> str:
     """Return `option`, else `OSMOSIS_PLATFORM_URL`, else the platform of this machine."""
     url = normalize_url(option) if option else _from_variable(environ) or local_url(environ)
     if url.startswith("http://") and not is_loopback(url) and environ.get(ALLOW_INSECURE) != "1":
-        raise ValidationError(
-            f"{url} is plain http to another machine: the token would be sent unencrypted",
-            hint=f"use https, or set {ALLOW_INSECURE}=1 if you trust that network",
-        )
+        message = f"{url} is plain http to another machine: the token would be sent unencrypted"
+        raise ValidationError(message, hint=f"use https, or set {ALLOW_INSECURE}=1 if you trust that network")
     return url
 
 

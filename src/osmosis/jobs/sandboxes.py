@@ -127,10 +127,8 @@ class JobSandbox:
     def tool_sandbox_kind(self, request: SandboxChoice, python: Path, parent: Path) -> SessionKind:
         """Return what rollouts get for `ctx.sandbox`, beside the server. Raise `SandboxUnavailable`."""
         if request.kind == "container" or request.image:
-            raise SandboxUnavailable(
-                "on a platform ctx.sandbox is bubblewrap, not a container",
-                hint="remove sandbox and sandbox_image from [advanced]",
-            )
+            message = "on a platform ctx.sandbox is bubblewrap, not a container"
+            raise SandboxUnavailable(message, hint="remove sandbox and sandbox_image from [advanced]")
         inside = self.level is not Level.NONE
         choice = SandboxChoice(kind="none" if request.kind == "none" and not inside else "auto")
         parent.mkdir(parents=True, exist_ok=True)

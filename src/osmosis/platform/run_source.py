@@ -288,9 +288,8 @@ def find_run(
     is_submitted = run is not None and run.kind in lifecycle.SUBMITTED
     role = workspaces.role_of(session, actor.user.id, run.workspace_id) if run is not None else None
     if run is None or not is_submitted or role is None:
-        raise NotFound(
-            "no such run", hint="it may have been deleted, or it belongs to a workspace you are not a member of"
-        )
+        message = "no such run"
+        raise NotFound(message, hint="it may have been deleted, or it belongs to a workspace you are not a member of")
     workspaces.require(role, action)
     author = actor.user.name if policy.may(role, "run") else None
     return DatabaseRun(session, platform, run, session.get_one(tables.Workspace, run.workspace_id), role, author)

@@ -26,10 +26,8 @@ def listen(settings: PlatformSettings) -> socket.socket:
     """Open the listening socket, before anything is written. Raise Conflict for a taken port, ValidationError without
     an address for uploads and links."""
     if settings.host in WILDCARDS and not settings.public_url:
-        raise ValidationError(
-            f"listening on {settings.host} needs the URL under which others reach this platform",
-            hint="add --public-url https://HOST, or listen on one address: --host 127.0.0.1",
-        )
+        message = f"listening on {settings.host} needs the URL under which others reach this platform"
+        raise ValidationError(message, hint="add --public-url https://HOST, or listen on one address: --host 127.0.0.1")
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     # asyncio turns Nagle's algorithm off only for sockets that say they are TCP; with it, every answer on a kept
     # connection waits for the other side's delayed acknowledgement.
@@ -40,10 +38,8 @@ def listen(settings: PlatformSettings) -> socket.socket:
         listener.listen(256)
     except OSError as error:
         listener.close()
-        raise Conflict(
-            f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}",
-            hint="choose another port with --port, or stop the process that uses it",
-        ) from error
+        message = f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}"
+        raise Conflict(message, hint="choose another port with --port, or stop the process that uses it") from error
     return listener
 
 

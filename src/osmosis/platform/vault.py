@@ -34,10 +34,8 @@ class Sealed:
 class Vault:
     def __init__(self, master_key: bytes) -> None:
         if len(master_key) != KEY_BYTES:
-            raise ValidationError(
-                f"the master key has {len(master_key)} bytes instead of {KEY_BYTES}",
-                hint="set OSMOSIS_MASTER_KEY to the base64 of 32 random bytes",
-            )
+            message = f"the master key has {len(master_key)} bytes instead of {KEY_BYTES}"
+            raise ValidationError(message, hint="set OSMOSIS_MASTER_KEY to the base64 of 32 random bytes")
         self._cipher = AESGCM(_derive(master_key, b"secrets"))
         self._sign_key = _derive(master_key, b"signatures")
         self.key_id = hashlib.sha256(master_key).hexdigest()[:16]

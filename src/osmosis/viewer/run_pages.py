@@ -61,7 +61,20 @@ def log_page(source: RunSource, params: QueryParams) -> Page:
 
 def _figures(source: RunSource, run: RunState) -> dict[str, object]:
     if run.kind == "training":
-        return _training_figures(source, run)
+        points = source.points()
+        by_key: dict[str, list[tuple[int, float]]] = {}
+        for point in points:
+            by_key.setdefault(point.key, []).append((point.step, point.value))
+        checkpoints = source.checkpoints()
+        scored = [checkpoint for checkpoint in checkpoints if checkpoint.reward is not None]
+        best = max(scored, key=lambda checkpoint: (checkpoint.reward or 0.0, checkpoint.step), default=None)
+        return {
+            **_NO_FIGURES,
+            "alarms": training_alarms(by_key),
+            "curves": curves(points),
+            "checkpoints": checkpoints,
+            "best": best.name if best else None,
+        }
     report = source.report()
     counted = (
         judged(lambda: source.table().search.stored_outcomes(), report, source.quarantine(), dataset=run.dataset)
@@ -85,23 +98,6 @@ def _worst_rollouts(source: RunSource, run: RunState) -> list[tuple[RolloutLine,
     query = RolloutQuery(outcome="not-passed", sort="reward")
     lines = source.table().search.rollouts(query, limit=MAX_WORST)
     return [(line, rollout_url(run, line.key, "outcome=not-passed")) for line in lines]
-
-
-def _training_figures(source: RunSource, run: RunState) -> dict[str, object]:
-    points = source.points()
-    by_key: dict[str, list[tuple[int, float]]] = {}
-    for point in points:
-        by_key.setdefault(point.key, []).append((point.step, point.value))
-    checkpoints = source.checkpoints()
-    scored = [checkpoint for checkpoint in checkpoints if checkpoint.reward is not None]
-    best = max(scored, key=lambda checkpoint: (checkpoint.reward or 0.0, checkpoint.step), default=None)
-    return {
-        **_NO_FIGURES,
-        "alarms": training_alarms(by_key),
-        "curves": curves(points),
-        "checkpoints": checkpoints,
-        "best": best.name if best else None,
-    }
 
 
 def list_config_tables(config: Mapping[str, object]) -> list[tuple[str, list[tuple[str, str]]]]:

@@ -73,10 +73,8 @@ class HttpPlatformApi:
         try:
             return answer.model_validate_json(body)
         except ValueError as problem:
-            raise PlatformError(
-                f"{self.url} answered a worker with something else than it expects",
-                hint="use the same version of osmosis on both sides",
-            ) from problem
+            message = f"{self.url} answered a worker with something else than it expects"
+            raise PlatformError(message, hint="use the same version of osmosis on both sides") from problem
 
     def _post(self, what: str, record: Record) -> bytes:
         try:

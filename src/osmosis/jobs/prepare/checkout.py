@@ -62,11 +62,8 @@ async def check_out(
         await _run_git(inside, where, "checkout", "--quiet", "--force", "--detach", commit_sha)
         making.rename(destination)
     except GitMissing:
-        raise setup_failure(
-            "git is not installed where this job runs",
-            fix="install git and submit the run again",
-            category=Category.UNKNOWN,
-        ) from None
+        message = "git is not installed where this job runs"
+        raise setup_failure(message, fix="install git and submit the run again", category=Category.UNKNOWN) from None
     finally:
         await asyncio.to_thread(_remove, making)
     where = f"of {without_credentials(repository)}" if repository else "as the platform sent it"
@@ -87,18 +84,14 @@ def locate(source: Path, commit_sha: str, rollout: str, entrypoint: str) -> Chec
     if not _is_folder(source, f"rollouts/{rollout}"):
         with contextlib.suppress(OSError), os.scandir(rollouts) as entries:
             available = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
-        raise setup_failure(
-            f"rollouts/{rollout} does not exist in {at}; available: {', '.join(available) or 'none'}",
-            fix="set [experiment].rollout to one of these, or commit and push the rollout",
-        )
+        message = f"rollouts/{rollout} does not exist in {at}; available: {', '.join(available) or 'none'}"
+        raise setup_failure(message, fix="set [experiment].rollout to one of these, or commit and push the rollout")
     file = folder / entrypoint
     parent = PurePosixPath(f"rollouts/{rollout}/{entrypoint}").parent
     if not _is_folder(source, str(parent)) or file.is_symlink() or not file.is_file():
         scripts = sorted(path.name for path in folder.glob("*.py"))
-        raise setup_failure(
-            f"rollouts/{rollout}/{entrypoint} does not exist in {at}; available: {', '.join(scripts) or 'none'}",
-            fix="set [experiment].entrypoint to one of these, or commit and push the file",
-        )
+        message = f"rollouts/{rollout}/{entrypoint} does not exist in {at}; available: {', '.join(scripts) or 'none'}"
+        raise setup_failure(message, fix="set [experiment].entrypoint to one of these, or commit and push the file")
     return Checkout(source=source, commit_sha=commit_sha, rollout_dir=folder, entrypoint=file)
 
 
@@ -148,11 +141,9 @@ async def _fetch(git: Git, repository: str, commit_sha: str, log: Callable[[str]
         try:
             await git.text_async("cat-file", "-e", f"{commit_sha}^{{commit}}")
         except GitError:
-            raise setup_failure(
-                f"commit {commit_sha[:12]} is no longer in {without_credentials(repository)}",
-                fix="push the commit again (a force push may have removed it), or submit from another commit",
-                tail=refused,
-            ) from None
+            fix = "push the commit again (a force push may have removed it), or submit from another commit"
+            message = f"commit {commit_sha[:12]} is no longer in {without_credentials(repository)}"
+            raise setup_failure(message, fix=fix, tail=refused) from None
 
 
 async def _unpack(git: Git, file: Path, commit_sha: str, bundle: Callable[[Path], Awaitable[None]]) -> None:
@@ -183,22 +174,17 @@ async def _run_git(git: Git, repository: str, *args: str) -> None:
     except GitMissing:
         raise
     except GitError as error:
-        raise setup_failure(
-            f"git {args[0]} failed while checking out from {without_credentials(repository)}",
-            category=Category.UNKNOWN,
-            tail=error.stderr,
-        ) from None
+        message = f"git {args[0]} failed while checking out from {without_credentials(repository)}"
+        raise setup_failure(message, category=Category.UNKNOWN, tail=error.stderr) from None
 
 
 def _need_repository(repository: str) -> None:
     host, colon, _ = repository.partition(":")
     local = "://" not in repository and not (colon and "/" not in host)
     if local and not Path(repository).is_dir():
-        raise setup_failure(
-            f"the repository {repository} does not exist where this job runs",
-            fix="connect the workspace to a repository that exists, push, and submit again",
-            category=Category.CONNECTION,
-        )
+        fix = "connect the workspace to a repository that exists, push, and submit again"
+        message = f"the repository {repository} does not exist where this job runs"
+        raise setup_failure(message, fix=fix, category=Category.CONNECTION)
 
 
 def _remove(*folders: Path) -> None:

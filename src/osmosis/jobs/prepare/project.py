@@ -135,10 +135,8 @@ def read_text(folder: Path, path: str, label: str, *, most_bytes: int = MOST_BYT
         return None
     file = open_artifact(folder, path.split("/"), most_bytes=most_bytes)
     if file is None:
-        raise setup_failure(
-            f"{label}/{path} is not a plain file of at most {most_bytes // 1024} KB",
-            fix="commit the file itself: links are not followed",
-        )
+        message = f"{label}/{path} is not a plain file of at most {most_bytes // 1024} KB"
+        raise setup_failure(message, fix="commit the file itself: links are not followed")
     return b"".join(file.pieces()).decode("utf-8", "replace")
 
 
@@ -190,9 +188,8 @@ def _load(text: str, label: str, name: str = "pyproject.toml") -> dict[str, Any]
     try:
         return tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as problem:
-        raise setup_failure(
-            f"{label}/{name} is not valid TOML: {problem}", fix="fix the file, commit, push and submit again"
-        ) from None
+        message = f"{label}/{name} is not valid TOML: {problem}"
+        raise setup_failure(message, fix="fix the file, commit, push and submit again") from None
 
 
 def _parse(lines: Iterable[object], label: str) -> list[Requirement]:
@@ -201,10 +198,8 @@ def _parse(lines: Iterable[object], label: str) -> list[Requirement]:
         try:
             requirements.append(Requirement(str(line)))
         except InvalidRequirement as problem:
-            raise setup_failure(
-                f"{label}/pyproject.toml: [project].dependencies: {str(line)!r} is not a requirement: {problem}",
-                fix='write it as "name>=1.0,<2"',
-            ) from None
+            message = f"{label}/pyproject.toml: [project].dependencies: {str(line)!r} is not a requirement: {problem}"
+            raise setup_failure(message, fix='write it as "name>=1.0,<2"') from None
     return requirements
 
 
@@ -235,10 +230,8 @@ def _python(value: object, label: str) -> SpecifierSet:
     try:
         return SpecifierSet(str(value or ""))
     except InvalidSpecifier:
-        raise setup_failure(
-            f"{label}/pyproject.toml: [project].requires-python: {value!r} is not a version range",
-            fix='write it as ">=3.10"',
-        ) from None
+        message = f"{label}/pyproject.toml: [project].requires-python: {value!r} is not a version range"
+        raise setup_failure(message, fix='write it as ">=3.10"') from None
 
 
 def _table(parent: dict[str, Any], key: str) -> dict[str, Any]:

@@ -104,18 +104,14 @@ def describe_failure(
             tail=tail,
         )
     if "--no-deps" in arguments:
-        return setup_failure(
-            f"{project.label}: the project itself cannot be built: {reason(done.output)}",
-            fix=f"try: osmosis check {project.label.rpartition('/')[2]}; or remove [build-system] if it is no package",
-            tail=tail,
-        )
+        fix = f"try: osmosis check {project.label.rpartition('/')[2]}; or remove [build-system] if it is no package"
+        message = f"{project.label}: the project itself cannot be built: {reason(done.output)}"
+        return setup_failure(message, fix=fix, tail=tail)
     culprits = _culprits(done.output, project)
     named = f" ({', '.join(culprits)})" if culprits else ""
-    return setup_failure(
-        f"{project.where}: a dependency cannot be installed{named}: {reason(done.output)}",
-        fix=f"fix the dependency in {project.where}, commit, push and submit again",
-        tail=tail,
-    )
+    message = f"{project.where}: a dependency cannot be installed{named}: {reason(done.output)}"
+    fix = f"fix the dependency in {project.where}, commit, push and submit again"
+    return setup_failure(message, fix=fix, tail=tail)
 
 
 def reason(output: str) -> str:

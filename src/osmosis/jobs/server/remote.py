@@ -44,11 +44,8 @@ class RemoteServer:
         try:
             await check_key(self.name, self._key)
         except AuthRequired as problem:
-            raise setup_failure(
-                problem.message,
-                fix="[advanced] rollout_server_key_env names the secret with its key: osmosis secret set NAME",
-                category=Category.AUTH,
-            ) from problem
+            fix = "[advanced] rollout_server_key_env names the secret with its key: osmosis secret set NAME"
+            raise setup_failure(problem.message, fix=fix, category=Category.AUTH) from problem
 
     @property
     def up(self) -> bool:

@@ -43,10 +43,8 @@ def make_app(module: ModuleType) -> ASGIApp:
             return create_app(loop)
         workflow = _one(module, _is_class(AgentWorkflow), "workflow")
         if workflow is None:
-            raise LoadError(
-                f"{module.__file__} defines nothing that can be served",
-                hint=f"it needs {WHAT_IS_SERVED} at module level, or it starts a server on {PORT_VARIABLE} itself",
-            )
+            hint = f"it needs {WHAT_IS_SERVED} at module level, or it starts a server on {PORT_VARIABLE} itself"
+            raise LoadError(f"{module.__file__} defines nothing that can be served", hint=hint)
         grader = _one(module, _is_class(Grader), "grader")
         config = _one(
             module, lambda value: isinstance(value, AgentWorkflowConfig), "workflow config", prefer=("config",)
@@ -76,10 +74,8 @@ def _one(module: ModuleType, matches: Callable[[Any], bool], kind: str, *, prefe
     if len(own) == 1:
         return own[0][1]
     names = ", ".join(sorted(name for name, _ in distinct.values()))
-    raise LoadError(
-        f"{module.__file__} has more than one {kind}: {names}",
-        hint="define `backend = LocalBackend(...)` with the one you mean, or start the server yourself",
-    )
+    hint = "define `backend = LocalBackend(...)` with the one you mean, or start the server yourself"
+    raise LoadError(f"{module.__file__} has more than one {kind}: {names}", hint=hint)
 
 
 def _is_class(base: type) -> Callable[[Any], bool]:

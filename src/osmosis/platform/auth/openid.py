@@ -59,9 +59,8 @@ class SignInAttempt:
 class OpenIdProvider:
     def __init__(self, settings: OpenIdSettings) -> None:
         if any(importlib.util.find_spec(name) is None for name in ("authlib", "requests")):
-            raise UsageError(
-                "OSMOSIS_OIDC_ISSUER is set, and what signing in needs is not installed", hint=extra_command("oidc")
-            )
+            message = "OSMOSIS_OIDC_ISSUER is set, and what signing in needs is not installed"
+            raise UsageError(message, hint=extra_command("oidc"))
         self.settings = settings
         self._secret = settings.secret
         self._found: tuple[float, JsonObject] | None = None
@@ -131,9 +130,8 @@ class OpenIdProvider:
 
     def denied(self, error: str, description: str) -> AuthRequired:
         reason = f"{error}: {description}" if description else error
-        return AuthRequired(
-            f"{self.settings.name} did not sign you in ({reason[:300]})", hint="try again", code="OIDC_DENIED"
-        )
+        message = f"{self.settings.name} did not sign you in ({reason[:300]})"
+        return AuthRequired(message, hint="try again", code="OIDC_DENIED")
 
     def _session(self, metadata: JsonObject, callback: str) -> OAuth2Session:
         from authlib.integrations.requests_client import OAuth2Session
@@ -223,19 +221,15 @@ class OpenIdProvider:
 
     def _unreachable(self, error: Exception) -> NetworkError:
         log.warning("signing in through %s failed: %s", self.settings.issuer, error)
-        return NetworkError(
-            f"{self.settings.name} does not answer as a sign-in provider does",
-            hint="try again; an operator of this platform sees the reason in its log: osmosis platform logs",
-            code="OIDC_UNREACHABLE",
-        )
+        hint = "try again; an operator of this platform sees the reason in its log: osmosis platform logs"
+        message = f"{self.settings.name} does not answer as a sign-in provider does"
+        return NetworkError(message, hint=hint, code="OIDC_UNREACHABLE")
 
     def _refused(self, reason: str) -> AuthRequired:
         log.warning("a sign-in through %s was refused: %s", self.settings.issuer, reason)
-        return AuthRequired(
-            f"what {self.settings.name} says about you does not hold: {reason[:300]}",
-            hint="log in again; if it keeps failing, tell an operator of this platform",
-            code="OIDC_REFUSED",
-        )
+        message = f"what {self.settings.name} says about you does not hold: {reason[:300]}"
+        hint = "log in again; if it keeps failing, tell an operator of this platform"
+        return AuthRequired(message, hint=hint, code="OIDC_REFUSED")
 
 
 def _object(value: object) -> JsonObject:
@@ -301,11 +295,8 @@ def _check_address(settings: OpenIdSettings, identity: Identity) -> None:
             code="EMAIL_MISSING",
         )
     if not identity.verified:
-        raise Forbidden(
-            f"{settings.name} has not verified that {identity.email} is yours",
-            hint="verify your address there, then log in again",
-            code="EMAIL_UNVERIFIED",
-        )
+        message = f"{settings.name} has not verified that {identity.email} is yours"
+        raise Forbidden(message, hint="verify your address there, then log in again", code="EMAIL_UNVERIFIED")
 
 
 def _check_welcome(session: Session, settings: OpenIdSettings, identity: Identity) -> None:
@@ -317,11 +308,8 @@ def _check_welcome(session: Session, settings: OpenIdSettings, identity: Identit
         *([bool(identity.groups & set(settings.groups))] if settings.groups else []),
     ]
     if not rules or not all(rules):
-        raise Forbidden(
-            f"nobody has invited {identity.email} to this platform",
-            hint=f"ask an owner or admin of a workspace for: osmosis workspace members {identity.email}",
-            code="NOT_INVITED",
-        )
+        hint = f"ask an owner or admin of a workspace for: osmosis workspace members {identity.email}"
+        raise Forbidden(f"nobody has invited {identity.email} to this platform", hint=hint, code="NOT_INVITED")
 
 
 def _free_handle(session: Session, identity: Identity) -> str:

@@ -46,11 +46,8 @@ class RateLimits:
                         del self._arrivals[old]
                 return
         seconds = max(1, math.ceil(wait))
-        raise RateLimited(
-            f"too many {_WHAT[kind]}: at most {self._per_minute[kind]} a minute",
-            hint=f"try again in {seconds} s",
-            retry_after=seconds,
-        )
+        message = f"too many {_WHAT[kind]}: at most {self._per_minute[kind]} a minute"
+        raise RateLimited(message, hint=f"try again in {seconds} s", retry_after=seconds)
 
 
 def limited(kind: Kind) -> Depends:

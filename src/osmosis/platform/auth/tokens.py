@@ -45,9 +45,8 @@ _BY_HASH = sa.select(tables.Token).where(tables.Token.hash == sa.bindparam("hash
 def authenticate(session: Session, text: str, *, now: datetime | None = None) -> tables.Token:
     row = session.scalars(_BY_HASH, {"hash": hash_token(text)}).first()
     if row is None:
-        raise AuthRequired(
-            "this platform does not know this token", hint="log in again: osmosis login", code="TOKEN_INVALID"
-        )
+        message = "this platform does not know this token"
+        raise AuthRequired(message, hint="log in again: osmosis login", code="TOKEN_INVALID")
     if row.revoked_at is not None:
         raise AuthRequired("this token was revoked", hint="log in again: osmosis login", code="TOKEN_REVOKED")
     if row.expires_at is not None and row.expires_at <= (now or utc_now()):
@@ -57,39 +56,29 @@ def authenticate(session: Session, text: str, *, now: datetime | None = None) ->
 
 def require_scope(token: tables.Token, scope: TokenScope) -> None:
     if scope not in scopes_of(token):
-        raise Forbidden(
-            f"this token has the scopes {', '.join(token.scopes.split())}; this needs {scope}",
-            hint=f"make one that has it: osmosis token create NAME --scope {scope}",
-            code="TOKEN_SCOPE_MISSING",
-        )
+        message = f"this token has the scopes {', '.join(token.scopes.split())}; this needs {scope}"
+        hint = f"make one that has it: osmosis token create NAME --scope {scope}"
+        raise Forbidden(message, hint=hint, code="TOKEN_SCOPE_MISSING")
 
 
 def require_unbound(token: tables.Token) -> None:
     if token.workspace_id is not None:
-        raise Forbidden(
-            "this token is valid for one workspace only; this request is about your account",
-            hint="use a login: osmosis login",
-            code="TOKEN_WORKSPACE",
-        )
+        message = "this token is valid for one workspace only; this request is about your account"
+        raise Forbidden(message, hint="use a login: osmosis login", code="TOKEN_WORKSPACE")
 
 
 def require_workspace(token: tables.Token, workspace: tables.Workspace) -> None:
     if token.workspace_id not in (None, workspace.id):
-        raise Forbidden(
-            f"this token is valid for another workspace, not for {workspace.name!r}",
-            hint=f"make one for it: osmosis token create NAME --workspace {workspace.name}",
-            code="TOKEN_WORKSPACE",
-        )
+        hint = f"make one for it: osmosis token create NAME --workspace {workspace.name}"
+        message = f"this token is valid for another workspace, not for {workspace.name!r}"
+        raise Forbidden(message, hint=hint, code="TOKEN_WORKSPACE")
 
 
 def require_operator(session: Session, token: tables.Token) -> None:
     """Raise Forbidden unless an operator asks with a login: a token made by name may be shared."""
     if not is_operator(session, token):
-        raise Forbidden(
-            "only an operator of this platform may do this, and only with a login",
-            hint="on its machine: osmosis login",
-            code="OPERATOR_NEEDED",
-        )
+        message = "only an operator of this platform may do this, and only with a login"
+        raise Forbidden(message, hint="on its machine: osmosis login", code="OPERATOR_NEEDED")
 
 
 def is_operator(session: Session, token: tables.Token) -> bool:

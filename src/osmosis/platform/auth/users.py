@@ -65,11 +65,8 @@ def remove(session: Session, user: tables.User, heir: tables.User | None) -> Non
     alone = list(session.scalars(query))
     if alone and heir is None:
         names = ", ".join(workspace.name for workspace in alone)
-        raise Conflict(
-            f"{user.handle} is the last owner of {names}",
-            hint=f"say who becomes it: osmosis platform user delete {user.handle} --give-to PERSON",
-            code="LAST_OWNER",
-        )
+        hint = f"say who becomes it: osmosis platform user delete {user.handle} --give-to PERSON"
+        raise Conflict(f"{user.handle} is the last owner of {names}", hint=hint, code="LAST_OWNER")
     if heir is not None:
         for workspace in alone:
             session.merge(tables.Member(workspace_id=workspace.id, user_id=heir.id, role="owner"))

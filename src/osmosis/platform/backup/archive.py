@@ -155,10 +155,8 @@ class ArchiveReader:
         except BadShape:
             raise ValidationError(f"{self._path} is not a backup of osmosis") from None
         if header.format != FORMAT:
-            raise Conflict(
-                f"the backup was made by osmosis {header.version}, which this version cannot read",
-                hint=f"install osmosis {header.version}, then restore it",
-            )
+            message = f"the backup was made by osmosis {header.version}, which this version cannot read"
+            raise Conflict(message, hint=f"install osmosis {header.version}, then restore it")
         self.header = header
         self.manifest: BackupManifest | None = None
 

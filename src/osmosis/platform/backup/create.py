@@ -53,10 +53,8 @@ def create_backup(settings: PlatformSettings, target: Path, *, with_master_key: 
     if target.exists():
         raise Conflict(f"{target} exists already", hint="give another name, or delete it first")
     if settings.database.startswith("sqlite") and not (settings.data_dir / "platform.db").is_file():
-        raise ValidationError(
-            f"there is no platform.db in {settings.data_dir}",
-            hint="OSMOSIS_DATA_DIR names the data folder; for PostgreSQL give --database-url",
-        )
+        hint = "OSMOSIS_DATA_DIR names the data folder; for PostgreSQL give --database-url"
+        raise ValidationError(f"there is no platform.db in {settings.data_dir}", hint=hint)
     engine = open_engine(settings.database)
     objects = open_objects(settings)
     try:

@@ -84,10 +84,8 @@ def restore(settings: PlatformSettings, source: Path, *, master_key: Path | None
         if header.scope == "everything":
             paths = data_dir.iterdir() if data_dir.is_dir() else ()
             if names := sorted(path.name for path in paths if path.name not in HARMLESS):
-                raise Conflict(
-                    f"the data folder {data_dir} is in use: it has {', '.join(names[:3])}",
-                    hint="restore into an empty folder: OSMOSIS_DATA_DIR=FOLDER osmosis platform restore FILE",
-                )
+                hint = "restore into an empty folder: OSMOSIS_DATA_DIR=FOLDER osmosis platform restore FILE"
+                raise Conflict(f"the data folder {data_dir} is in use: it has {', '.join(names[:3])}", hint=hint)
             _refuse_stored(settings, objects)
         with _scratch(data_dir) as scratch:
             unpacked = _unpack(archive, scratch)
@@ -110,10 +108,8 @@ def restore(settings: PlatformSettings, source: Path, *, master_key: Path | None
 def _refuse_stored(settings: PlatformSettings, objects: Objects) -> None:
     for folder in STORED if objects.elsewhere else ():
         if (stored := next(objects.list(f"{folder}/"), None)) is not None:
-            raise Conflict(
-                f"{settings.objects} is in use: it has {stored.key}",
-                hint="restore into an empty prefix: OSMOSIS_OBJECTS=s3://BUCKET/PREFIX",
-            )
+            message = f"{settings.objects} is in use: it has {stored.key}"
+            raise Conflict(message, hint="restore into an empty prefix: OSMOSIS_OBJECTS=s3://BUCKET/PREFIX")
 
 
 @contextmanager
@@ -159,10 +155,8 @@ def _key_for(settings: PlatformSettings, header: BackupHeader, folder: Path, key
     except ValueError:
         raise ValidationError(f"{source} holds no master key") from None
     if key_id != header.key_id:
-        raise ValidationError(
-            f"{source} is master key {key_id}; the secrets of this backup need {header.key_id}",
-            hint="give the master.key of the platform that was backed up: --master-key FILE",
-        )
+        message = f"{source} is master key {key_id}; the secrets of this backup need {header.key_id}"
+        raise ValidationError(message, hint="give the master.key of the platform that was backed up: --master-key FILE")
     return content if not settings.master_key.get_secret_value() else None
 
 
@@ -198,9 +192,8 @@ def _database(settings: PlatformSettings, header: BackupHeader, folder: Path) ->
 def _refuse_tables(db: Database) -> None:
     with db.engine.connect() as connection:
         if names := sa.inspect(connection).get_table_names():
-            raise Conflict(
-                f"the database is in use: it has the table {min(names)}", hint="give an empty one: --database-url URL"
-            )
+            message = f"the database is in use: it has the table {min(names)}"
+            raise Conflict(message, hint="give an empty one: --database-url URL")
 
 
 def _put_aside(data_dir: Path) -> Path | None:

@@ -96,9 +96,8 @@ def _admit(platform: Platform, token: str, address: GitAddress, service: Service
         repository = repositories.find_internal(session, address.full_name)
         role = workspaces.role_of(session, row.user_id, repository.workspace_id) if repository is not None else None
         if repository is None or role is None:
-            raise NotFound(
-                f"no repository {address.full_name} for {row.user.handle}", hint="list yours: osmosis workspace list"
-            )
+            message = f"no repository {address.full_name} for {row.user.handle}"
+            raise NotFound(message, hint="list yours: osmosis workspace list")
         workspace = session.get_one(tables.Workspace, repository.workspace_id)
         tokens.require_workspace(row, workspace)
         workspaces.require(role, "push" if service == RECEIVE else "read")
@@ -198,10 +197,8 @@ def parse_service(value: str | None) -> Service:
         return UPLOAD
     if value == RECEIVE:
         return RECEIVE
-    raise Forbidden(
-        "only git-upload-pack and git-receive-pack are served here",
-        hint="use a git client that speaks smart HTTP (git 1.6.6 or newer)",
-    )
+    message = "only git-upload-pack and git-receive-pack are served here"
+    raise Forbidden(message, hint="use a git client that speaks smart HTTP (git 1.6.6 or newer)")
 
 
 def parse_credential(header: str | None) -> str:
@@ -217,9 +214,8 @@ def parse_credential(header: str | None) -> str:
     elif scheme.lower() == "basic":
         token = _basic_token(rest)
     if not token:
-        raise AuthRequired(
-            "the Authorization header has no token", hint="use Basic authentication with the token as the password"
-        )
+        message = "the Authorization header has no token"
+        raise AuthRequired(message, hint="use Basic authentication with the token as the password")
     return token
 
 

@@ -249,11 +249,8 @@ def _fetch_commit(folder: RepositoryFolder, full: str, settings: PlatformSetting
 
 
 def _no_answer(folder: RepositoryFolder, full: str) -> ValidationError:
-    return ValidationError(
-        f"commit {full[:12]} is not here, and the repository it should come from does not answer",
-        hint="try again, or run `osmosis sync` and see what it says",
-        field="commit_sha",
-    )
+    message = f"commit {full[:12]} is not here, and the repository it should come from does not answer"
+    return ValidationError(message, hint="try again, or run `osmosis sync` and see what it says", field="commit_sha")
 
 
 def _in_folder(folder: RepositoryFolder, short: str, environ: Mapping[str, str]) -> str | None:
@@ -264,9 +261,8 @@ def _in_folder(folder: RepositoryFolder, short: str, environ: Mapping[str, str])
         return folder.git(environ).text(*args)
     except GitError as error:
         if "ambiguous" in error.message:
-            raise Conflict(
-                f"commit {short} matches several commits", hint="give more characters of the commit"
-            ) from error
+            message = f"commit {short} matches several commits"
+            raise Conflict(message, hint="give more characters of the commit") from error
         return None
 
 
@@ -293,6 +289,5 @@ def check_url(remote: Remote, settings: PlatformSettings) -> None:
         raise
     except GitError as error:
         issue = {"key": "repository_url", "message": error.message}
-        raise ValidationError(
-            f"the repository cannot be read: {error.message}", hint=error.hint, issues=[issue]
-        ) from error
+        message = f"the repository cannot be read: {error.message}"
+        raise ValidationError(message, hint=error.hint, issues=[issue]) from error

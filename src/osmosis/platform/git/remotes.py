@@ -55,9 +55,8 @@ def reaching(remote: Remote, settings: PlatformSettings) -> Iterator[dict[str, s
         if way == "ssh" and not is_key:
             raise _refused("is an ssh URL, and the secret is not a private key")
         if way == "https" and is_key:
-            raise _refused(
-                "is an https URL, and the secret is a key, which is for ssh", hint="use git@host:owner/repo.git"
-            )
+            message = "is an https URL, and the secret is a key, which is for ssh"
+            raise _refused(message, hint="use git@host:owner/repo.git")
         if way not in ("ssh", "https"):
             raise _refused(f"uses {way}, which would send the secret in the open", hint="use https or ssh")
         if way == "https":
@@ -83,9 +82,8 @@ def _check_local(remote: Remote, settings: PlatformSettings) -> None:
             code="OPERATOR_NEEDED",
         )
     if not is_loopback(settings.host):
-        raise _refused(
-            "is a path on the platform's machine, which is allowed only when the platform listens on loopback"
-        )
+        message = "is a path on the platform's machine, which is allowed only when the platform listens on loopback"
+        raise _refused(message)
     path = Path(urlsplit(remote.url).path if "://" in remote.url else remote.url).resolve()
     data = settings.data_dir.resolve()
     if path == data or data in path.parents or path in data.parents:
@@ -118,10 +116,8 @@ def _judge(host: str, text: str) -> None:
     address = ipaddress.ip_address(text)
     inner = getattr(address, "ipv4_mapped", None) or getattr(address, "sixtofour", None) or address
     if not inner.is_global or inner.is_multicast:
-        raise _refused(
-            f"names {host}, which is not a public address",
-            hint=f"an operator can allow it: osmosis platform start --remote-allow {host}",
-        )
+        message = f"names {host}, which is not a public address"
+        raise _refused(message, hint=f"an operator can allow it: osmosis platform start --remote-allow {host}")
 
 
 def _by_proxy(way: str, settings: PlatformSettings) -> bool:

@@ -51,11 +51,9 @@ def parse_repository_url(url: str) -> RepositoryUrl:
 
 
 def _bad_url(reason: str) -> ValidationError:
-    return ValidationError(
-        f"the repository URL {reason}",
-        hint="use for example https://github.com/owner/repo.git or git@host:owner/repo.git",
-        issues=[{"key": "repository_url", "message": reason}],
-    )
+    hint = "use for example https://github.com/owner/repo.git or git@host:owner/repo.git"
+    message = f"the repository URL {reason}"
+    return ValidationError(message, hint=hint, issues=[{"key": "repository_url", "message": reason}])
 
 
 def clone_url(settings: PlatformSettings, repository: tables.Repository) -> str:
@@ -71,10 +69,8 @@ def find_for_workspace(session: Session, workspace_id: str) -> tables.Repository
 def get_for_workspace(session: Session, workspace_id: str) -> tables.Repository:
     repository = find_for_workspace(session, workspace_id)
     if repository is None:
-        raise NotFound(
-            "no repository is connected to this workspace",
-            hint="run `osmosis init --here` in the repository, or connect one on the workspace's page",
-        )
+        hint = "run `osmosis init --here` in the repository, or connect one on the workspace's page"
+        raise NotFound("no repository is connected to this workspace", hint=hint)
     return repository
 
 
@@ -171,7 +167,5 @@ def _refuse_while_running(session: Session, repository: tables.Repository) -> No
         tables.Run.status.in_([RunStatus.PENDING.value, RunStatus.RUNNING.value]),
     )
     if open_runs := count_of(session, running):
-        raise Conflict(
-            f"{open_runs} run(s) of {repository.full_name} have not finished",
-            hint="wait for them to finish, or stop them first",
-        )
+        message = f"{open_runs} run(s) of {repository.full_name} have not finished"
+        raise Conflict(message, hint="wait for them to finish, or stop them first")

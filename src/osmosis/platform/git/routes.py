@@ -90,10 +90,8 @@ async def pushed(
 ) -> WebhookTaken:
     body = await request.body()
     if not _is_signed(request, body, _secret(platform, repository_id)):
-        raise AuthRequired(
-            "the signature of this webhook is missing or wrong",
-            hint="copy the secret again: osmosis workspace show --webhook",
-        )
+        message = "the signature of this webhook is missing or wrong"
+        raise AuthRequired(message, hint="copy the secret again: osmosis workspace show --webhook")
     if not await run_in_threadpool(_is_external, platform, repository_id):
         raise NotFound("this repository is no longer connected", hint="osmosis workspace show --webhook")
     background.add_task(run_in_turn, "sync", repository_id, sync.poll, platform.db, platform.settings, repository_id)

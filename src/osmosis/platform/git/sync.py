@@ -316,10 +316,9 @@ def _resolve(
     if commit_sha:
         full = mirror.find_commit(folder, commit_sha, settings)
         if full is None:
+            message = "commit_sha"
             raise _wrong(
-                "commit_sha",
-                f"commit {commit_sha} is not in the connected repository",
-                "push it, or pin another commit",
+                message, f"commit {commit_sha} is not in the connected repository", "push it, or pin another commit"
             )
         return CodeRef(full, None)
     name = branch or folder.default_branch

@@ -118,6 +118,5 @@ def check_reader(request: Request, settings: PlatformSettings) -> None:
     is_local = request.client is not None and is_loopback(request.client.host)
     public = bool(settings.public_url) and not is_loopback(parse_host(settings.public_url))
     if public or not is_local or any(name in request.headers for name in FORWARDED):
-        raise NotFound(
-            "/metrics is read on this machine alone", hint="start the platform with OSMOSIS_METRICS_TOKEN=SECRET"
-        )
+        message = "/metrics is read on this machine alone"
+        raise NotFound(message, hint="start the platform with OSMOSIS_METRICS_TOKEN=SECRET")

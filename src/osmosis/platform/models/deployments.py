@@ -138,9 +138,8 @@ def refuse_deployed(session: Session, run: tables.Run) -> None:
     query = select_deployments(run.workspace_id).where(tables.Deployment.name.in_(names))
     if (deployment := session.scalars(query.limit(1)).first()) is not None:
         message = f"its checkpoint {deployment.name!r} is deployed"
-        raise Conflict(
-            f"run {run.name!r} cannot be deleted: {message}", hint=f"osmosis model undeploy {deployment.name}"
-        )
+        hint = f"osmosis model undeploy {deployment.name}"
+        raise Conflict(f"run {run.name!r} cannot be deleted: {message}", hint=hint)
 
 
 def job_of(session: Session, settings: PlatformSettings, deployment: tables.Deployment) -> JobSpec:

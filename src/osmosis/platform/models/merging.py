@@ -33,9 +33,8 @@ def start(
 ) -> tables.Merge:
     same = tables.BaseModel.workspace_id == workspace.id, tables.BaseModel.name == adapter
     if session.scalar(sa.select(sa.func.count()).select_from(tables.BaseModel).where(*same)):
-        raise Conflict(
-            f"{adapter!r} is a base model: there is no adapter to merge", hint="osmosis model list --type lora"
-        )
+        message = f"{adapter!r} is a base model: there is no adapter to merge"
+        raise Conflict(message, hint="osmosis model list --type lora")
     checkpoint = models.find_trained(session, workspace.id, adapter)
     models.adapter_of(platform.settings, checkpoint)
     name = wish.name or f"{checkpoint.name}-merged"

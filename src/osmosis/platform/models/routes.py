@@ -173,10 +173,8 @@ METHODS = ["GET", "POST", "DELETE"]
 
 
 def refuse_dev_server(scope: ScopeDep) -> None:
-    raise NotOffered(
-        "this platform does not offer development servers",
-        hint="run the rollout here: osmosis eval run CONFIG, or serve it: osmosis serve",
-    )
+    message = "this platform does not offer development servers"
+    raise NotOffered(message, hint="run the rollout here: osmosis eval run CONFIG, or serve it: osmosis serve")
 
 
 for path in ("/dev-rollout-server", "/dev-rollout-server/{name:path}"):

@@ -70,10 +70,8 @@ def announce(
     if model is not None and model.files == entries:
         return model, []
     if model is not None and model.status == READY:
-        raise Conflict(
-            f"a base model named {name!r} already exists, with other files",
-            hint=f"osmosis model delete {name}, or upload it under another name: --name NAME",
-        )
+        message = f"a base model named {name!r} already exists, with other files"
+        raise Conflict(message, hint=f"osmosis model delete {name}, or upload it under another name: --name NAME")
     quotas.check_bytes(session, workspace, sum(file.size for file in files))
     left = [] if model is None else [key_of(model.id), uploads_key(model.id)]
     if model is not None:  # its successor has another id, so that nothing of it is in the way
@@ -268,9 +266,8 @@ def resolve(
     )
     if (model := session.scalars(query).first()) is not None:
         if model.status != READY:
-            raise _unusable(
-                f"base model {model_name!r} is not complete", f"osmosis model upload FOLDER --name {model_name}"
-            )
+            message = f"base model {model_name!r} is not complete"
+            raise _unusable(message, f"osmosis model upload FOLDER --name {model_name}")
         return str(folder_of(settings, model.id))
     if model_name.startswith(("/", "./", "../", "~")):
         return _folder(settings, model_name, weights=weights)

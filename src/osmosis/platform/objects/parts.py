@@ -53,9 +53,8 @@ def join_parts(objects: Objects, key: str, parts: int, target: Path, *, announce
         raise _missing(missing, parts)
     arrived = sum(arrived_parts[number].size for number in range(1, parts + 1))
     if arrived > announced:
-        raise ValidationError(
-            f"{arrived} bytes arrived instead of the announced {announced}", hint="upload the file again"
-        )
+        message = f"{arrived} bytes arrived instead of the announced {announced}"
+        raise ValidationError(message, hint="upload the file again")
     target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     digest = hashlib.sha256()
     size = 0

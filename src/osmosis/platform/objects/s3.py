@@ -117,9 +117,8 @@ class S3Objects:
             yield
         except FileNotFoundError as error:
             if "NoSuchBucket" in str(error):
-                raise NetworkError(
-                    f"{action}: there is no bucket {self._bucket}", hint="make it, or correct OSMOSIS_OBJECTS"
-                ) from None
+                message = f"{action}: there is no bucket {self._bucket}"
+                raise NetworkError(message, hint="make it, or correct OSMOSIS_OBJECTS") from None
             raise NotFound(f"{action}: it is no longer there") from None
         except OSError:
             raise  # of our own disk
@@ -136,9 +135,8 @@ class S3Objects:
             hint = "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and the rights of that key on the bucket"
             return NetworkError(f"{action}: the object store refuses the platform ({reason})", hint=hint)
         hint = "check OSMOSIS_OBJECTS, AWS_ENDPOINT_URL and AWS_REGION, then: osmosis doctor --platform"
-        return NetworkError(
-            f"{action}: the object store at {self.where} does not answer as it should ({reason})", hint=hint
-        )
+        message = f"{action}: the object store at {self.where} does not answer as it should ({reason})"
+        return NetworkError(message, hint=hint)
 
     @property
     def _bucket(self) -> str:

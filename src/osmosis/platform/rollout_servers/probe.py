@@ -37,9 +37,8 @@ class ProbeTarget:
         if not 1 <= self.port <= 65535:
             raise ValidationError(f"port {self.port} is not between 1 and 65535", field="port")
         if self.api_key is not None and not _KEY.match(self.api_key):
-            raise ValidationError(
-                "api_key must be printable ASCII without spaces, at most 1024 characters", field="api_key"
-            )
+            message = "api_key must be printable ASCII without spaces, at most 1024 characters"
+            raise ValidationError(message, field="api_key")
 
     @property
     def authority(self) -> str:
@@ -89,11 +88,8 @@ def _judge(target: ProbeTarget, address: Address, private: bool) -> None:
     inner = getattr(address, "ipv4_mapped", None) or getattr(address, "sixtofour", None) or address
     odd = inner.is_multicast or inner.is_unspecified or inner.is_link_local
     if odd or (inner.is_reserved and not inner.is_loopback):
-        raise ValidationError(
-            f"{target.host} is not the address of a rollout server",
-            hint="set the address that others can reach: OSMOSIS_PUBLIC_HOST",
-            field="host",
-        )
+        message = f"{target.host} is not the address of a rollout server"
+        raise ValidationError(message, hint="set the address that others can reach: OSMOSIS_PUBLIC_HOST", field="host")
     if not private and not inner.is_global:
         raise ValidationError(
             f"{target.host} is a private address, and this platform connects only to public ones",
@@ -169,8 +165,5 @@ def _plain_host(text: str) -> str:
 
 
 def _no_host() -> str:
-    raise ValidationError(
-        "host is not a plain host name or address",
-        hint="give a name, an IPv4 or an IPv6 address, without scheme, port or path",
-        field="host",
-    )
+    hint = "give a name, an IPv4 or an IPv6 address, without scheme, port or path"
+    raise ValidationError("host is not a plain host name or address", hint=hint, field="host")

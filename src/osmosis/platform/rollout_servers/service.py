@@ -29,9 +29,8 @@ class Registrant:
 
 def check_name(name: str) -> None:
     if not name.strip() or len(name) > MAX_NAME or not name.isprintable():
-        raise ValidationError(
-            f"agent_loop_name must be a printable text of 1 to {MAX_NAME} characters", field="agent_loop_name"
-        )
+        message = f"agent_loop_name must be a printable text of 1 to {MAX_NAME} characters"
+        raise ValidationError(message, field="agent_loop_name")
 
 
 def register(

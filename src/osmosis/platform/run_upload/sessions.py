@@ -186,9 +186,8 @@ def receive(platform: Platform, file: tables.ImportFile) -> None:
         if joined != (file.size, file.sha256):
             target.unlink(missing_ok=True)
             objects.delete(parts)
-            raise ValidationError(
-                f"{file.path} does not match the announced size or checksum", hint="upload it again", field="path"
-            )
+            message = f"{file.path} does not match the announced size or checksum"
+            raise ValidationError(message, hint="upload it again", field="path")
         objects.put(key, target)
     with platform.db.write() as session:
         stored = session.get(tables.ImportFile, (file.import_id, file.number))
@@ -300,9 +299,8 @@ class Manifest(Record):
     def check(self) -> None:
         """Raise ValidationError for another schema, unknown paths, or too much data."""
         if self.schema_version != SCHEMA:
-            raise ValidationError(
-                f"this platform accepts runs of schema {SCHEMA}, not {self.schema_version}", field="schema_version"
-            )
+            message = f"this platform accepts runs of schema {SCHEMA}, not {self.schema_version}"
+            raise ValidationError(message, field="schema_version")
         paths = [file.path for file in self.files]
         if INDEX not in paths:
             raise ValidationError(f"the run has no {INDEX}", field="files")

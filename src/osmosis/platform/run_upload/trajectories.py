@@ -56,16 +56,14 @@ def read_all(find: Find) -> Iterator[Rollout]:
                 continue
             row = _index_row(line, number)
             if (row.row_index, row.run_index) in places:
-                raise ValidationError(
-                    f"{INDEX} line {number}: row {row.row_index}, run {row.run_index} is listed twice"
-                )
+                message = f"{INDEX} line {number}: row {row.row_index}, run {row.run_index} is listed twice"
+                raise ValidationError(message)
             places.add((row.row_index, row.run_index))
             rollout = _rollout(row, find)
             rollout.row_key = keys.of(rollout.row_key, rollout.row_index, rollout.hashes.get("row"))
             if rollout.key in all_keys:
-                raise ValidationError(
-                    f"{INDEX} line {number}: row {rollout.row_key!r} is listed twice with different positions"
-                )
+                message = f"{INDEX} line {number}: row {rollout.row_key!r} is listed twice with different positions"
+                raise ValidationError(message)
             all_keys.add(rollout.key)
             yield rollout
 
@@ -185,9 +183,8 @@ def _given_report(path: Path | None) -> Report | None:
     try:
         return Report.model_validate_json(path.read_bytes())
     except PydanticError as error:
-        raise ValidationError(
-            f"{REPORT} is not a report that this version can read: {error.errors()[0]['msg']}"
-        ) from error
+        message = f"{REPORT} is not a report that this version can read: {error.errors()[0]['msg']}"
+        raise ValidationError(message) from error
 
 
 if __name__ == "__main__":

@@ -86,10 +86,8 @@ def find(session: Session, workspace: tables.Workspace, kind: str, name_or_id: s
     for column in (tables.Run.name, tables.Run.id):
         if (run := session.scalars(of_kind.where(column == name_or_id)).first()) is not None:
             return run
-    raise NotFound(
-        f"no {kind} run named {name_or_id!r} in workspace {workspace.name!r}",
-        hint=f"osmosis {'eval' if kind == 'eval' else 'train'} list",
-    )
+    message = f"no {kind} run named {name_or_id!r} in workspace {workspace.name!r}"
+    raise NotFound(message, hint=f"osmosis {'eval' if kind == 'eval' else 'train'} list")
 
 
 def list_runs(

@@ -147,11 +147,8 @@ def _check_secrets(session: Session, run: tables.Run, secret_values: Mapping[str
         raise ValidationError(f"run {run.name!r} does not use: {', '.join(unknown)}", field="secrets")
     own = sorted(name for name, scope in run.secret_scopes.items() if scope == "run" and name not in secret_values)
     if own:
-        raise ValidationError(
-            f"these secrets were set only for run {run.name!r} and are deleted: {', '.join(own)}",
-            hint="give them again: --secrets-file FILE",
-            run_secret_names=own,
-        )
+        message = f"these secrets were set only for run {run.name!r} and are deleted: {', '.join(own)}"
+        raise ValidationError(message, hint="give them again: --secrets-file FILE", run_secret_names=own)
     names = [name for name, scope in run.secret_scopes.items() if scope != "run"]
     _, missing = secrets.resolve(session, run.workspace_id, run.creator_id, names, secret_values)
     if missing:

@@ -62,11 +62,8 @@ def parse(body: dict[str, object], kind: str) -> RunRequest:
 
 def explain_invalid(kind: str, issues: list[ConfigIssue]) -> ValidationError:
     summary = "; ".join(f"{issue.key}: {issue.what}" for issue in issues[:5])
-    return ValidationError(
-        f"invalid {kind} config: {summary}",
-        hint="fix the config and submit it again",
-        issues=[issue.to_dict() for issue in issues],
-    )
+    hint = "fix the config and submit it again"
+    return ValidationError(f"invalid {kind} config: {summary}", hint=hint, issues=[issue.to_dict() for issue in issues])
 
 
 def _tags(value: object) -> list[str]:
@@ -112,10 +109,9 @@ def check(
         issues += _size_issues(session, workspace, config)
     code = _code(platform, repository.id, config, issues)
     if issues or code is None:
+        message = f"this {kind} cannot run: {'; '.join(issue['message'] for issue in issues)}"
         raise ValidationError(
-            f"this {kind} cannot run: {'; '.join(issue['message'] for issue in issues)}",
-            hint=next((issue["hint"] for issue in issues if issue.get("hint")), None),
-            issues=issues,
+            message, hint=next((issue["hint"] for issue in issues if issue.get("hint")), None), issues=issues
         )
     if missing:
         raise NotFound(

@@ -168,10 +168,8 @@ class IncomingArtifacts:
     def _check_room(self, size: int) -> None:
         used = sum(file.stat().st_size for file in self._run_dir.rglob("*") if file.is_file() and not file.is_symlink())
         if used + size > self._most:
-            raise TooLarge(
-                f"the artifacts of a run may have {self._most // MB} MB together; {used // MB} MB are there",
-                hint="leave fewer or smaller files",
-            )
+            message = f"the artifacts of a run may have {self._most // MB} MB together; {used // MB} MB are there"
+            raise TooLarge(message, hint="leave fewer or smaller files")
 
 
 async def append_piece(draft: Path, stream: AsyncIterator[bytes], *, path: str, size: int, offset: int) -> bool:

@@ -72,10 +72,8 @@ def drain(session: Session, actor: Actor, worker: tables.Worker) -> None:
 
 def remove(platform: Platform, session: Session, actor: Actor, worker: tables.Worker) -> int:
     if worker.embedded and describe_state(worker) != "lost":
-        raise Forbidden(
-            f"worker {worker.name!r} is the platform's own",
-            hint="start the platform without it: osmosis platform start --no-worker",
-        )
+        message = f"worker {worker.name!r} is the platform's own"
+        raise Forbidden(message, hint="start the platform without it: osmosis platform start --no-worker")
     worker.removed_at = utc_now()
     jobs = workers.list_held_jobs(session, [worker.id])
     for job in jobs:

@@ -33,9 +33,8 @@ def _find_dataset(
     dataset = session.get(tables.Dataset, id_)
     role = workspaces.role_of(session, viewer.user.id, dataset.workspace_id) if dataset is not None else None
     if dataset is None or role is None:
-        raise NotFound(
-            "no such dataset", hint="it may have been deleted, or it belongs to a workspace you are not a member of"
-        )
+        message = "no such dataset"
+        raise NotFound(message, hint="it may have been deleted, or it belongs to a workspace you are not a member of")
     workspaces.require(role, action)
     return dataset, session.get_one(tables.Workspace, dataset.workspace_id), role
 

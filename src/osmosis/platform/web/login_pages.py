@@ -243,11 +243,8 @@ def _come_back(request: Request, state: str, code: str, denied: tuple[str, str],
     attempt, next_page = _attempt(platform, request.cookies.get(ATTEMPT_COOKIE, "")), "/"
     try:
         if attempt is None or not hmac.compare_digest(attempt.state.encode(), state.encode()):
-            raise AuthRequired(
-                "this browser did not start this login, or took longer than ten minutes",
-                hint="log in again",
-                code="OIDC_STATE",
-            )
+            message = "this browser did not start this login, or took longer than ten minutes"
+            raise AuthRequired(message, hint="log in again", code="OIDC_STATE")
         next_page = attempt.next_page
         provider.check_sender(sender)
         if denied[0] or not code:

@@ -92,11 +92,8 @@ def callback_of(redirect_uri: str, state: str, port: str) -> Callback:
         parts, actual_port = urlsplit(""), None
     plain = redirect_uri.isprintable() and not set(redirect_uri) & set(" \\@?#")
     if parts.scheme != "http" or not is_loopback(parts.hostname or "") or not actual_port or not plain:
-        raise ValidationError(
-            "redirect_uri must be http://localhost:PORT/PATH: a token is only sent to your own machine",
-            hint="start the login again on the command line",
-            field="redirect_uri",
-        )
+        message = "redirect_uri must be http://localhost:PORT/PATH: a token is only sent to your own machine"
+        raise ValidationError(message, hint="start the login again on the command line", field="redirect_uri")
     if port and port != str(actual_port):
         raise ValidationError("port is not the port of redirect_uri", hint="start the login again", field="port")
     if not 8 <= len(state) <= 500 or not state.isprintable():

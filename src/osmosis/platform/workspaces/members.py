@@ -36,19 +36,15 @@ def invite(
     user = users.find(session, person)
     if user is not None:
         if (member := session.get(tables.Member, (workspace.id, user.id))) is not None:
-            raise Conflict(
-                f"{user.handle} is {_a(member.role)} of {workspace.name} already",
-                hint=f"osmosis workspace members {user.handle} --role {role}",
-            )
+            message = f"{user.handle} is {_a(member.role)} of {workspace.name} already"
+            raise Conflict(message, hint=f"osmosis workspace members {user.handle} --role {role}")
         member = tables.Member(workspace_id=workspace.id, user_id=user.id, role=role)
         session.add(member)
         session.flush()
         return _body(member, user)
     if "@" not in person:
-        raise NotFound(
-            f"there is no user {person!r}",
-            hint="invite them by their e-mail address, or have them added: osmosis platform user add NAME",
-        )
+        hint = "invite them by their e-mail address, or have them added: osmosis platform user add NAME"
+        raise NotFound(f"there is no user {person!r}", hint=hint)
     email = person.strip().lower()
     row = session.get(tables.Invitation, (workspace.id, email))
     if row is None:
@@ -117,11 +113,8 @@ def _keep_an_owner(session: Session, workspace: tables.Workspace, user: tables.U
         tables.Member.workspace_id == workspace.id, tables.Member.role == "owner", tables.Member.user_id != user.id
     )
     if not session.scalar(others):
-        raise Conflict(
-            f"{user.handle} is the last owner of {workspace.name}",
-            hint="make somebody else owner first: osmosis workspace members PERSON --role owner",
-            code="LAST_OWNER",
-        )
+        hint = "make somebody else owner first: osmosis workspace members PERSON --role owner"
+        raise Conflict(f"{user.handle} is the last owner of {workspace.name}", hint=hint, code="LAST_OWNER")
 
 
 def _a(role: str) -> str:

@@ -22,11 +22,8 @@ MAX_VALUE = 64 * 1024
 
 def check_name(name: str) -> None:
     if not SECRET_NAME.match(name) or len(name) > MAX_NAME:
-        raise ValidationError(
-            f"{name!r} is not a secret name",
-            hint=f"use capital letters, digits and _, starting with a letter, at most {MAX_NAME} characters",
-            field="name",
-        )
+        hint = f"use capital letters, digits and _, starting with a letter, at most {MAX_NAME} characters"
+        raise ValidationError(f"{name!r} is not a secret name", hint=hint, field="name")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +39,8 @@ def slot_for(workspace: tables.Workspace, user: tables.User, role: str, *, scope
     if scope not in SCOPES:
         raise ValidationError("scope must be workspace or user", field="scope")
     if scope == "workspace" and not may(role, "secrets.shared"):
-        raise Forbidden(
-            f"a {role} cannot set secrets of the workspace; its owners and admins can",
-            hint="set a personal one: --scope personal",
-            code="ROLE_MISSING",
-        )
+        message = f"a {role} cannot set secrets of the workspace; its owners and admins can"
+        raise Forbidden(message, hint="set a personal one: --scope personal", code="ROLE_MISSING")
     return Slot(workspace.id, scope, workspace.id if scope == "workspace" else user.id, name)
 
 
@@ -54,9 +48,8 @@ def store(session: Session, vault: Vault, slot: Slot, value: str, user_id: str |
     if not value:
         raise ValidationError(f"the value of {slot.name} is empty", field="value")
     if "\0" in value or len(value.encode()) > MAX_VALUE:
-        raise ValidationError(
-            f"the value of {slot.name} cannot be an environment variable (NUL byte, or above 64 KiB)", field="value"
-        )
+        message = f"the value of {slot.name} cannot be an environment variable (NUL byte, or above 64 KiB)"
+        raise ValidationError(message, field="value")
     row, now = _find(session, slot), utc_now()
     if row is None:
         row = tables.Secret(

@@ -91,11 +91,8 @@ def by_id(session: Session, user: tables.User, workspace_id: str) -> tuple[table
 def require(role: str, action: Action) -> None:
     if not may(role, action):
         rule = get_rule(action)
-        raise Forbidden(
-            f"you are a {role} of this workspace; at least the role {rule.least} is needed to {rule.about}",
-            hint="ask one of its owners: osmosis workspace members",
-            code="ROLE_MISSING",
-        )
+        message = f"you are a {role} of this workspace; at least the role {rule.least} is needed to {rule.about}"
+        raise Forbidden(message, hint="ask one of its owners: osmosis workspace members", code="ROLE_MISSING")
 
 
 def resolve(
@@ -103,27 +100,19 @@ def resolve(
 ) -> tuple[tables.Workspace, str]:
     """Return the workspace of a request and the person's role; errors carry the scope codes of clients."""
     if identity and name:
-        raise ValidationError(
-            "the request names both a repository and a workspace; send one of them",
-            code="WORKSPACE_SCOPE_HEADER_CONFLICT",
-        )
+        message = "the request names both a repository and a workspace; send one of them"
+        raise ValidationError(message, code="WORKSPACE_SCOPE_HEADER_CONFLICT")
     if name:
         try:
             return by_name(session, user, name)
         except NotFound as error:
             raise Forbidden(error.message, hint=error.hint, code="WORKSPACE_SCOPE_HEADER_ACCESS_DENIED") from None
     if not identity:
-        raise ValidationError(
-            "no workspace given",
-            hint="run the command in a connected workspace, or add --workspace NAME",
-            code="GIT_SCOPE_REQUIRED",
-        )
+        hint = "run the command in a connected workspace, or add --workspace NAME"
+        raise ValidationError("no workspace given", hint=hint, code="GIT_SCOPE_REQUIRED")
     if not IDENTITY.match(identity):
         raise ValidationError(f"{identity!r} is not of the form owner/repo", code="GIT_SCOPE_INVALID")
-    return _by_identity(session, user, identity.lower())
-
-
-def _by_identity(session: Session, user: tables.User, identity: str) -> tuple[tables.Workspace, str]:
+    identity = identity.lower()
     query = (
         _WITH_ROLE.join(tables.Repository, tables.Repository.workspace_id == tables.Workspace.id)
         .where(tables.Repository.full_name == identity)
@@ -131,11 +120,9 @@ def _by_identity(session: Session, user: tables.User, identity: str) -> tuple[ta
     )
     rows = session.execute(query, {"user": user.id}).all()
     if not rows:
-        raise Forbidden(
-            f"no workspace on this platform is connected to {identity}",
-            hint="connect it: osmosis workspace connect, or add --workspace NAME",
-            code="GIT_REPOSITORY_NOT_CONNECTED",
-        )
+        hint = "connect it: osmosis workspace connect, or add --workspace NAME"
+        message = f"no workspace on this platform is connected to {identity}"
+        raise Forbidden(message, hint=hint, code="GIT_REPOSITORY_NOT_CONNECTED")
     for workspace, role in rows:
         if role is not None:
             return workspace, role

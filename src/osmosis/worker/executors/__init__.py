@@ -28,10 +28,8 @@ def executor_for(
         if missing := [
             program for program in SLURM_PROGRAMS if shutil.which(program, path=environ.get("PATH")) is None
         ]:
-            raise UsageError(
-                f"--executor slurm: {', '.join(missing)} not found",
-                hint="start the worker on a machine from which jobs are submitted, such as the login node",
-            )
+            hint = "start the worker on a machine from which jobs are submitted, such as the login node"
+            raise UsageError(f"--executor slurm: {', '.join(missing)} not found", hint=hint)
         return SlurmExecutor(config.slurm, command, environ, folder=folder / "slurm", resources=resources)
     if config.executor == "ray":
         return RayExecutor(config.ray, command, environ, resources=resources)

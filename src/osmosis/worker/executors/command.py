@@ -55,10 +55,8 @@ class CommandExecutor(SchedulerExecutor):
         output = self._programs.say(command, job_script(jobs, self._job_command, index_variable=variable))
         match = re.search(self._options.id_pattern, output)
         if match is None:
-            raise PlatformError(
-                f"{command[0]} did not say what it calls the job: {output.strip()[:200]!r}",
-                hint="id_pattern of [command] finds the id in what start prints",
-            )
+            message = f"{command[0]} did not say what it calls the job: {output.strip()[:200]!r}"
+            raise PlatformError(message, hint="id_pattern of [command] finds the id in what start prints")
         return match[1] if match.re.groups else match[0]
 
     def poll(self, handles: Sequence[Handle]) -> list[JobState]:

@@ -119,10 +119,8 @@ class RayExecutor(SchedulerExecutor):
         except httpx.HTTPError as problem:
             raise PlatformError(f"{where} cannot be reached: {problem}") from problem
         if answer.status_code in (401, 403):
-            raise PlatformError(
-                f"{where} does not take this worker: HTTP {answer.status_code}",
-                hint=f"set {self._options.token_variable} to the cluster's token",
-            )
+            message = f"{where} does not take this worker: HTTP {answer.status_code}"
+            raise PlatformError(message, hint=f"set {self._options.token_variable} to the cluster's token")
         if answer.status_code >= 400:
             raise PlatformError(f"{where} answered HTTP {answer.status_code}: {answer.text[-500:]}")
         try:

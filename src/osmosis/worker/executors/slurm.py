@@ -133,10 +133,8 @@ def _template(file: str) -> str:
     except OSError as problem:
         raise UsageError(f"[slurm] template: {file}: {problem.strerror or problem}") from None
     if not text.startswith("#!") or text.count(JOB) != 1:
-        raise UsageError(
-            f"[slurm] template: {file} is not a batch script with one line {JOB}",
-            hint=f"its first line is #!/bin/bash, and {JOB} stands where the job begins",
-        )
+        message = f"[slurm] template: {file} is not a batch script with one line {JOB}"
+        raise UsageError(message, hint=f"its first line is #!/bin/bash, and {JOB} stands where the job begins")
     return text
 
 
