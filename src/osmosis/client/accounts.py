@@ -143,7 +143,6 @@ class People(Section):
         return self._http.read(PersonRow, "POST", "users", json=person, scoped=False)
 
     def remove(self, handle: str, heir: str | None = None) -> None:
-        """Remove a person; `heir` becomes the owner of what they own alone."""
         self._http.call("DELETE", f"users/{quote(handle, safe='')}", params={"heir": heir}, scoped=False)
 
     def link(self, handle: str, hours: int) -> BrowserLink:
@@ -197,5 +196,4 @@ class Workers(Section):
         self._http.call("POST", f"{WORKERS_PATH}/{quote(name, safe='')}/drain", json={}, scoped=False)
 
     def remove(self, name: str) -> int:
-        """Remove it; return how many of its jobs go elsewhere."""
         return self._http.read(WorkerRemoved, "DELETE", f"{WORKERS_PATH}/{quote(name, safe='')}", scoped=False).released

@@ -29,7 +29,6 @@ from osmosis.errors import (
 
 VERSION = 2
 HOSTED = "https://platform.osmosis.ai"
-"""Platform of logins in files of version 1, which knew one platform."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,6 @@ class Login:
     `environment` (`OSMOSIS_TOKEN`) are left alone.
     """
     store: str = "file"
-    """`file`, `keyring` or `environment`."""
     active_workspace: str | None = None
     ca_file: str | None = None
     organization: dict[str, object] = field(default_factory=dict)
@@ -306,7 +304,6 @@ def _short(text: str) -> str:
 
 
 def choose_store(environ: Mapping[str, str], wanted: str = "auto") -> str:
-    """Return `keyring` or `file`. `auto` takes the keyring where it works; raise when a required keyring does not."""
     wanted = environ.get("OSMOSIS_CREDENTIAL_STORE", "auto") if wanted == "auto" else wanted
     if wanted == "file":
         return "file"

@@ -1,5 +1,3 @@
-"""Client of datasets and models. An interrupted model upload resumes."""
-
 import time
 from contextlib import suppress
 from pathlib import Path

@@ -146,7 +146,6 @@ class Http:
         return self.health() is not None
 
     def health(self) -> dict[str, object] | None:
-        """Return `{"status", "version"}` of the platform; None when it does not answer."""
         try:
             response = self._client.get("/health", timeout=3.0)
         except httpx.HTTPError:
@@ -171,8 +170,6 @@ class Http:
 
 
 class Section:
-    """The calls of one part of the interface."""
-
     def __init__(self, http: Http) -> None:
         self._http = http
 

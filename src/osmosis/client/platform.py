@@ -45,7 +45,6 @@ class PlatformClient:
 
     @property
     def scope(self) -> dict[str, str]:
-        """The workspace: `{"workspace": name}`, `{"identity": owner/repo}` or `{}`."""
         if self.http.workspace:
             return {"workspace": self.http.workspace}
         return {"identity": self.http.identity} if self.http.identity else {}

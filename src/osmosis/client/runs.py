@@ -162,7 +162,6 @@ class EvalRuns(Runs):
         )
 
     def trained_rows(self, name: str) -> set[str]:
-        """Return the keys of the rows that its model was trained on; none where the platform does not say."""
         try:
             return set(self._http.read(TrainedRows, "GET", self._path(name, "trained-rows")).rows)
         except NotFound:

@@ -19,7 +19,6 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 def platform_url(environ: Mapping[str, str], option: str | None = None) -> str:
-    """Return `option`, else `OSMOSIS_PLATFORM_URL`, else the platform of this machine."""
     url = normalize_url(option) if option else _from_variable(environ) or local_url(environ)
     if url.startswith("http://") and not is_loopback(url) and environ.get(ALLOW_INSECURE) != "1":
         message = f"{url} is plain http to another machine: the token would be sent unencrypted"
@@ -36,7 +35,6 @@ def _from_variable(environ: Mapping[str, str]) -> str | None:
 
 
 def local_url(environ: Mapping[str, str]) -> str:
-    """Return the last address of this machine's embedded platform, else its default."""
     folder = paths.data_dir(environ)
     try:
         return normalize_url(str(json.loads((folder / "platform.json").read_text())["url"]))
@@ -77,7 +75,6 @@ def normalize_url(value: str) -> str:
 
 
 def check_ca_file(file: str | Path, told_by: str) -> str:
-    """Return the absolute path of a valid certificate file; raise ValidationError that names `told_by`."""
     path = Path(file).expanduser().absolute()
     try:
         trust(str(path))
@@ -89,7 +86,6 @@ def check_ca_file(file: str | Path, told_by: str) -> str:
 
 
 def trust(ca_file: str) -> ssl.SSLContext | bool:
-    """Return how to verify a connection: by this file alone, or by the public certificates."""
     return ssl.create_default_context(cafile=ca_file) if ca_file else True
 
 

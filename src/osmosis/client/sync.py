@@ -8,7 +8,6 @@ from osmosis.records.run.source import SyncState
 from .http import Section
 
 Said = Callable[[str], None]
-"""Called with the status whenever it changed."""
 
 NOT_CONNECTED = ("GIT_REPOSITORY_NOT_CONNECTED", "GIT_SCOPE_REQUIRED", "WORKSPACE_SCOPE_HEADER_ACCESS_DENIED")
 BUSY = ("Pending", "Syncing")
@@ -61,7 +60,6 @@ class Sync(Section):
         return state
 
     def wait_until_done(self, *, timeout_s: float = TIMEOUT_S) -> SyncState:
-        """Start a sync and wait for its end; raise as `wait_for` does."""
         self.start()
         deadline = time.monotonic() + timeout_s
         while (state := self.state()).status in BUSY:

@@ -28,7 +28,6 @@ from osmosis.records.api.datasets import (
 
 Result = TypeVar("Result")
 Progress = Callable[[int], None]
-"""Called with the number of bytes just moved (negative when a try starts over)."""
 
 CHUNK = 1024 * 1024
 TRIES = 5
@@ -43,7 +42,6 @@ class Transfer:
         self._transport = transport
 
     def upload(self, path: Path, plan: UploadPlan, progress: Progress | None = None) -> list[SentPart]:
-        """Send a file as the platform's `upload` response says; return the parts to name on completion."""
         total = path.stat().st_size
         if plan.method != "multipart" or plan.part_size is None:
             self._put(plan.presigned_url or "", path, (0, total), plan.upload_headers, progress)
@@ -162,7 +160,6 @@ class Imports:
         self._transfer = transfer
 
     def open(self, manifest: Mapping[str, object]) -> ImportSession:
-        """Open a session for this manifest; return the finished one when it was uploaded before."""
         return self._http.read(ImportSession, "POST", PATH, json=manifest, timeout=IMPORT_TIMEOUT_S)
 
     def send(self, opened: ImportSession, folder: Path, progress: Progress | None = None) -> ImportSession:

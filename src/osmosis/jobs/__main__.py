@@ -40,7 +40,6 @@ class JobAddress:
 
 
 def main(argv: list[str], standard_input: bytes, environ: Mapping[str, str]) -> int:
-    """Return the exit code of the process. `standard_input` is a `JobEntry` as JSON."""
     if len(argv) != 2 or argv[0] != "--run":
         return _refuse("usage: python -m osmosis.jobs --run https://PLATFORM/api/jobs/RUN")
     try:

@@ -1,5 +1,3 @@
-"""HTTP client of the job API (`/api/jobs/<run>/...`)."""
-
 import asyncio
 import ssl
 import time

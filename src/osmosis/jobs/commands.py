@@ -1,5 +1,3 @@
-"""Commands of a stage (uv, a trainer's setup), each in a sandbox, with a timeout."""
-
 import asyncio
 import json
 from collections import deque
@@ -151,7 +149,6 @@ UV_STEERING = frozenset(
 
 
 def machine_environ(environ: Mapping[str, str], *, without: Iterable[str] = ()) -> dict[str, str]:
-    """Return the machine's part of `environ`: paths, locale, certificates, proxies, package index settings."""
     dropped = set(without)
     variables = {}
     for name, value in environ.items():
@@ -177,7 +174,6 @@ def git_environ(environ: Mapping[str, str]) -> dict[str, str]:
 def rollout_environ(
     environ: Mapping[str, str], *, env: Mapping[str, str], secrets: Mapping[str, str], venv: str | None = None
 ) -> dict[str, str]:
-    """Return the rollout server's variables: the machine's part without index settings, `[env]`, secrets."""
     machine = machine_environ(environ)
     variables = {name: value for name, value in machine.items() if not name.startswith(("UV_", "PIP_"))}
     if venv:

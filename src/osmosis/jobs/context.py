@@ -1,5 +1,3 @@
-"""A job as all its stages see it: spec, progress, log, reporter, and the failure that ends it."""
-
 from __future__ import annotations
 
 import asyncio
@@ -47,8 +45,6 @@ HELD_S = 1.0
 
 
 class JobLog:
-    """The log of a job: `redactor` removes secrets, `sinks` get each finished line."""
-
     def __init__(self, redactor: Redactor | None = None, *sinks: Callable[[LogLine], None]) -> None:
         self._redactor = redactor or Redactor()
         self.sinks = list(sinks)

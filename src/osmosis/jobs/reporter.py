@@ -1,5 +1,3 @@
-"""What a job reports to the platform: heartbeats, rollouts, logs, and how it ended."""
-
 from __future__ import annotations
 
 import asyncio
@@ -149,7 +147,6 @@ class Reporter:
         self._put(self._checkpoints, saved)
 
     async def heartbeat(self, progress: Progress) -> HeartbeatReply | None:
-        """Send a heartbeat. Return None when the platform does not answer now."""
         if self._is_over:
             return None
         try:
@@ -201,11 +198,9 @@ class Reporter:
             self._hurry.clear()
 
     async def post(self, path: str, record: Record) -> None:
-        """Send a message and wait until it is accepted. Raise the platform's own error."""
         await self._patiently("POST", path, self._encode(record))
 
     async def finish(self, result: JobResult) -> None:
-        """Send the last message, after everything else has arrived. Raise when the platform refuses it."""
         await self.flush()
         try:
             await self._patiently("POST", "finish", self._encode(result))

@@ -1,5 +1,3 @@
-"""The rows of a job with their keys, from the dataset file, or from the platform on another machine."""
-
 from __future__ import annotations
 
 import asyncio

@@ -1,5 +1,3 @@
-"""One job from its spec to its last message: heartbeats beside the work, stop requests, a lost lease, the result."""
-
 import asyncio
 import contextlib
 import enum

@@ -26,7 +26,6 @@ class Platform:
 
     @classmethod
     def open(cls, settings: PlatformSettings) -> Platform:
-        """Open the data folder, master key and database, migrated to this version."""
         for folder in (settings.data_dir, settings.objects_dir, settings.repositories_dir, settings.runs_dir):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         vault = Vault.open(settings.data_dir, settings.master_key.get_secret_value())

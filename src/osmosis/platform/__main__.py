@@ -175,8 +175,6 @@ def gate_of(args: argparse.Namespace) -> GateAddress | None:
 
 
 def _sandbox(args: argparse.Namespace) -> SandboxSettings:
-    """Return the sandbox's settings; raise UsageError for an invalid endpoint. Raise `SandboxUnavailable` if level 1 is
-    required and does not work here."""
     if args.require_sandbox:
         probe().require(Level.NAMESPACES)
     try:

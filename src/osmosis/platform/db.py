@@ -48,7 +48,6 @@ def find_unavailable(error: BaseException) -> DatabaseUnavailable | None:
 
 
 def open_engine(url: str, limit_s: float = LIMIT_S) -> sa.Engine:
-    """Open the database; no statement on PostgreSQL takes longer than `limit_s`."""
     if not url.startswith("sqlite"):
         return _open_postgres(url, limit_s)
     engine = sa.create_engine(url, pool_size=60, max_overflow=0, json_deserializer=_read_json)

@@ -62,7 +62,6 @@ LongPageDep = Annotated[PageRange, Depends(_long_page)]
 
 
 def fetch_numbered(session: Session, query: sa.Select[T], at: int, size: int = 50) -> tuple[list[T], dict[str, int]]:
-    """Return the rows of a page that is counted from 1, and its place, as templates show it."""
     total = count_of(session, query)
     pages = max(1, math.ceil(total / size))
     at = min(max(1, at), pages)
@@ -72,8 +71,6 @@ def fetch_numbered(session: Session, query: sa.Select[T], at: int, size: int = 5
 
 @dataclass(frozen=True, slots=True)
 class LogSlice:
-    """The requested part of a log: `older` than the cursor (None: the newest), or `newer`."""
-
     limit: int = MAX_LIMIT
     direction: str = "older"
     cursor: str | None = None

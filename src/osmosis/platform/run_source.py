@@ -62,7 +62,6 @@ WAIT_S = 0.7
 
 
 def build_state(run: tables.Run, report: Report | None, stored: int | None = None) -> RunState:
-    """Build the state of a run, with the rollouts that are stored, or with those that its job has counted."""
     evaluation = run.config.get("evaluation", {})
     progress = run.progress or tables.StoredProgress()
     total = report.total if report else run.sampled_rows * evaluation.get("n", 1)

@@ -23,8 +23,6 @@ ANNOUNCEMENT = "platform.json"
 
 
 def listen(settings: PlatformSettings) -> socket.socket:
-    """Open the listening socket, before anything is written. Raise Conflict for a taken port, ValidationError without
-    an address for uploads and links."""
     if settings.host in WILDCARDS and not settings.public_url:
         message = f"listening on {settings.host} needs the URL under which others reach this platform"
         raise ValidationError(message, hint="add --public-url https://HOST, or listen on one address: --host 127.0.0.1")

@@ -1,5 +1,3 @@
-"""Addresses of pages, in `platform_url` and in the terminal."""
-
 from urllib.parse import quote
 
 from osmosis.platform.settings import PlatformSettings

@@ -42,7 +42,6 @@ class Vault:
 
     @classmethod
     def open(cls, data_dir: Path, key: str = "") -> Vault:
-        """Return the vault of this key (base64), else of `<data_dir>/master.key`, created with mode 0600."""
         if key:
             return cls(_decode(key, "OSMOSIS_MASTER_KEY"))
         path = data_dir / "master.key"

@@ -31,11 +31,9 @@ class Bar:
 class Histogram:
     bars: Sequence[Bar]
     ticks: Sequence[tuple[float, str]]
-    """Values below the axis, each with its x."""
     highest: int
     total: int
     threshold_x: float | None
-    """Position of the pass threshold; None when it is outside of the drawing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +136,6 @@ class HistoryChart:
 
 
 def history_chart(history: History) -> HistoryChart | None:
-    """Return the drawing of a figure over runs; None when fewer than two runs have it."""
     runs = [(run, run.value) for run in history.runs if run.value is not None]
     if len(runs) < 2:
         return None

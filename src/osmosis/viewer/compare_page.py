@@ -49,7 +49,6 @@ class Spot:
     y: float
     radius: float
     kind: str
-    """`gained`, `lost` or `same`."""
     title: str
 
 
@@ -109,7 +108,6 @@ def compare_page(library: Library, params: QueryParams) -> Page:
 
 
 def _sort_runs(sources: Mapping[str, RunSource], baseline: str) -> dict[str, RunSource]:
-    """Sort runs by age, the baseline first."""
     by_age = dict(sorted(sources.items(), key=lambda run: run[1].state().created_at))
     tagged = [id_ for id_, source in by_age.items() if BASELINE_TAG in source.context().marks.tags]
     first = baseline if baseline in by_age else next(reversed(tagged), next(iter(by_age)))

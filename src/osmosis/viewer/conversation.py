@@ -84,7 +84,6 @@ class Turn:
     sources: list[CitedSource] = field(default_factory=list)
     attached: bool = False
     open: bool = True
-    """False when the page starts with it folded."""
 
     @property
     def error(self) -> bool:
@@ -253,7 +252,6 @@ def highlight_code(text: str, language: str) -> Markup:
 
 
 MAX_RENDERED = 60_000
-"""Characters; a longer text is shown as plain text."""
 _MARKDOWN_SIGNS = re.compile(r"^(#{1,6} |[-*+] |\d+[.)] |> |```|~~~|\|.*\|)|\*\*\S|__\S|`[^`\n]+`|\]\(", re.MULTILINE)
 
 
@@ -285,14 +283,12 @@ _PARSER = _build_parser()
 
 
 def render_markdown(text: str) -> Markup | None:
-    """Return the text as HTML, without raw HTML and images; None when it is not Markdown."""
     if len(text) > MAX_RENDERED or not _MARKDOWN_SIGNS.search(text):
         return None
     return Markup(_PARSER.render(text))
 
 
 def parse_json_text(text: str) -> str | None:
-    """Return the text in the form of `format_json`; None when it is no JSON object or list."""
     if text.lstrip()[:1] not in ("{", "[") or len(text) > MAX_RENDERED:
         return None
     try:

@@ -13,7 +13,6 @@ from .run_source import RunSource
 
 
 def parse_annotation(form: Mapping[str, str], rollout: Rollout, author: str) -> Annotation:
-    """Read `label`, `score` and `comment`; ValidationError names the wrong field."""
     label, comment = form.get("label", "").strip(), form.get("comment", "").strip()
     if len(label) > LONGEST_LABEL:
         raise ValidationError(f"label: at most {LONGEST_LABEL} characters", field="label")
@@ -56,7 +55,6 @@ def next_url(source: RunSource, rollout: Rollout, params: QueryParams) -> str:
 
 
 def parse_marks(form: Mapping[str, str]) -> MarkChange:
-    """Read `name`, `tags` (separated by commas or spaces), `note`, `pinned`; ValidationError names the wrong field."""
     values = {
         "name": form.get("name", "").strip() or None,
         "tags": unique(form.get("tags", "").replace(",", " ").split()),

@@ -27,7 +27,6 @@ class Page:
 
     @property
     def changing(self) -> Page:
-        """Return the part that changes; NotFound where nothing does."""
         if not self.live:
             raise NotFound("this page does not change", hint="reload it")
         return Page(self.live, self.values)

@@ -56,7 +56,6 @@ class Judgement:
     said: Sequence[Annotation]
     own: Annotation | None
     url: str
-    """Address of the form; empty where nothing can be annotated."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,9 +42,7 @@ class TableLine:
 class Heading:
     column: TableColumn
     url: str
-    """Address that sorts by it; empty when it cannot be sorted by."""
     order: str
-    """`ascending`, `descending` or empty."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,8 +37,7 @@ class Library(Protocol):
 
     def code(self, a: str, b: str) -> CodePair: ...
 
-    def quarantine(self) -> RowQuarantine:
-        """Return the rows that do not decide a comparison; empty where no workspace's file can be read."""
+    def quarantine(self) -> RowQuarantine: ...
 
 
 def build_card(source: RunSource, id_: str, *, dataset: str, rollout: str = "", commit: str = "") -> RunCard:

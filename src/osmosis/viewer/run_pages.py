@@ -1,5 +1,3 @@
-"""The overview, config and log pages of a run. A page arranges figures and computes none."""
-
 from collections.abc import Mapping
 
 from osmosis.metrics.figures import figures, grouped

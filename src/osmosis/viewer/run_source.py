@@ -41,7 +41,6 @@ class RunState:
     stage: str = ""
     stopping: bool = False
     duration_ms: float | None = None
-    """From the first start to the end or to now."""
     failure: Failure | None = None
     staged: bool = True
 
@@ -110,7 +109,6 @@ class Fact:
 class CodeVersion:
     commit: str
     folder: str = ""
-    """The rollout project's folder in the workspace; empty for an agent outside one."""
     dirty: bool = False
 
 
@@ -145,10 +143,8 @@ class RunContext:
     actions: Sequence[Action] = field(default_factory=tuple)
     tabs: Sequence[str] = ("rollouts", "config", "logs")
     author: str | None = None
-    """The signed-in person, if they may annotate rollouts."""
     marks: Marks = field(default_factory=Marks)
     marks_url: str = ""
-    """Address of the form with tags and notes; empty where they cannot be changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +160,7 @@ class RunSource(Protocol):
 
     def report(self) -> Report | None: ...
 
-    def quarantine(self) -> RowQuarantine:
-        """Return rows that do not decide; may contain rows of other datasets."""
+    def quarantine(self) -> RowQuarantine: ...
 
     def origin(self) -> Origin: ...
 
@@ -177,8 +172,7 @@ class RunSource(Protocol):
 
     def checkpoints(self) -> Sequence[CheckpointLine]: ...
 
-    def trained_rows(self) -> Collection[str]:
-        """Return the keys of the rows that its model was trained on."""
+    def trained_rows(self) -> Collection[str]: ...
 
     def table(self) -> RolloutTable: ...
 
@@ -187,10 +181,8 @@ class RunSource(Protocol):
     def is_indexed(self, *, wait: bool = False) -> bool:
         """Return whether `row_count` sees every rollout; with `wait`, after waiting until it does."""
 
-    def row_count(self, key: str) -> RowCount | None:
-        """Return how the attempts at the row with this key (or id) ended; None when there is none."""
+    def row_count(self, key: str) -> RowCount | None: ...
 
     def annotations(self) -> Sequence[Annotation]: ...
 
-    def log(self, level: str, *, cursor: str | None = None, newer: bool = False) -> LogPage:
-        """Return lines of this level and above, older than the cursor (or the newest), oldest first."""
+    def log(self, level: str, *, cursor: str | None = None, newer: bool = False) -> LogPage: ...

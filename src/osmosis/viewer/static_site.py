@@ -33,7 +33,6 @@ MARKER = ".osmosis-view"
 def write_site(
     library: Library, folder: Path, render: Callable[[Page], str], on_progress: Callable[[int], None]
 ) -> int:
-    """Write every page below `folder` and return how many there are; ValidationError when it holds something else."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         if not (folder / MARKER).is_file():
             raise ValidationError(f"{folder} holds something else", hint="choose a new folder, or an earlier export")
@@ -62,7 +61,6 @@ def write_site(
 
 
 def page_file(address: str) -> str | None:
-    """Return the file of a page, relative to the export; None for a page that is left out."""
     parts = urlsplit(address)
     path, params = parts.path.rstrip("/") or "/", dict(parse_qsl(parts.query))
     if path == "/":

@@ -17,8 +17,6 @@ R = TypeVar("R", bound=Record)
 
 
 class PlatformApi(Protocol):
-    """Calls of a worker to its platform."""
-
     def hello(self, hello: WorkerHello) -> WorkerWelcome: ...
 
     def round(self, report: WorkerRound) -> WorkerOrders: ...

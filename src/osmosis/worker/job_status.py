@@ -1,5 +1,3 @@
-"""Poll job states: synchronously on this machine, in a thread for executors elsewhere."""
-
 import logging
 import queue
 import threading

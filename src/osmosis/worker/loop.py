@@ -31,14 +31,11 @@ FOLDERS_EVERY_S = 60.0
 
 @dataclass(frozen=True)
 class WorkerPlan:
-    """The settings of a worker. Times are in seconds."""
-
     name: str
     platform_url: str
     runs_dir: Path
     cache_dir: Path
     state_dir: Path
-    """Folder of its id; several workers may share it."""
     max_jobs: int = 1
     max_deployments: int = 0
     poll_s: float = 1.0
@@ -46,7 +43,6 @@ class WorkerPlan:
     labels: Mapping[str, str] | None = None
     ca_file: str = ""
     sandbox: SandboxSettings | None = None
-    """Sandbox of this machine; None: as the platform says."""
     gate: GateAddress | None = None
     node_dir: str = ""
     """The folder of jobs where the executor runs them, which may name variables of that machine; empty: as here."""

@@ -1,5 +1,3 @@
-"""An evaluation run: its rollout server, its model, the rollouts, the report."""
-
 from __future__ import annotations
 
 import asyncio
@@ -87,11 +85,9 @@ class EvaluationJob:
                 await server.stop()
 
     def stop(self) -> float:
-        """Return how many seconds rollouts in flight may take to finish; 0 before the first one."""
         return IN_FLIGHT_S if self._started_rollouts else 0.0
 
     def report(self) -> Report | None:
-        """Return the figures so far, also of a stopped or failed run; None before the first rollout."""
         if not self.journal.rollouts_path.exists():
             return None
         report = summarize(self.journal.rollouts(), self.plan, rows=len(self.context.spec.own_rows))

@@ -1,5 +1,3 @@
-"""A merge: an adapter of the store merged into its base model, as a new base model of the store."""
-
 from __future__ import annotations
 
 import asyncio

@@ -1,5 +1,3 @@
-"""A deployment: a model of the store, served until it is stopped; or a model served without a platform."""
-
 from __future__ import annotations
 
 import asyncio
@@ -41,7 +39,6 @@ class ServingJob:
         return cls(context, context.spec.config)
 
     async def run(self) -> JobResult:
-        """Serve until a stop. Raise `JobFailed` when the model cannot be loaded or keeps dying."""
         context, name = self.context, self.job.model
         context.enter(Stage.START, f"loading the model {name}")
         spec = ModelSpec.parse(PLATFORM_MODEL + name)

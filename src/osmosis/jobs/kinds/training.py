@@ -107,7 +107,6 @@ class TrainingJob:
         return JobResult(status=RunStatus.STOPPED if done.stopped else RunStatus.FINISHED)
 
     def report(self) -> Report | None:
-        """Return None: a training run has curves, no report."""
         return None
 
     def stop(self) -> float:

@@ -26,7 +26,6 @@ _BLOCK = 1 << 20
 
 
 async def fetch_folder(context: JobContext, folder: JobFolder, target: Path) -> None:
-    """Fetch a folder of the platform to `target`. Raise `JobFailed` for files whose checksums keep differing."""
     if target.is_dir():
         return
     draft = target.with_name(f".getting-{target.name}")

@@ -49,7 +49,6 @@ async def base_model_folder(context: JobContext, python: Path) -> Path:
 
 
 async def tokenizer_folder(context: JobContext, config: TrainingConfig, python: Path) -> Path:
-    """Return the folder of the tokenizer of a model that is on an engine elsewhere. Raise `JobFailed`."""
     named = context.spec.tokenizer_path or config.advanced.tokenizer or config.experiment.model_path
     folder = Path(named)
     if not folder.is_absolute():

@@ -41,7 +41,6 @@ PATIENCE_S = 120.0
 @dataclass(frozen=True, slots=True)
 class ServingProgram:
     made: TrainerEnvironment | None = None
-    """None: the trainer's environment of this machine, created when it is missing."""
     module: str = "osmosis.training.trainer.serve_model"
 
 
@@ -125,7 +124,6 @@ class LocalModelProcess:
         """Do nothing: the process belongs to `open_local_model`."""
 
     async def load(self) -> None:
-        """Start the process and wait until it answers. Raise `JobFailed` with the reason that it gave."""
         await self._process.start(self._plan)
         facts = (await _loaded(self._link, self._process)).model
         if facts is not None:

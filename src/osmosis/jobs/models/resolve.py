@@ -18,7 +18,6 @@ DEFAULT_KEY = "OPENAI_API_KEY"
 
 
 def api_key(spec: ModelSpec, secrets: Mapping[str, str]) -> str | None:
-    """Return the key of the model; None: the provider's own variable. Raise `JobFailed` when it is missing."""
     if spec.api_key_env:
         if spec.api_key_env not in secrets:
             raise setup_failure(

@@ -1,5 +1,3 @@
-"""Check out the exact commit of a run into its work folder."""
-
 import asyncio
 import contextlib
 import os
@@ -77,7 +75,6 @@ async def check_out(
 
 
 def locate(source: Path, commit_sha: str, rollout: str, entrypoint: str) -> Checkout:
-    """Return the checkout. Raise `JobFailed`, naming what is there instead of the rollout or its entrypoint."""
     rollouts = source / "rollouts"
     folder = rollouts / rollout
     at, available = f"commit {commit_sha[:12]}", list[str]()

@@ -40,7 +40,6 @@ class Entrypoint:
 
 
 def classify_entrypoint(text: str) -> Entrypoint:
-    """Return how a file with this text is started."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -134,7 +133,6 @@ class ReadRollout:
 
 
 def read_rollout(source: Path, rollout: str, entrypoint: str) -> ReadRollout:
-    """Return what `rollouts/<rollout>` of a checkout says. Blocks; raise `JobFailed`."""
     label, folder = f"rollouts/{rollout}", source / "rollouts" / rollout
     request = {"folder": str(folder), "label": label, "entrypoint": entrypoint}
     words = ("-m", "osmosis.jobs.prepare.entrypoints")

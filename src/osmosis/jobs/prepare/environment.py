@@ -1,5 +1,3 @@
-"""The rollout's own virtual environment, created by `uv` from what the rollout declares, cached by content."""
-
 from __future__ import annotations
 
 import asyncio
@@ -63,7 +61,6 @@ class Builder:
     timeout_s: float = INSTALL_TIMEOUT_S
 
     async def environment(self, project: RolloutProject, *, commit_sha: str, install_to: Path) -> Environment:
-        """Return the environment of `project`, cached or built now. Raise `JobFailed`."""
         environ = uv_environ(self.environ)
         interpreter = await choose_interpreter(
             project.requires_python, where=project.where, uv=self.uv, environ=environ, cwd=self.cache_dir
@@ -176,7 +173,6 @@ class Builder:
             await asyncio.to_thread(remove_folders, copy)
 
     def _copy(self, project: RolloutProject, to: Path) -> tuple[RolloutProject, dict[Path, Path]]:
-        """Copy what build backends write to; return the project as uv sees it, and the name of the copy there."""
         if self.sandbox.level is Level.NONE and project.local_sources:
             return project, {}  # whose sources may stand anywhere beside it
         root = self.sandbox.source if project.local_sources and self.sandbox.source else project.folder
@@ -249,7 +245,6 @@ def environment_key(
 
 
 def _digest(folder: Path) -> str:
-    """Return a digest of names, sizes and times of a folder that is no commit's."""
     with folder_at(folder, ()) as opened:
         entries = [f"{path} {about.st_size} {about.st_mtime_ns}" for path, about in walk(opened, MOST_ENTRIES)]
     return hashlib.sha256("\n".join(entries).encode("utf-8", "surrogateescape")).hexdigest()

@@ -1,5 +1,3 @@
-"""What a rollout folder declares: its dependencies, its Python, whether it can be installed."""
-
 import ast
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -66,7 +64,6 @@ class RolloutProject:
     """
     own_sources: bool = False
     judges: str | None = None
-    """Why the rollout's sources need LiteLLM: `main.py imports litellm`; None when they do not."""
 
     @property
     def where(self) -> str:
@@ -74,7 +71,6 @@ class RolloutProject:
         return f"{self.label}/{name}"
 
     def generation(self, base_version: str) -> Generation:
-        """Return which osmosis the rollout asks for: one that `base_version` satisfies, another one, or none."""
         requirements = [r for r in self.dependencies if canonicalize_name(r.name) == DISTRIBUTION and _applies(r)]
         if not requirements:
             return "unasked"
@@ -88,7 +84,6 @@ class RolloutProject:
 
 
 def read_project(folder: Path, label: str) -> RolloutProject:
-    """Read the project in `folder`. Raise `JobFailed` for a pyproject.toml that cannot be parsed."""
     pyproject, requirements, lock = (folder / name for name in ("pyproject.toml", "requirements.txt", "uv.lock"))
     lines = read_text(folder, requirements.name, label)
     text = read_text(folder, pyproject.name, label)
@@ -128,7 +123,6 @@ def read_project(folder: Path, label: str) -> RolloutProject:
 
 
 def read_text(folder: Path, path: str, label: str, *, most_bytes: int = MOST_BYTES) -> str | None:
-    """Return the text of a file of the rollout; None when there is none. Raise `JobFailed` for a link."""
     try:
         (folder / path).lstat()
     except OSError:
@@ -141,14 +135,12 @@ def read_text(folder: Path, path: str, label: str, *, most_bytes: int = MOST_BYT
 
 
 def _has_outer_settings(folder: Path) -> bool:
-    """Return whether uv finds settings of the repository, in the folder or above it."""
     outer = folder.parents[:2] if folder.parent.name == "rollouts" else ()
     tables = (read_text(parent, "pyproject.toml", str(parent)) or "" for parent in outer)
     return any((place / "uv.toml").exists() for place in (folder, *outer)) or any("tool.uv" in text for text in tables)
 
 
 def iterate_sources(folder: Path) -> Iterator[tuple[str, bytes]]:
-    """Yield path and content of the Python files that are worth parsing."""
     with folder_at(folder, ()) as opened:
         entries = [(path, about) for path, about in walk(opened, MOST_ENTRIES) if path.endswith(".py")]
     paths = [path for path, about in entries if is_plain(about) and not {".venv", "node_modules"} & {*path.split("/")}]
@@ -221,7 +213,6 @@ def _requirement_lines(requirements: str) -> Iterator[str]:
 
 
 def _is_plain(requirements: str) -> bool:
-    """Return whether every line names a distribution of an index, and none an option, a file or a URL."""
     lines, parsed = list(_requirement_lines(requirements)), _parse_lines(requirements)
     return len(parsed) == len(lines) and not any(requirement.url for requirement in parsed)
 

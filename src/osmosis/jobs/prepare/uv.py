@@ -1,5 +1,3 @@
-"""Which Python uv gets, and what uv's errors mean."""
-
 import platform
 import re
 import sys

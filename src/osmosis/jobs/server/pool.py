@@ -1,5 +1,3 @@
-"""The rollout servers of one job as one agent: on this machine (`supervisor`), or on others (`remote`)."""
-
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence

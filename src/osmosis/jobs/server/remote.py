@@ -1,5 +1,3 @@
-"""A rollout server on another machine, as a job sees it, and the model proxy that it calls."""
-
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager

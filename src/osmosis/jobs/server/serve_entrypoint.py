@@ -27,7 +27,6 @@ WHAT_IS_SERVED = "an ASGI app, a LocalBackend or HarborBackend, an agent loop, o
 
 
 def make_app(module: ModuleType) -> ASGIApp:
-    """Return the ASGI app for what `module` exposes. Raise `LoadError` when there is nothing, or more than one."""
     app = _one(module, lambda value: isinstance(value, Starlette), "app", prefer=("app",))
     if isinstance(app, Starlette):
         return app

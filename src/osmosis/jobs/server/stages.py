@@ -39,8 +39,6 @@ class PreparedRollout:
 
 
 class ServerStages:
-    """The stages of one job, in this order: `checkout`, `prepare`, `start`. Each raises `JobFailed`."""
-
     def __init__(self, context: JobContext, *, withheld: Collection[str] = ()) -> None:
         self.context = context
         self._secrets = {name: value for name, value in context.secrets.items() if name not in withheld}

@@ -1,5 +1,3 @@
-"""The rollout server of a run, kept alive: started, watched, and restarted when it dies."""
-
 import asyncio
 import re
 import uuid
@@ -83,7 +81,6 @@ class ServerSupervisor:
         self._process: RolloutServerProcess | None = None
 
     async def start(self) -> str:
-        """Start the server and return its URL. Raise `JobFailed` with the end of its output."""
         environ = {**self.command.environ, INSTANCE_VARIABLE: uuid.uuid4().hex}
         process = RolloutServerProcess(
             self.command.argv,

@@ -113,7 +113,6 @@ class TrainerBuilder:
         return finished
 
     async def plan(self, folder: Path) -> TrainerLock:
-        """Resolve into `folder` what would be fetched; install nothing. Raise `JobFailed`."""
         python, _ = await self._python()
         return await self._resolve(folder, python)
 

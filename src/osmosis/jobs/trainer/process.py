@@ -99,7 +99,6 @@ class TrainerProcess:
         await self._died.wait()
 
     async def stop(self, *, grace_s: float = GRACE_S) -> None:
-        """Send SIGTERM, and after `grace_s` seconds end all it started; do nothing when there is none."""
         if self._box is not None:
             self._box.ask_to_end()
             with suppress(asyncio.TimeoutError):

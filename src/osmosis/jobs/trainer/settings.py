@@ -26,7 +26,6 @@ EVERY_LINEAR = "all-linear"
 def trainer_plan(
     config: TrainingConfig, spec: JobSpec, *, models_dir: Path, gpus: int, examples: Examples | None = None
 ) -> TrainerPlan:
-    """Return the trainer's plan; `examples` of `method = "sft"`. Raise `JobFailed` for a dataset that fills no step."""
     training, sampling, advanced = config.training, config.sampling, config.advanced
     on_rows = plan_training(config, spec.rows, examples=examples.count if examples else 0)
     if on_rows.steps == 0:
@@ -114,8 +113,6 @@ class Examples:
 
 
 async def load_examples(context: JobContext, config: TrainingConfig) -> Examples:
-    """Return the examples of a supervised run, kept with the run so that a resumed one has the same. Raise
-    `JobFailed`."""
     path = context.work_dir / FILE
     if not path.exists():
         try:

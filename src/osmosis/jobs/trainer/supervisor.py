@@ -138,7 +138,6 @@ class TrainerSupervisor:
 
 
 def list_checkpoints(models_dir: Path, warn: Callable[[str], None]) -> list[tuple[Path, CheckpointManifest]]:
-    """Return every complete checkpoint of a run, by step; `warn` is told why another folder is none."""
     checkpoints = []
     for folder in sorted(models_dir.glob("step-*")) if models_dir.is_dir() else ():
         try:

@@ -125,7 +125,6 @@ def prepare(platform: Platform) -> None:
 
 
 def check_bootstrap(platform: Platform, token: str) -> None:
-    """Raise AuthRequired unless `text` is the content of the bootstrap file, which only its owner can read."""
     path = platform.settings.data_dir / BOOTSTRAP_FILE
     stored = path.read_text().strip() if path.exists() else ""
     if not stored or not hmac.compare_digest(stored.encode(), token.encode()):

@@ -58,7 +58,6 @@ class RestoreResult:
 
 
 def announcement(data_dir: Path) -> JsonObject:
-    """Return what the platform in this folder wrote about itself; empty when there is none."""
     try:
         note = json.loads((data_dir / ANNOUNCEMENT).read_text())
     except (OSError, ValueError):

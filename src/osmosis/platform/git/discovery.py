@@ -131,7 +131,6 @@ def discover(tree: Tree) -> list[FoundItem]:
 def _parse(
     projects: Mapping[str, str], modules: Mapping[str, tuple[str, tuple[str, ...]]]
 ) -> tuple[Mapping[str, str], Mapping[str, list[tuple[str, str | None]]]]:
-    """Return descriptions of projects, and decorated functions of modules, by path."""
     if not projects and not modules:
         return {}, {}
     script = str(Path(__file__).with_name("source_reader.py"))

@@ -25,7 +25,6 @@ _KILL_GRACE_S = 2.0
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
     body_bytes: int = 4 * 1024**3
-    """Largest request body as sent, compressed or not."""
     idle_s: float = 300.0
     total_s: float = 3600.0
 

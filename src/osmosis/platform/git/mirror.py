@@ -102,7 +102,6 @@ class RepositoryFolder:
         return replace(self, until=time.monotonic() + seconds, limit_s=limit_s or seconds)
 
     def seconds(self, most: float) -> float:
-        """Return how long the next step may take, in seconds; TooSlow when the deadline has passed."""
         left = self.until - time.monotonic()
         if left <= 0:
             raise TooSlow(f"it took longer than {self.limit_s:g} s")
@@ -280,7 +279,6 @@ def _ref(folder: RepositoryFolder, name: str, environ: Mapping[str, str]) -> str
 
 
 def check_url(remote: Remote, settings: PlatformSettings) -> None:
-    """Ask a remote for its HEAD; ValidationError with git's own words when it cannot be read."""
     url = parse_repository_url(remote.url).url
     try:
         with reaching(remote, settings) as environ:

@@ -37,7 +37,6 @@ class Remote:
 
 @contextlib.contextmanager
 def reaching(remote: Remote, settings: PlatformSettings) -> Iterator[dict[str, str]]:
-    """Yield the environment in which git reads a remote; ValidationError or Forbidden when it may not be reached."""
     url = parse_git_url(remote.url)
     way = url.scheme.replace("git+", "").replace("+git", "")
     if way in ("path", "file"):

@@ -75,7 +75,6 @@ def get_for_workspace(session: Session, workspace_id: str) -> tables.Repository:
 
 
 def get_credential(repository: tables.Repository, settings: PlatformSettings) -> str:
-    """Return the secret with which the repository is fetched; empty without one, NotFound when it was deleted."""
     session = object_session(repository)
     if repository.secret_name is None or session is None:
         return ""

@@ -127,7 +127,6 @@ class _Sender:
 
 
 def _check_credential(platform: Platform, request: Request) -> None:
-    """Raise AuthRequired or LeaseLost unless the bearer is a valid token, or the lease of a job's path."""
     if request.url.path.startswith("/api/jobs/"):
         match = _JOB.match(request.url.path)
         with platform.db.read() as session:

@@ -22,7 +22,6 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 class JsonRequest(Request):
     async def json(self) -> object:
-        """Return the body's value; raise `json.JSONDecodeError` if it cannot be stored."""
         if not hasattr(self, "_json"):
             raw = await self.body()
             try:
@@ -67,7 +66,6 @@ class JsonRoute(APIRoute):
 
 
 def find_unstorable(value: object) -> str:
-    """Return why a JSON value cannot be stored, or an empty text."""
     level: list[object] = [value]
     for _ in range(MAX_DEPTH):
         inner: list[object] = []

@@ -61,7 +61,6 @@ ROW_KINDS = (LOG_LINES, *OLD_ROWS)
 
 
 def sweep(platform: Platform, *, dry_run: bool = False) -> list[Waste]:
-    """Remove what is not needed and return it; Conflict while another process does."""
     with lock_if_free(platform.settings.data_dir / LOCK) as ours:
         if not ours:
             raise Conflict("another process is cleaning up at the moment", hint="wait until it is done")

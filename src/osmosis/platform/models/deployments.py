@@ -175,8 +175,6 @@ def build_deployment(session: Session, deployment: tables.Deployment) -> ModelDe
 
 
 class Room(TypedDict):
-    """How many models are served, of how many: keys of the bodies that list models."""
-
     active_deployments: int
     max_active_deployments: int
 

@@ -102,7 +102,6 @@ def job_of(session: Session, settings: PlatformSettings, merge: tables.Merge) ->
 
 
 def store_model(platform: Platform, merge: tables.Merge, files: Sequence[AnnouncedFile]) -> None:
-    """Store a job's files as a base model, or nothing if they are none."""
     with platform.db.write() as session:
         if session.get(tables.BaseModel, merge.id) is None:
             _refuse_taken(session, merge.workspace_id, merge.name)

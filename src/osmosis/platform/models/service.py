@@ -138,7 +138,6 @@ def number_of(model: tables.BaseModel, path: str) -> int:
 
 
 def mark_ready(platform: Platform, model_id: str) -> None:
-    """Check the files and mark the model ready; raise ValidationError for files that are no model."""
     settings = platform.settings
     with platform.db.read() as session:
         model = session.get_one(tables.BaseModel, model_id)

@@ -7,7 +7,6 @@ from .store import LocalFolder, Objects
 
 
 def open_objects(settings: PlatformSettings) -> Objects:
-    """Open the platform's object store; UsageError when the library for a bucket is not installed."""
     if settings.objects:
         return S3Objects(settings.objects, settings.data_dir, settings.environ, limit_s=settings.objects_limit_s)
     return LocalFolder(settings.data_dir)

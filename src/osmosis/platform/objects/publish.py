@@ -26,7 +26,6 @@ def is_object(key: str) -> bool:
 
 
 def publish(objects: Objects, root: Path, *keys: str) -> int:
-    """Store files of the data folder `root` below these keys that the store lacks; return how many there were."""
     if not objects.elsewhere:
         return 0
     count = 0

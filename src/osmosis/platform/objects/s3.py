@@ -37,7 +37,6 @@ class S3Objects:
     elsewhere = True
 
     def __init__(self, url: str, root: Path, environ: Mapping[str, str], *, limit_s: float = 30.0) -> None:
-        """Open no connection; endpoint, region and credentials come from AWS's variables or the machine's role."""
         self.url = url
         self._root = root
         self.endpoint = environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL") or ""

@@ -21,7 +21,6 @@ class StoredObject:
     size: int
     changed: float
     etag: str = ""
-    """Without quotes; empty where the store has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,17 +41,14 @@ class Objects(Protocol):
     def put(self, key: str, source: Path) -> None:
         """Store the content of a file; a store in the data folder moves the file."""
 
-    def open(self, key: str, offset: int = 0) -> Content:
-        """Open an object; NotFound when there is none."""
+    def open(self, key: str, offset: int = 0) -> Content: ...
 
-    def fetch(self, key: str) -> Path:
-        """Return a complete, checked copy on this machine; NotFound when there is no object."""
+    def fetch(self, key: str) -> Path: ...
 
     def delete(self, key: str) -> None:
         """Delete an object, or everything below a key that ends in `/`, with copies; missing ones are no error."""
 
-    def list(self, key: str) -> Iterator[StoredObject]:
-        """List all objects below a key that ends in `/`, sorted by key."""
+    def list(self, key: str) -> Iterator[StoredObject]: ...
 
     def sign(self, key: str, *, method: Method, lifetime_s: int) -> str:
         """Return a URL to send or fetch the object without the platform; empty where the store has none."""
@@ -99,7 +95,6 @@ class LocalFolder:
 
 
 def object_path(root: Path, key: str) -> Path:
-    """Return the path of an object or its copy; NotFound for a text that is no key."""
     parts = key.rstrip("/").split("/")
     if len(parts) < 2 or not are_parts(parts):
         raise NotFound(f"{key!r} is no object")

@@ -26,8 +26,6 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 @dataclass(frozen=True, slots=True)
 class ProbeTarget:
-    """A server to check; raises ValidationError for an invalid host, port or key."""
-
     host: str
     port: int
     api_key: str | None = field(default=None, repr=False)

@@ -36,7 +36,6 @@ def check_name(name: str) -> None:
 def register(
     session: Session, vault: Vault, registrant: Registrant, name: str, target: ProbeTarget, health: ProbeResult
 ) -> tables.RolloutServer:
-    """Add a checked server, in place of this person's earlier entry of the address."""
     check_name(name)
     now = utc_now()
     session.get_one(tables.User, registrant.owner_id, with_for_update=True)  # one registration of a person at a time

@@ -59,7 +59,6 @@ class UploadContent:
 
 
 def finalize(platform: Platform, import_id: str) -> None:
-    """Make the run; Conflict while files are missing, ValidationError when they contradict each other."""
     with platform.db.read() as session:
         row = session.get_one(tables.Import, import_id)
         files = sessions.list_files(session, import_id)
@@ -279,7 +278,6 @@ def _moves(session: Session, row: tables.Import) -> Iterator[tuple[str, str]]:
 
 
 def recover(platform: Platform) -> None:
-    """Forget expired uploads and finish what a crash interrupted, at the platform's start."""
     with platform.db.write() as session:
         expired_ids = sessions.expired(session)
         old = tables.Run.updated_at < utc_now() - ABANDONED_AFTER

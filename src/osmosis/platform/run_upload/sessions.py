@@ -177,7 +177,6 @@ def part_count(platform: Platform, size: int) -> int:
 
 
 def receive(platform: Platform, file: tables.ImportFile) -> None:
-    """Join a file's parts; ValidationError when it is not what was announced. A retry changes nothing."""
     objects, parts = platform.objects, parts_key(file.import_id, file.number)
     key = file_key(file.import_id, file.number)
     target = platform.settings.located(key)
@@ -223,7 +222,6 @@ def part_bytes(platform: Platform, file: tables.ImportFile, number: int) -> int:
 
 
 def get_awaited_file(platform: Platform, import_id: str, number: int) -> tables.ImportFile:
-    """Return the announced file with this number; NotFound or Conflict when it is not awaited."""
     with platform.db.read() as session:
         row = session.get(tables.Import, import_id)
         file = session.get(tables.ImportFile, (import_id, number))
@@ -297,7 +295,6 @@ class Manifest(Record):
     reimport: bool = False
 
     def check(self) -> None:
-        """Raise ValidationError for another schema, unknown paths, or too much data."""
         if self.schema_version != SCHEMA:
             message = f"this platform accepts runs of schema {SCHEMA}, not {self.schema_version}"
             raise ValidationError(message, field="schema_version")
@@ -333,7 +330,6 @@ def parse_artifact(path: str) -> Artifact | None:
 
 
 def trajectory_paths(rollout_id: str, filename: str) -> tuple[str, ...]:
-    """Return the possible paths of a trajectory that an index names, by any client's layout."""
     name = filename.rpartition("/")[2]
     return f"rollout_trials/{rollout_id}/{name}", f"trajectories/{name}"
 

@@ -44,7 +44,6 @@ class IndexRow(Record):
 
 
 def read_all(find: Find) -> Iterator[Rollout]:
-    """Iterate over every rollout of the index, each place and key once; ValidationError names file and line."""
     index = find(INDEX)
     if index is None:
         raise ValidationError(f"the run has no {INDEX}")

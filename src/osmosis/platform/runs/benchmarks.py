@@ -201,7 +201,6 @@ def _rate(agent: JsonObject) -> float:
 
 
 def build_leaderboard(session: Session, dataset: tables.Dataset) -> list[JsonObject]:
-    """Return the newest result of each harness and model over all tasks of the dataset as it is."""
     newest: dict[tuple[str | None, str], JsonObject] = {}
     query = select_runs(dataset.workspace_id, tables.BenchmarkRun.benchmark == dataset.name)
     for run, evaluations in list_members(session, query):

@@ -200,7 +200,6 @@ def open_artifact(
 
 
 def find_key(session: Session, run: tables.Run, stored: Kept, path: str) -> str | None:
-    """Return the object's key for a path of the manifest; None if the platform sends the file itself."""
     keys = (_key(run, parts) for parts in _parts(session, run, path)) if stored else ()
     return next((key for key in keys if key in stored), None)
 

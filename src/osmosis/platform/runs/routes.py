@@ -1,5 +1,3 @@
-"""Routes that evaluation and training runs share."""
-
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Annotated
@@ -72,7 +70,6 @@ class RunRoutes:
         return f"/api/cli/{self.kind}-runs"
 
     def router(self) -> APIRouter:
-        """Return the router; the caller adds routes below the same prefix."""
         router = APIRouter(route_class=JsonRoute)
         page, detail = ANSWERS[self.kind]
         router.add_api_route(self.prefix, self.list_runs, methods=["GET"], response_model=page)

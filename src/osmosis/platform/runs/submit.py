@@ -91,7 +91,6 @@ def pick_rows(total: int, limit: int | None, seed: int) -> Picked:
 def submit(
     platform: Platform, workspace: tables.Workspace, actor: Actor, request: RunRequest, *, kind: RunKind
 ) -> tables.Run:
-    """Store a pending run; raise ValidationError with issues, or NotFound with the missing secrets."""
     order = check(platform, workspace, actor, request, kind=kind)
     with platform.db.write() as session:
         return insert(session, platform.vault, order)
@@ -125,8 +124,6 @@ def check(
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A run that may be stored."""
-
     workspace: tables.Workspace
     who: Actor
     request: RunRequest

@@ -143,7 +143,6 @@ def _waiting(session: Session, run: tables.Run) -> dict[str, RunProgress]:
 
 
 def explain_waiting(session: Session, run: tables.Run) -> str:
-    """Return why a run is pending: no worker, a quota, or a scheduler's queue; empty otherwise."""
     reason = placement.explain_waiting(session, run)
     if reason or run.status != RunStatus.PENDING.value:
         return reason

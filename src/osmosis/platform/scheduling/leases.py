@@ -268,7 +268,6 @@ def reap(platform: Platform, *, gap: str = "", now: datetime | None = None) -> N
 
 
 def _find_loss(session: Session, settings: PlatformSettings, job: tables.Job, now: datetime) -> Loss | None:
-    """Return what an expired job was lost to; None while its worker may still end its process."""
     worker = session.get(tables.Worker, job.worker_id) if job.worker_id else None
     if worker is None or job.lease_until is None:
         return Loss.WORKER_LOST

@@ -26,7 +26,6 @@ def read_needs(work: tables.Work) -> ResourceNeeds:
 
 
 def explain_own_disk(work: tables.Work) -> str:
-    """Return why this work needs the platform's own worker; empty if it does not."""
     if isinstance(work, tables.Run):
         advanced = work.config.get("advanced")
         own_endpoint = isinstance(advanced, dict) and advanced.get("base_url")
@@ -61,7 +60,6 @@ def list_workers(session: Session, workspace_id: str) -> list[tables.Worker]:
 
 
 def explain_waiting(session: Session, run: tables.Run) -> str:
-    """Return why no worker can take a waiting run, or where its jobs wait; empty otherwise."""
     if run.status == RunStatus.RUNNING.value:
         return tickets.find_place(session, run)
     if run.status != RunStatus.PENDING.value:

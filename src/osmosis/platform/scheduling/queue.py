@@ -29,7 +29,6 @@ class Claimed(HeldJob):
 
 
 def enqueue(session: Session, work: tables.Work, kind: JobKind) -> None:
-    """Put a deployment or a merge into the queue with a new job; an earlier lease is lost."""
     session.flush()
     session.execute(sa.delete(tables.Job).filter_by(**work.reference))
     session.info[WORK] = True
@@ -38,7 +37,6 @@ def enqueue(session: Session, work: tables.Work, kind: JobKind) -> None:
 
 
 def enqueue_run(session: Session, run: tables.Run) -> list[tables.Job]:
-    """Put a run into the queue with new jobs; earlier leases are lost."""
     session.flush()
     session.execute(sa.delete(tables.Job).filter_by(run_id=run.id))
     session.info[WORK] = True

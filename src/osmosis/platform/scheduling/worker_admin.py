@@ -99,7 +99,6 @@ def describe_state(worker: tables.Worker, now: datetime | None = None) -> str:
 
 
 def describe_sandboxes(platform: Platform, run: tables.Run) -> str | None:
-    """Return how the workers that may run it isolate rollouts; None where there is no worker."""
     own = sa.or_(tables.Worker.workspace_id.is_(None), tables.Worker.workspace_id == run.workspace_id)
     with platform.db.read() as session:
         there = session.scalars(sa.select(tables.Worker).where(tables.Worker.removed_at.is_(None), own))

@@ -1,5 +1,3 @@
-"""Routes of workers (bearer: a token with the scope `worker`), and of people who manage them."""
-
 from typing import Annotated
 
 from fastapi import APIRouter, Depends

@@ -72,7 +72,6 @@ class Work(Base):
 
     @property
     def reference(self) -> dict[str, str]:
-        """Return the column and value by which jobs and log lines refer to it."""
         return {self.reference_column: self.id}
 
 
@@ -125,7 +124,6 @@ class Run(Work):
     report: Mapped[dict[str, object] | None] = mapped_column(Json)
     retries: Mapped[int] = mapped_column(default=0)
     priority: Mapped[int] = mapped_column(default=0)
-    """The highest comes first within its workspace."""
     imported: Mapped[Imported | None] = mapped_column(Json)
     snapshot: Mapped[dict[str, object] | None] = mapped_column(Json)
     quarantine: Mapped[dict[str, object] | None] = mapped_column(Json)
@@ -146,8 +144,6 @@ class QueueState:
 
 
 class WorkReference:
-    """Mixin of rows that belong to a run, a deployment or a merge: one of the three is set."""
-
     run_id: Mapped[str | None] = mapped_column(sa.ForeignKey("runs.id", ondelete="CASCADE"))
     deployment_id: Mapped[str | None] = mapped_column(sa.ForeignKey("deployments.id", ondelete="CASCADE"), index=True)
     merge_id: Mapped[str | None] = mapped_column(sa.ForeignKey("merges.id", ondelete="CASCADE"), index=True)
@@ -309,8 +305,6 @@ class Checkpoint(Base):
 
 
 class Import(Base):
-    """One upload of a local run; its files are deleted once the run has their content."""
-
     __tablename__ = "imports"
     __table_args__ = (
         sa.Index("ix_imports_digest", "workspace_id", "digest"),

@@ -64,7 +64,6 @@ def explain_too_few(session: Session, workspace: tables.Workspace, config: Train
 
 
 def list_row_keys(session: Session, workspace: tables.Workspace, config: TrainingConfig) -> set[str]:
-    """Return the keys of the examples' rows; none if the source was deleted."""
     try:
         run = get_source(session, workspace, config)
     except ValidationError:

@@ -1,5 +1,3 @@
-"""Pages of datasets; the browser sends a file's parts to signed URLs, like any client."""
-
 from typing import Annotated
 
 import sqlalchemy as sa

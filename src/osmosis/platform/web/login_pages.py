@@ -87,7 +87,6 @@ def login_form(
 
 @router.post("/login", dependencies=[limited("login")])
 def login(request: Request, token: Text, csrf: Text = "", next: Text = "/") -> Response:
-    """Log in with a platform token, or with the text of the bootstrap file."""
     platform = platform_of(request)
     check_form(request, csrf, csrf_of(platform, request.cookies.get(GUEST_COOKIE, "")))
     text = token.strip()

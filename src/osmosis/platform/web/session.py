@@ -48,7 +48,6 @@ def event_streams(app: Starlette) -> EventStreams:
 
 
 def authenticate_viewer(request: Request) -> Viewer:
-    """Return the person behind a request; LoginNeeded without a credential, AuthRequired with a bad bearer token."""
     scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
     if scheme:
         if scheme.lower() != "bearer" or not bearer.strip():
@@ -86,7 +85,6 @@ def csrf_of(platform: Platform, secret: str) -> str:
 
 
 def check_form(request: Request, csrf: str, expected: str) -> None:
-    """Raise Forbidden unless the form was made for this session and sent from one of our pages."""
     origin = request.headers.get("origin")
     own = (request.headers.get("host"), urlsplit(platform_of(request).settings.url).netloc)  # a proxy may change Host
     if origin and origin != "null" and urlsplit(origin).netloc not in own:
@@ -107,7 +105,6 @@ ViewerDep = Annotated[Viewer, Depends(authenticate_viewer)]
 
 
 def authenticate_poster(request: Request, viewer: ViewerDep, csrf: Annotated[str, Form()] = "") -> Viewer:
-    """Return the person who sent a form. Raise Forbidden unless it was made for this session."""
     check_viewer_form(request, viewer, csrf)
     return viewer
 

@@ -62,7 +62,6 @@ def render_framed(
 
 
 def stream_events(request: Request, viewer: Viewer, build: Build) -> Response:
-    """Stream what `build` makes of a page for this viewer, until their session ends or `build` raises."""
     build()  # what there is not is said before a stream begins
 
     def rebuild() -> tuple[str, bool]:

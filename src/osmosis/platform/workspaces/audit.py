@@ -48,7 +48,6 @@ def note(
 
 
 def note_token(session: Session, actor: Actor, action: str, token: tables.Token, **details: Detail) -> None:
-    """Note what happened to a token, in the log of its workspace if it has one."""
     workspace = session.get(tables.Workspace, token.workspace_id) if token.workspace_id else None
     note(session, actor, action, token.name, workspace=workspace, **details)
 

@@ -26,7 +26,6 @@ def change(workspace: tables.Workspace, wish: Quota) -> None:
 
 
 def build_use(session: Session, workspace: tables.Workspace) -> QuotaUse:
-    """Return use and limits; None is no limit."""
     in_flight = queue.usage_by_workspace()
     query = sa.select(in_flight).where(in_flight.c.workspace_id == workspace.id)
     usage = dict(session.execute(query).mappings().first() or {})

@@ -1,5 +1,3 @@
-"""Routes of workspaces, their members and secrets, and the people of the platform."""
-
 from typing import Annotated
 
 from fastapi import APIRouter, Response

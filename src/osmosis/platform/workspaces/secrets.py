@@ -138,7 +138,6 @@ def values_for(session: Session, vault: Vault, work: tables.Work) -> dict[str, s
 
 
 def use_for(session: Session, vault: Vault, work: tables.Work) -> dict[str, str]:
-    """Return the values for a job, and note that they were used."""
     values = values_for(session, vault, work)
     for row in _rows_for(session, work).values():
         row.last_used_at, row.last_used_by = utc_now(), work.name

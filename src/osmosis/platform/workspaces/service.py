@@ -37,7 +37,6 @@ def rename(session: Session, workspace: tables.Workspace, name: str) -> None:
 
 
 def delete(session: Session, workspace: tables.Workspace) -> None:
-    """Delete it with everything that is of it, once nothing of it runs; garbage collection removes the files."""
     for table in (tables.Run, tables.Deployment, tables.Merge):
         live = sa.select(table.name).where(table.workspace_id == workspace.id, is_live(table))
         if (name := session.scalars(live.limit(1)).first()) is not None:

@@ -114,7 +114,6 @@ class RolloutLine:
     turns: int | None = None
     tool_calls: int | None = None
     started_at: float | None = None
-    """Seconds since 1970."""
     category: str | None = None
     model: str | None = None
     prompt: str = ""
@@ -199,7 +198,6 @@ class Search:
         return self._column("SELECT reward FROM rollouts WHERE reward IS NOT NULL ORDER BY reward")
 
     def part_means(self) -> list[PartMean]:
-        """Return the mean of each part that a score consists of."""
         text = (
             "SELECT s.key AS score, p.key AS part, avg(p.value) AS mean, count(p.value) AS rollouts "
             "FROM rollouts r, json_each(r.extra, '$.part') s, json_each(s.value) p "
@@ -226,7 +224,6 @@ class Search:
         return self._lines(self._column(text, *values, limit, offset))
 
     def rows(self, query: RolloutQuery, *, limit: int, offset: int = 0) -> list[list[RolloutLine]]:
-        """Return a page of the rows with a matching attempt, with all attempts; ordered by the first match."""
         where, values = _where(query)
         turn = " DESC" if query.sort == "row" and query.down else ""
         first = "" if query.sort == "row" else f"min({self._sort_key(query)}), "
@@ -272,7 +269,6 @@ class Search:
         return data
 
     def neighbours(self, row_index: int, attempt: int, step: int, query: RolloutQuery) -> Neighbours:
-        """Return the rollouts beside one in the order of the query, even if the query does not match it itself."""
         rollout = self._find(row_index, attempt, step)
         if rollout is None:
             return Neighbours()
@@ -328,7 +324,6 @@ class Search:
             )
 
     def row_count(self, key: str) -> RowCount | None:
-        """Return how the attempts at a row ended, by its key, or by its hash where it has none."""
         text = (
             "SELECT row_index, outcome, reward FROM rollouts "
             "WHERE row_key = ? OR (row_key IS NULL AND row_hash = ?) ORDER BY step, attempt"

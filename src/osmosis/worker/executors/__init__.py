@@ -22,7 +22,6 @@ def executor_for(
     folder: Path,
     sandboxed: bool = True,
 ) -> Executor:
-    """Return the executor of the config. Raise `UsageError` for one that cannot work here."""
     command, resources = config.job_command or list(local_command), config.resources
     if config.executor == "slurm":
         if missing := [

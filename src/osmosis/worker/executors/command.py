@@ -1,5 +1,3 @@
-"""Jobs of any scheduler, by three commands: one starts a script, one lists jobs, one ends a job."""
-
 import re
 import shlex
 import subprocess

@@ -1,5 +1,3 @@
-"""What every executor offers the worker: start jobs, poll them, end them."""
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -41,11 +39,9 @@ class Executor(Protocol):
         """Start these jobs of one run, all or none, and return their handles. Raise `OsmosisError` or `OSError` when
         they cannot be started."""
 
-    def owns(self, handle: Handle) -> bool:
-        """Return whether this executor can see the job behind a handle."""
+    def owns(self, handle: Handle) -> bool: ...
 
-    def poll(self, handles: Sequence[Handle]) -> list[JobState]:
-        """Return the states of these jobs, in their order. Raise `OsmosisError` when they cannot be known now."""
+    def poll(self, handles: Sequence[Handle]) -> list[JobState]: ...
 
     def read_output(self, handle: Handle) -> str: ...
 
@@ -54,8 +50,7 @@ class Executor(Protocol):
 
     def interrupt(self, handle: Handle) -> None: ...
 
-    def kill(self, handle: Handle) -> None:
-        """End a job and everything it started, or take it out of its queue."""
+    def kill(self, handle: Handle) -> None: ...
 
     def resources(self) -> Resources: ...
 

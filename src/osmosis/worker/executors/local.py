@@ -1,5 +1,3 @@
-"""Jobs as processes on this machine, each in its own session and with an environment made from a short list."""
-
 import contextlib
 import os
 import re
@@ -89,7 +87,6 @@ class LocalExecutor:
         return handle.to_dict()
 
     def _choose_gpus(self, count: int) -> list[str]:
-        """Return as many GPUs as a job needs that no other job has; none for a job that names no number."""
         taken = {name for pid, names in self._gpus.items() if is_group_alive(pid) for name in names}
         free = [name for name in gpu_names(self._environ) if name not in taken] if count else []
         return free[:count]
