@@ -70,6 +70,50 @@ __all__ = ["Sums"]
 """
 
 
+TASKS = """
+from inspect_ai import Task, task
+from inspect_ai.dataset import Sample
+from inspect_ai.model import ChatMessageSystem, ChatMessageUser
+from inspect_ai.scorer import Score, Target, accuracy, includes, model_graded_qa, scorer
+from inspect_ai.solver import generate, use_tools
+from inspect_ai.tool import tool
+
+
+@tool
+def calculator():
+    async def execute(expression: str) -> str:
+        \"\"\"Calculate.
+
+        Args:
+            expression: What to calculate.
+        \"\"\"
+        return str(eval(expression, {}))
+
+    return execute
+
+
+@scorer(metrics=[accuracy()])
+def sizes():
+    async def score(state, target: Target) -> Score:
+        return Score(value={"epoch": state.epoch, "tools": sum(m.role == "tool" for m in state.messages)})
+
+    return score
+
+
+@task
+def sums(count: int = 2):
+    rows = [Sample(input=f"What is {n}+1?", target=str(n + 1), id=f"s{n}") for n in range(count)]
+    opening = [ChatMessageSystem(content="Be brief."), ChatMessageUser(content="What is 5+1?")]
+    rows.append(Sample(input=opening, target="6"))
+    return Task(dataset=rows, solver=[use_tools(calculator()), generate()], scorer=[includes(), sizes()], epochs=5)
+
+
+@task
+def judged():
+    return Task(dataset=[Sample(input="What is 2+1?", target="3")], solver=generate(), scorer=model_graded_qa())
+"""
+
+
 @pytest.fixture(scope="session")
 def python_with(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """The Python of an environment that has this osmosis and the package."""
@@ -137,6 +181,26 @@ def test_a_taskset_of_verifiers_runs_and_is_scored_by_itself(
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
         assert done.returncode != 0
         assert reason in done.stderr, name
+
+
+def test_a_task_of_inspect_runs_with_its_tools_and_scorers(tmp_path: Path, python_with: Callable[[str], Path]) -> None:
+    (tmp_path / "sums.py").write_text(TASKS)
+    python, flags = python_with(PACKAGES["inspect"]), ("--model", "offline/calculator")
+    run_osmosis(python, tmp_path, "eval", "-m", "inspect:sums.py@sums?count=3", *flags, "--n", "2", "--name", "sums")
+    rollouts = rollouts_of(tmp_path, "sums")
+    assert [row["row_key"] for row in rollouts[::2]] == ["s0", "s1", "s2", "4"]
+    assert {row["reward.part.sizes.epoch"] for row in rollouts if row["row_key"] == "s1"} == {1, 2}
+    assert all(row["reward"] == row["reward.part.includes"] for row in rollouts)
+    assert sum(row["reward"] for row in rollouts) >= 6
+    assert all(row["prompt_tokens"] > 0 and row["expected"] for row in rollouts), (
+        "the calls went past the model's proxy"
+    )
+    refused = {"sums.py": "judged, sums", "sums.py@sums?no=1": "count: int = 2", "sums.py@judged": "name a judge"}
+    for name, reason in refused.items():
+        command = [str(python), "-m", "osmosis", "eval", "-m", f"inspect:{name}", *flags]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode != 0
+        assert reason in done.stdout + done.stderr, name
 
 
 def test_reasoning_gym_as_a_rollout_of_a_workspace(tmp_path: Path) -> None:

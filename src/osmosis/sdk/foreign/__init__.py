@@ -20,7 +20,11 @@ from osmosis.base.jsonable import JsonObject
 from osmosis.errors import LoadError, OsmosisError
 from osmosis.sdk.backend import LocalBackend
 
-PACKAGES = {"reasoning-gym": "reasoning-gym>=0.1.25,<0.2", "verifiers": "verifiers>=0.4,<0.5"}
+PACKAGES = {
+    "reasoning-gym": "reasoning-gym>=0.1.25,<0.2",
+    "verifiers": "verifiers>=0.4,<0.5",
+    "inspect": "inspect-ai>=0.3.285,<0.4",
+}
 """Requirement by the word before the colon. A module here has the same name."""
 
 
@@ -44,7 +48,7 @@ def open_foreign(text: str, base_dir: Path) -> ForeignEnvironment:
     """Return the environment of `kind:name?options`; modules of `base_dir` come first. Raise LoadError."""
     if (base := str(base_dir.resolve())) not in sys.path:
         sys.path.insert(0, base)
-    return _open(text)
+    return _open(text, base_dir.resolve())
 
 
 def load_environment(name: str) -> LocalBackend:
@@ -56,7 +60,7 @@ def load_environment(name: str) -> LocalBackend:
 
 
 @lru_cache(maxsize=8)
-def _open(text: str) -> ForeignEnvironment:
+def _open(text: str, base_dir: Path) -> ForeignEnvironment:
     (name, options), kind = parse_foreign(text), text.partition(":")[0]
     if not is_foreign(text) or not name:
         raise LoadError(f"{text} names no environment", hint=" or ".join(f"{word}:NAME" for word in PACKAGES))
@@ -69,7 +73,7 @@ def _open(text: str) -> ForeignEnvironment:
         hint = f"{install_command(package)}; for a rollout, in its folder: uv add {json.dumps(package)}"
         raise LoadError(f"{text} needs {package}, which cannot be imported: {error}", hint=hint) from error
     try:
-        environment: ForeignEnvironment = module.open_environment(name, options)
+        environment: ForeignEnvironment = module.open_environment(name, options, base_dir)
     except OsmosisError:
         raise
     except Exception as error:

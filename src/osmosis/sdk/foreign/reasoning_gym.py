@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import orjson
 import reasoning_gym
@@ -43,7 +44,7 @@ def score_answer(answer: str, entry: JsonObject) -> float:
     return float(score(answer=(tagged[-1] if tagged else answer).strip(), entry=entry))
 
 
-def open_environment(name: str, options: JsonObject) -> ForeignEnvironment:
+def open_environment(name: str, options: JsonObject, base_dir: Path) -> ForeignEnvironment:
     options = {**_DEFAULTS, **options}
     try:
         tasks = reasoning_gym.create_dataset(name, **options)

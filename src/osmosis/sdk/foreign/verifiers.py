@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from uuid import uuid4
 
 import verifiers.v1 as vf
@@ -94,7 +95,7 @@ class TasksetGrader(Grader[object]):
     async def grade(self, ctx: GraderContext) -> None: ...
 
 
-def open_environment(name: str, options: JsonObject) -> ForeignEnvironment:
+def open_environment(name: str, options: JsonObject, base_dir: Path) -> ForeignEnvironment:
     size = options.pop("size", None)
     taskset = load_taskset(taskset_config_type(name)(id=name, **options))
     if (environment := environment_class(name)) is not SingleAgentEnv:
