@@ -113,7 +113,6 @@ def login(
 @app.command()
 def logout(
     everywhere: Annotated[bool, typer.Option("--all", help="Log out of every platform")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation")] = False,
 ) -> OperationResult:
     """Log out: revoke the token that `osmosis login` created and forget it.
 
@@ -127,12 +126,12 @@ def logout(
     """
     ctx = current()
     credentials = CredentialStore(ctx.environ)
-    chosen = _choose_logins(ctx, credentials, everywhere=everywhere, yes=yes)
+    chosen = _choose_logins(ctx, credentials, everywhere=everywhere)
     note = " (OSMOSIS_TOKEN is still set and is used)" if ctx.environ.get("OSMOSIS_TOKEN") else ""
     if not chosen:
         return OperationResult("auth.logout", f"not logged in{note}", {"platforms": []})
     titles = ", ".join(_describe(login) for login in chosen)
-    if not prompts.confirm(ctx, f"Log out of {titles}?", yes=yes):
+    if not prompts.confirm(ctx, f"Log out of {titles}?"):
         return OperationResult("auth.logout", "Cancelled.", {"platforms": []}, status="cancelled")
     outcome = []
     for url, workspace in chosen:
@@ -147,9 +146,7 @@ def _describe(login: tuple[str, str | None]) -> str:
     return f"workspace {workspace} at {url}" if workspace else url
 
 
-def _choose_logins(
-    ctx: AppContext, credentials: CredentialStore, *, everywhere: bool, yes: bool
-) -> list[tuple[str, str | None]]:
+def _choose_logins(ctx: AppContext, credentials: CredentialStore, *, everywhere: bool) -> list[tuple[str, str | None]]:
     """Return platform and workspace of the logins to end; asks where several are stored and no option says which."""
     logins = credentials.logins()
     if everywhere:
@@ -157,7 +154,7 @@ def _choose_logins(
     if workspace := ctx.options.workspace:
         return [login for login in logins if login == (ctx.platform_url, workspace)]
     at_platform = [login for login in logins if login[0] == ctx.platform_url]
-    if len(logins) < 2 or yes or not ctx.interactive:
+    if len(logins) < 2 or ctx.options.yes or not ctx.interactive:
         return at_platform
     titles = enumerate(_describe(login) for login in logins)
     choices = [*((str(index), title) for index, title in titles), ("all", "all of them")]

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from osmosis.cli.core import completion, prompts
+from osmosis.cli.core import completion
 from osmosis.cli.core.app import new_app, takes
 from osmosis.cli.core.context import current
 from osmosis.cli.core.render import draw_list
@@ -125,11 +125,10 @@ def download(
     ] = None,
     types: Annotated[str, typer.Option("--type", help="summary, results, artifacts, logs, all")] = "summary,results",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Download existing files again")] = False,
-    yes: prompts.Yes = False,
 ) -> OperationResult:
     """Download figures and results as CSV, with conversations and logs on request.
 
     Example:
         osmosis benchmark runs download multiply-benchmark-1 --type all
     """
-    return download_run(current(), name, DownloadOptions(output, types, None, overwrite, yes), "benchmark")
+    return download_run(current(), name, DownloadOptions(output, types, None, overwrite), "benchmark")

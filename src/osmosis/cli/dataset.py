@@ -99,7 +99,6 @@ def upload(
         typer.Argument(help="A .jsonl, .json, .csv or .parquet file; its name without the extension names the dataset"),
     ],
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the dataset with that name")] = False,
-    yes: prompts.Yes = False,
 ) -> OperationResult:
     """Check a file and upload it. A file the platform already has is not sent again.
 
@@ -122,7 +121,7 @@ def upload(
                 hint=f"osmosis dataset upload {file} --overwrite, or rename the file",
                 existing_dataset_id=present.id,
             )
-        if present and not prompts.confirm(ctx, f"Replace dataset {path.stem}?", yes=yes):
+        if present and not prompts.confirm(ctx, f"Replace dataset {path.stem}?"):
             return OperationResult("dataset.upload", "Cancelled.", status="cancelled")
         with byte_progress(ctx, path.stat().st_size, path.name) as moved:
             row = client.datasets.upload(path, overwrite_id=present.id if present else None, progress=moved)
@@ -342,7 +341,7 @@ def logs(name: Name, limit: Lines = 50, cursor: Cursor = None) -> ListResult:
 
 
 @app.command()
-def delete(name: Name, yes: prompts.Yes = False) -> OperationResult:
+def delete(name: Name) -> OperationResult:
     """Delete a dataset from the platform; runs that used it keep their results.
 
     Example:
@@ -352,6 +351,6 @@ def delete(name: Name, yes: prompts.Yes = False) -> OperationResult:
     with ctx.client() as client:
         row = client.datasets.get(name)
         label = row.file_name
-        prompts.agree(ctx, f"Delete dataset {label}?", "dataset.delete", yes=yes)
+        prompts.agree(ctx, f"Delete dataset {label}?", "dataset.delete")
         client.datasets.delete(row.id)
     return OperationResult("dataset.delete", f"dataset {label} is deleted", {"id": row.id, "name": label})

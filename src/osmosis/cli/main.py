@@ -256,13 +256,14 @@ def start(
     offline: Annotated[
         bool, typer.Option("--offline", help="Refuse network connections beyond this machine, except to --base-url")
     ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Answer yes to every question")] = False,
     version: Annotated[
         bool, typer.Option("--version", "-V", help="Show the version", is_eager=True, callback=_print_version)
     ] = False,
 ) -> None:
     """Evaluate and train LLM agents."""
     ctx = current()
-    ctx.options = GlobalOptions(ctx.mode, platform, workspace, env_file, offline)
+    ctx.options = GlobalOptions(ctx.mode, platform, workspace, env_file, offline, yes)
     if not ctx.command.startswith("__"):
         load_environment(ctx)
 

@@ -36,7 +36,6 @@ _ELSEWHERE = ("OSMOSIS_PLATFORM_URL", "OSMOSIS_TOKEN", "OSMOSIS_TOKEN_PLATFORM_U
 
 
 def quickstart(
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Run every step without asking")] = False,
     folder: Annotated[Path, typer.Option("--dir", help="Folder for everything the demo creates")] = Path(DEMO),
     model: Annotated[
         str | None, typer.Option("--model", help="Model to evaluate [default: one whose API key is set, else offline]")
@@ -59,12 +58,12 @@ def quickstart(
         osmosis quickstart --base-url http://127.0.0.1:8000/v1 --model qwen3
     """
     ctx = current()
-    if not yes:
+    if not ctx.options.yes:
         prompts.require_person(ctx, "quickstart asks before each step", ["--yes"])
     if workspace:
         ctx.options = replace(ctx.options, workspace=workspace)
-    choice = choose_model(ctx, model=model, base_url=base_url, api_key_env=api_key_env, yes=yes)
-    demo = _demo(ctx, folder, yes=yes)
+    choice = choose_model(ctx, model=model, base_url=base_url, api_key_env=api_key_env)
+    demo = _demo(ctx, folder)
     try:
         result = _walk(demo, choice)
     except StepDeclined:
@@ -75,7 +74,7 @@ def quickstart(
     return _finished(demo, choice, result)
 
 
-def _demo(ctx: AppContext, folder: Path, *, yes: bool) -> Demo:
+def _demo(ctx: AppContext, folder: Path) -> Demo:
     root = ctx.path(folder).absolute()
     if root.exists() and not root.is_dir():
         raise ValidationError(f"{root} is a file", hint="osmosis quickstart --dir FOLDER")
@@ -84,7 +83,7 @@ def _demo(ctx: AppContext, folder: Path, *, yes: bool) -> Demo:
         for name in _ELSEWHERE:
             environ.pop(name, None)
         environ |= {"OSMOSIS_DATA_DIR": str(root / "platform"), "OSMOSIS_CONFIG_DIR": str(root / "config")}
-    return Demo(ctx, root, root / (ctx.options.workspace or "demo"), environ, yes, cwd=ctx.cwd)
+    return Demo(ctx, root, root / (ctx.options.workspace or "demo"), environ, cwd=ctx.cwd)
 
 
 def _walk(demo: Demo, choice: ModelChoice) -> Result:
@@ -287,9 +286,7 @@ class ModelChoice:
         return flags
 
 
-def choose_model(
-    ctx: AppContext, *, model: str | None, base_url: str | None, api_key_env: str | None, yes: bool
-) -> ModelChoice:
+def choose_model(ctx: AppContext, *, model: str | None, base_url: str | None, api_key_env: str | None) -> ModelChoice:
     environ = ctx.environ
     if base_url and not is_http(base_url):
         raise ValidationError(f"--base-url {base_url} is not an http URL", hint="for example http://127.0.0.1:8000/v1")
@@ -302,7 +299,7 @@ def choose_model(
     if model:
         return ModelChoice(model, None, api_key_env or provider_secret(model, environ))
     present = {name: small for name, small in SMALL_MODELS.items() if environ.get(name)}
-    if yes or not ctx.interactive:
+    if ctx.options.yes or not ctx.interactive:
         return next((ModelChoice(small, None, name) for name, small in present.items()), ModelChoice(STAND_IN))
     choices = [(small, f"{small} (key from {name})") for name, small in present.items()]
     choices += [(STAND_IN, f"{STAND_IN}: a stand-in, not a language model; needs no network and no key")]
@@ -333,7 +330,6 @@ class Demo:
     root: Path
     workspace: Path
     environ: Mapping[str, str]
-    yes: bool
     cwd: Path
     done: list[dict[str, object]] = field(default_factory=list)
     """`{command, ...envelope}` per command, for `--json`."""
@@ -341,7 +337,7 @@ class Demo:
     def heading(self, number: int, text: str) -> None:
         self.line()
         self.line(f"{number}/7  {text}", style="bold")
-        if not prompts.confirm(self.ctx, "Do this step?", yes=self.yes):
+        if not prompts.confirm(self.ctx, "Do this step?"):
             raise StepDeclined
 
     def line(self, text: str = "", *, style: str = "") -> None:

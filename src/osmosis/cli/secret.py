@@ -103,7 +103,7 @@ def list_secrets(
 
 
 @app.command()
-def delete(name: Name, scope: Scope = "personal", yes: prompts.Yes = False) -> OperationResult:
+def delete(name: Name, scope: Scope = "personal") -> OperationResult:
     """Delete a secret.
 
     Example:
@@ -117,7 +117,7 @@ def delete(name: Name, scope: Scope = "personal", yes: prompts.Yes = False) -> O
             raise NotFound(
                 f"there is no {scope} secret {name}", hint=f"did you mean {near}?" if near else "osmosis secret list"
             )
-        prompts.agree(ctx, f"Delete {scope} secret {name}?", "secret.delete", yes=yes)
+        prompts.agree(ctx, f"Delete {scope} secret {name}?", "secret.delete")
         client.secrets.delete(name, scope=scope)
     return OperationResult("secret.delete", f"secret {name} is deleted ({scope})", {"name": name, "scope": scope})
 
@@ -127,7 +127,6 @@ def import_file(
     file: Annotated[str, typer.Argument(help="A file of NAME=value lines; - is stdin")],
     scope: Scope = "personal",
     only: Annotated[list[str] | None, typer.Option("--only", help="Import only this name. Repeatable")] = None,
-    yes: prompts.Yes = False,
 ) -> OperationResult:
     """Register the secrets in a .env file. Nothing is registered when a name is invalid.
 
@@ -145,7 +144,7 @@ def import_file(
         _check_name(name)
         if not value:
             raise ValidationError(f"{name} is empty in {file}", hint="give it a value, or choose names with --only")
-    prompts.agree(ctx, f"Set {', '.join(values)} ({scope})?", "secret.import", yes=yes)
+    prompts.agree(ctx, f"Set {', '.join(values)} ({scope})?", "secret.import")
     with ctx.client() as client:
         for name, value in values.items():
             client.secrets.set(name, value, scope=scope)

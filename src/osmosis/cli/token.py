@@ -104,7 +104,6 @@ def list_tokens() -> ListResult:
 @app.command("delete")
 def delete(
     token: Annotated[str, typer.Argument(help="Its name or id, as `osmosis token list` shows it")],
-    yes: prompts.Yes = False,
 ) -> OperationResult:
     """Delete a token, which stops working at once, with every token created with it.
 
@@ -118,7 +117,7 @@ def delete(
         label = f"{row.name} ({row.kind})" + (", the login of this terminal" if row.current else "")
         children = _made_with(rows, row.id)
         also = f" and {len(children)} made with it ({', '.join(child.name for child in children)})" if children else ""
-        prompts.agree(ctx, f"Revoke token {label}{also}?", "token.revoke", yes=yes)
+        prompts.agree(ctx, f"Revoke token {label}{also}?", "token.revoke")
         client.accounts.revoke(row.id)
     revoked_ids = [child.id for child in (row, *children)]
     return OperationResult(

@@ -193,7 +193,6 @@ def delete(
     after_jobs: Annotated[
         bool, typer.Option("--drain", help="Give it no more jobs: it finishes those it has, then exits")
     ] = False,
-    yes: prompts.Yes = False,
 ) -> OperationResult:
     """Remove a worker at once. It exits, and its jobs continue on other workers with what they have stored.
 
@@ -208,7 +207,7 @@ def delete(
         with ctx.client(scoped=False) as client:
             client.workers.drain(name)
         return OperationResult("worker.drain", f"worker {name} gets no more jobs", {"name": name})
-    prompts.agree(ctx, f"Remove worker {name}? Its jobs continue on other workers.", "worker.remove", yes=yes)
+    prompts.agree(ctx, f"Remove worker {name}? Its jobs continue on other workers.", "worker.remove")
     with ctx.client(scoped=False) as client:
         released = client.workers.remove(name)
     words = f"worker {name} is removed" + (f"; {released} jobs continue on other workers" if released else "")

@@ -47,7 +47,7 @@ def test_the_model_is_the_one_named_else_one_with_a_key_else_the_stand_in(
     tmp_path: Path, environ: dict[str, str], flags: dict[str, str], expected: ModelChoice
 ) -> None:
     given: dict[str, Any] = {"model": None, "base_url": None, "api_key_env": None, **flags}
-    assert choose_model(context(tmp_path, **environ), **given, yes=True) == expected
+    assert choose_model(context(tmp_path, **environ), **given) == expected
 
 
 def test_the_stand_in_is_called_one() -> None:
@@ -65,9 +65,8 @@ def test_the_stand_in_is_called_one() -> None:
 
 def test_nobody_is_asked_where_nobody_can_answer(tmp_path: Path) -> None:
     ctx = context(tmp_path)
-    assert confirm(ctx, "sure?", yes=True) is True
     for question in (
-        lambda: confirm(ctx, "q", yes=False),
+        lambda: confirm(ctx, "q"),
         lambda: ask(ctx, "q", flag="--yes"),
         lambda: choose(ctx, "q", [("a", "A")], flag="--yes"),
         lambda: hidden(ctx, "q", flags=["--yes"]),
@@ -75,6 +74,8 @@ def test_nobody_is_asked_where_nobody_can_answer(tmp_path: Path) -> None:
         with pytest.raises(InteractiveRequired) as refused:
             question()
         assert refused.value.details["flags"] == ["--yes"]
+    ctx.options = GlobalOptions(yes=True)
+    assert confirm(ctx, "sure?") is True
 
 
 def view(

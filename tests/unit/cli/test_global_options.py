@@ -17,6 +17,7 @@ from osmosis.errors import UsageError
         ("__complete -- eval --json", "__complete -- eval --json"),
         ("init demo --platform", "init demo --platform"),
         ("init demo --platform http://127.0.0.1:1", "--platform http://127.0.0.1:1 init demo"),
+        ("eval stop run-1 -y", "-y eval stop run-1"),
         ("help eval info", "eval info --help"),
     ],
 )

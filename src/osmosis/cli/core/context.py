@@ -27,6 +27,7 @@ class GlobalOptions:
     workspace: str | None = None
     env_file: str | None = None
     offline: bool = False
+    yes: bool = False
 
 
 @dataclass
@@ -94,7 +95,7 @@ def using(context: AppContext) -> Iterator[AppContext]:
         _CURRENT.reset(token)
 
 
-_FLAGS = ("--json", "--plain", "--offline")
+_FLAGS = ("--json", "--plain", "--offline", "--yes", "-y")
 _VALUED = ("--platform", "--workspace", "--env-file")
 
 

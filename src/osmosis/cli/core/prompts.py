@@ -4,22 +4,18 @@ Every question has a flag that answers it. Under `--json`, `--plain`, in CI or i
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from osmosis.cli.core.context import AppContext
 from osmosis.cli.core.results import OperationResult
 from osmosis.errors import InteractiveRequired
 
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation")]
 
-
-def confirm(ctx: AppContext, question: str, *, yes: bool, flag: str = "--yes", default: bool = True) -> bool:
-    """Return whether the person agrees; `yes`, the value of the flag, answers in advance."""
-    if yes:
+def confirm(ctx: AppContext, question: str, *, default: bool = True) -> bool:
+    """Return whether the person agrees; `--yes` answers in advance."""
+    if ctx.options.yes:
         return True
-    require_person(ctx, question, [flag])
+    require_person(ctx, question, ["--yes"])
     import questionary
 
     return bool(_ask(questionary.confirm(question, default=default)))
@@ -31,11 +27,9 @@ class Declined(Exception):
         self.result = result
 
 
-def agree(
-    ctx: AppContext, question: str, operation: str, *, yes: bool, default: bool = True, **resource: object
-) -> None:
+def agree(ctx: AppContext, question: str, operation: str, *, default: bool = True, **resource: object) -> None:
     """Ask for confirmation; raise Declined, which ends the command with the result `cancelled`."""
-    if not confirm(ctx, question, yes=yes, default=default):
+    if not confirm(ctx, question, default=default):
         raise Declined(OperationResult(operation, "Cancelled.", resource, status="cancelled"))
 
 

@@ -61,7 +61,6 @@ class CompareFlags:
     max_cost: Annotated[
         float | None, typer.Option(help="With --until-decided: spend at most this many more USD, both runs together.")
     ] = None
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="With --until-decided: spend without asking.")] = False
     flips: Annotated[int, typer.Option(min=0, help="Number of flips to show, with both conversations.")] = 5
     md: Annotated[bool, typer.Option("--md", help="Markdown, for a pull request.")] = False
     output: Annotated[
@@ -79,7 +78,7 @@ class CompareFlags:
             raise UsageError(f"--largest-change must be greater than 0, got {self.largest_change}")
         if self.largest_change is not None and self.until_decided:
             raise UsageError("--largest-change and --until-decided do not go together", hint="name one of them")
-        alone = {"--max-rollouts": self.max_rollouts, "--max-cost": self.max_cost, "--yes": self.yes or None}
+        alone = {"--max-rollouts": self.max_rollouts, "--max-cost": self.max_cost}
         for flag, value in alone.items():
             if value is not None and not self.until_decided:
                 raise UsageError(f"{flag} needs --until-decided", hint="comparing stored runs costs nothing")
@@ -205,7 +204,7 @@ def until_decided(
     while (due := decision.next_look) is not None:
         if due > 0:
             if not agreed:
-                _ask(ctx, deciding, decision, yes=flags.yes)
+                _ask(ctx, deciding, decision)
                 deciding.keep(decision)
                 agreed = True
             deciding.extend(decision, decision.looks[due], ctx.environ, ctx.output.say)
@@ -216,7 +215,7 @@ def until_decided(
     return decision
 
 
-def _ask(ctx: AppContext, deciding: Deciding, decision: Decision, *, yes: bool) -> None:
+def _ask(ctx: AppContext, deciding: Deciding, decision: Decision) -> None:
     rollouts, cost = deciding.left(decision)
     price = "cost unknown" if cost is None else f"about ${cost:,.2f} by what they cost so far"
     last = decision.looks[-1]
@@ -225,7 +224,7 @@ def _ask(ctx: AppContext, deciding: Deciding, decision: Decision, *, yes: bool) 
         f"at most {rollouts:,} more rollouts ({price}): both runs up to {rows} x {last.attempts}, "
         f"{LOOKS} looks at most, {ALPHA:.0%} false verdicts"
     )
-    if not confirm(ctx, "Run them until the difference is decided?", yes=yes):
+    if not confirm(ctx, "Run them until the difference is decided?"):
         raise Declined("cancelled; nothing was run")
 
 

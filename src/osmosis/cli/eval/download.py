@@ -40,7 +40,6 @@ class DownloadOptions:
     types: str
     rows: str | None
     overwrite: bool
-    yes: bool
     labels_into: str | None = None
 
 
@@ -61,7 +60,7 @@ def download_run(ctx: AppContext, name: str, options: DownloadOptions, kind: Run
         missing = [file for file in files if options.overwrite or not _present(folder, file)]
         total = sum(file.size or 0 for file in missing)
         question = f"Fetch {len(missing)} files, {size(total)}?"
-        if total > ASK_ABOVE and not prompts.confirm(ctx, question, yes=options.yes):
+        if total > ASK_ABOVE and not prompts.confirm(ctx, question):
             return OperationResult(operation, "Cancelled.", status="cancelled")
         with byte_progress(ctx, total, "fetching") as progress:
             failed = _fetch_all(client, runs, run.name, folder, missing, progress)

@@ -127,7 +127,6 @@ OutputFile = Annotated[Path | None, typer.Option("--output", "-o", help="Write t
 FailUnder = Annotated[
     float | None, typer.Option("--fail-under", help="Exit with 1 when the first pass rate is clearly below this.")
 ]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Answer yes to every question.")]
 NoReport = Annotated[bool, typer.Option("--quiet", "-q", help="Do not print the report.")]
 Set = Annotated[
     list[str],
@@ -207,7 +206,6 @@ class RunFlags:
     debug: Annotated[
         bool, typer.Option("--debug", help=f"Write what agents log with log_event to ./{DEBUG_FOLDER}.", hidden=True)
     ] = False
-    yes: Yes = False
     quiet: NoReport = False
     verbose: Annotated[bool, typer.Option("--verbose", hidden=True, help="The opposite of --quiet.")] = False
     rollout_port: Annotated[int | None, _unused()] = None

@@ -35,7 +35,6 @@ def run_on_platform(ctx: AppContext, flags: RunFlags, config: str | None, url: s
     options = SubmitOptions(
         "eval",
         config,
-        yes=flags.yes,
         wait=True,
         snapshot=True,
         secrets_file=flags.secrets_file,
@@ -56,7 +55,7 @@ def run_on_platform(ctx: AppContext, flags: RunFlags, config: str | None, url: s
     name = result.resource.get("name")
     if result.status == "cancelled" or not isinstance(name, str):
         return result
-    download = download_run(remote, name, DownloadOptions(None, "metrics,trajectories,logs", None, False, flags.yes))
+    download = download_run(remote, name, DownloadOptions(None, "metrics,trajectories,logs", None, False))
     if flags.output is not None:
         write_json(ctx.path(flags.output), result.resource)
     remote.output.say(download.message, style="dim")
@@ -142,7 +141,6 @@ class SetSubmit:
     runs: Sequence[tuple[str, SetRun]]
     tag: str
     secrets_file: str | None = None
-    yes: bool = False
 
 
 def submit_set(ctx: AppContext, url: str, submit: SetSubmit) -> ListResult:
@@ -150,8 +148,9 @@ def submit_set(ctx: AppContext, url: str, submit: SetSubmit) -> ListResult:
     if submit.eval_set.prices:
         raise UsageError("prices of a set count on this machine only", hint="leave prices out with --on")
     remote = replace(ctx, options=replace(ctx.options, platform=url))
-    if not prompts.confirm(ctx, f"Submit the {len(submit.runs)} runs of this set to {url}?", yes=submit.yes):
+    if not prompts.confirm(ctx, f"Submit the {len(submit.runs)} runs of this set to {url}?"):
         return ListResult([], COLUMNS)
+    remote.options = replace(remote.options, yes=True)
     lines = [_submit_line(remote, submit, name, run) for name, run in submit.runs]
     return ListResult(lines, COLUMNS, exit_code=1 if any(line.get("error") for line in lines) else 0)
 
@@ -164,7 +163,6 @@ def _submit_line(ctx: AppContext, submit: SetSubmit, name: str, run: SetRun) -> 
     options = SubmitOptions(
         "eval",
         run.config,
-        yes=True,
         snapshot=True,
         secrets_file=submit.secrets_file,
         model=run.model,

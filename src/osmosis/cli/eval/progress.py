@@ -60,7 +60,6 @@ CUT_OFF_S = 8.0
 class Ending:
     output: Path | None = None
     fail_under: float | None = None
-    yes: bool = False
     quiet: bool = False
     export: str | None = None
     """`otlp` or `otlp:URL`."""
@@ -72,7 +71,7 @@ def run_local(ctx: AppContext, plan: EvalPlan, options: RunOptions, ending: Endi
         if ending.output.resolve() == options.dataset(plan).resolve():
             raise ValidationError(f"-o {ending.output} would overwrite the dataset", hint="choose another file")
     terminal = Terminal(ctx.output, quiet=ending.quiet)
-    options = replace(options, watcher=terminal, confirm=answers_of(ctx, yes=ending.yes))
+    options = replace(options, watcher=terminal, confirm=answers_of(ctx))
     with print_aside():
         prepared = prepare(plan, options)
         try:
@@ -104,10 +103,10 @@ def open_sender(target: str, plan: EvalPlan, redactor: Redactor) -> TraceSender:
     return TraceSender(url or None, plan, redactor)
 
 
-def answers_of(ctx: AppContext, *, yes: bool) -> Confirm | None:
-    if yes:
+def answers_of(ctx: AppContext) -> Confirm | None:
+    if ctx.options.yes:
         return lambda _: True
-    return (lambda question: confirm(ctx, question, yes=False)) if ctx.interactive else None
+    return (lambda question: confirm(ctx, question)) if ctx.interactive else None
 
 
 def let_through(ctx: AppContext, prepared: PreparedRun) -> None:

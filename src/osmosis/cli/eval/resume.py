@@ -48,9 +48,6 @@ class ResumeFlags:
     secrets_file: SecretsFile = None
     output: OutputFile = None
     fail_under: FailUnder = None
-    yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Answer yes when changed inputs need a rerun or regrade.")
-    ] = False
     quiet: NoReport = False
     settings: dict[str, Any] = field(default_factory=dict)
 
@@ -80,7 +77,7 @@ def resume(flags: ResumeFlags) -> DetailResult | OperationResult | int:
         with RunFinder(ctx) as runs:
             name = runs.find(flags.name, of_folder=lambda folder: folder.name, of_platform=lambda _, name: name)
         cost, tokens = flags.settings.get("max_cost"), flags.settings.get("max_tokens_total")
-        return retry(name, cost, tokens, yes=flags.yes, secrets_file=flags.secrets_file)
+        return retry(name, cost, tokens, secrets_file=flags.secrets_file)
     if flags.classes and not flags.retry_failed:
         raise UsageError(f"unexpected argument: {flags.classes[0]}", hint="failure categories need --retry-failed")
     check_finite("--fail-under", flags.fail_under)
@@ -95,7 +92,7 @@ def resume(flags: ResumeFlags) -> DetailResult | OperationResult | int:
         workers=worker_count(flags.workers),
     )
     output = ctx.path(flags.output) if flags.output else None
-    return run_local(ctx, plan, options, Ending(output, flags.fail_under, flags.yes, flags.quiet))
+    return run_local(ctx, plan, options, Ending(output, flags.fail_under, flags.quiet))
 
 
 @dataclass(frozen=True)

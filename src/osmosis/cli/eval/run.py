@@ -157,7 +157,7 @@ def _run_and_upload(ctx: AppContext, flags: RunFlags, plan: EvalPlan, options: R
         folder.rename(archive)
         ctx.output.say(f"the run before is set aside as {archive.name}")
     output = ctx.path(flags.output) if flags.output else None
-    ending = Ending(output, flags.fail_under, flags.yes, flags.quiet and not flags.verbose, flags.export)
+    ending = Ending(output, flags.fail_under, flags.quiet and not flags.verbose, flags.export)
     if not flags.upload:
         return run_local(ctx, plan, options, ending)
     with ctx.client():  # a missing login is reported before anything is spent

@@ -195,8 +195,8 @@ class RunCommands:
     ) -> Result | None:
         return show_logs(current(), self.kind, name, limit=limit, cursor=cursor, follow=follow, debug=debug)
 
-    def stop(self, name: str, yes: prompts.Yes = False) -> OperationResult:
-        return stop_run(current(), self.kind, name, yes=yes)
+    def stop(self, name: str) -> OperationResult:
+        return stop_run(current(), self.kind, name)
 
     def edit(
         self,
@@ -234,16 +234,16 @@ class RunCommands:
         with RunFinder(current()) as runs:
             return marked_result(f"{self.noun}.edit", runs.find(name, of_folder=edit_local, of_platform=edit_remote))
 
-    def delete(self, name: str, yes: prompts.Yes = False) -> OperationResult:
+    def delete(self, name: str) -> OperationResult:
         ctx = current()
         if not self.has_local:
             with ctx.client() as client:
-                return delete_run(ctx, client, self.kind, name, yes=yes)
+                return delete_run(ctx, client, self.kind, name)
         with RunFinder(ctx) as runs:
             return runs.find(
                 name,
-                of_folder=lambda folder: _delete_local(ctx, folder, name, yes=yes),
-                of_platform=lambda client, name: delete_run(ctx, client, self.kind, name, yes=yes),
+                of_folder=lambda folder: _delete_local(ctx, folder, name),
+                of_platform=lambda client, name: delete_run(ctx, client, self.kind, name),
             )
 
 
@@ -295,7 +295,7 @@ TRAIN = SimpleNamespace(**TRAIN_COMMANDS.commands)
 
 
 def retry(
-    name: str, max_cost: float | None, max_tokens_total: int | None, *, yes: bool, secrets_file: str | None
+    name: str, max_cost: float | None, max_tokens_total: int | None, *, secrets_file: str | None
 ) -> OperationResult:
     """Retry a run's failed and skipped rollouts on the platform; one without any is run again after a question."""
     ctx = current()
@@ -306,15 +306,11 @@ def retry(
     with ctx.client() as client:
         detail = client.evals.get(name)
         run = detail.run.name
-        prompts.agree(
-            ctx, f"Retry the failed and skipped rollouts of {run}?", "eval.retry", yes=yes, **run_state(detail)
-        )
+        prompts.agree(ctx, f"Retry the failed and skipped rollouts of {run}?", "eval.retry", **run_state(detail))
         try:
             answer = client.evals.retry(run, request)
         except NothingToRetry as nothing:
-            prompts.agree(
-                ctx, f"{nothing.message}. Run them again?", "eval.retry", yes=yes, default=False, **run_state(detail)
-            )
+            prompts.agree(ctx, f"{nothing.message}. Run them again?", "eval.retry", default=False, **run_state(detail))
             answer = client.evals.retry(run, request.model_copy(update={"everything": True}))
     count = answer.retryable_samples
     message = f"{count} rollouts of {run} are queued again" if count else f"{run} restarts from the beginning"
@@ -340,7 +336,6 @@ def download(
     ] = None,
     rows: Annotated[str | None, typer.Option("--rows", help="Only these row indices: 3,7,10-20")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Download existing files again")] = False,
-    yes: prompts.Yes = False,
 ) -> OperationResult:
     """Download the metrics and conversations of a run.
 
@@ -349,7 +344,7 @@ def download(
         osmosis eval download multiply-1 --type all --rows 0-9 -o results
         osmosis eval download nightly --type annotations --labels-into nightly
     """
-    return download_run(current(), name, DownloadOptions(output, types, rows, overwrite, yes, labels_into))
+    return download_run(current(), name, DownloadOptions(output, types, rows, overwrite, labels_into))
 
 
 def run_info(ctx: AppContext, kind: RunKind, name: str, output: Path | None = None) -> DetailResult:
@@ -409,7 +404,7 @@ def run_state(detail: RunDetail) -> JsonObject:
     return {**run_ref(detail), "status": detail.run.status}
 
 
-def stop_run(ctx: AppContext, kind: RunKind, name: str, *, yes: bool) -> OperationResult:
+def stop_run(ctx: AppContext, kind: RunKind, name: str) -> OperationResult:
     operation = f"{NOUNS[kind]}.stop"
     with ctx.client() as client:
         runs = client.runs(kind)
@@ -417,28 +412,28 @@ def stop_run(ctx: AppContext, kind: RunKind, name: str, *, yes: bool) -> Operati
         run = detail.run
         if run.over:
             return OperationResult(operation, f"run {run.name} is {run.status} already", run_state(detail))
-        prompts.agree(ctx, f"Stop run {run.name}?", operation, yes=yes, **run_state(detail))
+        prompts.agree(ctx, f"Stop run {run.name}?", operation, **run_state(detail))
         runs.stop(run.name)
         detail = runs.get(run.name)
     message = f"run {run.name} is {detail.run.status if detail.run.over else 'stopping'}"
     return OperationResult(operation, message, run_state(detail))
 
 
-def delete_run(ctx: AppContext, client: PlatformClient, kind: RunKind, name: str, *, yes: bool) -> OperationResult:
+def delete_run(ctx: AppContext, client: PlatformClient, kind: RunKind, name: str) -> OperationResult:
     operation, runs = f"{NOUNS[kind]}.delete", client.runs(kind)
     detail = runs.get(name)
     run = detail.run
-    _check_full_name(name, (run.name, run.id), NOUNS[kind], yes=yes)
-    prompts.agree(ctx, f"Delete run {run.name} and everything it produced?", operation, yes=yes, **run_state(detail))
+    _check_full_name(name, (run.name, run.id), NOUNS[kind])
+    prompts.agree(ctx, f"Delete run {run.name} and everything it produced?", operation, **run_state(detail))
     runs.delete(run.name)
     return OperationResult(operation, f"run {run.name} is deleted", {**run_ref(detail), "status": run.status})
 
 
-def _delete_local(ctx: AppContext, folder: Path, name: str, *, yes: bool) -> OperationResult:
+def _delete_local(ctx: AppContext, folder: Path, name: str) -> OperationResult:
     from osmosis.engine.journal import Journal  # no run of a platform has one
 
-    _check_full_name(name, (folder.name, str(folder), name if "/" in name else ""), "eval", yes=yes)
-    if not prompts.confirm(ctx, f"Delete the local run {folder.name}, {folder}?", yes=yes):
+    _check_full_name(name, (folder.name, str(folder), name if "/" in name else ""), "eval")
+    if not prompts.confirm(ctx, f"Delete the local run {folder.name}, {folder}?"):
         return OperationResult("eval.delete", "Cancelled.", {"name": folder.name}, status="cancelled")
     journal = Journal(folder)
     journal.lock()  # refused while it is going on
@@ -447,7 +442,7 @@ def _delete_local(ctx: AppContext, folder: Path, name: str, *, yes: bool) -> Ope
     return OperationResult("eval.delete", f"local run {folder.name} is deleted", {"name": folder.name})
 
 
-def _check_full_name(name: str, full: tuple[str, ...], noun: str, *, yes: bool) -> None:
-    if yes and name not in full:
+def _check_full_name(name: str, full: tuple[str, ...], noun: str) -> None:
+    if current().options.yes and name not in full:
         message = f"{name!r} stands for {full[0]}, and --yes deletes only a run that is named in full"
         raise UsageError(message, hint=f"osmosis {noun} delete {full[0]} --yes")

@@ -94,7 +94,7 @@ def run_set(ctx: AppContext, word: str, flags: RunFlags) -> ListResult:
     for config in dict.fromkeys(line.run.config for line in lines):
         load_eval_config(_config(ctx, workspace, config), workspace.root, to_run=True)
     if flags.on is not None:
-        submit = SetSubmit(eval_set, [(line.name, line.run) for line in lines], name, flags.secrets_file, flags.yes)
+        submit = SetSubmit(eval_set, [(line.name, line.run) for line in lines], name, flags.secrets_file)
         return submit_set(ctx, flags.on, submit)
     runs = runs_folder(ctx.cwd)
     if baseline is not None and not any(_earlier(runs, baseline, line).is_dir() for line in lines):
@@ -107,7 +107,7 @@ def run_set(ctx: AppContext, word: str, flags: RunFlags) -> ListResult:
 
 _OF_SET = {
     *("words", "name", "on", "baseline", "fail_on_regression"),
-    *("secrets_file", "yes", "quiet", "verbose", "settings"),
+    *("secrets_file", "quiet", "verbose", "settings"),
 }
 
 

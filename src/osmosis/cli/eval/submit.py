@@ -39,7 +39,6 @@ FEW_ROWS = 20
 
 @dataclass(frozen=True)
 class SharedFlags:
-    yes: prompts.Yes = False
     wait: Annotated[bool, typer.Option("--wait", "-w", help="Follow the run to its end, then show its figures")] = False
     wait_sync: Annotated[bool, typer.Option("--wait-sync", help="Wait until the platform has synced HEAD")] = False
     allow_dirty: Annotated[bool, typer.Option("--allow-dirty", help="Run the synced commit despite local changes")] = (
@@ -170,7 +169,7 @@ def submit_checked(
         for key, value in {**plan, **verdict.lines}.items():
             if value:
                 ctx.output.say(f"  {key:<9} {value}")
-        prompts.agree(ctx, f"Submit this {options.noun} run?", f"{options.noun}.submit", yes=options.yes)
+        prompts.agree(ctx, f"Submit this {options.noun} run?", f"{options.noun}.submit")
         case.push()
         run = client.runs(options.kind).submit(build_body(case))
         news = f"submitted {run.name}: {run.platform_url or ''}"

@@ -28,7 +28,6 @@ class SubmitOptions:
     kind: RunKind
     config: str | None
     """Path or name; None for the only config."""
-    yes: bool = False
     wait: bool = False
     wait_sync: bool = False
     allow_dirty: bool = False

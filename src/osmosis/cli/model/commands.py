@@ -115,7 +115,6 @@ def download(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Folder to write to [default: models/NAME]")
     ] = None,
-    yes: prompts.Yes = False,
 ) -> OperationResult:
     """Download a base model, or the adapter of a trained one. Files that you already have are not downloaded again.
 
@@ -130,7 +129,7 @@ def download(
         folder = ctx.path(output) if output else ctx.cwd / "models" / listing.name
         total = sum(file.size for file in listing.files)
         question = f"Download {len(listing.files)} files, {size(total)}, to {folder}?"
-        prompts.agree(ctx, question, "model.download", yes=yes)
+        prompts.agree(ctx, question, "model.download")
         with byte_progress(ctx, total, f"fetching {listing.name}") as moved:
             fetched = [client.models.fetch(file, folder, moved) for file in listing.files]
     resource = {"name": listing.name, "type": listing.type, "path": str(folder), "bytes": total}
@@ -138,7 +137,7 @@ def download(
     return OperationResult("model.download", f"{listing.name} is in {folder}", resource)
 
 
-def delete(name: Name, yes: prompts.Yes = False) -> OperationResult:
+def delete(name: Name) -> OperationResult:
     """Delete a model and its files. Refused while a run uses it.
 
     Example:
@@ -149,7 +148,7 @@ def delete(name: Name, yes: prompts.Yes = False) -> OperationResult:
         kind, row = client.models.find(name)
         label = row.model_name or name
         kind_label = "base model" if kind == "base" else "adapter"
-        if not prompts.confirm(ctx, f"Delete {kind_label} {label} and its files?", yes=yes):
+        if not prompts.confirm(ctx, f"Delete {kind_label} {label} and its files?"):
             return OperationResult("model.delete", "Cancelled.", row.to_dict(), status="cancelled")
         client.models.delete(kind, label)
     return OperationResult("model.delete", f"{kind_label} {label} is deleted", row.to_dict())

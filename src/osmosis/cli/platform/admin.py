@@ -83,7 +83,6 @@ def delete(
     heir: Annotated[
         str | None, typer.Option("--give-to", help="New owner of the workspaces that only they own")
     ] = None,
-    yes: prompts.Yes = False,
 ) -> OperationResult:
     """Remove a person. Their tokens stop working at once and their secrets are deleted; their runs and datasets stay.
 
@@ -91,7 +90,7 @@ def delete(
         osmosis platform user delete ada --give-to grace
     """
     ctx = current()
-    prompts.agree(ctx, f"Remove {handle} from the platform?", "platform.user.remove", yes=yes)
+    prompts.agree(ctx, f"Remove {handle} from the platform?", "platform.user.remove")
     with ctx.client(scoped=False) as client:
         client.workspaces.access.people.remove(handle, heir)
     return OperationResult("platform.user.remove", f"{handle} is removed", {"handle": handle, "heir": heir})
@@ -104,7 +103,6 @@ def link(
     undo: Annotated[
         bool, typer.Option("--undo", help="Instead, forget which account at the sign-in provider is theirs")
     ] = False,
-    yes: prompts.Yes = False,
 ) -> OperationResult:
     """Print a one-time link that logs a person's browser in.
 
@@ -117,7 +115,7 @@ def link(
     """
     ctx = current()
     if undo:
-        prompts.agree(ctx, f"Forget which account at the provider is {handle}'s?", "platform.user.unlink", yes=yes)
+        prompts.agree(ctx, f"Forget which account at the provider is {handle}'s?", "platform.user.unlink")
     with ctx.client(scoped=False) as client:
         if undo:
             client.workspaces.access.people.unlink(handle)

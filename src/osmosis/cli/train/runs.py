@@ -47,7 +47,6 @@ def resume(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Start a new run with the same config, code and rows instead")
     ] = False,
-    yes: prompts.Yes = False,
     secrets_file: SecretsFile = None,
 ) -> OperationResult:
     """Continue a stopped or failed training run from its last checkpoint.
@@ -58,16 +57,16 @@ def resume(
     """
     if fresh:
         question = "Start a new run of the config of {}?"
-        return _start_again("retry", name, question, yes=yes, secrets_file=secrets_file)
-    return _start_again("resume", name, "Resume {} from its last checkpoint?", yes=yes, secrets_file=secrets_file)
+        return _start_again("retry", name, question, secrets_file=secrets_file)
+    return _start_again("resume", name, "Resume {} from its last checkpoint?", secrets_file=secrets_file)
 
 
-def _start_again(verb: str, name: str, question: str, *, yes: bool, secrets_file: str | None) -> OperationResult:
+def _start_again(verb: str, name: str, question: str, *, secrets_file: str | None) -> OperationResult:
     ctx = current()
     secrets: Mapping[str, str] = read_secrets_file(ctx, secrets_file) if secrets_file else {}
     with ctx.client() as client:
         detail = client.trainings.get(name)
-        prompts.agree(ctx, question.format(detail.run.name), f"train.{verb}", yes=yes, **run_state(detail))
+        prompts.agree(ctx, question.format(detail.run.name), f"train.{verb}", **run_state(detail))
         start = client.trainings.resume if verb == "resume" else client.trainings.retry
         answer = start(detail.run.name, secrets)
     steps = [NextStep("follow it", command=f"osmosis train wait {answer.name}")]

@@ -133,7 +133,7 @@ def rename(
 
 
 @app.command()
-def delete(name: Name, yes: prompts.Yes = False) -> OperationResult:
+def delete(name: Name) -> OperationResult:
     """Delete a workspace with its repository, runs, datasets, models and secrets. For owners.
 
     Nothing of it may be in progress. There is no way back but a backup of the platform.
@@ -145,7 +145,7 @@ def delete(name: Name, yes: prompts.Yes = False) -> OperationResult:
     with ctx.client(scoped=False) as client:
         row = _find(client, name)
         question = f"Delete workspace {name} with its repository, runs, datasets, models and secrets?"
-        prompts.agree(ctx, question, "workspace.delete", yes=yes, default=False)
+        prompts.agree(ctx, question, "workspace.delete", default=False)
         client.workspaces.delete(name)
     credentials = CredentialStore(ctx.environ)
     if credentials.active_workspace(ctx.platform_url) == name:

@@ -24,7 +24,6 @@ def members(
     delete: Annotated[
         bool, typer.Option("--delete", help="Remove them, withdraw their invitation, or leave the workspace")
     ] = False,
-    yes: prompts.Yes = False,
 ) -> ListResult | OperationResult:
     """List the workspace's members and open invitations, invite a person, change a role, or remove a member.
 
@@ -40,7 +39,7 @@ def members(
     if person is None and (role or delete):
         raise UsageError("name the person", hint="osmosis workspace members ada --role admin")
     if delete:
-        prompts.agree(ctx, f"Remove {person} from the workspace?", "workspace.remove", yes=yes)
+        prompts.agree(ctx, f"Remove {person} from the workspace?", "workspace.remove")
     checked_role = _role(role or "member")
     with ctx.client() as client:
         access, extra = client.workspaces.access.members, scope_of(client)
