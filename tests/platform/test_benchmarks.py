@@ -208,4 +208,4 @@ def test_a_run_is_stopped_with_all_of_its_agents(site: Site) -> None:
     submit(site, {"model": CALCULATOR}, {"model": ECHO})
     assert site.json("POST", "benchmark-runs/multiply-benchmark-1/stop", json={})["status"] == "stopped"
     assert {run.status for run in evaluations(site)} == {"stopped"}
-    assert "osmosis benchmark runs list" in site.json("GET", "benchmark-runs/none", expect=404)["hint"]
+    assert "osmosis benchmark list --runs" in site.json("GET", "benchmark-runs/none", expect=404)["hint"]

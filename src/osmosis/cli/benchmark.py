@@ -8,13 +8,15 @@ from rich.console import Console
 from osmosis.cli.core import completion
 from osmosis.cli.core.app import new_app, takes
 from osmosis.cli.core.context import current
+from osmosis.cli.core.paging import Everything, Limit, Offset
 from osmosis.cli.core.render import draw_list
 from osmosis.cli.core.results import DetailResult, ListResult, OperationResult, build_columns
 from osmosis.cli.eval.download import DownloadOptions, download_run
 from osmosis.cli.eval.follow import AGENT_COLUMNS
-from osmosis.cli.eval.runs import BENCHMARK_COMMANDS, BenchmarkRunName
+from osmosis.cli.eval.runs import BENCHMARK_COMMANDS, BenchmarkRunName, OutputFile, Overwrite, run_info
 from osmosis.cli.eval.submit import SharedFlags, SubmitVerdict, submit_checked
 from osmosis.cli.eval.submit_case import SubmitCase, SubmitOptions
+from osmosis.errors import NotFound
 from osmosis.records.api.benchmarks import BenchmarkDetail, BenchmarkPage
 from osmosis.records.config.run_config import Secrets
 from osmosis.workspace.config_file import check_benchmark, config_error, locate
@@ -28,26 +30,25 @@ app = new_app(
         osmosis benchmark submit configs/benchmark/multiply.toml --wait
     """
 )
-runs_app = new_app(
-    help="""Runs of benchmarks. Each agent of one is an evaluation, NAME-agent-1 and so on.
-
-    Example:
-        osmosis benchmark runs show multiply-benchmark-1
-    """
-)
-app.add_typer(runs_app, name="runs")
-for verb, name in (("list_runs", "list"), ("info", "show"), ("wait", "wait"), ("logs", "logs"), ("stop", "stop")):
-    runs_app.command(name)(BENCHMARK_COMMANDS.commands[verb])
-runs_app.command("info", hidden=True)(BENCHMARK_COMMANDS.commands["info"])
+for verb in ("wait", "logs", "stop"):
+    app.command(verb)(BENCHMARK_COMMANDS.commands[verb])
 
 
 @app.command("list")
-def list_benchmarks() -> ListResult:
-    """List the benchmarks of this workspace.
+def list_benchmarks(
+    runs: Annotated[bool, typer.Option("--runs", help="List their runs instead, newest first")] = False,
+    limit: Limit = None,
+    offset: Offset = 0,
+    everything: Everything = False,
+) -> ListResult:
+    """List the benchmarks of this workspace, or their runs.
 
     Example:
         osmosis benchmark list
+        osmosis benchmark list --runs
     """
+    if runs:
+        return BENCHMARK_COMMANDS.list_runs(limit, offset, everything)
     with current().client() as client:
         rows = [row for page in client.http.pages(BenchmarkPage, "benchmarks") for row in page.benchmarks]
     columns = build_columns("source_ref=Benchmark", "task_count=Tasks", "category_count=Categories")
@@ -56,18 +57,26 @@ def list_benchmarks() -> ListResult:
     )
 
 
-@app.command("info", hidden=True)
 @app.command("show")
-def info(
-    key: Annotated[str, typer.Argument(help="Name of the benchmark", autocompletion=completion.benchmarks)],
+def show(
+    name: Annotated[str, typer.Argument(help="Name of a benchmark or a run", autocompletion=completion.benchmarks)],
+    output: OutputFile = None,
+    overwrite: Overwrite = False,
 ) -> DetailResult:
-    """Show a benchmark: its tasks, and the newest result of each agent over all of them.
+    """Show a benchmark with the newest result of each agent, or one run: its agents, the best first.
+
+    Each agent of a run is an evaluation of its own, NAME-agent-1 and so on.
 
     Example:
         osmosis benchmark show multiply
+        osmosis benchmark show multiply-benchmark-1
     """
-    with current().client() as client:
-        data = client.http.read(BenchmarkDetail, "GET", f"benchmarks/{key}").to_dict()
+    ctx = current()
+    with ctx.client() as client:
+        try:
+            data = client.http.read(BenchmarkDetail, "GET", f"benchmarks/{name}").to_dict()
+        except NotFound:
+            return run_info(ctx, "benchmark", name, output)
 
     def draw(console: Console) -> None:
         draw_list(console, ListResult(data["benchmark"]["tasks"], build_columns("name=Task", "category=Category")))
@@ -117,7 +126,7 @@ def submit(flags: BenchmarkFlags) -> OperationResult:
     )
 
 
-@runs_app.command("download")
+@app.command("download")
 def download(
     name: BenchmarkRunName,
     output: Annotated[
@@ -129,6 +138,6 @@ def download(
     """Download figures and results as CSV, with conversations and logs on request.
 
     Example:
-        osmosis benchmark runs download multiply-benchmark-1 --type all
+        osmosis benchmark download multiply-benchmark-1 --type all
     """
     return download_run(current(), name, DownloadOptions(output, types, None, overwrite), "benchmark")

@@ -10,37 +10,13 @@ from osmosis.base.jsonable import JsonObject
 from osmosis.cli.core import completion
 from osmosis.cli.core.context import AppContext, current
 from osmosis.cli.core.results import DetailResult, Result, clean
+from osmosis.cli.eval.flags import Mcp, Module
 from osmosis.cli.targets import AgentRef, find_agent, opened
 from osmosis.compat.validator import ValidationResult, probe_request, validate_agent_loop
 from osmosis.engine.load_agent import load_agent
 from osmosis.engine.loop_agent import plain_tools
 from osmosis.records.run.rows import FORMATS
 from osmosis.serve.client.remote import started
-
-
-def validate(
-    name: Annotated[
-        str | None,
-        typer.Argument(help="A rollout of the workspace, or module:attribute.", autocompletion=completion.rollouts),
-    ] = None,
-    module: Annotated[
-        str | None, typer.Option("--module", "-m", "--agent", help="The agent: module:attribute.")
-    ] = None,
-    mcp: Annotated[str | None, typer.Option("--mcp", help="An MCP server: its folder or URL.")] = None,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Also show tools and warnings.")] = False,
-) -> DetailResult:
-    """Check an agent without running it.
-
-    Example:
-        osmosis check -m server:agent_loop
-        osmosis check multiply --verbose
-    """
-    ctx = current()
-    ref = find_agent(ctx, name, module, mcp)
-    data, result = asyncio.run(_checked(ctx, ref))
-    return DetailResult(
-        data, exit_code=0 if data["valid"] else 1, human=lambda console: _draw(console, data, result, verbose=verbose)
-    )
 
 
 def check(
@@ -52,10 +28,8 @@ def check(
             autocompletion=completion.rollouts,
         ),
     ] = None,
-    module: Annotated[
-        str | None, typer.Option("--module", "-m", "--agent", help="The agent: module:attribute.")
-    ] = None,
-    mcp: Annotated[str | None, typer.Option("--mcp", help="An MCP server: its folder or URL.")] = None,
+    module: Module = None,
+    mcp: Mcp = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Also show tools and warnings.")] = False,
 ) -> Result:
     """Check an agent, a config, a dataset or a rubric file; without a name, all configs of the workspace.
@@ -79,7 +53,12 @@ def check(
         from osmosis.cli.dataset import validate as check_dataset  # brings the client of a platform
 
         return check_dataset(str(target))
-    return validate(target, module, mcp, verbose)
+    ctx = current()
+    ref = find_agent(ctx, target, module, mcp)
+    data, result = asyncio.run(_checked(ctx, ref))
+    return DetailResult(
+        data, exit_code=0 if data["valid"] else 1, human=lambda console: _draw(console, data, result, verbose=verbose)
+    )
 
 
 async def _checked(ctx: AppContext, ref: AgentRef) -> tuple[dict[str, object], ValidationResult | None]:

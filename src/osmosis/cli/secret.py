@@ -19,11 +19,11 @@ from osmosis.workspace.config_file import load_config
 from osmosis.workspace.layout import find_workspace, pick_config
 
 app = new_app(
-    help="""Secrets, which runs get as environment variables: set, list, delete, import, check.
+    help="""Secrets, which runs get as environment variables: set, list, delete, import.
 
     Example:
         osmosis secret set OPENAI_API_KEY
-        osmosis secret check configs/eval/multiply.toml
+        osmosis secret import .env
     """
 )
 Name = Annotated[
@@ -152,7 +152,7 @@ def import_file(
     return OperationResult("secret.import", f"{len(values)} secrets are set ({scope})", resource)
 
 
-@app.command()
+@app.command(hidden=True)
 def check(
     config: Annotated[str, typer.Argument(help="A config under configs/", autocompletion=completion.configs)],
 ) -> ListResult:

@@ -351,7 +351,7 @@ def _check_rows(scored: _Paired, row_of: Mapping[str, str], name: str, a: _Side,
         raise ValidationError("the two runs have no rows in common", hint="compare runs over the same dataset")
     if not scored.rows and len(excluded) == len(row_of):
         raise ValidationError(
-            "every row that the two runs have in common is in quarantine", hint="osmosis eval quarantine list"
+            "every row that the two runs have in common is in quarantine", hint="osmosis eval quarantine"
         )
     if not scored.rows:
         raise ValidationError(

@@ -70,7 +70,7 @@ def find_template(name: str, folder: Path | None = None) -> TemplateInfo:
         return names[name]
     near = get_close_matches(name, names, 1, 0.6)
     hint = f"did you mean {near[0]}?" if near else f"one of: {', '.join(names)}"
-    raise NotFound(f"there is no template {name!r}", hint=f"{hint} (osmosis template list)")
+    raise NotFound(f"there is no template {name!r}", hint=f"{hint} (osmosis template show)")
 
 
 def template_files(name: str) -> list[str]:

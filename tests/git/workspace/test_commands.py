@@ -22,7 +22,7 @@ from support.git_workspace import GitWorkspace
         ("init new --no-git --platform", "VALIDATION", "--platform needs git", "remove --no-git"),
         ("init new --template nothing --no-platform", "NOT_FOUND", "no template 'nothing'", "one of: multiply"),
         ("rollout new Bad", "VALIDATION", "rollout name 'Bad'", "osmosis rollout new bad"),
-        ("rollout new a -t nothing", "NOT_FOUND", "no template 'nothing'", "osmosis template list"),
+        ("rollout new a -t nothing", "NOT_FOUND", "no template 'nothing'", "osmosis template show"),
         ("rollout new a -t empty --api-key-env K", "VALIDATION", "--api-key-env", "also give --base-url URL"),
         ("rollout new a -t empty --base-url host:80", "VALIDATION", "is not an http URL", "http://127.0.0.1"),
         ("rollout new multiply -t multiply", "CONFLICT", "3 existing files would be overwritten", "--force"),

@@ -271,7 +271,7 @@ def test_nothing_is_written_through_a_link_or_a_file(tmp_path: Path) -> None:
 def test_unknown_templates_and_names(tmp_path: Path) -> None:
     with pytest.raises(NotFound) as caught:
         render_rollout("a", "multiplication", tmp_path)
-    assert caught.value.hint == "did you mean multiply? (osmosis template list)"
+    assert caught.value.hint == "did you mean multiply? (osmosis template show)"
     with pytest.raises(ValidationError):
         render_rollout("../a", "multiply", tmp_path)
     assert list(tmp_path.iterdir()) == []

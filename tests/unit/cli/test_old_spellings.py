@@ -73,7 +73,15 @@ eval-rubric --rubric r --data d.jsonl
 worker token create --name x
 worker token list
 worker token revoke x
-benchmark runs list
+benchmark runs list --limit 3
+benchmark runs show r -o f
+benchmark runs download r --type all --yes
+benchmark info b
+eval quarantine add r:1 --reason flaky
+eval quarantine delete r:1
+eval quarantine list
+secret check c.toml
+template list
 upgrade
 """.strip().splitlines()
 

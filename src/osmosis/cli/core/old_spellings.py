@@ -6,7 +6,7 @@ Rewrite = Callable[[list[str]], list[str]]
 
 
 def respell(words: list[str]) -> list[str]:
-    for size in (3, 2):
+    for size in (3, 2, 1):
         rewrite = OLD.get(" ".join(words[:size]))
         if rewrite is not None and len(words) >= size:
             rest = words[size:]
@@ -68,11 +68,22 @@ def _apply_template(rest: list[str]) -> list[str]:
 
 
 OLD: dict[str, Rewrite] = {
+    "benchmark info": _as("benchmark show"),
+    "benchmark runs download": _as("benchmark download"),
+    "benchmark runs info": _as("benchmark show"),
+    "benchmark runs list": _as("benchmark list", "--runs"),
+    "benchmark runs logs": _as("benchmark logs"),
+    "benchmark runs show": _as("benchmark show"),
+    "benchmark runs stop": _as("benchmark stop"),
+    "benchmark runs wait": _as("benchmark wait"),
     "eval bisect": _as("eval why"),
     "eval note": _edit("eval", "--note"),
     "eval pin": _pin,
     "eval priority": _edit("eval", "--priority"),
-    "eval quarantine remove": _as("eval quarantine delete"),
+    "eval quarantine add": _as("eval quarantine"),
+    "eval quarantine delete": _as("eval quarantine", "--delete"),
+    "eval quarantine list": _as("eval quarantine"),
+    "eval quarantine remove": _as("eval quarantine", "--delete"),
     "eval rename": _edit("eval", "--name"),
     "eval report": _as("eval show", "--report"),
     "eval retry": _retry,
@@ -86,11 +97,13 @@ OLD: dict[str, Rewrite] = {
     "rollout init": _as("rollout new"),
     "sync status": _as("sync --status"),
     "template apply": _apply_template,
+    "template list": _as("template show"),
     "template check": _as("template update --check"),
     "token revoke": _as("token delete"),
     "train info": _as("train show"),
     "train priority": _edit("train", "--priority"),
     "train retry": _as("train resume", "--fresh"),
+    "validate": _as("check"),
     "worker drain": _as("worker delete", "--drain"),
     "worker remove": _as("worker delete"),
     "worker token create": _worker_token,

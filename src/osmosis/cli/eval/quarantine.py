@@ -6,7 +6,6 @@ import typer
 from pydantic import ValidationError as PydanticError
 
 from osmosis.cli.core import completion
-from osmosis.cli.core.app import new_app
 from osmosis.cli.core.context import current
 from osmosis.cli.core.results import ListResult, NextStep, OperationResult, build_columns
 from osmosis.cli.targets import row_named
@@ -15,43 +14,57 @@ from osmosis.local.quarantine_file import add_entry, check_row, file_around, rea
 from osmosis.records.base import utc_now
 from osmosis.records.run.quarantine import NAME, QuarantinedRow
 
-app = new_app(
-    help="""Rows known to be flaky: shown like the others, but not counted until a given day.
-
-    They are in quarantine.toml, at the top of the workspace: commit it. eval compare, eval run SET, --fail-under, the
-    pytest plugin and the pages of osmosis view do without these rows, and say so; after its last day a row counts.
-
-    Example:
-        osmosis eval quarantine add nightly:7 --reason "two right answers, see issue 12"
-        osmosis eval quarantine list
-    """
-)
-
 DAYS = 14
 DATA_SUFFIXES = (".jsonl", ".csv", ".parquet")
 COLUMNS = build_columns("key=Row", "dataset=Dataset", "until=Until", "state=Counts", "reason=Reason")
-Row = Annotated[str, typer.Argument(metavar="ROW", help="Its id or key, or RUN:INDEX, its place in a local run")]
 
 
-@app.command()
-def add(
-    row: Row,
-    reason: Annotated[str, typer.Option(help="Why the row does not count, for whoever reads this in a month")],
+def quarantine(
+    row: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[ROW]",
+            help="Its id or key, or RUN:INDEX, its place in a local run [default: list all]",
+            autocompletion=completion.quarantined,
+        ),
+    ] = None,
+    reason: Annotated[
+        str | None, typer.Option(help="Why the row does not count, for whoever reads this in a month")
+    ] = None,
     until: Annotated[
         str | None, typer.Option(metavar="DATE", help=f"Last day, YYYY-MM-DD, in UTC [default: in {DAYS} days]")
     ] = None,
     dataset: Annotated[
         str | None, typer.Option(help="Only the row of this dataset [default: the run's with RUN:INDEX, else any]")
     ] = None,
-) -> OperationResult:
-    """Put a row in quarantine, or change its reason and last day.
+    delete: Annotated[bool, typer.Option("--delete", help="Take the row out: it counts again")] = False,
+) -> OperationResult | ListResult:
+    """List rows known to be flaky, or put one in quarantine: shown like the others, not counted until a given day.
+
+    They are in quarantine.toml, at the top of the workspace: commit it. eval compare, eval run SET, --fail-under, the
+    pytest plugin and the pages of osmosis view do without these rows, and say so; after its last day a row counts.
 
     Example:
-        osmosis eval quarantine add nightly:7 --reason "two right answers, see issue 12"
-        osmosis eval quarantine add question-17 --reason "the judge wavers" --until 2027-01-31 --dataset multiply
+        osmosis eval quarantine
+        osmosis eval quarantine nightly:7 --reason "two right answers, see issue 12"
+        osmosis eval quarantine question-17 --reason "the judge wavers" --until 2027-01-31 --dataset multiply
+        osmosis eval quarantine question-17 --delete
     """
     ctx = current()
+    path = file_around(ctx.cwd)
+    if row is None:
+        if reason or until or dataset or delete:
+            raise UsageError("name the row", hint='osmosis eval quarantine ROW --reason "..."')
+        entries = [_describe_entry(entry) for entry in sorted(read(path).row, key=lambda each: (each.until, each.key))]
+        return ListResult(entries, COLUMNS, title=str(path), empty="no row is in quarantine")
     row_name = row_named(row, ctx.cwd)
+    if delete:
+        removed = [_describe_entry(entry) for entry in remove_entries(path, row_name.key)]
+        if not removed:
+            raise NotFound(f"row {row_name.key} is not in quarantine", hint="osmosis eval quarantine")
+        return OperationResult("eval.quarantine.remove", f"row {row_name.key} counts again", {"rows": removed})
+    if reason is None:
+        raise UsageError("missing option --reason", hint=f'osmosis eval quarantine {row} --reason "..."')
     named = Path(dataset).stem if dataset and Path(dataset).suffix in DATA_SUFFIXES else dataset
     values = {"key": row_name.key, "reason": reason, "until": _day(until), "dataset": named or row_name.dataset}
     try:
@@ -59,51 +72,10 @@ def add(
     except PydanticError as error:
         first = error.errors()[0]
         raise UsageError(f"{first['loc'][0]}: {first['msg']}") from error
-    path = file_around(ctx.cwd)
     check_row(ctx.cwd, entry.key, entry.dataset)
     add_entry(path, entry)
     steps = [NextStep("for everyone", command=f"git add {NAME} && git commit -m 'quarantine {entry.key}'")]
     return OperationResult("eval.quarantine.add", entry.line, _describe_entry(entry), next_steps=steps)
-
-
-@app.command("list")
-def list_rows() -> ListResult:
-    """List the rows in quarantine, and those whose quarantine has ended.
-
-    Example:
-        osmosis eval quarantine list
-        osmosis eval quarantine list --json
-    """
-    path = file_around(current().cwd)
-    rows = sorted(read(path).row, key=lambda entry: (entry.until, entry.key))
-    return ListResult(
-        [_describe_entry(entry) for entry in rows], COLUMNS, title=str(path), empty="no row is in quarantine"
-    )
-
-
-@app.command("delete")
-def remove(
-    row: Annotated[
-        str,
-        typer.Argument(
-            metavar="ROW",
-            help="Its id or key, or RUN:INDEX, its place in a local run",
-            autocompletion=completion.quarantined,
-        ),
-    ],
-) -> OperationResult:
-    """Take a row out of quarantine: it counts again.
-
-    Example:
-        osmosis eval quarantine delete question-17
-    """
-    ctx = current()
-    key = row_named(row, ctx.cwd).key
-    removed = remove_entries(file_around(ctx.cwd), key)
-    if not removed:
-        raise NotFound(f"row {key} is not in quarantine", hint="osmosis eval quarantine list")
-    message = f"row {key} counts again"
-    return OperationResult("eval.quarantine.remove", message, {"rows": [_describe_entry(entry) for entry in removed]})
 
 
 def _day(text: str | None) -> date:

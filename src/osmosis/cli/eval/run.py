@@ -109,10 +109,6 @@ def run_agent(ctx: AppContext, flags: RunFlags) -> DetailResult | int:
     return _run_and_upload(ctx, flags, plan, options)
 
 
-local_eval = run
-"""The name of this function in version 0.2."""
-
-
 def run_config(ctx: AppContext, flags: RunFlags, name: str | None) -> DetailResult | OperationResult | int:
     for flag in _OF_AGENT:
         if getattr(flags, flag):

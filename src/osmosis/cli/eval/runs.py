@@ -156,7 +156,7 @@ class RunCommands:
         ctx, paging = current(), Paging(limit, everything, offset)
         if local and self.has_local:
             return list_local(ctx)
-        empty = f"no run has the tag {tag}" if tag else f"no runs yet: osmosis {self.noun.split()[0]} submit CONFIG"
+        empty = f"no run has the tag {tag}" if tag else f"no runs yet: osmosis {self.noun} submit CONFIG"
         try:
             result = list_result(
                 ctx, lambda client: client.runs(self.kind).tagged(tag), COLUMNS[self.kind], paging, empty=empty

@@ -63,7 +63,7 @@ class SubmitOptions:
 
     @property
     def noun(self) -> str:
-        return NOUNS[self.kind].split()[0]
+        return NOUNS[self.kind]
 
     def apply(self, config: AnyConfig) -> AnyConfig:
         name, base_url = (None, None) if self.model is None else split_model(self.model)

@@ -35,7 +35,7 @@ def new(
         typer.Option(
             "--template",
             "-t",
-            help="Template to start from; see: osmosis template list.",
+            help="Template to start from; see: osmosis template show.",
             autocompletion=completion.templates,
         ),
     ] = None,

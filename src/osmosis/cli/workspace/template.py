@@ -2,6 +2,7 @@ from typing import Annotated
 
 import typer
 
+from osmosis.base.jsonable import JsonObject
 from osmosis.cli.core import completion
 from osmosis.cli.core.app import new_app
 from osmosis.cli.core.context import current
@@ -14,49 +15,36 @@ app = new_app(
     help="""Rollout and workspace templates.
 
     Example:
-        osmosis template list
+        osmosis template show
         osmosis template update multiply
     """
 )
 
 
-@app.command("list")
-def list_templates() -> ListResult:
-    """List the rollout templates.
-
-    Example:
-        osmosis template list
-    """
-    version = templates.current_version()
-    items = [
-        {"name": t.name, "summary": t.summary, "model": t.model, "extra": t.extra or None, "version": version}
-        for t in templates.list_templates()
-    ]
-    columns = [Column("name", "Name"), Column("summary", "Description"), Column("model", "Model", wide=True)]
-    steps = [NextStep("use one", command="osmosis rollout new NAME --template TEMPLATE")]
-    return ListResult(items, columns, title="Templates", next_steps=steps)
-
-
 @app.command("show")
 def show(
-    name: Annotated[str, typer.Argument(help="Name of the template.", autocompletion=completion.templates)],
-) -> DetailResult:
-    """Show one template: its description, its model and the files it writes.
+    name: Annotated[
+        str | None, typer.Argument(help="Name of a template [default: list all]", autocompletion=completion.templates)
+    ] = None,
+) -> DetailResult | ListResult:
+    """List the rollout templates, or show one: its description, its model and the files it writes.
 
     Example:
+        osmosis template show
         osmosis template show multiply
     """
-    info = templates.find_template(name)
-    data = {
-        "name": info.name,
-        "summary": info.summary,
-        "model": info.model,
-        "extra": info.extra or None,
-        "version": templates.current_version(),
-        "files": templates.template_files(name),
-    }
-    steps = [NextStep("start from it", command=f"osmosis rollout new NAME --template {name}")]
-    return DetailResult(data, title=f"Template {name}", next_steps=steps)
+    version = templates.current_version()
+    chosen = [templates.find_template(name)] if name else templates.list_templates()
+    items: list[JsonObject] = [
+        {"name": t.name, "summary": t.summary, "model": t.model, "extra": t.extra or None, "version": version}
+        for t in chosen
+    ]
+    command = f"osmosis rollout new NAME --template {name or 'TEMPLATE'}"
+    if name:
+        data = {**items[0], "files": templates.template_files(name)}
+        return DetailResult(data, title=f"Template {name}", next_steps=[NextStep("start from it", command=command)])
+    columns = [Column("name", "Name"), Column("summary", "Description"), Column("model", "Model", wide=True)]
+    return ListResult(items, columns, title="Templates", next_steps=[NextStep("use one", command=command)])
 
 
 @app.command("update")

@@ -161,7 +161,7 @@ def get_members(session: Session, workspace_id: str, name: str) -> Members:
     named = sa.or_(tables.BenchmarkRun.name == name, tables.BenchmarkRun.id == name)
     for members in list_members(session, select_runs(workspace_id, named)):
         return members
-    raise NotFound(f"no benchmark run named {name!r} in this workspace", hint="osmosis benchmark runs list")
+    raise NotFound(f"no benchmark run named {name!r} in this workspace", hint="osmosis benchmark list --runs")
 
 
 def build_agent(run: tables.BenchmarkRun, evaluation: tables.Run) -> JsonObject:
@@ -261,7 +261,7 @@ def build_file(session: Session, settings: PlatformSettings, members: Members, p
             about = {"run_name": evaluation.name, "model": evaluation.model_path}
             rows += [{**about, **json.loads(line)} for line in lines]
     else:
-        raise NotFound(f"a benchmark run has no file {path!r}", hint="osmosis benchmark runs download NAME")
+        raise NotFound(f"a benchmark run has no file {path!r}", hint="osmosis benchmark download NAME")
     out = io.StringIO()
     writer = csv.DictWriter(out, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
     writer.writeheader()

@@ -26,7 +26,7 @@ RunKind = Literal["eval", "training", "benchmark"]
 """`benchmark`: several evaluations under one name; only the first two have rows in the table of runs."""
 JobKind = Literal["eval", "training", "serving", "merge"]
 """A run, a model that is served until it is stopped, or the merge of an adapter into its base model."""
-NOUNS: Mapping[RunKind, str] = {"eval": "eval", "training": "train", "benchmark": "benchmark runs"}
+NOUNS: Mapping[RunKind, str] = {"eval": "eval", "training": "train", "benchmark": "benchmark"}
 """How the commands of a kind of run begin."""
 
 
