@@ -134,7 +134,7 @@ def _check_credential(platform: Platform, request: Request) -> None:
         return
     if request.url.path.startswith("/v1/"):
         with platform.db.read() as session:
-            inference.identify_asker(session, bearer(request), workspace=None, identity=None)
+            inference.identify_asker(session, inference.read_key(request), workspace=None, identity=None)
         return
     if HOOKS.match(request.url.path):
         return

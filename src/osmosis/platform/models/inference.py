@@ -11,14 +11,16 @@ from difflib import get_close_matches
 
 import aiohttp
 from sqlalchemy.orm import Session
+from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.base.net import is_loopback, parse_host
 from osmosis.dialects import Call, EndpointError, Envelope, dialect_of_path
-from osmosis.errors import AuthRequired, Conflict, Forbidden, NotFound, OsmosisError, RateLimited
+from osmosis.errors import AuthRequired, Conflict, Forbidden, NetworkError, NotFound, OsmosisError, RateLimited
 from osmosis.platform import Platform, tables
 from osmosis.platform.auth import tokens
+from osmosis.platform.auth.dependencies import bearer
 from osmosis.platform.auth.tokens import JOB_PREFIX
 from osmosis.platform.models import deployments
 from osmosis.platform.scheduling import leases
@@ -48,6 +50,11 @@ class InferenceTarget:
     model: str
     url: str
     key: str
+
+
+def read_key(request: Request) -> str:
+    """Return the token, which Anthropic's clients send in a header of their own."""
+    return request.headers.get("x-api-key") or bearer(request)
 
 
 def identify_asker(session: Session, credential: str, *, workspace: str | None, identity: str | None) -> Asker:
@@ -158,6 +165,8 @@ log = logging.getLogger("osmosis.platform")
 IN_FLIGHT = 1024
 CONNECT_S = 5.0
 BUSY_S = 2
+MAX_ANSWER = 64 * 1024 * 1024
+"""Bytes of an answer that is not streamed, which is held in memory."""
 PASSED_ON = ("content-type", "retry-after", "x-should-retry")
 
 
@@ -187,7 +196,7 @@ class InferenceProxy:
         try:
             answer = await self._open(target, body, path)
             headers = {name: answer.headers[name] for name in PASSED_ON if name in answer.headers}
-            content = None if "event-stream" in headers.get("content-type", "") else await answer.read()
+            content = None if "event-stream" in headers.get("content-type", "") else await _read(target, answer)
         except BaseException:
             self._let_go(target, answer)
             raise
@@ -199,10 +208,13 @@ class InferenceProxy:
     async def _open(self, target: InferenceTarget, body: bytes, path: str) -> aiohttp.ClientResponse:
         if self._session is None:
             connector = aiohttp.TCPConnector(limit=0)
-            self._session = aiohttp.ClientSession(connector=connector, timeout=self._timeout, trust_env=False)
+            self._session = aiohttp.ClientSession(
+                connector=connector, timeout=self._timeout, trust_env=False, auto_decompress=False
+            )
         headers = {"Authorization": f"Bearer {target.key}", "Content-Type": "application/json"}
         try:
-            return await self._session.post(f"{target.url}{path}", data=body, headers=headers)
+            # Whatever listens at the address of a job that has died must lead nowhere else, and inflate nothing.
+            return await self._session.post(f"{target.url}{path}", data=body, headers=headers, allow_redirects=False)
         except (asyncio.TimeoutError, TimeoutError):
             raise TookTooLong(f"model {target.model} did not answer in time", hint="ask for fewer tokens") from None
         except aiohttp.ClientError as error:
@@ -228,6 +240,20 @@ class InferenceProxy:
             del self._in_flight[target.deployment_id]
         if answer is not None:
             answer.close()  # one that was not read to its end ends the question
+
+
+async def _read(target: InferenceTarget, answer: aiohttp.ClientResponse) -> bytes:
+    content = bytearray()
+    try:
+        async for piece in answer.content.iter_any():
+            content += piece
+            if len(content) > MAX_ANSWER:
+                raise NetworkError(f"the answer of model {target.model} is larger than {MAX_ANSWER} bytes")
+    except (asyncio.TimeoutError, TimeoutError):
+        raise TookTooLong(f"model {target.model} did not answer in time", hint="ask for fewer tokens") from None
+    except aiohttp.ClientError as error:
+        raise NetworkError(f"the answer of model {target.model} broke off: {error}", hint="ask again") from None
+    return bytes(content)
 
 
 def error_body(error: OsmosisError, kind: str) -> JsonObject:

@@ -13,7 +13,7 @@ from osmosis.dialects import CHAT, RESPONSES, EndpointError, dialect_of_path
 from osmosis.dialects.call import OVERLOADED
 from osmosis.errors import OsmosisError, ValidationError
 from osmosis.platform import Platform
-from osmosis.platform.auth.dependencies import GIT_HEADER, WORKSPACE_HEADER, bearer
+from osmosis.platform.auth.dependencies import GIT_HEADER, WORKSPACE_HEADER
 from osmosis.platform.models import inference
 
 from .inference import InferenceProxy, error_body
@@ -33,7 +33,7 @@ async def pass_on(request: Request) -> Response:
     platform: Platform = request.app.state.platform
     proxy: InferenceProxy = request.app.state.inference
     try:
-        credential, body = _key(request), await request.body()
+        credential, body = inference.read_key(request), await request.body()
         headers = request.headers.get(WORKSPACE_HEADER), request.headers.get(GIT_HEADER)
         target = await run_in_threadpool(inference.find_target, platform, credential, headers, _model_of(body))
         asking = asyncio.create_task(proxy.ask(target, body, request.url.path.removeprefix("/v1")))
@@ -55,18 +55,13 @@ async def pass_on(request: Request) -> Response:
 async def models(request: Request) -> Response:
     platform: Platform = request.app.state.platform
     try:
-        rows = await run_in_threadpool(_served, platform, _key(request), request)
+        rows = await run_in_threadpool(_served, platform, inference.read_key(request), request)
     except OsmosisError as error:
         return _refusal(error, request)
     if "anthropic-version" in request.headers:
         rows = [{**row, "type": "model", "display_name": row["id"], "created_at": MODELS_SINCE} for row in rows]
     content = {"object": "list", "data": rows, "has_more": False}
     return Response(orjson.dumps(content), media_type="application/json")
-
-
-def _key(request: Request) -> str:
-    """Return the token, which Anthropic's clients send in a header of their own."""
-    return request.headers.get("x-api-key") or bearer(request)
 
 
 def _served(platform: Platform, credential: str, request: Request) -> list[dict[str, object]]:
