@@ -19,6 +19,32 @@ def is_loopback(host_or_url: str | None) -> bool:
     return (getattr(address, "ipv4_mapped", None) or address).is_loopback
 
 
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+_OF_A_CLOUD = ("192.0.0.0/24", "168.63.129.16/32")
+"""Metadata services that `is_global` takes for hosts of the internet: Oracle's, and Azure's wire server."""
+_CLOSED = [ipaddress.ip_network(network) for network in (*_OF_A_CLOUD, "3fff::/20")]
+_PUBLIC = ipaddress.IPv6Network("2000::/3")
+_TRANSLATED = ipaddress.IPv6Network("64:ff9b::/96")
+
+
+def is_public(address: Address | str) -> bool:
+    """Return whether an address is one of the internet: not of this machine, its networks or its cloud, also not inside
+    an IPv6 address (mapped; 6to4, RFC 3056; NAT64, RFC 6052)."""
+    parsed = embedded_address(ipaddress.ip_address(address))
+    if any(parsed in network for network in _CLOSED if network.version == parsed.version):
+        return False
+    return parsed.is_global and not parsed.is_multicast and (parsed.version == 4 or parsed in _PUBLIC)
+
+
+def embedded_address(address: Address) -> Address:
+    """Return the IPv4 address that an IPv6 address leads to, else the address."""
+    if isinstance(address, ipaddress.IPv4Address):
+        return address
+    if address in _TRANSLATED:
+        return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+    return address.ipv4_mapped or address.sixtofour or address
+
+
 def is_http(url: str | None) -> bool:
     try:
         parts = urlsplit(url or "")

@@ -12,6 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from osmosis.base.net import embedded_address, is_public
 from osmosis.errors import SandboxUnavailable
 
 from .policy import Network
@@ -21,6 +22,7 @@ CLOSED_NETWORKS = (
     "0.0.0.0/8",
     "10.0.0.0/8",
     "100.64.0.0/10",
+    "168.63.129.16/32",
     "169.254.0.0/16",
     "172.16.0.0/12",
     "192.0.0.0/24",
@@ -29,7 +31,7 @@ CLOSED_NETWORKS = (
     "224.0.0.0/4",
     "240.0.0.0/4",
 )
-"""Private, link-local, shared, benchmarking, multicast and reserved addresses (RFC 6890)."""
+"""Private, link-local, shared, benchmarking, multicast and reserved addresses (RFC 6890); Azure's wire server."""
 OWN, GATEWAY, NAME_SERVER = "10.0.2.100", "10.0.2.2", "10.0.2.3"
 TAP = "tap0"
 WAIT_S = 10.0
@@ -161,11 +163,8 @@ def own_addresses() -> list[str]:
 
 def is_outside(address: str) -> bool:
     """Return whether an IP address is an outside host's: not this one's, nor private, link-local or the like."""
-    parsed = ipaddress.ip_address(address)
-    if isinstance(parsed, ipaddress.IPv6Address):
-        return parsed.is_global
-    closed = (*CLOSED_NETWORKS, "127.0.0.0/8", *own_addresses())
-    return not any(parsed in ipaddress.IPv4Network(network) for network in closed)
+    parsed = embedded_address(ipaddress.ip_address(address))
+    return is_public(parsed) and f"{parsed}/32" not in own_addresses()
 
 
 def effective_network(network: Network, router: str) -> Network:

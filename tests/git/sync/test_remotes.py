@@ -66,6 +66,8 @@ def test_a_path_of_the_machine_is_for_who_runs_it_and_never_in_the_data_folder(t
         "http://127.0.0.1:1/a/b.git", "https://localhost/a/b.git", "https://10.0.0.1/a/b", "https://169.254.169.254/a/b",
         "https://[::1]/a/b.git", "https://[::ffff:10.0.0.1]/a/b", "ssh://git@192.168.1.1/a/b", "git@127.0.0.1:a/b.git",
         "https://0.0.0.0/a/b", "https://100.64.0.1/a/b", "git://172.16.0.1/a/b", "https://2130706433/a/b",
+        "https://[64:ff9b::169.254.169.254]/a/b", "https://[::127.0.0.1]/a/b", "https://[2002:7f00:1::]/a/b",
+        "https://[fec0::1]/a/b", "https://192.0.0.192/a/b", "https://168.63.129.16/a/b", "https://0x7f.1/a/b",
     ],
 )  # fmt: skip
 def test_private_addresses_are_out_of_reach_unless_allowed(tmp_path: Path, url: str) -> None:
@@ -81,6 +83,10 @@ def test_git_is_held_to_the_address_that_was_judged(tmp_path: Path) -> None:
     assert config["http.curloptResolve"].startswith("localhost:8443:")
     assert "127.0.0.1" in config["http.curloptResolve"]
     assert config["http.followRedirects"] == "false"
+    for written in ("git://localhost/a/b", "git://localhost:9418/a/b"):
+        remapped = pairs(environ_of(Remote(written), settings))
+        (key,) = [key for key, value in remapped.items() if key.endswith(".insteadOf") and written.startswith(value)]
+        assert key in ("url.git://127.0.0.1:9418/.insteadOf", "url.git://[::1]:9418/.insteadOf")
     ssh = environ_of(Remote("git@localhost:a/b.git", credential=KEY), settings)["GIT_SSH_COMMAND"]
     assert "HostKeyAlias=localhost" in ssh
     assert "HostName=127.0.0.1" in ssh or "HostName=::1" in ssh

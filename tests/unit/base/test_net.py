@@ -8,7 +8,7 @@ from email.utils import format_datetime
 import pytest
 
 from osmosis.base.git_url import find_web_page, parse_git_url
-from osmosis.base.net import backoff_delay, is_http, is_loopback, parse_retry_after
+from osmosis.base.net import backoff_delay, is_http, is_loopback, is_public, parse_retry_after
 from osmosis.errors import ValidationError
 
 HERE = [
@@ -37,6 +37,26 @@ def test_every_spelling_of_this_machine(text: str) -> None:
 )
 def test_everything_else_is_not(text: str | None) -> None:
     assert not is_loopback(text)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "127.0.0.1", "0.0.0.0", "10.0.0.1", "169.254.169.254", "100.100.100.200", "192.0.0.192", "168.63.129.16",
+        "198.18.0.1", "224.0.0.1", "255.255.255.255", "::", "::1", "::127.0.0.1", "::ffff:10.0.0.1", "2002:7f00:1::",
+        "::ffff:0:8.8.8.8", "64:ff9b::169.254.169.254", "64:ff9b:1::8.8.8.8", "2001:db8::1", "3fff::1", "5f00::1",
+        "fc00::1", "fd00:ec2::254", "fe80::1", "fec0::1", "ff02::1",
+    ],
+)  # fmt: skip
+def test_an_address_of_this_machine_its_networks_or_its_cloud_is_not_public(address: str) -> None:
+    assert not is_public(address)
+
+
+@pytest.mark.parametrize(
+    "address", ["8.8.8.8", "2a00:1450:4001::200e", "::ffff:8.8.8.8", "64:ff9b::8.8.8.8", "2002:808:808::"]
+)
+def test_an_address_of_the_internet_is_public(address: str) -> None:
+    assert is_public(address)
 
 
 @pytest.mark.parametrize("url", ["http://a", "https://a.b:1/x?y", "http://[::1]:80/", "HTTP://a"])

@@ -6,7 +6,6 @@ git's environment, a key a temporary file."""
 
 import base64
 import contextlib
-import ipaddress
 import shlex
 import socket
 import tempfile
@@ -18,7 +17,7 @@ from urllib.parse import urlsplit
 from osmosis.base.files import write_text
 from osmosis.base.git import fetching_environ, sealed_environ
 from osmosis.base.git_url import GitUrl, parse_git_url
-from osmosis.base.net import is_loopback, parse_host
+from osmosis.base.net import is_loopback, is_public, parse_host
 from osmosis.errors import Forbidden, ValidationError
 from osmosis.platform.settings import PlatformSettings
 
@@ -47,7 +46,10 @@ def reaching(remote: Remote, settings: PlatformSettings) -> Iterator[dict[str, s
     addresses = _addresses(host, port, way, remote, settings)
     pairs = {"protocol.file.allow": "never", "http.lowSpeedLimit": "1000", "http.lowSpeedTime": "30"}
     pairs["http.followRedirects"] = "false"
-    if addresses:
+    if addresses and way == "git":
+        scheme, _, rest = remote.url.partition("://")
+        pairs[f"url.git://{addresses[0]}:{port}/.insteadOf"] = f"{scheme}://{rest.partition('/')[0]}/"
+    elif addresses:
         pairs["http.curloptResolve"] = f"{host}:{port}:{','.join(addresses)}"
     if remote.credential:
         is_key = remote.credential.lstrip().startswith("-----BEGIN")
@@ -112,9 +114,7 @@ def _addresses(host: str, port: int, way: str, remote: Remote, settings: Platfor
 
 
 def _judge(host: str, text: str) -> None:
-    address = ipaddress.ip_address(text)
-    inner = getattr(address, "ipv4_mapped", None) or getattr(address, "sixtofour", None) or address
-    if not inner.is_global or inner.is_multicast:
+    if not is_public(text):
         message = f"names {host}, which is not a public address"
         raise _refused(message, hint=f"an operator can allow it: osmosis platform start --remote-allow {host}")
 

@@ -10,7 +10,7 @@ import re
 import socket
 from dataclasses import dataclass, field
 
-from osmosis.base.net import is_loopback
+from osmosis.base.net import Address, embedded_address, is_loopback, is_public
 from osmosis.errors import ValidationError
 from osmosis.platform.settings import PlatformSettings
 
@@ -20,8 +20,6 @@ MAX_FIELDS = 20
 MAX_TEXT = 200
 _LABEL = re.compile(r"^[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?\Z")
 _KEY = re.compile(r"^[\x21-\x7e]{1,1024}\Z")
-
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +81,12 @@ async def _check(target: ProbeTarget, private: bool) -> ProbeResult:
 
 
 def _judge(target: ProbeTarget, address: Address, private: bool) -> None:
-    inner = getattr(address, "ipv4_mapped", None) or getattr(address, "sixtofour", None) or address
+    inner = embedded_address(address)
     odd = inner.is_multicast or inner.is_unspecified or inner.is_link_local
     if odd or (inner.is_reserved and not inner.is_loopback):
         message = f"{target.host} is not the address of a rollout server"
         raise ValidationError(message, hint="set the address that others can reach: OSMOSIS_PUBLIC_HOST", field="host")
-    if not private and not inner.is_global:
+    if not private and not is_public(address):
         raise ValidationError(
             f"{target.host} is a private address, and this platform connects only to public ones",
             hint="set OSMOSIS_PUBLIC_HOST on the server, or start the platform with --private-servers",
