@@ -94,8 +94,19 @@ async def pushed(
         raise AuthRequired(message, hint="copy the secret again: osmosis workspace show --webhook")
     if not await run_in_threadpool(_is_external, platform, repository_id):
         raise NotFound("this repository is no longer connected", hint="osmosis workspace show --webhook")
-    background.add_task(run_in_turn, "sync", repository_id, sync.poll, platform.db, platform.settings, repository_id)
+    if repository_id not in _unseen:
+        _unseen.add(repository_id)
+        background.add_task(run_in_turn, "sync", repository_id, _look, platform, repository_id)
     return WebhookTaken(status="accepted")
+
+
+_unseen: set[str] = set()
+"""Repositories that a webhook named and whose look has not begun: however often it is sent, one look is waiting."""
+
+
+def _look(platform: Platform, repository_id: str) -> None:
+    _unseen.discard(repository_id)  # what is pushed from now on needs another look
+    sync.poll(platform.db, platform.settings, repository_id)
 
 
 def _is_external(platform: Platform, repository_id: str) -> bool:
