@@ -352,12 +352,12 @@ def _verified(ctx: AppContext, login: Login) -> tuple[Login, JsonObject | None, 
     try:
         with ctx.client() as client:
             try:
-                answer = client.http.call("GET", "verify")
+                answer = client.call("GET", "verify")
             except (AuthRequired, NetworkError):
                 raise
             except OsmosisError:  # the workspace is not this person's: who one is can still be said
-                answer = client.http.call("GET", "verify", scoped=False)
-            rows = client.http.call("GET", "workspaces", scoped=False).get("workspaces") or []
+                answer = client.call("GET", "verify", scoped=False)
+            rows = client.call("GET", "workspaces", scoped=False).get("workspaces") or []
     except NetworkError as error:
         ctx.output.warn("NETWORK", f"{error.message}; shown as stored")
         return login, None, None

@@ -50,7 +50,7 @@ def list_benchmarks(
     if runs:
         return BENCHMARK_COMMANDS.list_runs(limit, offset, everything)
     with current().client() as client:
-        rows = [row for page in client.http.pages(BenchmarkPage, "benchmarks") for row in page.benchmarks]
+        rows = [row for page in client.pages(BenchmarkPage, "benchmarks") for row in page.benchmarks]
     columns = build_columns("source_ref=Benchmark", "task_count=Tasks", "category_count=Categories")
     return ListResult(
         rows, columns, empty="none yet: osmosis rollout new NAME, push, osmosis dataset upload NAME.jsonl"
@@ -74,7 +74,7 @@ def show(
     ctx = current()
     with ctx.client() as client:
         try:
-            data = client.http.read(BenchmarkDetail, "GET", f"benchmarks/{name}").to_dict()
+            data = client.read(BenchmarkDetail, "GET", f"benchmarks/{name}").to_dict()
         except NotFound:
             return run_info(ctx, "benchmark", name, output)
 

@@ -1,8 +1,11 @@
+from __future__ import annotations
+
 from collections.abc import Iterator
 from itertools import islice
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from osmosis.client.http import Http, Params, Section
+from osmosis.client.http import Params, Section
 from osmosis.records.api.accounts import (
     BrowserLink,
     ConnectRepository,
@@ -36,24 +39,24 @@ from osmosis.records.api.policy import Role
 from osmosis.records.api.workers import WorkerList, WorkerRemoved, WorkerRow
 from osmosis.records.api.workspaces import WIRE_SCOPE, NewSecret, SecretName, SecretPage, SecretRow, WebhookAddress
 
+if TYPE_CHECKING:
+    from .platform import PlatformClient
+
 
 class Accounts(Section):
     def authorize(self, device_name: str) -> DeviceOffer:
-        return self._http.read(
-            DeviceOffer, "POST", "device/authorize", json=DeviceStart(device_name=device_name), scoped=False
-        )
+        body = DeviceStart(device_name=device_name)
+        return self._http.read(DeviceOffer, "POST", "device/authorize", json=body, scoped=False)
 
     def poll(self, device_code: str) -> IssuedLogin:
         """Return the login once it is approved; raise with `authorization_pending` or `slow_down` as the text
         before."""
-        return self._http.read(
-            IssuedLogin, "POST", "device/token", json=DevicePoll(device_code=device_code), scoped=False
-        )
+        body = DevicePoll(device_code=device_code)
+        return self._http.read(IssuedLogin, "POST", "device/token", json=body, scoped=False)
 
     def bootstrap(self, device_name: str) -> IssuedLogin:
-        return self._http.read(
-            IssuedLogin, "POST", "bootstrap", json=DeviceStart(device_name=device_name), scoped=False
-        )
+        body = DeviceStart(device_name=device_name)
+        return self._http.read(IssuedLogin, "POST", "bootstrap", json=body, scoped=False)
 
     def verify(self) -> Verified:
         return self._http.read(Verified, "GET", "verify")
@@ -74,7 +77,7 @@ class Accounts(Section):
 
 
 class Workspaces(Section):
-    def __init__(self, http: Http) -> None:
+    def __init__(self, http: PlatformClient) -> None:
         super().__init__(http)
         self.access = AccessClient(http)
 
@@ -104,7 +107,7 @@ class Workspaces(Section):
 
 
 class AccessClient(Section):
-    def __init__(self, http: Http) -> None:
+    def __init__(self, http: PlatformClient) -> None:
         super().__init__(http)
         self.members = Members(http)
         self.people = People(http)
@@ -115,8 +118,7 @@ class AccessClient(Section):
 
     def set_quota(self, workspace: str, wish: Quota) -> QuotaUse:
         path = f"workspaces/{quote(workspace, safe='')}/quota"
-        limits = wish.model_dump(exclude_none=True)
-        return self._http.read(QuotaUse, "PUT", path, json=limits, scoped=False)
+        return self._http.read(QuotaUse, "PUT", path, json=wish.model_dump(exclude_none=True), scoped=False)
 
 
 class Members(Section):

@@ -10,7 +10,7 @@ import stat
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TypeVar
@@ -197,20 +197,9 @@ class CredentialStore:
         if not token:
             message = f"the {store} holds no token for {url} any more"
             raise CredentialsUnavailable(message, hint=f"osmosis login --force --platform {url}")
-        return Login(
-            url=url,
-            token=str(token),
-            user=dict(entry.get("user") or {}),
-            token_id=entry.get("token_id"),
-            expires_at=entry.get("expires_at"),
-            created_at=entry.get("created_at"),
-            source=entry.get("source", "device"),
-            store=store,
-            active_workspace=entry.get("active_workspace"),
-            ca_file=entry.get("ca_file"),
-            organization=dict(entry.get("organization") or {}),
-            workspaces=list(entry.get("workspaces") or []),
-        )
+        names = {field.name for field in fields(Login)} - {"url", "token", "store"}
+        values = {name: value for name, value in entry.items() if name in names and value is not None}
+        return Login(url, str(token), store=store, **values)
 
     def _read(self) -> JsonObject:
         try:
@@ -275,11 +264,9 @@ def _parse(raw: bytes, path: Path) -> dict[str, object]:
         entry = workspaces.get(name) if isinstance(workspaces, dict) else None
         if not isinstance(entry, dict) or "access_token" not in entry:
             return {"version": VERSION, "platforms": {}}
-        fields = {key: entry.get(key) for key in ("access_token", "expires_at", "user", "created_at", "token_id")}
-        return {
-            "version": VERSION,
-            "platforms": {HOSTED: {**fields, "token_store": "file", "source": "device", "active_workspace": name}},
-        }
+        login = {key: entry.get(key) for key in ("access_token", "expires_at", "user", "created_at", "token_id")}
+        hosted = {**login, "token_store": "file", "source": "device", "active_workspace": name}
+        return {"version": VERSION, "platforms": {HOSTED: hosted}}
     platforms = data.get("platforms") if isinstance(data, dict) else None
     if not isinstance(platforms, dict) or not all(isinstance(entry, dict) for entry in platforms.values()):
         raise CredentialsParseFailed(f"{path} is not an osmosis credentials file", hint=hint)

@@ -6,8 +6,8 @@ from urllib.parse import quote
 
 from osmosis.base.files import file_sha256
 from osmosis.base.net import backoff_delay
-from osmosis.client.http import Http, Params
-from osmosis.client.transfer import Progress, Transfer
+from osmosis.client.http import Params, Section
+from osmosis.client.transfer import Progress
 from osmosis.errors import NotFound, OsmosisError, PlatformError, RateLimited, ValidationError
 from osmosis.records.api.body import LogPage
 from osmosis.records.api.datasets import (
@@ -36,11 +36,7 @@ COMPLETE_TIMEOUT_S = 120.0
 COMPLETE_TRIES = 5
 
 
-class Datasets:
-    def __init__(self, http: Http, transfer: Transfer) -> None:
-        self._http = http
-        self._transfer = transfer
-
+class Datasets(Section):
     def page(self, *, limit: int = 50, offset: int = 0) -> DatasetPage:
         return self._http.read(DatasetPage, "GET", "datasets", params={"limit": limit, "offset": offset})
 
@@ -48,14 +44,14 @@ class Datasets:
         return [row for page in self._http.pages(DatasetPage, "datasets") for row in page.datasets]
 
     def get(self, name: str) -> DatasetEntry:
-        return self._http.read(DatasetEntry, "GET", f"datasets/{quote(name, safe='')}")
+        return self._http.read(DatasetEntry, "GET", f"datasets/{_word(name)}")
 
     def delete(self, name: str) -> None:
-        self._http.call("DELETE", f"datasets/{quote(name, safe='')}")
+        self._http.call("DELETE", f"datasets/{_word(name)}")
 
     def logs(self, name: str, *, limit: int = 50, cursor: str | None = None) -> LogPage:
         params: Params = {"limit": limit, "direction": "older", "cursor": cursor}
-        return self._http.read(LogPage, "GET", f"datasets/{quote(name, safe='')}/logs", params=params)
+        return self._http.read(LogPage, "GET", f"datasets/{_word(name)}/logs", params=params)
 
     def upload(self, path: Path, *, overwrite_id: str | None = None, progress: Progress | None = None) -> DatasetEntry:
         """Create the dataset, send the bytes, complete. A failure aborts the upload."""
@@ -65,7 +61,7 @@ class Datasets:
         )
         created = self._http.read(CreatedDataset, "POST", "datasets", json=announced)
         try:
-            parts = self._transfer.upload(path, created.upload, progress)
+            parts = self._http.transfer.upload(path, created.upload, progress)
             sent = CompleteDataset(file_extension=extension, parts=parts or None, upload_id=created.upload.upload_id)
             for attempt in range(COMPLETE_TRIES):
                 try:
@@ -83,8 +79,8 @@ class Datasets:
             raise
 
     def download(self, name: str, destination: Path, progress: Progress | None = None) -> DatasetDownload:
-        answer = self._http.read(DatasetDownload, "GET", f"datasets/{quote(name, safe='')}/download")
-        self._transfer.download(answer.presigned_url, destination, progress)
+        answer = self._http.read(DatasetDownload, "GET", f"datasets/{_word(name)}/download")
+        self._http.transfer.download(answer.presigned_url, destination, progress)
         return answer
 
 
@@ -92,11 +88,7 @@ Kind = Literal["base", "lora"]
 JOIN_TIMEOUT_S = 600.0
 
 
-class Models:
-    def __init__(self, http: Http, transfer: Transfer) -> None:
-        self._http = http
-        self._transfer = transfer
-
+class Models(Section):
     def page(self, kind: str, *, limit: int = 50, offset: int = 0) -> ModelPage:
         return self._http.read(ModelPage, "GET", f"models/{kind}", params={"limit": limit, "offset": offset})
 
@@ -132,8 +124,7 @@ class Models:
         return self._http.read(ModelMerge, "GET", f"models/{_word(name)}/merge")
 
     def delete(self, kind: str, name: str) -> None:
-        path = f"models/base/{_word(name)}" if kind == "base" else f"models/{_word(name)}"
-        self._http.call("DELETE", path)
+        self._http.call("DELETE", _path(kind, name))
 
     def announce(self, name: str, files: list[AnnouncedFile]) -> ModelUpload:
         return self._http.read(ModelUpload, "POST", "models/base", json=NewModel(name=name, files=files))
@@ -146,13 +137,12 @@ class Models:
                 plan = self._http.read(ModelFileUpload, "POST", f"{base}/uploads", json=body)
                 if not plan.upload.presigned_urls:
                     break
-                self._transfer.upload(folder / file.path, plan.upload, progress)
+                self._http.transfer.upload(folder / file.path, plan.upload, progress)
             self._http.call("POST", f"{base}/uploads/complete", json=body, timeout=JOIN_TIMEOUT_S)
         return self._http.read(ModelRow, "POST", f"{base}/finalize", json={}, timeout=JOIN_TIMEOUT_S)
 
     def files(self, kind: str, name: str) -> ModelFiles:
-        path = f"models/base/{_word(name)}/files" if kind == "base" else f"models/{_word(name)}/files"
-        files = self._http.read(ModelFiles, "GET", path)
+        files = self._http.read(ModelFiles, "GET", f"{_path(kind, name)}/files")
         for named in (files.name, *(file.path for file in files.files)):
             if Path(named).name != named or named.startswith("."):
                 raise PlatformError(f"the platform named a file outside the folder: {named}")
@@ -164,7 +154,7 @@ class Models:
         target = folder / file.path
         if target.is_file() and target.stat().st_size == file.size and _same(target, file.sha256):
             return False
-        self._transfer.download(file.url or "", target, progress)
+        self._http.transfer.download(file.url or "", target, progress)
         if not _same(target, file.sha256):
             target.unlink()
             raise ValidationError(f"{file.path} arrived damaged", hint="download the model again; the rest is kept")
@@ -181,3 +171,7 @@ def _same(path: Path, sha256: str | None) -> bool:
 
 def _word(name: str) -> str:
     return quote(name, safe="")
+
+
+def _path(kind: str, name: str) -> str:
+    return f"models/base/{_word(name)}" if kind == "base" else f"models/{_word(name)}"

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from osmosis.records.api.body import Body, Page
     from osmosis.records.base import Record
 
+    from .platform import PlatformClient
+
 Warn = Callable[[str, str], None]
 Params = Mapping[str, str | int | None]
 R = TypeVar("R", bound="Record")
@@ -26,7 +28,14 @@ P = TypeVar("P", bound="Page[Body]")
 _VERSION_CODES = {"upgrade_available": "UPGRADE_AVAILABLE", "deprecated": "DEPRECATED"}
 
 
+TIMEOUT_S = 30.0
+
+
 class Http:
+    """`identity` (`owner/repo`) or `workspace` selects the workspace. `warn(code, message)` receives the platform's
+    notices about versions. `auth_hint` is what to type when the platform refuses a token that no login replaces.
+    `ca_file` replaces the public certificates."""
+
     def __init__(
         self,
         url: str,
@@ -34,30 +43,27 @@ class Http:
         *,
         identity: str | None = None,
         workspace: str | None = None,
-        transport: httpx.BaseTransport | None = None,
         warn: Warn | None = None,
+        auth_hint: str = "",
         ca_file: str = "",
     ) -> None:
         self.url = url
         self.identity = identity
         self.workspace = workspace
-        self.auth_hint = ""
-        """Command to type when the token is refused; empty: log in again."""
+        self.auth_hint = auth_hint
+        self.ca_file = ca_file
         self._warn = warn
         headers = {"User-Agent": f"osmosis-cli/{__version__}", "X-Osmosis-CLI-Version": __version__}
         headers["Content-Type"] = "application/json"
         if token:
             headers["Authorization"] = f"Bearer {token}"
-        # The platform on this machine is never behind a proxy, and proxies must not see its tokens.
-        trust_env = not is_loopback(url)
         self._client = httpx.Client(
             base_url=url,
             headers=headers,
-            timeout=30.0,
-            transport=transport,
             # Plain http has nothing to verify, and reading the public certificates takes longer than a call.
             verify=trust(ca_file) if url.startswith("https:") else False,
-            trust_env=trust_env,
+            # The platform on this machine is never behind a proxy, and proxies must not see its tokens.
+            trust_env=not is_loopback(url),
             follow_redirects=False,
         )
 
@@ -74,16 +80,11 @@ class Http:
         """Make one call under `/api/cli/`; return the JSON object, `{}` for an empty body."""
         if json is not None and not isinstance(json, Mapping):
             json = json.to_dict()
-        headers = self.scope() if scoped else {}
+        headers = self._scope_headers() if scoped else {}
         query = {key: value for key, value in (params or {}).items() if value is not None}
         try:
             response = self._client.request(
-                method,
-                f"/api/cli/{path}",
-                json=json,
-                params=query,
-                headers=headers,
-                timeout=httpx.USE_CLIENT_DEFAULT if timeout is None else timeout,
+                method, f"/api/cli/{path}", json=json, params=query, headers=headers, timeout=timeout or TIMEOUT_S
             )
         except httpx.HTTPError as error:
             is_late = isinstance(error, httpx.TimeoutException)
@@ -128,7 +129,7 @@ class Http:
                 hint="use the same version on both sides; check with: osmosis doctor",
             ) from error
 
-    def scope(self) -> dict[str, str]:
+    def _scope_headers(self) -> dict[str, str]:
         if self.workspace:
             return {"X-Osmosis-Workspace": self.workspace}
         return {"X-Osmosis-Git": self.identity} if self.identity else {}
@@ -170,7 +171,7 @@ class Http:
 
 
 class Section:
-    def __init__(self, http: Http) -> None:
+    def __init__(self, http: PlatformClient) -> None:
         self._http = http
 
 

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 from urllib.parse import quote
 
-from osmosis.client.http import Http
+from osmosis.client.http import Section
 from osmosis.errors import NotFound
 from osmosis.records.api.benchmarks import BenchmarkRunDetail, BenchmarkRunPage
 from osmosis.records.api.body import LogPage
@@ -42,6 +42,9 @@ from osmosis.records.run.history import History
 from osmosis.records.run.rollout import Rollout
 from osmosis.records.run.status import match_name
 
+if TYPE_CHECKING:
+    from .platform import PlatformClient
+
 LOG_PAGE = 200
 PREFIX = "platform:"
 """How a run is named that is not a local one."""
@@ -49,7 +52,7 @@ NAMES = 50
 T = TypeVar("T")
 
 
-class Runs:
+class Runs(Section):
     """The runs of one kind; `noun` is their path. Reading methods also accept the beginning of a name, or `latest`;
     changing ones need the name. `platform:NAME` is the same as NAME."""
 
@@ -59,8 +62,8 @@ class Runs:
     figures: ClassVar[type[EvalMetrics] | type[TrainingMetrics]]
     outputs: ClassVar[str] = "samples"
 
-    def __init__(self, http: Http) -> None:
-        self._http = http
+    def __init__(self, http: PlatformClient) -> None:
+        super().__init__(http)
         self._tag: str | None = None
         self._full: dict[str, str] = {}
 

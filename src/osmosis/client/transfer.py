@@ -12,7 +12,7 @@ import httpx
 
 from osmosis.base.files import replacing
 from osmosis.base.net import backoff_delay, is_loopback
-from osmosis.client.http import Http
+from osmosis.client.http import Section
 from osmosis.client.settings import trust
 from osmosis.errors import NetworkError, NotFound, PlatformError, ValidationError
 from osmosis.records.api.datasets import (
@@ -35,11 +35,10 @@ TIMEOUT = httpx.Timeout(60.0, read=120.0)
 
 
 class Transfer:
-    def __init__(self, platform_url: str, transport: httpx.BaseTransport | None = None, *, ca_file: str = "") -> None:
+    def __init__(self, platform_url: str, *, ca_file: str = "") -> None:
         self._origin = urlsplit(platform_url).netloc
         self._ca_file = ca_file
         """Certificates of the platform; an object store elsewhere is verified by the public ones."""
-        self._transport = transport
 
     def upload(self, path: Path, plan: UploadPlan, progress: Progress | None = None) -> list[SentPart]:
         total = path.stat().st_size
@@ -82,7 +81,7 @@ class Transfer:
             raise ValidationError(f"the platform returned an unsafe transfer URL: {parts.scheme}://{parts.netloc}")
         trust_env = not is_loopback(url)
         verify = trust(self._ca_file if urlsplit(url).netloc == self._origin else "")
-        with httpx.Client(timeout=TIMEOUT, transport=self._transport, trust_env=trust_env, verify=verify) as client:
+        with httpx.Client(timeout=TIMEOUT, trust_env=trust_env, verify=verify) as client:
             for attempt in range(TRIES):
                 moved = _Counter(progress)
                 try:
@@ -154,11 +153,7 @@ IMPORT_TIMEOUT_S = 120.0
 FINALIZE_TIMEOUT_S = 300.0
 
 
-class Imports:
-    def __init__(self, http: Http, transfer: Transfer) -> None:
-        self._http = http
-        self._transfer = transfer
-
+class Imports(Section):
     def open(self, manifest: Mapping[str, object]) -> ImportSession:
         return self._http.read(ImportSession, "POST", PATH, json=manifest, timeout=IMPORT_TIMEOUT_S)
 
@@ -173,7 +168,7 @@ class Imports:
         return self._http.read(ImportSession, "POST", f"{PATH}/{session}/finalize", json={}, timeout=FINALIZE_TIMEOUT_S)
 
     def _send_one(self, session: str, folder: Path, plan: ImportUpload, progress: Progress | None) -> None:
-        parts = self._transfer.upload(folder / plan.path, plan.upload, progress)
+        parts = self._http.transfer.upload(folder / plan.path, plan.upload, progress)
         sent = [ImportPart(part_number=part.PartNumber, etag=part.ETag) for part in parts]
         body = ImportSent(path=plan.path, parts=sent or None)
         self._http.call("POST", f"{PATH}/{session}/uploads/complete", json=body, timeout=IMPORT_TIMEOUT_S)

@@ -3,7 +3,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 
 from osmosis.errors import OsmosisError
 
@@ -15,13 +15,7 @@ POLL_S = 5.0
 CLOSE_S = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class PolledState:
-    state: JobState
-    words: str = ""
-
-
-ALIVE = PolledState(JobState(alive=True))
+ALIVE = JobState(alive=True)
 
 
 class JobPoller:
@@ -32,7 +26,7 @@ class JobPoller:
         self._news = news
         self._every_s = every_s
         self._wanted: dict[str, Handle] = {}
-        self._seen: dict[str, PolledState] = {}
+        self._seen: dict[str, JobState] = {}
         self._todo: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
@@ -43,7 +37,7 @@ class JobPoller:
         self._begin()
         self._todo.put(action)
 
-    def poll(self, handles: Mapping[str, Handle]) -> dict[str, PolledState]:
+    def poll(self, handles: Mapping[str, Handle]) -> dict[str, JobState]:
         """Return the states of these jobs; one that was not polled yet lives."""
         if not self._executor.remote:
             return self._ask(handles)
@@ -84,12 +78,11 @@ class JobPoller:
         if changed:
             self._news.set()
 
-    def _ask(self, handles: Mapping[str, Handle]) -> dict[str, PolledState]:
-        states = self._executor.poll(list(handles.values())) if handles else []
-        return {
-            key: PolledState(state, "" if state.alive else self._executor.read_output(handles[key]))
-            for key, state in zip(handles, states, strict=True)
-        }
+    def _ask(self, handles: Mapping[str, Handle]) -> dict[str, JobState]:
+        states = dict(zip(handles, self._executor.poll(list(handles.values())), strict=True)) if handles else {}
+        ended = {key: state for key, state in states.items() if not state.alive}
+        words = {key: self._executor.read_output(handles[key]) for key in ended}
+        return states | {key: replace(state, words=words[key]) for key, state in ended.items()}
 
     def _guarded(self, action: Callable[[], object]) -> None:
         try:

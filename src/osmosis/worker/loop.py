@@ -6,7 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from osmosis._version import __version__
@@ -18,9 +18,9 @@ from osmosis.records.run.job import JOB_PROTOCOL, JobEntry
 from osmosis.records.run.status import JobKind
 from osmosis.records.sandbox import SandboxSettings
 from osmosis.worker.api_client import PlatformApi
-from osmosis.worker.executors.executor import Executor, JobStart
+from osmosis.worker.executors.executor import Executor, JobStart, JobState
 from osmosis.worker.executors.local import machine_id
-from osmosis.worker.job_status import POLL_S, JobPoller, PolledState
+from osmosis.worker.job_status import POLL_S, JobPoller
 
 log = logging.getLogger("osmosis.worker")
 
@@ -129,7 +129,7 @@ class Worker:
         self.executor.reap()
         if self.refused is not None:
             for lease_id, state in self._look().items():
-                if not state.state.alive:
+                if not state.alive:
                     self._kill(self._jobs.pop(lease_id))
             return False
         try:
@@ -196,7 +196,7 @@ class Worker:
             kept=self._kept(),
         )
 
-    def _look(self) -> dict[str, PolledState]:
+    def _look(self) -> dict[str, JobState]:
         return self._poller.poll({job.lease_id: job.handle for job in self._jobs.values() if job.handle is not None})
 
     def _start(self, orders: Sequence[JobOrder]) -> None:
@@ -279,20 +279,9 @@ class Worker:
         self._jobs.clear()
 
 
-def _job_word(job: _Job, seen: PolledState | None) -> JobWord:
-    if seen is None or not job.wanted:
-        return JobWord(job_id=job.job_id, lease_id=job.lease_id, alive=job.wanted)
-    state = seen.state
-    return JobWord(
-        job_id=job.job_id,
-        lease_id=job.lease_id,
-        alive=state.alive,
-        exit_code=state.exit_code,
-        words=seen.words,
-        place=state.place,
-        reason=state.reason,
-        cause=state.cause,
-    )
+def _job_word(job: _Job, seen: JobState | None) -> JobWord:
+    state = seen if seen is not None and job.wanted else JobState(alive=job.wanted)
+    return JobWord(job_id=job.job_id, lease_id=job.lease_id, **asdict(state))
 
 
 class WorkerIdentity:

@@ -99,7 +99,7 @@ def test_a_wrong_token_drops_nothing(run: Run) -> None:
 
 def test_logout_revokes_only_what_this_tool_had_made(run: Run, home: Path) -> None:
     with PlatformClient(url_of(home), _token(home)) as client:
-        given = client.http.call("POST", "tokens", json={"name": "ci"}, scoped=False)["token"]
+        given = client.call("POST", "tokens", json={"name": "ci"}, scoped=False)["token"]
     assert run("login", "--token", "-", stdin=f"{given}\n").json["resource"]["source"] == "token"
     assert run("logout", "--yes").json["resource"]["platforms"][0]["revoked"] is False
     assert run("whoami").error["code"] == "AUTH_REQUIRED"

@@ -221,12 +221,12 @@ def test_a_platform_of_a_private_authority_is_known_by_its_file_alone(tmp_path: 
     target = tmp_path / "file"
     try:
         with PlatformClient(server.url, "t", ca_file=str(ours.ca_file)) as client:
-            assert client.http.call("GET", "verify")["user"]["email"] == "a@b"  # type: ignore[index]
+            assert client.call("GET", "verify")["user"]["email"] == "a@b"  # type: ignore[index]
             assert client.transfer.download(f"{server.url}/file", target) == target.stat().st_size > 0
         for ca_file in ("", str(another.ca_file)):
             with PlatformClient(server.url, "t", ca_file=ca_file) as client:
                 with pytest.raises(NetworkError, match="CERTIFICATE_VERIFY_FAILED") as caught:
-                    client.http.call("GET", "verify")
+                    client.call("GET", "verify")
                 assert "--ca-file FILE" in (caught.value.hint or "")
     finally:
         server.close()

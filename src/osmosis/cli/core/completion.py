@@ -163,7 +163,7 @@ def _list_remote(ctx: AppContext, path: str, key: str, name: str, text: str) -> 
     scoped = path != "workspaces"
     with ctx.client(scoped=scoped) as client:
         params = {"limit": 50} if scoped else None
-        page = client.http.call("GET", path, params=params, scoped=scoped, timeout=TIMEOUT_S)
+        page = client.call("GET", path, params=params, scoped=scoped, timeout=TIMEOUT_S)
     return [(str(row.get(name)), str(row.get(text) or "")) for row in page.get(key) or []]
 
 

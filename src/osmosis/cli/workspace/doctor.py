@@ -135,7 +135,7 @@ def _platform(
         facts["credentials"] = login.store if login else None
         facts["logged_in"] = bool(login and not login.expired)
         with ctx.client(auth=facts["logged_in"]) as client:
-            health = client.http.health()
+            health = client.health()
             facts["reachable"], facts["version"] = health is not None, (health or {}).get("version")
             if health is None:
                 message = f"the platform at {client.url} is not responding"

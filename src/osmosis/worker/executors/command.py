@@ -26,30 +26,16 @@ class CommandExecutor(SchedulerExecutor):
         self._resources = resources or Resources()
 
     def start(self, jobs: Sequence[JobStart]) -> list[dict[str, object]]:
-        variable = self._options.index_variable
-        if variable:
+        if variable := self._options.index_variable:
             number = self._submit(jobs, variable)
             ids = [self._options.task_id.format(id=number, index=index) for index in range(len(jobs))]
         else:
-            ids = self._one_by_one(jobs)
+            ids = self.start_each(jobs, lambda job: self._submit([job], ""))
         return [SchedulerHandle(executor=self.name, id=job_id).to_dict() for job_id in ids]
 
-    def _one_by_one(self, jobs: Sequence[JobStart]) -> list[str]:
-        ids: list[str] = []
-        try:
-            for job in jobs:
-                ids.append(self._submit([job], ""))
-        except PlatformError:
-            for number in ids:  # all of them or none
-                self._end(number)
-            raise
-        return ids
-
     def _submit(self, jobs: Sequence[JobStart], variable: str) -> str:
-        first = jobs[0]
-        command = fill_placeholders(
-            self._options.start, {"name": first.name, "count": str(len(jobs)), **_sizes(first.needs)}
-        )
+        values = {"name": jobs[0].name, "count": str(len(jobs)), **_sizes(jobs[0].needs)}
+        command = fill_placeholders(self._options.start, values)
         output = self._programs.say(command, job_script(jobs, self._job_command, index_variable=variable))
         match = re.search(self._options.id_pattern, output)
         if match is None:
@@ -80,14 +66,7 @@ class CommandExecutor(SchedulerExecutor):
         """Return nothing: only the scheduler knows where it puts a job's output."""
         return ""
 
-    def interrupt(self, handle: Handle) -> None:
-        self.kill(handle)
-
-    def kill(self, handle: Handle) -> None:
-        if self.poll([handle])[0].alive:
-            self._end(str(handle["id"]))
-
-    def _end(self, number: str) -> None:
+    def end(self, number: str) -> None:
         self._programs.say(fill_placeholders(self._options.end, {"id": number}))
 
     def resources(self) -> Resources:

@@ -1,7 +1,8 @@
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from osmosis.errors import OsmosisError
 from osmosis.records.api.workers import JobEndCause
 from osmosis.records.base import Record
 from osmosis.records.config.worker import ResourceNeeds, Resources
@@ -28,6 +29,8 @@ class JobState:
     """Where it waits to begin: `queued in slurm as job 42 (Resources)`; empty once it has begun."""
     reason: str = ""
     cause: JobEndCause = "died"
+    words: str = ""
+    """The end of its output; empty while it lives."""
 
 
 class Executor(Protocol):
@@ -74,3 +77,28 @@ class SchedulerExecutor:
 
     def reap(self) -> None:
         """Do nothing: the scheduler reaps its jobs."""
+
+    def poll(self, handles: Sequence[Handle]) -> list[JobState]:
+        raise NotImplementedError
+
+    def end(self, number: str) -> None:
+        raise NotImplementedError
+
+    def interrupt(self, handle: Handle) -> None:
+        self.kill(handle)
+
+    def kill(self, handle: Handle) -> None:
+        if self.poll([handle])[0].alive:
+            self.end(str(handle["id"]))
+
+    def start_each(self, jobs: Sequence[JobStart], submit: Callable[[JobStart], str]) -> list[str]:
+        """Submit jobs one by one, all or none, and return their ids."""
+        ids: list[str] = []
+        try:
+            for job in jobs:
+                ids.append(submit(job))
+        except OsmosisError:
+            for number in ids:
+                self.end(number)
+            raise
+        return ids

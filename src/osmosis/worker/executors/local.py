@@ -8,7 +8,6 @@ import subprocess
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO
 
 from pydantic import Field
 
@@ -69,11 +68,17 @@ class LocalExecutor:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         content = job.entry.model_dump_json().encode()
         gpus = self._choose_gpus(job.needs.gpus or 0)
-        with (folder / OUTPUT_FILE).open("wb") as output:
-            process = self._process("--run", job.url, cwd=folder, output=output, gpus=gpus)
+        environ = {**self._environ, **({"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {})}
+        try:
+            with (folder / OUTPUT_FILE).open("wb") as output:
+                process = subprocess.Popen(
+                    [*self._command, "--run", job.url], cwd=folder, env=environ, start_new_session=True,
+                    stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT,
+                )  # fmt: skip
+        except OSError as error:
+            raise PlatformError(f"the job could not be started ({self._command[0]}): {error}") from error
         # The job reads it when it has started, and a pipe takes only so much before that.
-        hand_over = threading.Thread(target=_write, args=(process, content), daemon=True)
-        hand_over.start()
+        threading.Thread(target=_write, args=(process, content), daemon=True).start()
         self._children[process.pid] = process
         handle = LocalHandle(
             executor=self.name,
@@ -90,22 +95,6 @@ class LocalExecutor:
         taken = {name for pid, names in self._gpus.items() if is_group_alive(pid) for name in names}
         free = [name for name in gpu_names(self._environ) if name not in taken] if count else []
         return free[:count]
-
-    def _process(
-        self, *arguments: str, cwd: Path | None, output: IO[bytes] | int, gpus: Sequence[str] = ()
-    ) -> subprocess.Popen[bytes]:
-        try:
-            return subprocess.Popen(
-                [*self._command, *arguments],
-                cwd=cwd,
-                env={**self._environ, **({"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {})},
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise PlatformError(f"the job could not be started ({self._command[0]}): {error}") from error
 
     def owns(self, handle: Handle) -> bool:
         return handle.get("executor") == self.name and handle.get("machine") == self._machine

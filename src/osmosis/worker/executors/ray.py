@@ -45,14 +45,7 @@ class RayExecutor(SchedulerExecutor):
         )
 
     def start(self, jobs: Sequence[JobStart]) -> list[dict[str, object]]:
-        ids: list[str] = []
-        try:
-            for job in jobs:
-                ids.append(self._submit(job))
-        except OsmosisError:
-            for number in ids:  # all of them or none
-                self._stop(number)
-            raise
+        ids = self.start_each(jobs, self._submit)
         return [SchedulerHandle(executor=self.name, id=number).to_dict() for number in ids]
 
     def _submit(self, job: JobStart) -> str:
@@ -87,14 +80,7 @@ class RayExecutor(SchedulerExecutor):
         except OsmosisError:  # they went with their node
             return ""
 
-    def interrupt(self, handle: Handle) -> None:
-        self.kill(handle)
-
-    def kill(self, handle: Handle) -> None:
-        if self.poll([handle])[0].alive:
-            self._stop(str(handle["id"]))
-
-    def _stop(self, number: str) -> None:
+    def end(self, number: str) -> None:
         self._ask("POST", f"/api/jobs/{number}/stop")
 
     def resources(self) -> Resources:
