@@ -6,7 +6,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -211,3 +212,142 @@ def test_reasoning_gym_as_a_rollout_of_a_workspace(tmp_path: Path) -> None:
     run_osmosis(sys.executable, tmp_path, "dataset", "from", GYM, "-o", "data/gym.jsonl")
     run_osmosis(sys.executable, tmp_path, "eval", "run", "gym", "--name", "config")
     assert len([row for row in rollouts_of(tmp_path, "config") if row["reward"] is not None]) == 4
+
+
+PARCELS = '''
+import socket, sys
+import uvicorn
+from a2a.helpers import new_task_from_user_message, new_text_artifact_update_event, new_text_message
+from a2a.helpers import new_text_status_update_event
+from a2a.server.agent_execution import AgentExecutor
+from a2a.server.request_handlers import DefaultRequestHandler
+from a2a.server.routes import create_agent_card_routes, create_jsonrpc_routes
+from a2a.server.tasks import InMemoryTaskStore
+from a2a.types import AgentCapabilities, AgentCard, AgentInterface, AgentSkill, TaskState
+from starlette.applications import Starlette
+
+
+class Parcels(AgentExecutor):
+    """Says where parcel 17 is once it has the number; asks for it by a task that waits for input."""
+
+    async def execute(self, context, queue):
+        text = context.get_user_input()
+        if "sum" in text:
+            await queue.enqueue_event(new_text_message("42", context_id=context.context_id))
+            return
+        task = context.current_task
+        if task is None:
+            task = new_task_from_user_message(context.message)
+            await queue.enqueue_event(task)
+        place = {"task_id": task.id, "context_id": task.context_id}
+        state, says = TaskState.TASK_STATE_INPUT_REQUIRED, "Which number?"
+        if "nothing" in text:
+            state, says = TaskState.TASK_STATE_FAILED, "cannot help"
+        elif "17" in text:
+            state, says = TaskState.TASK_STATE_COMPLETED, "done"
+            await queue.enqueue_event(new_text_artifact_update_event(**place, name="place", text="It is in Rome."))
+        await queue.enqueue_event(new_text_status_update_event(**place, state=state, text=says))
+
+    async def cancel(self, context, queue): ...
+
+
+class Guard:
+    """Lets in whoever has the key; without one there is none."""
+
+    def __init__(self, app, key):
+        self.app, self.key = app, key
+
+    async def __call__(self, scope, receive, send):
+        sent = dict(scope.get("headers") or ()).get(b"authorization", b"").decode()
+        if scope["type"] == "http" and self.key and sent != f"Bearer {self.key}":
+            await send({"type": "http.response.start", "status": 401, "headers": []})
+            await send({"type": "http.response.body", "body": b"who are you?"})
+            return
+        await self.app(scope, receive, send)
+
+
+listener = socket.socket()
+listener.bind(("127.0.0.1", 0))
+url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+elsewhere = "elsewhere" in sys.argv
+place = AgentInterface(url="http://127.0.0.1:9/rpc" if elsewhere else url + "/rpc", protocol_binding="JSONRPC", protocol_version="1.0")
+card = AgentCard(
+    name="parcels", description="d", version="1", supported_interfaces=[place], capabilities=AgentCapabilities(),
+    default_input_modes=["text"], default_output_modes=["text"],
+    skills=[AgentSkill(id="s", name="find", description="d", tags=["t"])],
+)
+handler = DefaultRequestHandler(agent_executor=Parcels(), task_store=InMemoryTaskStore(), agent_card=card)
+app = Starlette(routes=[*create_agent_card_routes(card), *create_jsonrpc_routes(handler, "/rpc")])
+print(url, flush=True)
+key = "" if elsewhere else "k-123"
+uvicorn.Server(uvicorn.Config(Guard(app, key), log_level="warning")).run(sockets=[listener])
+'''
+PEOPLE = [
+    {"user_prompt": "What is the sum of 40 and 2?", "ground_truth": "42"},
+    {"user_prompt": "Where is it?", "ground_truth": "Rome", "user": {"script": ["Number 17."], "max_turns": 1}},
+    {"user_prompt": "Is there nothing?", "ground_truth": "x"},
+]
+DESK = """
+from osmosis import AgentWorkflow, Grader, SimulatedUser
+from osmosis.sdk.foreign.a2a import RemoteAgent
+
+class Desk(AgentWorkflow):
+    async def run(self, ctx):
+        async with ctx.chat() as chat, RemoteAgent("URL", key_env="PARCELS_KEY") as agent:
+            first = [*ctx.prompt, (await chat.complete(ctx.prompt)).message]
+            user = SimulatedUser("offline/echo", script=["Where is parcel 17?"], max_turns=1)
+            return await user.talk([*first, await user.reply(first)], agent.answer)
+
+class Found(Grader):
+    async def grade(self, ctx):
+        ctx.set_reward(float(ctx.label in ctx.sample.messages[-1]["content"]))
+"""
+
+
+@contextmanager
+def a2a_server(python: Path, folder: Path, *words: str) -> Iterator[str]:
+    (folder / "parcels.py").write_text(PARCELS)
+    server = subprocess.Popen([python, "parcels.py", *words], cwd=folder, stdout=subprocess.PIPE, text=True)
+    try:
+        assert server.stdout is not None
+        yield server.stdout.readline().strip()
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def test_an_agent_over_a2a_is_evaluated_and_is_part_of_a_workflow(
+    tmp_path: Path, python_with: Callable[[str], Path]
+) -> None:
+    python = python_with(PACKAGES["a2a"])
+    key = {"PARCELS_KEY": "k-123"}
+    (tmp_path / "d.jsonl").write_text("".join(json.dumps(row) + "\n" for row in PEOPLE))
+    (tmp_path / "scores.py").write_text(
+        "def found(solution_str, ground_truth, extra_info):\n    return float(ground_truth in solution_str)\n"
+    )
+    with a2a_server(python, tmp_path) as url:
+        agent = ("-m", f"a2a:{url}?key_env=PARCELS_KEY", "-d", "d.jsonl", "--eval-fn", "scores:found")
+        run_osmosis(python, tmp_path, "eval", *agent, "--name", "remote", **key)
+        (tmp_path / "desk.py").write_text(DESK.replace("URL", url))
+        run_osmosis(
+            python, tmp_path, "eval", "-m", "desk:Desk", "-d", "d.jsonl", "--model", "offline/echo", "--name", "desk",
+            "--rows", "1", **key,
+        )  # fmt: skip
+        refused = subprocess.run(
+            [python, "-m", "osmosis", "eval", *agent], cwd=tmp_path, capture_output=True, text=True,
+            env={**os.environ, "PARCELS_KEY": "another"},
+        )  # fmt: skip
+    once, asked, failed = rollouts_of(tmp_path, "remote")
+    assert (once["scores:found"], once["answer"]) == (1.0, "42")
+    assert (asked["scores:found"], asked["answer"]) == (1.0, "It is in Rome."), "it was asked again, in its task"
+    assert "left its task failed: cannot help" in failed["failure_message"]
+    (desk,) = rollouts_of(tmp_path, "desk")
+    assert desk["reward"] == 1.0
+    assert refused.returncode != 0
+    assert "401" in refused.stderr
+    with a2a_server(python, tmp_path, "elsewhere") as url:
+        flags = ("-m", f"a2a:{url}?key_env=PARCELS_KEY", "-d", "d.jsonl", "--eval-fn", "scores:found")
+        command = [python, "-m", "osmosis", "eval", *flags]
+        away = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env={**os.environ, **key})
+    assert away.returncode != 0
+    assert "PARCELS_KEY is not sent there" in away.stderr

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from osmosis.errors import ModelError
-from osmosis.records.run.plan import ModelSpec, Retry
+from osmosis.records.run.plan import NO_MODEL, ModelSpec, Retry
 from osmosis.records.run.rollout import Category
 
 from .cache import CachedModel
@@ -56,7 +56,7 @@ _LENGTH_PARAMETERS = ("max_tokens", "max_completion_tokens")
 
 async def probe(model: Model) -> Completion | None:
     """Make one tiny call with the plan's parameters; raise `ModelError` when the model cannot be used."""
-    if model.spec.kind == "replay":
+    if model.spec.kind == "replay" or model.spec.name == NO_MODEL:
         return None
     request = replace(PROBE)
     for name in _LENGTH_PARAMETERS:

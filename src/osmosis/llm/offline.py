@@ -8,7 +8,7 @@ import orjson
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.errors import ModelError
-from osmosis.records.run.plan import ModelSpec
+from osmosis.records.run.plan import NO_MODEL, ModelSpec
 from osmosis.records.run.rollout import Category, Message, Usage
 
 from .model import ChatRequest, Completion
@@ -42,7 +42,7 @@ _WRONG_ONE_IN = 4
 class OfflineModel:
     def __init__(self, spec: ModelSpec) -> None:
         self.spec = spec
-        policies = {"offline/calculator": calculate, "offline/echo": echo, "offline/judge": judge}
+        policies = {"offline/calculator": calculate, "offline/echo": echo, "offline/judge": judge, NO_MODEL: refuse}
         policy = policies.get(spec.name)
         if policy is None:
             raise ModelError(
@@ -98,6 +98,10 @@ def calculate(request: ChatRequest, seed: int) -> Message:
 
 def echo(request: ChatRequest, seed: int) -> Message:
     return {"role": "assistant", "content": _last(request.messages, "user")}
+
+
+def refuse(request: ChatRequest, seed: int) -> Message:
+    raise ModelError("no model was named", category=Category.BAD_REQUEST.value, hint="--model")
 
 
 def judge(request: ChatRequest, seed: int) -> Message:

@@ -18,7 +18,7 @@ from osmosis.local.run_options import check_name, generated_name, parse_model, w
 from osmosis.metrics.score_values import reducer
 from osmosis.records.config.docs import describe_fields
 from osmosis.records.config.run_config import EvalConfig
-from osmosis.records.run.plan import AUTO_CONCURRENCY, NO_ENDPOINT, EvalPlan, ModelSpec, choose_endpoint
+from osmosis.records.run.plan import AUTO_CONCURRENCY, NO_ENDPOINT, NO_MODEL, EvalPlan, ModelSpec, choose_endpoint
 from osmosis.records.sandbox import SandboxKind
 from osmosis.sdk.foreign import is_foreign
 
@@ -257,6 +257,8 @@ def _model(flags: RunFlags, runs_dir: Path) -> ModelSpec:
         journal = Path(flags.replay)
         path = journal if journal.exists() else runs_dir / flags.replay
         return ModelSpec(name=str(path), kind="replay", params=params)
+    if not flags.model and (flags.module or "").startswith("a2a:"):
+        return ModelSpec.parse(NO_MODEL)
     if not flags.model:
         raise UsageError("missing option --model", hint="--model to try without an account: offline/calculator")
     base_url = None if flags.base_url == NO_ENDPOINT else flags.base_url

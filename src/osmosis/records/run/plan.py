@@ -19,6 +19,8 @@ from osmosis.records.sandbox import SandboxChoice
 
 from .rows import ReducerName
 
+NO_MODEL = "offline/none"
+"""The model of an agent elsewhere, which brings its own."""
 ModelKind = Literal["openai", "litellm", "offline", "replay", "trained"]
 """`trained` is a model of the platform, in training or trained, which only a job of the platform can ask."""
 PLATFORM_MODEL = "osmosis/"

@@ -21,6 +21,7 @@ from osmosis.errors import LoadError, OsmosisError
 from osmosis.sdk.backend import LocalBackend
 
 PACKAGES = {
+    "a2a": "a2a-sdk>=1.1,<2",
     "reasoning-gym": "reasoning-gym>=0.1.25,<0.2",
     "verifiers": "verifiers>=0.4,<0.5",
     "inspect": "inspect-ai>=0.3.285,<0.4",
