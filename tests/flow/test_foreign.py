@@ -270,7 +270,8 @@ listener = socket.socket()
 listener.bind(("127.0.0.1", 0))
 url = f"http://127.0.0.1:{listener.getsockname()[1]}"
 elsewhere = "elsewhere" in sys.argv
-place = AgentInterface(url="http://127.0.0.1:9/rpc" if elsewhere else url + "/rpc", protocol_binding="JSONRPC", protocol_version="1.0")
+rpc = "http://127.0.0.1:9/rpc" if elsewhere else url + "/rpc"
+place = AgentInterface(url=rpc, protocol_binding="JSONRPC", protocol_version="1.0")
 card = AgentCard(
     name="parcels", description="d", version="1", supported_interfaces=[place], capabilities=AgentCapabilities(),
     default_input_modes=["text"], default_output_modes=["text"],
