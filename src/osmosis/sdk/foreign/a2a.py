@@ -68,8 +68,8 @@ class RemoteAgent:
         `RuntimeError` when it gave up."""
         last = max((i for i, message in enumerate(messages) if message.get("role") == "assistant"), default=-1)
         parts = [new_text_part(text_of(message)) for message in messages[last + 1 :]]
-        place = {"context_id": self._context_id, "task_id": self._task_id}
-        message = Message(role=Role.ROLE_USER, message_id=uuid4().hex, parts=parts, **place)
+        ids = {"context_id": self._context_id, "task_id": self._task_id}
+        message = Message(role=Role.ROLE_USER, message_id=uuid4().hex, parts=parts, **ids)
         try:
             (answer,) = [event async for event in self._client.send_message(SendMessageRequest(message=message))]
             if answer.HasField("message"):
@@ -102,7 +102,8 @@ def fetch_card(url: str, key_env: str = "") -> AgentCard:
         card = parse_agent_card(answer.json())
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
         raise LoadError(f"{card_url} is no agent card: {error}", hint=hint) from error
-    elsewhere = [place.url for place in card.supported_interfaces if urlsplit(place.url)[:2] != urlsplit(url)[:2]]
+    addresses = [interface.url for interface in card.supported_interfaces]
+    elsewhere = [address for address in addresses if urlsplit(address)[:2] != urlsplit(url)[:2]]
     if key_env and elsewhere:
         raise LoadError(f"the card of {url} leads to {elsewhere[0]}: {key_env} is not sent there")
     return card
