@@ -12,6 +12,7 @@ import asyncio
 import os
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from pathlib import Path
 from urllib.parse import urlsplit
 from uuid import uuid4
 
@@ -125,7 +126,7 @@ class RemoteWorkflow(AgentWorkflow[RemoteConfig]):
             return await SimulatedUser(self.config.user, **person).talk(ctx.prompt, agent.answer)
 
 
-def open_environment(name: str, options: JsonObject) -> ForeignEnvironment:
+def open_environment(name: str, options: JsonObject, base_dir: Path) -> ForeignEnvironment:
     config = RemoteConfig(**{"name": name, "url": name, **options})
     fetch_card(config.url, config.key_env)
 
