@@ -115,6 +115,61 @@ def judged():
 """
 
 
+ENVIRONMENT = """
+from fastmcp import FastMCP
+from openenv.core.env_server.http_server import create_app
+from openenv.core.env_server.interfaces import Environment
+from openenv.core.env_server.mcp_environment import MCPEnvironment
+from openenv.core.env_server.mcp_types import CallToolAction, CallToolObservation
+from openenv.core.env_server.types import Action, Observation, State
+
+
+class Answer(Action):
+    answer: str
+
+
+class Question(Observation):
+    question: str = ""
+
+
+class Base:
+    state = State()
+
+    def reset(self, seed=None, episode_id=None, **kwargs):
+        self.number = seed
+        return Question(question=f"What is {seed}+1?")
+
+
+class Sums(Base, Environment):
+    def step(self, action, timeout_s=None, **kwargs):
+        right = str(self.number + 1) in action.answer
+        self.number += 1
+        return Question(question=f"What is {self.number}+1?", reward=float(right), done=self.number >= 7)
+
+
+class Tools(Base, MCPEnvironment):
+    def __init__(self):
+        server = FastMCP("sums")
+
+        @server.tool
+        def add(a: float, b: float) -> float:
+            return a + b
+
+        super().__init__(server)
+
+    def _step_impl(self, action, timeout_s=None, **kwargs):
+        raise ValueError("only tools")
+
+    async def step_async(self, action, timeout_s=None, **kwargs):
+        seen = await super().step_async(action, timeout_s=timeout_s, **kwargs)
+        return seen.model_copy(update={"reward": 0.5})
+
+
+app = create_app(Sums, Answer, Question, env_name="sums")
+tools = create_app(Tools, CallToolAction, CallToolObservation, env_name="tools")
+"""
+
+
 @pytest.fixture(scope="session")
 def python_with(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """The Python of an environment that has this osmosis and the package."""
@@ -202,6 +257,29 @@ def test_a_task_of_inspect_runs_with_its_tools_and_scorers(tmp_path: Path, pytho
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
         assert done.returncode != 0
         assert reason in done.stdout + done.stderr, name
+
+
+def test_environments_of_openenv_answer_by_text_and_by_tools(
+    tmp_path: Path, python_with: Callable[[str], Path]
+) -> None:
+    for name, app in {"sums": "sums_app:app", "tools": "sums_app:tools", "broken": "sums_app:none"}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "sums_app.py").write_text(ENVIRONMENT)
+        (tmp_path / name / "openenv.yaml").write_text(f"spec_version: 1\nname: {name}\nruntime: fastapi\napp: {app}\n")
+    python, flags = python_with(PACKAGES["openenv"]), ("--model", "offline/calculator", "--n", "2")
+    run_osmosis(python, tmp_path, "eval", "-m", "openenv:sums?size=3&seed=4&prompt=Add.", *flags, "--name", "text")
+    text = rollouts_of(tmp_path, "text")
+    assert [row["row_key"] for row in text[::2]] == ["Sums-4", "Sums-5", "Sums-6"]
+    steps = [7 - row["row.metadata"]["seed"] for row in text]
+    assert all(0 <= row["reward"] <= count for row, count in zip(text, steps, strict=True))
+    assert sum(row["reward"] for row in text) >= sum(steps) - 4, "the questions were not those of the row's seed"
+    run_osmosis(python, tmp_path, "eval", "-m", "openenv:tools?size=2", *flags, "--name", "tools")
+    assert [(row["reward"], row["num_tool_calls"]) for row in rollouts_of(tmp_path, "tools")] == [(0.5, 1)] * 4
+    for name, reason in {"broken": "none", "missing": "openenv.yaml", "sums?sise=3": "sise"}.items():
+        command = [str(python), "-m", "osmosis", "eval", "-m", f"openenv:{name}", *flags]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode != 0
+        assert reason in done.stderr, name
 
 
 def test_reasoning_gym_as_a_rollout_of_a_workspace(tmp_path: Path) -> None:

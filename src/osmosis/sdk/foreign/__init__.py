@@ -25,6 +25,7 @@ PACKAGES = {
     "reasoning-gym": "reasoning-gym>=0.1.25,<0.2",
     "verifiers": "verifiers>=0.4,<0.5",
     "inspect": "inspect-ai>=0.3.285,<0.4",
+    "openenv": "openenv>=0.10,<0.11",
 }
 """Requirement by the word before the colon. A module here has the same name."""
 
