@@ -26,6 +26,7 @@ PACKAGES = {
     "verifiers": "verifiers>=0.4,<0.5",
     "inspect": "inspect-ai>=0.3.285,<0.4",
     "openenv": "openenv>=0.10,<0.11",
+    "harbor": "harbor>=0.25,<0.27",
 }
 """Requirement by the word before the colon. A module here has the same name."""
 
