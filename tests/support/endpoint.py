@@ -55,6 +55,7 @@ class ModelEndpoint:
         self.requests: list[JsonObject] = []
         """Every body received."""
         self.headers: list[dict[str, str]] = []
+        self.paths: list[str] = []
         self._decide = decide
         self._model = OfflineModel(ModelSpec(name="offline/calculator", kind="offline", seed=seed))
         self._loop = asyncio.new_event_loop()
@@ -74,7 +75,8 @@ class ModelEndpoint:
 
     async def _start(self) -> None:
         app = web.Application(client_max_size=64 * 1024 * 1024)
-        app.router.add_post("/v1/chat/completions", self._answer)
+        for path in ("chat/completions", "messages", "responses"):
+            app.router.add_post(f"/v1/{path}", self._answer)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", 0).start()
@@ -93,6 +95,7 @@ class ModelEndpoint:
         number = len(self.requests)
         self.requests.append(body)
         self.headers.append(dict(request.headers))
+        self.paths.append(request.path)
         reply = self._decide(body, number) if self._decide else None
         if reply is None:
             reply = await self._usual(body)

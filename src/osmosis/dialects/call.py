@@ -264,6 +264,40 @@ def file_part(url: str, name: object = None) -> JsonObject:
     return {"type": "file", "file": {**named, "file_data": url}}
 
 
+def parts_of(content: object) -> list[JsonObject]:
+    if isinstance(content, list):
+        return [part if isinstance(part, dict) else {"type": "text", "text": str(part)} for part in content]
+    return [{"type": "text", "text": str(content)}] if content else []
+
+
+def url_of_part(part: JsonObject) -> tuple[str, str, str]:
+    """Return kind (`image`, `file` or nothing), address and file name of a part of content."""
+    if part.get("type") == "image_url":
+        image = part.get("image_url")
+        return "image", str(image.get("url") if isinstance(image, dict) else image), ""
+    if part.get("type") == "file":
+        file = part.get("file") or {}
+        return "file", str(file.get("file_data") or ""), str(file.get("filename") or "")
+    return "", "", ""
+
+
+def split_data_url(url: str) -> tuple[str, str] | None:
+    """Return media type and base64 of a data URL; None for any other."""
+    head, comma, data = url.partition(",")
+    return (head[5:].partition(";")[0], data) if comma and head.startswith("data:") else None
+
+
+def chat_reply(message: Message, finish_reason: str, usage: JsonObject, body: JsonObject) -> JsonObject:
+    """Build a chat completion, the internal form of another API's reply, whose `model` and `id` are in its `body`."""
+    choice = {"index": 0, "message": message, "finish_reason": finish_reason}
+    head = {"id": body.get("id"), "object": "chat.completion", "model": body.get("model")}
+    return {**head, "choices": [choice], "usage": usage}
+
+
+def chat_delta(**delta: object) -> JsonObject:
+    return {"choices": [{"index": 0, "delta": delta}]}
+
+
 def estimate_tokens(messages: list[Message], tools: list[JsonObject] | None = None) -> int:
     """Estimate the tokens of messages, at four bytes a token, for a caller who wants a count before any call."""
     return (len(orjson.dumps(messages, default=str)) + (len(orjson.dumps(tools, default=str)) if tools else 0)) // 4

@@ -62,7 +62,9 @@ def parse(body: JsonObject) -> Call:
     for tool in objects(body.get("tools"), "tools"):
         if tool.get("type") not in (None, "custom"):
             refuse_tool(tool["type"])
-        tools.append(function_tool(tool.get("name"), tool.get("description"), tool.get("input_schema")))
+        tools.append(
+            function_tool(tool.get("name"), tool.get("description"), tool.get("input_schema"), tool.get("strict"))
+        )
     call.tools = tools or None
     _add_params(call, body)
     return call
@@ -96,7 +98,7 @@ def _blocks(content: object, where: str) -> list[JsonObject]:
 def _add_message(call: Call, message: JsonObject, where: str) -> None:
     role, blocks = message.get("role"), _blocks(message.get("content"), f"{where}.content")
     if role == "assistant":
-        return _add_assistant(call, blocks)
+        return add_assistant(call, blocks)
     if role not in ("user", "system"):
         bad_request(f"{where}.role must be user, assistant or system")
     parts: list[JsonObject] = []
@@ -113,7 +115,7 @@ def _add_message(call: Call, message: JsonObject, where: str) -> None:
         call.messages.append({"role": role, "content": join_parts(parts)})
 
 
-def _add_assistant(call: Call, blocks: list[JsonObject]) -> None:
+def add_assistant(call: Call, blocks: list[JsonObject]) -> None:
     texts, thoughts, calls, handles = [], [], [], []
     for block in blocks:
         kind = block.get("type")
@@ -147,7 +149,7 @@ def _part(block: JsonObject) -> JsonObject:
     return image_part(url) if kind == "image" else file_part(url, block.get("title"))
 
 
-def _tool_use(call_id: object, call: JsonObject) -> JsonObject:
+def tool_use_block(call_id: object, call: JsonObject) -> JsonObject:
     function = call["function"]
     return {"type": "tool_use", "id": call_id, "name": function.get("name"), "input": arguments_object(function)}
 
@@ -159,7 +161,7 @@ def render(call: Call, reply: Reply, envelope: Envelope) -> JsonObject:
     if text := text_of(reply.message.get("content")):
         blocks.append({"type": "text", "text": text})
     for index, tool in enumerate(reply.message.get("tool_calls") or ()):
-        blocks.append(_tool_use(envelope.claim(str(tool.get("id") or f"call_{index}")), tool))
+        blocks.append(tool_use_block(envelope.claim(str(tool.get("id") or f"call_{index}")), tool))
     return {**_head(envelope), "content": blocks, "stop_reason": _stop(reply), "usage": usage_body(reply)}
 
 
@@ -186,6 +188,7 @@ def usage_body(reply: Reply) -> JsonObject:
         "cache_read_input_tokens": usage.cached_tokens,
         "cache_creation_input_tokens": usage.cache_write_tokens,
         "output_tokens": usage.completion_tokens,
+        "output_tokens_details": {"thinking_tokens": usage.reasoning_tokens},
     }
 
 

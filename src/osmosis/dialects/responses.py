@@ -97,7 +97,8 @@ def _add_tool(call: Call, tool: JsonObject, namespace: str = "") -> None:
         full_name = f"{namespace}__{name}" if namespace else name
         if namespace:
             call.native_tools[full_name] = (namespace, name)
-        call.tools.append(function_tool(full_name, tool.get("description"), tool.get("parameters"), tool.get("strict")))
+        strict = tool.get("strict") or None  # false is what chat completions take for granted
+        call.tools.append(function_tool(full_name, tool.get("description"), tool.get("parameters"), strict))
     elif kind == _CUSTOM:
         schema = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
         call.native_tools[name] = (_CUSTOM, name)
@@ -124,10 +125,10 @@ def _add_item(call: Call, item: JsonObject, where: str) -> None:
             bad_request(f"{where}.role must be user, assistant, system or developer")
         call.messages.append({"role": role, "content": written})
     else:
-        _add_to_assistant(call, item, kind)
+        add_to_assistant(call, item, kind)
 
 
-def _add_to_assistant(call: Call, item: JsonObject, kind: str) -> None:
+def add_to_assistant(call: Call, item: JsonObject, kind: str) -> None:
     """Add an item to the assistant message that it belongs to: items of one answer follow each other."""
     last = call.messages[-1] if call.messages else {}
     ends = kind == "reasoning" and (last.get("content") is not None or last.get("tool_calls"))

@@ -9,6 +9,7 @@ from osmosis.records.run.plan import NO_MODEL, ModelSpec, Retry
 from osmosis.records.run.rollout import Category
 
 from .cache import CachedModel
+from .dialect_model import DialectModel
 from .litellm_model import LiteLLMModel
 from .model import ChatRequest, Completion, Model, Piece, Signals
 from .offline import OfflineModel
@@ -37,7 +38,8 @@ def open_model(
     elif spec.kind == "openai":
         model = OpenAICompatibleModel(spec, api_key=api_key, retry=retry, timeout_s=timeout_s, signals=signals)
     else:
-        model = LiteLLMModel(
+        kind = DialectModel if spec.kind in ("messages", "responses") else LiteLLMModel
+        model = kind(
             spec,
             api_key=api_key,
             retry=retry,

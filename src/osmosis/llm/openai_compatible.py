@@ -3,7 +3,7 @@
 import asyncio
 import codecs
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -17,7 +17,7 @@ from osmosis.records.run.rollout import Category, Message, Usage
 
 from .failures import http_error, is_filtered, model_error, reported_error
 from .http import HttpEndpoint, OnData
-from .model import ChatRequest, Completion, Signals, sampling
+from .model import ChatRequest, Completion, Piece, Signals, sampling
 from .providers import Price, price_of
 from .retry import RetryingModel
 from .streaming import StreamedBody
@@ -31,6 +31,8 @@ _WRITTEN = "cache_creation_input_tokens"
 
 
 class OpenAICompatibleModel(RetryingModel):
+    STREAM: Mapping[str, object] = {"stream": True, "stream_options": {"include_usage": True}}
+
     def __init__(
         self,
         spec: ModelSpec,
@@ -39,21 +41,25 @@ class OpenAICompatibleModel(RetryingModel):
         retry: Retry | None = None,
         timeout_s: float | None = None,
         signals: Signals | None = None,
+        provider_variables: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(spec, retry=retry, signals=signals)
-        self._url = (spec.base_url or "").rstrip("/") + "/chat/completions"
-        parts = urlsplit(self._url)
+        url, headers = self.address((api_key or "").strip(), provider_variables)
+        parts = urlsplit(url)
         local = is_loopback(parts.hostname)
-        headers = {"content-type": "application/json"}
-        if api_key:
-            headers["authorization"] = f"Bearer {api_key.strip()}"
-        self._endpoint = HttpEndpoint(self._url, headers, timeout_s=timeout_s, use_proxies=not local)
+        headers["content-type"] = "application/json"
+        self._endpoint = HttpEndpoint(url, headers, timeout_s=timeout_s, use_proxies=not local)
         self._origin = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
         self._price: Price | None = price_of(spec, local=local)
         self._streams = True
 
     async def close(self) -> None:
         await self._endpoint.close()
+
+    def address(self, key: str, variables: Mapping[str, str] | None) -> tuple[str, dict[str, str]]:
+        """Return URL and headers of every call."""
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        return (self.spec.base_url or "").rstrip("/") + "/chat/completions", headers
 
     def body(self, request: ChatRequest) -> dict[str, object]:
         body = sampling(self.spec, request)
@@ -66,10 +72,16 @@ class OpenAICompatibleModel(RetryingModel):
             body["tools"] = request.tools
         return body
 
+    def read(self, raw: bytes) -> Completion:
+        return read_completion(raw, model=self.spec.name, price=self._price)
+
+    def open_stream(self, tell: Callable[[Piece], None]) -> StreamedBody:
+        return StreamedBody(tell)
+
     async def once(self, request: ChatRequest) -> Completion:
         if request.on_piece is not None and self._streams:
-            stream = StreamedBody(request.tell)
-            body = {**self.body(request), "stream": True, "stream_options": {"include_usage": True}}
+            stream = self.open_stream(request.tell)
+            body = {**self.body(request), **self.STREAM}
             try:
                 raw = await ask(self._endpoint, body, name=self.spec.name, origin=self._origin, on_data=stream.feed)
             except ModelError as error:
@@ -78,12 +90,9 @@ class OpenAICompatibleModel(RetryingModel):
                 self._streams = False
                 return await self.once(request)
             if not stream.began:
-                return self._read(raw)
+                return self.read(raw)
             return completion_of(stream.body(), model=self.spec.name, price=self._price)
-        return self._read(await ask(self._endpoint, self.body(request), name=self.spec.name, origin=self._origin))
-
-    def _read(self, raw: bytes) -> Completion:
-        return read_completion(raw, model=self.spec.name, price=self._price)
+        return self.read(await ask(self._endpoint, self.body(request), name=self.spec.name, origin=self._origin))
 
 
 async def ask(
@@ -95,7 +104,7 @@ async def ask(
     limit: str = "the time limit",
     on_data: OnData | None = None,
 ) -> bytes:
-    """Send one chat-completions request without retries; return its body, or raise `ModelError`."""
+    """Send one request without retries; return its body, or raise `ModelError`."""
     try:
         payload = orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
     except TypeError:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import orjson
 
+from osmosis.base.jsonable import JsonObject
 from osmosis.records.run.plan import ModelSpec
 
 _TABLE = "model_prices_and_context_window_backup.json"
@@ -43,18 +44,9 @@ def price_of(spec: ModelSpec, *, local: bool = False) -> Price | None:
     return table_price(spec.name)
 
 
-@lru_cache(maxsize=64)
 def table_price(name: str) -> Price | None:
-    spec = importlib.util.find_spec("litellm")
-    if spec is None or not spec.submodule_search_locations:
-        return None
-    path = Path(spec.submodule_search_locations[0]) / _TABLE
-    try:
-        table: dict[str, object] = orjson.loads(path.read_bytes())
-    except (OSError, orjson.JSONDecodeError):
-        return None
-    entry = table.get(name) or table.get(name.partition("/")[2])
-    if not isinstance(entry, dict) or "input_cost_per_token" not in entry:
+    entry = find_entry(name)
+    if "input_cost_per_token" not in entry:
         return None
     return Price(
         float(entry["input_cost_per_token"]),
@@ -62,6 +54,22 @@ def table_price(name: str) -> Price | None:
         entry.get("cache_read_input_token_cost"),
         entry.get("cache_creation_input_token_cost"),
     )
+
+
+@lru_cache(maxsize=64)
+def find_entry(name: str) -> JsonObject:
+    """Return what the table says of a model, by its name at LiteLLM; nothing of one that it does not know."""
+    spec = importlib.util.find_spec("litellm")
+    if spec is None or not spec.submodule_search_locations:
+        return {}
+    path = Path(spec.submodule_search_locations[0]) / _TABLE
+    try:
+        table: JsonObject = orjson.loads(path.read_bytes())
+    except (OSError, orjson.JSONDecodeError):
+        return {}
+    name = name.replace("openai/responses/", "openai/", 1)
+    entry = table.get(name) or table.get(name.partition("/")[2])
+    return entry if isinstance(entry, dict) else {}
 
 
 KEYS: Mapping[str, tuple[str, ...]] = {

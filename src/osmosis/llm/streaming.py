@@ -1,10 +1,11 @@
 """Chunks of chat completions in, pieces out, and at the end the body that the answer would have had in one piece."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import orjson
 
 from osmosis.base.jsonable import JsonObject
+from osmosis.dialects import EndpointError
 from osmosis.records.run.rollout import Category
 
 from .failures import model_error, reported_error
@@ -17,8 +18,14 @@ _WHOLE = ("role", "id", "type", "name", "finish_reason", "stop_reason")
 class StreamedBody:
     """Collects the chunks of one answer. `feed` takes bytes, `chunk` a parsed one; neither ever raises."""
 
-    def __init__(self, tell: Callable[[Piece], None]) -> None:
+    def __init__(
+        self,
+        tell: Callable[[Piece], None],
+        translate: Callable[[JsonObject], Iterable[JsonObject]] = lambda event: (event,),
+    ) -> None:
+        """Collect what `translate` makes of each event; a chunk may bring the whole `message` at the end."""
         self._tell = tell
+        self._translate = translate
         self._line = b""
         self._data: list[bytes] = []
         self._body: JsonObject = {}
@@ -56,8 +63,8 @@ class StreamedBody:
             raise self._problem
         if not self._done and self._choice.get("finish_reason") is None:
             raise model_error(Category.BAD_RESPONSE, "the stream stopped before the answer was complete")
-        message = {"role": "assistant", "content": None, **self._message}
-        if self._calls:
+        message = self._choice.get("message") or {"role": "assistant", "content": None, **self._message}
+        if self._calls and "message" not in self._choice:
             message["tool_calls"] = [self._calls[index] for index in sorted(self._calls)]
         return {**self._body, "object": "chat.completion", "choices": [{**self._choice, "message": message}]}
 
@@ -77,8 +84,9 @@ class StreamedBody:
             chunk = orjson.loads(data)
             if not isinstance(chunk, dict):
                 raise TypeError("an event is not an object")
-            self.chunk(chunk)
-        except (orjson.JSONDecodeError, TypeError, ValueError) as error:
+            for translated in self._translate(chunk):
+                self.chunk(translated)
+        except (ValueError, TypeError, LookupError, AttributeError, EndpointError) as error:
             excerpt = data[:200].decode("utf-8", "replace")
             message = f"the stream holds no chat completion ({error}): {excerpt}"
             self._problem = model_error(Category.BAD_RESPONSE, message)

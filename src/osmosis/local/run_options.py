@@ -224,7 +224,7 @@ def key_for(spec: ModelSpec, environ: Mapping[str, str], explicit_key: str | Non
     provider = spec.name.partition("/")[0]
     variable = key_variable(provider)
     key = environ.get(variable)
-    if not key and provider in _OTHER_KEYS and not any(map(environ.get, _OTHER_KEYS[provider])):
+    if not key and not spec.base_url and provider in _OTHER_KEYS and not any(map(environ.get, _OTHER_KEYS[provider])):
         raise ValidationError(
             f"{variable} is not set, and model {spec.name} needs it",
             hint=f"export {variable}=..., or try the stand-in model: --model offline/calculator",

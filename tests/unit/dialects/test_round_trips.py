@@ -7,15 +7,31 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from osmosis.dialects import CHAT, DIALECTS, GEMINI, MESSAGES, RESPONSES, Call, Dialect, EndpointError, Envelope
-from osmosis.llm.model import Completion
+from osmosis.dialects import (
+    CHAT,
+    DIALECTS,
+    GEMINI,
+    MESSAGES,
+    RESPONSES,
+    Call,
+    Dialect,
+    EndpointError,
+    Envelope,
+    messages_client,
+    responses_client,
+)
+from osmosis.llm.model import Completion, Piece
+from osmosis.llm.openai_compatible import completion_of
+from osmosis.llm.streaming import StreamedBody
 from osmosis.records.run.rollout import Usage
 from support.dialect_clients import build, read
+from support.official_types import check_request
 
 Json = dict[str, Any]
+UNTIMED = settings(deadline=None)
 ALL = pytest.mark.parametrize("dialect", DIALECTS.values(), ids=DIALECTS)
 
 WORDS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
@@ -57,12 +73,31 @@ def tools(names: list[str]) -> list[Json]:
     return [{"type": "function", "function": {"name": n, "description": "d", "parameters": schema}} for n in names]
 
 
+def signed(dialect: Dialect, messages: list[Json]) -> list[Json]:
+    """Return the conversation with its reasoning as the provider of the dialect signs it: without, it cannot travel."""
+    for number, message in enumerate(messages):
+        text = message.get("reasoning_content")
+        if text and dialect is MESSAGES:
+            message["thinking_blocks"] = [
+                {"type": "thinking", "thinking": text, "signature": f"s{number}"},
+                {"type": "redacted_thinking", "data": f"d{number}"},
+            ]
+        elif text and dialect is RESPONSES:
+            summary = [{"type": "summary_text", "text": text}]
+            item = {"type": "reasoning", "id": f"rs_{number}", "summary": summary, "encrypted_content": f"e{number}"}
+            message["thinking_blocks"] = [item]
+    return messages
+
+
 @ALL
+@settings(deadline=None, max_examples=50)
 @given(messages=conversations(), names=st.lists(NAMES, unique=True, max_size=3))
 def test_conversation_returns_unchanged(dialect: Dialect, messages: list[Json], names: list[str]) -> None:
+    messages = signed(dialect, messages)
     params: Json = {"temperature": 0.5, "top_p": 0.9, "max_tokens": 64, "tool_choice": "required"}
     call = Call(messages, tools(names) or None, params, model="m", stream=True)
     body = orjson.loads(orjson.dumps(build(dialect, call)))
+    check_request(dialect, body)
     back = dialect.parse(body)
     assert back.messages == messages
     assert (back.tools, back.params) == (call.tools, params)
@@ -88,6 +123,7 @@ def replies(draw: st.DrawFn) -> Completion:
 
 
 @ALL
+@UNTIMED
 @given(done=replies())
 def test_whole_reply_is_read_back(dialect: Dialect, done: Completion) -> None:
     body = read(dialect, orjson.loads(orjson.dumps(dialect.render(Call([]), done, Envelope("m")))))
@@ -97,6 +133,7 @@ def test_whole_reply_is_read_back(dialect: Dialect, done: Completion) -> None:
     assert choice["finish_reason"] == done.finish_reason
     assert (body["usage"]["prompt_tokens"], body["usage"]["completion_tokens"]) == (50, 7)
     assert body["usage"]["prompt_tokens_details"]["cached_tokens"] == 20
+    assert body["usage"]["completion_tokens_details"]["reasoning_tokens"] == 2
 
 
 def add_up_chat(events: list[Json]) -> tuple[str, str, list[Json]]:
@@ -157,6 +194,7 @@ ADD_UP: dict[str, Callable[[list[Json]], tuple[str, str, list[Json]]]] = {
 
 
 @ALL
+@UNTIMED
 @given(done=replies(), cuts=st.lists(st.integers(1, 5), min_size=40, max_size=40), streamed=st.booleans())
 def test_pieces_add_up_to_the_reply(dialect: Dialect, done: Completion, cuts: list[int], streamed: bool) -> None:
     stream = dialect.stream(Call([]), Envelope("m"))
@@ -179,6 +217,56 @@ def test_pieces_add_up_to_the_reply(dialect: Dialect, done: Completion, cuts: li
     text, reasoning, calls = ADD_UP[dialect.name]([orjson.loads(line[6:]) for line in lines])
     assert (text, reasoning) == (message.get("content") or "", message.get("reasoning_content") or "")
     assert calls == expected
+
+
+@pytest.mark.parametrize(("dialect", "client"), [(MESSAGES, messages_client), (RESPONSES, responses_client)])
+@UNTIMED
+@given(done=replies(), sizes=st.lists(st.integers(1, 60), min_size=1, max_size=20))
+def test_our_client_reads_a_stream_as_the_whole_reply(
+    dialect: Dialect, client: Any, done: Completion, sizes: list[int]
+) -> None:
+    envelope = Envelope("m", handle="h1")
+    stream = dialect.stream(Call([]), envelope)
+    data = stream.begin() + stream.finish(done)
+    whole = completion_of(client.parse_reply(dialect.render(Call([]), done, envelope)), model="m")
+    pieces: list[Piece] = []
+    body = StreamedBody(pieces.append, client.ReplyReader().read)
+    start = number = 0
+    while start < len(data):
+        size = sizes[number % len(sizes)]
+        body.feed(data[start : start + size])
+        start, number = start + size, number + 1
+    assert completion_of(body.body(), model="m") == whole
+    told = add_up_chat([{"choices": [{"delta": piece.delta}]} for piece in pieces])
+    calls = [call["function"] for call in whole.message.get("tool_calls", ())]
+    assert told == (whole.message["content"] or "", whole.message.get("reasoning_content", ""), calls)
+
+
+UNSAID = [
+    (MESSAGES, {"role": "user", "content": "x", "name": "Ann"}, {"role": "user", "content": "x"}),
+    (MESSAGES, {"role": "assistant", "content": "x", "reasoning_content": "r"}, {"role": "assistant", "content": "x"}),
+    (MESSAGES, {"role": "assistant", "content": None}, None),
+    (RESPONSES, {"role": "user", "content": "x", "name": "Ann"}, {"role": "user", "content": "x"}),
+    (RESPONSES, {"role": "assistant", "content": "x", "reasoning_content": "r"}, {"role": "assistant", "content": "x"}),
+    (
+        RESPONSES,
+        {"role": "tool", "tool_call_id": "c", "content": "x", "is_error": True},
+        {"role": "tool", "tool_call_id": "c", "content": "x"},
+    ),
+    (
+        GEMINI,
+        {"role": "tool", "tool_call_id": "c", "content": "x", "is_error": True},
+        {"role": "tool", "tool_call_id": "c", "content": "x"},
+    ),
+    (GEMINI, {"role": "system", "content": "x"}, {"role": "user", "content": "x"}),
+]
+
+
+@pytest.mark.parametrize(("dialect", "message", "rest"), UNSAID)
+def test_what_a_dialect_cannot_say(dialect: Dialect, message: Json, rest: Json | None) -> None:
+    first = {"role": "user", "content": "u"}
+    back = dialect.parse(build(dialect, Call([first, message], model="m"))).messages
+    assert back == [first, *([rest] if rest else ())]
 
 
 REFUSED = [

@@ -21,14 +21,17 @@ from .rows import ReducerName
 
 NO_MODEL = "offline/none"
 """The model of an agent elsewhere, which brings its own."""
-ModelKind = Literal["openai", "litellm", "offline", "replay", "trained"]
-"""`trained` is a model of the platform, in training or trained, which only a job of the platform can ask."""
+ModelKind = Literal["openai", "messages", "responses", "litellm", "offline", "replay", "trained"]
+"""`openai` is asked by chat completions, `messages` and `responses` by the APIs of these names. `trained` is a model of
+the platform, in training or trained, which only a job of the platform can ask."""
 PLATFORM_MODEL = "osmosis/"
 """How the name of a model of the platform begins."""
 NO_ENDPOINT = "none"
 """A base URL that takes the config's endpoint away."""
 AUTO_CONCURRENCY: JsonObject = {"concurrency": 256, "adaptive": True}
 """Fields of a plan whose rollouts in flight adapt to the endpoint, from 8 on."""
+_ONLY_RESPONSES = re.compile(r"(openai/)?([^/]*-)?(codex|pro|deep-research)(-[^/]*)?")
+"""Names of OpenAI's models that chat completions do not reach."""
 RUN_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,95}\Z")
 """The pattern of a run's name, which is that of a folder."""
 
@@ -40,7 +43,7 @@ class ModelSpec(Record):
     """As the endpoint or LiteLLM knows it; verbatim with a base URL."""
     kind: ModelKind
     base_url: str | None = None
-    """Of an OpenAI-compatible endpoint, up to and including `/v1`."""
+    """Of an OpenAI-compatible endpoint, up to and including `/v1`; of one of Anthropic's API, without it."""
     api_key_env: str | None = None
     """Environment variable that holds the key."""
     params: JsonObject = Field(default_factory=dict)
@@ -59,17 +62,21 @@ class ModelSpec(Record):
         api_key_env: str | None = None,
         params: Mapping[str, object] | None = None,
     ) -> ModelSpec:
-        """Parse what a person writes: `offline/...` is the stand-in, `osmosis/...` a model of the platform, a base URL
-        takes the name verbatim, anything else is LiteLLM's (`openai/` assumed when there is no provider)."""
-        params = dict(params or {})
+        """Parse what a person writes: `offline/...` is the stand-in, `osmosis/...` a model of the platform,
+        `anthropic/...` is asked by Messages (unless the base URL ends in `/v1`), `openai/responses/...` by Responses.
+        Any other name is verbatim with a base URL, else LiteLLM's (`openai/` assumed when there is no provider)."""
+        params, base_url = dict(params or {}), (base_url or "").rstrip("/") or None
+        kind: ModelKind = "openai" if base_url else "litellm"
         if name.startswith("offline/"):
             return cls(name=name, kind="offline", params=params)
         if name.startswith(PLATFORM_MODEL) and not base_url:
             return cls(name=name, kind="trained", params=params)
-        if base_url:
-            return cls(name=name, kind="openai", base_url=base_url.rstrip("/"), api_key_env=api_key_env, params=params)
-        full = name if "/" in name else f"openai/{name}"
-        return cls(name=full, kind="litellm", api_key_env=api_key_env, params=params)
+        if name.startswith("anthropic/") and not (base_url or "").endswith("/v1"):
+            kind = "messages"
+        elif name.startswith("openai/responses/") or (not base_url and _ONLY_RESPONSES.fullmatch(name)):
+            kind = "responses"
+        full = name if base_url or "/" in name else f"openai/{name}"
+        return cls(name=full, kind=kind, base_url=base_url, api_key_env=api_key_env, params=params)
 
     @classmethod
     def from_config(cls, config: EvalConfig) -> ModelSpec:
