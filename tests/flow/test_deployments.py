@@ -16,6 +16,8 @@ import pytest
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.client.datasets import announce_file
+from osmosis.llm import ChatRequest, Piece, open_model
+from osmosis.records.run.plan import ModelSpec
 from support import RUN
 from support.agent_programs import write_stand_ins
 from support.command_line import run_command
@@ -129,6 +131,34 @@ def test_it_outlives_its_process_and_its_platform(served: PlatformProcess) -> No
     assert served.terminate() == 0
     served.start()  # this time the job was ended with its platform, and comes back with it
     until(lambda: ask(served, "back?").status_code == 200, "it answers after the platform was stopped")
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
+async def test_google_clients_ask_a_deployment(served: PlatformProcess, streamed: bool) -> None:
+    genai = pytest.importorskip("google.genai", reason="google-genai needs Python 3.11")
+    client = genai.Client(api_key=served.token, http_options={"base_url": served.url}).aio
+    assert "models/tiny" in [model.name async for model in await client.models.list()]
+    arguments = {"model": "osmosis/tiny", "contents": "hello"}
+    if streamed:
+        pieces = [piece.text async for piece in await client.models.generate_content_stream(**arguments)]
+        assert len(pieces) > 3
+    else:
+        pieces = [(await client.models.generate_content(**arguments)).text]
+    assert "".join(pieces) == "osmosis/tiny (base): hello"
+    assert (await client.models.count_tokens(**arguments)).total_tokens > 2
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("name", ["anthropic/tiny", "openai/responses/tiny"])
+async def test_our_own_client_asks_a_deployment(served: PlatformProcess, name: str, streamed: bool) -> None:
+    base_url = served.url if name.startswith("anthropic/") else f"{served.url}/v1"
+    model = open_model(ModelSpec.parse(name, base_url=base_url), api_key=served.token)
+    pieces: list[Piece] = []
+    listener = pieces.append if streamed else None
+    done = await model.complete(ChatRequest([{"role": "user", "content": "hello"}], on_piece=listener))
+    await model.close()
+    assert (done.message["content"], done.usage.completion_tokens) == ("osmosis/tiny (base): hello", 26)
+    assert "".join(piece.delta["content"] for piece in pieces) == ("osmosis/tiny (base): hello" if streamed else "")
 
 
 def test_an_answer_is_streamed_as_it_comes_and_ends_with_whoever_asked(served: PlatformProcess) -> None:

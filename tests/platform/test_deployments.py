@@ -213,7 +213,7 @@ def test_a_job_cannot_send_questions_anywhere_else(store: Site) -> None:
     assert ask(store, "tiny")[0] == 403
 
 
-@pytest.mark.parametrize("key", ["Authorization", "x-api-key"])
+@pytest.mark.parametrize("key", ["Authorization", "x-api-key", "x-goog-api-key"])
 @pytest.mark.parametrize("path", ["messages", "messages/count_tokens", "responses", "responses/input_tokens"])
 def test_other_apis_reach_deployments_and_have_their_own_errors(store: Site, path: str, key: str) -> None:
     deploy(store, "multiply-1")
@@ -229,3 +229,26 @@ def test_other_apis_reach_deployments_and_have_their_own_errors(store: Site, pat
         else:
             assert body["error"]["code"] == ("server_is_overloaded" if status == 503 else "model_not_found")
     assert store.anonymous.post(f"/v1/{path}", json={"model": "x"}).status_code == 401
+
+
+@pytest.mark.parametrize("method", ["generateContent", "streamGenerateContent", "countTokens"])
+def test_googles_api_reaches_deployments_and_has_its_own_errors(store: Site, method: str) -> None:
+    deploy(store, "multiply-1")
+    token = store.http.headers["Authorization"].removeprefix("Bearer ")
+    header = {"x-goog-api-key": token}
+    for name, status, word in (("multiply-1", 503, "UNAVAILABLE"), ("osmosis/nothing", 404, "NOT_FOUND")):
+        answer = store.anonymous.post(f"/v1beta/models/{name}:{method}", json={"contents": []}, headers=header)
+        assert (answer.status_code, answer.json()["error"]["status"]) == (status, word)
+    unknown = store.anonymous.post("/v1beta/models/multiply-1:embedContent", json={}, headers=header)
+    assert (unknown.status_code, "generateContent" in unknown.text) == (404, True)
+    assert store.anonymous.post(f"/v1beta/models/x:{method}", json={}).json()["error"]["status"] == "UNAUTHENTICATED"
+
+
+@pytest.mark.parametrize("key", ["Authorization", "x-api-key", "x-goog-api-key"])
+def test_a_large_call_is_read_with_any_clients_key(store: Site, key: str) -> None:
+    token = store.http.headers["Authorization"].removeprefix("Bearer ")
+    header = {key: f"Bearer {token}" if key == "Authorization" else token}
+    for path in ("/v1/messages", "/v1beta/models/nothing:generateContent"):
+        body = {"model": "nothing", "system": "x" * (1 << 17)}
+        assert store.anonymous.post(path, json=body, headers=header).status_code == 404
+        assert store.anonymous.post(path, json=body).status_code == 401

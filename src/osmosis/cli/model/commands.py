@@ -311,6 +311,8 @@ def variables_of(url: str, key: str, model: str) -> dict[str, str]:
         "OPENAI_BASE_URL": url,
         "OPENAI_API_BASE": url,
         "OPENAI_API_KEY": key,
+        "GOOGLE_GEMINI_BASE_URL": url.removesuffix("/v1"),
+        "GEMINI_API_KEY": key,
     }
 
 

@@ -57,7 +57,6 @@ async def _serve(ctx: AppContext, model: LocalModel, port: int) -> int:
     def ready(served: LocalServing) -> None:
         announced.append(served)
         variables = variables_of(served.url, served.key, model.name)
-        variables |= {"GOOGLE_GEMINI_BASE_URL": served.url.removesuffix("/v1"), "GEMINI_API_KEY": served.key}
         row = {"model": model.name, "base_url": served.url, "api_key": served.key, "variables": variables}
         lines = [f"serving {model.name} at {served.url}, API key: {served.key}"]
         lines += [f'export {name}="{value}"' for name, value in variables.items()]

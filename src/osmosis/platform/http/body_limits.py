@@ -33,7 +33,7 @@ LIMITS: tuple[tuple[re.Pattern[str], int], ...] = (
     (re.compile(r"^/api/cli/eval-runs/imports"), 64 * MIB),  # a manifest names every file
     (re.compile(r"^/api/cli/(device/|bootstrap\Z)"), UNKNOWN_BYTES),
     (re.compile(r"^/api/"), 4 * MIB),
-    (re.compile(r"^/v1/"), 16 * MIB),  # a long conversation, with images
+    (re.compile(r"^/v1(beta)?/"), 16 * MIB),  # a long conversation, with images
     (HOOKS, MIB),  # a push of many commits; its signature is over all of it
     (re.compile(r""), UNKNOWN_BYTES),
 )
@@ -132,7 +132,7 @@ def _check_credential(platform: Platform, request: Request) -> None:
         with platform.db.read() as session:
             leases.require_reader(session, match[1] if match else "", bearer(request))
         return
-    if request.url.path.startswith("/v1/"):
+    if request.url.path.startswith("/v1"):
         with platform.db.read() as session:
             inference.identify_asker(session, inference.read_key(request), workspace=None, identity=None)
         return

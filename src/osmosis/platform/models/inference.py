@@ -53,8 +53,8 @@ class InferenceTarget:
 
 
 def read_key(request: Request) -> str:
-    """Return the token, which Anthropic's clients send in a header of their own."""
-    return request.headers.get("x-api-key") or bearer(request)
+    """Return the token, which clients of Anthropic and Google send in headers of their own."""
+    return request.headers.get("x-api-key") or request.headers.get("x-goog-api-key") or bearer(request)
 
 
 def identify_asker(session: Session, credential: str, *, workspace: str | None, identity: str | None) -> Asker:

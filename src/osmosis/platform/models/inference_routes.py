@@ -1,9 +1,10 @@
-"""Routes of deployed models: chat completions, Anthropic's Messages, OpenAI's Responses, and the list of models. The
-key is a token, or a run's lease for the model that it evaluates. Answers are streamed, so no thread waits for a model,
-and a caller who hangs up ends the call. Errors have the shape of the API that was called."""
+"""Routes of deployed models: chat completions, Anthropic's Messages, OpenAI's Responses, Google's generateContent, and
+the list of models. The key is a token, or a run's lease for the model that it evaluates. Answers are streamed, so no
+thread waits for a model, and a caller who hangs up ends the call. Errors have the shape of the API that was called."""
 
 import asyncio
 from contextlib import suppress
+from urllib.parse import quote
 
 import orjson
 from fastapi import APIRouter, Request, Response
@@ -11,32 +12,39 @@ from fastapi.concurrency import run_in_threadpool
 
 from osmosis.dialects import CHAT, RESPONSES, EndpointError, dialect_of_path
 from osmosis.dialects.call import OVERLOADED
-from osmosis.errors import OsmosisError, ValidationError
+from osmosis.errors import NotFound, OsmosisError, ValidationError
 from osmosis.platform import Platform
 from osmosis.platform.auth.dependencies import GIT_HEADER, WORKSPACE_HEADER
 from osmosis.platform.models import inference
 
 from .inference import InferenceProxy, error_body
 
-router = APIRouter(prefix="/v1", include_in_schema=False)
+router = APIRouter(include_in_schema=False)
+GOOGLE_METHODS = ("generateContent", "streamGenerateContent", "countTokens")
 CLOSED = 499
 MODELS_SINCE = "2026-01-01T00:00:00Z"
 
 
-@router.post("/chat/completions")
-@router.post("/messages")
-@router.post("/messages/count_tokens")
-@router.post("/responses")
-@router.post("/responses/input_tokens")
+@router.post("/v1/chat/completions")
+@router.post("/v1/messages")
+@router.post("/v1/messages/count_tokens")
+@router.post("/v1/responses")
+@router.post("/v1/responses/input_tokens")
+@router.post("/v1/models/{called:path}")
+@router.post("/v1beta/models/{called:path}")
 async def pass_on(request: Request) -> Response:
-    """Pass a call on to the deployment that `model` names; it understands every dialect."""
+    """Pass a call on to the deployment that `model`, or Google's path, names; it understands every dialect."""
     platform: Platform = request.app.state.platform
     proxy: InferenceProxy = request.app.state.inference
     try:
         credential, body = inference.read_key(request), await request.body()
+        name, _, method = request.path_params.get("called", "").rpartition(":")
+        if method and (method not in GOOGLE_METHODS or not name):
+            raise NotFound(f"{method} is not answered by a model", hint=f"possible: {', '.join(GOOGLE_METHODS)}")
         headers = request.headers.get(WORKSPACE_HEADER), request.headers.get(GIT_HEADER)
-        target = await run_in_threadpool(inference.find_target, platform, credential, headers, _model_of(body))
-        asking = asyncio.create_task(proxy.ask(target, body, request.url.path.removeprefix("/v1")))
+        target = await run_in_threadpool(inference.find_target, platform, credential, headers, name or _model_of(body))
+        path = f"/models/{quote(target.model)}:{method}" if name else request.url.path.removeprefix("/v1")
+        asking = asyncio.create_task(proxy.ask(target, body, path))
         leaving = asyncio.create_task(_wait_for_disconnect(request))
         try:
             await asyncio.wait({asking, leaving}, return_when=asyncio.FIRST_COMPLETED)
@@ -51,13 +59,17 @@ async def pass_on(request: Request) -> Response:
         return _refusal(error, request)
 
 
-@router.get("/models")
+@router.get("/v1/models")
+@router.get("/v1beta/models")
 async def models(request: Request) -> Response:
     platform: Platform = request.app.state.platform
     try:
         rows = await run_in_threadpool(_served, platform, inference.read_key(request), request)
     except OsmosisError as error:
         return _refusal(error, request)
+    if "x-goog-api-key" in request.headers:
+        names = [{"name": f"models/{row['id']}", "supportedGenerationMethods": GOOGLE_METHODS} for row in rows]
+        return Response(orjson.dumps({"models": names}), media_type="application/json")
     if "anthropic-version" in request.headers:
         rows = [{**row, "type": "model", "display_name": row["id"], "created_at": MODELS_SINCE} for row in rows]
     content = {"object": "list", "data": rows, "has_more": False}

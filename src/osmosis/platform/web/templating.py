@@ -140,7 +140,7 @@ def show_missing(app: FastAPI) -> None:
 
     async def missing(request: Request, error: HTTPException) -> Response:
         wants_page = request.method == "GET" and "text/html" in request.headers.get("accept", "")
-        if error.status_code == 404 and wants_page and not request.url.path.startswith(("/api/", "/v1/", "/static/")):
+        if error.status_code == 404 and wants_page and not request.url.path.startswith(("/api/", "/v1", "/static/")):
             unknown = NotFound(f"there is no page {request.url.path}", hint="the list of runs is at /")
             return await run_in_threadpool(error_page, request, unknown)
         answer: Response = await before(request, error)  # type: ignore[misc]  # Starlette's handlers may be either kind
