@@ -76,20 +76,18 @@ class TestFlags:
     dataset: Dataset = None
     eval_fn: EvalFn = field(default_factory=list)
     rubric: Rubric = field(default_factory=list)
-    model: Annotated[
-        str | None, typer.Option("--model", help=f"Model [default: the rollout's, else {DEFAULT_MODEL}].")
-    ] = None
+    model: Annotated[str | None, typer.Option(help=f"Model [default: the rollout's, else {DEFAULT_MODEL}].")] = None
     base_url: BaseUrl = None
     api_key: ApiKey = None
     api_key_env: ApiKeyEnv = None
     param: Param = field(default_factory=list)
-    timeout: Annotated[float | None, typer.Option("--timeout", help="Seconds per row [450].", hidden=True)] = None
+    timeout: Annotated[float | None, typer.Option(help="Seconds per row [450].", hidden=True)] = None
     debug: Annotated[bool, typer.Option("--debug", help=f"Keep traces and conversations in ./{DEBUG_FOLDER}.")] = False
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the results as JSON.")] = None
     brief: Annotated[bool, typer.Option("--brief", "-b", help="One line per row, without the conversation.")] = False
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print neither the rows nor the summary.")] = False
     interactive: Annotated[bool, typer.Option("--interactive", "-i", help="Step through one row at a time.")] = False
-    row: Annotated[int | None, typer.Option("--row", help="With --interactive: start with this row.")] = None
+    row: Annotated[int | None, typer.Option(help="With --interactive: start with this row.")] = None
     settings: dict[str, Any] = field(default_factory=dict)
 
 

@@ -58,11 +58,9 @@ def login(
     no_browser: Annotated[
         bool, typer.Option("--no-browser", help="Print the page's URL instead of opening it")
     ] = False,
-    token: Annotated[str | None, typer.Option("--token", help="Log in with this token; - reads it from stdin")] = None,
-    store: Annotated[Literal["auto", "file", "keyring"], typer.Option("--store", help="Where the token goes")] = "auto",
-    ca_file: Annotated[
-        Path | None, typer.Option("--ca-file", help="CA certificates to trust (PEM); stored with the login")
-    ] = None,
+    token: Annotated[str | None, typer.Option(help="Log in with this token; - reads it from stdin")] = None,
+    store: Annotated[Literal["auto", "file", "keyring"], typer.Option(help="Where the token goes")] = "auto",
+    ca_file: Annotated[Path | None, typer.Option(help="CA certificates to trust (PEM); stored with the login")] = None,
 ) -> OperationResult:
     """Log in to the platform.
 

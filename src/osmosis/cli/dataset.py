@@ -197,7 +197,7 @@ def list_datasets(limit: Limit = None, offset: Offset = 0, everything: Everythin
 
 @app.command()
 def show(
-    name: Name, rows: Annotated[int, typer.Option("--rows", min=0, max=100, help="Show the first N rows")] = 5
+    name: Name, rows: Annotated[int, typer.Option(min=0, max=100, help="Show the first N rows")] = 5
 ) -> DetailResult:
     """Show one dataset, its first rows and, when something went wrong, the log of how the platform read it.
 
@@ -231,7 +231,7 @@ def info(name: Name) -> DetailResult:
 
 @app.command(hidden=True)
 def preview(
-    name: Name, rows: Annotated[int, typer.Option("--rows", min=1, max=100, help="Show the first N rows")] = 5
+    name: Name, rows: Annotated[int, typer.Option(min=1, max=100, help="Show the first N rows")] = 5
 ) -> ListResult:
     """Show the first rows of a dataset on the platform."""
     with current().client() as client:

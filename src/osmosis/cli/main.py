@@ -229,7 +229,6 @@ def start(
     platform: Annotated[
         str | None,
         typer.Option(
-            "--platform",
             metavar="URL",
             help="Platform to use (or OSMOSIS_PLATFORM_URL); default http://127.0.0.1:7575",
             autocompletion=completion.nothing,
@@ -238,7 +237,6 @@ def start(
     workspace: Annotated[
         str | None,
         typer.Option(
-            "--workspace",
             metavar="NAME",
             help="Workspace to use; default: the one this checkout is connected to",
             autocompletion=completion.workspaces,
@@ -246,11 +244,7 @@ def start(
     ] = None,
     env_file: Annotated[
         str | None,
-        typer.Option(
-            "--env-file",
-            metavar="FILE",
-            help="Read variables from FILE (or OSMOSIS_ENV_FILE) instead of the nearest .env",
-        ),
+        typer.Option(metavar="FILE", help="Read variables from FILE (or OSMOSIS_ENV_FILE) instead of the nearest .env"),
     ] = None,
     offline: Annotated[
         bool, typer.Option("--offline", help="Refuse network connections beyond this machine, except to --base-url")

@@ -38,14 +38,10 @@ _ELSEWHERE = ("OSMOSIS_PLATFORM_URL", "OSMOSIS_TOKEN", "OSMOSIS_TOKEN_PLATFORM_U
 def quickstart(
     folder: Annotated[Path, typer.Option("--dir", help="Folder for everything the demo creates")] = Path(DEMO),
     model: Annotated[
-        str | None, typer.Option("--model", help="Model to evaluate [default: one whose API key is set, else offline]")
+        str | None, typer.Option(help="Model to evaluate [default: one whose API key is set, else offline]")
     ] = None,
-    base_url: Annotated[
-        str | None, typer.Option("--base-url", help="OpenAI-compatible endpoint that serves the model")
-    ] = None,
-    api_key_env: Annotated[
-        str | None, typer.Option("--api-key-env", help="Environment variable with the endpoint's API key")
-    ] = None,
+    base_url: Annotated[str | None, typer.Option(help="OpenAI-compatible endpoint that serves the model")] = None,
+    api_key_env: Annotated[str | None, typer.Option(help="Environment variable with the endpoint's API key")] = None,
     workspace: Annotated[str | None, typer.Option("-w", hidden=True, help="The same as --workspace")] = None,
 ) -> OperationResult:
     """Go from an empty folder to a scored run: platform, login, workspace, rollout, dataset, push, evaluation.

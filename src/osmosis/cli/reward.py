@@ -60,20 +60,18 @@ class RewardFlags:
         Path | None, typer.Option("--dataset", "-d", help="Dataset to test it with [default: the rollout's].")
     ] = None
     limit: Annotated[
-        int | None,
-        typer.Option("--limit", min=2, help=f"Rows, spread over the dataset [{ROWS}; {JUDGED_ROWS} for a rubric]."),
+        int | None, typer.Option(min=2, help=f"Rows, spread over the dataset [{ROWS}; {JUDGED_ROWS} for a rubric].")
     ] = None
     form: Annotated[
-        list[str], typer.Option("--form", help="Format of a correct answer, such as 'Final: {answer}'. Repeatable.")
+        list[str], typer.Option(help="Format of a correct answer, such as 'Final: {answer}'. Repeatable.")
     ] = field(default_factory=list)
     allow: Annotated[
-        float,
-        typer.Option("--allow", min=0.0, max=1.0, help="Highest share of the reward that a worthless answer may earn."),
+        float, typer.Option(min=0.0, max=1.0, help="Highest share of the reward that a worthless answer may earn.")
     ] = ALLOWED
-    score: Annotated[
-        str | None, typer.Option("--score", help="For a function with several named scores: test only this one.")
-    ] = None
-    timeout: Annotated[float, typer.Option("--timeout", min=0.001, help="Seconds for one score.")] = 150.0
+    score: Annotated[str | None, typer.Option(help="For a function with several named scores: test only this one.")] = (
+        None
+    )
+    timeout: Annotated[float, typer.Option(min=0.001, help="Seconds for one score.")] = 150.0
 
 
 @app.command("test")

@@ -38,10 +38,8 @@ MAX_NAME = 255
 def set_secret(
     name: Name,
     scope: Scope = "personal",
-    env: Annotated[str | None, typer.Option("--env", help="Read the value from this environment variable")] = None,
-    from_file: Annotated[
-        str | None, typer.Option("--from-file", help="Read the value from this file; - is stdin")
-    ] = None,
+    env: Annotated[str | None, typer.Option(help="Read the value from this environment variable")] = None,
+    from_file: Annotated[str | None, typer.Option(help="Read the value from this file; - is stdin")] = None,
 ) -> OperationResult:
     """Register a secret, or change its value.
 
@@ -63,7 +61,7 @@ def set_secret(
 
 @app.command("list")
 def list_secrets(
-    scope: Annotated[Literal["all", "personal", "workspace"], typer.Option("--scope", help="Which secrets")] = "all",
+    scope: Annotated[Literal["all", "personal", "workspace"], typer.Option(help="Which secrets")] = "all",
     limit: Limit = None,
     everything: Everything = False,
 ) -> ListResult:
@@ -126,7 +124,7 @@ def delete(name: Name, scope: Scope = "personal") -> OperationResult:
 def import_file(
     file: Annotated[str, typer.Argument(help="A file of NAME=value lines; - is stdin")],
     scope: Scope = "personal",
-    only: Annotated[list[str] | None, typer.Option("--only", help="Import only this name. Repeatable")] = None,
+    only: Annotated[list[str] | None, typer.Option(help="Import only this name. Repeatable")] = None,
 ) -> OperationResult:
     """Register the secrets in a .env file. Nothing is registered when a name is invalid.
 

@@ -39,23 +39,21 @@ class ServeFlags:
         False
     )
     reload: Annotated[bool, typer.Option("--reload", help="Restart when a file changes.")] = False
-    log_level: Annotated[LogLevel, typer.Option("--log-level", help="How much the server logs.", hidden=True)] = "info"
+    log_level: Annotated[LogLevel, typer.Option(help="How much the server logs.", hidden=True)] = "info"
     skip_register: Annotated[
         bool, typer.Option("--skip-register", help="Do not register with the platform; callers still need the API key.")
     ] = False
     local: Annotated[
         bool, typer.Option("--local", "--local-debug", help="For local use: no registration, no API key.")
     ] = False
-    api_key: Annotated[
-        str | None, typer.Option("--api-key", help="API key that callers must send [default: a generated one]")
-    ] = None
-    log: Annotated[Path | None, typer.Option("--log", help="Write one trace per rollout to this folder.")] = None
+    api_key: Annotated[str | None, typer.Option(help="API key that callers must send [default: a generated one]")] = (
+        None
+    )
+    log: Annotated[Path | None, typer.Option(help="Write one trace per rollout to this folder.")] = None
     drain: Annotated[
-        float | None, typer.Option("--drain", min=0, help="Seconds for running rollouts on shutdown [30].", hidden=True)
+        float | None, typer.Option(min=0, help="Seconds for running rollouts on shutdown [30].", hidden=True)
     ] = None
-    max_concurrent: Annotated[
-        int | None, typer.Option("--max-concurrent", min=1, help="Most rollouts at once.", hidden=True)
-    ] = None
+    max_concurrent: Annotated[int | None, typer.Option(min=1, help="Most rollouts at once.", hidden=True)] = None
 
 
 @takes(ServeFlags)

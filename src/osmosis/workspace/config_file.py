@@ -118,10 +118,10 @@ def read(file: ConfigFile) -> list[Problem]:
         file.text = file.path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         problem = f"is not UTF-8 text (byte {error.start})"
-        return [Problem(code="not-utf8", what=problem, where=file.shown, fix="save the file as UTF-8")]
+        return [Problem.error("not-utf8", problem, file.shown, "save the file as UTF-8")]
     except OSError as error:
         problem = f"cannot be read: {error.strerror}"
-        return [Problem(code="unreadable", what=problem, where=file.shown, fix=f"ls -l {file.shown}")]
+        return [Problem.error("unreadable", problem, file.shown, f"ls -l {file.shown}")]
     try:
         file.data = tomllib.loads(file.text)
     except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
@@ -146,9 +146,9 @@ def _syntax(file: ConfigFile, error: Exception) -> Problem:
     if twice:
         thing = "table" if row.startswith("[") else "key"
         problem = f"not valid TOML: duplicate {thing}"
-        return Problem(code="toml-syntax", what=problem, where=where, fix=f"keep one of them: {row[:60]}")
+        return Problem.error("toml-syntax", problem, where, f"keep one of them: {row[:60]}")
     problem = f"not valid TOML: {problem[:1].lower()}{problem[1:]}"
-    return Problem(code="toml-syntax", what=problem, where=where, fix=_syntax_fix(row))
+    return Problem.error("toml-syntax", problem, where, _syntax_fix(row))
 
 
 def _syntax_fix(row: str) -> str:
@@ -223,9 +223,7 @@ def _paths(file: ConfigFile, workspace: Workspace) -> Iterable[Problem]:
     elif not (folder / entrypoint).resolve().is_relative_to(folder.resolve()):
         where = f"{file.where(f'experiment.{key}')}: experiment.{key}"
         problem = f"the {key} is a link to a file outside the rollout directory"
-        yield Problem(
-            code="entrypoint-outside", what=problem, where=where, fix="copy the file into the rollout directory"
-        )
+        yield Problem.error("entrypoint-outside", problem, where, "copy the file into the rollout directory")
     program = file.data.get("program")
     for key, name in program.items() if isinstance(program, dict) else ():
         try:
@@ -254,22 +252,20 @@ def _warnings(file: ConfigFile, config: EvalConfig | TrainingConfig) -> Iterable
         provider = config.experiment.model_path.partition("/")[0]
         needed = PROVIDER_KEYS.get(provider)
         if needed and not config.advanced.base_url and needed not in {*config.secret_names(), *config.env}:
-            yield Problem(
-                code="model-key",
-                what=f"{config.experiment.model_path} usually needs {needed}, which is not in [secrets].required",
-                where=f"{file.where('secrets.required')}: secrets.required",
-                fix=f'required = ["{needed}"], then: osmosis secret set {needed}',
-                severity="warning",
+            yield Problem.warning(
+                "model-key",
+                f"{config.experiment.model_path} usually needs {needed}, which is not in [secrets].required",
+                f"{file.where('secrets.required')}: secrets.required",
+                f'required = ["{needed}"], then: osmosis secret set {needed}',
             )
         return
     calls = config.training.rollout_batch_size * config.training.n_samples_per_prompt
     if calls > 256:
-        yield Problem(
-            code="many-calls",
-            what=f"{calls} rollouts at once (rollout_batch_size x n_samples_per_prompt) can time out on a small server",
-            where=f"{file.where('training.rollout_batch_size')}: training.rollout_batch_size",
-            fix="lower rollout_batch_size, or make sure the policy server can handle that many calls",
-            severity="warning",
+        yield Problem.warning(
+            "many-calls",
+            f"{calls} rollouts at once (rollout_batch_size x n_samples_per_prompt) can time out on a small server",
+            f"{file.where('training.rollout_batch_size')}: training.rollout_batch_size",
+            "lower rollout_batch_size, or make sure the policy server can handle that many calls",
         )
 
 

@@ -22,28 +22,20 @@ def check_folder(workspace: Workspace) -> list[Problem]:
         if path.is_dir():
             continue
         problem = f"{name}/ is a file, not a folder" if path.exists() else f"{name}/ is missing"
-        problems.append(Problem(code="missing-folder", what=problem, where=name, fix="osmosis doctor --fix"))
+        problems.append(Problem.error("missing-folder", problem, name, "osmosis doctor --fix"))
     for name in FILES:
         if not (workspace.root / name).is_file():
-            problems.append(
-                Problem(
-                    code="missing-file",
-                    what=f"{name} is missing",
-                    where=name,
-                    fix="osmosis doctor --fix",
-                    severity="warning",
-                )
-            )
+            problems.append(Problem.warning("missing-file", f"{name} is missing", name, "osmosis doctor --fix"))
     for folder in workspace.rollouts():
         where = f"rollouts/{folder.name}"
         if folder.entrypoint is None:
             fix = f"add {where}/main.py, or set [experiment].entrypoint in its configs"
             problem = "the rollout has no main.py"
-            problems.append(Problem(code="no-entrypoint", what=problem, where=where, fix=fix, severity="warning"))
+            problems.append(Problem.warning("no-entrypoint", problem, where, fix))
         if folder.pyproject is None:
             problem = "the rollout has no pyproject.toml, so its environment contains only the SDK"
             fix = f"add {where}/pyproject.toml with its dependencies"
-            problems.append(Problem(code="no-pyproject", what=problem, where=where, fix=fix, severity="warning"))
+            problems.append(Problem.warning("no-pyproject", problem, where, fix))
     return problems
 
 
@@ -51,34 +43,34 @@ def check_repository(source: Source | None) -> Iterator[Problem]:
     """Check that anything can run from here: a repository with a commit, at its top, with a usable remote."""
     if source is None:
         fix = "osmosis init --here, or: git init && git add -A && git commit -m 'First commit'"
-        yield Problem(code="no-repository", what="this workspace is not in a git repository", fix=fix)
+        yield Problem.error("no-repository", "this workspace is not in a git repository", fix=fix)
         return
     if source.commit is None:
         fix = "git add -A && git commit -m 'First commit' && git push -u origin HEAD"
-        yield Problem(code="no-commit", what="the repository has no commit yet", fix=fix)
+        yield Problem.error("no-commit", "the repository has no commit yet", fix=fix)
     if source.prefix:
-        yield Problem(
-            code="nested-workspace",
-            what=f"the workspace is the folder {source.prefix.rstrip('/')} of a larger repository",
-            where=source.prefix,
-            fix="give the workspace its own repository, with rollouts/ and configs/ at its top",
+        yield Problem.error(
+            "nested-workspace",
+            f"the workspace is the folder {source.prefix.rstrip('/')} of a larger repository",
+            source.prefix,
+            "give the workspace its own repository, with rollouts/ and configs/ at its top",
         )
     if source.remote_url is None:
         fix = f"{INIT}, or: git remote add origin <url>"
-        yield Problem(code="no-remote", what="the repository has no remote named origin", fix=fix)
+        yield Problem.error("no-remote", "the repository has no remote named origin", fix=fix)
     elif source.identity is None:
         problem = f"the remote {source.remote_url} does not end in owner/repository"
-        yield Problem(code="bad-remote", what=problem, where="origin", fix="git remote set-url origin <url>")
+        yield Problem.error("bad-remote", problem, "origin", "git remote set-url origin <url>")
 
 
 def unknown_remote(source: Source | None) -> Problem:
     which = f"the repository {source.identity}" if source and source.identity else "this repository"
-    return Problem(code="unknown-remote", what=f"the platform does not know {which}", where="origin", fix=INIT)
+    return Problem.error("unknown-remote", f"the platform does not know {which}", "origin", INIT)
 
 
 def unfinished_operation(source: Source) -> Problem:
     problem = f"git is in the middle of a {source.operation}"
-    return Problem(code="unfinished", what=problem, where="HEAD", fix=finish_command(source))
+    return Problem.error("unfinished", problem, "HEAD", finish_command(source))
 
 
 def uncommitted(source: Source, folder: str = "") -> Iterator[Problem]:
@@ -89,29 +81,29 @@ def uncommitted(source: Source, folder: str = "") -> Iterator[Problem]:
     )
     if conflicts:
         problem = f"{list_some(conflicts)} in conflict after a {source.operation or 'merge'}"
-        yield Problem(code="conflict", what=problem, where=directory, fix=finish_command(source))
+        yield Problem.error("conflict", problem, directory, finish_command(source))
     if changed := [path for path in dirty if path not in conflicts]:
         fix = "git commit -am 'Describe the change' && git push"
         problem = f"{list_some(changed)} changed but not committed"
-        yield Problem(code="uncommitted", what=problem, where=directory, fix=fix)
+        yield Problem.error("uncommitted", problem, directory, fix)
     if new:
         fix = f"git add {folder or '-A'} && git commit -m 'Add files' && git push, or list them in .gitignore"
-        yield Problem(code="untracked", what=f"{list_some(new)} not in git", where=directory, fix=fix)
+        yield Problem.error("untracked", f"{list_some(new)} not in git", directory, fix)
 
 
 def detached(source: Source, default: str | None) -> Problem:
     fix = f'git switch {default or "main"}, or pin it: commit_sha = "{str(source.commit)[:12]}"'
-    return Problem(code="detached", what="HEAD is detached: no branch is checked out", where="HEAD", fix=fix)
+    return Problem.error("detached", "HEAD is detached: no branch is checked out", "HEAD", fix)
 
 
 def unpushed(source: Source) -> Problem | None:
     where = str(source.branch)
     if source.ahead:
         count = "1 commit is" if source.ahead == 1 else f"{source.ahead} commits are"
-        return Problem(code="unpushed", what=f"{count} not pushed to {source.upstream}", where=where, fix="git push")
+        return Problem.error("unpushed", f"{count} not pushed to {source.upstream}", where, "git push")
     if source.commit and source.upstream is None and not source.detached:
         fix = f"git push -u origin {source.branch}"
-        return Problem(code="no-upstream", what=f"branch {source.branch} has never been pushed", where=where, fix=fix)
+        return Problem.error("no-upstream", f"branch {source.branch} has never been pushed", where, fix)
     return None
 
 
@@ -120,7 +112,7 @@ def behind(source: Source) -> Problem | None:
         return None
     count = "1 commit" if source.behind == 1 else f"{source.behind} commits"
     problem = f"{source.upstream} has {count} that you do not have here"
-    return Problem(code="behind", what=problem, where=str(source.branch), fix="git pull")
+    return Problem.error("behind", problem, str(source.branch), "git pull")
 
 
 def not_synced(source: Source, sync: SyncState) -> Problem:
@@ -134,12 +126,12 @@ def not_synced(source: Source, sync: SyncState) -> Problem:
         fix = "osmosis sync --status, then osmosis sync --wait"
     else:
         problem = f"the platform has not synced {str(source.commit)[:10]} ({have})"
-    return Problem(code="not-synced", what=problem, where=str(source.branch), fix=fix)
+    return Problem.error("not-synced", problem, str(source.branch), fix)
 
 
 def failed_sync(sync: SyncState) -> Problem:
     problem = f"the last sync failed: {sync.error or 'no reason given'}"
-    return Problem(code="sync-failed", what=problem, where="sync", fix="osmosis sync --status")
+    return Problem.error("sync-failed", problem, "sync", "osmosis sync --status")
 
 
 def list_differences(source: Source, sync: SyncState) -> Iterator[Problem]:

@@ -104,29 +104,27 @@ def _contents(case: _Case) -> Iterator[Problem]:
     if files.tracked == 0 and not files.submodules and not pinned:
         fix = f"git add {case.folder} && git commit -m 'add {case.experiment.rollout}' && git push"
         problem = f"git has no file under {case.folder}/ (new, or ignored)"
-        yield Problem(code="not-in-git", what=problem, where=case.folder, fix=fix)
+        yield Problem.error("not-in-git", problem, case.folder, fix)
     for path in files.submodules:
-        yield Problem(
-            code="submodule",
-            what="a submodule under the rollout; the platform does not fetch submodules",
-            where=path,
-            fix=f"copy the code in, or depend on it in {case.folder}/pyproject.toml",
+        yield Problem.error(
+            "submodule",
+            "a submodule under the rollout; the platform does not fetch submodules",
+            path,
+            f"copy the code in, or depend on it in {case.folder}/pyproject.toml",
         )
     if files.lfs:
-        yield Problem(
-            code="lfs",
-            what=f"{findings.list_some(files.lfs)} stored with Git LFS; the run would get the pointer, not the content",
-            where=case.folder,
-            fix="upload data as a dataset, or: git lfs untrack, then commit the file itself",
-            severity="warning",
+        yield Problem.warning(
+            "lfs",
+            f"{findings.list_some(files.lfs)} stored with Git LFS; the run would get the pointer, not the content",
+            case.folder,
+            "upload data as a dataset, or: git lfs untrack, then commit the file itself",
         )
     for fact in files.large:
-        yield Problem(
-            code="large-file",
-            what=f"the file has {fact.size / 1_000_000:.0f} MB and is checked out for every run",
-            where=fact.path,
-            fix=f"git rm --cached {fact.path}, and upload it as a dataset or fetch it in the rollout",
-            severity="warning",
+        yield Problem.warning(
+            "large-file",
+            f"the file has {fact.size / 1_000_000:.0f} MB and is checked out for every run",
+            fact.path,
+            f"git rm --cached {fact.path}, and upload it as a dataset or fetch it in the rollout",
         )
 
 
@@ -136,26 +134,22 @@ def _pinned(case: _Case) -> Iterator[Problem]:
     if pin is None:
         return
     if pin.ambiguous:
-        yield Problem(
-            code="pin-ambiguous", what=f"several commits start with {sha}", where=where, fix="use more digits"
-        )
+        yield Problem.error("pin-ambiguous", f"several commits start with {sha}", where, "use more digits")
     elif pin.found is None:
         if case.sync is None or not case.sync.knows(sha):
             problem = f"commit {sha} is neither here nor synced by the platform"
-            yield Problem(code="pin-unknown", what=problem, where=where, fix="git fetch origin, or correct commit_sha")
+            yield Problem.error("pin-unknown", problem, where, "git fetch origin, or correct commit_sha")
     else:
         if pin.has_entrypoint is False:
             file = f"{case.folder}/{case.experiment.file}"
             problem = f"commit {sha} has no {file}"
-            yield Problem(code="pin-without-rollout", what=problem, where=where, fix=f"git log -- {file}")
+            yield Problem.error("pin-without-rollout", problem, where, f"git log -- {file}")
         if pin.on_remote is False and not (case.sync and case.sync.knows(pin.found)):
             problem = f"commit {sha} exists only on this machine"
-            yield Problem(
-                code="pin-unpushed", what=problem, where=where, fix="push a branch that contains it: git push"
-            )
+            yield Problem.error("pin-unpushed", problem, where, "push a branch that contains it: git push")
     if case.source.dirty or case.source.untracked or pin.found != case.source.commit:
         problem = f"the run uses commit {sha}, not this working tree"
-        yield Problem(code="pinned", what=problem, where=where, fix="remove commit_sha to run HEAD", severity="info")
+        yield Problem.info("pinned", problem, where, "remove commit_sha to run HEAD")
 
 
 def _branch(case: _Case) -> Iterator[Problem]:
@@ -167,10 +161,10 @@ def _branch(case: _Case) -> Iterator[Problem]:
     if commit is None:
         synced = ", ".join(sorted(case.sync.branches)) or case.sync.default_branch or "none"
         problem = f"the platform has not synced a branch {branch} (it has: {synced})"
-        yield Problem(code="branch-not-synced", what=problem, where=where, fix=f"git push origin {branch}")
+        yield Problem.error("branch-not-synced", problem, where, f"git push origin {branch}")
     elif case.source.branch == branch and commit != case.source.commit:
         problem = f"the platform has {commit[:10]} of {branch}, HEAD is {str(case.source.commit)[:10]}"
-        yield Problem(code="not-synced", what=problem, where=where, fix=f"git push origin {branch}")
+        yield Problem.error("not-synced", problem, where, f"git push origin {branch}")
     if case.source.branch == branch:
         yield from _uncommitted(case)
 
@@ -185,11 +179,11 @@ def _working_tree(case: _Case) -> Iterator[Problem]:
     if source.detached:
         return
     if default and source.branch != default and not _is_synced(case):
-        yield Problem(
-            code="branch-differs",
-            what=f"you are on {source.branch}, the platform runs {default}",
-            where="HEAD",
-            fix=f'set branch = "{source.branch}" in [experiment] and push it, or: git switch {default}',
+        yield Problem.error(
+            "branch-differs",
+            f"you are on {source.branch}, the platform runs {default}",
+            "HEAD",
+            f'set branch = "{source.branch}" in [experiment] and push it, or: git switch {default}',
         )
         return
     problems = findings.unpushed(source)
@@ -223,7 +217,7 @@ def _against_platform(case: _Case) -> Iterator[Problem]:
             problems = ", ".join(sync.rollouts)
             problem = f"the platform found no rollout {case.experiment.rollout} in {synced[:10]} (it found: {problems})"
             fix = f"git log -1 -- {case.folder}, then push it"
-            yield Problem(code="no-such-rollout-synced", what=problem, where=case.folder, fix=fix)
+            yield Problem.error("no-such-rollout-synced", problem, case.folder, fix)
         return
     if source.upstream is None:
         return  # said by _working_tree: never pushed
@@ -269,5 +263,5 @@ def _refused(path: Path, shown: str) -> Problem | None:
         line = error.lineno if isinstance(error, SyntaxError) else None
         message = error.msg if isinstance(error, SyntaxError) else str(error) or type(error).__name__
         where = f"{shown}:{line}" if line else shown
-        return Problem(code="syntax", what=f"Python cannot read it: {message}", where=where, fix=f"correct {where}")
+        return Problem.error("syntax", f"Python cannot read it: {message}", where, f"correct {where}")
     return None

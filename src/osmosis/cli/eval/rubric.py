@@ -69,9 +69,7 @@ def eval_rubric(
     number: NumberOption = 1,
     output: OutputOption = None,
     baseline: Annotated[str | None, typer.Option("--baseline", "-b", help="Earlier report to compare with.")] = None,
-    rubric_fn: Annotated[
-        str | None, typer.Option("--rubric-fn", help="Custom @osmosis_rubric function: module:name.")
-    ] = None,
+    rubric_fn: Annotated[str | None, typer.Option(help="Custom @osmosis_rubric function: module:name.")] = None,
     concurrency: ConcurrencyOption = 8,
     resume: ResumeOption = False,
     timeout: TimeoutOption = None,
@@ -113,24 +111,17 @@ def rubric(
     rubric: Annotated[
         str, typer.Option("--rubric", "-r", help="The rubric's text, @file, or FILE.yaml#ID of a rubric file.")
     ],
-    model: Annotated[
-        str | None, typer.Option("--model", help="The judge: provider/model [of FILE.yaml#ID: the file's].")
-    ] = None,
+    model: Annotated[str | None, typer.Option(help="The judge: provider/model [of FILE.yaml#ID: the file's].")] = None,
     number: NumberOption = 1,
     output: OutputOption = None,
     api_key: Annotated[
-        str | None,
-        typer.Option("--api-key", help="API key (visible in the process list; prefer --api-key-env).", hidden=True),
+        str | None, typer.Option(help="API key (visible in the process list; prefer --api-key-env).", hidden=True)
     ] = None,
-    api_key_env: Annotated[
-        str | None, typer.Option("--api-key-env", help="Environment variable with the API key.")
-    ] = None,
-    base_url: Annotated[
-        str | None, typer.Option("--base-url", help="OpenAI-compatible endpoint that serves the judge.")
-    ] = None,
+    api_key_env: Annotated[str | None, typer.Option(help="Environment variable with the API key.")] = None,
+    base_url: Annotated[str | None, typer.Option(help="OpenAI-compatible endpoint that serves the judge.")] = None,
     timeout: TimeoutOption = None,
-    score_min: Annotated[float, typer.Option("--score-min", help="Lowest score.")] = 0.0,
-    score_max: Annotated[float, typer.Option("--score-max", help="Highest score.")] = 1.0,
+    score_min: Annotated[float, typer.Option(help="Lowest score.")] = 0.0,
+    score_max: Annotated[float, typer.Option(help="Highest score.")] = 1.0,
     concurrency: ConcurrencyOption = 8,
     resume: ResumeOption = False,
 ) -> Result:
@@ -168,7 +159,7 @@ def rubric(
 
 def preview(
     path: Annotated[str, typer.Option("--path", "-p", help="A .yaml, .yml or .jsonl file.")],
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Show only the first N.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Show only the first N.")] = None,
 ) -> Result:
     """Show the rubrics of a YAML file, or the records of a JSONL file.
 

@@ -150,7 +150,7 @@ class RunCommands:
         limit: Limit = None,
         offset: Offset = 0,
         everything: Everything = False,
-        tag: Annotated[str | None, typer.Option("--tag", help="Only runs with this tag")] = None,
+        tag: Annotated[str | None, typer.Option(help="Only runs with this tag")] = None,
         local: Annotated[bool, typer.Option("--local", help="Only runs of this machine")] = False,
     ) -> ListResult:
         ctx, paging = current(), Paging(limit, everything, offset)
@@ -201,10 +201,8 @@ class RunCommands:
     def edit(
         self,
         name: str,
-        tag: Annotated[list[str] | None, typer.Option("--tag", metavar="TAG", help="Add a tag. Repeatable")] = None,
-        remove_tag: Annotated[
-            list[str] | None, typer.Option("--remove-tag", metavar="TAG", help="Remove a tag")
-        ] = None,
+        tag: Annotated[list[str] | None, typer.Option(metavar="TAG", help="Add a tag. Repeatable")] = None,
+        remove_tag: Annotated[list[str] | None, typer.Option(metavar="TAG", help="Remove a tag")] = None,
         note: Annotated[str | None, typer.Option(help="What to write on it; an empty text takes it away")] = None,
         rename: Annotated[str | None, typer.Option("--name", metavar="NEW", help="Its new name")] = None,
         pin: Annotated[bool | None, typer.Option("--pin/--unpin", help="Lists show a pinned run first")] = None,
@@ -331,10 +329,8 @@ def download(
             autocompletion=lambda: ["metrics", "trajectories", "artifacts", "logs", "all"],
         ),
     ] = "metrics,trajectories",
-    labels_into: Annotated[
-        str | None, typer.Option("--labels-into", metavar="RUN", help="Add its labels to this local run")
-    ] = None,
-    rows: Annotated[str | None, typer.Option("--rows", help="Only these row indices: 3,7,10-20")] = None,
+    labels_into: Annotated[str | None, typer.Option(metavar="RUN", help="Add its labels to this local run")] = None,
+    rows: Annotated[str | None, typer.Option(help="Only these row indices: 3,7,10-20")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Download existing files again")] = False,
 ) -> OperationResult:
     """Download the metrics and conversations of a run.

@@ -140,7 +140,7 @@ def show(
     ] = None,
     outcome: Annotated[Outcome | None, typer.Option(help="List only these rollouts.")] = None,
     below: Annotated[float | None, typer.Option(help="List only rollouts that scored less than this.")] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="Number of rollouts to list.")] = LineQuery.limit,
+    limit: Annotated[int, typer.Option(min=1, help="Number of rollouts to list.")] = LineQuery.limit,
     whole: Annotated[bool, typer.Option("--whole", help="Do not shorten long messages.")] = False,
     as_report: Annotated[bool, typer.Option("--report", help="Only the report of a local run.", hidden=True)] = False,
     html: Html = False,

@@ -49,16 +49,10 @@ class SharedFlags:
 
 @dataclass(frozen=True)
 class SubmitFlags(SharedFlags):
-    model: Annotated[
-        str | None, typer.Option("--model", help="Model to use instead of the config's: NAME, or NAME@URL")
-    ] = None
-    priority: Annotated[
-        int | None, typer.Option("--priority", help="Priority in the workspace's queue", hidden=True)
-    ] = None
-    name: Annotated[
-        str | None, typer.Option("--name", help="Name of the run [default: the rollout's name and a number]")
-    ] = None
-    tag: Annotated[list[str], typer.Option("--tag", metavar="TAG", help="Tag of the run; repeatable")] = field(
+    model: Annotated[str | None, typer.Option(help="Model to use instead of the config's: NAME, or NAME@URL")] = None
+    priority: Annotated[int | None, typer.Option(help="Priority in the workspace's queue", hidden=True)] = None
+    name: Annotated[str | None, typer.Option(help="Name of the run [default: the rollout's name and a number]")] = None
+    tag: Annotated[list[str], typer.Option(metavar="TAG", help="Tag of the run; repeatable")] = field(
         default_factory=list
     )
     snapshot: Annotated[
@@ -77,26 +71,20 @@ class EvalSubmitFlags(SubmitFlags):
     ] = None
     base_url: BaseUrl = None
     api_key_env: ApiKeyEnv = None
-    n: Annotated[int | None, typer.Option("--n", min=1, help="Attempts per row [default: the config's]")] = None
-    limit: Annotated[
-        int | None, typer.Option("--limit", min=1, help="Run the first N rows [default: the config's]")
-    ] = None
+    n: Annotated[int | None, typer.Option(min=1, help="Attempts per row [default: the config's]")] = None
+    limit: Annotated[int | None, typer.Option(min=1, help="Run the first N rows [default: the config's]")] = None
     held_out_of: Annotated[
-        str | None,
-        typer.Option("--held-out-of", metavar="RUN", help="Only rows that this training run did not train on"),
+        str | None, typer.Option(metavar="RUN", help="Only rows that this training run did not train on")
     ] = None
     shards: Annotated[
-        str | None,
-        typer.Option("--shards", help="Number of jobs to split the rows over, or auto [default: the config's, else 1]"),
+        str | None, typer.Option(help="Number of jobs to split the rows over, or auto [default: the config's, else 1]")
     ] = None
     max_cost: Annotated[
-        float | None,
-        typer.Option("--max-cost", help="Start no more rollouts after spending this many USD [default: the config's]"),
+        float | None, typer.Option(help="Start no more rollouts after spending this many USD [default: the config's]")
     ] = None
-    max_tokens_total: Annotated[int | None, typer.Option("--max-tokens-total", min=1, hidden=True)] = None
+    max_tokens_total: Annotated[int | None, typer.Option(min=1, hidden=True)] = None
     fail_under: Annotated[
-        float | None,
-        typer.Option("--fail-under", min=0, max=1, help="With --wait: exit with 1 when the rate is clearly below this"),
+        float | None, typer.Option(min=0, max=1, help="With --wait: exit with 1 when the rate is clearly below this")
     ] = None
 
 

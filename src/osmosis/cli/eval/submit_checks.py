@@ -175,7 +175,7 @@ def _issue(problem: Problem) -> dict[str, object]:
 
 
 def _login_problem(login: AuthRequired) -> Problem:
-    return Problem(code="not-logged-in", what=login.message, fix=login.hint or "osmosis login")
+    return Problem.error("not-logged-in", login.message, fix=login.hint or "osmosis login")
 
 
 def _secret_problems(missing: Sequence[str]) -> list[Problem]:
@@ -183,7 +183,7 @@ def _secret_problems(missing: Sequence[str]) -> list[Problem]:
         return []
     fix = f"osmosis secret set {missing[0]}, or use --secrets-file FILE"
     message = f"missing secrets: {', '.join(missing)}"
-    return [Problem(code="missing-secret", what=message, where="secrets.required", fix=fix)]
+    return [Problem.error("missing-secret", message, "secrets.required", fix)]
 
 
 def _dataset_problems(get: Callable[[], DatasetEntry], name: str) -> list[Problem]:
@@ -192,8 +192,8 @@ def _dataset_problems(get: Callable[[], DatasetEntry], name: str) -> list[Proble
         row = get()
     except NotFound:
         fix = f"osmosis dataset upload {name}.jsonl"
-        return [Problem(code="no-dataset", what=f"there is no dataset {name!r}", where=where, fix=fix)]
+        return [Problem.error("no-dataset", f"there is no dataset {name!r}", where, fix)]
     if row.ready:
         return []
     message = f"dataset {name!r} is not ready: {row.status}"
-    return [Problem(code="dataset-not-ready", what=message, where=where, fix=f"osmosis dataset show {name}")]
+    return [Problem.error("dataset-not-ready", message, where, f"osmosis dataset show {name}")]

@@ -47,9 +47,7 @@ class TrainSubmitFlags(SubmitFlags):
     ] = False
     probe: Annotated[
         int | None,
-        typer.Option(
-            "--probe", min=1, metavar="N", help="First evaluate the base model on N rows, and use that for the check"
-        ),
+        typer.Option(min=1, metavar="N", help="First evaluate the base model on N rows, and use that for the check"),
     ] = None
 
 

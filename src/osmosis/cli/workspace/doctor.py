@@ -139,16 +139,12 @@ def _platform(
             facts["reachable"], facts["version"] = health is not None, (health or {}).get("version")
             if health is None:
                 message = f"the platform at {client.url} is not responding"
-                problem = Problem(
-                    code="no-platform", what=message, where="platform", fix="osmosis platform start", severity="warning"
-                )
+                problem = Problem.warning("no-platform", message, "platform", "osmosis platform start")
                 return facts, [problem]
             if not facts["logged_in"]:
                 state = "the login has expired:" if login else "not logged in to"
                 message = f"{state} {client.url}"
-                problem = Problem(
-                    code="no-login", what=message, where="platform", fix="osmosis login", severity="warning"
-                )
+                problem = Problem.warning("no-login", message, "platform", "osmosis login")
                 return facts, [problem]
             problems = [*_version(client.url, facts["version"]), *_logged_in(client, workspace, source, facts)]
             return facts, problems
@@ -164,7 +160,7 @@ def _version(url: str, version: str | None) -> Iterable[Problem]:
     if version and version.partition("+")[0] != __version__.partition("+")[0]:
         message = f"the platform runs version {version}, this tool is {__version__}"
         fix = "install the same version on both sides"
-        yield Problem(code="version", what=message, where=url, fix=fix, severity="info")
+        yield Problem.info("version", message, url, fix)
 
 
 def _helper(client: PlatformClient, workspace: Workspace, source: Source) -> Iterable[Problem]:
@@ -179,7 +175,7 @@ def _helper(client: PlatformClient, workspace: Workspace, source: Source) -> Ite
     if "-m" not in words or not Path(words[words.index("-m") - 1]).exists():
         message = "git has no working credential helper for this platform: pushes will ask for a password"
         fix = "osmosis init --here --platform"
-        yield Problem(code="no-helper", what=message, where="git", fix=fix, severity="warning")
+        yield Problem.warning("no-helper", message, "git", fix)
 
 
 def _logged_in(
@@ -224,17 +220,17 @@ def _names(client: PlatformClient, workspace: Workspace) -> Iterable[Problem]:
             local = workspace.local_dataset(name)
             fix = f"osmosis dataset upload {workspace.relative(local)}" if local else "osmosis dataset list"
             message = f"the platform has no dataset {name}"
-            yield from once(Problem(code="no-dataset", what=message, where=where, fix=fix, severity="warning"), name)
+            yield from once(Problem.warning("no-dataset", message, where, fix), name)
         elif datasets[name] not in ("uploaded", None):
             message = f"the dataset {name} is {datasets[name]}, not ready"
             fix = f"osmosis dataset show {name}"
-            problem = Problem(code="dataset-not-ready", what=message, where=where, fix=fix, severity="warning")
+            problem = Problem.warning("dataset-not-ready", message, where, fix)
             yield from once(problem, name)
         for secret in config.secret_names():
             if secret not in secrets:
                 where = f"{file.where('secrets.required')}: secrets.required"
                 message, fix = f"the secret {secret} is not registered", f"osmosis secret set {secret}"
-                problem = Problem(code="no-secret", what=message, where=where, fix=fix, severity="warning")
+                problem = Problem.warning("no-secret", message, where, fix)
                 yield from once(problem, secret)
 
 
@@ -282,7 +278,7 @@ def _check(ctx: AppContext, rollout: RolloutFolder, uv: str) -> Problem | None:
     except OsmosisError as error:
         message = f"its environment cannot be created: {error.message}"
         fix = error.hint or f"correct {where}/pyproject.toml"
-        return Problem(code="environment", what=message, where=f"{where}/pyproject.toml", fix=fix)
+        return Problem.error("environment", message, f"{where}/pyproject.toml", fix)
     command = [str(environment.python), "-c", _PROGRAM, "main.py"]
     environ = {**ctx.environ, "PYTHONDONTWRITEBYTECODE": "1"}
     if environment.project:
@@ -300,7 +296,7 @@ def _check(ctx: AppContext, rollout: RolloutFolder, uv: str) -> Problem | None:
     except subprocess.TimeoutExpired:
         message = f"importing it took longer than {IMPORT_TIMEOUT_S} s"
         fix = 'start servers and slow work under `if __name__ == "__main__":`'
-        return Problem(code="import-slow", what=message, where=f"{where}/main.py", fix=fix)
+        return Problem.error("import-slow", message, f"{where}/main.py", fix)
     if done.returncode == 0:
         return None
     tail = [line for line in done.stderr.strip().splitlines() if line.strip()]
@@ -309,7 +305,7 @@ def _check(ctx: AppContext, rollout: RolloutFolder, uv: str) -> Problem | None:
     fix = f"see {source_line}" if source_line else f"correct {where}/main.py"
     if "ModuleNotFoundError" in message:
         fix = f"add the package to dependencies in {where}/pyproject.toml"
-    return Problem(code="import-failed", what=message, where=f"{where}/main.py", fix=fix)
+    return Problem.error("import-failed", message, f"{where}/main.py", fix)
 
 
 def upgrade() -> OperationResult:

@@ -15,7 +15,7 @@ from osmosis.base.net import is_http
 from osmosis.records.run.rollout import Category
 from osmosis.records.sandbox import SandboxKind
 
-from .validation import Table, at_key, broken_rule
+from .validation import Table, broken_at
 from .worker import ResourceNeeds
 
 RolloutNetwork = Literal["open", "gate"]
@@ -59,9 +59,7 @@ class Advanced(Table):
             if other:
                 fix = f"remove it: {key} belongs in {other} configs"
             nearest = f"advanced.{near}" if near and not other else None
-            yield at_key(
-                broken_rule(f"unknown key {key} in [advanced]", fix, code="unknown-key", near=nearest), "advanced", key
-            )
+            yield broken_at(f"unknown key {key} in [advanced]", fix, "advanced", key, code="unknown-key", near=nearest)
 
 
 class EvalAdvanced(Advanced):
@@ -203,33 +201,29 @@ class TrainingAdvanced(Advanced):
         yield from cls._servers(written)
         if engine == "tinker" and method == "sft":
             problem = 'method = "sft" needs engine = "local"'
-            yield at_key(
-                broken_rule(problem, 'write engine = "local", or imitate with that server\'s own tools'), "method"
-            )
+            yield broken_at(problem, 'write engine = "local", or imitate with that server\'s own tools', "method")
         loss = written.get("loss")
         clipped = f"another loss than {loss}"
         yield from cls._only(written, loss == "rejection", False, clipped, ("clip", "clip_high", "ratio_max"))
         if loss in ("dr_grpo", "rejection") and written.get("scale_rewards") == "batch":
             problem = f'scale_rewards has no effect with loss = "{loss}", which divides by no deviation'
-            yield at_key(broken_rule(problem, "remove scale_rewards"), "scale_rewards")
+            yield broken_at(problem, "remove scale_rewards", "scale_rewards")
         if engine == "tinker" and not written.get("base_url"):
-            yield at_key(
-                broken_rule("base_url is missing (address of the Tinker server)", 'base_url = "http://..."'), "base_url"
-            )
+            yield broken_at("base_url is missing (address of the Tinker server)", 'base_url = "http://..."', "base_url")
         elif written.get("sampler") == "vllm" and not written.get("base_url"):
             problem = "base_url is missing (address of a vLLM server that takes LoRA adapters)"
-            yield at_key(broken_rule(problem, 'base_url = "http://127.0.0.1:8000", see docs/training.md'), "base_url")
+            yield broken_at(problem, 'base_url = "http://127.0.0.1:8000", see docs/training.md', "base_url")
         if written.get("tune") == "full" and (engine == "tinker" or written.get("sampler") == "vllm"):
             problem = 'tune = "full" needs the builtin sampler: a server takes adapters'
-            yield at_key(broken_rule(problem, 'remove tune, or write sampler = "builtin"'), "tune")
+            yield broken_at(problem, 'remove tune, or write sampler = "builtin"', "tune")
         failures = written.get("failures")
         allowed = [category.value for category in FAILURES_OF_POLICIES]
         for name in sorted(set(failures) - set(allowed)) if isinstance(failures, Mapping) else ():
             problem = f"{name} is not caused by the model's answers, so it is no result"
-            yield at_key(broken_rule(problem, f"keep only {', '.join(allowed)}"), "failures")
+            yield broken_at(problem, f"keep only {', '.join(allowed)}", "failures")
         if method == "sft" and not written.get("from_run"):
             problem = "from_run is missing (the run whose rollouts are learned from)"
-            yield at_key(broken_rule(problem, 'from_run = "NAME", as osmosis eval list shows it'), "from_run")
+            yield broken_at(problem, 'from_run = "NAME", as osmosis eval list shows it', "from_run")
 
     @classmethod
     def _servers(cls, written: Mapping[str, object]) -> Iterator[InitErrorDetails]:
@@ -237,10 +231,10 @@ class TrainingAdvanced(Advanced):
         if isinstance(servers, list):
             twice = sorted({str(url) for url in servers if servers.count(url) > 1})
             if twice:
-                yield at_key(broken_rule(f"{twice[0]} is listed twice", f"keep one {twice[0]}"), "rollout_servers")
+                yield broken_at(f"{twice[0]} is listed twice", f"keep one {twice[0]}", "rollout_servers")
         elif written.get("rollout_server_key_env"):
             problem = "rollout_server_key_env has no effect without URLs in rollout_servers"
-            yield at_key(broken_rule(problem, "remove it, or list the URLs"), "rollout_server_key_env")
+            yield broken_at(problem, "remove it, or list the URLs", "rollout_server_key_env")
 
     @classmethod
     def _only(
@@ -249,9 +243,7 @@ class TrainingAdvanced(Advanced):
         for key in keys if is_now != needed else ():
             default = cls.model_fields[key].get_default(call_default_factory=True)
             if key in written and written[key] != default:
-                yield at_key(
-                    broken_rule(f"{key} has no effect without {setting}", f"remove {key}, or write {setting}"), key
-                )
+                yield broken_at(f"{key} has no effect without {setting}", f"remove {key}, or write {setting}", key)
 
 
 _OF_SERVERS = ("base_url", "api_key_env")

@@ -9,7 +9,7 @@ from pydantic import Field
 from pydantic_core import InitErrorDetails
 
 from osmosis.records.config.run_config import EnvName, EvalConfig, Evaluation, Name, SecretName, Secrets, Submittable
-from osmosis.records.config.validation import Table, at_key, broken_rule
+from osmosis.records.config.validation import Table, broken_at
 from osmosis.records.run.plan import PLATFORM_MODEL
 
 if TYPE_CHECKING:
@@ -41,11 +41,11 @@ class AgentModel(Table):
         kind = str(written.get("type"))
         needed = _MODEL_KEYS.get(kind, set())
         for name in sorted(needed - written.keys()):
-            yield at_key(broken_rule(f"{name} is missing", f'{name} = "..."', code="missing-key"), name)
+            yield broken_at(f"{name} is missing", f'{name} = "..."', name, code="missing-key")
         optional = {"lora_model_name"} if kind == "hosted" else {"api_key_secret"}
         for name in cls.model_fields if needed else ():
             if name in written and name not in {"type", *needed, *optional}:
-                yield at_key(broken_rule(f'{name} has no effect with type = "{kind}"', "remove it"), name)
+                yield broken_at(f'{name} has no effect with type = "{kind}"', "remove it", name)
 
     @property
     def path(self) -> str:

@@ -18,7 +18,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from osmosis.records.base import Record
 from osmosis.records.config.advanced import TABLES, EvalAdvanced, TrainingAdvanced
-from osmosis.records.config.validation import Table, at_key, broken_rule, iterate_errors
+from osmosis.records.config.validation import Table, at_key, broken_at, broken_rule, iterate_errors
 from osmosis.records.run.rows import ReducerName
 
 if TYPE_CHECKING:
@@ -115,17 +115,17 @@ class Experiment(Table):
     def across(cls, written: Mapping[str, object]) -> Iterator[InitErrorDetails]:
         if written.get("branch") and written.get("commit_sha"):
             fix = "keep commit_sha to pin the code, or branch to follow it"
-            yield at_key(broken_rule("branch and commit_sha cannot be used together", fix), "commit_sha")
+            yield broken_at("branch and commit_sha cannot be used together", fix, "commit_sha")
         both = [name for name in ("entrypoint", "command") if written.get(name) is not None]
         if not both:
             problem, fix = "entrypoint or command is missing", 'entrypoint = "main.py", or command = ["claude", ...]'
-            yield at_key(broken_rule(problem, fix, code="missing-key"), "entrypoint")
+            yield broken_at(problem, fix, "entrypoint", code="missing-key")
         elif len(both) == 2:
             fix = "keep command to run a program, or entrypoint to run your own code"
-            yield at_key(broken_rule("entrypoint and command cannot be used together", fix), "command")
+            yield broken_at("entrypoint and command cannot be used together", fix, "command")
         if written.get("grader") and written.get("command") is None:
             fix = "remove it: an entrypoint brings its grader"
-            yield at_key(broken_rule("grader has no effect without command", fix), "grader")
+            yield broken_at("grader has no effect without command", fix, "grader")
 
     @property
     def file(self) -> str:
@@ -301,7 +301,7 @@ class Secrets(Table):
         names = _texts(written.get("required"))
         for name in dict.fromkeys(names):
             if names.count(name) > 1:
-                yield at_key(broken_rule(f"{name} is listed twice", f"keep one {name}"), "required")
+                yield broken_at(f"{name} is listed twice", f"keep one {name}", "required")
         if older := _older_secrets(written):
             yield at_key(older)
             accepted = {key: value for key, value in written.items() if key == "required" or not isinstance(value, str)}
@@ -316,7 +316,7 @@ def section(table: str) -> str:
 def _unknown_section(name: str, sections: Mapping[str, str]) -> InitErrorDetails:
     near = next(iter(get_close_matches(name, sections, 1)), None)
     fix = f"did you mean {near}?" if near else f"known sections: {', '.join(sections)}"
-    return at_key(broken_rule("unknown section", fix, code="unknown-section", near=near), name)
+    return broken_at("unknown section", fix, name, code="unknown-section", near=near)
 
 
 def _taken_out(tables: dict[str, object], secret_values: list[InitErrorDetails]) -> dict[str, str]:
@@ -325,9 +325,7 @@ def _taken_out(tables: dict[str, object], secret_values: list[InitErrorDetails])
     secrets = dict(tables["secrets"])
     provided = secrets.pop("provided", None) or {}
     if not isinstance(provided, dict) or not all(isinstance(value, str) for value in provided.values()):
-        secret_values.append(
-            at_key(broken_rule("must map names to text", 'write {"NAME": "value"}'), "secrets", "provided")
-        )
+        secret_values.append(broken_at("must map names to text", 'write {"NAME": "value"}', "secrets", "provided"))
         provided = {}
     required = secrets.get("required") or []
     if isinstance(required, list):
@@ -394,15 +392,15 @@ class _Config(Submittable):
         for name in dict.fromkeys(required):
             if name in env:
                 fix = "remove it from [env] if it is secret, otherwise from [secrets]"
-                yield at_key(broken_rule(f"{name} is in both [env] and [secrets].required", fix), "env", name)
+                yield broken_at(f"{name} is in both [env] and [secrets].required", fix, "env", name)
         program = _table(written, "program")
         named = [("advanced", name, advanced.get(name)) for name in _KEYS]
         for table, name, key in [*named, *(("program", "env", name) for name in _texts(program.get("env")))]:
             if isinstance(key, str) and key not in required:
                 fix = f"write required = [{', '.join(json.dumps(n) for n in [*required, key])}]"
-                yield at_key(broken_rule(f"{key} must be listed in [secrets].required", fix), table, name)
+                yield broken_at(f"{key} must be listed in [secrets].required", fix, table, name)
         if any(program.values()) and _table(written, "experiment").get("command") is None:
-            yield at_key(broken_rule("[program] has no effect without command in [experiment]", "remove it"), "program")
+            yield broken_at("[program] has no effect without command in [experiment]", "remove it", "program")
         if older := _older_secrets(_table(written, "rollout").get("secrets")):
             yield at_key(older, "rollout", "secrets")
             del written["rollout"]
@@ -434,15 +432,15 @@ class TrainingConfig(_Config):
         servers = _table(written, "advanced").get("rollout_servers")
         if isinstance(servers, list) and _table(written, "experiment").get("command") is not None:
             problem = "a command runs beside the trainer, not on servers elsewhere"
-            yield at_key(broken_rule(problem, "rollout_servers = 1"), "advanced", "rollout_servers")
+            yield broken_at(problem, "rollout_servers = 1", "advanced", "rollout_servers")
         if _table(written, "advanced").get("method", "grpo") != "grpo":
             return
         if _table(written, "training").get("n_samples_per_prompt") == 1:
             problem = "one rollout per prompt has nothing to be compared with"
-            yield at_key(broken_rule(problem, "n_samples_per_prompt = 8"), "training", "n_samples_per_prompt")
+            yield broken_at(problem, "n_samples_per_prompt = 8", "training", "n_samples_per_prompt")
         if _table(written, "sampling").get("rollout_temperature") == 0:
             problem = "at temperature 0 the rollouts of a prompt are all the same"
-            yield at_key(broken_rule(problem, "rollout_temperature = 1.0"), "sampling", "rollout_temperature")
+            yield broken_at(problem, "rollout_temperature = 1.0", "sampling", "rollout_temperature")
 
 
 CONFIGS: dict[str, type[EvalConfig] | type[TrainingConfig]] = {"eval": EvalConfig, "training": TrainingConfig}

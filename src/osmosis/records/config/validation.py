@@ -27,6 +27,12 @@ def at_key(error: PydanticCustomError, *key: str) -> InitErrorDetails:
     return InitErrorDetails(type=error, loc=key, input=None)
 
 
+def broken_at(
+    what: str, fix: str, *key: str, code: LiteralString = "bad-value", near: str | None = None
+) -> InitErrorDetails:
+    return at_key(broken_rule(what, fix, code=code, near=near), *key)
+
+
 def iterate_errors(error: ValidationError) -> Iterator[InitErrorDetails]:
     for detail in error.errors(include_url=False):
         context = detail.get("ctx", {})
@@ -74,6 +80,18 @@ class Problem(Record):
     """The name that was probably meant, when a name is unknown."""
     severity: Severity = "error"
     """Only errors stop a submit."""
+
+    @classmethod
+    def error(cls, code: str, what: str, where: str = "", fix: str = "") -> Problem:
+        return cls(code=code, what=what, where=where, fix=fix)
+
+    @classmethod
+    def warning(cls, code: str, what: str, where: str = "", fix: str = "") -> Problem:
+        return cls(code=code, what=what, where=where, fix=fix, severity="warning")
+
+    @classmethod
+    def info(cls, code: str, what: str, where: str = "", fix: str = "") -> Problem:
+        return cls(code=code, what=what, where=where, fix=fix, severity="info")
 
     def line(self) -> str:
         head = f"{self.where}: {self.what}" if self.where else self.what

@@ -11,7 +11,7 @@ from pydantic_core import InitErrorDetails
 from osmosis.base.net import is_http, is_loopback, parse_host
 from osmosis.errors import UsageError
 from osmosis.records.base import Record
-from osmosis.records.config.validation import Table, at_key, broken_rule
+from osmosis.records.config.validation import Table, broken_at
 
 _SIZE = re.compile(r"^(\d+(?:\.\d+)?) ?(MB|GB|TB)\Z")
 _MB = {"MB": 1, "GB": 1024, "TB": 1024 * 1024}
@@ -137,9 +137,9 @@ class CommandOptions(Table):
             for word in re.findall(_PLACEHOLDER, str(written.get(key, ""))):
                 if word not in placeholders:
                     names = ", ".join(f"{{{name}}}" for name in sorted(placeholders)) or "none"
-                    yield at_key(broken_rule(f"knows no {{{word}}}", f"its placeholders: {names}"), key)
+                    yield broken_at(f"knows no {{{word}}}", f"its placeholders: {names}", key)
         if "end" in written and "{id}" not in str(written["end"]):
-            yield at_key(broken_rule("does not say which job", "put {id} where the job's id belongs"), "end")
+            yield broken_at("does not say which job", "put {id} where the job's id belongs", "end")
 
 
 class SlurmOptions(Table):
@@ -263,6 +263,4 @@ class WorkerConfig(Table):
     @classmethod
     def across(cls, written: dict[str, object]) -> Iterator[InitErrorDetails]:
         if written.get("executor") == "command" and "command" not in written:
-            yield at_key(
-                broken_rule("says nothing of the scheduler", "add [command] with start, list and end"), "executor"
-            )
+            yield broken_at("says nothing of the scheduler", "add [command] with start, list and end", "executor")
