@@ -128,8 +128,7 @@ class Git:
         timeout_s: float | None = None,
         log: Callable[[str], None] | None = None,
     ) -> bytes:
-        process = self._start(args, stdin is not None)
-        return self._outcome(process, args, stdin, timeout_s, log)
+        return self._outcome(self._start(args, stdin is not None), args, stdin, timeout_s, log)
 
     def text(self, *args: str, timeout_s: float | None = None, log: Callable[[str], None] | None = None) -> str:
         """Return the output as text without the last newline; invalid UTF-8 becomes surrogates (see

@@ -68,8 +68,7 @@ def _changed(git: Git, before: str, after: str) -> Iterator[tuple[str, int | Non
 
 
 def _git(git: Git, *args: str) -> str:
-    settings = [word for setting in _SETTINGS for word in ("-c", setting)]
-    return git.text(*settings, *args, timeout_s=TIMEOUT_S)
+    return git.text(*[word for setting in _SETTINGS for word in ("-c", setting)], *args, timeout_s=TIMEOUT_S)
 
 
 def _is_below(path: str, folders: Sequence[str]) -> bool:

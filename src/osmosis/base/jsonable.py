@@ -20,9 +20,7 @@ _IMMUTABLE = (str, bytes, int, float, bool, type(None), datetime.datetime, datet
 
 def to_valid_text(text: str) -> str:
     """Return valid Unicode: join or replace surrogates, as in cut-off model answers and undecodable file names."""
-    if text.isascii():
-        return text
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text if text.isascii() else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def copy_as_json(value: object, place: str = "", refused: list[str] | None = None) -> object:

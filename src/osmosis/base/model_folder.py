@@ -108,8 +108,7 @@ def count_parameters(path: Path) -> int:
         if not 2 <= length <= min(MAX_HEADER_BYTES, file_size - 8):
             raise _broken(path)
         try:
-            header = json.loads(file.read(length))
-            tensors = [tensor for name, tensor in header.items() if name != "__metadata__"]
+            tensors = [tensor for name, tensor in json.loads(file.read(length)).items() if name != "__metadata__"]
             ends = [int(tensor["data_offsets"][1]) for tensor in tensors]
             count = sum(math.prod(int(size) for size in tensor["shape"]) for tensor in tensors)
         except (ValueError, TypeError, KeyError, IndexError, AttributeError):

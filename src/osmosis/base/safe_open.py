@@ -24,8 +24,7 @@ def are_parts(parts: Sequence[str]) -> bool:
 
 @contextlib.contextmanager
 def folder_at(root: Path, parts: Sequence[str], *, create_mode: int | None = None) -> Iterator[int]:
-    fd = os.open(root, FOLDER)
-    with _down(fd, parts, create_mode) as folder_fd:
+    with _down(os.open(root, FOLDER), parts, create_mode) as folder_fd:
         yield folder_fd
 
 

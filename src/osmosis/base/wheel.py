@@ -136,8 +136,7 @@ def _package_files(dist: metadata.Distribution) -> Iterator[tuple[str, Path]]:
         spec = importlib.util.find_spec(package)
         if spec is None or not spec.submodule_search_locations:
             raise InternalError(f"the package {package} cannot be found in this Python")
-        root = Path(next(iter(spec.submodule_search_locations)))
-        for name, path in _tree(root, package):
+        for name, path in _tree(Path(next(iter(spec.submodule_search_locations))), package):
             shipped_templates = shipped_templates or name.startswith(f"{TEMPLATES}/")
             yield name, path
     if not shipped_templates and (project := _editable_project(dist)) is not None:

@@ -96,8 +96,7 @@ class SteppedModel:
             self._prompt.message(message)
         completion = await self._inner.complete(request)
         self.turn += 1
-        title = f"turn {self.turn}, {completion.finish_reason or 'no finish reason'}"
-        self._prompt.message(completion.message, title)
+        self._prompt.message(completion.message, f"turn {self.turn}, {completion.finish_reason or 'no finish reason'}")
         if not self._running:
             await self._step(request, completion)
         return completion

@@ -178,8 +178,7 @@ def _batch(ctx: AppContext, prepared: PreparedRun, label: str, flags: TestFlags,
         if results and target is not None:
             write_results(target, results)
     data_of = results_of(results)
-    failed = data_of["summary"]["failed"] + facts.selected - len(results)
-    code = 1 if failed else 0
+    code = 1 if (data_of["summary"]["failed"] + facts.selected - len(results)) else 0
     if flags.quiet and ctx.mode is not Mode.JSON:
         return code
     where = [f"results: {target}"] if target else []
@@ -293,9 +292,8 @@ def _score(score: Score) -> str:
 
 
 def draw_summary(console: Console, summary: JsonObject, where: list[str], stopped: str | None) -> None:
-    good = summary["failed"] == 0 and not stopped
     line = f"{summary['passed']} of {summary['total']} rows ended well"
-    console.print(Text(line, style="green" if good else "red"))
+    console.print(Text(line, style="green" if (summary["failed"] == 0 and not stopped) else "red"))
     for name, mean in summary["mean_scores"].items():
         console.print(Text(f"  {clean(name)} {mean:.3g} on average"))
     console.print(Text(f"  time   {format_duration(summary['total_duration_ms'])}"))

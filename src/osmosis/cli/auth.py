@@ -190,10 +190,9 @@ def whoami() -> DetailResult:
     extra = {"stored_in": where, "verified": reachable, "other_platforms": others or None}
     data = {"account": account, **account, "workspace": workspace, "workspaces": mine or [], **extra}
     brief = {"name": account["name"], "email": account["email"], "platform": url}
-    spoken_for = f"{workspace.get('name')} ({workspace.get('role')})" if workspace else None
     listed = ", ".join(f"{row['name']} ({row['role']})" for row in mine or []) or "none"
     brief |= {
-        "workspace": spoken_for,
+        "workspace": f"{workspace.get('name')} ({workspace.get('role')})" if workspace else None,
         "workspaces": listed if reachable else None,
         "expires at": checked.expires_at,
         "kept in": where,

@@ -281,10 +281,9 @@ def check(
         }
         for flaw in flaws[:limit]
     ]
-    columns = build_columns("kind=What", "at=Row", "other=Same as", "text=Prompt")
     return ListResult(
         items,
-        columns,
+        build_columns("kind=What", "at=Row", "other=Same as", "text=Prompt"),
         empty="no row is empty, twice, contradictory, or in two files",
         total_count=len(flaws),
         has_more=len(items) < len(flaws),
@@ -296,8 +295,7 @@ def check(
 @app.command(hidden=True)
 def validate(file: Annotated[str, typer.Argument(help="The file to check")]) -> OperationResult:
     """Check a file the way upload does, without a platform."""
-    path = current().path(file)
-    facts = _check(path)
+    facts = _check(current().path(file))
     for warning in facts["warnings"]:
         current().output.warn("DATASET", warning["message"])
     steps = [NextStep("upload it", command=f"osmosis dataset upload {file}")]

@@ -310,8 +310,7 @@ def choose_model(ctx: AppContext, *, model: str | None, base_url: str | None, ap
 def provider_secret(model: str, environ: Mapping[str, str]) -> str | None:
     if model.startswith("offline/"):
         return None
-    provider = model.partition("/")[0] if "/" in model else "openai"
-    name = PROVIDER_KEYS.get(provider)
+    name = PROVIDER_KEYS.get(model.partition("/")[0] if "/" in model else "openai")
     if name and not environ.get(name):
         raise ValidationError(f"{model} needs {name}, which is not set", hint=f"export {name}=..., or remove --model")
     return name
@@ -360,8 +359,7 @@ class Demo:
         command = shlex.join(["osmosis", *(shown or words)])
         self.line(f"$ {command}", style="cyan")
         options = GlobalOptions(mode=self.ctx.mode, platform=self.ctx.options.platform)
-        sub = replace(self.ctx, environ=self.environ, cwd=self.cwd, options=options)
-        with using(sub):
+        with using(replace(self.ctx, environ=self.environ, cwd=self.cwd, options=options)):
             result = run([*(["--platform", options.platform] if options.platform else []), *words])
         if not isinstance(result, Result):
             raise PlatformError(f"{command} gave no result")

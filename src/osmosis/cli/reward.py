@@ -102,15 +102,13 @@ def test(flags: RewardFlags) -> DetailResult:
     assert ref.module is not None
     scorer = load_reward(ref.module, ref.base_dir, timeout_s=flags.timeout, environ=ctx.environ)
     judged = ref.module.startswith("rubric:")
-    rows = _rows(data, flags.limit or (JUDGED_ROWS if judged else ROWS))
-    at_once = AT_ONCE if judged else 1
     batteries = asyncio.run(
         try_reward(
             scorer,
-            rows,
+            _rows(data, flags.limit or (JUDGED_ROWS if judged else ROWS)),
             forms=flags.form,
             allowed=flags.allow,
-            concurrency=at_once,
+            concurrency=AT_ONCE if judged else 1,
             on_progress=_progress(ctx, ref.label),
         )
     )

@@ -109,8 +109,7 @@ def result_kinds(words: list[str]) -> list[type[Result]]:
         raise UsageError(f"{line} is a group", hint=f"{line} --help; one of: {', '.join(command.commands)}")
     if rest and not rest[0].startswith("-"):
         raise UsageError(f"{rest[0]} is an argument, not a command", hint=f"osmosis schema {path[0]}")
-    hints = typing.get_type_hints(inspect.unwrap(command.callback))
-    returned = hints.get("return", type(None))
+    returned = typing.get_type_hints(inspect.unwrap(command.callback)).get("return", type(None))
     options = typing.get_args(returned) or (returned,)
     kinds = [option for option in options if isinstance(option, type) and issubclass(option, Result)]
     if not kinds:

@@ -86,8 +86,7 @@ def list_tokens() -> ListResult:
     Example:
         osmosis token list
     """
-    ctx = current()
-    with ctx.client(scoped=False) as client:
+    with current().client(scoped=False) as client:
         rows = client.accounts.tokens()
     columns = [
         Column("current", "", show=lambda v: "*" if v else ""),

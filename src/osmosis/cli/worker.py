@@ -170,8 +170,7 @@ def list_workers() -> ListResult:
     Example:
         osmosis worker list
     """
-    ctx = current()
-    with ctx.client(scoped=False) as client:
+    with current().client(scoped=False) as client:
         workers = client.workers.all()
     columns = [
         *build_columns("name=Name", "state=State"),

@@ -85,7 +85,6 @@ def dataset_row_to_request(
         for role, column in (("system", "system_prompt"), ("user", "user_prompt"))
         if row.get(column)
     ]
-    extra = {name: value for name, value in row.items() if name not in REQUIRED_COLUMNS}
     return RolloutRequest(
         rollout_id=rollout_id or f"{rollout_id_prefix}-{row_index}",
         server_url=LOCAL_URL,
@@ -96,7 +95,7 @@ def dataset_row_to_request(
         metadata={
             "ground_truth": row.get("ground_truth"),
             "row_index": row_index,
-            **extra,
+            **{name: value for name, value in row.items() if name not in REQUIRED_COLUMNS},
             **(metadata_overrides or {}),
         },
     )

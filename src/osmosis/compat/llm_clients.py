@@ -189,8 +189,7 @@ class OsmosisLLMClient:
         if self._shared is not None:
             return self._shared
         if self._own is None:
-            connector = aiohttp.TCPConnector(limit=self._settings.max_connections)
-            self._own = aiohttp.ClientSession(connector=connector)
+            self._own = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=self._settings.max_connections))
         return self._own
 
 

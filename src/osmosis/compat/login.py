@@ -124,9 +124,7 @@ def _wait(client: PlatformClient, offer: DeviceOffer, timeout: float) -> IssuedL
 
 def get_valid_credentials() -> WorkspaceCredentials | None:
     login = CredentialStore(os.environ).find(platform_url(os.environ))
-    if login is None or login.expired:
-        return None
-    return _credentials(login)
+    return None if login is None or login.expired else _credentials(login)
 
 
 def get_all_workspaces() -> list[tuple[str, WorkspaceCredentials, bool]]:

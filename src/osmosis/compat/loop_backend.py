@@ -33,8 +33,7 @@ class ToolAsker:
     async def ask(self, request: RolloutRequest) -> list[OpenAIFunctionToolSchema]:
         def call() -> tuple[list[OpenAIFunctionToolSchema], float]:
             started = time.perf_counter()
-            tools = self._loop.get_tools(request)
-            return tools, time.perf_counter() - started
+            return self._loop.get_tools(request), time.perf_counter() - started
 
         async def call_in_place() -> tuple[list[OpenAIFunctionToolSchema], float]:
             return await asyncio.to_thread(call) if self._in_thread else call()

@@ -265,11 +265,9 @@ def is_valid_hostname_or_ip(value: str) -> bool:
 
 def detect_public_ip() -> str:
     """Return this machine's public IPv4 address; raise `PublicIPDetectionError` without one (after at most 16 s)."""
-    cloud = {"aws": _from_aws, "gcp": _from_gcp, "azure": _from_azure}
-    address = first_address(cloud, _CLOUD_TOTAL_S)
+    address = first_address({"aws": _from_aws, "gcp": _from_gcp, "azure": _from_azure}, _CLOUD_TOTAL_S)
     if address is None:
-        services = {url: _service(url) for url in PUBLIC_SERVICES}
-        address = first_address(services, _PUBLIC_TOTAL_S)
+        address = first_address({url: _service(url) for url in PUBLIC_SERVICES}, _PUBLIC_TOTAL_S)
     if address is None:
         raise PublicIPDetectionError(
             "cannot determine the public address of this machine",

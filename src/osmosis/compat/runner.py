@@ -65,8 +65,7 @@ class LocalBatchResult:
 
 def validate_tools(tools: list[Any]) -> None:
     for tool in tools:
-        data = tool if isinstance(tool, dict) else tool.model_dump()
-        function = data.get("function")
+        function = (tool if isinstance(tool, dict) else tool.model_dump()).get("function")
         if not isinstance(function, dict):
             raise ToolValidationError("Tool validation error: a tool has no function")
         name = function.get("name")

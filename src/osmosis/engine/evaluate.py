@@ -174,8 +174,7 @@ class _Loop:
             return 0
         if self.selected is None:
             return self.plan.concurrency
-        owed = self.selected * self.plan.attempts - self.stored.summary.completed
-        return max(0, min(self.plan.concurrency, owed))
+        return max(0, min(self.plan.concurrency, self.selected * self.plan.attempts - self.stored.summary.completed))
 
     def _iterate_owed(self) -> Iterator[Task]:
         only, step, session = self.evaluation.only, self.evaluation.step, uuid.uuid4().hex[:12]

@@ -51,8 +51,7 @@ class StoredRollouts(RunFolder):
         keys = DerivedKeys()
         for line, offset in self._read(orjson.loads):
             try:
-                row_hash = (line.get("hashes") or {}).get("row")
-                line["row_key"] = keys.of(line.get("row_key"), line["row_index"], row_hash)
+                line["row_key"] = keys.of(line.get("row_key"), line["row_index"], (line.get("hashes") or {}).get("row"))
                 key = key_of(line)
             except (AttributeError, KeyError, TypeError):
                 self._damage()

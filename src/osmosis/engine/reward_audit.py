@@ -57,8 +57,7 @@ def load_reward(
         return GraderScorer(GraderRunner(grader, project_path=base_dir), timeout_s=timeout_s)
     if callable(target_object) and not isinstance(target_object, type):
         return load_scorers([target], base_dir, timeout_s=timeout_s, environ=environ)[0]
-    agent = load_agent(target, base_dir)
-    backend = agent.backend
+    backend = load_agent(target, base_dir).backend
     if backend is None or backend.grader is None:
         raise LoadError(
             f"{target} has no grader", hint="name a score function (rewards:exact), a grader, or rubric:FILE#ID"
@@ -128,11 +127,10 @@ def _spread_failures(by_score: _ByScore, main_score: str) -> None:
 
 
 def _rollout(row: Row, answer: str) -> Rollout:
-    messages = [*row.messages(), {"role": "assistant", "content": answer}]
     return Rollout(
         rollout_id=f"reward-{row.index}",
         row_index=row.index,
         attempt=0,
         status=RolloutStatus.SUCCESS,
-        messages=messages,
+        messages=[*row.messages(), {"role": "assistant", "content": answer}],
     )

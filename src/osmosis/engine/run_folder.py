@@ -128,8 +128,7 @@ class RunFolder:
         self._store(self.run_path, self._run)
 
     def _store(self, path: Path, data: Mapping[str, object]) -> None:
-        safe = orjson.dumps(self.redactor.data(data), option=orjson.OPT_INDENT_2)
-        write_bytes(path, safe + b"\n", durable=True)
+        write_bytes(path, orjson.dumps(self.redactor.data(data), option=orjson.OPT_INDENT_2) + b"\n", durable=True)
 
     def _redact(self, line: bytes) -> bytes:
         if self.redactor.touches(line):

@@ -166,8 +166,7 @@ def _judged(name: str, result: object, started: float, bounds: Range | None) -> 
 
 
 def _score(name: str, started: float, *, value: float | None = None, failure: Failure | None = None) -> Score:
-    duration_ms = (time.perf_counter() - started) * 1000
-    return Score(value, name=name, failure=failure, duration_ms=duration_ms)
+    return Score(value, name=name, failure=failure, duration_ms=(time.perf_counter() - started) * 1000)
 
 
 def _failure(category: Category, message: str, error: BaseException | None) -> Failure:

@@ -97,8 +97,7 @@ class Watchdog:
     async def watch(self) -> None:
         self._loop = asyncio.get_running_loop()
         _loops.add(self._loop)
-        thread = threading.Thread(target=self._listen, daemon=True, name="watchdog")
-        thread.start()
+        threading.Thread(target=self._listen, daemon=True, name="watchdog").start()
         try:
             with self._interrupter:
                 while True:

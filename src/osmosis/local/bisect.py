@@ -99,10 +99,9 @@ def bisect(
         if first_bad or position is None or search.rollouts + len(rows) * search.step > budget:
             break
         search.measure(position, search.attempts.get(commits[position].files, 0) + search.step)
-    order = sorted(range(1, len(commits)), key=lambda position: -chance[position])
     likely = [
         (commits[position].commit, commits[position].subject, chance[position])
-        for position in order
+        for position in sorted(range(1, len(commits)), key=lambda position: -chance[position])
         if chance[position] > 0
     ]
     means = search.mean(commits[0]) or 0.0, search.mean(commits[-1]) or 0.0
@@ -206,8 +205,7 @@ def _mean(values: Values | None) -> float | None:
 
 
 def _certain(commits: Sequence[Commit], chance: Sequence[float], unscored: set[str]) -> list[tuple[str, str]]:
-    best = max(range(len(commits)), key=lambda position: chance[position])
-    first = last = best
+    first = last = max(range(len(commits)), key=lambda position: chance[position])
     while first > 1 and commits[first - 1].files in unscored:
         first -= 1
     while last + 1 < len(commits) and commits[last].files in unscored:

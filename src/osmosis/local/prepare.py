@@ -96,8 +96,7 @@ def _scan(plan: EvalPlan, options: RunOptions, rows: SelectedRows | None) -> Dat
 
 
 def _hashes(plan: EvalPlan, options: RunOptions, source: RolloutSource) -> dict[str, str]:
-    objects = options.objects(plan)
-    hashes = plan_hashes(plan, agent_files=source.files, base_dir=options.base_dir, objects=objects)
+    hashes = plan_hashes(plan, agent_files=source.files, base_dir=options.base_dir, objects=options.objects(plan))
     if options.grader:
         named = options.grader if isinstance(options.grader, str) else options.grader.__qualname__
         hashes["agent"] = digest(hashes["agent"], named)
@@ -133,8 +132,7 @@ def _prepare_regrade(plan: EvalPlan, options: RunOptions) -> PreparedRun:
     journal.redactor = redactor
     rows, failed_only = rows_of(dataset, plan, facts), options.regrade == "failed"
     resume = plan_regrade(journal, rows, selected, failed_only=failed_only)
-    score = score_hash(plan.score_fns, options.base_dir, objects=options.objects(plan))
-    hashes = {**resume.hashes, "score": score}
+    hashes = {**resume.hashes, "score": score_hash(plan.score_fns, options.base_dir, objects=options.objects(plan))}
     return PreparedRun(plan, options, None, scorers, facts, hashes, resume, journal, redactor)
 
 

@@ -55,8 +55,7 @@ class PreparedRun:
 
     @property
     def asks_model(self) -> bool:
-        owed = self.resume.owed or len(self.resume.rerun) or len(self.resume.retry)
-        return self.source is not None and bool(owed)
+        return self.source is not None and bool(self.resume.owed or len(self.resume.rerun) or len(self.resume.retry))
 
     @property
     def remarks(self) -> list[str]:
@@ -236,8 +235,7 @@ class PreparedRun:
         if journal is None:
             raise UsageError("a pilot needs a journal: its rollouts are part of the run")
         keys = [row.key or "" for row in self.rows()]
-        chosen = random.Random(plan.selection.seed).sample(keys, min(size, len(keys)))
-        only = {(0, key, 0) for key in chosen}
+        only = {(0, key, 0) for key in random.Random(plan.selection.seed).sample(keys, min(size, len(keys)))}
         await replace(evaluation, rows=self.rows(), observer=Observer(), dataset_rows=None, only=only).run()
         measured = list(journal.rollouts())
         left = self.facts.selected * plan.attempts - len(measured)

@@ -104,8 +104,7 @@ def _replanned(journal: Journal, look: Look, base: Path | None) -> Iterator[None
     new_plan = plan.model_copy(update=update).model_dump(mode="json")
     local = {**before["local"], **({"base_dir": str(base)} if base is not None else {})}
     with _locked(journal):
-        old_plan = {name: before["plan"][name] for name in ("dataset", "budget")}
-        moved = {"plan": old_plan, "local": before["local"]}
+        moved = {"plan": {name: before["plan"][name] for name in ("dataset", "budget")}, "local": before["local"]}
         write_json(journal.run_path, {**before, "plan": new_plan, "local": local, _BEFORE: moved})
     try:
         yield

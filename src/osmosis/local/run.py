@@ -105,8 +105,7 @@ class Run:
 
     def judged(self, base_dir: Path | None = None) -> Judged:
         """Return the figures without the rows in the `quarantine.toml` around a folder, the current one by default."""
-        quarantine = read(file_around(base_dir or Path.cwd()))
-        return judged_by(quarantine, Journal(self.folder), self.plan, self.report)
+        return judged_by(read(file_around(base_dir or Path.cwd())), Journal(self.folder), self.plan, self.report)
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return a data frame with a row for each rollout, with the columns of `osmosis.bridges.table.flatten`: its

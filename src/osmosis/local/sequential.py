@@ -108,8 +108,7 @@ class Deciding:
         if not all(stored):
             raise ValidationError("a run without rollouts cannot be compared", hint="osmosis eval resume RUN")
         attempts = max(plan.attempts for plan in plans)
-        selected = [int(journal.run().get("rows") or 0) for journal in self.journals]
-        rows = max(selected)
+        rows = max([int(journal.run().get("rows") or 0) for journal in self.journals])
         stored_rows = self._rows_there(plans)
         limited = stored_rows is not None
         most_rows = max(rows, stored_rows or 0)

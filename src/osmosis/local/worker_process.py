@@ -109,8 +109,7 @@ def _prepare(plan: EvalPlan, options: RunOptions) -> PreparedRun:
 
 
 async def _work(prepared: PreparedRun, stream: asyncio.StreamReader, port: _Port) -> None:
-    signals = port if prepared.plan.adaptive else None
-    model = prepared.open_model(signals)
+    model = prepared.open_model(port if prepared.plan.adaptive else None)
     running: dict[str, asyncio.Task[None]] = {}
     try:
         async with prepared.open_agent(model) as agent:

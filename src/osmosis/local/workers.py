@@ -219,8 +219,7 @@ class _Crew:
         elif kind == frames.FILES:
             learn(pickle.loads(payload))
         elif self._limiter is not None:
-            tell = self._limiter.answered if kind == frames.ANSWERED else self._limiter.rate_limited
-            tell(float(payload))
+            (self._limiter.answered if kind == frames.ANSWERED else self._limiter.rate_limited)(float(payload))
 
     def _remove_worker(self, worker: _Worker, code: int) -> None:
         if worker in self._workers:

@@ -359,9 +359,7 @@ def _unasked(steps: list[Step]) -> Step:
 
 
 def _content(value: object) -> Content:
-    if isinstance(value, list):
-        return [_part(part) for part in value]
-    return _text(value) or ""
+    return [_part(part) for part in value] if isinstance(value, list) else _text(value) or ""
 
 
 def _text(value: object) -> str | None:

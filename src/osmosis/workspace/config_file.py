@@ -249,8 +249,7 @@ def _warnings(file: ConfigFile, config: EvalConfig | TrainingConfig) -> Iterable
             update={"code": UNREAD, "what": f"{issue.what}: {sent}", "severity": "warning"}
         )
     if isinstance(config, EvalConfig):
-        provider = config.experiment.model_path.partition("/")[0]
-        needed = PROVIDER_KEYS.get(provider)
+        needed = PROVIDER_KEYS.get(config.experiment.model_path.partition("/")[0])
         if needed and not config.advanced.base_url and needed not in {*config.secret_names(), *config.env}:
             yield Problem.warning(
                 "model-key",

@@ -69,8 +69,7 @@ def unknown_remote(source: Source | None) -> Problem:
 
 
 def unfinished_operation(source: Source) -> Problem:
-    problem = f"git is in the middle of a {source.operation}"
-    return Problem.error("unfinished", problem, "HEAD", finish_command(source))
+    return Problem.error("unfinished", f"git is in the middle of a {source.operation}", "HEAD", finish_command(source))
 
 
 def uncommitted(source: Source, folder: str = "") -> Iterator[Problem]:

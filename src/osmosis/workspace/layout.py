@@ -152,6 +152,4 @@ def pick_config(workspace: Workspace, kind: ConfigKind, name: str | None) -> Pat
         choices = ", ".join(workspace.relative(p) for p in paths)
         raise ValidationError(f"which {kind} config? there are several", hint=f"one of: {choices}")
     by_stem = [p for p in paths if p.stem == name]
-    if by_stem:
-        return by_stem[0]
-    return Path(name)
+    return by_stem[0] if by_stem else Path(name)

@@ -100,11 +100,9 @@ def _contents(case: _Case) -> Iterator[Problem]:
     files = case.facts.files
     if files is None:
         return
-    pinned = case.experiment.commit_sha or case.experiment.branch
-    if files.tracked == 0 and not files.submodules and not pinned:
+    if files.tracked == 0 and not files.submodules and not (case.experiment.commit_sha or case.experiment.branch):
         fix = f"git add {case.folder} && git commit -m 'add {case.experiment.rollout}' && git push"
-        problem = f"git has no file under {case.folder}/ (new, or ignored)"
-        yield Problem.error("not-in-git", problem, case.folder, fix)
+        yield Problem.error("not-in-git", f"git has no file under {case.folder}/ (new, or ignored)", case.folder, fix)
     for path in files.submodules:
         yield Problem.error(
             "submodule",

@@ -50,8 +50,7 @@ def versions(folder: Path | None = None) -> list[str]:
     if not bundle.is_file():
         return []
     heads = scratch_git(bundle.parent).text("bundle", "list-heads", str(bundle)).splitlines()
-    tags = [line.rpartition("refs/tags/v")[2] for line in heads if "refs/tags/v" in line]
-    return sorted(tags, key=version_key)
+    return sorted([line.rpartition("refs/tags/v")[2] for line in heads if "refs/tags/v" in line], key=version_key)
 
 
 def version_key(version: str) -> tuple[int, ...]:
@@ -183,8 +182,7 @@ def _by_copier(
     )
     listing = (p for p in project.rglob("*") if p.is_file() and ".git" not in p.relative_to(project).parts)
     after = {p.relative_to(project).as_posix(): p.read_bytes() for p in listing if p.name != _ANSWERS}
-    conflicts = git.text("diff", "--name-only", "-z", "--diff-filter=U").split("\0")
-    return after, sorted(name for name in conflicts if name)
+    return after, sorted(name for name in git.text("diff", "--name-only", "-z", "--diff-filter=U").split("\0") if name)
 
 
 def _write(root: Path, before: Files, after: Files, merged: Merged) -> None:

@@ -160,8 +160,7 @@ def schema_files() -> dict[str, str]:
 
 
 def schema_text(kind: str) -> str:
-    model = BenchmarkConfig if kind == "benchmark" else CONFIGS[kind]
-    schema = describe_fields(model).model_json_schema()
+    schema = describe_fields(BenchmarkConfig if kind == "benchmark" else CONFIGS[kind]).model_json_schema()
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
     return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
 

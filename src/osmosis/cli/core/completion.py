@@ -128,8 +128,7 @@ def _list_configs(ctx: AppContext, kinds: Iterable[Any]) -> Iterable[Suggestion]
     workspace = _find_workspace(ctx)
     for kind in kinds:
         for _, path in workspace.configs(kind):
-            inside = path.is_relative_to(ctx.cwd)
-            yield (str(path.relative_to(ctx.cwd)) if inside else path.stem, f"{kind} config")
+            yield (str(path.relative_to(ctx.cwd)) if path.is_relative_to(ctx.cwd) else path.stem, f"{kind} config")
 
 
 def _list_sets(ctx: AppContext) -> Iterable[Suggestion]:
@@ -150,8 +149,7 @@ def _list_templates(ctx: AppContext) -> Iterable[Suggestion]:
 def _list_quarantined(ctx: AppContext) -> Iterable[Suggestion]:
     from osmosis.local import quarantine_file
 
-    rows = quarantine_file.read(quarantine_file.file_around(ctx.cwd)).row
-    return ((row.key, row.reason) for row in rows)
+    return ((row.key, row.reason) for row in quarantine_file.read(quarantine_file.file_around(ctx.cwd)).row)
 
 
 def commands(ctx: typer.Context) -> list[Suggestion]:
@@ -162,8 +160,7 @@ def commands(ctx: typer.Context) -> list[Suggestion]:
 def _list_remote(ctx: AppContext, path: str, key: str, name: str, text: str) -> list[Suggestion]:
     scoped = path != "workspaces"
     with ctx.client(scoped=scoped) as client:
-        params = {"limit": 50} if scoped else None
-        page = client.call("GET", path, params=params, scoped=scoped, timeout=TIMEOUT_S)
+        page = client.call("GET", path, params={"limit": 50} if scoped else None, scoped=scoped, timeout=TIMEOUT_S)
     return [(str(row.get(name)), str(row.get(text) or "")) for row in page.get(key) or []]
 
 

@@ -35,11 +35,10 @@ def open_client(ctx: AppContext, *, auth: bool = True, scoped: bool = True) -> P
     store = CredentialStore(ctx.environ)
     workspace, identity = _find_workspace(ctx) if scoped else (None, None)
     login = usable(store.find(url, workspace=workspace, identity=identity), url) if auth else None
-    token = login.token if login else None
     hint = "unset OSMOSIS_TOKEN, or give it a token of this platform" if login and login.source == "environment" else ""
     return PlatformClient(
         url,
-        token,
+        login.token if login else None,
         identity=identity,
         workspace=workspace,
         warn=ctx.output.warn,
@@ -64,8 +63,6 @@ def checkout_identity(ctx: AppContext) -> str | None:
     from osmosis.workspace.layout import find_workspace
 
     try:
-        root = find_workspace(ctx.cwd).root
-        text = Git(root).text("remote", "get-url", "origin")
-        return parse_git_url(text.strip()).identity
+        return parse_git_url(Git(find_workspace(ctx.cwd).root).text("remote", "get-url", "origin").strip()).identity
     except OsmosisError:
         return None

@@ -66,8 +66,7 @@ def draw_list(console: Console, result: ListResult) -> None:
     total = result.total_count if result.total_count is not None else len(result.items)
     if result.has_more:
         more = f"--limit {total}" if result.more == "--limit" else f"--offset {result.next_offset}, or --all"
-        count = f"{len(result.items)} of {total:,}; more: {more}"
-        console.print(Text(count, style="dim"))
+        console.print(Text(f"{len(result.items)} of {total:,}; more: {more}", style="dim"))
 
 
 def new_table(columns: Sequence[TableColumn | str]) -> Table:
@@ -176,8 +175,7 @@ def draw_run(console: Console, head: Mapping[str, object], report: Report | None
         console.print()
         limit = ended_by_limit(str(head.get("status")), failure.category)
         outcome = "ended by its own limit" if limit else f"failed in {failure.phase}/{failure.category}"
-        style = "bold yellow" if limit else "bold red"
-        console.print(Text.assemble((f"{outcome}: ", style), clean(failure.message)))
+        console.print(Text.assemble((f"{outcome}: ", ("bold yellow" if limit else "bold red")), clean(failure.message)))
         if failure.fix:
             console.print(Text.assemble(("  try: ", "bold"), clean(failure.fix)))
     if report is not None and report.completed:
@@ -192,11 +190,10 @@ def draw_curves(console: Console, curves: TrainingMetrics) -> None:
         return
     from osmosis.metrics.training import curve_info, sparkline  # only a training has curves
 
-    titles = ("curve", "first", "last", "lowest", "highest", "course")
     grid = new_table(
         [
             TableColumn(title, justify="left" if title in ("curve", "course") else "right", no_wrap=title == "course")
-            for title in titles
+            for title in ("curve", "first", "last", "lowest", "highest", "course")
         ]
     )
     courses = {

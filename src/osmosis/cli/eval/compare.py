@@ -196,8 +196,7 @@ def until_decided(
             f"--until-decided extends local runs, and {name} is on the platform",
             hint=f"osmosis eval download {name}, or compare it without --until-decided",
         )
-    journals = a.journal, b.journal
-    deciding = Deciding(*journals, quarantined_keys)
+    deciding = Deciding(a.journal, b.journal, quarantined_keys)
     score = flags.score or compare_runs(a.outcomes(), b.outcomes(), threshold=a.pass_threshold).score
     decision = deciding.open(score, flags.max_rollouts, flags.max_cost)
     agreed = False

@@ -103,8 +103,7 @@ def refuse_agent(ctx: AppContext, flags: RunFlags, url: str) -> UsageError:
 
 
 def _rollout_of(ctx: AppContext, workspace: Workspace, flags: RunFlags) -> str | None:
-    file = ctx.path((flags.module or "").rpartition(":")[0] or ".")
-    parts = Path(workspace.relative(file)).parts
+    parts = Path(workspace.relative(ctx.path((flags.module or "").rpartition(":")[0] or "."))).parts
     return parts[1] if len(parts) > 1 and parts[0] == "rollouts" else None
 
 

@@ -112,8 +112,7 @@ def _flag_values(plan: EvalPlan, settings: Mapping[str, Any]) -> Iterator[tuple[
             yield label, "retry.max_attempts", _attempts(label, value)
             continue
         elif name == "score_range":
-            bounds = _score_bounds(value)
-            value = dict.fromkeys([*plan.score_fns, "reward"], bounds)
+            value = dict.fromkeys([*plan.score_fns, "reward"], _score_bounds(value))
         elif name == "seed":
             yield label, "model.seed", value
             yield label, "model.params.seed", value

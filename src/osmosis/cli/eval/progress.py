@@ -161,8 +161,7 @@ def _result(
     counted = judged_by(read(file_around(ctx.cwd)), _journal(prepared, run), plan, report)
     notes += counted.met.lines
     code = 130 if interrupted else exit_code(report, ending.fail_under, counted.report)
-    primary = counted.report.primary
-    if ending.fail_under is not None and (missed := missed_fail_under(primary, ending.fail_under)):
+    if ending.fail_under is not None and (missed := missed_fail_under(counted.report.primary, ending.fail_under)):
         without = f" ({counted.note})" if counted.note else ""
         notes.append(f"--fail-under: {missed}{without}")
     if ending.output is not None:

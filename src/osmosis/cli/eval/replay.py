@@ -132,8 +132,7 @@ def replay_rollout(
             return Recording(*load_run(ctx, str(folder), secrets_file), folder, rollout, folder.name)
 
         def load_remote(client: PlatformClient, name: str) -> Recording:
-            position = (selector.row, selector.attempt)
-            return stack.enter_context(recording(ctx, client, name, position, secrets_file))
+            return stack.enter_context(recording(ctx, client, name, (selector.row, selector.attempt), secrets_file))
 
         found_run = runs.find(run, of_folder=load_local, of_platform=load_remote)
         recorded, name = found_run.rollout, found_run.run
@@ -175,8 +174,7 @@ def _draw(console: Console, replayed: Replayed, run: str, *, whole: bool) -> Non
     console.print(Text(f"replay of {clean(run)} row {recorded.row_index} attempt {recorded.attempt}", style="bold"))
     if replayed.row_changed:
         console.print(Text("the row was edited since the run", style="yellow"))
-    expected = replayed.row.ground_truth
-    draw_rollout(console, rollout, expected=expected, whole=whole)
+    draw_rollout(console, rollout, expected=replayed.row.ground_truth, whole=whole)
     if part is None:
         console.print(Text("the conversation is the recorded one", style="green"))
     else:

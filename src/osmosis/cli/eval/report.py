@@ -210,8 +210,7 @@ def exit_code(report: Report, fail_under: float | None = None, deciding: Report 
     A failed rollout counts as 0; rows in quarantine do not count."""
     if report.stopped or report.completed < report.total or report.unscored:
         return 1
-    primary = (deciding or report).primary
-    return 1 if fail_under is not None and missed_fail_under(primary, fail_under) else 0
+    return 1 if fail_under is not None and missed_fail_under((deciding or report).primary, fail_under) else 0
 
 
 def missed_fail_under(primary: ScoreReport | None, fail_under: float) -> str | None:

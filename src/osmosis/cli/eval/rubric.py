@@ -381,10 +381,9 @@ def draw_report(console: Console, report: JsonObject, job: RubricJob, target: Pa
         console.print()
         _say(console, f"{record['conversation_id']}", "bold")
         for run in record["runs"]:
-            good = run["status"] == "success" and run["score"] is not None
             head = f"  Run {run['run_index']:02d} [{run['status'].upper()}]"
             took = f"{run['duration_seconds']:.2f}s"
-            if good:
+            if run["status"] == "success" and run["score"] is not None:
                 _say(console, f"{head} score {run['score']:.4f} ({took})", "green")
             else:
                 _say(console, f"{head} {run['error'] or 'no score'} ({took})", "red")

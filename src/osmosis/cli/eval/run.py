@@ -168,8 +168,7 @@ def apply_environment(
     ctx: AppContext, env: Mapping[str, str], secrets: Sequence[str], secrets_file: str | None
 ) -> None:
     """Set a config's variables and secrets for this process; the secrets file wins over the environment."""
-    values = {**env, **(read_secrets_file(ctx, secrets_file) if secrets_file else {})}
-    ctx.environ = {**ctx.environ, **values}
+    ctx.environ = {**ctx.environ, **env, **(read_secrets_file(ctx, secrets_file) if secrets_file else {})}
     missing = [name for name in secrets if not ctx.environ.get(name)]
     if missing:
         raise ValidationError(

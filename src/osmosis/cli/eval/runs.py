@@ -162,8 +162,7 @@ class RunCommands:
                 ctx, lambda client: client.runs(self.kind).tagged(tag), COLUMNS[self.kind], paging, empty=empty
             )
         except OsmosisError as error:
-            named = tag or ctx.options.platform or ctx.options.workspace
-            if named or not (self.has_local and _has_local_runs(ctx)):
+            if (tag or ctx.options.platform or ctx.options.workspace) or not (self.has_local and _has_local_runs(ctx)):
                 raise
             ctx.output.say(f"the runs of this machine ({error.message})", style="dim")
             return list_local(ctx)

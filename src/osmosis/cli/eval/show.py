@@ -48,8 +48,7 @@ def list_lines(run: StoredRun, query: LineQuery) -> tuple[list[JsonObject], int]
     matching.sort(key=lambda entry: entry[:4])
     shown = matching[: query.limit]
     rows = run.rows([row_index for _, _, row_index, _, _ in shown]) if shown else {}
-    lines = [_build_line(run, run.read(key), rows.get(row_index)) for _, _, row_index, _, key in shown]
-    return lines, len(matching)
+    return [_build_line(run, run.read(key), rows.get(row_index)) for _, _, row_index, _, key in shown], len(matching)
 
 
 def judge(run: StoredRun, rollout: Rollout) -> tuple[float | None, Outcome]:
@@ -283,8 +282,7 @@ def _score_lines(name: str, score: Score) -> Iterator[Text]:
         if score.failure.traceback:
             yield Text(clean(score.failure.traceback), style="dim")
         return
-    value = "none" if score.value is None else f"{score.value:g}"
-    yield Text(f"{clean(name)}  ", style="bold") + Text(value)
+    yield Text(f"{clean(name)}  ", style="bold") + Text("none" if score.value is None else f"{score.value:g}")
     for part, number in (score.parts or {}).items():
         yield Text(f"  {clean(part)}  {number:g}")
     if score.reason:

@@ -179,8 +179,7 @@ def submit_checked(
 
 def _find_config(ctx: AppContext, workspace: Workspace, options: SubmitOptions) -> Path:
     if options.config and (ctx.path(options.config).exists() or options.config.endswith(".toml")):
-        from_top = workspace.root / options.config  # as every message shows it
-        return from_top if not ctx.path(options.config).exists() else ctx.path(options.config)
+        return (workspace.root / options.config) if not ctx.path(options.config).exists() else ctx.path(options.config)
     return ctx.path(pick_config(workspace, options.kind, options.config))
 
 

@@ -112,8 +112,7 @@ def _missing_secrets(ctx: AppContext, client: PlatformClient, table: object, sec
 
 def ask_for_secrets(case: SubmitCase, missing: Sequence[str]) -> None:
     for name in missing:
-        value = prompts.hidden(case.ctx, f"Value of {name} (for this run only)", flags=["--secrets-file"])
-        case.secrets[name] = value
+        case.secrets[name] = prompts.hidden(case.ctx, f"Value of {name} (for this run only)", flags=["--secrets-file"])
 
 
 def explain_refusal(case: SubmitCase, errors: Sequence[Problem], missing: Sequence[str] = ()) -> OsmosisError:
@@ -147,8 +146,7 @@ def explain_config(
             has_remote = facts.source is not None and facts.source.identity is not None
             problems = _errors(_check(options, facts, experiment, client.sync.state() if has_remote else None))
             problems += _dataset_problems(lambda: client.datasets.get(experiment.dataset), experiment.dataset)
-            missing = _missing_secrets(ctx, client, file.data.get("secrets"), options.secrets_file)
-            problems += _secret_problems(missing)
+            problems += _secret_problems(_missing_secrets(ctx, client, file.data.get("secrets"), options.secrets_file))
     except AuthRequired as login:
         problems.append(_login_problem(login))
     except (OsmosisError, PydanticError):
@@ -182,8 +180,7 @@ def _secret_problems(missing: Sequence[str]) -> list[Problem]:
     if not missing:
         return []
     fix = f"osmosis secret set {missing[0]}, or use --secrets-file FILE"
-    message = f"missing secrets: {', '.join(missing)}"
-    return [Problem.error("missing-secret", message, "secrets.required", fix)]
+    return [Problem.error("missing-secret", f"missing secrets: {', '.join(missing)}", "secrets.required", fix)]
 
 
 def _dataset_problems(get: Callable[[], DatasetEntry], name: str) -> list[Problem]:

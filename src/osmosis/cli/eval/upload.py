@@ -35,8 +35,7 @@ def upload(
         osmosis eval upload .osmosis/runs/nightly --replace
     """
     ctx = current()
-    journal = Journal(run_folder(name, ctx.cwd))
-    done = upload_run(ctx, journal, replace=replace)
+    done = upload_run(ctx, Journal(run_folder(name, ctx.cwd)), replace=replace)
     run_name = done.name
     message = (
         f"run {run_name} is already on the platform, unchanged"
@@ -55,13 +54,11 @@ def upload_run(ctx: AppContext, journal: Journal, *, replace: bool = False) -> P
         opened = client.imports.open({**manifest, "reimport": replace})
         already, pending = opened.finalized, opened.pending
         if not already:
-            size = sum(file.size or 0 for file in pending)
-            with byte_progress(ctx, size, journal.folder.name) as moved:
+            with byte_progress(ctx, sum(file.size or 0 for file in pending), journal.folder.name) as moved:
                 opened = client.imports.send(opened, root, moved)
         written = marks_of(journal.folder)
         if written != Marks() and opened.eval_run_name:
-            note = written.note or None
-            client.evals.mark(opened.eval_run_name, MarkChange(add_tags=written.tags, note=note))
+            client.evals.mark(opened.eval_run_name, MarkChange(add_tags=written.tags, note=written.note or None))
     return PrintedUpload(
         id=opened.eval_run_id,
         name=opened.eval_run_name,
@@ -81,9 +78,7 @@ def upload_after(ctx: AppContext, journal: Journal, result: DetailResult | int) 
     except OsmosisError as error:
         again = f"osmosis eval upload {journal.folder.name} --replace"
         ctx.output.warn("NOT_UPLOADED", f"{error.message}; the run is not uploaded: {again}")
-        if isinstance(result, int):
-            return result or 1
-        return replace(result, exit_code=result.exit_code or 1)
+        return result or 1 if isinstance(result, int) else replace(result, exit_code=result.exit_code or 1)
     ctx.output.say(f"uploaded: {done.url}")
     if isinstance(result, DetailResult):
         result.data["uploaded"] = done.to_dict()

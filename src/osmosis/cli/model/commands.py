@@ -128,8 +128,7 @@ def download(
         listing = client.models.files(kind, row.model_name or name)
         folder = ctx.path(output) if output else ctx.cwd / "models" / listing.name
         total = sum(file.size for file in listing.files)
-        question = f"Download {len(listing.files)} files, {size(total)}, to {folder}?"
-        prompts.agree(ctx, question, "model.download")
+        prompts.agree(ctx, f"Download {len(listing.files)} files, {size(total)}, to {folder}?", "model.download")
         with byte_progress(ctx, total, f"fetching {listing.name}") as moved:
             fetched = [client.models.fetch(file, folder, moved) for file in listing.files]
     resource = {"name": listing.name, "type": listing.type, "path": str(folder), "bytes": total}

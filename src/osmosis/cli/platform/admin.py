@@ -64,8 +64,7 @@ def list_people() -> ListResult:
     Example:
         osmosis platform user list
     """
-    ctx = current()
-    with ctx.client(scoped=False) as client:
+    with current().client(scoped=False) as client:
         rows = client.workspaces.access.people.list()
     columns = [
         *build_columns("handle=Handle", "name=Name"),

@@ -162,9 +162,7 @@ def stop(
     Example:
         osmosis platform stop
     """
-    ctx = current()
-    data_dir = local_platform.data_dir_of(ctx.environ)
-    stopped = local_platform.stop(data_dir, force=force)
+    stopped = local_platform.stop(local_platform.data_dir_of(current().environ), force=force)
     if stopped is None:
         return OperationResult("platform.stop", "the platform is not running", {"stopped": False})
     return OperationResult("platform.stop", f"platform stopped ({stopped.url})", {"stopped": True, "pid": stopped.pid})

@@ -118,8 +118,7 @@ def gc(
     from osmosis.platform.maintenance import gc as sweeping
 
     ctx = current()
-    settings = settings_of(ctx.environ, database_url)
-    platform = platform_of(settings)
+    platform = platform_of(settings_of(ctx.environ, database_url))
     try:
         waste_items = sweeping.sweep(platform, dry_run=dry_run)
     finally:

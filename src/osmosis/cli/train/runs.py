@@ -56,8 +56,7 @@ def resume(
         osmosis train resume multiply-1 --fresh
     """
     if fresh:
-        question = "Start a new run of the config of {}?"
-        return _start_again("retry", name, question, secrets_file=secrets_file)
+        return _start_again("retry", name, "Start a new run of the config of {}?", secrets_file=secrets_file)
     return _start_again("resume", name, "Resume {} from its last checkpoint?", secrets_file=secrets_file)
 
 
@@ -67,8 +66,7 @@ def _start_again(verb: str, name: str, question: str, *, secrets_file: str | Non
     with ctx.client() as client:
         detail = client.trainings.get(name)
         prompts.agree(ctx, question.format(detail.run.name), f"train.{verb}", **run_state(detail))
-        start = client.trainings.resume if verb == "resume" else client.trainings.retry
-        answer = start(detail.run.name, secrets)
+        answer = (client.trainings.resume if verb == "resume" else client.trainings.retry)(detail.run.name, secrets)
     steps = [NextStep("follow it", command=f"osmosis train wait {answer.name}")]
     outcome = "goes on from its last checkpoint" if verb == "resume" else f"is a retry of {detail.run.name}"
     return OperationResult(f"train.{verb}", f"run {answer.name} {outcome}", answer.to_dict(), next_steps=steps)

@@ -105,8 +105,7 @@ def create(name: Annotated[str, typer.Argument(help="Small letters, digits, - _ 
     Example:
         osmosis workspace create demo
     """
-    ctx = current()
-    with ctx.client(scoped=False) as client:
+    with current().client(scoped=False) as client:
         row = client.workspaces.create(name)
     steps = [NextStep("create its folder", command=f"osmosis init {name}")]
     message = f"workspace {name} is created, its repository is {row.repository_url}"

@@ -146,8 +146,7 @@ def _platform(
                 message = f"{state} {client.url}"
                 problem = Problem.warning("no-login", message, "platform", "osmosis login")
                 return facts, [problem]
-            problems = [*_version(client.url, facts["version"]), *_logged_in(client, workspace, source, facts)]
-            return facts, problems
+            return facts, [*_version(client.url, facts["version"]), *_logged_in(client, workspace, source, facts)]
     except OsmosisError as error:
         if facts["url"]:
             with ctx.client(auth=False, scoped=False) as client:
@@ -158,9 +157,8 @@ def _platform(
 
 def _version(url: str, version: str | None) -> Iterable[Problem]:
     if version and version.partition("+")[0] != __version__.partition("+")[0]:
-        message = f"the platform runs version {version}, this tool is {__version__}"
         fix = "install the same version on both sides"
-        yield Problem.info("version", message, url, fix)
+        yield Problem.info("version", f"the platform runs version {version}, this tool is {__version__}", url, fix)
 
 
 def _helper(client: PlatformClient, workspace: Workspace, source: Source) -> Iterable[Problem]:
@@ -174,8 +172,7 @@ def _helper(client: PlatformClient, workspace: Workspace, source: Source) -> Ite
     words = shlex.split(ours.removeprefix("!"))
     if "-m" not in words or not Path(words[words.index("-m") - 1]).exists():
         message = "git has no working credential helper for this platform: pushes will ask for a password"
-        fix = "osmosis init --here --platform"
-        yield Problem.warning("no-helper", message, "git", fix)
+        yield Problem.warning("no-helper", message, "git", "osmosis init --here --platform")
 
 
 def _logged_in(
@@ -315,5 +312,4 @@ def upgrade() -> OperationResult:
         osmosis upgrade
     """
     steps = [NextStep("upgrade it", command=upgrade_command())]
-    message = f"this is osmosis-ai {__version__}"
-    return OperationResult("upgrade", message, {"version": __version__}, next_steps=steps)
+    return OperationResult("upgrade", f"this is osmosis-ai {__version__}", {"version": __version__}, next_steps=steps)

@@ -74,10 +74,8 @@ def new(
     }
     steps = [NextStep("try it here", command=info.try_command.format(name=name))]
     if dataset:
-        upload = f"osmosis dataset upload {workspace.relative(dataset)}"
-        steps.append(NextStep("upload its dataset", command=upload))
-    commit = f"git add -A && git commit -m 'Add {name}' && git push"
-    steps.append(NextStep("push its code", command=commit))
+        steps.append(NextStep("upload its dataset", command=f"osmosis dataset upload {workspace.relative(dataset)}"))
+    steps.append(NextStep("push its code", command=f"git add -A && git commit -m 'Add {name}' && git push"))
     if folder.eval_config:
         steps.append(NextStep("evaluate it", command=f"osmosis eval submit configs/eval/{name}.toml --wait"))
     return OperationResult(
@@ -120,7 +118,6 @@ def list_rollouts(
         Column("last_synced_commit_sha", "Commit", show=lambda v: str(v or "")[:10]),
         Column("eval_config", "Eval config", wide=True),
     ]
-    extra = {"workspace_directory": str(workspace.root)} if workspace else {}
     page = items if limit is None or paging.everything else items[:limit]
     return ListResult(
         page,
@@ -129,7 +126,7 @@ def list_rollouts(
         empty="no rollouts yet: osmosis rollout new NAME",
         total_count=len(items),
         has_more=len(page) < len(items),
-        extra=extra,
+        extra={"workspace_directory": str(workspace.root)} if workspace else {},
     )
 
 

@@ -94,8 +94,7 @@ def next_steps(
     if step := findings.next_step(source, state):
         return [NextStep(step[0], command=step[1])]
     if state is None:
-        hint = platform.get("hint") or "osmosis platform start"
-        return [NextStep("start the platform", command=hint)]
+        return [NextStep("start the platform", command=platform.get("hint") or "osmosis platform start")]
     evals = [c["path"] for c in configs if c["kind"] == "eval"]
     steps = []
     if evals:

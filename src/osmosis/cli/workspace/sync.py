@@ -53,8 +53,7 @@ def sync(
     commit = state.synced(source.branch if source else None)
     have = f"the platform has {commit[:10]}" if commit else "the platform has no commit yet"
     message = f"{have} of {(source.branch if source else None) or state.default_branch}"
-    steps = _steps(state, source)
-    return OperationResult("sync.start", message, body, next_steps=steps)
+    return OperationResult("sync.start", message, body, next_steps=_steps(state, source))
 
 
 def status() -> DetailResult:
@@ -96,9 +95,7 @@ def _draw(console: Console, body: JsonObject) -> None:
 
 
 def _source(ctx: AppContext) -> Source | None:
-    if ctx.options.workspace:
-        return None
-    return read_source(find_workspace(ctx.cwd).root)
+    return None if ctx.options.workspace else read_source(find_workspace(ctx.cwd).root)
 
 
 def _require_pushed(source: Source) -> None:

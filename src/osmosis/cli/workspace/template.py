@@ -75,8 +75,7 @@ def update(
         raise ValidationError(
             "nothing here was created from a template", hint="only folders with a .template.toml can be updated"
         )
-    labels = [name] if name else [i.label for i in instances if i.outdated]
-    merged = template_update.update_all(workspace, labels)
+    merged = template_update.update_all(workspace, [name] if name else [i.label for i in instances if i.outdated])
     done = [m for m in merged if m.old != m.new]
     conflicts = sorted(path for m in done for path in m.conflicts)
     message = _build_message(done, conflicts)
@@ -103,7 +102,6 @@ def _body(merged: template_update.Merged) -> dict[str, object]:
 
 
 def check() -> ListResult:
-    workspace = find_workspace(current().cwd)
     items = [
         {
             "name": i.label,
@@ -112,16 +110,15 @@ def check() -> ListResult:
             "latest": i.latest,
             "outdated": i.outdated,
         }
-        for i in template_update.list_instances(workspace)
+        for i in template_update.list_instances(find_workspace(current().cwd))
     ]
     columns = build_columns("name=Name", "template=Template", "version=Version", "latest=Newest", "outdated=Outdated")
     outdated = any(row["outdated"] for row in items)
-    steps = [NextStep("update them", command="osmosis template update")] if outdated else []
     return ListResult(
         items,
         columns,
         title="Templates in use",
         empty="nothing here was created from a template",
-        next_steps=steps,
+        next_steps=[NextStep("update them", command="osmosis template update")] if outdated else [],
         exit_code=1 if outdated else 0,
     )

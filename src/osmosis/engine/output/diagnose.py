@@ -130,8 +130,7 @@ def explain_sample(
 
 
 def _ended(line: JsonObject) -> float:
-    began = datetime.fromisoformat(str(line["started_at"])).timestamp()
-    return began + float(line.get("duration_ms") or 0.0) / 1000
+    return datetime.fromisoformat(str(line["started_at"])).timestamp() + float(line.get("duration_ms") or 0.0) / 1000
 
 
 def _state(run: JsonObject, pulse: JsonObject, now: float) -> State:

@@ -78,8 +78,7 @@ def junit(journal: Journal, plan: EvalPlan, report: Report, aside: Mapping[str, 
     suite = ElementTree.SubElement(root, "testsuite", name=_text(plan.name), time=f"{report.duration_ms / 1000:.3f}")
     properties = ElementTree.SubElement(suite, "properties")
     for f in figures(report):
-        between = f"[{f.between}]" if f.interval else ""
-        text = " ".join(part for part in (f.text, between, f.detail) if part)
+        text = " ".join(part for part in (f.text, (f"[{f.between}]" if f.interval else ""), f.detail) if part)
         name = f"{f.group}: {f.label}" if f.group else f.label
         ElementTree.SubElement(properties, "property", name=_text(name), value=_text(text))
     counts: Counter[str] = Counter()
@@ -200,5 +199,4 @@ def _part_text(part: object) -> str:
 
 
 def _md(text: str) -> str:
-    flat = " ".join(text.split())
-    return "".join("\\" + c if c in "\\`*_[]<>|#" else c for c in flat)
+    return "".join("\\" + c if c in "\\`*_[]<>|#" else c for c in " ".join(text.split()))

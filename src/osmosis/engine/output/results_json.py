@@ -138,8 +138,7 @@ def write_rows(out: IO[bytes], journal: Journal, plan: EvalPlan) -> None:
     between = b""
     for row, lines in groupby(journal.in_order(), key=itemgetter("row_index")):
         runs = [run_part(line, plan) for line in lines]
-        document = {"row_index": row, "runs": runs, "pass_rate": pass_rates(plan, runs)}
-        out.write(between + orjson.dumps(document))
+        out.write(between + orjson.dumps({"row_index": row, "runs": runs, "pass_rate": pass_rates(plan, runs)}))
         between = b","
 
 

@@ -105,8 +105,7 @@ def _manifest(
         "provenance": _provenance(plan),
         "files": [_file(path, folder) for path in sorted(folder.rglob("*")) if path.is_file()],
     }
-    digest = hashlib.sha256(orjson.dumps(body, option=orjson.OPT_SORT_KEYS)).hexdigest()
-    return {**body, "manifest_digest": digest}
+    return {**body, "manifest_digest": hashlib.sha256(orjson.dumps(body, option=orjson.OPT_SORT_KEYS)).hexdigest()}
 
 
 def _code(agent: str) -> tuple[str, str]:
@@ -124,5 +123,4 @@ def _provenance(plan: EvalPlan) -> dict[str, object]:
 
 def _file(path: Path, folder: Path) -> dict[str, object]:
     data = path.read_bytes()
-    name = path.relative_to(folder).as_posix()
-    return {"path": name, "size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    return {"path": path.relative_to(folder).as_posix(), "size": len(data), "sha256": hashlib.sha256(data).hexdigest()}

@@ -148,5 +148,4 @@ def is_number(value: object) -> bool:
 
 
 def digest_of(data: object) -> str:
-    text = json.dumps(data, sort_keys=True, ensure_ascii=False, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(data, sort_keys=True, ensure_ascii=False, default=str).encode()).hexdigest()[:16]

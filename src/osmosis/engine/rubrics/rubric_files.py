@@ -163,8 +163,7 @@ class _Reading:
                 continue
             defaults = self._defaults(node) if isinstance(node, yaml.MappingNode) else {}
             for entry in self._walk(node, ""):
-                label = entry.label or f"document[{position}]"
-                yield _Entry(label, entry.value, entry.line, entry.lines), defaults
+                yield _Entry(entry.label or f"document[{position}]", entry.value, entry.line, entry.lines), defaults
 
     def _defaults(self, node: yaml.MappingNode) -> dict[str, object]:
         value, lines = _plain(node), _lines(node)
@@ -227,7 +226,6 @@ class _Reading:
         if len(self.issues) > before:
             return None
         optional = {key: value.get(key) for key in ("system_prompt", "original_input", "ground_truth")}
-        texts = {key: text for key, text in optional.items() if isinstance(text, str) and text.strip()}
         return RubricConfig(
             id=value["id"],
             rubric=value["rubric"],
@@ -237,7 +235,7 @@ class _Reading:
             label=entry.label,
             source_label=f"{self.path}:{entry.label}",
             line=entry.line,
-            **texts,
+            **{key: text for key, text in optional.items() if isinstance(text, str) and text.strip()},
         )
 
     def _id(self, name: object, entry: _Entry, problem: Callable[..., None]) -> None:

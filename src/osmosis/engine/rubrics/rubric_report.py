@@ -96,5 +96,4 @@ class Baseline:
 
 def write_json(path: Path, data: Mapping[str, object]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(data, ensure_ascii=False, indent=2, default=str)
-    write_text(path, text + "\n", durable=True)
+    write_text(path, json.dumps(data, ensure_ascii=False, indent=2, default=str) + "\n", durable=True)

@@ -123,8 +123,7 @@ async def run_rubric(
     job: RubricJob, folder: Path, *, resume: bool = False, on_run: OnRun | None = None
 ) -> list[RubricRun]:
     """Judge every record `number` times; return all judgements in order of record and run."""
-    key = str(job.config.model_info.get("api_key") or "")
-    journal = Journal(folder, redactor=Redactor([key]))
+    journal = Journal(folder, redactor=Redactor([str(job.config.model_info.get("api_key") or "")]))
     journal.lock()
     try:
         if resume:
@@ -274,9 +273,8 @@ def _texts(config: RubricConfig, record: RubricRecord) -> dict[str, str | None]:
 
 
 def bounds_of(config: RubricConfig, record: RubricRecord) -> tuple[float | None, float | None]:
-    low = record.score_min if record.score_min is not None else config.score_min
     high = record.score_max if record.score_max is not None else config.score_max
-    return low, high
+    return (record.score_min if record.score_min is not None else config.score_min), high
 
 
 def _as_function(config: RubricConfig, record: RubricRecord) -> dict[str, object]:

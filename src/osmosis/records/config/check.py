@@ -136,8 +136,7 @@ def _issue(model: type[Submittable], error: ErrorDetails) -> ConfigIssue:
 
 
 def _about(table: type[BaseModel], name: str) -> str:
-    about = describe_fields(table).model_fields[name].description or ""
-    return about.split(". ")[0].split(";")[0].rstrip(".")
+    return (describe_fields(table).model_fields[name].description or "").split(". ")[0].split(";")[0].rstrip(".")
 
 
 def _describe_error(name: str, field: FieldInfo, error: ErrorDetails) -> str:

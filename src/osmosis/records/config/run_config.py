@@ -274,9 +274,8 @@ def _older_secrets(table: object) -> PydanticCustomError | None:
     if not names:
         return None
     new = ", ".join(f'"{name}"' for name in [*_texts(table.get("required")), *names])
-    problem = f"the older form of secrets ({names[0]} = ...) is no longer read"
     fix = f"write [secrets] with required = [{new}], and register each with: osmosis secret set NAME"
-    return broken_rule(problem, fix, code="old-secrets")
+    return broken_rule(f"the older form of secrets ({names[0]} = ...) is no longer read", fix, code="old-secrets")
 
 
 def _texts(value: object) -> list[str]:

@@ -89,10 +89,9 @@ def find_start(runs: Sequence[PastRun]) -> PastRun | None:
 def merge_histories(histories: Iterable[History]) -> History:
     every = list(histories)
     first = every[0] if every else History()
-    runs = [run for history in every for run in history.runs]
     update = {
         "quarantine": [entry for history in every for entry in history.quarantine],
-        "runs": sorted(runs, key=lambda run: str(run.created_at or "")),
+        "runs": sorted([run for history in every for run in history.runs], key=lambda run: str(run.created_at or "")),
         "metrics": list(dict.fromkeys(name for history in every for name in history.metrics)),
         "unread": sum(history.unread for history in every),
         "baseline": next((history.baseline for history in every if history.baseline), ""),

@@ -153,8 +153,7 @@ class Spend(Record):
 
 def count_shards(shards: int | str, *, rows: int, concurrency: int, room: int) -> int:
     """Return the number of shards, at most one per row and per rollout in flight."""
-    count = room if shards == "auto" else int(shards)
-    return max(1, min(count, rows, concurrency))
+    return max(1, min(room if shards == "auto" else int(shards), rows, concurrency))
 
 
 def share_concurrency(concurrency: int, index: int, count: int) -> int:
