@@ -68,31 +68,27 @@ async def _checked(ctx: AppContext, ref: AgentRef) -> tuple[dict[str, object], V
     agent = None if ref.module is None else load_agent(ref.module, ref.base_dir)
     async with opened(ref, agent.loop if agent is not None else None, ctx.environ) as loop:
         if loop is not None:
-            return _loop(ref, loop)
+            request = probe_request()
+            result = validate_agent_loop(loop, request=request)
+            issues = [
+                {"severity": severity, "code": issue.code, "field": issue.field, "message": issue.message}
+                for severity, severity_issues in (("error", result.errors), ("warning", result.warnings))
+                for issue in severity_issues
+            ]
+            tools = plain_tools(loop.get_tools(request)) if result.valid else None
+            data: JsonObject = {
+                "agent": ref.label,
+                "kind": "agent loop",
+                "name": result.agent_name,
+                "valid": result.valid,
+                "tool_count": result.tool_count,
+                "tools": [tool.get("function", {}).get("name") for tool in tools or []],
+                "issues": issues,
+            }
+            return data, result
     assert agent is not None
     assert agent.backend is not None
     return _workflow(ref, agent.backend), None
-
-
-def _loop(ref: AgentRef, loop: Any) -> tuple[JsonObject, ValidationResult]:
-    request = probe_request()
-    result = validate_agent_loop(loop, request=request)
-    issues = [
-        {"severity": severity, "code": issue.code, "field": issue.field, "message": issue.message}
-        for severity, severity_issues in (("error", result.errors), ("warning", result.warnings))
-        for issue in severity_issues
-    ]
-    tools = plain_tools(loop.get_tools(request)) if result.valid else None
-    data = {
-        "agent": ref.label,
-        "kind": "agent loop",
-        "name": result.agent_name,
-        "valid": result.valid,
-        "tool_count": result.tool_count,
-        "tools": [tool.get("function", {}).get("name") for tool in tools or []],
-        "issues": issues,
-    }
-    return data, result
 
 
 def _workflow(ref: AgentRef, backend: Any) -> dict[str, object]:

@@ -98,7 +98,13 @@ def serve(flags: ServeFlags) -> None:
         **(_registration(ctx) if is_loop and not (flags.skip_register or flags.local) else {}),
     )
     if is_loop and not flags.no_validate:
-        _validate(ctx, target)
+        result = validate_agent_loop(target)
+        result.raise_if_invalid()
+        ctx.output.say(
+            f"agent {result.agent_name} is valid, {result.tool_count} {'tool' if result.tool_count == 1 else 'tools'}"
+        )
+        for warning in result.warnings:
+            ctx.output.warn(warning.code, str(warning))
     serve_target(target, options, reload=flags.reload, environ=ctx.environ, announce=_announcer(ctx, run.print_panel))
 
 
@@ -120,16 +126,6 @@ def _registration(ctx: AppContext) -> dict[str, str | None]:
             f"{exc.message}; the server registers there", hint="osmosis login, or add --skip-register"
         ) from exc
     return {"platform_url": url, "token": login.token, "public_host": ctx.environ.get("OSMOSIS_PUBLIC_HOST")}
-
-
-def _validate(ctx: AppContext, loop: object) -> None:
-    result = validate_agent_loop(loop)
-    result.raise_if_invalid()
-    ctx.output.say(
-        f"agent {result.agent_name} is valid, {result.tool_count} {'tool' if result.tool_count == 1 else 'tools'}"
-    )
-    for warning in result.warnings:
-        ctx.output.warn(warning.code, str(warning))
 
 
 def _announcer(

@@ -146,18 +146,15 @@ def start(flags: WorkerFlags) -> int:
     command = (sys.executable, "-m", "osmosis.jobs")
     executor = executor_for(config, ctx.environ, local_command=command, folder=folder, sandboxed=not flags.no_sandbox)
     with HttpPlatformApi(url, _token(ctx, flags.token_file), ca_file=trusted) as api:
-        return _until_stopped(Worker(api, executor, plan))
-
-
-def _until_stopped(worker: Worker) -> int:
-    on_stop(worker.ask_to_stop)
-    try:
-        worker.run()
-    finally:
-        worker.stop()
-    if worker.refused is not None:
-        raise worker.refused
-    return 0
+        worker = Worker(api, executor, plan)
+        on_stop(worker.ask_to_stop)
+        try:
+            worker.run()
+        finally:
+            worker.stop()
+        if worker.refused is not None:
+            raise worker.refused
+        return 0
 
 
 Name = Annotated[str, typer.Argument(help="The worker, as `osmosis worker list` shows it")]

@@ -219,7 +219,25 @@ class _LaneAgent:
     async def run(self, task: Task, model: RolloutModel) -> Rollout:
         lane = self._free.pop()
         try:
-            return _rollout(task, await lane(task))
+            done = await lane(task)
+            failure = None
+            if not done.success:
+                message = done.error or "the agent loop ended with ERROR"
+                failure = Failure(phase=Phase.AGENT, category=Category.AGENT_ERROR, message=message)
+            return Rollout.model_construct(
+                rollout_id=task.rollout_id,
+                row_index=task.row.index,
+                attempt=task.attempt,
+                status=RolloutStatus.FAILED if failure else RolloutStatus.SUCCESS,
+                messages=done.result.final_messages if done.result is not None else [],
+                failure=failure,
+                scores={},
+                usage=Usage(
+                    prompt_tokens=done.token_usage.get("prompt_tokens", 0),
+                    completion_tokens=done.token_usage.get("completion_tokens", 0),
+                ),
+                duration_ms=done.duration_ms,
+            )
         finally:
             self._free.append(lane)
 
@@ -230,27 +248,6 @@ class _RolloutObserver(Observer):
 
     def rollout(self, rollout: Rollout, running: Report | None) -> None:
         self._on_rollout(rollout)
-
-
-def _rollout(task: Task, done: LocalRunResult) -> Rollout:
-    failure = None
-    if not done.success:
-        message = done.error or "the agent loop ended with ERROR"
-        failure = Failure(phase=Phase.AGENT, category=Category.AGENT_ERROR, message=message)
-    return Rollout.model_construct(
-        rollout_id=task.rollout_id,
-        row_index=task.row.index,
-        attempt=task.attempt,
-        status=RolloutStatus.FAILED if failure else RolloutStatus.SUCCESS,
-        messages=done.result.final_messages if done.result is not None else [],
-        failure=failure,
-        scores={},
-        usage=Usage(
-            prompt_tokens=done.token_usage.get("prompt_tokens", 0),
-            completion_tokens=done.token_usage.get("completion_tokens", 0),
-        ),
-        duration_ms=done.duration_ms,
-    )
 
 
 class LocalTestRunner(LocalRolloutRunner):

@@ -321,7 +321,21 @@ def build_response(run: LoopRun, outcome: RolloutOutcome) -> RolloutResponse:
     result, failure = run.result, outcome.failure
     if outcome.status == "success" and result is not None:
         try:
-            return _response_of_result(run, result)
+            reward, invalid = None, None
+            try:
+                reward = finite_reward(result.reward)
+            except ValueError as exc:
+                invalid = failure_of(exc, Phase.SCORE)
+            return RolloutResponse(
+                rollout_id=run.request.rollout_id,
+                status=LoopStatus.ERROR if invalid else LoopStatus(result.status),
+                final_messages=result.final_messages,
+                finish_reason="error" if invalid else result.finish_reason,
+                error_message=invalid.message if invalid else result.error_message,
+                reward=reward,
+                metrics=result.metrics or (run.context._metrics() if run.context else None),
+                failure=invalid,
+            )
         except BadShape as exc:
             problems = "; ".join(f"{'.'.join(map(str, error['loc']))}: {error['msg']}" for error in exc.errors())
             message = f"the result of run is not valid: {problems}"
@@ -337,24 +351,6 @@ def build_response(run: LoopRun, outcome: RolloutOutcome) -> RolloutResponse:
         error_message=message,
         metrics=run.context._metrics() if run.context else None,
         failure=failure,
-    )
-
-
-def _response_of_result(run: LoopRun, result: RolloutResult) -> RolloutResponse:
-    reward, invalid = None, None
-    try:
-        reward = finite_reward(result.reward)
-    except ValueError as exc:
-        invalid = failure_of(exc, Phase.SCORE)
-    return RolloutResponse(
-        rollout_id=run.request.rollout_id,
-        status=LoopStatus.ERROR if invalid else LoopStatus(result.status),
-        final_messages=result.final_messages,
-        finish_reason="error" if invalid else result.finish_reason,
-        error_message=invalid.message if invalid else result.error_message,
-        reward=reward,
-        metrics=result.metrics or (run.context._metrics() if run.context else None),
-        failure=invalid,
     )
 
 

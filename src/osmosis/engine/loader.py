@@ -30,7 +30,11 @@ def load_object(path: str, base_dir: Path) -> object:
     target: object = load_module(module_name, base_dir)
     for part in attribute.split("."):
         if not hasattr(target, part):
-            raise _no_attribute(path, target, part)
+            public = [n for n in dir(target) if not n.startswith("_")]
+            close = difflib.get_close_matches(part, public, n=1)
+            module = path.partition(":")[0]
+            hint = f"did you mean {module}:{close[0]}?" if close else f"available: {', '.join(public[:12])}"
+            raise LoadError(f"{getattr(target, '__name__', module)} has no attribute {part!r}", hint=hint)
         target = getattr(target, part)
     return target
 
@@ -47,8 +51,11 @@ def load_module(name: str, base_dir: Path) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name and (error.name == name or name.startswith(error.name + ".")):
+            stems = [p.stem for p in base_dir.glob("*.py")]
+            close = difflib.get_close_matches(name.split(".")[0], stems, n=1)
             raise LoadError(
-                f"there is no module {error.name!r} in {base} or in this environment", hint=_near_files(name, base_dir)
+                f"there is no module {error.name!r} in {base} or in this environment",
+                hint=f"did you mean {close[0]}?" if close else "run the command in the folder that holds the module",
             ) from error
         raise _failed(name, error, f"it imports {error.name!r}, which is not installed") from error
     except LoadError:
@@ -172,17 +179,3 @@ def _failed(name: str, error: BaseException, problem: str) -> LoadError:
 
 def _is_machinery(filename: str) -> bool:
     return filename.startswith("<frozen") or filename == __file__ or f"importlib{'/'}" in filename
-
-
-def _no_attribute(path: str, owner: object, name: str) -> LoadError:
-    public = [n for n in dir(owner) if not n.startswith("_")]
-    close = difflib.get_close_matches(name, public, n=1)
-    module = path.partition(":")[0]
-    hint = f"did you mean {module}:{close[0]}?" if close else f"available: {', '.join(public[:12])}"
-    return LoadError(f"{getattr(owner, '__name__', module)} has no attribute {name!r}", hint=hint)
-
-
-def _near_files(name: str, base_dir: Path) -> str:
-    stems = [p.stem for p in base_dir.glob("*.py")]
-    close = difflib.get_close_matches(name.split(".")[0], stems, n=1)
-    return f"did you mean {close[0]}?" if close else "run the command in the folder that holds the module"

@@ -132,7 +132,14 @@ class _Search:
 
     def measure(self, position: int, attempts: int) -> None:
         commit = self.commits[position]
-        values = _values_at(self.root, self.bad, commit, attempts, self.rows, self.score, self.environ)
+        folder = self.bad.folder.parent / f"bisect-{commit.commit[:12]}"
+        with folder_at(self.root, commit.commit) as base:
+            _write_plan(self.bad, folder, base, self.rows, attempts)
+            # A process of its own: its code is another version of modules that may be loaded here.
+            command = [sys.executable, "-m", "osmosis", "eval", "resume", str(folder), "--yes", "--quiet"]
+            subprocess.run(command, cwd=base, env=dict(self.environ), capture_output=True, check=False)
+        journal = Journal(folder)
+        values = None if stored_report(journal) is None else _values_of(journal, self.rows, self.score, attempts)
         self.attempts[commit.files] = attempts
         self._measured.setdefault(commit.files, commit)
         if values is None:
@@ -244,19 +251,6 @@ def _files_of(git: Git, commit: str, dataset: Path) -> str:
         if name and is_agent_file(PurePosixPath(name)) and PurePosixPath(name) != PurePosixPath(dataset)
     ]  # fmt: skip
     return digest(files)
-
-
-def _values_at(
-    root: Path, bad: Journal, commit: Commit, attempts: int, rows: Sequence[int], score: str, environ: Mapping[str, str]
-) -> Values | None:
-    folder = bad.folder.parent / f"bisect-{commit.commit[:12]}"
-    with folder_at(root, commit.commit) as base:
-        _write_plan(bad, folder, base, rows, attempts)
-        # A process of its own: its code is another version of modules that may be loaded here.
-        command = [sys.executable, "-m", "osmosis", "eval", "resume", str(folder), "--yes", "--quiet"]
-        subprocess.run(command, cwd=base, env=dict(environ), capture_output=True, check=False)
-    journal = Journal(folder)
-    return None if stored_report(journal) is None else _values_of(journal, rows, score, attempts)
 
 
 def _values_of(journal: Journal, rows: Sequence[int], score: str, attempts: float = math.inf) -> Values | None:

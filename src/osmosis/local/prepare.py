@@ -30,7 +30,25 @@ from .workers import check_workers
 def prepare(plan: EvalPlan, options: RunOptions) -> PreparedRun:
     """Load and check everything that costs nothing. Close the result when it is not run."""
     if options.regrade is not None:
-        return _prepare_regrade(plan, options)
+        folder = options.folder(plan)
+        if folder is None or not (journal := Journal(folder)).exists:
+            raise NotFound(f"there is no run {plan.name}", hint="use the name of a local run")
+        if not plan.score_fns:
+            raise UsageError(
+                "this run has only the grader's rewards, which cannot be scored again",
+                hint="give --eval-fn module:function",
+            )
+        scorers = _scorers(plan, options)
+        selected, dataset = SelectedRows(), options.dataset(plan)
+        facts = scan_dataset(dataset, plan.selection, rows=selected)
+        if not plan.skip_bad_rows:
+            facts.refuse_bad(dataset)
+        redactor = _redactor(plan, declared_secrets(options.secrets, options.environ))
+        journal.redactor = redactor
+        rows, failed_only = rows_of(dataset, plan, facts), options.regrade == "failed"
+        resume = plan_regrade(journal, rows, selected, failed_only=failed_only)
+        hashes = {**resume.hashes, "score": score_hash(plan.score_fns, options.base_dir, objects=options.objects(plan))}
+        return PreparedRun(plan, options, None, scorers, facts, hashes, resume, journal, redactor)
     main = _prepare(plan, options)
     others: list[PreparedRun] = []
     try:
@@ -112,28 +130,6 @@ def _agent_files(plan: EvalPlan, options: RunOptions, source: RolloutSource) -> 
     folder = named or (source.files[0].parent if source.files else base)
     score = score_files(plan.score_fns, base, objects=options.objects(plan))
     return AgentFiles(base, folder, agent=source.files, score=score, others=[options.dataset(plan)])
-
-
-def _prepare_regrade(plan: EvalPlan, options: RunOptions) -> PreparedRun:
-    folder = options.folder(plan)
-    if folder is None or not (journal := Journal(folder)).exists:
-        raise NotFound(f"there is no run {plan.name}", hint="use the name of a local run")
-    if not plan.score_fns:
-        raise UsageError(
-            "this run has only the grader's rewards, which cannot be scored again",
-            hint="give --eval-fn module:function",
-        )
-    scorers = _scorers(plan, options)
-    selected, dataset = SelectedRows(), options.dataset(plan)
-    facts = scan_dataset(dataset, plan.selection, rows=selected)
-    if not plan.skip_bad_rows:
-        facts.refuse_bad(dataset)
-    redactor = _redactor(plan, declared_secrets(options.secrets, options.environ))
-    journal.redactor = redactor
-    rows, failed_only = rows_of(dataset, plan, facts), options.regrade == "failed"
-    resume = plan_regrade(journal, rows, selected, failed_only=failed_only)
-    hashes = {**resume.hashes, "score": score_hash(plan.score_fns, options.base_dir, objects=options.objects(plan))}
-    return PreparedRun(plan, options, None, scorers, facts, hashes, resume, journal, redactor)
 
 
 def regraded(prepared: PreparedRun) -> tuple[int, int]:

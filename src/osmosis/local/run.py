@@ -212,10 +212,7 @@ def mark(folder: Path, change: MarkChange) -> Path:
             write_json(folder / FILE, after.to_dict())
     if change.name is None or change.name == folder.name:
         return folder
-    return _renamed(folder, check_name(change.name, "the new name"))
-
-
-def _renamed(folder: Path, name: str) -> Path:
+    name = check_name(change.name, "the new name")
     target, journal = folder.with_name(name), Journal(folder)
     journal.lock()
     try:

@@ -33,7 +33,16 @@ def diagnose(workspace: Workspace, source: Source | None) -> list[Problem]:
         *_repository(source),
         *_ignored(workspace, source),
         *_generated(workspace),
-        *_templates(workspace),
+        *[
+            Problem.info(
+                "template-outdated",
+                f"{i.label} comes from version {i.record.version} of its template; {i.latest} is available",
+                f"{workspace.relative(i.folder)}/.template.toml",
+                f"osmosis template update {i.label}",
+            )
+            for i in list_instances(workspace)
+            if i.outdated
+        ],
     ]
 
 
@@ -131,19 +140,6 @@ def _generated(workspace: Workspace) -> list[Problem]:
                 )
             )
     return problems
-
-
-def _templates(workspace: Workspace) -> list[Problem]:
-    return [
-        Problem.info(
-            "template-outdated",
-            f"{i.label} comes from version {i.record.version} of its template; {i.latest} is available",
-            f"{workspace.relative(i.folder)}/.template.toml",
-            f"osmosis template update {i.label}",
-        )
-        for i in list_instances(workspace)
-        if i.outdated
-    ]
 
 
 def _git_version() -> list[Problem]:

@@ -112,7 +112,13 @@ def _flag_values(plan: EvalPlan, settings: Mapping[str, Any]) -> Iterator[tuple[
             yield label, "retry.max_attempts", _attempts(label, value)
             continue
         elif name == "score_range":
-            value = dict.fromkeys([*plan.score_fns, "reward"], _score_bounds(value))
+            try:
+                low, high = (float(part) for part in value.split(","))
+            except ValueError:
+                low = high = math.nan
+            if not (low < high and math.isfinite(high - low)):
+                raise UsageError(f"--score-range {value!r} is not MIN,MAX", hint="--score-range 0,5")
+            value = dict.fromkeys([*plan.score_fns, "reward"], (low, high))
         elif name == "seed":
             yield label, "model.seed", value
             yield label, "model.params.seed", value
@@ -360,16 +366,6 @@ def parse_price(text: str) -> tuple[float, float]:
     if not (0 <= prompt < math.inf and 0 <= completion < math.inf):
         raise UsageError(f"--price must be two finite numbers, 0 or greater, got {text}")
     return prompt, completion
-
-
-def _score_bounds(text: str) -> tuple[float, float]:
-    try:
-        low, high = (float(part) for part in text.split(","))
-    except ValueError:
-        low = high = math.nan
-    if not (low < high and math.isfinite(high - low)):
-        raise UsageError(f"--score-range {text!r} is not MIN,MAX", hint="--score-range 0,5")
-    return low, high
 
 
 def parse_value(text: str) -> Any:
