@@ -97,7 +97,10 @@ _SHARED = (
 )
 
 
-@takes(TestFlags, plan_parameters(*_SHARED, hidden=["offset", "max_tokens", "seed", "max_turns"]))
+@takes(
+    TestFlags,
+    plan_parameters(*_SHARED, hidden=["offset", "batch_size", "max_tokens", "temperature", "seed", "max_turns"]),
+)
 def test(flags: TestFlags) -> Result | int:
     """Run an agent on rows, one attempt each, and show each conversation with its score. Nothing is kept.
 

@@ -63,9 +63,9 @@ class WorkerFlags:
     platform_url: Annotated[
         str | None, typer.Option(help="The platform's URL, https:// [default: the one of --platform]")
     ] = None
-    ca_file: Annotated[Path | None, typer.Option(help="CA certificates to trust (PEM) [default: OSMOSIS_CA_FILE]")] = (
-        None
-    )
+    ca_file: Annotated[
+        Path | None, typer.Option(help="CA certificates to trust (PEM) [default: OSMOSIS_CA_FILE]", hidden=True)
+    ] = None
     name: Annotated[str | None, typer.Option(help="Name of the worker [default: the host name]")] = None
     max_jobs: Annotated[int | None, typer.Option(min=1, help="Maximum number of concurrent jobs [default: 1]")] = None
     labels: Annotated[
@@ -74,7 +74,9 @@ class WorkerFlags:
     ] = None
     data_dir: Annotated[
         Path | None,
-        typer.Option(help="Folder for checkouts, environments and journals [default: the user data folder]"),
+        typer.Option(
+            help="Folder for checkouts, environments and journals [default: the user data folder]", hidden=True
+        ),
     ] = None
     executor: Annotated[
         ExecutorName | None, typer.Option(help="Where jobs run: this machine, or a scheduler [default: local]")
@@ -92,7 +94,9 @@ class WorkerFlags:
     no_sandbox: Annotated[bool, typer.Option("--no-sandbox", help="Run rollouts with the rights of this user")] = False
     sandbox_allow: Annotated[
         list[str] | None,
-        typer.Option(help="host:port that rollouts may reach on this machine or in its network; may be repeated"),
+        typer.Option(
+            help="host:port that rollouts may reach on this machine or in its network; may be repeated", hidden=True
+        ),
     ] = None
 
     def gate(self) -> dict[str, object]:

@@ -28,7 +28,7 @@ _OF_AGENT = (
     *("grader", "eval_fn", "rubric", "server_key_env", "baseline", "baseline_model", "baseline_base_url"),
     *("pilot", "secret", "debug"),
 )
-_SET = ("offset", "max_turns", "max_tokens", "pass_threshold", "reduce")
+_SET = ("offset", "max_turns", "max_tokens", "pass_threshold", "reduce", "group_by", "primary", "price", "seed")
 """Flags that lists do not show, because `--set` says the same."""
 _OF_CONFIG = ("secrets_file", "shards")
 

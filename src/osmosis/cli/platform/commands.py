@@ -28,16 +28,23 @@ class StartFlags:
         int | None, typer.Option(min=0, max=65535, help="Port to listen on [default: 7575, or a free one]")
     ] = None
     host: Annotated[str, typer.Option(help="Address to listen on")] = "127.0.0.1"
-    public_url: Annotated[str | None, typer.Option(help="URL that clients use, when it differs from host and port")] = (
-        None
-    )
+    public_url: Annotated[
+        str | None, typer.Option(help="URL that clients use, when it differs from host and port", hidden=True)
+    ] = None
     allowed_host: Annotated[
         list[str] | None,
-        typer.Option(help="Host name that requests may carry, such as osmosis.lan or *.example.com; may be repeated"),
+        typer.Option(
+            help="Host name that requests may carry, such as osmosis.lan or *.example.com; may be repeated", hidden=True
+        ),
     ] = None
-    database_url: Annotated[str | None, typer.Option(help="SQLAlchemy URL [default: SQLite in the data folder]")] = None
+    database_url: Annotated[
+        str | None, typer.Option(help="SQLAlchemy URL [default: SQLite in the data folder]", hidden=True)
+    ] = None
     insecure_http: Annotated[
-        bool, typer.Option("--insecure-http", help="Listen beyond this machine without https: tokens can be read")
+        bool,
+        typer.Option(
+            "--insecure-http", help="Listen beyond this machine without https: tokens can be read", hidden=True
+        ),
     ] = False
     remote_allow: Annotated[
         list[str] | None,
@@ -57,7 +64,9 @@ class StartFlags:
     ] = False
     sandbox_allow: Annotated[
         list[str] | None,
-        typer.Option(help="host:port that rollouts may reach on this machine or in its network; may be repeated"),
+        typer.Option(
+            help="host:port that rollouts may reach on this machine or in its network; may be repeated", hidden=True
+        ),
     ] = None
     sandbox_limit: Annotated[
         list[str] | None,

@@ -1,12 +1,10 @@
-"""Maintenance of this machine's platform, through its data folder and database, whether it runs or not.
-
-The platform is imported where a command runs: its help waits for no database."""
+"""Maintenance of this machine's platform, through its data folder and database, whether it runs or not."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -17,15 +15,18 @@ from osmosis.cli.core.render import draw_problems
 from osmosis.cli.core.results import Column, DetailResult, ListResult, NextStep, OperationResult
 from osmosis.cli.platform import process as local_platform
 from osmosis.errors import Conflict, ValidationError
+from osmosis.platform import Platform
+from osmosis.platform.backup import create as backups
+from osmosis.platform.backup import restore as restoring
+from osmosis.platform.db import HEAD, Database
+from osmosis.platform.maintenance import doctor as checking
+from osmosis.platform.maintenance import gc as sweeping
+from osmosis.platform.settings import PlatformSettings
 from osmosis.records.base import utc_now
 from osmosis.workspace.doctor import check_machine
 
-if TYPE_CHECKING:
-    from osmosis.platform import Platform
-    from osmosis.platform.settings import PlatformSettings
-
 DatabaseUrl = Annotated[
-    str | None, typer.Option(help="The platform's SQLAlchemy URL [default: SQLite in its data folder]")
+    str | None, typer.Option(help="The platform's SQLAlchemy URL [default: SQLite in its data folder]", hidden=True)
 ]
 
 
@@ -51,8 +52,6 @@ def backup(
         osmosis platform backup /mnt/backups/
         osmosis platform backup platform.tar.gz --with-master-key
     """
-    from osmosis.platform.backup import create as backups
-
     ctx = current()
     settings = settings_of(ctx.environ, database_url)
     target = ctx.path(file) if file else ctx.cwd
@@ -85,8 +84,6 @@ def restore(
         OSMOSIS_DATA_DIR=/srv/osmosis osmosis platform restore platform.tar.gz
         osmosis platform restore platform.tar --master-key master.key
     """
-    from osmosis.platform.backup import restore as restoring
-
     ctx = current()
     settings = settings_of(ctx.environ, database_url)
     key = ctx.path(master_key) if master_key else None
@@ -115,8 +112,6 @@ def gc(
         osmosis platform gc --dry-run
         osmosis platform gc
     """
-    from osmosis.platform.maintenance import gc as sweeping
-
     ctx = current()
     platform = platform_of(settings_of(ctx.environ, database_url))
     try:
@@ -142,8 +137,6 @@ def doctor(database_url: DatabaseUrl = None) -> DetailResult:
         osmosis doctor --platform
         osmosis platform doctor --json
     """
-    from osmosis.platform.maintenance import doctor as checking
-
     ctx = current()
     settings = settings_of(ctx.environ, database_url)
     problems = [*checking.find_problems(settings), *check_machine(ctx.environ)]
@@ -163,9 +156,6 @@ def doctor(database_url: DatabaseUrl = None) -> DetailResult:
 
 
 def platform_of(settings: PlatformSettings) -> Platform:
-    from osmosis.platform import Platform
-    from osmosis.platform.db import HEAD, Database
-
     if settings.database.startswith("sqlite") and not (settings.data_dir / "platform.db").is_file():
         raise ValidationError(
             f"there is no platform.db in {settings.data_dir}",
@@ -183,7 +173,5 @@ def platform_of(settings: PlatformSettings) -> Platform:
 
 
 def settings_of(environ: Mapping[str, str], database_url: str | None) -> PlatformSettings:
-    from osmosis.platform.settings import PlatformSettings
-
     values = {"data_dir": local_platform.data_dir_of(environ), "database_url": database_url}
     return PlatformSettings.from_environ(environ, **values)
