@@ -38,7 +38,6 @@ class Prompt:
         self.console.print(Text(clean(text), style=style))
 
     async def ask(self, question: str) -> str | None:
-        """Return the line typed, stripped; None at the end of input."""
         self.console.print(Text(f"{question} > ", style="bold"), end="")
         line = _read_line(self._stdin)
         return line.strip() if line else None

@@ -69,7 +69,6 @@ class RunOptions:
     regrade: Literal["all", "failed"] | None = None
     """Run nothing: score all stored rollouts again, or only where a score failed."""
     confirm: Confirm | None = None
-    """Without it, nobody can be asked."""
     watcher: Watcher = field(default_factory=Watcher)
 
     def folder(self, plan: EvalPlan) -> Path | None:
@@ -209,7 +208,6 @@ def parse_model(
 
 
 def key_for(spec: ModelSpec, environ: Mapping[str, str], explicit_key: str | None) -> str | None:
-    """Return the key of this model: the given one, its variable's, or its provider's usual variable's."""
     if explicit_key:
         return explicit_key
     if spec.kind in ("offline", "replay"):

@@ -53,7 +53,6 @@ class Deciding:
             restore(journal)
 
     def open(self, score: str, max_rollouts: int | None, max_cost_usd: float | None) -> Decision:
-        """Return the stored test, else a new one."""
         if not self.begun:
             return self._planned(score, max_rollouts, max_cost_usd)
         begun = Decision.model_validate_json(self._path.read_bytes())
@@ -174,7 +173,6 @@ class Deciding:
         )
 
     def extend(self, decision: Decision, look: Look, environ: Mapping[str, str], say: Say) -> None:
-        """Extend both runs to this look."""
         for journal in self.journals:
             owed = look.rollouts - len(journal.finished())
             if owed <= 0:

@@ -31,7 +31,6 @@ MOST = 256
 
 
 def worker_count(text: str) -> int:
-    """Parse `--workers`: a number, or `auto` for one per core that this process may use."""
     if text.strip().lower() == "auto":
         return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:

@@ -19,7 +19,6 @@ class Created:
     files: list[str] = field(default_factory=list)
     git: bool = False
     commit: str | None = None
-    """None without git, or when there was nothing new to commit."""
 
 
 def check_destination(dest: Path, *, here: bool) -> None:

@@ -284,7 +284,6 @@ class Snapshot:
     commit: str
     parent: str | None
     ref: str
-    """Remote ref: `refs/osmosis/snapshots/<commit>`."""
     diff: str
     files: tuple[str, ...]
 

@@ -27,7 +27,6 @@ class RolloutFolder:
     entrypoint: Path | None
     pyproject: Path | None
     eval_config: Path | None
-    """`configs/eval/<name>.toml`, when there is one."""
     training_config: Path | None
 
 

@@ -30,7 +30,6 @@ BY_SNAPSHOT = (*OVERRULED[1:], "not-in-git", "no-such-rollout-synced", "behind")
 @dataclass(frozen=True, slots=True)
 class Facts:
     source: Source | None
-    """None: not a git repository."""
     files: RolloutFiles | None = None
     pin: PinnedCommit | None = None
     unreadable: tuple[Problem, ...] = ()

@@ -45,7 +45,6 @@ class TemplateRecord:
 
 
 def templates_dir() -> Path:
-    """Return the folder of templates: inside the installed package, else beside `src` of the source tree."""
     package = Path(__file__).resolve().parent.parent
     for folder in (package / "_templates", package.parent.parent / "templates"):
         if (folder / "VERSION").is_file():

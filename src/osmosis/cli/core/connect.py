@@ -21,7 +21,6 @@ def login_of(ctx: AppContext) -> Login | None:
 
 
 def _find_workspace(ctx: AppContext) -> tuple[str | None, str | None]:
-    """Return the name of the workspace, or the identity of its repository."""
     if ctx.options.workspace:
         return ctx.options.workspace, None
     if identity := checkout_identity(ctx):

@@ -37,10 +37,8 @@ class AppContext:
     options: GlobalOptions
     output: Output
     command: str = ""
-    """Name of the command without its arguments: `eval submit`."""
     stdin: TextIO = field(default_factory=lambda: sys.stdin)
     words: tuple[str, ...] = ()
-    """The whole command line, for a command that continues in another process."""
 
     @property
     def mode(self) -> Mode:

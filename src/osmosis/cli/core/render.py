@@ -98,7 +98,6 @@ def _cell(column: Column, value: Any) -> Text:
 
 
 def pairs(data: Mapping[str, Any]) -> Table:
-    """Return keys and values in two columns; nested tables indented, empty values left out."""
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True, overflow="fold")
     grid.add_column(overflow="fold")

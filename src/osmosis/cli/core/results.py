@@ -32,7 +32,6 @@ class Column:
 
 
 def build_columns(*titles: str) -> list[Column]:
-    """Return columns of `key=Title`."""
     return [Column(text.partition("=")[0], text.partition("=")[2]) for text in titles]
 
 
@@ -71,8 +70,6 @@ class Result:
 
 @dataclass
 class ListResult(Result):
-    """Rows of one kind: JSON-safe dicts, of which people see the keys in `columns`."""
-
     items: list[JsonObject]
     columns: Sequence[Column]
     title: str = ""
@@ -95,8 +92,6 @@ class ListResult(Result):
 
 @dataclass
 class DetailResult(Result):
-    """One thing as a JSON-safe dict; people see its scalars, or what `human` draws."""
-
     data: JsonObject
     title: str = ""
 
@@ -115,7 +110,6 @@ class OperationResult(Result):
     message: str
     resource: JsonObject = field(default_factory=dict)
     status: str = "success"
-    """`success`, `cancelled` (declined by the person) or `failed`."""
 
     def envelope(self) -> JsonObject:
         head = {"schema_version": SCHEMA_VERSION, "status": self.status, "operation": self.operation}
@@ -136,7 +130,6 @@ def clean(text: object) -> str:
 
 
 def to_json(value: object) -> str:
-    """Return compact JSON; non-finite numbers become null."""
     return dumps(_finite(value), ensure_ascii=False, separators=(", ", ": "), default=_json_default)
 
 

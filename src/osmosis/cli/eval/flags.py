@@ -20,7 +20,6 @@ DEBUG_FOLDER = "local_debug"
 class PlanFlag(NamedTuple):
     names: str
     path: str
-    """Key of the plan, such as `selection.limit`."""
     kind: Any
     help: str = ""
     metavar: str | None = None
@@ -213,7 +212,6 @@ class RunFlags:
     advertise_url: Annotated[str | None, _unused()] = None
     tunnel: Annotated[str | None, _unused()] = None
     settings: dict[str, Any] = field(default_factory=dict)
-    """Values of the plan flags by name."""
 
     @property
     def names_agent(self) -> bool:

@@ -1,5 +1,3 @@
-"""Logs of runs and of deployments: a page, or followed until the run is over."""
-
 import time
 from collections.abc import Sequence
 

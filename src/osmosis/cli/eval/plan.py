@@ -332,7 +332,6 @@ def parse_concurrency(text: str) -> tuple[int, bool]:
 
 
 def parse_rows(text: str) -> list[int]:
-    """Return the row indices of `3,7,10-20`."""
     rows: set[int] = set()
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d+)(?:\s*-\s*(\d+))?\s*", part)
@@ -347,7 +346,6 @@ def parse_rows(text: str) -> list[int]:
 
 
 def parse_share(text: str) -> float:
-    """Return a fraction from `10%` or `0.1`."""
     try:
         value = float(text.rstrip("%")) / (100 if text.endswith("%") else 1)
     except ValueError:

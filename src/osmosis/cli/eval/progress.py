@@ -62,7 +62,6 @@ class Ending:
     fail_under: float | None = None
     quiet: bool = False
     export: str | None = None
-    """`otlp` or `otlp:URL`."""
 
 
 def run_local(ctx: AppContext, plan: EvalPlan, options: RunOptions, ending: Ending) -> DetailResult | int:

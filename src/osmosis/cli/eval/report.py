@@ -59,7 +59,6 @@ def report(
     group_by: list[str] | None = None,
     output: str | None = None,
 ) -> DetailResult | OperationResult | ListResult | int:
-    """Return a local run's report, or write it as one self-contained file; without a name, list local runs."""
     ctx = current()
     kinds = [kind for kind, is_set in (("html", html), ("md", md), ("junit", junit)) if is_set]
     if len(kinds) > 1:

@@ -113,7 +113,6 @@ def open_run(runs: RunFinder, name: str) -> StoredRun:
 
 
 def find_row(run: StoredRun, rollout: Rollout) -> Row | None:
-    """Return the dataset's row of a rollout; None when the dataset or the row has changed since."""
     row = run.rows([rollout.row_index]).get(rollout.row_index)
     return row if row is not None and is_same_row(row, rollout) else None
 

@@ -38,7 +38,6 @@ class LineQuery:
 
 
 def list_lines(run: StoredRun, query: LineQuery) -> tuple[list[JsonObject], int]:
-    """Return the first lines, and how many rollouts match."""
     matching = []
     for rollout in run.outcomes():
         value, outcome = judge(run, rollout)
@@ -52,7 +51,6 @@ def list_lines(run: StoredRun, query: LineQuery) -> tuple[list[JsonObject], int]
 
 
 def judge(run: StoredRun, rollout: Rollout) -> tuple[float | None, Outcome]:
-    """Return the primary score and what it means."""
     if rollout.status is RolloutStatus.SKIPPED:
         return None, "skipped"
     score = rollout.scores.get(run.primary or "") or next(iter(rollout.scores.values()), None)

@@ -56,7 +56,6 @@ class SubmitOptions:
 
     @classmethod
     def from_flags(cls, kind: RunKind, flags: object) -> SubmitOptions:
-        """Return the options with the values of a command's flags, whose fields have the same names."""
         given = vars(flags)
         values = {field.name: given[field.name] for field in fields(cls) if field.name in given}
         return cls(kind, **values, tags=tuple(given.get("tag", ())))
@@ -118,8 +117,6 @@ def parse_shards(text: str | None) -> int | str | None:
 
 @dataclass(frozen=True)
 class PlatformAnswers:
-    """Answers of the platform, requested in parallel with reading the git repository."""
-
     sync: Future[SyncState]
     secrets: Future[list[SecretRow]]
     dataset: Future[DatasetEntry]
@@ -157,7 +154,6 @@ class SubmitCase:
             push_snapshot(self.workspace.root, self.snapshot)
 
     def request_body(self) -> dict[str, object]:
-        """Return the request; with a snapshot, it names the snapshot's commit."""
         snapshot, options = self.snapshot, self.options
         keys: JsonObject = {"name": options.name} if options.name is not None else {}
         keys |= {"tags": list(options.tags)} if options.tags else {}

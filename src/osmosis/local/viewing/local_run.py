@@ -138,7 +138,6 @@ class LocalRun(IndexedRun):
 
     @cached_property
     def is_alive(self) -> bool:
-        """Return whether the process of the last session still exists."""
         sessions = self.run_file.get("sessions") or [{}]
         pid = sessions[-1].get("pid")
         return "ended_at" not in sessions[-1] and isinstance(pid, int) and start_token(pid) is not None
@@ -355,7 +354,6 @@ class AnnotationFile:
 
     @property
     def size(self) -> int:
-        """Return the size in bytes, which changes with every line."""
         try:
             return self.path.stat().st_size
         except FileNotFoundError:
@@ -374,6 +372,5 @@ class AnnotationFile:
         return len(new)
 
     def add(self, annotation: Annotation) -> None:
-        """Append an annotation; several processes may do so at once."""
         with locked(self._lock):
             append_line(self.path, annotation.to_line())

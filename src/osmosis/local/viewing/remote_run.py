@@ -55,7 +55,6 @@ class PlatformEvaluation:
         return f"{self.name}~platform"
 
     def fetch(self) -> PlatformAnswer:
-        """Return the state of the run; fetched again unless the last answer is fresh."""
         now, last = time.monotonic(), self._answer
         if last is None or now - last.at > (FRESH_WHEN_OVER_S if last.detail.run.over else FRESH_S):
             detail = self.client.evals.get(self.name)  # before the rollouts: those of a run that is over are all
@@ -246,7 +245,6 @@ def fetch_rows(client: PlatformClient, name: str) -> Iterator[Row]:
 
 
 def parse_status(detail: RunDetail) -> RunStatus:
-    """Return the status; failed or running when a server says a status that we do not know."""
     try:
         return RunStatus(detail.run.status)
     except ValueError:

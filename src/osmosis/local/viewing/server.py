@@ -47,7 +47,6 @@ class ViewAccess:
 
     @property
     def cookie(self) -> str:
-        """Return the name of the cookie, with the port: all ports of a host share cookies."""
         return f"osmosis_view_{self.port}"
 
     @property
@@ -228,7 +227,6 @@ class ViewServer(uvicorn.Server):
 
 
 def listen(port: int) -> socket.socket:
-    """Return a listening socket; 0 takes a free port. Conflict when the port is taken."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

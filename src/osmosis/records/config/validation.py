@@ -28,9 +28,9 @@ def at_key(error: PydanticCustomError, *key: str) -> InitErrorDetails:
 
 
 def broken_at(
-    what: str, fix: str, *key: str, code: LiteralString = "bad-value", near: str | None = None
+    text: str, fix: str, *key: str, code: LiteralString = "bad-value", near: str | None = None
 ) -> InitErrorDetails:
-    return at_key(broken_rule(what, fix, code=code, near=near), *key)
+    return at_key(broken_rule(text, fix, code=code, near=near), *key)
 
 
 def iterate_errors(error: ValidationError) -> Iterator[InitErrorDetails]:
@@ -82,16 +82,16 @@ class Problem(Record):
     """Only errors stop a submit."""
 
     @classmethod
-    def error(cls, code: str, what: str, where: str = "", fix: str = "") -> Problem:
-        return cls(code=code, what=what, where=where, fix=fix)
+    def error(cls, code: str, text: str, where: str = "", fix: str = "") -> Problem:
+        return cls(code=code, what=text, where=where, fix=fix)
 
     @classmethod
-    def warning(cls, code: str, what: str, where: str = "", fix: str = "") -> Problem:
-        return cls(code=code, what=what, where=where, fix=fix, severity="warning")
+    def warning(cls, code: str, text: str, where: str = "", fix: str = "") -> Problem:
+        return cls(code=code, what=text, where=where, fix=fix, severity="warning")
 
     @classmethod
-    def info(cls, code: str, what: str, where: str = "", fix: str = "") -> Problem:
-        return cls(code=code, what=what, where=where, fix=fix, severity="info")
+    def info(cls, code: str, text: str, where: str = "", fix: str = "") -> Problem:
+        return cls(code=code, what=text, where=where, fix=fix, severity="info")
 
     def line(self) -> str:
         head = f"{self.where}: {self.what}" if self.where else self.what
