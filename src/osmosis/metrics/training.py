@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from osmosis.base.stats import pass_hat_k
-from osmosis.records.config.run_config import TrainingConfig, TrainingPlan
+from osmosis.records.config.run_config import TrainingConfig
+from osmosis.records.config.training_plan import TrainingPlan
 from osmosis.records.run.report import Interval
 
 from .intervals import bounded_interval

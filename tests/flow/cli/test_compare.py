@@ -17,7 +17,8 @@ from osmosis.metrics.summary import Terms, summarize
 from osmosis.platform import tables
 from osmosis.platform.runs import annotations as judgements
 from osmosis.records.base import utc_now
-from osmosis.records.config.run_config import TrainingConfig, plan_training
+from osmosis.records.config.run_config import TrainingConfig
+from osmosis.records.config.training_plan import plan_training
 from osmosis.records.run.annotations import Annotation, MarkChange
 from osmosis.records.run.plan import EvalPlan, ModelSpec, Selection
 from osmosis.records.run.rollout import Rollout

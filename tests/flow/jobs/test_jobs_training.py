@@ -11,7 +11,8 @@ import psutil
 import pytest
 
 from osmosis.jobs.commands import PROCESSES_FILE
-from osmosis.records.config.run_config import TrainingConfig, plan_training
+from osmosis.records.config.run_config import TrainingConfig
+from osmosis.records.config.training_plan import plan_training
 from osmosis.records.run.job import JobSpec, Stage
 from osmosis.records.run.status import RunStatus
 from osmosis.sandbox import probe

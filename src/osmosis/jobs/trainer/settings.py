@@ -13,7 +13,8 @@ from osmosis.base.files import replacing
 from osmosis.errors import LeaseLost, NetworkError, OsmosisError
 from osmosis.jobs.context import JobContext, setup_failure
 from osmosis.records.api.jobs import StoredExample
-from osmosis.records.config.run_config import TrainingConfig, TrainingPlan, plan_training
+from osmosis.records.config.run_config import TrainingConfig
+from osmosis.records.config.training_plan import TrainingPlan, plan_training
 from osmosis.records.run.job import JobSpec
 from osmosis.records.run.plan import EvalPlan, ModelSpec, ProgramSpec, Timeouts
 from osmosis.records.run.rollout import Category

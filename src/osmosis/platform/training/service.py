@@ -31,7 +31,8 @@ from osmosis.records.api.training import (
     TrainingMetrics,
     TrainingOverview,
 )
-from osmosis.records.config.run_config import TrainingConfig, TrainingPlan, plan_training
+from osmosis.records.config.run_config import TrainingConfig
+from osmosis.records.config.training_plan import TrainingPlan, plan_training
 from osmosis.records.run.job import MetricPoint
 from osmosis.records.run.plan import PLATFORM_MODEL
 
