@@ -26,9 +26,6 @@ STEP_HELP = "n next (Enter)   c continue to the end   m messages   t tools   q q
 ROW_HELP = "a row number, r N, or q to leave"
 
 
-class Aborted(Exception): ...
-
-
 class Prompt:
     def __init__(self, ctx: AppContext) -> None:
         self._stdin = ctx.stdin

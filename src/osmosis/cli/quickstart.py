@@ -214,12 +214,6 @@ def _sync_lines(result: Result) -> dict[str, object]:
     }
 
 
-def _path_entry(demo: Demo) -> list[str]:
-    if shutil.which("osmosis", path=demo.environ.get("PATH", "")):
-        return []
-    return [f"PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH"]
-
-
 def _finished(demo: Demo, choice: ModelChoice, result: Result) -> OperationResult:
     assert isinstance(result, OperationResult)
     run = result.resource
@@ -238,10 +232,12 @@ def _finished(demo: Demo, choice: ModelChoice, result: Result) -> OperationResul
     }
     if demo.ctx.mode is Mode.JSON:
         resource["steps"] = demo.done
-    enter = " ".join([f"{name}={shlex.quote(value)}" for name, value in exports.items()] + _path_entry(demo))
+    enter = [f"{name}={shlex.quote(value)}" for name, value in exports.items()]
+    if not shutil.which("osmosis", path=demo.environ.get("PATH", "")):
+        enter.append(f"PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH")
     steps = [NextStep("the run's page", url=str(run.get("url")))]
     if enter:
-        steps.append(NextStep("first, in this shell", command=f"export {enter}"))
+        steps.append(NextStep("first, in this shell", command=f"export {' '.join(enter)}"))
     steps += [
         NextStep("open the platform in your browser", command="osmosis platform open"),
         NextStep("list the runs", command=f"cd {shlex.quote(str(demo.workspace))} && osmosis eval list"),

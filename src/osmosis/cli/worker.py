@@ -3,7 +3,7 @@ from __future__ import annotations
 import logging
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -100,12 +100,11 @@ class WorkerFlags:
     ] = None
 
     def gate(self) -> dict[str, object]:
-        keys = {
+        return {
             "advertise_url": self.advertise_url,
             "listen": self.gate_listen,
             "insecure_http": self.insecure_http or None,
         }
-        return {key: value for key, value in keys.items() if value is not None}
 
 
 @app.command()
@@ -259,20 +258,23 @@ def worker_config(file: Path | None, flags: WorkerFlags) -> WorkerConfig:
             f"--ray-address and --executor {flags.executor} contradict each other", hint="give one of them"
         )
     data = _read(file) if file is not None else {}
-    if flags.executor is not None:
-        data["executor"] = flags.executor
-    if flags.max_jobs is not None:
-        data["max_jobs"] = flags.max_jobs
+    data |= _without_none({"executor": flags.executor, "max_jobs": flags.max_jobs})
     if flags.ray_address is not None:
         data["executor"] = "ray"
-        table_ray = data.get("ray", {})
-        data["ray"] = {**table_ray, "address": flags.ray_address} if isinstance(table_ray, dict) else table_ray
-    if given_gate := flags.gate():
-        table = data.get("gate", {})
-        data["gate"] = {**table, **given_gate} if isinstance(table, dict) else table
+    for name, options in (
+        ("ray", _without_none({"address": flags.ray_address})),
+        ("gate", _without_none(flags.gate())),
+    ):
+        table = data.get(name, {})
+        if options and isinstance(table, dict):
+            data[name] = {**table, **options}
     config = _checked(data, str(file or "worker start"))
     config.gate.refuse()
     return config.model_copy(update={"labels": {**config.labels, **dict(_label(text) for text in flags.labels or [])}})
+
+
+def _without_none(values: Mapping[str, object]) -> dict[str, object]:
+    return {key: value for key, value in values.items() if value is not None}
 
 
 def _read(file: Path) -> dict[str, object]:

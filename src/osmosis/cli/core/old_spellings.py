@@ -103,7 +103,8 @@ OLD: dict[str, Rewrite] = {
     "train info": _as("train show"),
     "train priority": _edit("train", "--priority"),
     "train retry": _as("train resume", "--fresh"),
-    "validate": _as("check"),
+    # `check` without a name checks all configs; `validate` never did.
+    "validate": lambda rest: ["check", *rest, *([""] if all(word.startswith("-") for word in rest) else [])],
     "worker drain": _as("worker delete", "--drain"),
     "worker remove": _as("worker delete"),
     "worker token create": _worker_token,

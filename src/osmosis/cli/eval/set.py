@@ -105,10 +105,7 @@ def run_set(ctx: AppContext, word: str, flags: RunFlags) -> ListResult:
     return _table(lines, _exit_code(lines, flags, interrupted=interrupted), compared=baseline is not None)
 
 
-_OF_SET = {
-    *("words", "name", "on", "baseline", "fail_on_regression"),
-    *("secrets_file", "quiet", "verbose", "settings"),
-}
+_OF_SET = {"words", "name", "on", "baseline", "fail_on_regression", "secrets_file", "quiet", "verbose", "settings"}
 
 
 def _refuse_run_flags(flags: RunFlags) -> None:

@@ -15,7 +15,6 @@ from osmosis.cli.eval.flags import ApiKeyEnv, BaseUrl
 from osmosis.cli.eval.follow import finished_result, judge_run, watch
 from osmosis.cli.eval.submit_case import AnyConfig, PlatformAnswers, SubmitCase, SubmitOptions
 from osmosis.cli.eval.submit_checks import (
-    ask_for_secrets,
     check_code,
     check_scope,
     explain_config,
@@ -149,7 +148,8 @@ def submit_checked(
         missing = find_secrets(case)
         if missing and not ctx.interactive:
             raise explain_refusal(case, [], missing)
-        ask_for_secrets(case, missing)
+        for name in missing:
+            case.secrets[name] = prompts.hidden(ctx, f"Value of {name} (for this run only)", flags=["--secrets-file"])
         with suppress(NotFound):  # the submit says so, with everything else that is wrong
             case.dataset_rows = answers.dataset.result().row_count
         case.config = options.select_all_rows(config, case.dataset_rows)
@@ -178,8 +178,10 @@ def submit_checked(
 
 
 def _find_config(ctx: AppContext, workspace: Workspace, options: SubmitOptions) -> Path:
-    if options.config and (ctx.path(options.config).exists() or options.config.endswith(".toml")):
-        return (workspace.root / options.config) if not ctx.path(options.config).exists() else ctx.path(options.config)
+    if options.config and ctx.path(options.config).exists():
+        return ctx.path(options.config)
+    if options.config and options.config.endswith(".toml"):
+        return workspace.root / options.config  # as every message shows it
     return ctx.path(pick_config(workspace, options.kind, options.config))
 
 

@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 
 from pydantic import ValidationError as PydanticError
 
-from osmosis.cli.core import prompts
 from osmosis.cli.core.context import AppContext
 from osmosis.cli.core.environment import read_secrets_file
 from osmosis.cli.eval.submit_case import SubmitCase, SubmitOptions
@@ -108,11 +107,6 @@ def _missing_secrets(ctx: AppContext, client: PlatformClient, table: object, sec
     registered = {row.name for row in client.secrets.all()} if names else set()
     available = {*values, *registered, *(name for name in names if ctx.environ.get(name))}
     return [name for name in dict.fromkeys(names) if name not in available]
-
-
-def ask_for_secrets(case: SubmitCase, missing: Sequence[str]) -> None:
-    for name in missing:
-        case.secrets[name] = prompts.hidden(case.ctx, f"Value of {name} (for this run only)", flags=["--secrets-file"])
 
 
 def explain_refusal(case: SubmitCase, errors: Sequence[Problem], missing: Sequence[str] = ()) -> OsmosisError:

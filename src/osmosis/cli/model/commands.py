@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
-from osmosis.base.model_folder import FolderFacts, check_model, list_model_files
+from osmosis.base.model_folder import check_model, list_model_files
 from osmosis.cli.core import completion, prompts
 from osmosis.cli.core.context import AppContext, current
 from osmosis.cli.core.paging import Cursor, Everything, Lines, Paging
@@ -17,10 +17,9 @@ from osmosis.cli.eval.download import byte_progress
 from osmosis.cli.eval.logs import log_result
 from osmosis.client import PlatformClient
 from osmosis.client.datasets import announce_file
-from osmosis.client.transfer import Progress
 from osmosis.errors import PlatformError
 from osmosis.metrics.formats import size
-from osmosis.records.api.models import AnnouncedFile, MergeRequest, ModelMerge
+from osmosis.records.api.models import MergeRequest, ModelMerge
 from osmosis.records.api.training import ModelRow
 from osmosis.records.run.status import RunStatus
 
@@ -87,7 +86,10 @@ def upload(
     called = name or source.resolve().name
     with ctx.client() as client:
         with byte_progress(ctx, facts.size, f"reading {called}") as read:
-            listed = [_counted(announce_file(path), read) for path in files]
+            listed = []
+            for path in files:
+                listed.append(announce_file(path))
+                read(listed[-1].size)
         waiting = client.models.announce(called, listed)
         missing = waiting.missing_bytes
         if waiting.status == "ready":
@@ -96,18 +98,10 @@ def upload(
         with byte_progress(ctx, missing, f"sending {called}") as moved:
             row = client.models.send(waiting, source, moved)
     steps = [NextStep("train it", command=f'model_path = "{called}" in configs/training/NAME.toml')]
-    message = f"base model {called} is ready: {_describe_facts(facts)}; {size(missing)} sent"
-    return OperationResult("model.upload", message, {**row.to_dict(), "uploaded": True}, next_steps=steps)
-
-
-def _counted(file: AnnouncedFile, read: Progress) -> AnnouncedFile:
-    read(file.size)
-    return file
-
-
-def _describe_facts(facts: FolderFacts) -> str:
     template = "" if facts.chat_template else ", no chat template (training needs one)"
-    return f"{facts.architecture}, {facts.parameters / 1e6:.1f} M parameters{template}"
+    described = f"{facts.architecture}, {facts.parameters / 1e6:.1f} M parameters{template}"
+    message = f"base model {called} is ready: {described}; {size(missing)} sent"
+    return OperationResult("model.upload", message, {**row.to_dict(), "uploaded": True}, next_steps=steps)
 
 
 def download(

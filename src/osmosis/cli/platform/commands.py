@@ -21,6 +21,12 @@ from osmosis.records.sandbox import LIMITS
 from osmosis.sandbox import probe
 from osmosis.workspace.doctor import training
 
+_PASSED_ON = (
+    *("public_url", "max_jobs", "allowed_host", "sandbox_allow", "sandbox_limit", "remote_allow", "advertise_url"),
+    *("gate_listen", "insecure_http", "no_worker", "require_sandbox", "no_sandbox"),
+)
+"""Flags of the process itself."""
+
 
 @dataclass(frozen=True)
 class StartFlags:
@@ -78,21 +84,14 @@ class StartFlags:
     ] = None
 
     def build_arguments(self) -> list[str]:
-        lists = {
-            "--sandbox-allow": self.sandbox_allow,
-            "--sandbox-limit": self.sandbox_limit,
-            "--remote-allow": self.remote_allow,
-            "--advertise-url": [self.advertise_url] if self.advertise_url else None,
-            "--gate-listen": [self.gate_listen] if self.gate_listen else None,
-        }
-        switches = {
-            "--insecure-http": self.insecure_http,
-            "--no-worker": self.no_worker,
-            "--require-sandbox": self.require_sandbox,
-            "--no-sandbox": self.no_sandbox,
-        }
-        words = [f"{flag}={value}" for flag, values in lists.items() for value in values or ()]
-        return words + [flag for flag, is_set in switches.items() if is_set]
+        words = []
+        for name in _PASSED_ON:
+            flag, value = f"--{name.replace('_', '-')}", getattr(self, name)
+            if isinstance(value, bool):
+                words += [flag] if value else []
+            elif value is not None:
+                words += [f"{flag}={each}" for each in (value if isinstance(value, list) else [value])]
+        return words
 
 
 @takes(StartFlags)
@@ -109,16 +108,7 @@ def start(flags: StartFlags) -> OperationResult:
     data_dir = local_platform.data_dir_of(ctx.environ)
     if flags.require_sandbox and flags.no_sandbox:
         raise UsageError("--require-sandbox and --no-sandbox contradict each other", hint="give one of them")
-    plan = StartPlan(
-        data_dir,
-        flags.host,
-        flags.port,
-        flags.public_url,
-        flags.allowed_host or (),
-        flags.database_url,
-        flags.max_jobs,
-        flags.build_arguments(),
-    )
+    plan = StartPlan(data_dir, flags.host, flags.port, flags.database_url, flags.build_arguments())
     running, started = local_platform.start(plan, ctx.environ, say=ctx.output.say)
     ctx.output.say(f"rollouts run at {'level 0 (--no-sandbox)' if flags.no_sandbox else probe().describe}")
     if not started and flags.port not in (None, 0, running.port):

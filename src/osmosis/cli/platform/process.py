@@ -48,10 +48,7 @@ class StartPlan:
     data_dir: Path
     host: str = "127.0.0.1"
     port: int | None = None
-    public_url: str | None = None
-    allowed_hosts: Sequence[str] = ()
     database_url: str | None = None
-    max_jobs: int | None = None
     flags: Sequence[str] = ()
 
     def environ(self) -> dict[str, str]:
@@ -60,26 +57,14 @@ class StartPlan:
 
     def command(self, port: int) -> list[str]:
         words = [sys.executable, "-m", "osmosis.platform", "serve", "--data-dir", str(self.data_dir)]
-        words += ["--host", self.host, "--port", str(port), "--detached"]
-        for flag, value in (("--public-url", self.public_url), ("--max-jobs", self.max_jobs)):
-            if value is not None:
-                words += [flag, str(value)]
-        for name in self.allowed_hosts:
-            words += ["--allowed-host", name]
-        return [*words, *self.flags]
+        return [*words, "--host", self.host, "--port", str(port), "--detached", *self.flags]
 
 
 def find(data_dir: Path) -> Running | None:
     note = _note(data_dir)
     try:
-        running = Running(
-            pid=int(note["pid"]),
-            url=str(note["url"]),
-            port=int(note["port"]),
-            version=str(note["version"]),
-            started_at=str(note["started_at"]),
-            start_token=str(note["start_token"]),
-        )
+        texts = [str(note[key]) for key in ("version", "started_at", "start_token")]
+        running = Running(int(note["pid"]), str(note["url"]), int(note["port"]), *texts)
     except (KeyError, TypeError, ValueError):
         return None
     return running if is_same(running.pid, running.start_token) else None

@@ -108,24 +108,15 @@ class RunResults(Body):
     reward_stats: RewardStats | None = None
 
 
-def _or_none(value: object, read: ValidatorFunctionWrapHandler) -> Report | None:
+def _or_none(value: object, read: ValidatorFunctionWrapHandler) -> object:
     try:
-        report: Report | None = read(value)
-        return report
+        return read(value)
     except ValidationError:
         return None
 
 
 RunReport = Annotated[Report | None, WrapValidator(_or_none)]
 """Missing for a report of another server."""
-
-
-def _or_nothing(value: object, read: ValidatorFunctionWrapHandler) -> RowQuarantine | None:
-    try:
-        quarantine: RowQuarantine | None = read(value)
-        return quarantine
-    except ValidationError:
-        return None
 
 
 class RunSummary(Body):
@@ -158,7 +149,7 @@ class RunDetail(Body):
     sample_seed: int | None = None
     snapshot: SnapshotNote | None = None
     """The uncommitted changes of a submitted working tree."""
-    quarantine: Annotated[RowQuarantine | None, WrapValidator(_or_nothing)] = None
+    quarantine: Annotated[RowQuarantine | None, WrapValidator(_or_none)] = None
     """The quarantined rows of an evaluation, from the `quarantine.toml` of its commit."""
     results: RunResults | None = None
     report: RunReport = None

@@ -1,4 +1,4 @@
-"""A training config applied to the rows of a dataset: which rows train, validate and test, and how many steps there are."""
+"""A training config applied to rows: which of them train, validate and test, and how many steps that takes."""
 
 from __future__ import annotations
 
