@@ -32,20 +32,13 @@ def run_on_platform(ctx: AppContext, flags: RunFlags, config: str | None, url: s
     _refuse_local_flags(flags)
     remote = replace(ctx, options=replace(ctx.options, platform=url))
     given = flags.settings
-    options = SubmitOptions(
-        "eval",
-        config,
+    options = replace(
+        SubmitOptions.from_flags("eval", flags),
+        config=config,
         wait=True,
         snapshot=True,
-        secrets_file=flags.secrets_file,
-        fail_under=flags.fail_under,
-        model=flags.model,
-        base_url=flags.base_url,
-        api_key_env=flags.api_key_env,
         n=given.get("n"),
         limit=given.get("limit"),
-        name=flags.name,
-        shards=flags.shards,
         max_cost=given.get("max_cost"),
         batch_size=parse_concurrency(given["batch_size"])[0] if "batch_size" in given else None,
         params=sampling(given, flags.param),
