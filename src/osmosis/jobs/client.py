@@ -1,7 +1,8 @@
 import asyncio
 import ssl
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,6 +26,8 @@ TIMEOUT_S = 60.0
 TRY_AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504, DiskFull.http_status})
 PATIENCE_S = 900.0
 CHUNK = 1 << 18
+OUT_OF_RANGE = 416
+UNHURRIED = aiohttp.ClientTimeout(total=None, sock_connect=TIMEOUT_S, sock_read=TIMEOUT_S)
 T = TypeVar("T")
 
 
@@ -59,40 +62,24 @@ class JobClient:
     ) -> dict[str, Any]:
         """Return the JSON object of the answer; for newline-delimited JSON, its `lines`. Raise `NetworkError`,
         `LeaseLost` or the platform's own error."""
-        try:
-            async with self._opened.request(
-                method,
-                f"{self._base}/{path}" if path else self._base,
-                data=body,
-                headers={**self._headers, "Content-Type": "application/json"},
-                timeout=aiohttp.ClientTimeout(total=timeout_s),
-            ) as response:
-                text = await response.read()
-        except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as problem:
-            raise self._cut_off(problem) from problem
-        if response.status < 400 and response.content_type == "application/x-ndjson":
+        headers, limit = {"Content-Type": "application/json"}, aiohttp.ClientTimeout(total=timeout_s)
+        async with self._answer(method, path, limit, headers, data=body) as response:
+            text = await response.read()
+        if response.content_type == "application/x-ndjson":
             return {"lines": [orjson.loads(line) for line in text.splitlines() if line]}
-        if response.status < 400:
-            return _object(text)
-        raise self._refused(path, response, text)
+        return _object(text)
 
     async def save(self, path: str, target: Path) -> None:
         part = target.with_name(f"{target.name}.part")
         have = part.stat().st_size if part.exists() else 0
-        headers = {**self._headers, **({"Range": f"bytes={have}-"} if have else {})}
-        limit = aiohttp.ClientTimeout(total=None, sock_connect=TIMEOUT_S, sock_read=TIMEOUT_S)
-        try:
-            async with self._opened.get(f"{self._base}/{path}", headers=headers, timeout=limit) as response:
-                if response.status == 416:  # another file than before
-                    part.unlink()
-                    raise NetworkError(f"{self._base}/{path} has changed")
-                if response.status >= 400:
-                    raise self._refused(path, response, await response.read())
-                with part.open("ab" if response.status == 206 else "wb") as out:
-                    async for piece in response.content.iter_chunked(CHUNK):
-                        out.write(piece)
-        except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as problem:
-            raise self._cut_off(problem) from problem
+        headers = {"Range": f"bytes={have}-"} if have else {}
+        async with self._answer("GET", path, UNHURRIED, headers) as response:
+            if response.status == OUT_OF_RANGE:  # another file than before
+                part.unlink()
+                raise NetworkError(f"{self._base}/{path} has changed")
+            with part.open("ab" if response.status == 206 else "wb") as out:
+                async for piece in response.content.iter_chunked(CHUNK):
+                    out.write(piece)
         part.replace(target)
 
     async def send(self, path: str, pieces: Iterator[bytes]) -> dict[str, Any]:
@@ -100,25 +87,24 @@ class JobClient:
             for piece in pieces:
                 yield piece
 
-        headers = {**self._headers, "Content-Type": "application/octet-stream"}
-        limit = aiohttp.ClientTimeout(total=None, sock_connect=TIMEOUT_S, sock_read=TIMEOUT_S)
-        try:
-            async with self._opened.put(f"{self._base}/{path}", data=body(), headers=headers, timeout=limit) as answer:
-                text = await answer.read()
-        except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as problem:
-            raise self._cut_off(problem) from problem
-        if answer.status < 400:
-            return _object(text)
-        raise self._refused(path, answer, text)
+        headers = {"Content-Type": "application/octet-stream"}
+        async with self._answer("PUT", path, UNHURRIED, headers, data=body()) as response:
+            return _object(await response.read())
 
-    @property
-    def _opened(self) -> aiohttp.ClientSession:
+    @asynccontextmanager
+    async def _answer(
+        self, method: str, path: str, limit: aiohttp.ClientTimeout, headers: Mapping[str, str], *, data: object = None
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
         if self._session is None:
             raise RuntimeError("the client is not open")
-        return self._session
-
-    def _cut_off(self, problem: Exception) -> NetworkError:
-        return NetworkError(f"{self._base}: {type(problem).__name__}: {problem}")
+        url, headers = f"{self._base}/{path}" if path else self._base, {**self._headers, **headers}
+        try:
+            async with self._session.request(method, url, data=data, headers=headers, timeout=limit) as response:
+                if response.status >= 400 and response.status != OUT_OF_RANGE:
+                    raise self._refused(path, response, await response.read())
+                yield response
+        except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as problem:
+            raise NetworkError(f"{self._base}: {type(problem).__name__}: {problem}") from problem
 
     def _refused(self, path: str, response: aiohttp.ClientResponse, text: bytes) -> OsmosisError:
         if response.status in TRY_AGAIN:

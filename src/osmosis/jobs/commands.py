@@ -103,47 +103,18 @@ class Leftovers:
 
 KEEP = frozenset(
     {
-        "PATH",
-        "HOME",
-        "USER",
-        "LOGNAME",
-        "LANG",
-        "TZ",
-        "TMPDIR",
-        "TEMP",
-        "TMP",
-        "SYSTEMROOT",
-        "SSL_CERT_FILE",
-        "SSL_CERT_DIR",
-        "REQUESTS_CA_BUNDLE",
-        "CURL_CA_BUNDLE",
-        "GIT_SSL_CAINFO",
-        "SSH_AUTH_SOCK",
-        "XDG_CACHE_HOME",
-        "LD_LIBRARY_PATH",
-        "CUDA_VISIBLE_DEVICES",
+        *("PATH", "HOME", "USER", "LOGNAME", "LANG", "TZ", "TMPDIR", "TEMP", "TMP", "SYSTEMROOT", "SSL_CERT_FILE"),
+        *("SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "SSH_AUTH_SOCK", "XDG_CACHE_HOME"),
+        *("LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES"),
     }
 )
 KEEP_PREFIXES = ("LC_", "UV_", "PIP_", "NIX_")
 # These would point uv at another interpreter, project or target than the one the job names.
 UV_STEERING = frozenset(
     {
-        "UV_PYTHON",
-        "UV_PROJECT",
-        "UV_PROJECT_ENVIRONMENT",
-        "UV_WORKING_DIRECTORY",
-        "UV_SYSTEM_PYTHON",
-        "UV_BREAK_SYSTEM_PACKAGES",
-        "UV_CONSTRAINT",
-        "UV_OVERRIDE",
-        "UV_EXCLUDE",
-        "UV_TARGET",
-        "UV_PREFIX",
-        "UV_RUN_RECURSION_DEPTH",
-        "UV_ENV_FILE",
-        "UV_FROZEN",
-        "UV_LOCKED",
-        "UV_NO_SYNC",
+        *("UV_PYTHON", "UV_PROJECT", "UV_PROJECT_ENVIRONMENT", "UV_WORKING_DIRECTORY", "UV_SYSTEM_PYTHON"),
+        *("UV_BREAK_SYSTEM_PACKAGES", "UV_CONSTRAINT", "UV_OVERRIDE", "UV_EXCLUDE", "UV_TARGET", "UV_PREFIX"),
+        *("UV_RUN_RECURSION_DEPTH", "UV_ENV_FILE", "UV_FROZEN", "UV_LOCKED", "UV_NO_SYNC"),
     }
 )
 

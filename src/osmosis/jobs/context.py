@@ -3,15 +3,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 from urllib.parse import urlsplit
 
 from osmosis.base.redact import LineRedactor, Redactor
 from osmosis.errors import OsmosisError
-from osmosis.records.run.job import Handover, HeartbeatReply, JobSpec, LogLine, Progress, Stage
+from osmosis.records.run.job import Handover, HeartbeatReply, JobResult, JobSpec, LogLine, Progress, Stage
 from osmosis.records.run.report import Report
 from osmosis.records.run.rollout import Category, Failure, Phase
 
@@ -20,6 +21,7 @@ from .commands import Leftovers
 if TYPE_CHECKING:
     from .reporter import Reporter
 
+ConfigT = TypeVar("ConfigT")
 TAIL_LINES = 30
 
 
@@ -120,6 +122,11 @@ class JobContext:
     def cache_dir(self) -> Path:
         return Path(self.spec.cache_dir)
 
+    def config_of(self, kind: type[ConfigT], problem: str) -> ConfigT:
+        if not isinstance(self.spec.config, kind):
+            raise setup_failure(problem, category=Category.UNKNOWN)
+        return self.spec.config
+
     async def wait_for_room(self) -> None:
         """Wait while more is queued than the platform or memory can take; the journal already has it."""
         if self.reporter.full and not self.holding:
@@ -143,6 +150,20 @@ class JobContext:
         if report is not None:
             self.progress.report = report
         self.changed.set()
+
+
+class Job(ABC):
+    @abstractmethod
+    async def run(self) -> JobResult:
+        """Run all stages. Raise `JobFailed` when a stage cannot go on; cancelling cuts it off."""
+
+    def report(self) -> Report | None:
+        """Return the figures so far, also of a stopped or failed run."""
+        return None
+
+    def stop(self) -> float:
+        """Ask it to end soon; return how many seconds to wait for that (0: cutting it off loses nothing)."""
+        return 0.0
 
 
 def secret_values(spec: JobSpec, handover: Handover) -> Iterable[str]:

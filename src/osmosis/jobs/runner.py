@@ -5,7 +5,7 @@ import math
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from osmosis.base.files import find_full_disk
 from osmosis.base.processes import end_tasks, wait_for_first
@@ -18,28 +18,15 @@ from osmosis.jobs.kinds.serving import ServingJob
 from osmosis.jobs.kinds.training import TrainingJob
 from osmosis.jobs.reporter import Reporter
 from osmosis.records.run.job import Handover, JobResult, JobSpec, LogLine, Stage
-from osmosis.records.run.report import Report
 from osmosis.records.run.rollout import Category, Failure, Phase
 from osmosis.records.run.status import JobKind, RunStatus
 
 from .client import PATIENCE_S
-from .context import TAIL_LINES, JobContext, JobFailed, JobLog, secret_values, setup_failure
+from .context import TAIL_LINES, Job, JobContext, JobFailed, JobLog, secret_values, setup_failure
 
 HEARTBEAT_S = 5.0
 HEARTBEAT_AT_MOST_EVERY_S = 1.0
 TERM_GRACE_S = 8.0
-
-
-class Job(Protocol):
-    async def run(self) -> JobResult:
-        """Run all stages. Raise `JobFailed` when a stage cannot go on; cancelling cuts it off."""
-        ...
-
-    def report(self) -> Report | None: ...
-
-    def stop(self) -> float:
-        """Ask it to end soon; return how many seconds to wait for that (0: cutting it off loses nothing)."""
-        ...
 
 
 WORK: Mapping[JobKind, Callable[[JobContext], Job]] = {

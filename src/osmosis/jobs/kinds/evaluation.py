@@ -15,7 +15,7 @@ from osmosis.engine.limits import Limiter, Spending
 from osmosis.engine.resume import settle
 from osmosis.errors import Conflict
 from osmosis.jobs.artifacts import ArtifactSender
-from osmosis.jobs.context import JobContext, setup_failure
+from osmosis.jobs.context import Job, JobContext
 from osmosis.jobs.models.deployed import open_platform_model
 from osmosis.jobs.models.resolve import open_plan_model, probe_model
 from osmosis.jobs.prepare.checkout import Checkout
@@ -38,7 +38,7 @@ JOURNAL_EVERY_S = 0.5
 IN_FLIGHT_S = 30.0
 
 
-class EvaluationJob:
+class EvaluationJob(Job):
     def __init__(self, context: JobContext, config: EvalConfig) -> None:
         self.context = context
         self.config = config
@@ -56,10 +56,7 @@ class EvaluationJob:
 
     @classmethod
     def from_context(cls, context: JobContext) -> EvaluationJob:
-        config = context.spec.config
-        if not isinstance(config, EvalConfig):
-            raise setup_failure("the config of this run is not that of an eval", category=Category.UNKNOWN)
-        return cls(context, config)
+        return cls(context, context.config_of(EvalConfig, "the config of this run is not that of an eval"))
 
     async def run(self) -> JobResult:
         stages = ServerStages(self.context)

@@ -9,15 +9,13 @@ from osmosis.base.files import write_text
 from osmosis.base.model_folder import list_model_files
 from osmosis.client.datasets import announce_file
 from osmosis.jobs.commands import run_command
-from osmosis.jobs.context import TAIL_LINES, JobContext, setup_failure
+from osmosis.jobs.context import TAIL_LINES, Job, JobContext, setup_failure
 from osmosis.jobs.models.download import base_model_folder
 from osmosis.jobs.sandboxes import JobSandbox
 from osmosis.jobs.trainer.environment import TrainerEnvironment, load_trainer_environment
 from osmosis.jobs.trainer.process import trainer_environ
 from osmosis.records.api.jobs import JobModel
-from osmosis.records.api.models import AnnouncedFile
 from osmosis.records.run.job import JobResult, ModelJob, Stage
-from osmosis.records.run.report import Report
 from osmosis.records.run.rollout import Category
 from osmosis.records.run.status import RunStatus
 from osmosis.training.protocol.plans import MergePlan, MergeResult
@@ -27,7 +25,7 @@ STEP = "merge"
 MERGE_S = 6 * 3600.0
 
 
-class MergeJob:
+class MergeJob(Job):
     def __init__(
         self, context: JobContext, job: ModelJob, *, environment: TrainerEnvironment | None = None, module: str = MODULE
     ) -> None:
@@ -38,9 +36,7 @@ class MergeJob:
 
     @classmethod
     def from_context(cls, context: JobContext) -> MergeJob:
-        if not isinstance(context.spec.config, ModelJob):
-            raise setup_failure("this job names no model", category=Category.UNKNOWN)
-        return cls(context, context.spec.config)
+        return cls(context, context.config_of(ModelJob, "this job names no model"))
 
     async def run(self) -> JobResult:
         context, job = self.context, self.job
@@ -48,7 +44,7 @@ class MergeJob:
         output = Path(job.output_dir)
         if not output.is_dir():
             await self._merge(output)
-        files = await asyncio.to_thread(_files, output)
+        files = await asyncio.to_thread(lambda: [announce_file(path) for path in list_model_files(output)])
         await context.reporter.post("model", JobModel(files=files))
         context.log.write(STEP, f"{context.spec.run_name} is a model of {len(files)} files")
         return JobResult(status=RunStatus.FINISHED)
@@ -97,13 +93,3 @@ class MergeJob:
             await asyncio.to_thread(shutil.rmtree, draft, True)
         size = f"{result.parameters / 1e6:.1f} M parameters in {result.dtype}"
         context.log.write(STEP, f"merged: {size}; log-probabilities differ by at most {result.difference:.1e}")
-
-    def report(self) -> Report | None:
-        return None
-
-    def stop(self) -> float:
-        return 0.0
-
-
-def _files(folder: Path) -> list[AnnouncedFile]:
-    return [announce_file(path) for path in list_model_files(folder)]

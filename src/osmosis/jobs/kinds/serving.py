@@ -10,13 +10,11 @@ from pathlib import Path
 from osmosis.base.processes import wait_for_first
 from osmosis.base.redact import Redactor
 from osmosis.jobs.commands import Leftovers
-from osmosis.jobs.context import JobContext, JobLog, setup_failure
-from osmosis.jobs.models.local import ServingProgram, open_local_model
+from osmosis.jobs.context import Job, JobContext, JobLog
+from osmosis.jobs.models.local import LocalModelProcess, ServingProgram, open_local_model
 from osmosis.jobs.reporter import Reporter
 from osmosis.records.run.job import JobResult, JobSpec, LogLine, ModelJob, Stage
 from osmosis.records.run.plan import PLATFORM_MODEL, ModelSpec
-from osmosis.records.run.report import Report
-from osmosis.records.run.rollout import Category
 from osmosis.records.run.status import RunStatus
 from osmosis.serve.client.inference import InferenceEndpoint
 
@@ -25,7 +23,7 @@ CONCURRENCY = 256
 TIME_LIMIT_S = 900.0
 
 
-class ServingJob:
+class ServingJob(Job):
     def __init__(self, context: JobContext, job: ModelJob, *, program: ServingProgram | None = None) -> None:
         self.context = context
         self.job = job
@@ -34,9 +32,7 @@ class ServingJob:
 
     @classmethod
     def from_context(cls, context: JobContext) -> ServingJob:
-        if not isinstance(context.spec.config, ModelJob):
-            raise setup_failure("this job names no model", category=Category.UNKNOWN)
-        return cls(context, context.spec.config)
+        return cls(context, context.config_of(ModelJob, "this job names no model"))
 
     async def run(self) -> JobResult:
         context, name = self.context, self.job.model
@@ -49,22 +45,13 @@ class ServingJob:
             context.progress.endpoint = await endpoint.open()
             context.enter(Stage.SERVING, f"serving {name}")
             try:
-                stopping = asyncio.create_task(self._stopping.wait())
-                try:
-                    await wait_for_first(stopping, model.failed)
-                finally:
-                    stopping.cancel()
-                if model.failed.done():
-                    raise model.failed.result()
+                await _wait_for_stop(self._stopping, model)
                 context.enter(Stage.REPORT, f"stopping after {endpoint.answered} answers")
                 await endpoint.drained(DRAIN_S)
             finally:
                 context.progress.endpoint = ""
                 await endpoint.close()
         return JobResult(status=RunStatus.STOPPED)
-
-    def report(self) -> Report | None:
-        return None
 
     def stop(self) -> float:
         self._stopping.set()
@@ -73,6 +60,16 @@ class ServingJob:
     def _count(self) -> None:
         self.context.progress.completed += 1
         self.context.changed.set()
+
+
+async def _wait_for_stop(stop: asyncio.Event, model: LocalModelProcess) -> None:
+    stopping = asyncio.create_task(stop.wait())
+    try:
+        await wait_for_first(stopping, model.failed)
+    finally:
+        stopping.cancel()
+    if model.failed.done():
+        raise model.failed.result()
 
 
 KEY_PREFIX = "osl_"
@@ -112,11 +109,7 @@ async def serve_here(
             url = await endpoint.open(port=port)
             try:
                 ready(LocalServing(url, key))
-                stopping = asyncio.create_task(stop.wait())
-                await wait_for_first(stopping, process.failed)
-                stopping.cancel()
-                if process.failed.done():
-                    raise process.failed.result()
+                await _wait_for_stop(stop, process)
                 await endpoint.drained(DRAIN_S)
             finally:
                 await endpoint.close()

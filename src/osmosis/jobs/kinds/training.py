@@ -16,7 +16,7 @@ import orjson
 from osmosis.base.hardware import gpu_names, list_gpus
 from osmosis.base.processes import end_tasks, wait_for_first
 from osmosis.jobs.artifacts import ArtifactSender
-from osmosis.jobs.context import JobContext, JobFailed, setup_failure
+from osmosis.jobs.context import Job, JobContext, JobFailed, setup_failure
 from osmosis.jobs.models.checkpoints import CheckpointSender, fetch_checkpoints, fetch_model
 from osmosis.jobs.models.download import base_model_folder, tokenizer_folder
 from osmosis.jobs.rows import JobRows
@@ -31,7 +31,6 @@ from osmosis.jobs.trainer.supervisor import TrainerSupervisor, find_newest_check
 from osmosis.records.api.jobs import JobRewind
 from osmosis.records.config.run_config import TrainingConfig
 from osmosis.records.run.job import CheckpointReport, JobResult, MetricPoint, Stage
-from osmosis.records.run.report import Report
 from osmosis.records.run.rollout import Category
 from osmosis.records.run.rows import Key
 from osmosis.records.run.status import RunStatus
@@ -57,7 +56,7 @@ async def make_trainer_command(context: JobContext) -> TrainerCommand:
     return TrainerCommand(environment.python, environment.code)
 
 
-class TrainingJob:
+class TrainingJob(Job):
     def __init__(
         self, context: JobContext, config: TrainingConfig, *, make_trainer: MakeTrainer = make_trainer_command
     ) -> None:
@@ -74,10 +73,7 @@ class TrainingJob:
 
     @classmethod
     def from_context(cls, context: JobContext) -> TrainingJob:
-        config = context.spec.config
-        if not isinstance(config, TrainingConfig):
-            raise setup_failure("the config of this run is not that of a training", category=Category.UNKNOWN)
-        return cls(context, config)
+        return cls(context, context.config_of(TrainingConfig, "the config of this run is not that of a training"))
 
     async def run(self) -> JobResult:
         context = self.context
@@ -105,9 +101,6 @@ class TrainingJob:
             await servers.stop()
         await context.reporter.heartbeat(context.progress)  # a quick run ends before the next one
         return JobResult(status=RunStatus.STOPPED if done.stopped else RunStatus.FINISHED)
-
-    def report(self) -> Report | None:
-        return None
 
     def stop(self) -> float:
         """Have the trainer save a checkpoint; before it trains there is nothing to save."""
