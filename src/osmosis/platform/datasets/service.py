@@ -13,11 +13,11 @@ from sqlalchemy.orm import Session
 
 from osmosis.errors import Conflict, NotFound, ValidationError
 from osmosis.platform import Platform, tables, urls
-from osmosis.platform.objects.parts import object_url, upload_key
+from osmosis.platform.objects.parts import Parts, upload_key
 from osmosis.platform.objects.store import Objects
 from osmosis.platform.settings import PlatformSettings
 from osmosis.platform.workspaces import quotas
-from osmosis.records.api.datasets import DatasetEntry, UploadPart, UploadPlan
+from osmosis.records.api.datasets import DatasetEntry, UploadPlan
 from osmosis.records.base import utc_now
 from osmosis.records.run.rows import FORMATS, MAX_BYTES, DatasetStatus, Row
 from osmosis.records.run.status import RunStatus
@@ -56,14 +56,9 @@ def create(
         dataset.size, dataset.format, dataset.error = file.size, file.format, None
     dataset.updated_at = utc_now()
     session.flush()
-    in_parts = file.size > 2 * part_bytes
-    upload = tables.Upload(
-        dataset_id=dataset.id,
-        format=file.format,
-        size=file.size,
-        part_size=part_bytes if in_parts else 0,
-        parts=-(-file.size // part_bytes) if in_parts else 1,
-    )
+    parts = Parts.of(file.size, part_bytes)
+    upload = tables.Upload(dataset_id=dataset.id, format=file.format, size=file.size)
+    upload.part_size, upload.parts = parts.each, parts.count
     session.add(upload)
     session.flush()
     return dataset, upload
@@ -256,33 +251,6 @@ def find_creators(session: Session, ids: set[str | None]) -> dict[str | None, ta
 
 
 def build_upload_plan(platform: Platform, upload: tables.Upload) -> UploadPlan:
-    path, lifetime = f"uploads/{upload.id}", platform.settings.url_lifetime_s
-    key = upload_key(upload.id)
-    if not upload.part_size:
-        return UploadPlan(
-            expires_in=lifetime,
-            s3_key=path,
-            upload_id=upload.id,
-            method="simple",
-            presigned_url=object_url(platform, f"{key}1", f"{path}/1", method="PUT"),
-            upload_headers={},
-        )
-    parts = []
-    for number in range(1, upload.parts + 1):
-        url = object_url(platform, f"{key}{number}", f"{path}/{number}", method="PUT")
-        parts.append(UploadPart(part_number=number, presigned_url=url, size=part_bytes(upload, number)))
-    return UploadPlan(
-        expires_in=lifetime,
-        s3_key=path,
-        upload_id=upload.id,
-        method="multipart",
-        part_size=upload.part_size,
-        total_parts=upload.parts,
-        presigned_urls=parts,
-    )
-
-
-def part_bytes(upload: tables.Upload, number: int) -> int:
-    if not upload.part_size:
-        return upload.size
-    return min(upload.part_size, upload.size - (number - 1) * upload.part_size)
+    path = f"uploads/{upload.id}"
+    plan = Parts(upload.size, upload.part_size).plan(platform, upload_key(upload.id), path)
+    return plan.model_copy(update={"s3_key": path, "upload_id": upload.id})

@@ -1,7 +1,6 @@
 """Routes of models: base models, checkpoints, deployments, merges. Generation 0.2 deploys below `/api/cli/deployments`
 and reads answers wrapped as `{"deployment": ...}`. Routes of files come first: a model's name may hold slashes."""
 
-import math
 from pathlib import PurePosixPath
 from typing import Annotated
 
@@ -18,11 +17,10 @@ from osmosis.platform.background import run_apart, slow
 from osmosis.platform.http.json_route import JsonRoute
 from osmosis.platform.models import deployments, merging
 from osmosis.platform.models import service as models
-from osmosis.platform.objects.parts import check_url, join_parts, object_url, store_part
+from osmosis.platform.objects.parts import Parts, check_url, join_parts, object_url, store_part
 from osmosis.platform.paging import LogSliceDep, PageDep
 from osmosis.platform.workspaces import audit
 from osmosis.records.api.body import LogPage
-from osmosis.records.api.datasets import UploadPart, UploadPlan
 from osmosis.records.api.models import (
     MergeRequest,
     ModelFile,
@@ -207,24 +205,9 @@ def announce(body: NewModel, platform: PlatformDep, scope: DataDep) -> ModelUplo
 @slow("objects")
 def next_parts(name: str, body: ModelPath, platform: PlatformDep, scope: DataDep) -> ModelFileUpload:
     model, number, file = _awaited(platform, scope, name, body.path)
-    each = platform.settings.part_bytes
-    count = _part_count(platform, file)
-    missing = [part for part in range(1, count + 1) if part not in file.parts][:PARTS_AT_ONCE]
-    parts = [
-        UploadPart(
-            part_number=part,
-            presigned_url=object_url(
-                platform,
-                f"{models.parts_key(model.id, number)}{part}",
-                f"models/{model.id}/{number}/{part}",
-                method="PUT",
-            ),
-            size=_part_bytes(platform, file, part),
-        )
-        for part in missing
-    ]
-    lifetime = platform.settings.url_lifetime_s
-    plan = UploadPlan(expires_in=lifetime, method="multipart", part_size=each, total_parts=count, presigned_urls=parts)
+    parts = Parts(file.size, platform.settings.part_bytes)
+    missing = [part for part in range(1, parts.count + 1) if part not in file.parts][:PARTS_AT_ONCE]
+    plan = parts.plan(platform, models.parts_key(model.id, number), f"models/{model.id}/{number}", missing)
     return ModelFileUpload(path=file.path, upload=plan)
 
 
@@ -235,15 +218,6 @@ def _awaited(platform: Platform, scope: Scope, name: str, path: str) -> tuple[ta
     return model, number, models.files_of(platform.objects, model)[number]
 
 
-def _part_count(platform: Platform, file: ModelFile) -> int:
-    return max(1, math.ceil(file.size / platform.settings.part_bytes))
-
-
-def _part_bytes(platform: Platform, file: ModelFile, part: int) -> int:
-    each = platform.settings.part_bytes
-    return min(each, file.size - (part - 1) * each)
-
-
 @files_router.put("/api/objects/models/{model_id}/{number}/{part}")
 async def put_part(
     model_id: str, number: int, part: int, expires: int, signature: str, request: Request, platform: PlatformDep
@@ -251,12 +225,13 @@ async def put_part(
     path = f"models/{model_id}/{number}/{part}"
     check_url(platform, path, method="PUT", expires=expires, signature=signature)
     model, file = await run_apart("objects", _to_fill, platform, model_id, number)
-    if model is None or file is None or not 1 <= part <= _part_count(platform, file):
+    parts = None if file is None else Parts(file.size, platform.settings.part_bytes)
+    if model is None or file is None or parts is None or not 1 <= part <= parts.count:
         raise NotFound("this upload no longer exists", hint="upload the model again")
     if file.state == "uploaded":
         raise Conflict(f"{file.path} was already uploaded")
     folder = platform.settings.located(models.parts_key(model_id, number))
-    limit = _part_bytes(platform, file, part)
+    limit = parts.bytes_of(part)
     etag = await store_part(folder, part, request.stream(), limit=limit)
     if (folder / str(part)).stat().st_size != limit:
         (folder / str(part)).unlink(missing_ok=True)
@@ -279,7 +254,8 @@ def complete(name: str, body: ModelPath, platform: PlatformDep, scope: DataDep) 
     if file.state != "uploaded":
         parts, key = models.parts_key(model.id, number), models.key_of(model.id) + file.path
         target = platform.settings.located(key)
-        joined = join_parts(platform.objects, parts, _part_count(platform, file), target, announced=file.size)
+        count = Parts(file.size, platform.settings.part_bytes).count
+        joined = join_parts(platform.objects, parts, count, target, announced=file.size)
         if joined != (file.size, file.sha256):
             platform.objects.delete(parts)
             target.unlink(missing_ok=True)

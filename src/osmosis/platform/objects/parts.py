@@ -1,8 +1,11 @@
 """Uploads in parts: each part is an object under its number; they are joined once all have arrived."""
 
+from __future__ import annotations
+
 import hashlib
 import time
-from collections.abc import AsyncIterable
+from collections.abc import AsyncIterable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, urlencode
 
@@ -10,6 +13,7 @@ from osmosis.base.files import replacing
 from osmosis.errors import Forbidden, NotFound, ValidationError
 from osmosis.platform import Platform
 from osmosis.platform.objects.store import Method, Objects, StoredObject
+from osmosis.records.api.datasets import UploadPart, UploadPlan
 
 UPLOADS = "objects/uploads/"
 DATASETS = "objects/datasets/"
@@ -22,6 +26,38 @@ def upload_key(upload_id: str) -> str:
 
 def dataset_key(dataset_id: str) -> str:
     return f"{DATASETS}{dataset_id}/"
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """How a file of `size` bytes is sent: in parts of `each` bytes, or in one piece (0)."""
+
+    size: int
+    each: int
+
+    @classmethod
+    def of(cls, size: int, part_bytes: int) -> Parts:
+        return cls(size, part_bytes if size > 2 * part_bytes else 0)
+
+    @property
+    def count(self) -> int:
+        return max(1, -(-self.size // self.each)) if self.each else 1
+
+    def bytes_of(self, number: int) -> int:
+        return min(self.each, self.size - (number - 1) * self.each) if self.each else self.size
+
+    def plan(self, platform: Platform, key: str, path: str, numbers: Iterable[int] | None = None) -> UploadPlan:
+        """Return where each part goes: to an object below `key`, or to `path` below `/api/objects/`."""
+        lifetime = platform.settings.url_lifetime_s
+        if not self.each:
+            url = object_url(platform, f"{key}1", f"{path}/1", method="PUT")
+            return UploadPlan(expires_in=lifetime, method="simple", presigned_url=url, upload_headers={})
+        parts = []
+        for number in range(1, self.count + 1) if numbers is None else numbers:
+            url = object_url(platform, f"{key}{number}", f"{path}/{number}", method="PUT")
+            parts.append(UploadPart(part_number=number, presigned_url=url, size=self.bytes_of(number)))
+        sizes = {"part_size": self.each, "total_parts": self.count}
+        return UploadPlan(expires_in=lifetime, method="multipart", presigned_urls=parts, **sizes)
 
 
 async def store_part(folder: Path, number: int, stream: AsyncIterable[bytes], *, limit: int) -> str:

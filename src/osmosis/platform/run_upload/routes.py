@@ -1,6 +1,7 @@
 from fastapi import APIRouter, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
+from osmosis.errors import NotFound
 from osmosis.platform import Platform, tables
 from osmosis.platform.auth.dependencies import PlatformDep, Scope, ScopeDep
 from osmosis.platform.background import run_apart, run_in_turn
@@ -50,8 +51,10 @@ async def put_part(
     check_url(platform, path, method="PUT", expires=expires, signature=signature)
     file = await run_in_threadpool(sessions.get_awaited_file, platform, session_id, number)
     folder = platform.settings.located(sessions.parts_key(session_id, number))
-    limit = sessions.part_bytes(platform, file, part)
-    etag = await store_part(folder, part, request.stream(), limit=limit)
+    parts = sessions.parts_of(platform, file)
+    if not 1 <= part <= parts.count:
+        raise NotFound(f"{file.path} has no part {part}")
+    etag = await store_part(folder, part, request.stream(), limit=parts.bytes_of(part))
     return Response(status_code=200, headers={"ETag": etag})
 
 

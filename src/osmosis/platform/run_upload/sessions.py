@@ -16,10 +16,10 @@ from sqlalchemy.orm import Session
 
 from osmosis.errors import Conflict, NotFound, ValidationError
 from osmosis.platform import Platform, tables, urls
-from osmosis.platform.objects.parts import IMPORTS, join_parts, object_url
+from osmosis.platform.objects.parts import IMPORTS, Parts, join_parts
 from osmosis.platform.settings import PlatformSettings
 from osmosis.records.api.body import format_moment
-from osmosis.records.api.datasets import ImportFile, ImportSession, UploadPart, UploadPlan
+from osmosis.records.api.datasets import ImportFile, ImportSession, UploadPlan
 from osmosis.records.base import Record, utc_now
 from osmosis.records.protocol.messages import check_rollout_id
 from osmosis.records.run.rows import MAX_BYTES
@@ -167,13 +167,8 @@ def file_key(import_id: str, number: int) -> str:
     return f"{session_key(import_id)}files/{number}"
 
 
-def part_size(platform: Platform, size: int) -> int:
-    return platform.settings.part_bytes if size > 2 * platform.settings.part_bytes else 0
-
-
-def part_count(platform: Platform, size: int) -> int:
-    each = part_size(platform, size)
-    return max(1, -(-size // each)) if each else 1
+def parts_of(platform: Platform, file: tables.ImportFile) -> Parts:
+    return Parts.of(file.size, platform.settings.part_bytes)
 
 
 def receive(platform: Platform, file: tables.ImportFile) -> None:
@@ -181,7 +176,7 @@ def receive(platform: Platform, file: tables.ImportFile) -> None:
     key = file_key(file.import_id, file.number)
     target = platform.settings.located(key)
     if not file.uploaded:
-        joined = join_parts(objects, parts, part_count(platform, file.size), target, announced=file.size)
+        joined = join_parts(objects, parts, parts_of(platform, file).count, target, announced=file.size)
         if joined != (file.size, file.sha256):
             target.unlink(missing_ok=True)
             objects.delete(parts)
@@ -196,29 +191,8 @@ def receive(platform: Platform, file: tables.ImportFile) -> None:
 
 
 def upload_plan(platform: Platform, file: tables.ImportFile) -> UploadPlan:
-    lifetime = platform.settings.url_lifetime_s
     path, key = f"imports/{file.import_id}/{file.number}", parts_key(file.import_id, file.number)
-    each = part_size(platform, file.size)
-    if not each:
-        url = object_url(platform, f"{key}1", f"{path}/1", method="PUT")
-        return UploadPlan(expires_in=lifetime, method="simple", presigned_url=url, upload_headers={})
-    count = part_count(platform, file.size)
-    parts = [
-        UploadPart(
-            part_number=number,
-            presigned_url=object_url(platform, f"{key}{number}", f"{path}/{number}", method="PUT"),
-            size=part_bytes(platform, file, number),
-        )
-        for number in range(1, count + 1)
-    ]
-    return UploadPlan(expires_in=lifetime, method="multipart", part_size=each, total_parts=count, presigned_urls=parts)
-
-
-def part_bytes(platform: Platform, file: tables.ImportFile, number: int) -> int:
-    if not 1 <= number <= part_count(platform, file.size):
-        raise NotFound(f"{file.path} has no part {number}")
-    each = part_size(platform, file.size)
-    return min(each, file.size - (number - 1) * each) if each else file.size
+    return parts_of(platform, file).plan(platform, key, path)
 
 
 def get_awaited_file(platform: Platform, import_id: str, number: int) -> tables.ImportFile:
