@@ -41,7 +41,7 @@ from osmosis.viewer.diff import CodePair, pair_code
 from osmosis.viewer.history import MAX_RUNS
 from osmosis.viewer.index.database import IndexFillers
 from osmosis.viewer.index.search import Search
-from osmosis.viewer.run_library import RunCard
+from osmosis.viewer.run_library import RunCard, build_card
 from osmosis.viewer.run_source import (
     LEVELS,
     Action,
@@ -310,7 +310,13 @@ class DatabaseLibrary:
             mine = [id_ for id_ in mine if id_ == self.workspace.id]
         query = sa.select(tables.Run).where(tables.Run.workspace_id.in_(mine), tables.Run.kind == "eval")
         runs = self.session.scalars(query.order_by(tables.Run.created_at.desc(), tables.Run.id).limit(MAX_RUNS))
-        return [_card(run) for run in runs]
+        return [
+            build_card(
+                run.id, build_state(run, report := views.report_of(run)), report, run_marks.get_marks(run),
+                dataset=run.dataset, rollout=run.rollout, commit=run.commit_sha,
+            )
+            for run in runs
+        ]  # fmt: skip
 
     def code(self, a: str, b: str) -> CodePair:
         runs = self.run(a), self.run(b)
@@ -326,23 +332,6 @@ class DatabaseLibrary:
 
     def quarantine(self) -> RowQuarantine:
         return RowQuarantine()
-
-
-def _card(run: tables.Run) -> RunCard:
-    report = views.report_of(run)
-    primary = report.primary if report else None
-    return RunCard(
-        id=run.id,
-        name=run.name,
-        state=build_state(run, report),
-        score=primary.name if primary else "",
-        mean=primary.mean if primary else None,
-        pass_rate=primary.pass_rate if primary else None,
-        dataset=run.dataset,
-        rollout=run.rollout,
-        commit=run.commit_sha,
-        marks=run_marks.get_marks(run),
-    )
 
 
 def _git_of(imported: tables.Imported) -> dict[str, object]:

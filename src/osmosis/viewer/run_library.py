@@ -4,7 +4,7 @@ from typing import Protocol
 
 from osmosis.records.run.annotations import Marks
 from osmosis.records.run.quarantine import RowQuarantine
-from osmosis.records.run.report import Interval
+from osmosis.records.run.report import Interval, Report
 
 from .diff import CodePair
 from .page import Page
@@ -40,8 +40,9 @@ class Library(Protocol):
     def quarantine(self) -> RowQuarantine: ...
 
 
-def build_card(source: RunSource, id_: str, *, dataset: str, rollout: str = "", commit: str = "") -> RunCard:
-    state, report = source.state(), source.report()
+def build_card(
+    id_: str, state: RunState, report: Report | None, marks: Marks, *, dataset: str, rollout: str, commit: str
+) -> RunCard:
     primary = report.primary if report else None
     return RunCard(
         id=id_,
@@ -56,7 +57,7 @@ def build_card(source: RunSource, id_: str, *, dataset: str, rollout: str = "", 
         dataset=dataset,
         rollout=rollout,
         commit=commit,
-        marks=source.context().marks,
+        marks=marks,
     )
 
 

@@ -94,6 +94,7 @@ class LocalLibrary:
 
 def _card(run: LocalRun | RemoteRun) -> RunCard:
     try:
-        return build_card(run, run.id, dataset=run.dataset, rollout=run.rollout_name, commit=run.commit)
+        about = run.state(), run.report(), run.context().marks
+        return build_card(run.id, *about, dataset=run.dataset, rollout=run.rollout_name, commit=run.commit)
     except OsmosisError as error:
         return RunCard(run.id, run.name, problem=error.message)

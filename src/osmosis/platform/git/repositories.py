@@ -3,6 +3,7 @@ credential in it is refused, so that none is ever stored or shown."""
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session, object_session
@@ -107,16 +108,14 @@ def add_internal(
     )
     if find_internal(session, full_name) is not None:
         raise Conflict(f"the repository {full_name} belongs to another workspace", hint="choose another name")
-    repository = tables.Repository(
-        id=tables.new_id(),
-        workspace_id=workspace.id,
-        kind="internal",
-        full_name=full_name,
-        url=f"{settings.url}/git/{full_name}.git",
-        path="",
-        default_branch=DEFAULT_BRANCH,
-    )
-    repository.path = settings.stored(settings.repositories_dir / f"{repository.id}.git")
+    url = f"{settings.url}/git/{full_name}.git"
+    repository = tables.Repository(workspace_id=workspace.id, kind="internal", full_name=full_name, url=url)
+    return _add(session, settings, repository, settings.repositories_dir)
+
+
+def _add(session: Session, settings: PlatformSettings, repository: tables.Repository, home: Path) -> tables.Repository:
+    repository.id, repository.default_branch = tables.new_id(), DEFAULT_BRANCH
+    repository.path = settings.stored(home / f"{repository.id}.git")
     session.add(repository)
     session.flush()
     return repository
@@ -144,20 +143,10 @@ def connect_external(
         session.delete(former)
         session.flush()
     repository = tables.Repository(
-        id=tables.new_id(),
-        workspace_id=workspace.id,
-        kind="external",
-        full_name=remote.identity,
-        url=remote.url,
-        path="",
-        default_branch=DEFAULT_BRANCH,
-        trusted=trusted,
-        secret_name=secret,
+        workspace_id=workspace.id, kind="external", full_name=remote.identity, url=remote.url, trusted=trusted
     )
-    repository.path = settings.stored(settings.mirrors_dir / f"{repository.id}.git")
-    session.add(repository)
-    session.flush()
-    return repository
+    repository.secret_name = secret
+    return _add(session, settings, repository, settings.mirrors_dir)
 
 
 def _refuse_while_running(session: Session, repository: tables.Repository) -> None:

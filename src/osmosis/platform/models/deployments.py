@@ -16,7 +16,7 @@ from osmosis.platform.settings import PlatformSettings
 from osmosis.platform.training import checkpoints
 from osmosis.records.api.body import format_moment
 from osmosis.records.api.training import ModelDeployment, ModelRow
-from osmosis.records.run.job import JobSpec, ModelJob, Stage
+from osmosis.records.run.job import Stage
 from osmosis.records.run.plan import PLATFORM_MODEL
 from osmosis.records.run.rollout import Failure
 from osmosis.records.run.status import RunStatus
@@ -140,21 +140,6 @@ def refuse_deployed(session: Session, run: tables.Run) -> None:
         message = f"its checkpoint {deployment.name!r} is deployed"
         hint = f"osmosis model undeploy {deployment.name}"
         raise Conflict(f"run {run.name!r} cannot be deleted: {message}", hint=hint)
-
-
-def job_of(session: Session, settings: PlatformSettings, deployment: tables.Deployment) -> JobSpec:
-    model = models.resolve_served(session, settings, deployment.workspace_id, PLATFORM_MODEL + deployment.name)
-    return JobSpec(
-        run_id=deployment.id,
-        run_name=deployment.name,
-        kind="serving",
-        config=ModelJob(model=deployment.name),
-        workspace=deployment.workspace_id,
-        sandbox=settings.sandbox,
-        torch=settings.torch,
-        model_path=model.base,
-        adapter_path=model.adapter,
-    )
 
 
 def build_deployment(session: Session, deployment: tables.Deployment) -> ModelDeployment:

@@ -10,11 +10,8 @@ from osmosis.errors import Conflict, NotFound, OsmosisError
 from osmosis.platform import Platform, tables
 from osmosis.platform.runs import lifecycle
 from osmosis.platform.scheduling import queue
-from osmosis.platform.settings import PlatformSettings
 from osmosis.platform.training import checkpoints
 from osmosis.records.api.models import AnnouncedFile, MergeRequest, ModelMerge
-from osmosis.records.run.job import JobSpec, ModelJob
-from osmosis.records.run.plan import PLATFORM_MODEL
 from osmosis.records.run.rollout import Failure
 from osmosis.records.run.status import RunStatus
 
@@ -83,22 +80,6 @@ def find(session: Session, workspace_id: str, name_or_id: str) -> tables.Merge:
 def origin_of(session: Session, model: tables.BaseModel) -> str | None:
     merge = session.get(tables.Merge, model.id)
     return merge.adapter if merge is not None else None
-
-
-def job_of(session: Session, settings: PlatformSettings, merge: tables.Merge) -> JobSpec:
-    model = models.resolve_served(session, settings, merge.workspace_id, PLATFORM_MODEL + merge.adapter)
-    output_dir = str(models.folder_of(settings, merge.id))
-    return JobSpec(
-        run_id=merge.id,
-        run_name=merge.name,
-        kind="merge",
-        config=ModelJob(model=merge.adapter, output_dir=output_dir, dtype=merge.dtype),
-        workspace=merge.workspace_id,
-        sandbox=settings.sandbox,
-        torch=settings.torch,
-        model_path=model.base,
-        adapter_path=model.adapter,
-    )
 
 
 def store_model(platform: Platform, merge: tables.Merge, files: Sequence[AnnouncedFile]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from sqlalchemy.orm import Session
 
 from osmosis.base.jsonable import JsonObject
+from osmosis.base.stats import Spread
 from osmosis.platform import tables, urls
 from osmosis.platform.paging import PagePlace
 from osmosis.platform.runs import lifecycle
@@ -192,14 +193,8 @@ def _results(run: tables.Run, report: Report | BriefReport) -> RunResults:
 def reward_stats(session: Session, run: tables.Run, report: Report) -> RewardStats:
     """Return statistics over rollouts with a reward (population standard deviation); None without any."""
     spread = tally_of(session, run.id).spread
-    return RewardStats(
-        mean=spread.mean if spread else None,
-        std=spread.std if spread else None,
-        min=spread.min if spread else None,
-        median=spread.median if spread else None,
-        max=spread.max if spread else None,
-        pass_at_k={str(point.k): point.value for point in pass_at_k(report.primary)},
-    )
+    figures: dict[str, float | None] = spread._asdict() if spread else dict.fromkeys(Spread._fields)
+    return RewardStats(**figures, pass_at_k={str(point.k): point.value for point in pass_at_k(report.primary)})
 
 
 def pass_at_k(primary: ScoreReport | None) -> list[PassAtKPoint]:

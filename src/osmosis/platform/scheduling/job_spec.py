@@ -3,17 +3,18 @@
 import sqlalchemy as sa
 from sqlalchemy.orm import Session, undefer
 
+from osmosis.base.jsonable import JsonObject
 from osmosis.errors import OsmosisError
 from osmosis.platform import tables
-from osmosis.platform.models import deployments, merging
+from osmosis.platform.models import deployments
 from osmosis.platform.models import service as models
 from osmosis.platform.runs import lifecycle
 from osmosis.platform.scheduling import job_folders
 from osmosis.platform.settings import PlatformSettings
 from osmosis.records.config.run_config import CONFIGS, EvalConfig
-from osmosis.records.run.job import JobSpec
+from osmosis.records.run.job import JobSpec, ModelJob
 from osmosis.records.run.plan import PLATFORM_MODEL
-from osmosis.records.run.status import RunKind
+from osmosis.records.run.status import JobKind, RunKind
 
 from . import shards
 
@@ -23,33 +24,43 @@ def build_spec(session: Session, settings: PlatformSettings, job: tables.Job) ->
     for stored values that this version cannot read."""
     work = lifecycle.get_work(session, job)
     if isinstance(work, tables.Deployment):
-        return deployments.job_of(session, settings, work)
+        return _model_job(session, settings, work, "serving", ModelJob(model=work.name))
     if isinstance(work, tables.Merge):
-        return merging.job_of(session, settings, work)
+        output_dir = str(models.folder_of(settings, work.id))
+        config = ModelJob(model=work.adapter, output_dir=output_dir, dtype=work.dtype)
+        return _model_job(session, settings, work, "merge", config)
     run = session.get_one(tables.Run, job.run_id, options=[undefer(tables.Run.rows)])
     repository = session.get(tables.Repository, run.repository_id) if run.repository_id else None
     if repository is None:
         raise OsmosisError("the repository of this run is no longer connected", hint="submit a new run")
     kind: RunKind = "eval" if run.kind == "eval" else "training"
-    config = CONFIGS[kind].model_validate(run.config)
     spec = JobSpec(
-        run_id=run.id,
-        run_name=run.name,
+        **_common(settings, run),
         kind=kind,
         commit_sha=run.commit_sha,
-        config=config,
+        config=CONFIGS[kind].model_validate(run.config),
         dataset_rows=run.dataset_rows,
         rows=run.rows,
         shard=shards.shard_of(session, job),
         secret_names=sorted(run.secret_scopes),
-        workspace=run.workspace_id,
         person=run.creator_id or "",
-        sandbox=settings.sandbox,
-        torch=settings.torch,
     )
     if is_on_our_disk(session, job):
         return add_places(session, settings, run, spec, repository=repository)
     return spec if kind == "eval" else _elsewhere(spec, add_places(session, settings, run, spec))
+
+
+def _common(settings: PlatformSettings, work: tables.Work) -> JsonObject:
+    own = {"run_id": work.id, "run_name": work.name, "workspace": work.workspace_id}
+    return {**own, "sandbox": settings.sandbox, "torch": settings.torch}
+
+
+def _model_job(
+    session: Session, settings: PlatformSettings, work: tables.Work, kind: JobKind, config: ModelJob
+) -> JobSpec:
+    model = models.resolve_served(session, settings, work.workspace_id, PLATFORM_MODEL + config.model)
+    paths = {"model_path": model.base, "adapter_path": model.adapter}
+    return JobSpec(**_common(settings, work), kind=kind, config=config, **paths)
 
 
 def _elsewhere(spec: JobSpec, local: JobSpec) -> JobSpec:

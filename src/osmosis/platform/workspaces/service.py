@@ -63,28 +63,26 @@ def role_of(session: Session, user_id: str, workspace_id: str) -> str | None:
     return member.role if member else None
 
 
-_WITH_ROLE = sa.select(tables.Workspace, tables.Member.role).outerjoin(
-    tables.Member,
-    sa.and_(tables.Member.workspace_id == tables.Workspace.id, tables.Member.user_id == sa.bindparam("user")),
-)
-_BY_NAME = _WITH_ROLE.where(tables.Workspace.name == sa.bindparam("key"))
-_BY_ID = _WITH_ROLE.where(tables.Workspace.id == sa.bindparam("key"))
-
-
 def by_name(session: Session, user: tables.User, name: str, action: Action = "read") -> tuple[tables.Workspace, str]:
     """Return a workspace and the person's role in it. Raise Forbidden if that role may not do this."""
-    row = session.execute(_BY_NAME, {"user": user.id, "key": name}).first()
-    if row is None or row[1] is None:
-        raise NotFound(f"no workspace named {name!r}", hint="list yours: osmosis workspace list")
-    require(row[1], action)
-    return row[0], row[1]
+    for workspace, role in _with_role(session, user, tables.Workspace.name == name):
+        require(role, action)
+        return workspace, role
+    raise NotFound(f"no workspace named {name!r}", hint="list yours: osmosis workspace list")
 
 
 def by_id(session: Session, user: tables.User, workspace_id: str) -> tuple[tables.Workspace, str]:
-    row = session.execute(_BY_ID, {"user": user.id, "key": workspace_id}).first()
-    if row is None or row[1] is None:
-        raise NotFound("no such workspace", hint="list yours: osmosis workspace list")
-    return row[0], row[1]
+    for workspace, role in _with_role(session, user, tables.Workspace.id == workspace_id):
+        return workspace, role
+    raise NotFound("no such workspace", hint="list yours: osmosis workspace list")
+
+
+def _with_role(
+    session: Session, user: tables.User, condition: sa.ColumnElement[bool]
+) -> list[tuple[tables.Workspace, str]]:
+    query = sa.select(tables.Workspace, tables.Member.role).join(tables.Member)
+    pairs = session.execute(query.where(tables.Member.user_id == user.id, condition))
+    return [(workspace, role) for workspace, role in pairs]
 
 
 def require(role: str, action: Action) -> None:
@@ -112,17 +110,14 @@ def resolve(
     if not IDENTITY.match(identity):
         raise ValidationError(f"{identity!r} is not of the form owner/repo", code="GIT_SCOPE_INVALID")
     identity = identity.lower()
-    query = (
-        _WITH_ROLE.join(tables.Repository, tables.Repository.workspace_id == tables.Workspace.id)
-        .where(tables.Repository.full_name == identity)
-        .order_by(tables.Repository.created_at.desc())
-    )
-    rows = session.execute(query, {"user": user.id}).all()
-    if not rows:
+    query = sa.select(tables.Repository.workspace_id).where(tables.Repository.full_name == identity)
+    workspace_ids = session.scalars(query.order_by(tables.Repository.created_at.desc())).all()
+    if not workspace_ids:
         hint = "connect it: osmosis workspace connect, or add --workspace NAME"
         message = f"no workspace on this platform is connected to {identity}"
         raise Forbidden(message, hint=hint, code="GIT_REPOSITORY_NOT_CONNECTED")
-    for workspace, role in rows:
-        if role is not None:
-            return workspace, role
+    mine = {workspace.id: (workspace, role) for workspace, role in _with_role(session, user, sa.true())}
+    for workspace_id in workspace_ids:
+        if workspace_id in mine:
+            return mine[workspace_id]
     raise Forbidden(f"you are not a member of a workspace connected to {identity}", code="GIT_REPOSITORY_ACCESS_DENIED")
