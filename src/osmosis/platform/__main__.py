@@ -36,72 +36,39 @@ def parser() -> argparse.ArgumentParser:
     root = argparse.ArgumentParser(prog="python -m osmosis.platform", description="The osmosis platform.")
     commands = root.add_subparsers(dest="command", required=True)
     serve = commands.add_parser("serve", help="run API, pages, git host and worker in one process")
-    serve.add_argument("--host", help="address to listen on (127.0.0.1)")
-    serve.add_argument("--port", type=int, help="port to listen on (7575)")
-    serve.add_argument("--public-url", help="URL under which clients reach it, if not host and port")
-    serve.add_argument(
-        "--allowed-host",
-        action="append",
-        metavar="NAME",
-        help="host name that requests may carry, such as osmosis.lan or *.example.com; may be repeated",
-    )
-    serve.add_argument(
-        "--private-servers", action="store_true", help="let rollout servers on private networks register"
-    )
-    serve.add_argument(
-        "--remote-allow",
-        action="append",
-        metavar="HOST",
-        help="host of git remotes that may be reached although its address is private; may be repeated",
-    )
-    serve.add_argument(
-        "--remote-poll", type=float, help="seconds between looks at repositories elsewhere (300; 0: never)"
-    )
-    serve.add_argument("--no-worker", action="store_true", help="do not run jobs in this process")
-    serve.add_argument("--detached", action="store_true", help="once it is up, log only to the file")
+    add = serve.add_argument
+    add("--host", help="address to listen on (127.0.0.1)")
+    add("--port", type=int, help="port to listen on (7575)")
+    add("--public-url", help="URL under which clients reach it, if not host and port")
+    text = "host name that requests may carry, such as osmosis.lan or *.example.com; may be repeated"
+    add("--allowed-host", action="append", metavar="NAME", help=text)
+    add("--private-servers", action="store_true", help="let rollout servers on private networks register")
+    text = "host of git remotes that may be reached although its address is private; may be repeated"
+    add("--remote-allow", action="append", metavar="HOST", help=text)
+    add("--remote-poll", type=float, help="seconds between looks at repositories elsewhere (300; 0: never)")
+    add("--no-worker", action="store_true", help="do not run jobs in this process")
+    add("--detached", action="store_true", help="once it is up, log only to the file")
     worker = commands.add_parser("worker", help="run another worker with the same database and data folder")
     worker.add_argument("--platform-url", required=True, help="URL that jobs report to")
     for command in (serve, worker):
-        command.add_argument(
-            "--insecure-http", action="store_true", help="listen beyond this machine without https: tokens can be read"
-        )
-        command.add_argument("--data-dir", type=Path, help="data folder")
-        command.add_argument("--database-url", help="SQLAlchemy URL (SQLite in the data folder)")
-        command.add_argument(
-            "--require-sandbox", action="store_true", help="fail jobs where rollouts cannot run in a sandbox"
-        )
-        command.add_argument(
-            "--no-sandbox", action="store_true", help="run rollouts with the rights of the platform's user"
-        )
-        command.add_argument(
-            "--sandbox-allow",
-            action="append",
-            default=[],
-            metavar="HOST:PORT",
-            help="what rollouts may reach on this machine or in its network; may be repeated",
-        )
-        command.add_argument(
-            "--sandbox-limit",
-            action="append",
-            default=[],
-            metavar="NAME=VALUE",
-            help=f"what a rollout server may use: {', '.join(LIMITS)}; may be repeated",
-        )
-        command.add_argument(
-            "--advertise-url",
-            default="",
-            metavar="URL",
-            help="URL at which rollout servers on other machines reach training jobs of this one; {port} is theirs",
-        )
-        command.add_argument(
-            "--gate-listen", default="", metavar="HOST:PORT", help="where training jobs listen for them (127.0.0.1:0)"
-        )
-        command.add_argument("--max-jobs", type=int, help="jobs at once (1)")
-        command.add_argument(
-            "--lease", type=float, help="seconds without a heartbeat after which a job is replaced (60)"
-        )
-        command.add_argument("--stop-grace", type=float, help="seconds a stopped job gets to finish (20)")
-        command.add_argument("--job-command", type=shlex.split, help="command that runs a job (python -m osmosis.jobs)")
+        add = command.add_argument
+        add("--insecure-http", action="store_true", help="listen beyond this machine without https: tokens can be read")
+        add("--data-dir", type=Path, help="data folder")
+        add("--database-url", help="SQLAlchemy URL (SQLite in the data folder)")
+        add("--require-sandbox", action="store_true", help="fail jobs where rollouts cannot run in a sandbox")
+        add("--no-sandbox", action="store_true", help="run rollouts with the rights of the platform's user")
+        text = "what rollouts may reach on this machine or in its network; may be repeated"
+        add("--sandbox-allow", action="append", default=[], metavar="HOST:PORT", help=text)
+        text = f"what a rollout server may use: {', '.join(LIMITS)}; may be repeated"
+        add("--sandbox-limit", action="append", default=[], metavar="NAME=VALUE", help=text)
+        text = "URL at which rollout servers on other machines reach training jobs of this one; {port} is theirs"
+        add("--advertise-url", default="", metavar="URL", help=text)
+        text = "where training jobs listen for them (127.0.0.1:0)"
+        add("--gate-listen", default="", metavar="HOST:PORT", help=text)
+        add("--max-jobs", type=int, help="jobs at once (1)")
+        add("--lease", type=float, help="seconds without a heartbeat after which a job is replaced (60)")
+        add("--stop-grace", type=float, help="seconds a stopped job gets to finish (20)")
+        add("--job-command", type=shlex.split, help="command that runs a job (python -m osmosis.jobs)")
     return root
 
 
@@ -141,10 +108,10 @@ def _serve(args: argparse.Namespace, options: dict[str, object]) -> int:
     config = uvicorn.Config(
         create_app(settings),
         http=BoundedHttp,
-        log_config=None,
         timeout_graceful_shutdown=10,
-        access_log=False,
         lifespan="on",
+        log_config=None,
+        access_log=False,
     )
     sandbox = "off (--no-sandbox): level 0" if args.no_sandbox else probe().describe
     logging.getLogger("osmosis.platform").info("sandbox of rollouts: %s", sandbox)

@@ -56,13 +56,12 @@ class BodyLimits:
         if limit is None:
             await self.app(scope, receive, send)
             return
-        body = _Body(self._platform, scope, receive, limit)
+        body = _Body(self._platform, scope, receive, send, limit)
         announced = Headers(scope=scope).get("content-length", "")
         if announced.isdigit() and await body.refused(int(announced)):
-            await body.refuse(send)
-            return
-        sender = _Sender(body, send)
-        await self.app(scope, body.receive, sender.send)
+            await body.refuse()
+        else:
+            await self.app(scope, body.receive, body.send)
 
 
 @dataclass
@@ -70,10 +69,12 @@ class _Body:
     platform: Platform
     scope: Scope
     source: Receive
+    target: Send
     limit: int
     size: int = 0
     known: bool = False
     refusal: OsmosisError | None = None
+    over: bool = False
 
     async def receive(self) -> Message:
         message = await self.source()
@@ -94,12 +95,11 @@ class _Body:
                 self.refusal = error
         return self.refusal is not None
 
-    async def refuse(self, send: Send) -> None:
+    async def refuse(self) -> None:
         assert self.refusal is not None
-        answer = error_response(self.refusal)
+        answer, send = error_response(self.refusal), self.target
         answer.headers["Connection"] = "close"
-        start: Message = {"type": "http.response.start", "status": answer.status_code, "headers": answer.raw_headers}
-        await send(start)
+        await send({"type": "http.response.start", "status": answer.status_code, "headers": answer.raw_headers})
         await send({"type": "http.response.body", "body": bytes(answer.body), "more_body": True})
         enough = self.size + LINGER_BYTES
         while self.size < enough:
@@ -109,21 +109,14 @@ class _Body:
                 break
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-
-@dataclass
-class _Sender:
-    body: _Body
-    target: Send
-    over: bool = False
-
     async def send(self, message: Message) -> None:
         if self.over:
             return
-        if self.body.refusal is not None and message["type"] == "http.response.start":
+        if self.refusal is not None and message["type"] == "http.response.start":
             self.over = True
-            await self.body.refuse(self.target)
-            return
-        await self.target(message)
+            await self.refuse()
+        else:
+            await self.target(message)
 
 
 def _check_credential(platform: Platform, request: Request) -> None:

@@ -30,28 +30,28 @@ def _answer(body: JsonObject, status: int, headers: Mapping[str, str] | None) ->
     return JSONResponse(body, status_code=status, headers=headers)
 
 
-def known_error(request: Request, error: OsmosisError) -> JSONResponse:
-    if error.http_status >= 500:
-        log.error("%s %s: %s", request.method, request.url.path, error)
-    return error_response(error)
-
-
-def explained(error: Exception) -> OsmosisError | None:
-    """Return the error for an exception that is neither a mistake nor a bug; None for a bug."""
-    return find_full_disk(error, where="the platform") or find_unavailable(error)
+def log_error(request: Request, error: Exception) -> OsmosisError:
+    """Log what is not the caller's mistake, a bug with its traceback, and return what to show of it."""
+    about, explained = f"{request.method} {request.url.path}", error if isinstance(error, OsmosisError) else None
+    explained = explained or find_full_disk(error, where="the platform") or find_unavailable(error)
+    if explained is None:
+        log.exception("%s failed", about, exc_info=error)
+        message = f"internal error in {about}: {type(error).__name__}"
+        return InternalError(message, hint="see the platform's log: osmosis platform logs")
+    if explained.http_status >= 500:
+        log.error("%s: %s", about, explained)
+    return explained
 
 
 def handle_errors(app: FastAPI) -> None:
-    @app.exception_handler(OsmosisError)
-    async def known(request: Request, error: OsmosisError) -> JSONResponse:
-        return known_error(request, error)
-
     # What only `Exception` catches is raised again after the answer, and uvicorn then closes the connection: right for
     # a bug, not for a disk that is full.
+    @app.exception_handler(OsmosisError)
     @app.exception_handler(OSError)
     @app.exception_handler(SQLAlchemyError)
-    async def refused(request: Request, error: Exception) -> Response:
-        return await bug(request, error)
+    @app.exception_handler(Exception)
+    async def answer(request: Request, error: Exception) -> JSONResponse:
+        return error_response(log_error(request, error))
 
     @app.exception_handler(RequestValidationError)
     async def malformed(request: Request, error: RequestValidationError) -> JSONResponse:
@@ -68,15 +68,3 @@ def handle_errors(app: FastAPI) -> None:
         rebuilt = from_wire(error.status_code, {"message": str(message)})
         body = {"error": rebuilt.message, "message": rebuilt.message, "code": rebuilt.code}
         return _answer(body, error.status_code, error.headers)
-
-    @app.exception_handler(Exception)
-    async def bug(request: Request, error: Exception) -> JSONResponse:
-        if explanation := explained(error):
-            return known_error(request, explanation)
-        log.exception("%s %s failed", request.method, request.url.path, exc_info=error)
-        return error_response(
-            InternalError(
-                f"internal error in {request.method} {request.url.path}: {type(error).__name__}",
-                hint="see the platform's log: osmosis platform logs",
-            )
-        )

@@ -1,4 +1,3 @@
-import logging
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from pathlib import Path
@@ -13,16 +12,14 @@ from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
-from osmosis.errors import AuthRequired, InternalError, NotFound, OsmosisError, ValidationError
+from osmosis.errors import AuthRequired, NotFound, OsmosisError, ValidationError
 from osmosis.platform.db import DatabaseUnavailable
-from osmosis.platform.http.errors import explained
+from osmosis.platform.http.errors import log_error
 from osmosis.platform.web.session import LoginNeeded, Viewer, authenticate_viewer, event_streams, platform_of
 from osmosis.platform.workspaces import service as workspaces
 from osmosis.viewer.page import Document, Page
 from osmosis.viewer.render import SECURITY, STATIC, build_environment
 from osmosis.viewer.sse import Build
-
-log = logging.getLogger(__name__)
 
 HERE = Path(__file__).parent
 SITE = Path(__file__).parents[2] / "_site"
@@ -95,24 +92,12 @@ class PageRoute(APIRoute):
                 return error_page(request, error)
             except RequestValidationError as error:
                 fields = ", ".join(sorted({str(problem["loc"][-1]) for problem in error.errors()}))
-                return error_page(
-                    request, ValidationError(f"missing or invalid values: {fields}", hint="go back and fix it")
-                )
+                message = f"missing or invalid values: {fields}"
+                return error_page(request, ValidationError(message, hint="go back and fix it"))
             except HTTPException:
                 raise
-            except Exception as error:
-                # The border of a page: a person gets a page, the log the traceback.
-                if explanation := explained(error):
-                    log.error("%s %s: %s", request.method, request.url.path, explanation)
-                    return error_page(request, explanation)
-                log.exception("%s %s failed", request.method, request.url.path)
-                return error_page(
-                    request,
-                    InternalError(
-                        f"internal error in {request.method} {request.url.path}: {type(error).__name__}",
-                        hint="see the platform's log: osmosis platform logs",
-                    ),
-                )
+            except Exception as error:  # noqa: BLE001 - the border of a page: a person gets a page, the log the traceback
+                return error_page(request, log_error(request, error))
 
         return handle_page
 
