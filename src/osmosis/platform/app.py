@@ -116,12 +116,8 @@ def create_app(settings: PlatformSettings) -> FastAPI:
     app.add_middleware(ClientVersions)
     app.add_middleware(BodyLimits, platform=platform)
     measurements = PlatformMetrics(platform)
-    app.add_middleware(
-        HostGuard,
-        names=HostNames(settings.host_names),
-        hint="start the platform with --allowed-host NAME, or with --public-url https://NAME",
-        open_paths=("/health", "/ready"),
-    )
+    hint = "start the platform with --allowed-host NAME, or with --public-url https://NAME"
+    app.add_middleware(HostGuard, names=HostNames(settings.host_names), hint=hint, open_paths=("/health", "/ready"))
 
     app.add_middleware(RequestLog, measurements=measurements, lines=settings.log_requests)
 

@@ -32,12 +32,9 @@ SECURITY = {
 
 def build_environment(*folders: Path) -> Environment:
     """Load templates from these folders, then the viewer's: their `base.html` frames the run pages, too."""
+    loader = FileSystemLoader([*folders, TEMPLATES])
     environment = Environment(
-        loader=FileSystemLoader([*folders, TEMPLATES]),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters.update(FILTERS)
     # The stamp changes when any static file does, so that browsers may keep them for ever.

@@ -76,11 +76,8 @@ class HttpPlatformApi:
 
     def _post(self, what: str, record: Record) -> bytes:
         try:
-            answer = self._http.post(
-                f"/api/workers/{what}",
-                content=record.model_dump_json().encode(),
-                headers={"Content-Type": "application/json"},
-            )
+            headers = {"Content-Type": "application/json"}
+            answer = self._http.post(f"/api/workers/{what}", content=record.model_dump_json().encode(), headers=headers)
         except httpx.HTTPError as problem:
             raise NetworkError(f"the platform at {self.url} cannot be reached: {problem}") from problem
         if answer.status_code >= 500 or answer.status_code == 429:

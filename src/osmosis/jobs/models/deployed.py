@@ -38,12 +38,9 @@ class DeployedModel:
         self.spec = plan.model
         self._log = context.log
         self._load = load
+        base_url = f"{context.spec.platform_url}/v1"
         spec = ModelSpec(
-            name=plan.model.name,
-            kind="openai",
-            base_url=f"{context.spec.platform_url}/v1",
-            params=plan.model.params,
-            price=(0.0, 0.0),
+            name=plan.model.name, kind="openai", base_url=base_url, params=plan.model.params, price=(0.0, 0.0)
         )
         key, limit_s = context.handover.token, plan.timeouts.model_s
         self._remote = open_model(spec, api_key=key, retry=plan.retry, timeout_s=limit_s)

@@ -41,13 +41,9 @@ def _build_entry(platform: Platform, session: Session, dataset: tables.Dataset) 
 def create(body: NewDataset, platform: PlatformDep, scope: DataDep) -> CreatedDataset:
     file = datasets.NewFile(body.file_name, body.file_size, body.extension.lower().lstrip("."))
     with platform.db.write() as session:
+        part_bytes = platform.settings.part_bytes
         dataset, upload = datasets.create(
-            session,
-            scope.workspace,
-            scope.user,
-            file,
-            part_bytes=platform.settings.part_bytes,
-            overwrite_id=body.overwrite_dataset_id,
+            session, scope.workspace, scope.user, file, part_bytes=part_bytes, overwrite_id=body.overwrite_dataset_id
         )
         audit.note(session, scope, "dataset.upload", dataset.name, workspace=scope.workspace, bytes=body.file_size)
         creator = session.get(tables.User, dataset.creator_id) if dataset.creator_id else None
@@ -151,11 +147,8 @@ def get_object(dataset_id: str, expires: int, signature: str, platform: Platform
         dataset = session.get(tables.Dataset, dataset_id)
     if dataset is None or dataset.path is None:
         raise NotFound("this dataset was deleted")
-    return FileResponse(
-        platform.objects.fetch(dataset.path),
-        media_type="application/octet-stream",
-        filename=f"{dataset.name}.{dataset.format}",
-    )
+    filename = f"{dataset.name}.{dataset.format}"
+    return FileResponse(platform.objects.fetch(dataset.path), media_type="application/octet-stream", filename=filename)
 
 
 @router.get("/api/cli/datasets/{name}/logs")

@@ -72,11 +72,8 @@ def _to_fill(
     if overwrite_id is not None:
         return _to_overwrite(session, workspace, overwrite_id, name, taken_by=dataset)
     if dataset is not None and dataset.status not in GONE:
-        raise Conflict(
-            f"a dataset named {name!r} already exists",
-            hint="replace it with --overwrite, or rename the file",
-            existing_dataset_id=dataset.id,
-        )
+        hint = "replace it with --overwrite, or rename the file"
+        raise Conflict(f"a dataset named {name!r} already exists", hint=hint, existing_dataset_id=dataset.id)
     return dataset
 
 

@@ -65,11 +65,9 @@ def list_rollouts(
         rows = sync.list_rollouts(session, repository, branch) if repository else []
         page = rows[offset : offset + limit]
         more = offset + limit < len(rows)
+        rollouts = [sync.to_synced_rollout(row, repository) for row in page if repository]
         return SyncedRolloutPage(
-            rollouts=[sync.to_synced_rollout(row, repository) for row in page if repository],
-            total_count=len(rows),
-            has_more=more,
-            next_offset=offset + limit if more else None,
+            rollouts=rollouts, total_count=len(rows), has_more=more, next_offset=offset + limit if more else None
         )
 
 

@@ -250,14 +250,11 @@ def recover(db: Database) -> None:
     """Mark the syncs that a former process left open as failed, at the platform's start. A sync that another process
     still works on overwrites this with its own end."""
     with db.write() as session:
+        status = SyncStatus.FAILED.value
         session.execute(
             sa.update(tables.SyncEvent)
             .where(tables.SyncEvent.status.in_(_OPEN))
-            .values(
-                status=SyncStatus.FAILED.value,
-                error="the platform was stopped during this sync; sync again",
-                finished_at=utc_now(),
-            )
+            .values(status=status, error="the platform was stopped during this sync; sync again", finished_at=utc_now())
         )
 
 
@@ -397,12 +394,8 @@ def to_synced_rollout(row: tables.SyncedRollout, repository: tables.Repository) 
 
 def build_report(session: Session, settings: PlatformSettings, repository: tables.Repository) -> SyncReport:
     latest, total = list_events(session, repository.id)
-    about = SyncedRepository(
-        full_name=repository.full_name,
-        url=repositories.clone_url(settings, repository),
-        kind=repository.kind,
-        status=repository.status,
-    )
+    url = repositories.clone_url(settings, repository)
+    about = SyncedRepository(full_name=repository.full_name, url=url, kind=repository.kind, status=repository.status)
     branches = sorted(known_branches(session, repository.id).items())
     commit = repository.last_synced_commit
     contents = list_contents(session, repository.id, commit) if commit else []

@@ -171,11 +171,9 @@ def release(session: Session, held_job: HeldJob, reason: str, *, max_starts: int
     elif work.stop_requested_at is not None:
         lifecycle.end(session, work, JobResult(status=RunStatus.STOPPED), "stopped by request")
     elif giving_up := explain_giving_up(job, max_starts):
+        fix = "read the run's log, then retry the run"
         failure = Failure(
-            phase=Phase.SETUP,
-            category=Category.SERVER_DIED,
-            message=f"{giving_up}; last time: {reason}",
-            fix="read the run's log, then retry the run",
+            phase=Phase.SETUP, category=Category.SERVER_DIED, message=f"{giving_up}; last time: {reason}", fix=fix
         )
         lifecycle.end(session, work, JobResult(status=RunStatus.FAILED, failure=failure), reason)
     else:

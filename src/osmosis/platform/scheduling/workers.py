@@ -218,12 +218,8 @@ def _end_job(platform: Platform, end: _End) -> None:
             return
         log.info("run %s: %s", held_job.work.name, end.reason)
         if end.report.cause == "final" and held_job.work.stop_requested_at is None:
-            failure = Failure(
-                phase=Phase.SETUP,
-                category=Category.SERVER_DIED,
-                message=end.reason,
-                fix="what is stored is kept: change what is said above, then retry the run",
-            )
+            fix = "what is stored is kept: change what is said above, then retry the run"
+            failure = Failure(phase=Phase.SETUP, category=Category.SERVER_DIED, message=end.reason, fix=fix)
             lifecycle.end(session, held_job.work, JobResult(status=RunStatus.FAILED, failure=failure), "")
             return
         leases.release(session, held_job, end.reason, max_starts=platform.settings.max_starts, loss=end.loss)

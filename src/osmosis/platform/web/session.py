@@ -119,15 +119,8 @@ async def read_form(request: Request, viewer: Viewer) -> dict[str, str]:
 
 
 def set_cookie(response: Response, platform: Platform, name: str, value: str, *, max_age: int) -> None:
-    response.set_cookie(
-        name,
-        value,
-        max_age=max_age,
-        path="/",
-        httponly=True,
-        samesite="lax",
-        secure=platform.settings.url.startswith("https://"),
-    )
+    secure = platform.settings.url.startswith("https://")
+    response.set_cookie(name, value, max_age=max_age, path="/", httponly=True, samesite="lax", secure=secure)
 
 
 def safe_next(page: str | None) -> str:

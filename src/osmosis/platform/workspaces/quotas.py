@@ -99,8 +99,5 @@ def _amount(name: str, value: float) -> str:
 
 
 def _exceeded(workspace: tables.Workspace, message: str, flag: str) -> Conflict:
-    return Conflict(
-        f"the quota of workspace {workspace.name} is used up: {message}",
-        hint=_MORE.format(workspace.name, flag),
-        code="QUOTA_EXCEEDED",
-    )
+    hint = _MORE.format(workspace.name, flag)
+    return Conflict(f"the quota of workspace {workspace.name} is used up: {message}", hint=hint, code="QUOTA_EXCEEDED")

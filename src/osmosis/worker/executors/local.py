@@ -123,12 +123,8 @@ class LocalExecutor:
         while not folder.exists():
             folder = folder.parent
         cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        return Resources(
-            cpus=cpus,
-            memory_mb=memory_bytes() // MB,
-            gpus=len(list_gpus(self._environ)),
-            disk_mb=shutil.disk_usage(folder).free // MB,
-        )
+        disk_mb = shutil.disk_usage(folder).free // MB
+        return Resources(cpus=cpus, memory_mb=memory_bytes() // MB, gpus=len(list_gpus(self._environ)), disk_mb=disk_mb)
 
     def level(self) -> str:
         return probe().describe if self._sandboxed else "level 0 (--no-sandbox)"
