@@ -21,7 +21,7 @@ from osmosis.records.run.rollout import Rollout, RolloutStatus, Score, Usage
 from osmosis.records.run.rows import Row
 from osmosis.viewer.index.database import RolloutIndex
 from osmosis.viewer.index.search import Search, parse_query
-from osmosis.viewer.query_params import QueryParams
+from osmosis.viewer.page import QueryParams
 
 WORDS = [f"word{number}" for number in range(5000)]
 ASKED = {

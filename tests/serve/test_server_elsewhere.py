@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 from osmosis.errors import UsageError
 from osmosis.jobs.context import JobFailed, JobLog
-from osmosis.jobs.server.remote import RemoteServer, check_reach
+from osmosis.jobs.server.pool import RemoteServer, check_reach
 from osmosis.records.config.worker import GateAddress
 from osmosis.records.run.job import LogLine
 from osmosis.records.run.plan import EvalPlan

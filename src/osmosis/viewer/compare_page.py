@@ -15,8 +15,7 @@ from osmosis.records.run.rollout import Rollout
 from .conversation import build_turns
 from .diff import CodeChange
 from .history import BASELINE_TAG
-from .page import Page
-from .query_params import QueryParams
+from .page import Page, QueryParams
 from .render import pretty
 from .run_library import Library
 from .run_source import RunSource, RunState

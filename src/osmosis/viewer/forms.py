@@ -8,7 +8,7 @@ from osmosis.records.run.annotations import LONGEST_COMMENT, LONGEST_LABEL, TAG_
 from osmosis.records.run.rollout import Rollout
 
 from .index.search import parse_query
-from .query_params import QueryParams
+from .page import QueryParams
 from .run_source import RunSource
 
 

@@ -10,8 +10,7 @@ from osmosis.records.run.history import History, PastRun, find_start
 from osmosis.records.run.report import Report
 
 from .charts import history_chart
-from .page import Page
-from .query_params import QueryParams
+from .page import Page, QueryParams
 from .run_library import Library, RunCard
 
 MAX_RUNS = 200

@@ -6,13 +6,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
+from typing import TYPE_CHECKING
+from urllib.parse import urlencode
 
 import orjson
 from pydantic import BaseModel
 
 from osmosis.errors import NotFound
 
-from .run_source import RunSource, RunState
+if TYPE_CHECKING:
+    from .run_source import RunSource, RunState
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,3 +74,48 @@ def to_json(value: object) -> object:
     if isinstance(value, (str, int)) or value is None:
         return value
     return [to_json(item) for item in value] if isinstance(value, Iterable) else str(value)
+
+
+MAX_VALUE_LENGTH = 500
+MAX_VALUES = 200
+
+
+class QueryParams:
+    """Names and values in order, without empty ones; a value that cannot be read counts as not given."""
+
+    def __init__(self, pairs: Iterable[tuple[str, str]] = ()) -> None:
+        stripped = ((name, value.strip()[:MAX_VALUE_LENGTH]) for name, value in list(pairs)[:MAX_VALUES])
+        self.pairs: Sequence[tuple[str, str]] = [(name, value) for name, value in stripped if value]
+
+    def text(self, name: str, default: str = "") -> str:
+        return next((value for key, value in self.pairs if key == name), default)
+
+    def all(self, name: str) -> list[str]:
+        return list(dict.fromkeys(value for key, value in self.pairs if key == name))
+
+    def integer(self, name: str) -> int | None:
+        text = self.text(name)
+        return int(text[:9]) if text.isascii() and text.isdigit() else None
+
+    def real(self, name: str) -> float | None:
+        try:
+            value = float(self.text(name, "nan"))
+        except ValueError:
+            return None
+        return value if math.isfinite(value) else None
+
+    def choice(self, name: str, options: Iterable[str], default: str = "") -> str:
+        value = self.text(name)
+        return value if value in options else default
+
+    def link(self, **changes: object) -> str:
+        """Return this query with other values for some names (None drops a name): `?outcome=failed&at=2`, or `?`."""
+        pairs = [(name, value) for name, value in self.pairs if name not in changes]
+        pairs += [(name, str(value)) for name, value in changes.items() if value not in (None, "")]
+        return "?" + urlencode(pairs)
+
+    def without(self, *names: str) -> QueryParams:
+        return QueryParams((name, value) for name, value in self.pairs if name not in names)
+
+    def subset(self, *names: str) -> str:
+        return urlencode([(name, value) for name, value in self.pairs if name in names])

@@ -14,8 +14,7 @@ from .conversation import build_turns
 from .diff import DiffPiece, diff_words
 from .index.database import message_text
 from .index.search import RolloutKey, expected_answer, parse_query
-from .page import Page
-from .query_params import QueryParams
+from .page import Page, QueryParams
 from .rollouts_page import carry_filter, rollout_url
 from .run_source import RunSource, RunState
 

@@ -12,8 +12,7 @@ from osmosis.metrics.formats import score as format_score
 from .columns import DEFAULT_COLUMNS, FIXED, Cell, TableColumn, build_cell, build_columns, find_column, short_name
 from .index.database import IndexProgress
 from .index.search import FILTERS, OUTCOMES, RolloutKey, RolloutLine, RolloutQuery, Search, parse_query
-from .page import Document, Page, run_header
-from .query_params import QueryParams
+from .page import Document, Page, QueryParams, run_header
 from .run_source import RunSource, RunState
 
 PER_PAGE = 50

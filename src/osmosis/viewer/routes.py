@@ -10,8 +10,7 @@ from . import run_pages
 from .compare_page import code_page, compare_page, parse_run_pair
 from .diff import diff_code
 from .history import history_page
-from .page import Document, Page, to_record
-from .query_params import QueryParams
+from .page import Document, Page, QueryParams, to_record
 from .rollout_page import rollout_page
 from .rollouts_page import export_rollouts, rollouts_page
 from .run_library import Library, runs_page

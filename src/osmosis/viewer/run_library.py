@@ -7,8 +7,7 @@ from osmosis.records.run.quarantine import RowQuarantine
 from osmosis.records.run.report import Interval, Report
 
 from .diff import CodePair
-from .page import Page
-from .query_params import QueryParams
+from .page import Page, QueryParams
 from .run_source import RunSource, RunState
 
 

@@ -7,8 +7,7 @@ from osmosis.metrics.warnings import alarms, training_alarms
 from .charts import curves, histogram
 from .diff import split_files
 from .index.search import RolloutLine, RolloutQuery
-from .page import Page, run_header
-from .query_params import QueryParams
+from .page import Page, QueryParams, run_header
 from .render import pretty
 from .rollout_page import build_calibrations
 from .rollouts_page import rollout_url

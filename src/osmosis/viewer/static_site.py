@@ -14,8 +14,7 @@ from urllib.parse import parse_qsl, urlsplit
 from osmosis.base.files import write_bytes
 from osmosis.errors import ValidationError
 
-from .page import Document, Page
-from .query_params import QueryParams
+from .page import Document, Page, QueryParams
 from .render import STATIC
 from .routes import build_page
 from .run_library import Library

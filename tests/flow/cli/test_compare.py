@@ -23,8 +23,7 @@ from osmosis.records.run.annotations import Annotation, MarkChange
 from osmosis.records.run.plan import EvalPlan, ModelSpec, Selection
 from osmosis.records.run.rollout import Rollout
 from osmosis.viewer import routes
-from osmosis.viewer.page import Page
-from osmosis.viewer.query_params import QueryParams
+from osmosis.viewer.page import Page, QueryParams
 from osmosis.viewer.rollouts_page import RolloutTablePage
 from support.command_line import CommandRun
 from support.git_workspace import GitWorkspace

@@ -10,7 +10,7 @@ from osmosis.local.viewing.local_run import AnnotationFile
 from osmosis.records.run.annotations import Annotation, keep_newest
 from osmosis.viewer.forms import next_url, parse_annotation
 from osmosis.viewer.index.search import parse_query
-from osmosis.viewer.query_params import QueryParams
+from osmosis.viewer.page import QueryParams
 from osmosis.viewer.rollout_page import build_calibrations, rollout_page
 from support.platform_data import rollout
 from support.stored_run import stored_run

@@ -17,8 +17,7 @@ from osmosis.records.run.status import RunStatus
 from osmosis.viewer import routes
 from osmosis.viewer.compare_page import code_page
 from osmosis.viewer.diff import CodeChange, CodePair, pair_code
-from osmosis.viewer.page import Document, Page
-from osmosis.viewer.query_params import QueryParams
+from osmosis.viewer.page import Document, Page, QueryParams
 from osmosis.viewer.render import build_environment
 from osmosis.viewer.run_library import RunCard
 from osmosis.viewer.run_source import CodeVersion, Fact, Origin, RunSettings, RunState

@@ -11,7 +11,7 @@ from osmosis.local.viewing.library import LocalLibrary
 from osmosis.records.run.history import PastRun, RowCount, find_start
 from osmosis.viewer import routes
 from osmosis.viewer.history import HistoryQuery, build_history
-from osmosis.viewer.query_params import QueryParams
+from osmosis.viewer.page import QueryParams
 from osmosis.viewer.render import build_environment
 from support.command_line import run_command
 from support.platform_data import rollout, timeout

@@ -16,8 +16,7 @@ from osmosis.engine.resume import settle
 from osmosis.errors import Conflict
 from osmosis.jobs.artifacts import ArtifactSender
 from osmosis.jobs.context import Job, JobContext
-from osmosis.jobs.models.deployed import open_platform_model
-from osmosis.jobs.models.resolve import open_plan_model, probe_model
+from osmosis.jobs.models.resolve import open_plan_model, open_platform_model, probe_model
 from osmosis.jobs.prepare.checkout import Checkout
 from osmosis.jobs.rows import JobRows
 from osmosis.jobs.server.stages import ServerStages

@@ -21,13 +21,18 @@ from osmosis.jobs.models.checkpoints import CheckpointSender, fetch_checkpoints,
 from osmosis.jobs.models.download import base_model_folder, tokenizer_folder
 from osmosis.jobs.rows import JobRows
 from osmosis.jobs.sandboxes import JobSandbox
-from osmosis.jobs.server.pool import ServerPool
-from osmosis.jobs.server.remote import RemoteServer, check_reach, open_model_proxy
+from osmosis.jobs.server.pool import RemoteServer, ServerPool, check_reach, open_model_proxy
 from osmosis.jobs.server.stages import PreparedRollout, ServerStages
 from osmosis.jobs.trainer.environment import load_trainer_environment
-from osmosis.jobs.trainer.process import TrainerCommand, TrainerProcess, trainer_environ
+from osmosis.jobs.trainer.process import (
+    TrainerCommand,
+    TrainerProcess,
+    TrainerSupervisor,
+    find_newest_checkpoint,
+    list_checkpoints,
+    trainer_environ,
+)
 from osmosis.jobs.trainer.settings import load_examples, rollout_plan, trainer_plan
-from osmosis.jobs.trainer.supervisor import TrainerSupervisor, find_newest_checkpoint, list_checkpoints
 from osmosis.records.api.jobs import JobRewind
 from osmosis.records.config.run_config import TrainingConfig
 from osmosis.records.run.job import CheckpointReport, JobResult, MetricPoint, Stage

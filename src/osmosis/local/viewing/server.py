@@ -25,8 +25,7 @@ from osmosis.errors import Conflict, Forbidden, NotFound, OsmosisError, Validati
 from osmosis.records.run.rollout import Rollout
 from osmosis.viewer import routes
 from osmosis.viewer.forms import next_url, parse_annotation, parse_marks
-from osmosis.viewer.page import Document, Page
-from osmosis.viewer.query_params import QueryParams
+from osmosis.viewer.page import Document, Page, QueryParams
 from osmosis.viewer.render import SECURITY, STATIC, build_environment
 from osmosis.viewer.sse import EventStreams
 

@@ -23,8 +23,7 @@ from osmosis.viewer import routes
 from osmosis.viewer.compare_page import code_page, parse_run_pair
 from osmosis.viewer.diff import CodeChangeCache
 from osmosis.viewer.forms import next_url, parse_annotation, parse_marks
-from osmosis.viewer.page import Page
-from osmosis.viewer.query_params import QueryParams
+from osmosis.viewer.page import Page, QueryParams
 
 from .session import PosterDep, Viewer, ViewerDep, platform_of, read_form
 from .templating import html, page_router, redirect, render_framed, stream_events

@@ -11,7 +11,7 @@ from osmosis.base.jsonable import JsonObject
 from osmosis.errors import NotFound
 from osmosis.records.run.history import RowCount
 from osmosis.records.run.rollout import Rollout, RolloutStatus, Score, Usage
-from osmosis.viewer.query_params import QueryParams
+from osmosis.viewer.page import QueryParams
 
 from .database import RolloutIndex, separate_characters
 
