@@ -65,6 +65,8 @@ def set_up(demo: Demo, yes: bool) -> None:
     if not (workspace / "rollouts" / "add").exists():
         demo.run("osmosis", "rollout", "new", "add", "--template", "train")
         demo.run("osmosis", "dataset", "upload", "data/add.jsonl")
+        for key, value in (("limit", "60"), ("n", "4"), ("batch_size", "32")):
+            demo.run("osmosis", "config", "set", "add", f"evaluation.{key}", value)
     base = demo.root / "tiny"
     if not (base / "model.safetensors").exists():
         make = [sys.executable, str(HERE / "make_base.py"), str(base), "--cache", str(demo.root / "platform" / "cache")]

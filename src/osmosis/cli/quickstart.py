@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -25,6 +25,9 @@ from osmosis.client import PlatformClient
 from osmosis.errors import PlatformError, UsageError, ValidationError
 from osmosis.workspace.config_file import PROVIDER_KEYS, load_eval_config
 from osmosis.workspace.git import identity_options, read_source
+
+if TYPE_CHECKING:
+    from osmosis.records.config.run_config import EvalConfig
 
 ROLLOUT = "multiply"
 CONFIG = f"configs/eval/{ROLLOUT}.toml"
@@ -109,7 +112,7 @@ def _walk(demo: Demo, choice: ModelChoice) -> Result:
     else:
         if rows:
             demo.note(f"there are earlier runs (the last is {rows[0].name}): this is a new one in the same workspace")
-        result = demo.osmosis("eval", "submit", CONFIG, "--yes", "--wait")
+        result = demo.osmosis("eval", "submit", CONFIG, "--limit", "20", "--n", "3", "--yes", "--wait")
     demo.line()
     demo.line("7/7  Done: the results are above, the page shows every conversation", style="bold")
     return result
@@ -170,17 +173,17 @@ def _rollout(demo: Demo, choice: ModelChoice) -> None:
             f"{CONFIG} is for another model, and there are uncommitted changes",
             hint=f"cd {demo.workspace} && git commit -am 'my changes', then the same command again",
         )
-    if _config(demo).evaluation.n < 3:
-        demo.osmosis("config", "set", CONFIG, "evaluation.n", "3")
+    if "batch_size" not in _config(demo).evaluation.model_fields_set:
+        demo.osmosis("config", "set", ROLLOUT, "evaluation.batch_size", "8")
 
 
-def _config(demo: Demo) -> Any:
+def _config(demo: Demo) -> EvalConfig:
     return load_eval_config(demo.workspace / CONFIG, demo.workspace)[0]
 
 
 def _same_model(demo: Demo, choice: ModelChoice) -> bool:
     config = _config(demo)
-    return bool(config.experiment.model_path == choice.name and config.advanced.base_url == choice.base_url)
+    return config.experiment.model_path == choice.name and config.advanced.base_url == choice.base_url
 
 
 def _clean(demo: Demo) -> bool:

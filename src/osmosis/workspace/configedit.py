@@ -1,6 +1,7 @@
 """Change values of a config and keep comments, order and layout (tomlkit)."""
 
 import json
+import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
@@ -28,12 +29,17 @@ def set_values(file: ConfigFile, workspace: Workspace, given: Mapping[str, str])
     if unreadable:
         raise config_error(file, unreadable)
     changed: dict[str, tuple[Any, Any]] = {}
-    document = tomlkit.parse(file.text)
+    before, document = tomlkit.parse(file.text).unwrap(), tomlkit.parse(file.text)
     for key, raw in given.items():
         path, takes_text = parse_key(file.kind, key)
         value = parse_value(raw, takes_text)
+        old = before.get(path[0], {})
+        for name in path[1:]:
+            old = old.get(name) if isinstance(old, dict) else None
         try:
-            old = _put(document, path, value)
+            if old is None and len(path) == 2:
+                document = _uncomment(document, *path)
+            _put(document, path, value)
         except (TOMLKitError, TypeError, AttributeError) as error:
             raise ValidationError(
                 f"{file.shown}: {key} cannot be set here: {error}", hint="edit the file by hand"
@@ -51,8 +57,22 @@ def set_values(file: ConfigFile, workspace: Workspace, given: Mapping[str, str])
     return changed
 
 
-def _put(document: Any, path: Sequence[str], value: object) -> Any:
-    """Write a value under its path and return the one before; a new key stands above comments that follow its table."""
+def _uncomment(document: Any, table: str, name: str) -> Any:
+    """Return the document with the comment `# name = ...` of a table as a key of it."""
+    import tomlkit
+    from tomlkit.exceptions import TOMLKitError
+
+    # The lines of the table up to the next one, which may be a comment, too.
+    above = rf"^(\[{re.escape(table)}\].*\n(?:(?!#? ?\[).*\n)*?)"
+    text, count = re.subn(rf"{above}# ?(?={re.escape(name)} *=)", r"\1", tomlkit.dumps(document), count=1, flags=re.M)
+    try:
+        return tomlkit.parse(text) if count else document
+    except TOMLKitError:
+        return document
+
+
+def _put(document: Any, path: Sequence[str], value: object) -> None:
+    """Write a value under its path; a new key stands above comments that follow its table."""
     import tomlkit
 
     table = document
@@ -60,12 +80,10 @@ def _put(document: Any, path: Sequence[str], value: object) -> Any:
         if name not in table:
             _add(table, name, tomlkit.table() if table is document else tomlkit.inline_table())
         table = table[name]
-    old = table.get(path[-1])
     if path[-1] in table:
         table[path[-1]] = value
     else:
         _add(table, path[-1], value)
-    return old.unwrap() if hasattr(old, "unwrap") else old
 
 
 def _add(table: Any, name: str, value: object) -> None:

@@ -21,7 +21,7 @@ def test_quickstart_ends_with_a_pass_rate_that_terminal_page_and_data_agree_on(p
         "osmosis rollout new multiply --template multiply",
         "osmosis dataset upload data/multiply.jsonl",
         "git push",
-        "osmosis eval submit configs/eval/multiply.toml --yes --wait",
+        "osmosis eval submit configs/eval/multiply.toml --limit 20 --n 3 --yes --wait",
     ):
         assert f"$ {command}" in printed
     assert "stand-in" in printed

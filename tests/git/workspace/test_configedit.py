@@ -57,6 +57,21 @@ def test_one_value_changes_and_nothing_else(
     assert set_in(folder, key, value) == TEXT.replace(before, after)
 
 
+def test_a_key_that_is_a_comment_of_its_table_becomes_a_key(folder: GitWorkspace) -> None:
+    assert set_in(folder, "evaluation.limit", "5") == TEXT.replace("# limit = 200", "limit = 5")
+    text = TEXT.replace("# limit = 200\nn = 3  ", "# limit = 200            # first rows\n# n = 3  ")
+    text = text.replace(
+        "[secrets]", '# [env]\n# LOG_LEVEL = "INFO"\n# batch_size = "no key of [evaluation]"\n\n[secrets]'
+    )
+    file = file_of(folder, text)
+    set_values(file, Workspace(folder.root), {"evaluation.limit": "7", "evaluation.n": "2"})
+    after = text.replace("# limit = 200 ", "limit = 7 ").replace("# n = 3 ", "n = 2 ")
+    assert file.path.read_text("utf-8") == after
+    file = ConfigFile(file.kind, file.path, file.shown)
+    set_values(file, Workspace(folder.root), {"evaluation.batch_size": "4"})
+    assert file.path.read_text("utf-8") == after.replace("# three is enough\n", "# three is enough\nbatch_size = 4\n")
+
+
 def test_new_keys_and_tables_are_added(folder: GitWorkspace) -> None:
     assert "pass_threshold = 0.5" in set_in(folder, "evaluation.pass_threshold", "0.5")
     text = set_in(folder, "env.LOG_LEVEL", "DEBUG")
