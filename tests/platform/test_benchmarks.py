@@ -27,6 +27,7 @@ HARBOR = "".join(
     json.dumps({"user_prompt": "q", "ground_truth": "1", "metadata": {"task_name": f"t{n}"}}) + "\n" for n in range(4)
 )
 CALCULATOR = {"type": "provider", "model": "offline/calculator"}
+ENDPOINT = {"type": "endpoint", "base_url": "http://127.0.0.1:9/v1", "model": "m"}
 ECHO = {"type": "provider", "model": "offline/echo", "api_key_secret": "ECHO_KEY"}
 
 
@@ -120,6 +121,30 @@ def test_each_agent_becomes_an_evaluation_of_the_same_tasks(site: Site) -> None:
     assert submit(site)["name"] == "multiply-benchmark-2"
 
 
+def test_headers_retries_and_a_set_of_tasks_reach_the_evaluations(site: Site) -> None:
+    rows = "".join(
+        json.dumps({**json.loads(line), "task_set": "parity" if '"t3"' in line else ""}) + "\n"
+        for line in TASKS.splitlines()
+    )
+    site.upload("multiply", rows.encode(), overwrite_dataset_id=site.json("GET", "datasets/multiply")["id"])
+    assert site.json("GET", "benchmarks/multiply")["benchmark"]["task_sets"] == ["parity"]
+    cursor = {"harness": "cursor-cli", "harness_api_key_secret": "CURSOR_API_KEY"}
+    submit(
+        site,
+        {"model": {**ENDPOINT, "extra_headers": {"X-Team": "a"}}},
+        {"model": CALCULATOR, **cursor},
+        tasks_config={"task_set": "parity"},
+        execution_config={"max_retries": 2, "verifier_secrets": ["VERIFIER_KEY"]},
+        secrets={"required": [], "provided": {"CURSOR_API_KEY": "given"}},
+    )
+    own, program = evaluations(site)
+    assert own.rows == program.rows == [3]
+    assert own.config["evaluation"]["max_retries"] == 2
+    assert own.config["advanced"]["params"] == {"extra_headers": {"X-Team": "a"}}
+    assert program.config["program"] == {"env": ["CURSOR_API_KEY"]}
+    assert set(program.secret_scopes) == {"VERIFIER_KEY", "CURSOR_API_KEY"}
+
+
 def test_the_harness_of_harbor_tasks_is_for_the_rollout(site: Site) -> None:
     site.upload("multiply", HARBOR.encode(), overwrite_dataset_id=site.json("GET", "datasets/multiply")["id"])
     submit(site, {"model": CALCULATOR, "harness": "terminus-2"}, tasks_config={"task_names": ["t3"]})
@@ -134,14 +159,21 @@ def test_the_harness_of_harbor_tasks_is_for_the_rollout(site: Site) -> None:
         ([{"model": CALCULATOR}] * 9, {}, "agents"),
         ([{"model": {"type": "endpoint", "model": "m"}}], {}, "agents.0.model.base_url"),
         ([{"model": {**CALCULATOR, "extra_headers": {"X-A": "b"}}}], {}, "agents.0.model.extra_headers"),
+        (
+            [{"model": {**ENDPOINT, "extra_headers": {"authorization": "b"}}}],
+            {},
+            "agents.0.model.extra_headers.authorization",
+        ),
+        ([{"model": CALCULATOR, "harness": "cursor-cli"}], {}, "agents.0.harness_api_key_secret"),
         ([{"model": {**CALCULATOR, "base_model": "tiny"}}], {}, "agents.0.model.base_model"),
         ([{"model": CALCULATOR, "harness_api_key_secret": "CURSOR_API_KEY"}], {}, "agents.0.harness_api_key_secret"),
         ([{"model": ECHO, "env": {"ECHO_KEY": "x"}}], {}, "env.ECHO_KEY"),
         ([{"model": {"type": "hosted", "base_model": "tiny"}}], {}, "experiment.model_path"),
         ([], {"tasks_config": {"task_set": "parity"}}, "tasks.task_set"),
+        ([], {"tasks_config": {"task_set": "easy"}}, "tasks.task_set"),
         ([], {"tasks_config": {"task_names": ["t1", "none"]}}, "tasks.task_names"),
         ([], {"tasks_config": {"task_names": ["t1"], "categories": ["a"]}}, "tasks"),
-        ([], {"execution_config": {"max_retries": 1}}, "execution.max_retries"),
+        ([], {"execution_config": {"max_retries": 1000}}, "execution.max_retries"),
         ([], {"unknown_config": {}}, "unknown_config"),
     ],
 )

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 
 from osmosis.datasets.scan import read_groups, row_hash
 from osmosis.llm.model import Model
@@ -40,6 +40,17 @@ class Attempts:
     left_behind: int = 0
 
     async def run(self, task: Task) -> Rollout:
+        rollout = await self._run_once(task)
+        for number in range(1, self.plan.retry.rollouts + 1):
+            if rollout.failure is None or self.cutting:
+                break
+            self.say(f"{task.name} failed ({rollout.failure.category.value}); run again, {number}")
+            usage = rollout.usage
+            rollout = await self._run_once(replace(task, rollout_id=f"{task.rollout_id}-{number}", held_s=0.0))
+            rollout.usage, rollout.metrics["retries"] = usage + rollout.usage, float(number)
+        return rollout
+
+    async def _run_once(self, task: Task) -> Rollout:
         self.active.add(task)
         task.loop_use = self.loop_use
         loop_user.set(task)

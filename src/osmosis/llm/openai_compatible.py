@@ -43,10 +43,15 @@ class OpenAICompatibleModel(RetryingModel):
         signals: Signals | None = None,
         provider_variables: Mapping[str, str] | None = None,
     ) -> None:
+        extra: Mapping[str, object] = spec.params.get("extra_headers") or {}
+        if extra:
+            params = {name: value for name, value in spec.params.items() if name != "extra_headers"}
+            spec = spec.model_copy(update={"params": params})
         super().__init__(spec, retry=retry, signals=signals)
         url, headers = self.address((api_key or "").strip(), provider_variables)
         parts = urlsplit(url)
         local = is_loopback(parts.hostname)
+        headers = {**{name.lower(): str(value) for name, value in extra.items()}, **headers}
         headers["content-type"] = "application/json"
         self._endpoint = HttpEndpoint(url, headers, timeout_s=timeout_s, use_proxies=not local)
         self._origin = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"

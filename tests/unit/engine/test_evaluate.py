@@ -8,8 +8,9 @@ import pytest
 from osmosis.engine.evaluate import Evaluation
 from osmosis.engine.journal import Journal
 from osmosis.errors import OsmosisError
+from osmosis.llm import open_model
 from osmosis.llm.model import Completion, Piece
-from osmosis.records.run.plan import Budget, ModelSpec, Timeouts
+from osmosis.records.run.plan import Budget, ModelSpec, Retry, Timeouts
 from osmosis.records.run.rollout import Usage
 from osmosis.sdk.agent_loop import RolloutAgentLoop
 from osmosis.sdk.workflow import AgentWorkflow
@@ -29,6 +30,38 @@ async def test_every_row_and_attempt_once(run, make_plan, make_rows, tmp_path):
     one = next(journal.rollouts())
     assert one.hashes == {"agent": "a", "sampling": "s", "score": "f", "row": one.hashes["row"]}
     assert one.calls[0].usage.total_tokens == one.usage.total_tokens > 0
+
+
+async def test_a_failed_rollout_is_run_again_as_often_as_the_plan_says_and_all_tries_are_paid(
+    make_plan, make_rows, tmp_path
+):
+    class Twice(RolloutAgentLoop):
+        name = "asks-twice"
+        runs = 0
+
+        def get_tools(self, request):
+            return []
+
+        async def run(self, ctx):
+            self.runs += 1
+            messages = list(ctx.request.messages)
+            messages.append((await ctx.chat(messages)).message)
+            if self.runs == 1:
+                raise RuntimeError("the first try fails")
+            return ctx.complete(messages)
+
+    for retries, status, tries in ((0, "failed", 1), (2, "success", 2)):
+        agent, journal = Twice(), Journal(tmp_path / str(retries))
+        with ModelEndpoint() as endpoint:
+            plan = make_plan(model=ModelSpec.parse("m", base_url=endpoint.url), retry=Retry(rollouts=retries))
+            model = open_model(plan.model)
+            evaluation = Evaluation(plan, make_rows(1), as_agent(agent).bind(plan), model=model, journal=journal)
+            report = await evaluation.run()
+            await model.close()
+        (rollout,) = journal.rollouts()
+        assert (rollout.status.value, len(endpoint.requests), agent.runs) == (status, tries, tries)
+        assert report.usage.total_tokens == rollout.usage.total_tokens == tries * rollout.calls[0].usage.total_tokens
+        assert rollout.metrics.get("retries", 0) == tries - 1
 
 
 async def test_a_second_session_runs_only_what_is_owed(run, make_plan, make_rows, tmp_path):

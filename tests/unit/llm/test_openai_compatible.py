@@ -37,6 +37,13 @@ async def test_sends_name_and_parameters_verbatim_and_needs_no_key():
     assert "Authorization" not in endpoint.headers[0]
 
 
+async def test_extra_headers_are_sent_as_headers_and_not_in_the_body():
+    with ModelEndpoint() as endpoint:
+        await ask(endpoint, params={"extra_headers": {"X-Team": "a"}})
+    assert {name.lower(): value for name, value in endpoint.headers[0].items()}["x-team"] == "a"
+    assert "extra_headers" not in endpoint.requests[0]
+
+
 async def test_sends_the_key_as_bearer():
     with ModelEndpoint() as endpoint:
         await ask(endpoint, key="k-123")

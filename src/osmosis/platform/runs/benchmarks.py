@@ -31,7 +31,7 @@ from osmosis.records.run.status import RunStatus
 
 MAX_TASKS = 10_000
 FILES = {"summary": "summary.csv", "results": "results.csv", "logs": "logs.txt"}
-_SAME: JsonObject = {"source_type": "rollout", "runner_family": "osmosis", "task_sets": [], "pass_threshold": 1.0}
+_SAME: JsonObject = {"source_type": "rollout", "runner_family": "osmosis", "pass_threshold": 1.0}
 _SAME |= {"supports_harness": True, "requires_harness": False, "requires_judge_model": False}
 
 
@@ -64,7 +64,10 @@ def read_tasks(objects: Objects, path: str | None, rows: int | None) -> tuple[Se
 def _build_task(row: Row) -> JsonObject:
     about = {**row.data, **(row.metadata or {})}
     name = next((about[key] for key in TASK_KEYS if about.get(key)), f"row-{row.index}")
-    return {"name": str(name), **{key: str(about[key]) for key in ("category", "difficulty") if about.get(key)}}
+    return {
+        "name": str(name),
+        **{key: str(about[key]) for key in ("category", "difficulty", "task_set") if about.get(key)},
+    }
 
 
 def build_benchmark(platform: Platform, dataset: tables.Dataset, *, is_detail: bool = False) -> JsonObject:
@@ -74,6 +77,7 @@ def build_benchmark(platform: Platform, dataset: tables.Dataset, *, is_detail: b
         **_SAME,
         **{"id": dataset.id, "name": dataset.name, "source_ref": dataset.name, "task_count": len(tasks)},
         "category_count": len(categories),
+        "task_sets": sorted({task["task_set"] for task in tasks if "task_set" in task}),
         "platform_url": urls.dataset(platform.settings, dataset.id),
         "categories": [{"name": name, "task_count": count} for name, count in categories],
         **({"tasks": tasks} if is_detail else {}),
@@ -124,12 +128,14 @@ def _check_adapters(session: Session, workspace: tables.Workspace, config: Bench
 
 def _pick_rows(tasks: Sequence[JsonObject], chosen: BenchmarkTasks, key: str) -> list[int]:
     selected, problems = set(range(len(tasks))), []
-    for table, field in (("task_names", "name"), ("categories", "category")):
-        names, values = getattr(chosen, table), [task.get(field) for task in tasks]
+    sets = [chosen.task_set] if chosen.task_set else []
+    picked = ("task_names", "name", chosen.task_names), ("categories", "category", chosen.categories)
+    for table, field, names in (*picked, ("task_set", "task_set", sets)):
+        values = [task.get(field) for task in tasks]
         problems += [(f"tasks.{table}", f"there is none called {name!r}") for name in names if name not in values]
         selected &= {row for row, value in enumerate(values) if not names or value in names}
     if problems or not selected:
-        raise _refuse(problems or [("tasks", "no task has both")], f"osmosis benchmark show {key}")
+        raise _refuse(problems or [("tasks", "no task has all of them")], f"osmosis benchmark show {key}")
     return sorted(selected)
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 from pydantic_core import InitErrorDetails
 
 from osmosis.records.config.run_config import EnvName, EvalConfig, Evaluation, Name, SecretName, Secrets, Submittable
@@ -16,7 +17,16 @@ if TYPE_CHECKING:
     from typing import Self
 
 _MODEL_KEYS = {"provider": {"model"}, "endpoint": {"base_url", "model"}, "hosted": {"base_model"}}
+_CURSOR, _CURSOR_KEY = "cursor-cli", "CURSOR_API_KEY"
 _LIMITS = {name: getattr(Evaluation(), name) for name in ("agent_workflow_timeout_s", "grader_timeout_s")}
+
+
+def _header_name(name: str) -> str:
+    if name.lower() == "authorization":
+        raise broken_rule("the Authorization header is not set here", 'api_key_secret = "NAME"')
+    if not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", name):
+        raise broken_rule(f"{name!r} is not the name of a header", "letters, digits and -")
+    return name
 
 
 class BenchmarkExperiment(Table):
@@ -33,6 +43,9 @@ class AgentModel(Table):
     model: Name | None = None
     base_url: str | None = Field(default=None, pattern="^https?://")
     api_key_secret: SecretName | None = None
+    extra_headers: dict[Annotated[str, AfterValidator(_header_name)], Annotated[str, Field(pattern=r"^[^\r\n]*$")]] = (
+        Field(default_factory=dict)
+    )
     base_model: Name | None = None
     lora_model_name: Name | None = None
 
@@ -43,6 +56,7 @@ class AgentModel(Table):
         for name in sorted(needed - written.keys()):
             yield broken_at(f"{name} is missing", f'{name} = "..."', name, code="missing-key")
         optional = {"lora_model_name"} if kind == "hosted" else {"api_key_secret"}
+        optional |= {"extra_headers"} if kind == "endpoint" else set()
         for name in cls.model_fields if needed else ():
             if name in written and name not in {"type", *needed, *optional}:
                 yield broken_at(f'{name} has no effect with type = "{kind}"', "remove it", name)
@@ -59,14 +73,24 @@ class BenchmarkAgent(Table):
     harness: Name | None = Field(default=None, examples=["codex"])
     """A name of [agents](agents.md) or a command line; for Harbor tasks one of Harbor's agents, which `main.py` finds
     in `HARBOR_AGENT`. Default: the workflow of `main.py`."""
+    harness_api_key_secret: SecretName | None = None
+    """Of `cursor-cli` alone, which needs it: `CURSOR_API_KEY`."""
     env: dict[EnvName, str] = Field(default_factory=dict, examples=[{"LOG_LEVEL": "INFO"}])
     """Variables of this agent, besides `[env]`."""
     model: AgentModel = Field(
         examples=[{"type": "provider", "model": "openai/gpt-5-mini", "api_key_secret": "OPENAI_API_KEY"}]
     )
     """`{type = "provider", model, api_key_secret}`: a LiteLLM name, or `offline/calculator`. `{type = "endpoint",
-    base_url, model, api_key_secret}`: an OpenAI-compatible server. `{type = "hosted", base_model, lora_model_name}`: a
-    model of the platform. `api_key_secret` names a secret."""
+    base_url, model, api_key_secret, extra_headers}`: an OpenAI-compatible server. `{type = "hosted", base_model,
+    lora_model_name}`: a model of the platform. `api_key_secret` names a secret."""
+
+    @classmethod
+    def across(cls, written: dict[str, object]) -> Iterator[InitErrorDetails]:
+        needed = _CURSOR_KEY if written.get("harness") == _CURSOR else None
+        if written.get("harness_api_key_secret") != needed:
+            fix = f'harness_api_key_secret = "{needed}"' if needed else "remove it"
+            problem = f"{needed or 'it has no effect'} with harness = {written.get('harness')!r}"
+            yield at_key(broken_rule(problem, fix), "harness_api_key_secret")
 
 
 class BenchmarkTasks(Table):
@@ -76,10 +100,12 @@ class BenchmarkTasks(Table):
     """Only tasks whose `category` is one of these."""
     task_names: list[Name] = Field(default_factory=list, examples=[["task-1"]])
     """Only these, as `osmosis benchmark show NAME` shows them."""
+    task_set: Literal["parity"] | None = None
+    """Only tasks whose column `task_set` names this set."""
 
 
 class Execution(Table):
-    """`[execution]`: how each agent runs. Failed attempts are retried by `osmosis eval resume RUN`."""
+    """`[execution]`: how each agent runs."""
 
     attempts_per_task: int = Field(default=1, ge=1, le=1000)
     """Attempts per task and agent."""
@@ -87,6 +113,8 @@ class Execution(Table):
     """Maximum number of concurrent attempts of an agent; agents run side by side."""
     timeout_multiplier: float = Field(default=1.0, gt=0)
     """Factor on the time limits of agent (450 s) and grader (150 s)."""
+    max_retries: int = Field(default=0, ge=0, le=100)
+    """Run an attempt that failed up to this many times again. Later: `osmosis eval resume RUN`."""
     pass_threshold: float = 1.0
     """Lowest score at which an attempt passes."""
     judge_model: Name | None = Field(default=None, examples=["openai/gpt-5-mini"])
@@ -126,7 +154,12 @@ class BenchmarkConfig(Submittable):
     def _tables_of(self, agent: BenchmarkAgent, is_harbor: bool) -> dict[str, object]:
         execution, model, name = self.execution, agent.model, self.experiment.benchmark
         is_command = agent.harness is not None and not is_harbor
-        others = [*self.verifier.required, *filter(None, [model.api_key_secret, execution.judge_api_key_secret])]
+        harness_key = [agent.harness_api_key_secret] if agent.harness_api_key_secret else []
+        others = [
+            *self.verifier.required,
+            *filter(None, [model.api_key_secret, execution.judge_api_key_secret]),
+            *harness_key,
+        ]
         for_program = [secret for secret in self.secrets.required if secret not in others]
         variables = {
             "JUDGE_MODEL": execution.judge_model,
@@ -134,14 +167,16 @@ class BenchmarkConfig(Submittable):
             "HARBOR_AGENT": agent.harness if is_harbor else None,
         }
         experiment = {"rollout": name, "dataset": name, "model_path": model.path}
-        endpoint = {"base_url": model.base_url, "api_key_env": model.api_key_secret}
+        params = {"extra_headers": model.extra_headers} if model.extra_headers else None
+        endpoint = {"base_url": model.base_url, "api_key_env": model.api_key_secret, "params": params}
         return {
             "experiment": experiment | ({"command": agent.harness} if is_command else {"entrypoint": "main.py"}),
-            "program": {"env": for_program} if is_command else None,
+            "program": {"env": [*for_program, *harness_key]} if is_command else None,
             "evaluation": {
                 "n": execution.attempts_per_task,
                 "batch_size": execution.max_concurrent_attempts,
                 "pass_threshold": execution.pass_threshold,
+                "max_retries": execution.max_retries,
                 **{limit: value * execution.timeout_multiplier for limit, value in _LIMITS.items()},
             },
             "advanced": {key: value for key, value in endpoint.items() if value},

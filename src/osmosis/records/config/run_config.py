@@ -182,6 +182,8 @@ class Evaluation(Table):
     """Time limit of the agent, in seconds per rollout."""
     grader_timeout_s: float = Field(default=150.0, gt=0)
     """Time limit of the grader, in seconds per rollout."""
+    max_retries: int = Field(default=0, ge=0, le=100)
+    """Run a rollout that failed up to this many times again before its failure is stored; all tries are paid for."""
     max_cost: float | None = Field(default=None, gt=0, examples=[5.0])
     """Start no more rollouts once the run has cost this many USD, including judges and all of its jobs."""
     max_tokens_total: int | None = Field(default=None, ge=1)

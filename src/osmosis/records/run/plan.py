@@ -139,6 +139,8 @@ class Retry(Record):
     """How often a model call is retried, and how long to wait in between. A 429 is waited for, not counted."""
 
     max_attempts: int = Field(default=6, ge=1)
+    rollouts: int = Field(default=0, ge=0, le=100)
+    """How often a rollout that failed is run again before its failure is stored."""
     base_delay_s: float = 0.5
     max_delay_s: float = 30.0
     rate_limit_budget_s: float = Field(default=600.0, ge=0)
@@ -328,6 +330,7 @@ class EvalPlan(Record):
                 max_turns=options.max_turns_per_rollout,
                 max_messages=options.max_messages_per_rollout,
             ),
+            retry=Retry(rollouts=options.max_retries),
             sandbox=SandboxChoice(kind=config.advanced.sandbox, image=config.advanced.sandbox_image),
             program=ProgramSpec.from_config(config),
             provenance=provenance or {},
