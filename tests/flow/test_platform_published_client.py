@@ -405,13 +405,20 @@ model = { type = "provider", model = "offline/calculator", api_key_secret = "API
 [[agents]]
 harness = "mini-swe-agent"
 env = { LEVEL = "2" }
-model = { type = "endpoint", base_url = "http://127.0.0.1:9/v1", model = "m", api_key_secret = "API_KEY" }
+
+[agents.model]
+type = "endpoint"
+base_url = "http://127.0.0.1:9/v1"
+model = "m"
+api_key_secret = "API_KEY"
+extra_headers = { X-Team = "a" }
 
 [tasks]
 categories = ["a"]
 
 [execution]
 attempts_per_task = 2
+max_retries = 1
 judge_model = "offline/judge"
 judge_api_key_secret = "API_KEY"
 
@@ -463,9 +470,9 @@ def test_a_benchmark_from_submit_to_download(
     client("benchmark", "runs", "stop", second, "--yes")
     for number in (1, 2):
         platform.reaches(f"{second}-agent-{number}", "stopped")
-    (folder / "multiply.toml").write_text(BENCHMARK.replace("attempts_per_task = 2", "max_retries = 2"))
+    (folder / "multiply.toml").write_text(BENCHMARK.replace('categories = ["a"]', 'task_set = "parity"'))
     error = client(*submit, expect=1)["error"]
-    assert (error["code"], "execution.max_retries" in json.dumps(error)) == ("VALIDATION", True)
+    assert (error["code"], "tasks.task_set" in json.dumps(error)) == ("VALIDATION", True)
 
 
 def test_a_config_the_platform_refuses_says_which_key(client: Callable[..., Any], workspace: Path) -> None:

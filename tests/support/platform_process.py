@@ -123,13 +123,19 @@ class PlatformProcess:
         return answer.json() if answer.content else None
 
     def prepare(
-        self, folder: Path, *, files: Mapping[str, str] | None = None, rows: Sequence[JsonObject] | None = None
+        self,
+        folder: Path,
+        *,
+        files: Mapping[str, str] | None = None,
+        rows: Sequence[JsonObject] | None = None,
+        dataset: str = "sums",
     ) -> None:
         """A pushed rollout, of these files, and a dataset of these rows, else of 12."""
         url = self.json("GET", "workspaces")["workspaces"][0]["connected_repo"]["url"]
-        (folder / "rollouts" / "multiply").mkdir(parents=True)
         for name, text in (files or {"main.py": "x = 1\n"}).items():
-            (folder / "rollouts" / "multiply" / name).write_text(text)
+            file = folder / "rollouts" / "multiply" / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
         for args in (
             ["init", "-q", "-b", "main"],
             ["add", "-A"],
@@ -139,7 +145,7 @@ class PlatformProcess:
             Git(folder).run(*args)
         lines = rows or [{"user_prompt": str(n), "ground_truth": str(n)} for n in range(12)]
         content = "".join(json.dumps(line) + "\n" for line in lines).encode()
-        body = {"file_name": "sums", "file_size": len(content), "extension": "jsonl"}
+        body = {"file_name": dataset, "file_size": len(content), "extension": "jsonl"}
         created = self.json("POST", "datasets", json=body)
         assert self.http.put(created["upload"]["presigned_url"], content=content).status_code == 200
         self.json("POST", f"datasets/{created['id']}/complete", json={})

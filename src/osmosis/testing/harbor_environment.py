@@ -96,6 +96,7 @@ class ProcessEnvironment(BaseEnvironment):
         passed = {name: value for name, value in os.environ.items() if PASSED_ON.match(name)}
         path = [str(self.root / "bin"), *self._path, os.environ.get("PATH", os.defpath)]
         own = {"HOME": str(self.root / "root"), "TMPDIR": str(self.root / "tmp"), MARK: str(self.root)}
+        own["TMUX_TMPDIR"] = own["TMPDIR"]  # a tmux server of its own: agents of two trials name their sessions alike
         moved = {name: self._moved(value) for name, value in environ.items()}
         process = await asyncio.create_subprocess_exec(
             *("/bin/sh", "-c", self._moved(command)),

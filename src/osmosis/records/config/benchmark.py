@@ -74,7 +74,7 @@ class BenchmarkAgent(Table):
     """A name of [agents](agents.md) or a command line; for Harbor tasks one of Harbor's agents, which `main.py` finds
     in `HARBOR_AGENT`. Default: the workflow of `main.py`."""
     harness_api_key_secret: SecretName | None = None
-    """Of `cursor-cli` alone, which needs it: `CURSOR_API_KEY`."""
+    """The secret that `cursor-cli` needs, and no other harness has: `CURSOR_API_KEY`."""
     env: dict[EnvName, str] = Field(default_factory=dict, examples=[{"LOG_LEVEL": "INFO"}])
     """Variables of this agent, besides `[env]`."""
     model: AgentModel = Field(
