@@ -80,19 +80,22 @@ def row_of(
     if isinstance(prompt, list):
         row["messages"] = prompt
     else:
-        row["user_prompt"] = prompt if isinstance(prompt, str) else orjson.dumps(prompt).decode()
+        row["user_prompt"] = as_text(prompt)
     if target not in (None, "", []):
-        row["ground_truth"] = target if isinstance(target, str) else orjson.dumps(target).decode()
+        row["ground_truth"] = as_text(target)
     if metadata:
         row["metadata"] = dict(metadata)
     return row
 
 
+def as_text(value: object) -> str:
+    return value if isinstance(value, str) else orjson.dumps(value).decode()
+
+
 def conversation(prompt: object, answer: object) -> list[Message]:
     """Return the messages of a single answer."""
     opening = list(prompt) if isinstance(prompt, list) else [{"role": "user", "content": prompt}]
-    text = answer if isinstance(answer, str) or answer is None else orjson.dumps(answer).decode()
-    return opening if text is None else [*opening, {"role": "assistant", "content": text}]
+    return opening if answer is None else [*opening, {"role": "assistant", "content": as_text(answer)}]
 
 
 def numeric(value: object) -> float | None:

@@ -65,7 +65,7 @@ def _convert(results: list[JsonObject]) -> Iterator[LoggedRollout]:
         # A repeat has a number of its own among the tests: what it tests is the row.
         content = orjson.dumps([variables, case.get("assert")], option=orjson.OPT_SORT_KEYS)
         id = sha256(content).hexdigest()[:16]
-        prompt = _prompt(result["prompt"].get("raw", ""))
+        prompt = parse_prompt(result["prompt"].get("raw", ""))
         response, grading = result.get("response") or {}, result.get("gradingResult") or {}
         is_error = result.get("failureReason") == ERROR
         failure = logs.agent_failure(result.get("error") or response.get("error") or "") if is_error else None
@@ -107,7 +107,7 @@ def _scores(result: JsonObject, grading: JsonObject, reason: str | None) -> dict
     return {**scores, "passed": Score(bool(result.get("success")), reason, name="passed")}
 
 
-def _prompt(raw: str) -> str | list[JsonObject]:
+def parse_prompt(raw: str) -> str | list[JsonObject]:
     if raw.lstrip().startswith("["):
         try:
             messages = orjson.loads(raw)

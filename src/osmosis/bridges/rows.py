@@ -1,11 +1,12 @@
-"""Rows for a dataset from elsewhere: a log, an environment's tasks, a dataset in the hub's layout."""
+"""Rows for a dataset from elsewhere: a log or trace, an environment's tasks, a dataset of the hub, tests."""
 
 import importlib
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain, islice
 from pathlib import Path
 
+import httpx
 import orjson
 import pyarrow.parquet as pq
 import uv
@@ -19,10 +20,16 @@ from osmosis.sdk.foreign import PACKAGES, is_foreign, open_foreign, parse_foreig
 
 from .import_run import read_logs
 from .logs import row_of
-from .mapped import SAMPLE, USUAL_NAMES, check_mapping
+from .mapped import LANGFUSE, SAMPLE, check_mapping, complete_mapping
+from .promptfoo_tests import read_tests
+from .traces import read_journal, read_otlp
 
 REASONING_GYM = "reasoning-gym"
 HUB = "hf"
+DATASETS_SERVER = "https://datasets-server.huggingface.co"
+PAGE = 100
+ROW_NAMES = ("id", "prompt", "messages", "target")
+_POSITION = "\0position"
 _MAKE_TASKS = """
 import json, sys
 import reasoning_gym
@@ -32,20 +39,59 @@ for entry in reasoning_gym.create_dataset(name, size=size, seed=seed, **config):
 """
 
 
-def read_source(source: str, cwd: Path, *, size: int, seed: int, mapping: Mapping[str, str]) -> Iterator[JsonObject]:
-    """Yield the rows of an environment (`reasoning-gym:NAME`), of `hf:FOLDER[:SPLIT]`, or of a log's path. Raise
-    LoadError, NotFound, UsageError or ValidationError."""
+def read_source(
+    source: str,
+    cwd: Path,
+    *,
+    size: int,
+    seed: int,
+    mapping: Mapping[str, str],
+    environ: Mapping[str, str],
+    approve: Callable[[Mapping[str, str]], None],
+) -> Iterator[JsonObject]:
+    """Yield the rows of an environment (`reasoning-gym:NAME`), a hub's dataset (`hf:FOLDER[:SPLIT]`,
+    `hf:ORG/NAME[:SPLIT]`), traces (`otlp:FILE`, `langfuse:FILE`), a local run's folder (`journal:FOLDER`), the tests of
+    promptfoo (`promptfoo:FILE`), or a log's path. `approve` is given the columns before they are mapped, and raises to
+    stop. Raise LoadError, NotFound, UsageError or ValidationError."""
     kind, _, name = source.partition(":")
+    path = cwd / (name or source)
     if kind == REASONING_GYM:
         name, options = parse_foreign(source)
         yield from make_reasoning_tasks(name, **{"size": size, "seed": seed, **options})
     elif is_foreign(source):
         yield from open_foreign(source, cwd).make_rows()
     elif kind == HUB:
-        yield from read_hub(name, cwd, mapping)
+        files, split = (cwd / name.partition(":")[0]), name.partition(":")[2]
+        lines = read_hub(files, split) if files.is_dir() else read_hub_server(name.partition(":")[0], split, environ)
+        yield from _map_rows(lines, name, mapping, approve)
+    elif kind == "journal":
+        yield from read_journal(path)
+    elif kind in ("otlp", "promptfoo") or path.suffix in (".yaml", ".yml"):
+        if not path.is_file():
+            raise NotFound(f"there is no file {path}")
+        is_results = path.suffix == ".json" and kind == "promptfoo"
+        yield from (
+            read_otlp(path) if kind == "otlp" else _logged(path, None, {}, approve) if is_results else read_tests(path)
+        )
+    elif kind == LANGFUSE:
+        yield from _logged(path, LANGFUSE, {}, approve)
     else:
-        for run in read_logs(cwd / source, None, mapping):
-            yield from (logged.row for logged in run.rollouts)
+        yield from _logged(path, None, mapping, approve)
+
+
+def _logged(
+    path: Path, format: str | None, mapping: Mapping[str, str], approve: Callable[[Mapping[str, str]], None]
+) -> Iterator[JsonObject]:
+    for run in read_logs(path, format, mapping):
+        if columns := run.facts.get("mapping"):
+            approve({name: columns[name] for name in ROW_NAMES if name in columns})
+        for logged in run.rollouts:
+            scores = {name: score.value for name, score in logged.rollout.scores.items() if run.format == LANGFUSE}
+            yield (
+                {**logged.row, "metadata": {**logged.row.get("metadata", {}), "scores": scores}}
+                if scores
+                else logged.row
+            )
 
 
 def make_reasoning_tasks(name: str, size: int, seed: int, **config: object) -> Iterator[JsonObject]:
@@ -74,24 +120,52 @@ def score_reasoning(solution_str: str, ground_truth: str, extra_info: JsonObject
     return float(module.score_answer(solution_str, extra_info["metadata"]["entry"]))
 
 
-def read_hub(name: str, cwd: Path, mapping: Mapping[str, str]) -> Iterator[JsonObject]:
-    """Yield the rows of a local copy of a hub's dataset: `FOLDER`, `FOLDER:SPLIT`; Parquet, JSONL or CSV."""
-    folder_name, _, split = name.partition(":")
-    folder = cwd / folder_name
-    if not folder.is_dir():
-        hint = (
-            f"hf download --repo-type dataset {folder_name} --local-dir data/{Path(folder_name).name}, then hf:data/..."
-        )
-        raise NotFound(f"there is no folder {folder}", hint=hint)
+def read_hub(folder: Path, split: str) -> Iterator[JsonObject]:
+    """Yield the lines of a local copy of a hub's dataset: Parquet, JSONL or CSV."""
     files = sorted(file for suffix in ("parquet", "jsonl", "csv") for file in folder.rglob(f"*.{suffix}"))
     chosen = [file for file in files if not split or file.stem.startswith(split) or split in file.parent.parts]
     if not chosen:
         stems = ", ".join(sorted({file.stem.partition("-")[0] for file in files})) or "none"
         raise NotFound(f"{folder} has no files of split {split or 'any'!r}; its splits: {stems}")
-    check_mapping(mapping, islice(_read_table(chosen[0]), SAMPLE), chosen[0])
     for file in chosen:
         for number, line in enumerate(_read_table(file)):
-            yield _map_columns(line, f"{file.stem}-{number}", mapping)
+            yield {_POSITION: f"{file.stem}-{number}", **line}
+
+
+def read_hub_server(name: str, split: str, environ: Mapping[str, str]) -> Iterator[JsonObject]:
+    """Yield the lines of `ORG/NAME` or `ORG/NAME/CONFIG` from the hub's server of datasets (its `/splits` and `/rows`).
+    `HF_TOKEN` opens gated ones, `OSMOSIS_DATASETS_SERVER` is another server."""
+    dataset, config = "/".join(name.split("/")[:2]), "/".join(name.split("/")[2:])
+    hint = f"hf download --repo-type dataset {dataset} --local-dir data/{Path(dataset).name}, then hf:data/..."
+    token = environ.get("HF_TOKEN")
+    headers = {"authorization": f"Bearer {token}"} if token else {}
+    base = environ.get("OSMOSIS_DATASETS_SERVER", DATASETS_SERVER)
+    with httpx.Client(base_url=base, headers=headers, timeout=30, transport=httpx.HTTPTransport(retries=2)) as client:
+
+        def ask(path: str, **params: str | int) -> JsonObject:
+            try:
+                answer = client.get(path, params={"dataset": dataset, **params})
+                answer.raise_for_status()
+                body: JsonObject = answer.json()
+                return body
+            except (httpx.HTTPError, ValueError) as error:
+                raise NotFound(f"there is no folder {name}, and {base} does not have it: {error}", hint=hint) from error
+
+        splits = [(item["config"], item["split"]) for item in ask("/splits")["splits"]]
+        chosen = [pair for pair in splits if pair[0] == (config or pair[0]) and pair[1] == (split or pair[1])]
+        chosen = [pair for pair in chosen if pair[1] == "train"] if len(chosen) > 1 and not split else chosen
+        if len(chosen) != 1:
+            listed = ", ".join(f"hf:{dataset}/{config}:{split}" for config, split in splits)
+            raise UsageError(f"which split of {dataset}?", hint=listed)
+        query, offset, total = dict(zip(("config", "split"), chosen[0], strict=True)), 0, 1
+        while offset < total:
+            page = ask("/rows", **query, offset=offset, length=PAGE)
+            total = page["num_rows_total"] if page["rows"] else 0
+            for item in page["rows"]:
+                if item["truncated_cells"]:
+                    raise ValidationError(f"{base} cuts row {item['row_idx']} of {dataset} short", hint=hint)
+                yield {_POSITION: f"{chosen[0][1]}-{item['row_idx']}", **item["row"]}
+            offset += len(page["rows"])
 
 
 def _read_table(file: Path) -> Iterable[JsonObject]:
@@ -102,17 +176,22 @@ def _read_table(file: Path) -> Iterable[JsonObject]:
     yield from (row.data for row in read_rows(file, Selection()))
 
 
-def _map_columns(line: JsonObject, id: str, mapping: Mapping[str, str]) -> JsonObject:
-    columns = {key: next((name for name in usual if name in line), None) for key, usual in USUAL_NAMES.items()} | dict(
-        mapping
-    )
-    prompt = line.get(columns["messages"] or "") or line.get(columns["prompt"] or "")
-    if prompt is None:
-        listed = ", ".join(map(str, line))
-        raise UsageError(
-            f"no column is the prompt; the columns: {listed}", hint="--map prompt=COLUMN --map target=COLUMN"
-        )
-    used = {columns[key] for key in ("id", "prompt", "messages", "target")}
-    rest = {name: value for name, value in line.items() if name not in used and value is not None}
-    own_id, target = line.get(columns["id"] or ""), line.get(columns["target"] or "")
-    return row_of(id if own_id is None else own_id, prompt, target, rest)
+def _map_rows(
+    lines: Iterator[JsonObject], name: str, mapping: Mapping[str, str], approve: Callable[[Mapping[str, str]], None]
+) -> Iterator[JsonObject]:
+    first = list(islice(lines, SAMPLE))
+    names = list(dict.fromkeys(column for line in first for column in line if column != _POSITION))
+    check_mapping(mapping, first, Path(name))
+    columns = complete_mapping(dict.fromkeys(names), mapping)
+    if not {"prompt", "messages"} & set(columns):
+        hint = "--map prompt=COLUMN --map target=COLUMN"
+        raise UsageError(f"no column is the prompt; the columns: {', '.join(names)}", hint=hint)
+    columns = {name: columns[name] for name in ROW_NAMES if name in columns}
+    approve(columns)
+    for line in chain(first, lines):
+        position = line.pop(_POSITION)
+        values = {name: line.get(column) for name, column in columns.items()}
+        used = set(columns.values())
+        rest = {name: value for name, value in line.items() if name not in used and value is not None}
+        own_id, prompt = values.get("id"), values.get("messages") or values.get("prompt")
+        yield row_of(position if own_id is None else own_id, prompt or "", values.get("target"), rest)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -29,6 +30,7 @@ from osmosis.cli.core.results import (
 from osmosis.cli.eval.download import byte_progress
 from osmosis.datasets.row_file import write_rows
 from osmosis.errors import Conflict, DatasetError, NotFound, ValidationError
+from osmosis.local.run_options import run_folder
 from osmosis.metrics.formats import size
 from osmosis.records.api.datasets import DatasetEntry
 from osmosis.records.run.rows import FORMATS, MAX_BYTES
@@ -59,7 +61,11 @@ MAX_LISTED = 5
 @app.command("from")
 def make_from(
     source: Annotated[
-        str, typer.Argument(help="reasoning-gym:NAME, verifiers:ID, hf:FOLDER[:SPLIT], or a log of another tool")
+        str,
+        typer.Argument(
+            help="An environment as in eval -m (reasoning-gym:NAME, harbor:FOLDER ...), hf:FOLDER[:SPLIT], "
+            "hf:ORG/NAME[:SPLIT], journal:RUN, otlp:FILE, langfuse:FILE, promptfoo:FILE, or a log of another tool"
+        ),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="JSONL file to write")],
     rows: Annotated[int, typer.Option("--size", min=1, help="How many tasks of reasoning-gym to make")] = 100,
@@ -71,12 +77,15 @@ def make_from(
     limit: Annotated[int | None, typer.Option(min=1, help="Write at most this many rows")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file")] = False,
 ) -> OperationResult:
-    """Make a dataset of an environment's tasks, of a hub's dataset, or of the rows of another tool's log.
+    """Make a dataset of an environment's tasks, a hub's dataset, traces, a run, tests, or the log of another tool.
+
+    The columns that become prompt, target and id are shown first; on a terminal they are asked for, unless --yes.
 
     Example:
         osmosis dataset from reasoning-gym:countdown -o data/countdown.jsonl --size 500 --seed 1
         osmosis dataset from hf:data/gsm8k:test -o data/gsm8k.jsonl --map prompt=question --map target=answer
         osmosis dataset from logs/gsm8k.eval -o data/gsm8k.jsonl
+        osmosis dataset from journal:nightly -o data/nightly.jsonl
     """
     from osmosis.bridges.rows import read_source  # with pyarrow, which only this needs
 
@@ -85,7 +94,17 @@ def make_from(
     if path.exists() and not overwrite:
         raise Conflict(f"{path} exists", hint="--overwrite, or another --output")
     columns = parse_mapping(mapping or ())
-    count = write_rows(read_source(source, ctx.cwd, size=rows, seed=seed, mapping=columns), path, limit=limit)
+
+    def approve(mapped: Mapping[str, str]) -> None:
+        text = ", ".join(f"{name} = {column}" for name, column in mapped.items())
+        ctx.output.say(f"columns: {text}; the others are metadata")
+        if ctx.interactive:
+            prompts.agree(ctx, "Map them so?", "dataset.from", source=source)
+
+    if source.startswith("journal:"):
+        source = f"journal:{run_folder(source.partition(':')[2], ctx.cwd)}"
+    lines = read_source(source, ctx.cwd, size=rows, seed=seed, mapping=columns, environ=ctx.environ, approve=approve)
+    count = write_rows(lines, path, limit=limit)
     steps = [NextStep("check it", command=f"osmosis check {output}")]
     return OperationResult(
         "dataset.from", f"{count} rows written to {path}", {"path": str(path), "rows": count}, next_steps=steps

@@ -3,7 +3,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,17 +16,177 @@ import pytest
 import uv
 
 import osmosis
+from osmosis.bridges.import_run import import_run, read_logs
 from osmosis.bridges.rows import read_source
 from osmosis.datasets.row_file import write_rows
-from osmosis.errors import NotFound, UsageError, ValidationError
+from osmosis.errors import NotFound, OsmosisError, UsageError, ValidationError
+from osmosis.records.run.annotations import Annotation
 from osmosis.sdk.foreign import PACKAGES
 
 LOG = Path(__file__).parents[2] / "fixtures" / "bridges" / "inspect_ai.eval"
 
 
-def rows_of(source: str, cwd: Path, output: Path, **mapping: str) -> list[dict[str, object]]:
-    write_rows(read_source(source, cwd, size=3, seed=7, mapping=mapping), output)
+def rows_of(
+    source: str, cwd: Path, output: Path, environ: Mapping[str, str] = {}, **mapping: str
+) -> list[dict[str, Any]]:
+    columns: list[Mapping[str, str]] = []
+    lines = read_source(source, cwd, size=3, seed=7, mapping=mapping, environ=environ, approve=columns.append)
+    write_rows(lines, output)
+    COLUMNS[:] = columns
     return [json.loads(line) for line in output.read_text().splitlines()]
+
+
+COLUMNS: list[Mapping[str, str]] = []
+"""What was last mapped."""
+
+
+@pytest.fixture
+def hub() -> Iterator[str]:
+    """An imitation of the documented `/splits` and `/rows` of the hub's server of datasets."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            address = urlsplit(self.path)
+            query = dict(parse_qsl(address.query))
+            splits = [{"dataset": "org/sums", "config": "main", "split": name} for name in ("train", "test")]
+            body: dict[str, Any] = {"splits": splits}
+            if address.path == "/rows":
+                offset, length, total = int(query["offset"]), int(query["length"]), 150
+                numbers = range(offset, min(offset + length, total))
+                rows = [
+                    {
+                        "row_idx": number,
+                        "row": {"question": f"{number}+1?", "answer": query["split"], "level": number},
+                        "truncated_cells": ["question"] if query["dataset"] == "org/long" else [],
+                    }
+                    for number in numbers
+                ]
+                body = {"features": [], "rows": rows, "num_rows_total": total, "num_rows_per_page": 100}
+            is_there = query["dataset"] != "org/missing" and self.headers["authorization"] == "Bearer key"
+            self.send_response(200 if is_there else 404)
+            self.end_headers()
+            self.wfile.write(json.dumps(body).encode())
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_a_dataset_that_is_no_folder_comes_page_by_page_from_the_hubs_server(hub: str, tmp_path: Path) -> None:
+    environ = {"OSMOSIS_DATASETS_SERVER": hub, "HF_TOKEN": "key"}
+    rows = rows_of("hf:org/sums:test", tmp_path, tmp_path / "rows.jsonl", environ)
+    assert len(rows) == 150
+    assert rows[0] == {"id": "test-0", "user_prompt": "0+1?", "metadata": {"answer": "test", "level": 0}}
+    assert rows[-1]["id"] == "test-149"
+    assert rows_of("hf:org/sums", tmp_path, tmp_path / "train.jsonl", environ, target="answer")[0]["id"] == "train-0"
+    assert COLUMNS == [{"prompt": "question", "target": "answer"}]
+    for name, problem in {
+        "org/missing": "hf download",
+        "org/long": "hf download",
+        "org/sums:none": "org/sums/main:test",
+    }.items():
+        with pytest.raises(OsmosisError) as error:
+            rows_of(f"hf:{name}", tmp_path, tmp_path / "none.jsonl", environ)
+        assert problem in str(error.value.hint), name
+
+
+PROMPTFOO = """
+prompts:
+  - "Translate to {{ language }}: {{ text }}"
+  - file://polite.txt
+defaultTest:
+  assert:
+    - {type: latency, threshold: 100}
+tests:
+  - vars: {text: [Hello, Bye], language: French}
+    assert:
+      - {type: icontains, value: bonjour}
+  - file://more.csv
+"""
+
+
+def test_tests_of_promptfoo_are_rows(tmp_path: Path) -> None:
+    (tmp_path / "promptfooconfig.yaml").write_text(PROMPTFOO)
+    (tmp_path / "polite.txt").write_text("Please say {{text}} in {{language}}.")
+    (tmp_path / "more.csv").write_text("text,language,__expected\nYes,German,Ja\nNo,German,contains: nein\n")
+    rows = rows_of("promptfooconfig.yaml", tmp_path, tmp_path / "rows.jsonl")
+    assert [row["user_prompt"] for row in rows[:3]] == [
+        "Translate to French: Hello",
+        "Please say Hello in French.",
+        "Translate to French: Bye",
+    ]
+    assert [row["ground_truth"] for row in rows] == ["bonjour"] * 4 + ["Ja"] * 2 + ["nein"] * 2
+    assert rows[0]["metadata"]["vars"] == {"text": "Hello", "language": "French"}
+    assert rows[0]["metadata"]["assert"][0] == {"type": "latency", "threshold": 100}
+    (tmp_path / "program.yaml").write_text('prompts: ["{{a}}"]\ntests: file://tests.py\n')
+    (tmp_path / "tests.py").touch()
+    with pytest.raises(ValidationError, match="by a program"):
+        rows_of("promptfoo:program.yaml", tmp_path, tmp_path / "none.jsonl")
+
+
+def _attributes(**values: object) -> list[dict[str, Any]]:
+    return [
+        {"key": key.replace("__", "."), "value": {"doubleValue" if isinstance(value, float) else "stringValue": value}}
+        for key, value in values.items()
+    ]
+
+
+def test_a_trace_is_a_row_with_its_tools_answer_and_scores(tmp_path: Path) -> None:
+    asked = [{"role": "user", "parts": [{"type": "text", "content": "2+2?"}]}]
+    call = [{"role": "assistant", "parts": [{"type": "tool_call", "id": "c", "name": "add", "arguments": {"a": 2}}]}]
+    result = [{"role": "tool", "parts": [{"type": "tool_call_response", "id": "c", "response": "4"}]}]
+    answer = [{"role": "assistant", "parts": [{"type": "text", "content": "It is 4."}]}]
+    spans = [
+        {
+            "traceId": "t1",
+            "name": "chat m",
+            "startTimeUnixNano": "20",
+            "attributes": _attributes(
+                gen_ai__input__messages=json.dumps([*asked, *call, *result]),
+                gen_ai__output__messages=json.dumps(answer),
+            ),
+        },
+        {
+            "traceId": "t1",
+            "name": "chat m",
+            "startTimeUnixNano": "10",
+            "attributes": _attributes(
+                gen_ai__system_instructions=json.dumps([{"type": "text", "content": "Be brief."}]),
+                gen_ai__input__messages=json.dumps(asked),
+                gen_ai__output__messages=json.dumps(call),
+                gen_ai__tool__definitions=json.dumps([{"type": "function", "name": "add"}]),
+            ),
+        },
+        {
+            "traceId": "t1",
+            "name": "invoke_agent",
+            "startTimeUnixNano": "5",
+            "events": [
+                {
+                    "name": "gen_ai.evaluation.result",
+                    "attributes": _attributes(gen_ai__evaluation__name="thumb", gen_ai__evaluation__score__value=0.0),
+                }
+            ],
+        },
+        {"traceId": "t2", "name": "GET /", "startTimeUnixNano": "1"},
+    ]
+    document = {"resourceSpans": [{"scopeSpans": [{"spans": spans}]}]}
+    (tmp_path / "traces.jsonl").write_text(json.dumps(document) + "\n")
+    (row,) = rows_of("otlp:traces.jsonl", tmp_path, tmp_path / "rows.jsonl")
+    assert row["messages"] == [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2+2?"}]
+    tools = [{"type": "function", "name": "add"}]
+    assert row["metadata"] == {"tools": tools, "answer": "It is 4.", "scores": {"thumb": 0.0}}
+
+
+def test_traces_of_langfuse_are_rows_with_their_scores(tmp_path: Path) -> None:
+    trace = {"id": "t", "input": "2+2?", "output": "5", "htmlPath": "/t", "metadata": {"user": "a"}}
+    scores = [{"name": "thumb", "value": 0, "comment": "wrong"}]
+    (tmp_path / "traces.json").write_text(json.dumps([{**trace, "scores": scores}]))
+    (row,) = rows_of("langfuse:traces.json", tmp_path, tmp_path / "rows.jsonl")
+    assert (row["user_prompt"], row["metadata"]) == ("2+2?", {"user": "a", "scores": {"thumb": 0}})
 
 
 def test_the_rows_of_a_log_are_each_written_once(tmp_path: Path) -> None:
@@ -67,3 +232,17 @@ print(score_reasoning(row["ground_truth"], "", row), score_reasoning("no number"
     right, wrong = map(float, scored.stdout.split())
     assert right == 1.0
     assert wrong < 0.1
+
+
+def test_a_run_is_rows_with_tools_and_the_labels_of_people(tmp_path: Path) -> None:
+    imported = import_run(read_logs(LOG)[0], tmp_path / "run", source=LOG)
+    note = Annotation(row_index=0, attempt=0, row_key="two", label="wrong", author="ann")
+    (imported.folder / "annotations.jsonl").write_bytes(note.to_line())
+    rows = rows_of("journal:run", tmp_path, tmp_path / "rows.jsonl")
+    assert [row["id"] for row in rows] == ["two", "7", "broken", "unscored"]
+    assert (rows[0]["user_prompt"], rows[0]["ground_truth"]) == ("What is 1+1?", "2")
+    (tool,) = rows[0]["metadata"].pop("tools")
+    assert (rows[0]["metadata"], tool["function"]["name"]) == ({"level": "easy", "labels": {"ann": "wrong"}}, "add")
+    (imported.folder / "rows.jsonl").unlink()
+    (row, *_) = rows_of("journal:run", tmp_path, tmp_path / "alone.jsonl")
+    assert row["messages"][-1] == {"role": "user", "content": "What is 1+1?"}

@@ -1,0 +1,117 @@
+"""Rows of what an agent was asked: the traces of an OTLP file (GenAI conventions, JSON), the rollouts of a local run.
+A row has the messages before the first answer; its metadata has the tools, the answer, scores and labels."""
+
+from collections.abc import Iterable, Iterator
+from itertools import takewhile
+from pathlib import Path
+
+import orjson
+
+from osmosis.base.jsonable import JsonObject
+from osmosis.engine.journal import StoredRollouts
+from osmosis.errors import ValidationError
+from osmosis.records.run.annotations import Annotation, keep_newest
+from osmosis.records.run.rollout import Message, Rollout
+
+from . import logs
+from .table import read_dataset
+
+_EVALUATION = "gen_ai.evaluation.result"
+
+
+def read_journal(folder: Path) -> Iterator[JsonObject]:
+    """Yield a row for each row of a run: as its dataset has it, where that is still there."""
+    stored = StoredRollouts(folder)
+    rows, labels, written = read_dataset(stored.plan()), dict[str, dict[str, str]](), set[str]()
+    file = folder / "annotations.jsonl"
+    lines = file.read_bytes().splitlines() if file.exists() else []
+    for note in keep_newest(map(Annotation.model_validate_json, lines)):
+        labels.setdefault(note.row_key or "", {})[note.author] = note.label or note.comment or f"{note.score:g}"
+    for line in stored.in_order():
+        rollout = Rollout.model_validate(line)
+        key = str(rollout.row_key)
+        row = rows.get(key) or logs.row_of(key, _opening(rollout.messages))
+        metadata = {"tools": rollout.tools, "labels": labels.get(key)}
+        if key not in written:
+            written.add(key)
+            yield {**row, "id": key, **_with_metadata(row.get("metadata"), metadata)}
+
+
+def read_otlp(path: Path) -> Iterator[JsonObject]:
+    """Yield a row for each trace that has messages, in the order of their first spans. Raise ValidationError."""
+    traces: dict[str, list[JsonObject]] = {}
+    for span in _spans(path):
+        traces.setdefault(span["traceId"], []).append(span)
+    if not traces:
+        raise ValidationError(f"{path} has no spans", hint="JSON as OTLP's file exporter writes it: resourceSpans")
+    for id, spans in traces.items():
+        spans.sort(key=lambda span: int(span.get("startTimeUnixNano") or 0))
+        calls = [attributes for span in spans if (attributes := _attributes(span)).get("gen_ai.input.messages")]
+        if not calls:
+            continue
+        system = _load(calls[0].get("gen_ai.system_instructions"))
+        opening = [{"role": "system", "parts": system}] if system else []
+        messages = [
+            message for part in [*opening, *_load(calls[0]["gen_ai.input.messages"])] for message in _split(part)
+        ]
+        answers = [message for part in _load(calls[-1].get("gen_ai.output.messages")) for message in _split(part)]
+        events = [
+            _attributes(event) for span in spans for event in span.get("events") or () if event["name"] == _EVALUATION
+        ]
+        scores = {
+            event["gen_ai.evaluation.name"]: event.get(
+                "gen_ai.evaluation.score.label", event.get("gen_ai.evaluation.score.value")
+            )
+            for event in events
+        }
+        tools, answer = _load(calls[0].get("gen_ai.tool.definitions")), answers[-1]["content"] if answers else None
+        metadata = {"tools": tools or None, "answer": answer, "scores": scores or None}
+        yield {**logs.row_of(id, _opening(messages)), **_with_metadata(None, metadata)}
+
+
+def _opening(messages: Iterable[Message]) -> list[Message]:
+    return list(takewhile(lambda message: message.get("role") != "assistant", messages))
+
+
+def _with_metadata(present: object, metadata: JsonObject) -> JsonObject:
+    every = {
+        **(present if isinstance(present, dict) else {}),
+        **{key: value for key, value in metadata.items() if value},
+    }
+    return {"metadata": every} if every else {}
+
+
+def _spans(path: Path) -> Iterator[JsonObject]:
+    documents = logs.read_lines(path) if path.suffix == ".jsonl" else [logs.read_json(path)]
+    for document in documents:
+        for resource in document.get("resourceSpans") or ():
+            for scope in resource.get("scopeSpans") or ():
+                yield from scope.get("spans") or ()
+
+
+def _attributes(item: JsonObject) -> JsonObject:
+    values = ((attribute["key"], attribute["value"]) for attribute in item.get("attributes") or ())
+    return {key: next(iter(value.values()), None) for key, value in values}
+
+
+def _load(value: object) -> list[JsonObject]:
+    return orjson.loads(value) if isinstance(value, str) and value else []
+
+
+def _split(message: JsonObject) -> Iterator[Message]:
+    parts = message.get("parts") or [{"type": "text", "content": message.get("content")}]
+    for part in parts:
+        if part.get("type") == "tool_call_response":
+            yield {"role": "tool", "tool_call_id": part.get("id"), "content": logs.as_text(part.get("response"))}
+    text = "\n".join(str(part["content"]) for part in parts if part.get("type") == "text" and part.get("content"))
+    calls = [
+        {
+            "id": part.get("id"),
+            "type": "function",
+            "function": {"name": part.get("name"), "arguments": logs.as_text(part.get("arguments"))},
+        }
+        for part in parts
+        if part.get("type") == "tool_call"
+    ]
+    if text or calls:
+        yield {"role": message["role"], "content": text, **({"tool_calls": calls} if calls else {})}
