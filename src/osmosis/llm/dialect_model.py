@@ -31,14 +31,13 @@ class DialectModel(OpenAICompatibleModel):
         self.is_messages = self.spec.kind == "messages"
         self._client = messages_client if self.is_messages else responses_client
         self._may_encrypt = not self.is_messages
-        extra = self.spec.params.get("extra_headers")
-        headers = {str(name).lower(): str(value) for name, value in (extra if isinstance(extra, dict) else {}).items()}
+        headers: dict[str, str] = {}
         key = key or arguments_for(provider, variables).get("api_key", "").strip()
         addresses = (variables.get(f"{provider.upper()}_{name}") for name in ("BASE_URL", "API_BASE"))
         base = (self.spec.base_url or next(filter(None, addresses), "")).rstrip("/")
         if self.is_messages:
             url = f"{base.removesuffix('/v1') or 'https://api.anthropic.com'}/v1/messages"
-            headers.setdefault("anthropic-version", "2023-06-01")
+            headers["anthropic-version"] = "2023-06-01"
             headers |= {"x-api-key": key} if key else {}
             key = "" if key else variables.get("ANTHROPIC_AUTH_TOKEN", "").strip()
         else:
@@ -49,7 +48,6 @@ class DialectModel(OpenAICompatibleModel):
 
     def body(self, request: ChatRequest) -> dict[str, object]:
         params = sampling(self.spec, request)
-        params.pop("extra_headers", None)
         extra = params.pop("extra_body", None)
         if self.is_messages:
             self._add_limits(params)

@@ -51,7 +51,7 @@ class OpenAICompatibleModel(RetryingModel):
         url, headers = self.address((api_key or "").strip(), provider_variables)
         parts = urlsplit(url)
         local = is_loopback(parts.hostname)
-        headers = {**{name.lower(): str(value) for name, value in extra.items()}, **headers}
+        headers |= {name.lower(): str(value) for name, value in extra.items()}
         headers["content-type"] = "application/json"
         self._endpoint = HttpEndpoint(url, headers, timeout_s=timeout_s, use_proxies=not local)
         self._origin = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field
 from pydantic_core import InitErrorDetails
 
 from osmosis.records.config.run_config import EnvName, EvalConfig, Evaluation, Name, SecretName, Secrets, Submittable
-from osmosis.records.config.validation import Table, broken_at
+from osmosis.records.config.validation import Table, broken_at, broken_rule
 from osmosis.records.run.plan import PLATFORM_MODEL
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class BenchmarkAgent(Table):
         if written.get("harness_api_key_secret") != needed:
             fix = f'harness_api_key_secret = "{needed}"' if needed else "remove it"
             problem = f"{needed or 'it has no effect'} with harness = {written.get('harness')!r}"
-            yield at_key(broken_rule(problem, fix), "harness_api_key_secret")
+            yield broken_at(problem, fix, "harness_api_key_secret")
 
 
 class BenchmarkTasks(Table):
