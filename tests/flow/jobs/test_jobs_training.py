@@ -16,6 +16,7 @@ from osmosis.records.config.training_plan import plan_training
 from osmosis.records.run.job import JobSpec, Stage
 from osmosis.records.run.status import RunStatus
 from osmosis.sandbox import probe
+from osmosis.sdk.foreign import PACKAGES
 from osmosis.training.protocol import read_manifest
 from osmosis.training.row_order import rows_of_step
 from osmosis.training.step_journal import StepJournal
@@ -66,7 +67,8 @@ class TrainingDesk:
 
     def __init__(self, desk: Desk, **training: Any) -> None:
         self.desk = desk
-        self.main = MAIN
+        self.main, self.pyproject, self.files = MAIN, PYPROJECT, dict[str, str]()
+        self.rows: list[dict[str, Any]] = [{"user_prompt": f"row {n}", "ground_truth": "0"} for n in range(10)]
         self.hold = desk.folder / "work" / "artifacts" / "hold"  # where a rollout may read, in a sandbox, too
         self.hold.parent.mkdir(parents=True)
         self.config: dict[str, Any] = {
@@ -79,10 +81,9 @@ class TrainingDesk:
 
     def write(self) -> Path:
         desk = self.desk
-        commit = desk.commit(main=self.main, pyproject=PYPROJECT)
+        commit = desk.commit(main=self.main, pyproject=self.pyproject, **self.files)
         dataset = desk.folder / "d.jsonl"
-        rows = [{"user_prompt": f"row {n}", "ground_truth": "0"} for n in range(10)]
-        dataset.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        dataset.write_text("".join(json.dumps(row) + "\n" for row in self.rows))
         spec = JobSpec(
             run_id=desk.api.run_id,
             run_name="multiply-1",
@@ -178,6 +179,57 @@ async def test_a_run_from_commit_to_checkpoints(training: TrainingDesk) -> None:
     step = StepJournal(desk.folder / "work" / "steps", "train", 3)
     assert not step.rollouts_path.exists(), "a step that is over is packed"
     tokens = next(step.lines())["tokens"][0]
+    said = [chr(t) for t, own in zip(tokens["completion_token_ids"], tokens["mask"], strict=True) if not own]
+    assert "".join(said) == "<user>once more\x03<assistant>"
+
+
+TASK = """
+from inspect_ai import Task, task
+from inspect_ai.dataset import Sample
+from inspect_ai.model import ChatMessageUser
+from inspect_ai.scorer import Score, accuracy, scorer
+from inspect_ai.solver import generate, solver
+
+
+@solver
+def once_more():
+    async def solve(state, generate):
+        state.messages.append(ChatMessageUser(content="once more"))
+        return await generate(state)
+
+    return solve
+
+
+@scorer(metrics=[accuracy()])
+def odd():
+    async def score(state, target):
+        return Score(value=int(state.output.completion) % 2)
+
+    return score
+
+
+@task
+def asks():
+    samples = [Sample(id=n + 1, input=f"row {n}") for n in range(10)]
+    return Task(dataset=samples, solver=[generate(), once_more()], scorer=odd())
+"""
+
+
+async def test_a_task_of_inspect_is_trained_by_its_own_scores(training: TrainingDesk) -> None:
+    """The proxy sees every call of its solver: what is trained are the tokens of the whole conversation."""
+    desk, package = training.desk, PACKAGES["inspect"]
+    training.main = 'import osmosis\n\nbackend = osmosis.load_environment("inspect:task.py@asks")\n'
+    training.files, training.pyproject = {"task": TASK}, PYPROJECT.replace('"iniconfig>=2"', f'"{package}"')
+    training.rows = [
+        {"id": str(n + 1), "user_prompt": f"row {n}", "metadata": {"sample": {"id": n + 1, "input": f"row {n}"}}}
+        for n in range(10)
+    ]
+    assert await training.run() == 0
+    assert desk.result.status is RunStatus.FINISHED, desk.log
+    assert training.done == COMPLETE
+    assert training.curve("rollout/raw_reward") == [1, 2, 3, 4]
+    assert {rollout.value("reward") for rollout in desk.api.rollouts.values()} == {0.0, 1.0}
+    tokens = next(StepJournal(desk.folder / "work" / "steps", "train", 3).lines())["tokens"][0]
     said = [chr(t) for t, own in zip(tokens["completion_token_ids"], tokens["mask"], strict=True) if not own]
     assert "".join(said) == "<user>once more\x03<assistant>"
 
