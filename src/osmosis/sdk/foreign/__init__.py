@@ -19,6 +19,8 @@ from osmosis.base.installation import install_command
 from osmosis.base.jsonable import JsonObject
 from osmosis.errors import LoadError, OsmosisError
 from osmosis.sdk.backend import LocalBackend
+from osmosis.sdk.context import GraderContext
+from osmosis.sdk.grader import Grader
 
 PACKAGES = {
     "a2a": "a2a-sdk>=1.1,<2",
@@ -29,6 +31,12 @@ PACKAGES = {
     "harbor": "harbor>=0.25,<0.27",
 }
 """Requirement by the word before the colon. A module here has the same name."""
+
+
+class KeepReward(Grader[object]):
+    """Leaves the reward that the environment's own scoring has set."""
+
+    async def grade(self, ctx: GraderContext) -> None: ...
 
 
 @dataclass(frozen=True)

@@ -40,16 +40,16 @@ from osmosis.errors import LoadError
 from osmosis.records.run.rollout import Message
 from osmosis.sdk.backend import LocalBackend
 from osmosis.sdk.chat import ChatClient
-from osmosis.sdk.context import AgentWorkflowContext, GraderContext
-from osmosis.sdk.grader import Grader
+from osmosis.sdk.context import AgentWorkflowContext
 from osmosis.sdk.types import AgentWorkflowConfig, RolloutSample
 from osmosis.sdk.workflow import AgentWorkflow
 
-from . import ForeignEnvironment
+from . import ForeignEnvironment, KeepReward
 
 LETTERS = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0}
 CHOICES = {"any": "required", "none": "none"}
 PARAMS = ("temperature", "top_p", "max_tokens", "seed", "frequency_penalty", "presence_penalty", "parallel_tool_calls")
+_TOOL = {"name", "description", "parameters"}
 MANY = 10_000
 IDLE_S = 1.0
 """How long an evaluation waits for another sample before it ends."""
@@ -71,7 +71,9 @@ class Feed(SampleSource):
 
     def __init__(self, task: Task, judge: object) -> None:
         self._task = task_with(task, dataset=self, solver=self._attempt(task.solver), epochs=1)
-        self._options = {"model_roles": {"grader": judge}} if judge else {}
+        quiet = dict.fromkeys(("log_realtime", "log_model_api", "score_display", "ctl_server", "fail_on_error"), False)
+        roles = {"grader": judge} if judge else {}
+        self._options = {**quiet, "log_header_only": True, "max_samples": MANY, "model_roles": roles}
         self._attempts: dict[tuple[str, int], Attempt] = {}
         self._epochs: Counter[str] = Counter()
         self._waiting: list[tuple[Sample, int]] = []
@@ -125,19 +127,7 @@ class Feed(SampleSource):
             problem: Exception | None = None
             with TemporaryDirectory(prefix="osmosis-inspect-") as folder:
                 try:
-                    (log,) = await eval_async(
-                        self._task,
-                        "osmosis/rollout",
-                        log_dir=folder,
-                        log_realtime=False,
-                        log_model_api=False,
-                        log_header_only=True,
-                        score_display=False,
-                        ctl_server=False,
-                        fail_on_error=False,
-                        max_samples=MANY,
-                        **self._options,
-                    )
+                    (log,) = await eval_async(self._task, "osmosis/rollout", log_dir=folder, **self._options)
                     message = log.error.message if log.error else "inspect ended without this sample"
                 except Exception as error:  # noqa: BLE001 - user code and inspect's own: every rollout that waits fails
                     problem, message = error, f"{type(error).__name__}: {error}"
@@ -150,23 +140,18 @@ class Feed(SampleSource):
                 self._waiting.clear()
 
     def _attempt(self, inner: Solver) -> Solver:
-        @solver(name="osmosis_attempt")
-        def in_rollout() -> Solver:
-            async def solve(state: TaskState, generate: Generate) -> TaskState:
-                attempt = self._attempts.get((str(state.sample_id), state.epoch))
-                if attempt is None:
-                    raise RuntimeError("the rollout has ended")
+        async def solve(state: TaskState, generate: Generate) -> TaskState:
+            attempt = self._attempts.get((str(state.sample_id), state.epoch))
+            if attempt is not None:
                 token = _current.set(attempt)
                 try:
                     with attempt.scope:
                         return await inner(state, generate)
                 finally:
                     _current.reset(token)
-                raise RuntimeError("the rollout was stopped")
+            raise RuntimeError("the rollout was stopped")
 
-            return solve
-
-        return in_rollout()
+        return solver(name="osmosis_attempt")(lambda: solve)()
 
 
 class RolloutModel(im.ModelAPI):
@@ -184,7 +169,9 @@ class RolloutModel(im.ModelAPI):
         if tools and tool_choice != "auto":
             function = {"type": "function", "function": {"name": getattr(tool_choice, "name", "")}}
             params["tool_choice"] = CHOICES[tool_choice] if isinstance(tool_choice, str) else function
-        offered = [{"type": "function", "function": _tool(tool)} for tool in tools]
+        offered = [
+            {"type": "function", "function": tool.model_dump(include=_TOOL, exclude_none=True)} for tool in tools
+        ]
         try:
             done = await attempt.chat.complete(list(map(_message, input)), tools=offered, **params)
         except Exception as error:
@@ -234,12 +221,6 @@ class TaskWorkflow(AgentWorkflow[TaskConfig]):
         return self.sample
 
 
-class TaskGrader(Grader[object]):
-    """Leaves the reward that the task's own scorers have set."""
-
-    async def grade(self, ctx: GraderContext) -> None: ...
-
-
 def open_environment(name: str, options: JsonObject, base_dir: Path) -> ForeignEnvironment:
     score, judge = options.pop("score", None), options.pop("grader", None)
     create = _find_task(name, base_dir)
@@ -254,7 +235,7 @@ def open_environment(name: str, options: JsonObject, base_dir: Path) -> ForeignE
     if not task.scorer:
         raise LoadError(f"inspect:{name} has no scorer", hint="give the task a scorer")
     config = TaskConfig(name=task.name, task=task, score=score, judge=judge, feeds=WeakKeyDictionary())
-    return ForeignEnvironment(LocalBackend(TaskWorkflow, config, TaskGrader), partial(_make_rows, task))
+    return ForeignEnvironment(LocalBackend(TaskWorkflow, config, KeepReward), partial(_make_rows, task))
 
 
 def _find_task(name: str, base_dir: Path) -> Callable[..., object]:
@@ -330,8 +311,3 @@ def _call(call: JsonObject) -> ToolCall:
     except (ValueError, TypeError) as error:
         arguments, problem = {}, f"the arguments are no JSON object: {error}"
     return ToolCall(id=call["id"], function=call["function"]["name"], arguments=arguments, parse_error=problem)
-
-
-def _tool(tool: ToolInfo) -> JsonObject:
-    parameters = tool.parameters.model_dump(exclude_none=True)
-    return {"name": tool.name, "description": tool.description, "parameters": parameters}

@@ -26,12 +26,11 @@ from osmosis.base.net import is_http
 from osmosis.errors import LoadError
 from osmosis.records.run.rollout import Message
 from osmosis.sdk.backend import LocalBackend
-from osmosis.sdk.context import AgentWorkflowContext, GraderContext
-from osmosis.sdk.grader import Grader
+from osmosis.sdk.context import AgentWorkflowContext
 from osmosis.sdk.types import AgentWorkflowConfig, RolloutSample
 from osmosis.sdk.workflow import AgentWorkflow
 
-from . import ForeignEnvironment
+from . import ForeignEnvironment, KeepReward
 
 START_S = 60.0
 WAIT_S = 0.2
@@ -143,12 +142,6 @@ class EnvironmentWorkflow(AgentWorkflow[EnvironmentConfig]):
         return RolloutSample(messages=messages, reward=sum(rewards) if rewards else None)
 
 
-class EnvironmentGrader(Grader[object]):
-    """Leaves the reward that the environment has given."""
-
-    async def grade(self, ctx: GraderContext) -> None: ...
-
-
 def open_environment(name: str, options: JsonObject, base_dir: Path) -> ForeignEnvironment:
     size, seed, prompt = (options.pop(key, default) for key, default in (("size", 100), ("seed", 0), ("prompt", "")))
     turns, reward = options.pop("turns", 20), options.pop("reward", "sum")
@@ -164,7 +157,7 @@ def open_environment(name: str, options: JsonObject, base_dir: Path) -> ForeignE
         {"id": f"{title}-{seed + number}", "user_prompt": words, "metadata": {"seed": seed + number}}
         for number in range(size)
     ]
-    return ForeignEnvironment(LocalBackend(EnvironmentWorkflow, config, EnvironmentGrader), lambda: rows)
+    return ForeignEnvironment(LocalBackend(EnvironmentWorkflow, config, KeepReward), lambda: rows)
 
 
 @contextlib.asynccontextmanager

@@ -28,12 +28,11 @@ from osmosis.errors import LoadError, OsmosisError
 from osmosis.records.run.rollout import Message
 from osmosis.sdk.backend import LocalBackend
 from osmosis.sdk.chat import MODEL_ID, ChatClient
-from osmosis.sdk.context import AgentWorkflowContext, GraderContext, WorkflowRollout
-from osmosis.sdk.grader import Grader
+from osmosis.sdk.context import AgentWorkflowContext, WorkflowRollout
 from osmosis.sdk.types import AgentWorkflowConfig, RolloutSample
 from osmosis.sdk.workflow import AgentWorkflow
 
-from . import ForeignEnvironment
+from . import ForeignEnvironment, KeepReward
 
 
 class TasksetConfig(AgentWorkflowConfig):
@@ -89,12 +88,6 @@ class TasksetWorkflow(AgentWorkflow[TasksetConfig]):
         return self.sample
 
 
-class TasksetGrader(Grader[object]):
-    """Leaves the reward that the taskset's own scoring has set."""
-
-    async def grade(self, ctx: GraderContext) -> None: ...
-
-
 def open_environment(name: str, options: JsonObject, base_dir: Path) -> ForeignEnvironment:
     size = options.pop("size", None)
     taskset = load_taskset(taskset_config_type(name)(id=name, **options))
@@ -109,7 +102,7 @@ def open_environment(name: str, options: JsonObject, base_dir: Path) -> ForeignE
     if harness == "bash":
         harness = "null"  # bash would give the model this machine
     config = TasksetConfig(name=name, first=next(iter(taskset)), harness=harness)
-    backend = LocalBackend(TasksetWorkflow, config, TasksetGrader)
+    backend = LocalBackend(TasksetWorkflow, config, KeepReward)
     return ForeignEnvironment(backend, partial(_make_rows, name, taskset, size))
 
 
