@@ -11,13 +11,16 @@ import aiohttp
 import orjson
 import pytest
 
-from osmosis.dialects import CHAT, DIALECTS, GEMINI, MESSAGES, RESPONSES, Call, Dialect
+from osmosis.dialects import CHAT, DIALECTS, GEMINI, MESSAGES, RESPONSES, Call, Dialect, Envelope
+from osmosis.llm import open_model
 from osmosis.llm.model import ChatRequest, Completion, Piece
 from osmosis.records.run.plan import ModelSpec
 from osmosis.records.run.rollout import Message, Usage
 from osmosis.serve.client.model_proxy import ModelProxy
 from osmosis.serve.client.rollout_endpoint import RolloutEndpoint
 from support.dialect_clients import build, read
+from support.endpoint import ModelEndpoint, Reply
+from support.official_types import check_request
 
 from .support import SPEC, ScriptedModel, open_proxy, say
 
@@ -204,3 +207,28 @@ async def test_a_stream_is_never_half_closed(dialect: Dialect) -> None:
         data = await client.stream(dialect, build(dialect, Call([{"role": "user", "content": "u"}], model="m")))
     assert b"Well" in data
     assert data.rstrip().split(b"\n\n")[-1].startswith(LAST_EVENT[dialect.name])
+
+
+async def test_a_providers_thoughts_return_to_it_through_the_gate() -> None:
+    """The program speaks one dialect, the model's provider another, which gets back what it signed itself."""
+    thoughts = {"messages": {"signature": "of the provider"}, "responses": {"encrypted_content": "of the provider"}}
+    for provider, name in ((MESSAGES, "anthropic/m"), (RESPONSES, "openai/responses/m")):
+        for dialect in (MESSAGES, RESPONSES, CHAT):
+
+            def decide(body: Json, number: int, provider: Dialect = provider) -> Reply:
+                check_request(provider, body)
+                done = calls_tool(f"call_{number}")
+                return Reply(provider.render(Call([]), done, Envelope("m", handle="of the provider")))
+
+            with ModelEndpoint(decide) as endpoint:
+                base_url = endpoint.url.removesuffix("/v1") if provider is MESSAGES else endpoint.url
+                model = open_model(ModelSpec.parse(name, base_url=base_url))
+                async with gate(model) as client:
+                    answer = await client.ask(dialect, [{"role": "user", "content": "u"}])
+                    result = {"role": "tool", "tool_call_id": answer["tool_calls"][0]["id"], "content": "x"}
+                    await client.ask(dialect, [{"role": "user", "content": "u"}, answer, result])
+                await model.close()
+            second = endpoint.requests[1]
+            blocks = second["messages"][1]["content"] if provider is MESSAGES else second["input"]
+            thought = next(block for block in blocks if block["type"] in ("thinking", "reasoning"))
+            assert thoughts[provider.name].items() <= thought.items()
