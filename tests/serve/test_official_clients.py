@@ -252,6 +252,72 @@ async def test_client_tells_why_an_answer_ended(name: str, stream: bool, finish:
     assert (text, calls, end) == ("I can", [], ENDS[finish][name])
 
 
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("name", ["messages", "responses", "gemini"])
+async def test_client_reads_a_refusal(name: str, stream: bool) -> None:
+    async with served(Speaks(answer("stop", refusal="I will not."))) as url:
+        text, _, calls, end, _ = await ASKS[name](url, stream=stream)
+    assert (text, calls) == ("I will not.", [])
+    assert end == {"messages": "refusal", "responses": "completed", "gemini": "STOP"}[name]
+
+
+@pytest.mark.parametrize("name", ASKS)
+async def test_a_slow_stream_arrives_as_it_is_written(name: str) -> None:
+    """The model goes on only once its first words are at the client."""
+    arrived = asyncio.Event()
+
+    class Waits(Speaks):
+        async def complete(self, request: ChatRequest) -> Completion:
+            request.tell(Piece({"content": "Let "}))
+            await asyncio.wait_for(arrived.wait(), 20)
+            return self.done
+
+    async with served(Waits(answer("stop", content="Let me look."))) as url:
+        pieces = [text async for text in FIRST_WORDS[name](url, arrived.set)]
+    assert "".join(pieces) == "Let me look."
+
+
+async def words_of_chat(url: str, on_first: Callable[[], None]) -> AsyncIterator[str]:
+    messages: Any = [{"role": "user", "content": "?"}]
+    async with open_openai(url) as client:
+        async for chunk in await client.chat.completions.create(model="tiny", messages=messages, stream=True):
+            if chunk.choices and (text := chunk.choices[0].delta.content):
+                on_first()
+                yield text
+
+
+async def words_of_messages(url: str, on_first: Callable[[], None]) -> AsyncIterator[str]:
+    messages: Any = [{"role": "user", "content": "?"}]
+    async with (
+        open_anthropic(url) as client,
+        client.messages.stream(model="tiny", max_tokens=9, messages=messages) as all,
+    ):
+        async for text in all.text_stream:
+            on_first()
+            yield text
+
+
+async def words_of_responses(url: str, on_first: Callable[[], None]) -> AsyncIterator[str]:
+    async with open_openai(url) as client:
+        async for event in await client.responses.create(model="tiny", input="?", stream=True):
+            if event.type == "response.output_text.delta":
+                on_first()
+                yield event.delta
+
+
+async def words_of_gemini(url: str, on_first: Callable[[], None]) -> AsyncIterator[str]:
+    async for chunk in await open_genai(url).models.generate_content_stream(model="tiny", contents="?"):
+        if chunk.text:
+            on_first()
+            yield chunk.text
+
+
+FIRST_WORDS: dict[str, Callable[..., AsyncIterator[str]]] = {
+    "chat": words_of_chat,
+    "messages": words_of_messages,
+    "responses": words_of_responses,
+    "gemini": words_of_gemini,
+}
 ERRORS = (openai.APIError, anthropic.APIError, genai_errors.APIError)
 
 

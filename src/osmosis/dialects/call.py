@@ -138,7 +138,7 @@ class ItemStream(ReplyStream):
     def finish(self, reply: Reply) -> bytes:
         events = []
         for key, sent in list(self._sent.items()):
-            text = reasoning_of(reply.message) if key == "reasoning_content" else text_of(reply.message.get("content"))
+            text = reasoning_of(reply.message) if key == "reasoning_content" else answer_text(reply.message)
             if len(text) > len(sent) and text.startswith(sent):
                 events.append(self._text(key, text[len(sent) :]))
         for index, tool_call in enumerate(reply.message.get("tool_calls") or ()):
@@ -203,6 +203,11 @@ def text_of(content: object) -> str:
         return content
     parts = content if isinstance(content, list) else ()
     return "".join(part.get("text") or "" for part in parts if isinstance(part, dict) and part.get("text"))
+
+
+def answer_text(message: Message) -> str:
+    """Return what an assistant's message says, be it to refuse."""
+    return text_of(message.get("content")) or str(message.get("refusal") or "")
 
 
 def reasoning_of(message: Message) -> str:

@@ -15,6 +15,7 @@ from .call import (
     Envelope,
     ItemStream,
     Reply,
+    answer_text,
     arguments_object,
     bad_request,
     data_url,
@@ -26,7 +27,6 @@ from .call import (
     objects,
     reasoning_of,
     refuse_tool,
-    text_of,
     tool_call,
 )
 
@@ -185,7 +185,7 @@ def render(call: Call, reply: Reply, envelope: Envelope) -> JsonObject:
     parts: list[JsonObject] = []
     if reasoning := reasoning_of(reply.message):
         parts.append({"text": reasoning, "thought": True})
-    if text := text_of(reply.message.get("content")):
+    if text := answer_text(reply.message):
         parts.append({"text": text})
     parts += _calls(reply, envelope)
     if parts:

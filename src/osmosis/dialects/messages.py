@@ -14,6 +14,7 @@ from .call import (
     Envelope,
     ItemStream,
     Reply,
+    answer_text,
     arguments_object,
     bad_request,
     data_url,
@@ -25,7 +26,6 @@ from .call import (
     objects,
     reasoning_of,
     refuse_tool,
-    text_of,
     tool_call,
 )
 
@@ -158,7 +158,7 @@ def render(call: Call, reply: Reply, envelope: Envelope) -> JsonObject:
     blocks: list[JsonObject] = []
     if reasoning := reasoning_of(reply.message):
         blocks.append({"type": "thinking", "thinking": reasoning, "signature": envelope.handle})
-    if text := text_of(reply.message.get("content")):
+    if text := answer_text(reply.message):
         blocks.append({"type": "text", "text": text})
     for index, tool in enumerate(reply.message.get("tool_calls") or ()):
         blocks.append(tool_use_block(envelope.claim(str(tool.get("id") or f"call_{index}")), tool))
@@ -178,6 +178,8 @@ def _head(envelope: Envelope) -> JsonObject:
 
 
 def _stop(reply: Reply) -> str:
+    if reply.message.get("refusal"):
+        return "refusal"
     return STOPS.get(reply.finish_reason or "", "end_turn")
 
 

@@ -8,16 +8,11 @@ from osmosis.base.jsonable import JsonObject
 from osmosis.records.run.rollout import Message
 
 from .call import Call, bad_request, chat_delta, chat_reply, objects, parts_of, split_data_url, text_of, url_of_part
-from .messages import ERRORS, add_assistant, tool_use_block
+from .messages import ERRORS, STOPS, add_assistant, tool_use_block
 
 MARK: JsonObject = {"type": "ephemeral"}
 _SYSTEM = ("system", "developer")
-_FINISHES = {
-    "max_tokens": "length",
-    "model_context_window_exceeded": "length",
-    "tool_use": "tool_calls",
-    "refusal": "content_filter",
-}
+_FINISHES = {stop: finish for finish, stop in STOPS.items()} | {"model_context_window_exceeded": "length"}
 _STATUSES = {kind: status for status, kind in ERRORS.items()} | {"overloaded_error": 529, "billing_error": 402}
 _UNMARKED = ("thinking", "redacted_thinking")
 
@@ -35,11 +30,6 @@ def render_request(call: Call) -> JsonObject:
     body["tools"] = [_tool(tool) for tool in call.tools or ()]
     if mark and not _is_marked(body):
         _mark(body, mark)
-    for holder in (body, *body["messages"]):  # one text needs no list
-        key = "system" if holder is body else "content"
-        blocks = holder[key]
-        if isinstance(blocks, list) and len(blocks) == 1 and blocks[0].keys() == {"type", "text"}:
-            holder[key] = blocks[0]["text"]
     stop = params.pop("stop", None)
     body["stop_sequences"] = [stop] if isinstance(stop, str) else stop
     body["tool_choice"] = _choice(params.pop("tool_choice", None), params.pop("parallel_tool_calls", True))

@@ -14,6 +14,7 @@ from .call import (
     Envelope,
     ItemStream,
     Reply,
+    answer_text,
     arguments_object,
     arguments_text,
     bad_request,
@@ -25,7 +26,6 @@ from .call import (
     objects,
     reasoning_of,
     refuse_tool,
-    text_of,
     tool_call,
 )
 
@@ -183,7 +183,7 @@ def render(call: Call, reply: Reply, envelope: Envelope) -> JsonObject:
     output: list[JsonObject] = []
     if reasoning := reasoning_of(reply.message):
         output.append(_reasoning(envelope, reasoning))
-    if text := text_of(reply.message.get("content")):
+    if text := answer_text(reply.message):
         output.append(_message(envelope, text))
     for index, tool in enumerate(reply.message.get("tool_calls") or ()):
         call_id, function = envelope.claim(str(tool.get("id") or f"call_{index}")), tool["function"]

@@ -13,12 +13,7 @@ from .responses import add_to_assistant
 ENCRYPTED = "reasoning.encrypted_content"
 _AT = "before_call"
 """Key of a reasoning item between the tool calls of an answer: the number of calls before it."""
-_STATUSES = {
-    "context_length_exceeded": "400",
-    "invalid_prompt": "400",
-    "insufficient_quota": "429",
-    "rate_limit_exceeded": "429",
-}
+_STATUSES = {"context_length_exceeded": "400", "invalid_prompt": "400", "insufficient_quota": "429"}
 _FINISHES = {"max_output_tokens": "length", "content_filter": "content_filter"}
 
 
@@ -90,7 +85,7 @@ def parse_reply(body: JsonObject) -> JsonObject:
     if body.get("status") == "failed" or body.get("error"):
         error = body.get("error") or {}
         code = str(error.get("code") or "")
-        return {"error": {**error, "code": _STATUSES.get(code, "502"), "type": code}}
+        return {"error": {**error, "code": _STATUSES.get(code, code), "type": code}}
     if not isinstance(body.get("output"), list):
         bad_request("there is no output")
     call = Call([])

@@ -39,10 +39,12 @@ def plan_hashes(
         agent.append(plan.program.to_dict())
     if objects and plan.agent in objects:
         agent.append(source_of(objects[plan.agent], base_dir)[1])
-    model = plan.model
+    model, kind = plan.model, plan.model.kind
+    if kind in ("messages", "responses"):  # a run that began when these were asked otherwise is resumed, not paid twice
+        kind = "openai" if model.base_url else "litellm"
     return {
         "agent": digest(*agent),
-        "sampling": digest(model.name, model.kind, model.base_url, model.params, model.seed),
+        "sampling": digest(model.name, kind, model.base_url, model.params, model.seed),
         "score": score_hash(plan.score_fns, base_dir, objects=objects),
     }
 

@@ -35,11 +35,9 @@ def open_model(
         model = OfflineModel(spec)
     elif spec.kind == "replay":
         model = ReplayModel(spec)
-    elif spec.kind == "openai":
-        model = OpenAICompatibleModel(spec, api_key=api_key, retry=retry, timeout_s=timeout_s, signals=signals)
     else:
-        kind = DialectModel if spec.kind in ("messages", "responses") else LiteLLMModel
-        model = kind(
+        direct = {"openai": OpenAICompatibleModel, "messages": DialectModel, "responses": DialectModel}
+        model = direct.get(spec.kind, LiteLLMModel)(
             spec,
             api_key=api_key,
             retry=retry,

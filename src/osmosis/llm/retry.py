@@ -54,11 +54,13 @@ class RetryingModel:
                 if error.category == Category.RATE_LIMIT.value:
                     self._close_gate(error, retries)
                     if waited >= self.retry.rate_limit_budget_s:
-                        raise _gave_up(error, f"after waiting {waited:.0f} s for rate limits") from error
+                        error.message += f" (after waiting {waited:.0f} s for rate limits)"
+                        raise
                     continue
                 failures += 1
                 if failures >= self.retry.max_attempts:
-                    raise _gave_up(error, f"after {failures} attempts") from error
+                    error.message += f" (after {failures} attempts)"
+                    raise
                 await asyncio.sleep(self._delay(failures))
                 continue
             completion.retries = retries
@@ -77,13 +79,3 @@ class RetryingModel:
         self._closed_until = max(self._closed_until, time.monotonic() + max(delay, 0.01))
         if self.signals is not None:
             self.signals.rate_limited(delay)
-
-
-def _gave_up(error: ModelError, when: str) -> ModelError:
-    return ModelError(
-        f"{error.message} ({when})",
-        category=error.category,
-        status=error.status,
-        retry_after=error.retry_after,
-        hint=error.hint,
-    )

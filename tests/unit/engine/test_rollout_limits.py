@@ -106,3 +106,13 @@ def test_limits_are_part_of_what_a_result_depends_on(make_plan):
     plain, limited = make_plan(), make_plan(limits=CALLS)
     here = {"agent_files": [], "base_dir": HERE}
     assert plan_hashes(plain, **here)["agent"] != plan_hashes(limited, **here)["agent"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "before", "base_url"),
+    [("messages", "litellm", None), ("responses", "litellm", None), ("responses", "openai", "http://gate/v1")],
+)
+def test_a_run_begun_when_its_model_was_asked_otherwise_is_resumed(make_plan, kind, before, base_url):
+    models = [ModelSpec(name="anthropic/x", kind=each, base_url=base_url) for each in (kind, before)]
+    hashes = [plan_hashes(make_plan(model=model), agent_files=[], base_dir=HERE) for model in models]
+    assert hashes[0]["sampling"] == hashes[1]["sampling"]

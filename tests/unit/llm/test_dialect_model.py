@@ -115,10 +115,10 @@ async def test_an_agents_prefix_is_marked_for_the_cache() -> None:
         await ask(CLAUDE, endpoint, ChatRequest([system, *turns], [TOOL]), params={"cache_control": False})
     single, agent, marked, unmarked = endpoint.requests
     assert single["system"] == [{"type": "text", "text": "Be brief.", "cache_control": mark}]
-    assert single["messages"] == [USER]
+    assert single["messages"] == [{"role": "user", "content": [{"type": "text", "text": USER["content"]}]}]
     assert agent["system"][0]["cache_control"] == mark
     assert agent["messages"][-1]["content"] == [{"type": "text", "text": "No.", "cache_control": mark}]
-    assert agent["messages"][:-1] == [USER, {"role": "assistant", "content": "4?"}]
+    assert b"cache_control" not in orjson.dumps(agent["messages"][:-1])
     assert orjson.dumps(marked).count(b"cache_control") == 1
     assert b"cache_control" not in orjson.dumps(unmarked)
 
