@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from support.command_line import login_environ
@@ -85,3 +86,32 @@ def test_a_machine_and_the_platform_are_killed_and_nothing_is_lost_or_doubled(ne
         assert found["results"] == expected
         shown = asked_from_the_hub(network, platform, "eval", "info", name)
         assert shown["data"]["eval_run"]["status"] == "finished"
+
+
+def test_a_machine_that_was_cut_off_for_longer_than_its_lease_writes_nothing_afterwards(
+    network: Hub, tmp_path: Path
+) -> None:
+    """It has done 6 of 24 when its cable is taken out; the other machine takes over."""
+    with platform_in(network, tmp_path, lease="4") as platform:
+        token = platform.json("POST", "tokens", json={"name": "two", "scopes": ["worker"]})["token"]
+        machines = [network.worker(name, tmp_path / name, token) for name in ("one", "two")]
+        name = platform.submit("wait:6", evaluation_config={"limit": 12, "n": 2})
+        run_id = str(platform.run(name)["id"])
+        until(lambda: len(all_rollouts(platform, name)) == 6, "the first has done six")
+        [lost] = [machine for machine in machines if journal_of(machine, run_id)]
+        network.cut_off(lost)
+        until(lambda: len(all_rollouts(platform, name)) == 12, "the other machine has gone on")
+        for machine in machines:
+            (machine.folder / "jobs" / "runs" / run_id / "go").touch()
+        platform.reaches(name, "finished")
+        assert has_job(lost), "it knows of nothing"
+        network.cut_off(lost, again=True)
+        until(lambda: not has_job(lost), "its job is refused and ends")
+        assert len(journal_of(lost, run_id)) == 6, "it did no more"
+        assert keys_of(platform, name) == [(row, attempt) for row in range(12) for attempt in range(2)]
+        assert platform.logs(name).count("job started") == 2, platform.logs(name)
+
+
+def has_job(machine: Machine) -> bool:
+    processes = psutil.Process(machine.holder.pid).children(recursive=True)
+    return any("fake_job" in process.cmdline() for process in processes if process.status() != psutil.STATUS_ZOMBIE)

@@ -124,6 +124,11 @@ class Hub:
         holder.stdin.close()
         return made
 
+    def cut_off(self, machine: Machine, *, again: bool = False) -> None:
+        """Take its cable out, or put it back (`again`); what runs there goes on."""
+        number = self.machines.index(machine) + 2
+        self.run("ip", "link", "set", f"veth{number}", "up" if again else "down")
+
     def _plug_in(self, holder: subprocess.Popen[bytes], name: str) -> None:
         own, ours = Path(f"/proc/{holder.pid}/ns/net"), Path(f"/proc/{self.holder.pid}/ns/net").readlink()
         here = Path("/proc/self/ns/net").readlink()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 import shutil
@@ -155,23 +156,47 @@ def test_what_is_damaged_or_foreign_changes_nothing(lived_in: Any, tmp_path: Pat
         assert not [path for path in new.data_dir.glob("*") if path.name not in restore.HARMLESS]
 
 
-def test_a_member_that_leaves_the_folder_is_refused(tmp_path: Path, lived_in: Any) -> None:
-    good = create.create_backup(lived_in.platform.settings, tmp_path / "all.tar").path
-    bad = tmp_path / "bad.tar"
+def evil_backup(good: Path, member: tarfile.TarInfo) -> Path:
+    """A whole backup with right checksums and one more member."""
+    bad = good.with_name("bad.tar")
     with tarfile.open(good) as source, tarfile.open(bad, "w") as target:
-        header = source.next()
-        assert header is not None
-        target.addfile(header, source.extractfile(header))
-        outside = tarfile.TarInfo("data/../../outside")
-        outside.size = 4
-        target.addfile(outside, io.BytesIO(b"evil"))
-        manifest = BackupManifest(files={}).model_dump_json().encode()
-        last = tarfile.TarInfo("manifest.json")
-        last.size = len(manifest)
-        target.addfile(last, io.BytesIO(manifest))
-    with pytest.raises(ValidationError, match="not a plain file"):
-        restore.restore(settings_for(tmp_path / "new", ""), bad)
-    assert not list(tmp_path.rglob("outside"))
+        for about in source:
+            content = source.extractfile(about)
+            assert content is not None
+            if about.name != "manifest.json":
+                target.addfile(about, content)
+                continue
+            manifest = BackupManifest.model_validate_json(content.read())
+            manifest.files[member.name] = hashlib.sha256(b"evil").hexdigest()
+            text = manifest.model_dump_json().encode()
+            member.size = 4 if member.isreg() else 0
+            target.addfile(member, io.BytesIO(b"evil"))
+            about.size = len(text)
+            target.addfile(about, io.BytesIO(text))
+    return bad
+
+
+def test_a_member_that_no_backup_has_is_refused(tmp_path: Path, lived_in: Any) -> None:
+    good = create.create_backup(lived_in.platform.settings, tmp_path / "all.tar").path
+    members = [
+        tarfile.TarInfo(name)
+        for name in (
+            "data/../../evil", "/evil", "data\\..\\evil", "platform.db", "data/platform.db", "data/master.key",
+            "data/repositories/a1.git/hooks/reference-transaction", "data/mirrors/a1.git/config", "bundles/../evil",
+            "data/cache/environments/x/bin/python", "data/runs/r1/source/.git/config", "data/runs/r1/environment/x.py",
+            "data/runs/evil", "data/bootstrap.token", "database/../evil", "evil",
+        )
+    ]  # fmt: skip
+    for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE, tarfile.DIRTYPE):
+        members.append(tarfile.TarInfo("data/objects/evil"))
+        members[-1].type, members[-1].linkname = kind, "/etc/passwd"
+    for member in members:
+        new = settings_for(tmp_path / "new", "")
+        with pytest.raises(ValidationError, match=r"not a plain file|no backup has"):
+            restore.restore(new, evil_backup(good, member))
+        assert not [path for path in new.data_dir.glob("*") if path.name not in restore.HARMLESS], member.name
+    assert not list(tmp_path.rglob("evil"))
+    assert restore.restore(settings_for(tmp_path / "new", ""), evil_backup(good, tarfile.TarInfo("data/objects/x")))
 
 
 def test_a_repository_that_leaves_its_folder_is_refused(tmp_path: Path) -> None:

@@ -209,7 +209,7 @@ class Stubborn(Endlessly):
         while True:
             try:
                 await super().run(ctx)
-            except BaseException:  # noqa: BLE001 - the fault that is tested
+            except (Exception, asyncio.CancelledError):  # noqa: BLE001 - the fault that is tested
                 continue
 
 

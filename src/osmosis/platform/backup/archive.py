@@ -4,6 +4,7 @@ the checksums. Contains plain files only."""
 
 import hashlib
 import io
+import re
 import tarfile
 import zlib
 from collections.abc import Iterable, Iterator
@@ -25,6 +26,11 @@ from . import table_dump
 FORMAT = 1
 HEADER, MANIFEST = "header.json", "manifest.json"
 CHUNK = 1024 * 1024
+MEMBER = re.compile(
+    r"master\.key|database/\d+-\w+\.jsonl|bundles/[\w-]+\.bundle|data/(objects|models)/.+|"
+    r"data/runs/[^/]+/([^/]+/)?(job\.log|metrics\.jsonl|artifacts/.+)"
+)
+"""What a backup has between its header and its manifest: no git folder, checkout or environment, which would be run."""
 BROKEN = (tarfile.TarError, EOFError, OSError, zlib.error)
 
 
@@ -170,8 +176,10 @@ class ArchiveReader:
                     raise ValidationError(f"{self._path}: {member.name!r} is not a plain file of a backup")
                 if member.name == MANIFEST:
                     self.manifest = BackupManifest.model_validate_json(b"".join(self._content(member)))
-                elif member.name != HEADER:
+                elif MEMBER.fullmatch(member.name):
                     yield member.name, self._content(member)
+                elif member.name != HEADER:
+                    raise ValidationError(f"{self._path}: no backup has a file {member.name!r}")
         except (*BROKEN, BadShape) as error:
             raise _damaged(self._path, str(error)) from error
         if self.manifest is None:
