@@ -30,7 +30,7 @@ MEMBER = re.compile(
     r"master\.key|database/\d+-\w+\.jsonl|bundles/[\w-]+\.bundle|data/(objects|models)/.+|"
     r"data/runs/[^/]+/([^/]+/)?(job\.log|metrics\.jsonl|artifacts/.+)"
 )
-"""What a backup has between its header and its manifest: no git folder, checkout or environment, which would be run."""
+"""Files of a backup between header and manifest: no git folder, checkout or environment, which would be run."""
 BROKEN = (tarfile.TarError, EOFError, OSError, zlib.error)
 
 
