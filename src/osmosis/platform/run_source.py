@@ -328,7 +328,7 @@ class DatabaseLibrary:
         if repository is None:
             return pair_code(*runs, (), no_repository="no repository is connected to the workspace any more")
         git = RepositoryFolder.of(repository, self.platform.settings).git(self.platform.settings.environ)
-        return pair_code(*runs, [git], cache_key=repository.id)
+        return pair_code(*runs, [git])
 
     def quarantine(self) -> RowQuarantine:
         return RowQuarantine()

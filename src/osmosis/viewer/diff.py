@@ -1,6 +1,6 @@
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Literal
 
@@ -69,8 +69,6 @@ class CodePair:
     code: tuple[CodeVersion | None, CodeVersion | None]
     repositories: Sequence[Git] = ()
     no_repository: str = ""
-    cache_key: str = ""
-    """Key of the repository: with both commits, the difference is always the same."""
 
     @property
     def folders(self) -> list[str]:
@@ -88,11 +86,9 @@ class CodeChange:
     notes: Sequence[str] = ()
 
 
-def pair_code(
-    a: RunSource, b: RunSource, repositories: Sequence[Git], *, no_repository: str = "", cache_key: str = ""
-) -> CodePair:
+def pair_code(a: RunSource, b: RunSource, repositories: Sequence[Git], *, no_repository: str = "") -> CodePair:
     names, code = (a.state().name, b.state().name), (a.origin().code, b.origin().code)
-    return CodePair(names, code, repositories, no_repository, cache_key)
+    return CodePair(names, code, repositories, no_repository)
 
 
 def diff_code(pair: CodePair) -> CodeChange:
@@ -114,24 +110,6 @@ def diff_code(pair: CodePair) -> CodeChange:
     except GitError as error:
         return CodeChange(problem=error.message)
     return CodeChange(split_files(diff.text), diff.left_out, diff.elsewhere, notes=notes)
-
-
-class CodeChangeCache:
-    MAX = 50
-
-    def __init__(self) -> None:
-        self._changes: dict[CodePair, CodeChange] = {}
-
-    def diff(self, pair: CodePair) -> CodeChange:
-        key = replace(pair, repositories=())
-        if (change := self._changes.get(key)) is not None:
-            return change
-        change = diff_code(pair)
-        if not change.problem and pair.cache_key:  # a commit that is not there may come
-            while len(self._changes) >= self.MAX:
-                self._changes.pop(next(iter(self._changes)), None)
-            self._changes[key] = change
-        return change
 
 
 def split_files(diff: str) -> list[FileDiff]:

@@ -21,7 +21,7 @@ from osmosis.records.run.rollout import Rollout
 from osmosis.records.run.status import RunStatus
 from osmosis.viewer import routes
 from osmosis.viewer.compare_page import code_page, parse_run_pair
-from osmosis.viewer.diff import CodeChangeCache
+from osmosis.viewer.diff import diff_code
 from osmosis.viewer.forms import next_url, parse_annotation, parse_marks
 from osmosis.viewer.page import Page, QueryParams
 
@@ -31,7 +31,7 @@ from .templating import html, page_router, redirect, render_framed, stream_event
 router = page_router()
 
 PER_PAGE = 25
-CODE_CHANGES = CodeChangeCache()
+
 
 CHOICES = ("workspace", "kind", "status", "tag", "q")
 
@@ -203,7 +203,7 @@ def _code_difference(request: Request, viewer: Viewer) -> Response:
     platform, params = platform_of(request), QueryParams(request.query_params.multi_items())
     with platform.db.read() as session:
         pair = DatabaseLibrary(session, platform, viewer).code(*parse_run_pair(params))
-    answer = routes.select_format(code_page(CODE_CHANGES.diff(pair), pair.names, params), request.url.path)
+    answer = routes.select_format(code_page(diff_code(pair), pair.names, params), request.url.path)
     return render_framed(request, answer, viewer, here="runs")
 
 
