@@ -15,6 +15,7 @@ from osmosis.platform.auth.rate_limits import PER_MINUTE, RateLimits
 from osmosis.platform.auth.tokens import hash_token
 from osmosis.platform.models import deployments
 from osmosis.platform.models import service as models
+from osmosis.platform.scheduling.job_spec import build_spec
 from osmosis.platform.workspaces import service as workspaces
 from osmosis.records.base import utc_now
 from support.model_files import write_model
@@ -83,7 +84,8 @@ def test_its_job_is_told_base_and_adapter(store: Site) -> None:
     deploy(store, "multiply-1")
     with store.platform.db.read() as session:
         run = session.query(tables.Deployment).one()
-        spec = deployments.job_of(session, store.platform.settings, run)
+        job = session.query(tables.Job).filter_by(deployment_id=run.id).one()
+        spec = build_spec(session, store.platform.settings, job)
         known = models.resolve_served(session, store.platform.settings, run.workspace_id, "osmosis/multiply-1-step-4")
     assert (spec.kind, spec.model_path, spec.adapter_path) == ("serving", known.base, known.adapter)
     assert spec.adapter_path.endswith("step-4")

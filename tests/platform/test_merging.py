@@ -11,8 +11,8 @@ import pytest
 from osmosis.client.datasets import announce_file
 from osmosis.platform import tables
 from osmosis.platform.auth.tokens import hash_token
-from osmosis.platform.models import merging
 from osmosis.platform.models import service as models
+from osmosis.platform.scheduling.job_spec import build_spec
 from osmosis.records.base import utc_now
 from support.model_files import write_model
 
@@ -53,8 +53,8 @@ def test_an_adapter_becomes_a_base_model(store: Site) -> None:
     )  # fmt: skip
     assert merge(store, "multiply-1")["id"] == started["id"], "once"
     with store.platform.db.read() as session:
-        run = session.get_one(tables.Merge, started["id"])
-        spec = merging.job_of(session, store.platform.settings, run)
+        job = session.query(tables.Job).filter_by(merge_id=started["id"]).one()
+        spec = build_spec(session, store.platform.settings, job)
     assert (spec.kind, spec.named_model, spec.secret_names) == ("merge", "multiply-1-step-4", [])
     assert spec.adapter_path.endswith("step-4")
     store.json("GET", "models/base/multiply-1-step-4-merged", expect=404)
