@@ -36,7 +36,7 @@ def read_tests(path: Path) -> Iterator[JsonObject]:
         for values in product(*map(_as_list, written.values())):
             variables = {name: _read_text(path.parent, value) for name, value in zip(written, values, strict=True)}
             # As in its results (`promptfoo.py`), so that rows and imported runs have the same ids.
-            content = orjson.dumps([variables, test.get("assert")], option=orjson.OPT_SORT_KEYS)
+            content = orjson.dumps([variables, asserts], option=orjson.OPT_SORT_KEYS)
             id = sha256(content).hexdigest()[:16]
             target = next((a.get("value") for a in asserts if a.get("type") in TARGETS), None)
             metadata = {"vars": variables, "description": test.get("description"), "assert": asserts}

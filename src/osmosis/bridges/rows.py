@@ -1,5 +1,6 @@
 """Rows for a dataset from elsewhere: a log or trace, an environment's tasks, a dataset of the hub, tests."""
 
+import csv
 import importlib
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,13 +14,11 @@ import uv
 
 from osmosis.base.installation import install_command
 from osmosis.base.jsonable import JsonObject
-from osmosis.datasets.scan import read_rows
 from osmosis.errors import NotFound, OsmosisError, UsageError, ValidationError
-from osmosis.records.run.plan import Selection
 from osmosis.sdk.foreign import PACKAGES, is_foreign, open_foreign, parse_foreign
 
 from .import_run import read_logs
-from .logs import row_of
+from .logs import read_lines, row_of
 from .mapped import LANGFUSE, SAMPLE, check_mapping, complete_mapping
 from .promptfoo_tests import read_tests
 from .traces import read_journal, read_otlp
@@ -172,8 +171,11 @@ def _read_table(file: Path) -> Iterable[JsonObject]:
     if file.suffix == ".parquet":
         for batch in pq.ParquetFile(file).iter_batches():
             yield from batch.to_pylist()
-        return
-    yield from (row.data for row in read_rows(file, Selection()))
+    elif file.suffix == ".jsonl":
+        yield from read_lines(file)
+    else:
+        with file.open(encoding="utf-8-sig", newline="") as lines:
+            yield from csv.DictReader(lines)
 
 
 def _map_rows(

@@ -95,7 +95,10 @@ def make_from(
         raise Conflict(f"{path} exists", hint="--overwrite, or another --output")
     columns = parse_mapping(mapping or ())
 
+    result: JsonObject = {"path": str(path)}
+
     def approve(mapped: Mapping[str, str]) -> None:
+        result["columns"] = dict(mapped)
         text = ", ".join(f"{name} = {column}" for name, column in mapped.items())
         ctx.output.say(f"columns: {text}; the others are metadata")
         if ctx.interactive:
@@ -107,7 +110,7 @@ def make_from(
     count = write_rows(lines, path, limit=limit)
     steps = [NextStep("check it", command=f"osmosis check {output}")]
     return OperationResult(
-        "dataset.from", f"{count} rows written to {path}", {"path": str(path), "rows": count}, next_steps=steps
+        "dataset.from", f"{count} rows written to {path}", {**result, "rows": count}, next_steps=steps
     )
 
 

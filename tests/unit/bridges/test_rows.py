@@ -121,6 +121,11 @@ def test_tests_of_promptfoo_are_rows(tmp_path: Path) -> None:
     assert [row["ground_truth"] for row in rows] == ["bonjour"] * 4 + ["Ja"] * 2 + ["nein"] * 2
     assert rows[0]["metadata"]["vars"] == {"text": "Hello", "language": "French"}
     assert rows[0]["metadata"]["assert"][0] == {"type": "latency", "threshold": 100}
+    results = LOG.with_name("promptfoo.json")
+    (tmp_path / "real.yaml").write_text(json.dumps(json.loads(results.read_text())["config"]))
+    tests = rows_of("real.yaml", tmp_path, tmp_path / "tests.jsonl")
+    logged = {(row.row["id"], row.row["user_prompt"]) for run in read_logs(results) for row in run.rollouts}
+    assert {(row["id"].removesuffix("-2"), row["user_prompt"]) for row in tests} == logged
     (tmp_path / "program.yaml").write_text('prompts: ["{{a}}"]\ntests: file://tests.py\n')
     (tmp_path / "tests.py").touch()
     with pytest.raises(ValidationError, match="by a program"):
@@ -209,6 +214,12 @@ def test_a_split_of_a_hub_dataset_is_mapped(tmp_path: Path) -> None:
     with pytest.raises(NotFound):
         rows_of("hf:missing", tmp_path, tmp_path / "none.jsonl")
     assert not (tmp_path / "none.jsonl").exists()
+    (tmp_path / "sums" / "data" / "more.jsonl").write_text('{"q": "3+3?", "answer": "6"}\n')
+    (tmp_path / "sums" / "data" / "last.csv").write_text("q,answer\n4+4?,8\n")
+    for split, question in (("more", "3+3?"), ("last", "4+4?")):
+        (row,) = rows_of(f"hf:sums:{split}", tmp_path, tmp_path / f"{split}.jsonl", prompt="q", target="answer")
+        assert row["user_prompt"] == question
+    assert COLUMNS == [{"prompt": "q", "target": "answer"}]
 
 
 @pytest.mark.network

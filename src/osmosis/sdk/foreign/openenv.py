@@ -32,7 +32,7 @@ from osmosis.sdk.workflow import AgentWorkflow
 
 from . import ForeignEnvironment, KeepReward
 
-START_S = 60.0
+START_S = 180.0
 WAIT_S = 0.2
 """Between two tries to open a session: most environments take one at a time."""
 LARGEST_BYTES = 100 * 2**20
