@@ -23,8 +23,9 @@ from osmosis.records.run.plan import EvalPlan, ModelSpec, RolloutLimits
 from osmosis.records.run.rollout import Rollout, Usage
 from osmosis.records.run.rows import Row
 from osmosis.records.sandbox import SandboxChoice
+from osmosis.serve.client.harnesses import find_harness, load_harnesses
 from osmosis.serve.client.model_proxy import ModelProxy
-from osmosis.serve.client.program_agent import ProgramAgent, load_harnesses
+from osmosis.serve.client.program_agent import ProgramAgent
 
 PYTHONS = [path for path in (os.environ.get("HARNESS_PYTHON"), sys.executable) if path]
 SHELL_TOOLS = ("Bash", "shell", "bash", "run_shell_command", "exec_command", "terminal")
@@ -74,22 +75,26 @@ async def run(command: str, base: Path, said: str, *, kind: Any = "none", files:
         return await agent.run(task, RolloutModel(model, task, plan))
 
 
+HARNESSES = load_harnesses()
+
+
 @pytest.mark.soak
-@pytest.mark.parametrize("name", load_harnesses())
+@pytest.mark.parametrize("name", [*HARNESSES, *(f"acp:{name}" for name, harness in HARNESSES.items() if harness.acp)])
 async def test_program_makes_a_file(name: str, tmp_path: Path) -> None:
-    program = load_harnesses()[name].command.split()[0]
-    if name == "openhands":
-        pytest.skip("openhands-sdk is not installed: it needs Python 3.12")
+    program = find_harness(name).command.split()[0]
     if shutil.which(program) is None:
         pytest.skip(f"{program} is not on the PATH")
     rollout = await run(name, tmp_path, COMMANDS.get(name, "echo hello > made.txt"), kind="auto")
     result = rollout.info["command"]
-    assert rollout.failure is None, result["stderr"][-2000:]
+    assert rollout.failure is None, (rollout.failure, result["stderr"][-2000:])
     assert result["files"].get("made.txt") == "hello\n", result
     # The command itself ends mini-swe-agent, and its result is never sent.
     own_calls = 1 if name in COMMANDS else 2
     assert sum(call.purpose is None for call in rollout.calls) == own_calls, [call.purpose for call in rollout.calls]
     assert name in COMMANDS or "tool" in {message["role"] for message in rollout.messages}
+    if name.startswith("acp:"):
+        assert result["stop_reason"] == "end_turn"
+        assert result["stdout"].endswith("hello: done")
 
 
 MAKE = """

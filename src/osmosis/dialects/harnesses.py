@@ -17,13 +17,21 @@ COMPACTION = "compaction"
 TITLE = "title"
 ROUTER = "router"
 PROBE = "probe"
+SUGGESTION = "suggestion"
 RETRY = "retry"
 TRAINED = frozenset({AGENT, SUBAGENT, COMPACTION})
 """Calls in which the model did the agent's work."""
 
 BILLING = "x-anthropic-billing-header:"
 """First line of a system block of Claude Code; it depends on version and first prompt."""
-_TITLES = ("you are a title generator", "generate a concise, sentence-case title", "generate a short title")
+_TITLES = (
+    "you are a title generator",
+    "generate a concise, sentence-case title",
+    "generate a short title",
+    "you name coding-agent sessions",
+)
+_SUGGESTION = "[suggestion mode:"
+"""What a person might type next: asked of the whole conversation, with its tools."""
 _SUMMARIES = ("your task is to create a detailed summary of the conversation", "context checkpoint compaction")
 _PROBES = ("please say 'hello, world'", "quota", "test", "say ok.")
 
@@ -35,9 +43,12 @@ def find_purpose(call: Call, headers: Mapping[str, str], system_text: str) -> st
     metadata = headers.get("x-codex-turn-metadata", "")
     if "compact" in metadata and _turn_kind(metadata) == COMPACTION:
         return COMPACTION
+    last = text_of(call.messages[-1].get("content")).strip() if call.messages else ""
+    if last[: len(_SUGGESTION)].lower() == _SUGGESTION:
+        return SUGGESTION
     if call.tools:
         return AGENT
-    last = text_of(call.messages[-1].get("content")).strip().lower() if call.messages else ""
+    last = last.lower()
     head = system_text[:2000].lower()
     if any(mark in last for mark in _SUMMARIES) or any(mark in head for mark in _SUMMARIES):
         return COMPACTION

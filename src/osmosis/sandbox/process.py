@@ -34,6 +34,12 @@ class Box:
         return self._process.pid
 
     @property
+    def stdin(self) -> asyncio.StreamWriter:
+        """Return its stdin, for a box that was started with one."""
+        assert self._process.stdin is not None
+        return self._process.stdin
+
+    @property
     def stdout(self) -> asyncio.StreamReader:
         assert self._process.stdout is not None
         return self._process.stdout
@@ -107,10 +113,10 @@ class Box:
             await asyncio.sleep(LOOK_EVERY_S)
 
 
-async def start(argv: Sequence[str], policy: Policy, *, stderr_apart: bool = False) -> Box:
-    """Start `argv`, with nothing on its stdin, from a thread that outlives it: bubblewrap ends with that thread. Raise
-    `SandboxUnavailable` when the level does not work here, `OSError` when it cannot be started."""
-    starting = asyncio.create_task(_start(argv, policy, stderr_apart=stderr_apart))
+async def start(argv: Sequence[str], policy: Policy, *, stderr_apart: bool = False, stdin: bool = False) -> Box:
+    """Start `argv`, with nothing on its stdin or a pipe, from a thread that outlives it: bubblewrap ends with that
+    thread. Raise `SandboxUnavailable` when the level does not work here, `OSError` when it cannot be started."""
+    starting = asyncio.create_task(_start(argv, policy, stderr_apart=stderr_apart, stdin=stdin))
     try:
         return await asyncio.shield(starting)
     except asyncio.CancelledError:
@@ -125,14 +131,14 @@ async def start(argv: Sequence[str], policy: Policy, *, stderr_apart: bool = Fal
         raise
 
 
-async def _start(argv: Sequence[str], policy: Policy, *, stderr_apart: bool) -> Box:
+async def _start(argv: Sequence[str], policy: Policy, *, stderr_apart: bool, stdin: bool) -> Box:
     launch = Launch(argv, policy)
     try:
         process = await asyncio.create_subprocess_exec(
             *launch.argv,
             cwd=launch.cwd,
             env=dict(launch.environ),
-            stdin=asyncio.subprocess.DEVNULL,
+            stdin=asyncio.subprocess.PIPE if stdin else asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE if stderr_apart else asyncio.subprocess.STDOUT,
             pass_fds=launch.fds,

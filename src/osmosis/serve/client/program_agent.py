@@ -15,13 +15,12 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.base.paths import folder_inside
 from osmosis.base.safe_open import folder_at, is_plain, walk
-from osmosis.base.toml import tomllib
 from osmosis.engine.agent import Agent
 from osmosis.engine.build_rollout import add_info, build_rollout
 from osmosis.engine.rollout_model import RolloutModel
@@ -32,32 +31,23 @@ from osmosis.records.run.rollout import Category, Failure, Message, Phase, Rollo
 from osmosis.records.run.rows import Row
 from osmosis.sandbox import Box, Level, Limits, Network, Policy, start
 from osmosis.sandbox.bubblewrap import SYSTEM, python_folders
+from osmosis.sandbox.policy import WORK
 from osmosis.sandbox.session import Session, SessionKind, choose_kind
 
+from .acp import FINISH_REASONS, AcpClient, AcpError, read_servers
+from .harnesses import find_harness
 from .model_proxy import ModelProxy
 from .rollout_endpoint import RolloutEndpoint
 
 GATE = ("127.0.0.1", 8642)
 HOME = Path("/home/agent")
+ENDS_WITHIN_S = 5.0
+"""How long a program may take to end after its last answer over the Agent Client Protocol."""
 OUTPUT_BYTES = 256 * 1024
 """Bytes of stdout and stderr each, from their ends."""
 TEXT_BYTES, TEXTS_BYTES = 64 * 1024, 512 * 1024
 """Bytes of each changed file, and of all together, that graders get."""
 _SKIPPED = (".git/", "node_modules/", "__pycache__/", ".venv/")
-
-
-@dataclass(frozen=True, slots=True)
-class Harness:
-    """A ready-made agent of `harnesses.toml`, or any command."""
-
-    command: str
-    environ: Mapping[str, str] = field(default_factory=dict)
-    files: Mapping[str, str] = field(default_factory=dict)
-
-
-def load_harnesses() -> dict[str, Harness]:
-    table = tomllib.loads(Path(__file__).with_name("harnesses.toml").read_text(encoding="utf-8"))
-    return {name: Harness(**fields) for name, fields in table.items()}
 
 
 async def _read_end(stream: asyncio.StreamReader) -> str:
@@ -81,7 +71,7 @@ class ProgramAgent:
                 "a program agent runs in namespaces, not in a container", hint="--sandbox auto, bubblewrap or none"
             )
         self._program = plan.program
-        self._harness = load_harnesses().get(command.strip()) or Harness(command)
+        self._harness = find_harness(command)
         self._proxy = proxy
         self._base_dir = base_dir
         self._level = choose_kind(choice).level
@@ -102,10 +92,13 @@ class ProgramAgent:
             began = time.monotonic()
             try:
                 async with self._started(task, endpoint, work, home) as box:
-                    out, err = await asyncio.gather(_read_end(box.stdout), _read_end(box.stderr))
-                    code = await box.wait()
-                result: JsonObject = {"exit_code": code, "seconds": round(time.monotonic() - began, 3)}
-                result.update(stdout=out, stderr=err, over_limit=box.over_limit and box.over_limit.value)
+                    if self._harness.is_acp:
+                        result = await self._prompt(task.row, box, session, home)
+                    else:
+                        out, err = await asyncio.gather(_read_end(box.stdout), _read_end(box.stderr))
+                        result = {"exit_code": await box.wait(), "stdout": out, "stderr": err}
+                result["seconds"] = round(time.monotonic() - began, 3)
+                result["over_limit"] = box.over_limit and box.over_limit.value
                 result.update(await asyncio.to_thread(_changes, before, session))
                 return _build(task, model, endpoint, result)
             finally:
@@ -134,12 +127,33 @@ class ProgramAgent:
         policy = replace(policy, environ=self._environ(task.row, endpoint))
         # HOME is the sandbox's own business, and this one is the program's.
         script = f'HOME="{inside}" PROMPT_FILE="{inside}/.prompt"; export HOME PROMPT_FILE\n{self._harness.command}\n'
-        box = await start(["/bin/sh", "-c", script], policy, stderr_apart=True)
+        box = await start(["/bin/sh", "-c", script], policy, stderr_apart=True, stdin=self._harness.is_acp)
         try:
             async with self._proxy.inside(box.listeners.get(GATE)):
                 yield box
         finally:
             await box.close()
+
+    async def _prompt(self, row: Row, box: Box, work: Session, home: Path) -> JsonObject:
+        """Prompt a program that speaks the Agent Client Protocol, and end it."""
+        client, errors = AcpClient(box.stdout, box.stdin), asyncio.create_task(_read_end(box.stderr))
+        folder = WORK if self._level >= Level.NAMESPACES else str(work.folder)
+        result: JsonObject = {}
+        try:
+            servers = await asyncio.to_thread(read_servers, _session_of(home), work)
+            try:
+                result["stop_reason"] = await client.prompt(prompt_of(row), folder, servers)
+            except AcpError as problem:
+                result["error"] = str(problem)
+            box.stdin.close()
+            done, _ = await asyncio.wait([asyncio.create_task(box.wait())], timeout=ENDS_WITHIN_S)
+            code = done.pop().result() if done else 0
+            box.kill()
+            result["stderr"] = await errors
+        finally:
+            errors.cancel()
+        result["exit_code"] = (code or 1) if "error" in result else 0
+        return {**result, "stdout": client.answer[-OUTPUT_BYTES:]}
 
     def _environ(self, row: Row, endpoint: RolloutEndpoint) -> dict[str, str]:
         """Return the program's variables: nothing of the operator's but PATH and what the plan names."""
@@ -216,6 +230,7 @@ def _build(task: Task, model: RolloutModel, endpoint: RolloutEndpoint, result: J
     code = result["exit_code"]
     if code in (126, 127) or (code != 0 and (not answered or model.error is not None)) or result["over_limit"]:
         last = next((line for line in reversed(str(result["stderr"]).splitlines()) if line.strip()), "")
+        last = str(result.get("error") or last)
         reason = f"over its limit of {result['over_limit']}" if result["over_limit"] else f"exit status {code}"
         failure = Failure(
             phase=Phase.AGENT,
@@ -223,7 +238,9 @@ def _build(task: Task, model: RolloutModel, endpoint: RolloutEndpoint, result: J
             message=f"the program ended with {reason}{': ' if last else ''}{last[:500]}",
             fix="run the command by hand; info.command has its output",
         )
-    rollout = build_rollout(task, model, messages, failure=failure)
+    stop = str(result.get("stop_reason", "end_turn"))
+    finish_reason = None if stop == "end_turn" else FINISH_REASONS.get(stop, stop)
+    rollout = build_rollout(task, model, messages, failure=failure, finish_reason=finish_reason)
     purposes = Counter(call.purpose for call in model.calls if call.purpose)
     gate: JsonObject = {
         "left_out": sorted(endpoint.left_out),
@@ -250,8 +267,12 @@ def _copy_over(source: Path, target: Path) -> None:
     shutil.copytree(source, target, symlinks=True, dirs_exist_ok=True)
 
 
+def _session_of(folder: Path) -> Session:
+    return Session(SessionKind(Level.NONE), folder=folder)
+
+
 def _write_files(folder: Path, files: Mapping[str, object], key: str) -> Session:
-    session = Session(SessionKind(Level.NONE), folder=folder)
+    session = _session_of(folder)
     for path, text in files.items():
         try:
             session.write(path, str(text).encode())
