@@ -61,13 +61,22 @@ docs: $(VENV)/.dev  ## write the generated pages again
 	@PYTHONPATH=tests $(BIN)/python -m support.command_reference docs/cli.md
 
 HARNESSES := build/harnesses
+HARNESS_BINS := $(CURDIR)/$(HARNESSES)/node_modules/.bin:$(CURDIR)/$(HARNESSES)/py/bin:$(CURDIR)/$(HARNESSES)/vibe/bin
+# Programs: node is a newer one than a machine may have. Adapters: programs that speak the Agent Client Protocol for one.
+HARNESS_PROGRAMS := node@22 @anthropic-ai/claude-code @openai/codex opencode-ai @google/gemini-cli @qwen-code/qwen-code \
+	@earendil-works/pi-coding-agent@1.5.2 @agentclientprotocol/claude-agent-acp @agentclientprotocol/codex-acp pi-acp
+# OpenHands and Vibe need 3.12; pyenv's is used where its shims are in the way.
+HARNESS_PYTHON ?= $(firstword $(wildcard $(HOME)/.pyenv/versions/3.12.*/bin/python) 3.12)
 harnesses: $(VENV)/.dev  ## install agent programs and frameworks, and try each unmodified against a scripted model
-	@npm install --silent --prefix $(HARNESSES) @anthropic-ai/claude-code @openai/codex opencode-ai @google/gemini-cli
-	@$(BIN)/uv venv --quiet --allow-existing $(HARNESSES)/py
-	@$(BIN)/uv pip install --quiet --python $(HARNESSES)/py/bin/python "pydantic-ai-slim[openai,anthropic]" \
-		"smolagents[openai]" langgraph langchain-openai langchain-anthropic openai-agents mini-swe-agent
-	@PATH="$(CURDIR)/$(HARNESSES)/node_modules/.bin:$(CURDIR)/$(HARNESSES)/py/bin:$$PATH" \
-		HARNESS_PYTHON=$(CURDIR)/$(HARNESSES)/py/bin/python $(BIN)/python -m pytest tests/flow/test_harnesses.py -m "soak or not soak" -rs
+	@for one in $(HARNESS_PROGRAMS); do \
+		PATH="$(HARNESS_BINS):$$PATH" npm install --silent --prefix $(HARNESSES) $$one || echo "not installed: $$one"; done
+	@for one in py vibe; do $(BIN)/uv venv --quiet --allow-existing --python $(HARNESS_PYTHON) $(HARNESSES)/$$one; done
+	@$(BIN)/uv pip install --quiet --python $(HARNESSES)/py/bin/python "pydantic-ai-slim[openai,anthropic]" langgraph \
+		"smolagents[openai]" langchain-openai langchain-anthropic openai-agents strands-agents mini-swe-agent \
+		openhands-sdk openhands-tools
+	@$(BIN)/uv pip install --quiet --python $(HARNESSES)/vibe/bin/python mistral-vibe
+	@PATH="$(HARNESS_BINS):$$PATH" HARNESS_PYTHON=$(CURDIR)/$(HARNESSES)/py/bin/python \
+		$(BIN)/python -m pytest tests/flow/test_harnesses.py -m "soak or not soak" -rs $(ARGS)
 
 docs-site: $(VENV)/.dev  ## build the documentation; the platform shows it under /docs
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --clean

@@ -39,12 +39,17 @@ class Scripted:
 
     def __init__(self, command: str) -> None:
         self.command = command
+        self.called: ChatRequest | None = None
+        self.continued: ChatRequest | None = None
 
     async def complete(self, request: ChatRequest) -> Completion:
         names = {tool["function"]["name"]: tool["function"] for tool in request.tools or ()}
         shell = next((name for name in SHELL_TOOLS if name in names), None)
         message: dict[str, Any] = {"role": "assistant", "content": "hello: done"}
-        if shell and not any(message["role"] == "tool" for message in request.messages):
+        has_result = any(message["role"] == "tool" for message in request.messages)
+        if has_result:
+            self.continued = self.continued or request
+        elif shell:
             properties = names[shell]["parameters"].get("properties", {})
             key = "cmd" if "cmd" in properties else "command"
             is_list = properties.get(key, {}).get("type") == "array"
@@ -54,17 +59,26 @@ class Scripted:
             text = json.dumps(arguments)
             call = {"id": "call_1", "type": "function", "function": {"name": shell, "arguments": text}}
             message = {"role": "assistant", "content": "I make it.", "tool_calls": [call]}
+            self.called, self.answer = request, message
         request.tell(Piece({"content": message["content"]}))
         finish = "tool_calls" if "tool_calls" in message else "stop"
         usage = Usage(prompt_tokens=100, completion_tokens=10)
         return Completion(message=message, finish_reason=finish, usage=usage, model="scripted-model")
 
+    def is_continued(self) -> bool:
+        """Whether the call with the result begins with the messages of the one before and its answer as it was sampled:
+        then both are one sequence of tokens, and training has loss on all that the model wrote."""
+        assert self.called is not None
+        assert self.continued is not None
+        before = self.called.messages
+        after = self.continued.messages[: len(before) + 1]
+        return after == [*before, self.answer]
+
     async def close(self) -> None:
         return None
 
 
-async def run(command: str, base: Path, said: str, *, kind: Any = "none", files: Any = None) -> Rollout:
-    model = Scripted(said)
+async def run(command: str, base: Path, model: Scripted, *, kind: Any = "none", files: Any = None) -> Rollout:
     limits = RolloutLimits(max_turns=12, max_time_s=120)
     surroundings = {"limits": limits, "sandbox": SandboxChoice(kind=kind)}
     plan = EvalPlan(name="p", agent=f"command:{command}", model=model.spec, dataset="d", **surroundings)
@@ -84,14 +98,17 @@ async def test_program_makes_a_file(name: str, tmp_path: Path) -> None:
     program = find_harness(name).command.split()[0]
     if shutil.which(program) is None:
         pytest.skip(f"{program} is not on the PATH")
-    rollout = await run(name, tmp_path, COMMANDS.get(name, "echo hello > made.txt"), kind="auto")
+    model = Scripted(COMMANDS.get(name, "echo hello > made.txt"))
+    rollout = await run(name, tmp_path, model, kind="auto")
     result = rollout.info["command"]
     assert rollout.failure is None, (rollout.failure, result["stderr"][-2000:])
     assert result["files"].get("made.txt") == "hello\n", result
     # The command itself ends mini-swe-agent, and its result is never sent.
     own_calls = 1 if name in COMMANDS else 2
     assert sum(call.purpose is None for call in rollout.calls) == own_calls, [call.purpose for call in rollout.calls]
-    assert name in COMMANDS or "tool" in {message["role"] for message in rollout.messages}
+    if name not in COMMANDS:
+        assert "tool" in {message["role"] for message in rollout.messages}
+        assert model.is_continued(), (model.called, model.continued)
     if name.startswith("acp:"):
         assert result["stop_reason"] == "end_turn"
         assert result["stdout"].endswith("hello: done")
@@ -175,8 +192,11 @@ async def test_framework_needs_the_base_url_alone(name: str, tmp_path: Path) -> 
     if python is None:
         pytest.skip(f"{module} is not in HARNESS_PYTHON")
     files = {"agent.py": MAKE + FRAMEWORKS[name]}
-    rollout = await run(f"{python} agent.py", tmp_path, "echo hello > made.txt", files=files)
+    model = Scripted("echo hello > made.txt")
+    rollout = await run(f"{python} agent.py", tmp_path, model, files=files)
     result = rollout.info["command"]
     assert rollout.failure is None, result["stderr"][-2000:]
     assert result["files"].get("made.txt") == "hello\n", result
-    assert name == "smolagents" or "hello: done" in result["stdout"]
+    if name != "smolagents":  # which asks for a tool always, and tells its model of results in words of its own
+        assert "hello: done" in result["stdout"]
+        assert model.is_continued(), (model.called, model.continued)

@@ -9,7 +9,17 @@ import orjson
 import pytest
 
 from osmosis.dialects import GEMINI, MESSAGES, RESPONSES, Call, Dialect
-from osmosis.dialects.harnesses import COMPACTION, PROBE, ROUTER, SUBAGENT, TITLE, find_purpose, normalize, read_system
+from osmosis.dialects.harnesses import (
+    COMPACTION,
+    PROBE,
+    ROUTER,
+    SUBAGENT,
+    SUGGESTION,
+    TITLE,
+    find_purpose,
+    normalize,
+    read_system,
+)
 
 RECORDED = Path(__file__).parents[2] / "fixtures" / "harnesses"
 
@@ -52,6 +62,7 @@ def test_later_calls_begin_with_the_messages_of_earlier_ones(name: str) -> None:
 
 
 CODEX_COMPACTS = {"x-codex-turn-metadata": '{"request_kind": "compaction"}'}
+TOOL = {"type": "function", "name": "bash", "parameters": {"type": "object"}}
 GEMINI_ROUTES: dict[str, Any] = {
     "contents": [{"role": "user", "parts": [{"text": "Which model?"}]}],
     "generationConfig": {"responseMimeType": "application/json", "responseJsonSchema": {"type": "object"}},
@@ -65,6 +76,7 @@ GEMINI_ROUTES: dict[str, Any] = {
         (RESPONSES, {"input": "Please say 'hello, world'"}, {}, "m", PROBE),
         (RESPONSES, {"input": "Fix the bug", "instructions": "You are a coding agent."}, {}, "m", ""),
         (RESPONSES, {"input": "Fix it", "instructions": "You are a title generator."}, {}, "m", TITLE),
+        (RESPONSES, {"input": "[SUGGESTION MODE: Suggest what follows]", "tools": [TOOL]}, {}, "m", SUGGESTION),
         (GEMINI, GEMINI_ROUTES, {"x-goog-api-key": "k"}, "gemini-2.5-flash-lite", ROUTER),
         (GEMINI, GEMINI_ROUTES, {"x-goog-api-key": "k"}, "gemini-2.5-pro", ""),
     ],

@@ -158,7 +158,10 @@ class RunFlags:
     mcp: Mcp = None
     server: Annotated[str | None, typer.Option(help="Rollout server instead of an agent: its URL.")] = None
     agent_command: Annotated[
-        str | None, typer.Option(help="Program as the agent: claude-code, codex, ..., or a shell command with $PROMPT.")
+        str | None,
+        typer.Option(
+            help="Program as the agent: claude-code, codex, ..., a shell command with $PROMPT, or acp:PROGRAM."
+        ),
     ] = None
     server_key_env: Annotated[str | None, _unused("Environment variable with the rollout server's API key.")] = None
     grader: Annotated[str | None, typer.Option(help="Grader for a workflow: module:Class.")] = None

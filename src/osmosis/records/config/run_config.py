@@ -68,8 +68,8 @@ class Experiment(Table):
     command: Annotated[list[Name], Field(min_length=1)] | Name | None = Field(
         default=None, examples=[["claude", "-p", "$PROMPT"]]
     )
-    """A program as the agent, as it is: its words, a line for a shell, or a name of [agents](agents.md). Either this or
-    `entrypoint` is given."""
+    """A program as the agent, as it is: its words, a line for a shell, or a name of [agents](agents.md); `acp:PROGRAM`
+    speaks the Agent Client Protocol. Either this or `entrypoint` is given."""
     grader: Name | None = Field(default=None, examples=["main.py"])
     """With `command`: Python file with the `Grader`, relative to the rollout directory. Default: `main.py`."""
     model_path: Name = Field(examples=["offline/calculator"])
