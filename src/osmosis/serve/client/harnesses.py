@@ -1,12 +1,14 @@
-"""Ready-made agents, of `harnesses.toml`, and any other command as one."""
+"""Ready-made agents, of `harnesses.toml`, and any other command as one; what each needs of this machine."""
 
 import re
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from osmosis.base.toml import tomllib
 from osmosis.errors import ValidationError
+from osmosis.sandbox.bubblewrap import SYSTEM, python_folders
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,3 +39,26 @@ def find_harness(command: str) -> Harness:
         speakers = ", ".join(f"acp:{name}" for name, harness in load_harnesses().items() if harness.acp)
         raise ValidationError(f"{program} does not speak the Agent Client Protocol", hint=f"{program}, or {speakers}")
     return replace(ready, command=ready.acp, is_acp=True)
+
+
+def program_folders(command: str, search_path: str) -> tuple[Path, ...]:
+    """Return the folders that the command's programs need inside, of those outside the system's own."""
+    folders: dict[Path, None] = {}
+    words = [word.strip("\"'") for word in command.split()]
+    for word in [*words[:1], "node", "python3", *(word for word in words[1:] if "/" in word)]:
+        program = shutil.which(word, path=search_path)
+        if program is None:
+            continue
+        for path in (Path(program), Path(program).resolve()):
+            if not str(path).startswith(SYSTEM):
+                folders |= dict.fromkeys((*python_folders(path), _installation(path)))
+    return tuple(path for path in folders if path.is_dir())
+
+
+def _installation(program: Path) -> Path:
+    modules = [parent for parent in program.parents if parent.name == "node_modules"]
+    if modules:
+        return modules[-1]
+    prefix = program.parent.parent
+    is_shared = prefix.name == ".local" or Path.home().is_relative_to(prefix)
+    return program.parent if is_shared else prefix

@@ -30,12 +30,11 @@ from osmosis.records.run.plan import EvalPlan
 from osmosis.records.run.rollout import Category, Failure, Message, Phase, Rollout
 from osmosis.records.run.rows import Row
 from osmosis.sandbox import Box, Level, Limits, Network, Policy, start
-from osmosis.sandbox.bubblewrap import SYSTEM, python_folders
 from osmosis.sandbox.policy import WORK
 from osmosis.sandbox.session import Session, SessionKind, choose_kind
 
 from .acp import FINISH_REASONS, AcpClient, AcpError, read_servers
-from .harnesses import find_harness
+from .harnesses import find_harness, program_folders
 from .model_proxy import ModelProxy
 from .rollout_endpoint import RolloutEndpoint
 
@@ -118,7 +117,7 @@ class ProgramAgent:
             work=work,
             write=(home,),
             names={home: HOME} if is_apart else {},
-            read=_programs(self._harness.command, self._path),
+            read=program_folders(self._harness.command, self._path),
             listen=(GATE,) if is_apart else (),
             network=Network.NONE,
             limits=self._limits,
@@ -303,29 +302,6 @@ def _extract_ref(repository: Path, ref: str, work: Path) -> None:
             files.extractall(work, filter="data")
     except tarfile.TarError as problem:
         raise ValidationError(f"git_ref {ref!r} cannot be extracted: {problem}") from problem
-
-
-def _programs(command: str, search_path: str) -> tuple[Path, ...]:
-    """Return the folders that the command's programs need inside, of those outside the system's own."""
-    folders: dict[Path, None] = {}
-    words = [word.strip("\"'") for word in command.split()]
-    for word in [*words[:1], "node", "python3", *(word for word in words[1:] if "/" in word)]:
-        program = shutil.which(word, path=search_path)
-        if program is None:
-            continue
-        for path in (Path(program), Path(program).resolve()):
-            if not str(path).startswith(SYSTEM):
-                folders |= dict.fromkeys((*python_folders(path), _installation(path)))
-    return tuple(path for path in folders if path.is_dir())
-
-
-def _installation(program: Path) -> Path:
-    modules = [parent for parent in program.parents if parent.name == "node_modules"]
-    if modules:
-        return modules[-1]
-    prefix = program.parent.parent
-    is_shared = prefix.name == ".local" or Path.home().is_relative_to(prefix)
-    return program.parent if is_shared else prefix
 
 
 def _read_texts(session: Session) -> dict[str, str | None]:
