@@ -66,14 +66,14 @@ HARNESS_BINS := $(CURDIR)/$(HARNESSES)/node_modules/.bin:$(CURDIR)/$(HARNESSES)/
 HARNESS_PROGRAMS := node@22 @anthropic-ai/claude-code @openai/codex opencode-ai @google/gemini-cli @qwen-code/qwen-code \
 	@earendil-works/pi-coding-agent@1.5.2 @agentclientprotocol/claude-agent-acp @agentclientprotocol/codex-acp pi-acp
 # OpenHands and Vibe need 3.12; pyenv's is used where its shims are in the way.
-HARNESS_PYTHON ?= $(firstword $(wildcard $(HOME)/.pyenv/versions/3.12.*/bin/python) 3.12)
+HARNESS_BASE ?= $(firstword $(wildcard $(HOME)/.pyenv/versions/3.12.*/bin/python) 3.12)
 harnesses: $(VENV)/.dev  ## install agent programs and frameworks, and try each unmodified against a scripted model
 	@for one in $(HARNESS_PROGRAMS); do \
 		PATH="$(HARNESS_BINS):$$PATH" npm install --silent --prefix $(HARNESSES) $$one || echo "not installed: $$one"; done
-	@for one in py vibe; do $(BIN)/uv venv --quiet --allow-existing --python $(HARNESS_PYTHON) $(HARNESSES)/$$one; done
+	@for one in py vibe; do $(BIN)/uv venv --quiet --allow-existing --python $(HARNESS_BASE) $(HARNESSES)/$$one; done
 	@$(BIN)/uv pip install --quiet --python $(HARNESSES)/py/bin/python "pydantic-ai-slim[openai,anthropic]" langgraph \
 		"smolagents[openai]" langchain-openai langchain-anthropic openai-agents strands-agents mini-swe-agent \
-		openhands-sdk openhands-tools
+		"openhands-sdk>=1.58" "openhands-tools>=1.58"
 	@$(BIN)/uv pip install --quiet --python $(HARNESSES)/vibe/bin/python mistral-vibe
 	@PATH="$(HARNESS_BINS):$$PATH" HARNESS_PYTHON=$(CURDIR)/$(HARNESSES)/py/bin/python \
 		$(BIN)/python -m pytest tests/flow/test_harnesses.py -m "soak or not soak" -rs $(ARGS)

@@ -26,12 +26,11 @@ BILLING = "x-anthropic-billing-header:"
 """First line of a system block of Claude Code; it depends on version and first prompt."""
 _TITLES = (
     "you are a title generator",
-    "generate a concise, sentence-case title",
+    "generate a concise, sentence-case",
     "generate a short title",
-    "you name coding-agent sessions",
+    "you name coding",
 )
 _SUGGESTION = "[suggestion mode:"
-"""What a person might type next: asked of the whole conversation, with its tools."""
 _SUMMARIES = ("your task is to create a detailed summary of the conversation", "context checkpoint compaction")
 _PROBES = ("please say 'hello, world'", "quota", "test", "say ok.")
 

@@ -3,7 +3,8 @@ stdin and stdout. The program gets one session and one prompt. It works in its s
 it asks to do there is allowed, and an editor's files and terminals are declared absent."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import orjson
@@ -13,14 +14,22 @@ from osmosis.base.jsonable import JsonObject
 from osmosis.errors import ValidationError
 from osmosis.sandbox.session import Session
 
-VERSION = 1
 SERVERS_FILE = ".mcp.json"
-FINISH_REASONS = {"max_tokens": "length", "max_turn_requests": "max_turns"}
-"""Stop reasons in the words of rollouts; `refusal` and `cancelled` are the same in both."""
+FINISH_REASONS: Mapping[object, str | None] = {
+    "end_turn": None,
+    "max_tokens": "length",
+    "max_turn_requests": "max_turns",
+}
+"""Stop reasons in the words of rollouts, where the model's own does not do; others are the same in both."""
 UNATTENDED = ("bypassPermissions", "agent-full-access", "full-access", "yolo", "auto-approve")
 """Modes in which a program neither asks a second model what it may do nor starts a sandbox inside ours: Claude Code's,
 Codex's by its two adapters, those of Gemini CLI and Qwen Code, and Vibe's."""
-_METHOD_NOT_FOUND = -32601
+_HELLO: JsonObject = {
+    "protocolVersion": 1,
+    "clientCapabilities": {"fs": {"readTextFile": False, "writeTextFile": False}, "terminal": False},
+    "clientInfo": {"name": "osmosis", "version": __version__},
+}
+_NO_METHOD: JsonObject = {"error": {"code": -32601, "message": "this client has no such method"}}
 
 
 class AcpError(Exception):
@@ -29,85 +38,64 @@ class AcpError(Exception):
 
 @dataclass
 class AcpClient:
-    """The client of a program that runs; `answer` is what it said so far."""
+    """The client of a program that runs; `pieces` is what it said so far."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     pieces: list[str] = field(default_factory=list)
     _last_id: int = 0
 
-    @property
-    def answer(self) -> str:
-        return "".join(self.pieces).strip()
-
     async def prompt(self, text: str, folder: str, servers: list[JsonObject]) -> str:
         """Return the reason for which the program stopped; raise `AcpError`."""
-        absent = {"fs": {"readTextFile": False, "writeTextFile": False}, "terminal": False}
-        client = {"name": "osmosis", "version": __version__}
-        about = await self._ask("initialize", protocolVersion=VERSION, clientCapabilities=absent, clientInfo=client)
-        if about.get("protocolVersion") != VERSION:
-            raise AcpError(f"it speaks version {about.get('protocolVersion')} of the protocol, not {VERSION}")
-        session = await self._ask("session/new", cwd=folder, mcpServers=servers)
-        number, modes = session.get("sessionId"), (session.get("modes") or {}).get("availableModes") or []
-        if mode := next((mode["id"] for mode in modes if mode.get("id") in UNATTENDED), None):
-            await self._ask("session/set_mode", sessionId=number, modeId=mode)
-        prompt = [{"type": "text", "text": text}]
-        end = await self._ask("session/prompt", sessionId=number, prompt=prompt)
+        spoken = (await self._ask("initialize", _HELLO)).get("protocolVersion")
+        if spoken != 1:
+            raise AcpError(f"it speaks version {spoken} of the protocol, not 1")
+        session = await self._ask("session/new", {"cwd": folder, "mcpServers": servers})
+        params, modes = {"sessionId": session.get("sessionId")}, (session.get("modes") or {}).get("availableModes")
+        for mode in [mode["id"] for mode in modes or () if mode.get("id") in UNATTENDED][:1]:
+            await self._ask("session/set_mode", {**params, "modeId": mode})
+        end = await self._ask("session/prompt", {**params, "prompt": [{"type": "text", "text": text}]})
         return str(end.get("stopReason"))
 
-    async def _ask(self, method: str, **params: object) -> JsonObject:
+    async def _ask(self, method: str, params: JsonObject) -> JsonObject:
         """Send a request; until its answer comes, take updates and answer the program's own requests."""
         self._last_id += 1
         await self._send({"id": self._last_id, "method": method, "params": params})
-        while True:
-            message = await self._read(method)
+        async for message in self._messages():
             if "method" in message:
-                await self._take(message)
+                await self._take(message["method"], message.get("id"), message.get("params") or {})
+            elif error := message.get("error"):
+                raise AcpError(f"{method}: {error.get('message')} {error.get('data') or ''}".strip())
             elif message.get("id") == self._last_id:
-                if error := message.get("error"):
-                    raise AcpError(f"{method}: {_describe(error)}")
-                result = message.get("result")
-                return result if isinstance(result, dict) else {}
+                return message.get("result") or {}
+        raise AcpError(f"{method}: the program ended without an answer")
 
     async def _send(self, message: JsonObject) -> None:
         self.writer.write(orjson.dumps({"jsonrpc": "2.0", **message}) + b"\n")
-        try:
+        with suppress(OSError):  # it has ended: the next read says so
             await self.writer.drain()
-        except OSError:
-            pass  # it has ended: the next read says so
 
-    async def _read(self, method: str) -> JsonObject:
-        while True:
-            try:
+    async def _messages(self) -> AsyncIterator[JsonObject]:
+        """Yield messages until the program's stdout ends, without banners, logs and lines over the reader's limit."""
+        line = b"\n"
+        while line:
+            with suppress(ValueError):
                 line = await self.reader.readline()
-            except ValueError:
-                continue  # a line over the reader's limit, which is an update
-            if not line:
-                raise AcpError(f"{method}: the program ended without an answer")
-            try:
-                message: object = orjson.loads(line)
-            except orjson.JSONDecodeError:
-                continue  # programs print banners and logs here, too
-            if isinstance(message, dict):
-                return message
+                if isinstance(message := orjson.loads(line), dict):
+                    yield message
 
-    async def _take(self, message: JsonObject) -> None:
-        params = message.get("params")
-        if not isinstance(params, dict):
-            params = {}
-        if message["method"] == "session/update":
-            self._take_update(params.get("update") or {})
-        elif "id" in message:
-            answer: JsonObject = {"error": {"code": _METHOD_NOT_FOUND, "message": "this client has no such method"}}
-            if message["method"] == "session/request_permission":
-                answer = {"result": {"outcome": _allow(params.get("options") or [])}}
-            await self._send({"id": message["id"], **answer})
-
-    def _take_update(self, update: JsonObject) -> None:
-        kind, content = update.get("sessionUpdate"), update.get("content")
-        if kind == "agent_message_chunk" and isinstance(content, dict):
-            self.pieces.append(str(content.get("text", "")))
-        elif kind == "tool_call":
+    async def _take(self, method: str, number: object, params: JsonObject) -> None:
+        update = params.get("update") or {}
+        if method == "session/request_permission":
+            chosen = sorted(params.get("options") or (), key=lambda option: option.get("kind", ""))
+            allowed = [option["optionId"] for option in chosen if option.get("kind", "").startswith("allow")]
+            outcome = {"outcome": "selected", "optionId": allowed[0]} if allowed else {"outcome": "cancelled"}
+            await self._send({"id": number, "result": {"outcome": outcome}})
+        elif number is not None:
+            await self._send({"id": number, **_NO_METHOD})
+        elif update.get("sessionUpdate") == "agent_message_chunk":
+            self.pieces.append(str(update["content"].get("text", "")))
+        elif update.get("sessionUpdate") == "tool_call":
             self.pieces.append("\n")
 
 
@@ -116,40 +104,21 @@ def read_servers(*folders: Session) -> list[JsonObject]:
     `ValidationError` for a file that is not one of MCP servers."""
     servers: dict[str, JsonObject] = {}
     for folder in folders:
-        if not (folder.folder / SERVERS_FILE).exists():
-            continue
-        try:
-            table = orjson.loads(folder.read(SERVERS_FILE))["mcpServers"]
-            servers |= {name: _server(name, server) for name, server in table.items()}
-        except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError) as problem:
-            hint = '{"mcpServers": {"NAME": {"command": "PROGRAM", "args": []}}}'
-            raise ValidationError(f"{SERVERS_FILE} has no table of MCP servers: {problem!r}", hint=hint) from problem
+        if (folder.folder / SERVERS_FILE).exists():
+            try:
+                table = orjson.loads(folder.read(SERVERS_FILE))["mcpServers"]
+                servers |= {name: _server(name, server) for name, server in table.items()}
+            except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError) as problem:
+                hint = '{"mcpServers": {"NAME": {"command": "PROGRAM", "args": []}}}'
+                raise ValidationError(
+                    f"{SERVERS_FILE} has no table of MCP servers: {problem!r}", hint=hint
+                ) from problem
     return list(servers.values())
 
 
-def _server(name: str, server: Mapping[str, object]) -> JsonObject:
+def _server(name: str, server: JsonObject) -> JsonObject:
+    key = "headers" if "url" in server else "env"
+    pairs = [{"name": name, "value": value} for name, value in (server.get(key) or {}).items()]
     if "url" in server:
-        headers = _pairs(server.get("headers"))
-        return {"type": server.get("type", "http"), "name": name, "url": server["url"], "headers": headers}
-    environ = _pairs(server.get("env"))
-    return {"name": name, "command": server["command"], "args": server.get("args", []), "env": environ}
-
-
-def _pairs(table: object) -> list[JsonObject]:
-    return [{"name": key, "value": value} for key, value in table.items()] if isinstance(table, Mapping) else []
-
-
-def _allow(options: list[JsonObject]) -> JsonObject:
-    """Choose what allows most; an agent that offers nothing of the kind is told no."""
-    for kind in ("allow_always", "allow_once"):
-        for option in options:
-            if option.get("kind") == kind:
-                return {"outcome": "selected", "optionId": option.get("optionId")}
-    return {"outcome": "cancelled"}
-
-
-def _describe(error: object) -> str:
-    if not isinstance(error, dict):
-        return str(error)
-    details = error.get("data")
-    return f"{error.get('message')}{f' ({details})' if details else ''}"
+        return {"type": server.get("type", "http"), "name": name, "url": server["url"], key: pairs}
+    return {"name": name, "command": server["command"], "args": server.get("args", []), key: pairs}

@@ -135,24 +135,18 @@ class ProgramAgent:
 
     async def _prompt(self, row: Row, box: Box, work: Session, home: Path) -> JsonObject:
         """Prompt a program that speaks the Agent Client Protocol, and end it."""
-        client, errors = AcpClient(box.stdout, box.stdin), asyncio.create_task(_read_end(box.stderr))
-        folder = WORK if self._level >= Level.NAMESPACES else str(work.folder)
-        result: JsonObject = {}
+        client, folder = AcpClient(box.stdout, box.stdin), WORK if self._level >= Level.NAMESPACES else str(work.folder)
+        result: JsonObject = {"exit_code": 0}
+        servers = await asyncio.to_thread(read_servers, Session(work.kind, folder=home), work)
+        errors = asyncio.create_task(_read_end(box.stderr))
         try:
-            servers = await asyncio.to_thread(read_servers, _session_of(home), work)
-            try:
-                result["stop_reason"] = await client.prompt(prompt_of(row), folder, servers)
-            except AcpError as problem:
-                result["error"] = str(problem)
-            box.stdin.close()
-            done, _ = await asyncio.wait([asyncio.create_task(box.wait())], timeout=ENDS_WITHIN_S)
-            code = done.pop().result() if done else 0
-            box.kill()
-            result["stderr"] = await errors
-        finally:
-            errors.cancel()
-        result["exit_code"] = (code or 1) if "error" in result else 0
-        return {**result, "stdout": client.answer[-OUTPUT_BYTES:]}
+            result["stop_reason"] = await client.prompt(prompt_of(row), folder, servers)
+        except (AcpError, AttributeError, LookupError, TypeError) as problem:  # it may write anything
+            result.update(exit_code=1, error=str(problem))
+        box.stdin.close()
+        await asyncio.wait([errors], timeout=ENDS_WITHIN_S)  # its stderr ends with it
+        box.kill()
+        return {**result, "stdout": "".join(client.pieces).strip()[-OUTPUT_BYTES:], "stderr": await errors}
 
     def _environ(self, row: Row, endpoint: RolloutEndpoint) -> dict[str, str]:
         """Return the program's variables: nothing of the operator's but PATH and what the plan names."""
@@ -229,17 +223,16 @@ def _build(task: Task, model: RolloutModel, endpoint: RolloutEndpoint, result: J
     code = result["exit_code"]
     if code in (126, 127) or (code != 0 and (not answered or model.error is not None)) or result["over_limit"]:
         last = next((line for line in reversed(str(result["stderr"]).splitlines()) if line.strip()), "")
-        last = str(result.get("error") or last)
-        reason = f"over its limit of {result['over_limit']}" if result["over_limit"] else f"exit status {code}"
+        reason = f"an error of the protocol ({result['error']})" if "error" in result else f"exit status {code}"
+        reason = f"over its limit of {result['over_limit']}" if result["over_limit"] else reason
         failure = Failure(
             phase=Phase.AGENT,
             category=Category.AGENT_ERROR,
             message=f"the program ended with {reason}{': ' if last else ''}{last[:500]}",
             fix="run the command by hand; info.command has its output",
         )
-    stop = str(result.get("stop_reason", "end_turn"))
-    finish_reason = None if stop == "end_turn" else FINISH_REASONS.get(stop, stop)
-    rollout = build_rollout(task, model, messages, failure=failure, finish_reason=finish_reason)
+    stop = result.get("stop_reason")
+    rollout = build_rollout(task, model, messages, failure=failure, finish_reason=FINISH_REASONS.get(stop, stop))
     purposes = Counter(call.purpose for call in model.calls if call.purpose)
     gate: JsonObject = {
         "left_out": sorted(endpoint.left_out),
@@ -266,12 +259,8 @@ def _copy_over(source: Path, target: Path) -> None:
     shutil.copytree(source, target, symlinks=True, dirs_exist_ok=True)
 
 
-def _session_of(folder: Path) -> Session:
-    return Session(SessionKind(Level.NONE), folder=folder)
-
-
 def _write_files(folder: Path, files: Mapping[str, object], key: str) -> Session:
-    session = _session_of(folder)
+    session = Session(SessionKind(Level.NONE), folder=folder)
     for path, text in files.items():
         try:
             session.write(path, str(text).encode())
