@@ -18,6 +18,7 @@ from osmosis.base.jsonable import JsonObject
 from osmosis.client.datasets import announce_file
 from osmosis.llm import ChatRequest, Piece, open_model
 from osmosis.records.run.plan import ModelSpec
+from osmosis.serve.client.harnesses import load_harnesses
 from support import RUN
 from support.agent_programs import write_stand_ins
 from support.command_line import run_command
@@ -205,10 +206,10 @@ def test_programs_use_a_model_as_printed(served: PlatformProcess, tmp_path: Path
     exports = "\n".join(line for line in lines if line.startswith("export "))
     commands = dict(line[2:].split(": ", 1) for line in lines if line.startswith("# "))
     asks = {"claude-code": "-p hello", "codex": "exec hello", "mini-swe-agent": "-t hello"}
-    assert commands.keys() == asks.keys()
+    assert commands.keys() == load_harnesses().keys()
     environ = {"PATH": f"{programs}:{os.environ['PATH']}", "HOME": str(tmp_path), "OSMOSIS_TOKEN": token}
-    for name, command in commands.items():
-        words = ["sh", "-c", f"{exports}\n{command} {asks[name]}"]
+    for name, ask in asks.items():
+        words = ["sh", "-c", f"{exports}\n{commands[name]} {ask}"]
         done = subprocess.run(words, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout) == {"result": "osmosis/tiny (base): hello"}, name

@@ -114,6 +114,30 @@ async def test_program_makes_a_file(name: str, tmp_path: Path) -> None:
         assert result["stdout"].endswith("hello: done")
 
 
+PRINTS = {
+    "claude-code": "-p hello --dangerously-skip-permissions",
+    "codex": "exec --skip-git-repo-check hello </dev/null",
+    "opencode": "run --title hello hello",
+    "mini-swe-agent": "-y --exit-immediately -t hello",
+    "vibe": "--auto-approve -p hello",
+}
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", sorted(HARNESSES.keys() - {"openhands"}))
+async def test_command_of_model_use(name: str, tmp_path: Path) -> None:
+    """What `osmosis model use` prints for a program is enough; a rollout stands in for the deployment."""
+    if shutil.which(HARNESSES[name].command.split()[0]) is None:
+        pytest.skip(f"{name} is not on the PATH")
+    rollout = await run(
+        f"IS_SANDBOX=1\nexport IS_SANDBOX\n{HARNESSES[name].use} {PRINTS.get(name, '-p hello')}",
+        tmp_path,
+        Scripted(COMMANDS.get(name, "echo hello > made.txt")),
+    )
+    assert rollout.failure is None, rollout.info["command"]["stderr"][-2000:]
+    assert any(call.error is None for call in rollout.calls)
+
+
 MAKE = """
 import subprocess
 def bash(command: str) -> str:

@@ -22,6 +22,7 @@ from osmosis.metrics.formats import size
 from osmosis.records.api.models import MergeRequest, ModelMerge
 from osmosis.records.api.training import ModelRow
 from osmosis.records.run.status import RunStatus
+from osmosis.serve.client.harnesses import load_harnesses
 
 
 def list_models(
@@ -284,17 +285,6 @@ def _done(client: PlatformClient, merge_id: str) -> ModelMerge:
         time.sleep(POLL_S)
 
 
-PROGRAMS = {
-    "claude-code": 'claude --model "$MODEL"',
-    "codex": (
-        'codex -m "$MODEL" -c model_provider=osmosis -c model_providers.osmosis.name=osmosis '
-        '-c model_providers.osmosis.base_url="$OPENAI_BASE_URL" -c model_providers.osmosis.env_key=OPENAI_API_KEY '
-        "-c model_providers.osmosis.wire_api=responses"
-    ),
-    "mini-swe-agent": 'mini -m "openai/$MODEL"',
-}
-
-
 def variables_of(url: str, key: str, model: str) -> dict[str, str]:
     """Return the variables with which every client library and agent program asks this model; `url` ends in /v1."""
     return {
@@ -322,11 +312,13 @@ def use(name: Name) -> DetailResult:
     with ctx.client() as client:
         at = describe_inference(find_model(client, name), ctx.environ)
     variables = variables_of(at["inference_url"], "$OSMOSIS_TOKEN", at["inference_model"])
-    return DetailResult({"variables": variables, "programs": PROGRAMS}, human=lambda console: _draw(console, variables))
+    programs = {name: harness.use for name, harness in load_harnesses().items()}
+    fields = {"variables": variables, "programs": programs}
+    return DetailResult(fields, human=lambda console: _draw(console, variables, programs))
 
 
-def _draw(console: Console, variables: Mapping[str, str]) -> None:
+def _draw(console: Console, variables: Mapping[str, str], programs: Mapping[str, str]) -> None:
     for name, value in variables.items():
         console.print(f'export {name}="{value}"', highlight=False, soft_wrap=True, markup=False)
-    for program, command in PROGRAMS.items():
+    for program, command in programs.items():
         console.print(f"# {program}: {command}", highlight=False, soft_wrap=True, markup=False)

@@ -16,6 +16,7 @@ class Harness:
     command: str
     acp: str = ""
     """The command of it that speaks the Agent Client Protocol: `acp:NAME`."""
+    use: str = ""
     environ: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
     is_acp: bool = False
