@@ -51,22 +51,20 @@ def read_otlp(path: Path) -> Iterator[JsonObject]:
             continue
         system = _load(calls[0].get("gen_ai.system_instructions"))
         opening = [{"role": "system", "parts": system}] if system else []
-        messages = [
-            message for part in [*opening, *_load(calls[0]["gen_ai.input.messages"])] for message in _split(part)
-        ]
-        answers = [message for part in _load(calls[-1].get("gen_ai.output.messages")) for message in _split(part)]
-        events = [
-            _attributes(event) for span in spans for event in span.get("events") or () if event["name"] == _EVALUATION
-        ]
-        scores = {
-            event["gen_ai.evaluation.name"]: event.get(
-                "gen_ai.evaluation.score.label", event.get("gen_ai.evaluation.score.value")
-            )
-            for event in events
+        messages = map(_message, [*opening, *_load(calls[0]["gen_ai.input.messages"])])
+        answers = [_message(message)["content"] for message in _load(calls[-1].get("gen_ai.output.messages"))]
+        events = [event for span in spans for event in span.get("events") or () if event["name"] == _EVALUATION]
+        metadata: JsonObject = {
+            "tools": _load(calls[0].get("gen_ai.tool.definitions")),
+            "answer": answers[-1] if answers else None,
+            "scores": dict(map(_score, map(_attributes, events))),
         }
-        tools, answer = _load(calls[0].get("gen_ai.tool.definitions")), answers[-1]["content"] if answers else None
-        metadata = {"tools": tools or None, "answer": answer, "scores": scores or None}
         yield {**logs.row_of(id, _opening(messages)), **_with_metadata(None, metadata)}
+
+
+def _score(event: JsonObject) -> tuple[str, object]:
+    value = event.get("gen_ai.evaluation.score.label", event.get("gen_ai.evaluation.score.value"))
+    return str(event["gen_ai.evaluation.name"]), value
 
 
 def _opening(messages: Iterable[Message]) -> list[Message]:
@@ -98,20 +96,7 @@ def _load(value: object) -> list[JsonObject]:
     return orjson.loads(value) if isinstance(value, str) and value else []
 
 
-def _split(message: JsonObject) -> Iterator[Message]:
+def _message(message: JsonObject) -> Message:
     parts = message.get("parts") or [{"type": "text", "content": message.get("content")}]
-    for part in parts:
-        if part.get("type") == "tool_call_response":
-            yield {"role": "tool", "tool_call_id": part.get("id"), "content": logs.as_text(part.get("response"))}
-    text = "\n".join(str(part["content"]) for part in parts if part.get("type") == "text" and part.get("content"))
-    calls = [
-        {
-            "id": part.get("id"),
-            "type": "function",
-            "function": {"name": part.get("name"), "arguments": logs.as_text(part.get("arguments"))},
-        }
-        for part in parts
-        if part.get("type") == "tool_call"
-    ]
-    if text or calls:
-        yield {"role": message["role"], "content": text, **({"tool_calls": calls} if calls else {})}
+    texts = [str(part["content"]) for part in parts if part.get("type") == "text" and part.get("content")]
+    return {"role": message["role"], "content": "\n".join(texts)}

@@ -1,4 +1,4 @@
-"""Environments of other packages as an agent with its grader and its rows: `reasoning-gym:NAME`, `verifiers:ID`.
+"""Environments of other packages as an agent with its grader and its rows: `verifiers:ID`, `inspect:FILE.py@TASK` ...
 
 Options follow the name as in a URL: `reasoning-gym:chain_sum?size=50&seed=1`. The package lives where the agent runs
 and is imported here, when it is named; a module for each turns its tasks into rows and its rollout into a workflow."""
