@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from anthropic.types import message_create_params
+from anthropic.types import RawMessageStreamEvent, message_create_params
 from openai.types.chat import completion_create_params
-from openai.types.responses import response_create_params
+from openai.types.responses import ResponseStreamEvent, response_create_params
 from pydantic import TypeAdapter
 
 from osmosis.base.jsonable import JsonObject
@@ -33,6 +33,12 @@ def check_request(dialect: Dialect, body: JsonObject) -> None:
         unknown = body.keys() - all_fields(SHAPES[dialect.name]) - (OLDER if dialect is MESSAGES else set())
         assert not unknown, f"{dialect.name} has no {unknown}"
         drain(adapter(dialect.name).validate_python({**body, "stream": True}))
+
+
+def check_event(dialect: Dialect, event: JsonObject) -> None:
+    """Raise for an event that the provider's package would not take for one of its stream."""
+    shape: Any = RawMessageStreamEvent if dialect is MESSAGES else ResponseStreamEvent
+    TypeAdapter(shape).validate_python(event)
 
 
 def all_fields(shape: Any) -> set[str]:

@@ -35,8 +35,6 @@ def render_request(call: Call) -> JsonObject:
         text["format"] = {"type": "json_schema", **form["json_schema"]}
     elif form.get("type") == "json_object":
         text["format"] = {"type": "json_object"}
-    if verbosity := params.pop("verbosity", None):
-        text["verbosity"] = verbosity
     body.update(text=text or None, stream=call.stream or None)
     return {"store": False, **params, **{key: value for key, value in body.items() if value not in (None, [])}}
 

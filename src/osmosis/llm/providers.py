@@ -99,15 +99,9 @@ ACCESS: Mapping[str, Mapping[str, str]] = {
 }
 
 
-DEFAULT_API_KEY_ENV: dict[str, str] = {
-    "openai": "OPENAI_API_KEY",
-    "anthropic": "ANTHROPIC_API_KEY",
-    "xai": "XAI_API_KEY",
-    "gemini": "GEMINI_API_KEY",
+_USUAL = ("openai", "anthropic", "xai", "gemini", "openrouter", "cerebras", "azure")
+DEFAULT_API_KEY_ENV: dict[str, str] = {name: f"{name.upper()}_API_KEY" for name in _USUAL} | {
     "google": "GEMINI_API_KEY",
-    "openrouter": "OPENROUTER_API_KEY",
-    "cerebras": "CEREBRAS_API_KEY",
-    "azure": "AZURE_API_KEY",
     "bedrock": "AWS_ACCESS_KEY_ID",
     "vertex_ai": "GOOGLE_APPLICATION_CREDENTIALS",
 }

@@ -17,7 +17,7 @@ from osmosis.llm.providers import table_price
 from osmosis.records.run.plan import ModelSpec, Retry
 from osmosis.records.run.rollout import Category, Usage
 from support.endpoint import Decide, ModelEndpoint, Reply
-from support.official_types import check_request
+from support.official_types import check_event, check_request
 
 Json = dict[str, Any]
 KEY = "the-secret-key-1"
@@ -307,3 +307,101 @@ def test_address_and_key_come_from_the_providers_variables(
     model = opened(name, api_key=None, provider_variables=variables)
     assert model._endpoint._url == f"{origin}/v1/{'messages' if name == CLAUDE else 'responses'}"
     assert header in model._endpoint._headers.items()
+
+
+MESSAGES_EVENTS: list[Json] = [
+    {
+        "type": "message_start",
+        "message": {
+            "id": "msg_1", "type": "message", "role": "assistant", "model": "claude", "content": [],
+            "stop_reason": None, "stop_sequence": None,
+            "usage": {"input_tokens": 5, "cache_read_input_tokens": 7, "output_tokens": 1},
+        },
+    },
+    {"type": "content_block_start", "index": 0, "content_block": {"type": "thinking", "thinking": "", "signature": ""}},
+    {"type": "content_block_delta", "index": 0, "delta": {"type": "thinking_delta", "thinking": "First."}},
+    {"type": "content_block_delta", "index": 0, "delta": {"type": "signature_delta", "signature": "s1"}},
+    {"type": "content_block_stop", "index": 0},
+    {"type": "content_block_start", "index": 1, "content_block": {"type": "redacted_thinking", "data": "hidden"}},
+    {"type": "content_block_stop", "index": 1},
+    {"type": "content_block_start", "index": 2, "content_block": {"type": "thinking", "thinking": "", "signature": ""}},
+    {"type": "content_block_delta", "index": 2, "delta": {"type": "thinking_delta", "thinking": "Then."}},
+    {"type": "content_block_delta", "index": 2, "delta": {"type": "signature_delta", "signature": "s2"}},
+    {"type": "content_block_stop", "index": 2},
+    {"type": "content_block_start", "index": 3, "content_block": {"type": "text", "text": ""}},
+    {"type": "content_block_delta", "index": 3, "delta": {"type": "text_delta", "text": "Hi"}},
+    {"type": "content_block_stop", "index": 3},
+    {
+        "type": "content_block_start", "index": 4,
+        "content_block": {"type": "tool_use", "id": "t1", "name": "add", "input": {}},
+    },
+    {"type": "content_block_delta", "index": 4, "delta": {"type": "input_json_delta", "partial_json": ""}},
+    {"type": "content_block_stop", "index": 4},
+    {
+        "type": "message_delta", "delta": {"stop_reason": "tool_use", "stop_sequence": None},
+        "usage": {"output_tokens": 9},
+    },
+    {"type": "message_stop"},
+]  # fmt: skip
+REASONING = {
+    "type": "reasoning", "id": "rs_1", "encrypted_content": "e1",
+    "summary": [{"type": "summary_text", "text": "First."}, {"type": "summary_text", "text": "Then."}],
+}  # fmt: skip
+TEXT = {
+    "type": "message", "id": "msg_1", "role": "assistant", "status": "completed",
+    "content": [{"type": "output_text", "text": "Hi", "annotations": []}],
+}  # fmt: skip
+FUNCTION = {"type": "function_call", "id": "fc_1", "call_id": "t1", "name": "add", "arguments": "{}"}
+RESPONSE: Json = {
+    "id": "resp_1", "object": "response", "created_at": 1, "model": "claude", "output": [], "status": "completed",
+    "parallel_tool_calls": True, "tool_choice": "auto", "tools": [],
+    "usage": {
+        "input_tokens": 12, "input_tokens_details": {"cached_tokens": 7, "cache_write_tokens": 0}, "output_tokens": 9,
+        "output_tokens_details": {"reasoning_tokens": 0}, "total_tokens": 21,
+    },
+}  # fmt: skip
+RESPONSES_EVENTS: list[Json] = [
+    {"type": "response.created", "response": {**RESPONSE, "status": "in_progress", "usage": None}},
+    {"type": "response.output_item.added", "output_index": 0, "item": {**REASONING, "summary": []}},
+    *(
+        event
+        for index, part in enumerate(REASONING["summary"])
+        for event in (
+            {"type": "response.reasoning_summary_part.added", "output_index": 0, "item_id": "rs_1",
+             "summary_index": index, "part": {"type": "summary_text", "text": ""}},
+            {"type": "response.reasoning_summary_text.delta", "output_index": 0, "item_id": "rs_1",
+             "summary_index": index, "delta": part["text"]},
+        )
+    ),
+    {"type": "response.output_item.done", "output_index": 0, "item": REASONING},
+    {"type": "response.output_text.delta", "output_index": 1, "item_id": "msg_1", "content_index": 0, "delta": "Hi",
+     "logprobs": []},
+    {"type": "response.output_item.done", "output_index": 1, "item": TEXT},
+    {"type": "response.output_item.added", "output_index": 2, "item": {**FUNCTION, "arguments": ""}},
+    {"type": "response.function_call_arguments.delta", "output_index": 2, "item_id": "fc_1", "delta": "{}"},
+    {"type": "response.output_item.done", "output_index": 2, "item": FUNCTION},
+    {"type": "response.completed", "response": RESPONSE},
+]  # fmt: skip
+
+
+@BOTH
+async def test_streams_as_providers_send_them(name: str, dialect: Dialect) -> None:
+    """Several thoughts, one of them hidden, empty pieces, no whole output at the end: all in the packages' types."""
+    events = MESSAGES_EVENTS if dialect is MESSAGES else RESPONSES_EVENTS
+    parts = [b": ping\n\n"]
+    for number, event in enumerate(events):
+        event = event if dialect is MESSAGES else {**event, "sequence_number": number}
+        check_event(dialect, event)
+        parts.append(b"event: " + event["type"].encode() + b"\ndata: " + orjson.dumps(event) + b"\n\n")
+    pieces: list[Piece] = []
+    with ModelEndpoint(lambda body, n: Reply(parts=parts)) as endpoint:
+        done = await ask(name, endpoint, ChatRequest([USER], [TOOL], on_piece=pieces.append))
+    message = done.message
+    assert (message["reasoning_content"], message["content"]) == ("First.\nThen.", "Hi")
+    assert message["tool_calls"] == [{"id": "t1", "type": "function", "function": {"name": "add", "arguments": "{}"}}]
+    assert (done.finish_reason, done.model) == ("tool_calls", "claude")
+    assert (done.usage.prompt_tokens, done.usage.cached_tokens, done.usage.completion_tokens) == (12, 7, 9)
+    assert "".join(piece.delta.get("reasoning_content", "") for piece in pieces) == "First.\nThen."
+    keys = ("signature", "data", "encrypted_content")
+    opaque = [block[key] for block in message["thinking_blocks"] for key in keys if key in block]
+    assert opaque == (["s1", "hidden", "s2"] if dialect is MESSAGES else ["e1"])
