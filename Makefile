@@ -8,7 +8,7 @@ DEMO_FLAGS ?=
 PROCESSES ?= $(shell echo $$(( ($$(getconf _NPROCESSORS_ONLN) * 3 + 1) / 2 )))
 OLDEST ?= $(BIN)/python
 
-EXTRAS := mcp oidc openai-agents otlp postgres s3 strands
+EXTRAS := mcp oidc openai-agents otlp postgres s3 strands tensorboard
 comma := ,
 empty :=
 space := $(empty) $(empty)

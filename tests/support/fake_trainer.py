@@ -142,7 +142,9 @@ class FakeTrainer:
                         service.ask(Collect(step=ahead, kind="train", rows=rows, samples_per_row=plan.samples_per_row))
                 self.batches.append(batch := service.wait(step, "train"))
                 done = self.sampler.updates = service.health.step = step
-                service.emit(StepMetrics(step=step, values=_figures(batch, "rollout/raw_reward")))
+                service.emit(
+                    StepMetrics(step=step, values={**_figures(batch, "rollout/raw_reward"), "perf/update_s": 0.1})
+                )
                 last = step == plan.steps
                 if last or step % plan.eval_interval == 0:
                     self._validate(step)

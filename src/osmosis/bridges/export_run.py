@@ -18,7 +18,10 @@ from osmosis.records.trajectory import trajectory_from_rollout
 from . import inspect_ai_export
 from .table import flat_rollouts, read_dataset
 
-ExportFormat = Literal["inspect", "atif", "jsonl", "csv", "parquet", "huggingface", "otlp"]
+ExportFormat = Literal[
+    "inspect", "atif", "jsonl", "csv", "parquet", "huggingface",
+    "mlflow", "tensorboard", "trackio", "wandb", "otlp", "langfuse", "weave",
+]  # fmt: skip
 EXPORT_FORMATS: tuple[str, ...] = get_args(ExportFormat)
 _SUFFIXES = {"inspect": ".json", "jsonl": ".jsonl", "csv": ".csv", "parquet": ".parquet"}
 _CARD = """---

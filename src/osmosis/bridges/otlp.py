@@ -1,91 +1,81 @@
-"""Rollouts as OpenTelemetry traces (conventions for generative AI), by the official exporter of the extra `otlp`.
+"""Rollouts as OpenTelemetry traces (conventions for generative AI), by the official exporter: for a receiver of its
+protocol, for W&B Weave and for Langfuse.
 
-One trace a rollout: the agent with an event for each score, and its model calls; no messages. Ids follow from the
-rollout's own, so that sending twice is once. Headers, and the endpoint when none is given, are the exporter's own
-variables (`OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_EXPORTER_OTLP_HEADERS`)."""
+One trace a rollout: the agent with an event for each score, and its model calls; messages only with `content`. Ids
+follow from the rollout's own, so that sending twice is once. Headers, and the endpoint when none is given, are the
+exporter's own variables (`OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_EXPORTER_OTLP_HEADERS`); so is the encoding
+(`OTEL_EXPORTER_OTLP_PROTOCOL`: `http/protobuf`, or `http/json` with the extra `otlp-json`)."""
+
+from __future__ import annotations
 
 import hashlib
+import importlib
 import logging
-from collections.abc import Iterator
-from queue import SimpleQueue
-from threading import Thread
+import os
+from base64 import b64encode
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
+from io import StringIO
 
-from osmosis.base.installation import extra_command
+import httpx
+import orjson
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import Event, ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExportResult
+from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
+
 from osmosis.base.jsonable import JsonObject
-from osmosis.base.redact import Redactor
-from osmosis.errors import OsmosisError
-from osmosis.records.run.plan import EvalPlan
-from osmosis.records.run.rollout import Rollout, Score, Usage
+from osmosis.errors import NetworkError
+from osmosis.records.run.rollout import Message, Rollout, Score, Usage
 
-try:
-    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-    from opentelemetry.sdk.resources import Resource
-    from opentelemetry.sdk.trace import Event, ReadableSpan
-    from opentelemetry.sdk.trace.export import SpanExportResult
-    from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
-except ImportError as error:
-    raise OsmosisError("OpenTelemetry's exporter is not installed", hint=extra_command("otlp")) from error
+from .export_stream import ExportedRun, Records, Rows
 
-_REQUEST_S, _LAST_WAIT_S, _MOST_FAILURES, _BATCH = 10, 30, 3, 200
+_REQUEST_S = 10
 _RESULT = "gen_ai.evaluation.result"
 
 
-class TraceSender:
-    """Sends rollouts from a thread of its own: `add` never waits, and `close` returns how many were lost."""
-
-    def __init__(self, url: str | None, plan: EvalPlan, redactor: Redactor) -> None:
-        logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # failures are counted here
-        endpoint = url and f"{url.rstrip('/').removesuffix('/v1/traces')}/v1/traces"
-        self._exporter = OTLPSpanExporter(endpoint, timeout=_REQUEST_S)
-        self._plan, self._redactor = plan, redactor
+class OtlpExporter:
+    def __init__(self, run: ExportedRun, endpoint: str = "", headers: Mapping[str, str] = {}, basic: str = "") -> None:
+        self._run, self._log = run, StringIO()
+        self._agent, self._model = str(run.params["agent"]), str(run.params["model.name"])
+        logging.basicConfig(stream=self._log, format="%(message)s")  # why a request failed, which it only logs
+        address = run.address.rstrip("/").removesuffix("/v1/traces")
+        endpoint = endpoint or (f"{address}/v1/traces" if address else "")
+        login = {**headers, **({"Authorization": f"Basic {b64encode(basic.encode()).decode()}"} if basic else {})}
+        encoding = "json" if os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL") == "http/json" else "proto"
+        module = importlib.import_module(f"opentelemetry.exporter.otlp.{encoding}.http.trace_exporter")
+        self._exporter = module.OTLPSpanExporter(endpoint or None, headers=login or None, timeout=_REQUEST_S)
         self._resource = Resource.create({"service.name": "osmosis"})
-        self._queue: SimpleQueue[Rollout | None] = SimpleQueue()
-        self.added = self.sent = 0
-        self._thread = Thread(target=self._send, name="otlp", daemon=True)
-        self._thread.start()
 
-    def add(self, rollout: Rollout) -> None:
-        self.added += 1
-        self._queue.put(rollout)
+    def send(self, records: Records) -> None:
+        spans = [span for rollout in records.rollouts for span in self._make_spans(rollout)]
+        if spans and self._exporter.export(spans) is not SpanExportResult.SUCCESS:
+            raise NetworkError(self._log.getvalue().strip().rpartition("\n")[2] or "the traces were refused")
 
-    def close(self) -> int:
-        self._queue.put(None)
-        self._thread.join(_LAST_WAIT_S)
-        return self.added - self.sent
-
-    def _send(self) -> None:
-        failures, more = 0, True
-        while more and failures < _MOST_FAILURES:
-            batch = [self._queue.get(), *(self._queue.get() for _ in range(min(self._queue.qsize(), _BATCH)))]
-            rollouts = [rollout for rollout in batch if rollout is not None]
-            more = len(rollouts) == len(batch)
-            spans = [span for rollout in rollouts for span in self._make_spans(rollout)]
-            if not spans or self._exporter.export(spans) is SpanExportResult.SUCCESS:
-                self.sent, failures = self.sent + len(rollouts), 0
-            else:
-                failures += 1
+    def finish(self, figures: Mapping[str, float], rows: Rows) -> None: ...
 
     def _make_spans(self, rollout: Rollout) -> Iterator[ReadableSpan]:
-        plan, failure = self._plan, rollout.failure
+        run, failure = self._run, rollout.failure
         problem = failure.message if failure else None
         agent = {
             "gen_ai.operation.name": "invoke_agent",
-            "gen_ai.agent.name": plan.agent,
+            "gen_ai.agent.name": self._agent,
             "gen_ai.conversation.id": rollout.rollout_id,
-            "test.suite.name": plan.name,
+            "test.suite.name": run.name,
             "test.case.id": rollout.row_key or str(rollout.row_index),
             "osmosis.attempt": rollout.attempt,
             "osmosis.cost_usd": rollout.usage.cost_usd,
             "error.type": failure and failure.category.value,
+            **(_content(rollout.messages) if run.content else {}),
         }
-        yield self._span(rollout, 0, f"invoke_agent {plan.agent}", agent, rollout.usage, problem)
+        yield self._span(rollout, 0, f"invoke_agent {self._agent}", agent, rollout.usage, problem)
         for number, call in enumerate(rollout.calls, 1):
             chat = {
                 "gen_ai.operation.name": "chat",
                 "gen_ai.response.model": call.model,
                 "gen_ai.response.finish_reasons": call.finish_reason and [call.finish_reason],
             }
-            yield self._span(rollout, number, f"chat {call.model or plan.model.name}", chat, call.usage, call.error)
+            yield self._span(rollout, number, f"chat {call.model or self._model}", chat, call.usage, call.error)
 
     def _span(
         self, rollout: Rollout, number: int, name: str, own: JsonObject, usage: Usage, problem: str | None
@@ -94,8 +84,8 @@ class TraceSender:
         start_ms = rollout.started_at.timestamp() * 1000 + (call.started_ms if call else 0)
         end = int((start_ms + (call or rollout).duration_ms) * 1e6)
         attributes = own | {
-            "gen_ai.provider.name": self._plan.model.name.partition("/")[0],
-            "gen_ai.request.model": self._plan.model.name,
+            "gen_ai.provider.name": self._model.partition("/")[0],
+            "gen_ai.request.model": self._model,
             "gen_ai.usage.input_tokens": usage.prompt_tokens,
             "gen_ai.usage.output_tokens": usage.completion_tokens,
         }
@@ -105,18 +95,71 @@ class TraceSender:
             _context(rollout, 0) if number else None,
             self._resource,
             _present(attributes),
-            () if number else [Event(_RESULT, self._result(name, each), end) for name, each in rollout.scores.items()],
+            () if number else [Event(_RESULT, _result(name, each), end) for name, each in rollout.scores.items()],
             kind=SpanKind.CLIENT if number else SpanKind.INTERNAL,
-            status=Status(StatusCode.ERROR, self._redactor.text(problem)) if problem else Status(),
+            status=Status(StatusCode.ERROR, problem) if problem else Status(),
             start_time=int(start_ms * 1e6),
             end_time=end,
         )
 
-    def _result(self, name: str, score: Score) -> JsonObject:
-        reason, failure = score.reason and self._redactor.text(score.reason), score.failure
-        result = {"name": name, "score.value": score.value, "explanation": reason}
-        named = {f"gen_ai.evaluation.{key}": value for key, value in result.items()}
-        return _present({**named, "error.type": failure and failure.category.value})
+
+class WeaveExporter(OtlpExporter):
+    def __init__(self, run: ExportedRun) -> None:
+        server = os.environ.get("WF_TRACE_SERVER_URL", "https://trace.wandb.ai").rstrip("/")
+        super().__init__(run, f"{server}/otel/v1/traces", basic=f"api:{os.environ['WANDB_API_KEY']}")
+        entity, _, project = run.address.partition("/")
+        self._resource = Resource.create({"wandb.entity": entity, "wandb.project": project})
+
+
+class LangfuseExporter(OtlpExporter):
+    """An attempt is a trace of its own, so that repetitions of a row stay apart."""
+
+    def __init__(self, run: ExportedRun) -> None:
+        self._login = (os.environ["LANGFUSE_PUBLIC_KEY"], os.environ["LANGFUSE_SECRET_KEY"])
+        self._url = f"{run.address or os.environ.get('LANGFUSE_BASE_URL', 'https://cloud.langfuse.com')}/api/public"
+        headers = {"x-langfuse-ingestion-version": "4"}
+        super().__init__(run, f"{self._url}/otel/v1/traces", headers, basic=":".join(self._login))
+
+    def send(self, records: Records) -> None:
+        """Send traces, then scores, which are the same ones by their id and time."""
+        super().send(records)
+        scores = [(rollout, *item) for rollout in records.rollouts for item in rollout.scores.items()]
+        for rollout, name, score in scores:
+            at = rollout.started_at + timedelta(milliseconds=rollout.duration_ms)
+            body: JsonObject = {
+                "name": name,
+                "value": score.value,
+                "comment": score.reason,
+                "timestamp": at.isoformat(),
+            }
+            body["id"] = hashlib.sha256(f"{rollout.rollout_id}/{name}".encode()).hexdigest()[:32]
+            body["traceId"] = f"{_context(rollout, 0).trace_id:032x}"
+            body["metadata"] = {"row": rollout.row_key, "attempt": rollout.attempt, "parts": score.parts}
+            if score.value is not None:
+                answer = httpx.post(f"{self._url}/scores", json=body, auth=self._login, timeout=_REQUEST_S)
+                answer.raise_for_status()
+
+
+def _content(messages: Sequence[Message]) -> JsonObject:
+    """Return the conversation as its last message and what came before it."""
+    sides = {"input": messages[:-1], "output": messages[-1:]}
+    return {f"gen_ai.{side}.messages": orjson.dumps([_parts(m) for m in part]).decode() for side, part in sides.items()}
+
+
+def _parts(message: Message) -> JsonObject:
+    part = {"type": "text", "content": message.get("content")}
+    if "tool_call_id" in message:
+        part = {"type": "tool_call_response", "id": message["tool_call_id"], "response": message.get("content")}
+    calls = [
+        {"type": "tool_call", "id": call.get("id"), **call["function"]} for call in message.get("tool_calls") or ()
+    ]
+    return {"role": message.get("role"), "parts": [part, *calls]}
+
+
+def _result(name: str, score: Score) -> JsonObject:
+    result = {"name": name, "score.value": score.value, "explanation": score.reason}
+    named = {f"gen_ai.evaluation.{key}": value for key, value in result.items()}
+    return _present({**named, "error.type": score.failure and score.failure.category.value})
 
 
 def _present(values: JsonObject) -> JsonObject:

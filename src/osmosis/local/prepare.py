@@ -8,6 +8,7 @@ from pathlib import Path
 
 from osmosis.base.net import is_loopback
 from osmosis.base.redact import Redactor
+from osmosis.bridges.export_process import Exports
 from osmosis.datasets.keys import SelectedRows
 from osmosis.datasets.scan import DatasetFacts, check_columns, scan_dataset
 from osmosis.engine.agent_files import AgentFiles, LoadingScorers, watch
@@ -29,6 +30,7 @@ from .workers import check_workers
 
 def prepare(plan: EvalPlan, options: RunOptions) -> PreparedRun:
     """Load and check everything that costs nothing. Close the result when it is not run."""
+    Exports(options.export)  # its libraries are there
     if options.regrade is not None:
         folder = options.folder(plan)
         if folder is None or not (journal := Journal(folder)).exists:
@@ -53,7 +55,7 @@ def prepare(plan: EvalPlan, options: RunOptions) -> PreparedRun:
     others: list[PreparedRun] = []
     try:
         for baseline in _baseline_plans(plan, options):
-            others.append(_prepare(baseline, replace(options, api_key=None, baselines=(), pilot=None)))
+            others.append(_prepare(baseline, replace(options, api_key=None, baselines=(), pilot=None, export=None)))
     except BaseException:
         for prepared in (main, *others):
             prepared.close()

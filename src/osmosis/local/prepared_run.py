@@ -11,6 +11,8 @@ from pathlib import Path
 
 from osmosis.base.paths import cache_dir
 from osmosis.base.redact import Redactor
+from osmosis.bridges.export_process import Exports
+from osmosis.bridges.export_stream import stored_run
 from osmosis.datasets.scan import DatasetFacts, read_rows
 from osmosis.engine.agent import Agent
 from osmosis.engine.agent_files import AgentFiles
@@ -133,7 +135,12 @@ class PreparedRun:
         if self.journal is None:
             raise UsageError("a run without a journal only has a report")
         stop = stop or asyncio.Event()
-        report = await self.report(stop)
+        exports = Exports(self.options.export)
+        try:
+            report = await self.report(stop, exports)
+        except BaseException:
+            exports.end()
+            raise
         others: dict[str, Run | OsmosisError] = {}
         for baseline in self.baselines if not report.stopped else ():
             if stop.is_set():
@@ -147,9 +154,12 @@ class PreparedRun:
                 others[key] = error
         # Failures quote what agents and score functions said.
         safe = Report.model_validate(self.redactor.data(report.to_dict())) if self.redactor else report
+        for target, problem in await asyncio.to_thread(lambda: [*exports.close()]):
+            again = f"osmosis eval export {self.plan.name} --format {target.flags}"
+            self.options.watcher.say(self.redactor.text(f"{problem}; to send all again: {again}"), keep=True)
         return Run(self.journal.folder, self.plan, safe, others)
 
-    async def report(self, stop: asyncio.Event | None = None) -> Report:
+    async def report(self, stop: asyncio.Event | None = None, exports: Exports | None = None) -> Report:
         """Run this alone and return its figures; secrets are redacted in what it raises."""
         limiter = Limiter(self.plan.concurrency, adaptive=self.plan.adaptive)
         model = self.open_model(limiter if limiter.adaptive else None) if self.source is not None else None
@@ -157,7 +167,7 @@ class PreparedRun:
             async with self._open_agent(model, limiter) as agent:
                 for prepared in (self, *self.baselines):
                     await prepared._probe(model if prepared is self else None)
-                return await self._evaluate(agent, model, stop or asyncio.Event(), limiter)
+                return await self._evaluate(agent, model, stop or asyncio.Event(), limiter, exports)
         except OsmosisError as error:
             # An endpoint or a rollout server may say our key back to us.
             for redactor in (self.redactor, *(other.redactor for other in self.baselines)):
@@ -177,7 +187,7 @@ class PreparedRun:
                 prepared.journal.close()
 
     async def _evaluate(
-        self, agent: Agent | None, model: Model | None, stop: asyncio.Event, limiter: Limiter
+        self, agent: Agent | None, model: Model | None, stop: asyncio.Event, limiter: Limiter, exports: Exports | None
     ) -> Report:
         resume, plan, journal, options = self.resume, self.plan, self.journal, self.options
         if journal is not None:
@@ -185,6 +195,8 @@ class PreparedRun:
                 await apply(resume, journal, plan, self.rows(), self.scorers, self.hashes)
             facts = {"local": options.facts(plan), "rows": self.facts.selected}
             journal.open(plan, facts={**facts, **self._known_files(journal)})
+            if exports is not None:
+                exports.start(stored_run(journal), lambda _: options.environ, options.base_dir)
         evaluation = Evaluation(
             plan,
             self.rows(),

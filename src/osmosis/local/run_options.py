@@ -13,6 +13,7 @@ from osmosis.engine.loader import name_of
 from osmosis.errors import NotFound, UsageError, ValidationError, WorkspaceRequired
 from osmosis.llm.providers import key_variable
 from osmosis.records.base import utc_now
+from osmosis.records.config.export import Export
 from osmosis.records.run.plan import RUN_NAME, EvalPlan, ModelSpec
 from osmosis.records.run.rollout import Category, Phase, RolloutStatus
 from osmosis.records.run.status import match_name
@@ -64,6 +65,7 @@ class RunOptions:
     workers: int = 1
     rollout: str | None = None
     env: Mapping[str, str] = field(default_factory=dict)
+    export: Export | None = None
     must_exist: bool = False
     needs_scores: bool = True
     regrade: Literal["all", "failed"] | None = None
@@ -94,6 +96,7 @@ class RunOptions:
             "secrets": list(self.secrets),
             "rollout": self.rollout,
             "env": dict(self.env),
+            **({"export": self.export.to_dict()} if self.export else {}),
             **({"objects": objects} if objects else {}),
         }
 
@@ -124,6 +127,7 @@ def stored_options(folder: Path, facts: object, environ: Mapping[str, str]) -> R
         secrets=facts.get("secrets") or [],
         rollout=facts.get("rollout"),
         env=facts.get("env") or {},
+        export=Export.model_validate(facts["export"]) if facts.get("export") else None,
         must_exist=True,
     )
 

@@ -218,6 +218,9 @@ CURVES: Sequence[CurveInfo] = [
         ("rollout/raw_reward", "training_reward", "Training reward", _REWARD, "mean over a step's rollouts"),
         ("eval/validation/reward", "validation_reward", "Validation reward", _REWARD, "mean over the held-out rows"),
         ("rollout/reward_std", "reward_std", "Reward spread", _REWARD, "standard deviation in a step"),
+        ("rollout/reward_p10", "reward_p10", "Reward, 10 %", _REWARD, "of a step's rollouts have less"),
+        ("rollout/reward_p50", "reward_p50", "Reward, median", _REWARD, "of a step's rollouts"),
+        ("rollout/reward_p90", "reward_p90", "Reward, 90 %", _REWARD, "of a step's rollouts have less"),
         ("rollout/no_signal_ratio", "no_signal", "Rows without signal", _REWARD, "share with equal rewards"),
         ("rollout/failed_ratio", "failed", "Failed rollouts", _REWARD, "share without a reward, in no statistic"),
         ("eval/validation/failed_ratio", "validation_failed", "Failed validation rollouts", _REWARD, "share of them"),
@@ -257,13 +260,17 @@ CURVES: Sequence[CurveInfo] = [
         ("perf/tokens_per_s", "tokens_per_s", "Tokens per second", _TIME, "sampled"),
         ("perf/rollout_s", "rollout_s", "Rollouts, seconds", _TIME, "of a step"),
         ("perf/update_s", "update_s", "Update, seconds", _TIME, "of a step"),
+        ("perf/trained_tokens_per_s", "trained_tokens_per_s", "Trained tokens per second", _TIME, "of the update"),
         ("perf/wait_s", "wait_s", "Waiting, seconds", _TIME, "of a step: neither rollouts nor update"),
+        ("perf/wait_ratio", "wait_ratio", "Waiting, share", _TIME, "of waiting and update"),
     )
 ]  # fmt: skip
 _BY_KEY: Mapping[str, tuple[int, CurveInfo]] = {info.key: (at, info) for at, info in enumerate(CURVES)}
 
 
 def curve_info(key: str) -> CurveInfo:
+    if key.startswith("rollout/reward/"):
+        return CurveInfo(key, key, key.removeprefix("rollout/"), _REWARD, "mean of a part of the reward")
     return _BY_KEY[key][1] if key in _BY_KEY else CurveInfo(key, key, key, "Other", "")
 
 

@@ -214,7 +214,11 @@ class TrainingDriver:
         is_step = any(not key.startswith("eval/") for key in event.values)
         if is_step and "perf/update_s" in values and event.step in self._sent_at:
             sent = self._sent_at.pop(event.step)
-            values["perf/wait_s"] = max(0.0, time.monotonic() - sent - values["perf/update_s"])
+            update_s = values["perf/update_s"]
+            values["perf/wait_s"] = max(0.0, time.monotonic() - sent - update_s)
+            values["perf/wait_ratio"] = values["perf/wait_s"] / max(values["perf/wait_s"] + update_s, 1e-6)
+            if "train/trained_tokens" in values:
+                values["perf/trained_tokens_per_s"] = values["train/trained_tokens"] / max(update_s, 1e-6)
         listener.on_metrics(metrics.add(event.step, values))
         if is_step:
             listener.on_step(event.step)

@@ -2,6 +2,7 @@
 again: the last value counts, and a curve has one point a step."""
 
 import math
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -29,9 +30,11 @@ class MetricsFile:
         points = [MetricPoint(key=k, step=step, value=v) for k, v in values.items() if math.isfinite(v)]
         for point in points:
             self._values.setdefault(point.key, {})[step] = point.value
+        at = time.time()
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.open("ab") as file:
-            file.write(b"".join(orjson.dumps({"step": step, "key": p.key, "value": p.value}) + b"\n" for p in points))
+            lines = ({"step": step, "key": p.key, "value": p.value, "at": round(at, 3)} for p in points)
+            file.write(b"".join(orjson.dumps(line) + b"\n" for line in lines))
         return points
 
     def find(self, key: str, step: int) -> float | None:

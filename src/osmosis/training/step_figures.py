@@ -3,6 +3,9 @@ comes from the update (loss, KL, ...)."""
 
 import re
 from collections.abc import Sequence
+from statistics import pstdev
+
+from osmosis.base.stats import quantile
 
 from .protocol.batches import Kind
 from .step_journal import StoredPart, StoredStepRollout
@@ -28,7 +31,11 @@ def step_figures(rollouts: Sequence[StoredStepRollout], kind: Kind) -> dict[str,
         **fidelity_figures(rollouts),
     }
     if rewards:
-        figures["rollout/raw_reward"] = _mean(rewards)
+        figures |= {"rollout/raw_reward": _mean(rewards), "rollout/reward_std": pstdev(rewards)}
+        figures |= {f"rollout/reward_p{rank}": quantile(sorted(rewards), rank / 100) for rank in (10, 50, 90)}
+        parts = [(score.parts or {}) for rollout in rollouts for score in rollout.scores.values()]
+        for name in dict.fromkeys(name for named in parts for name in named):
+            figures[f"rollout/reward/{name}"] = _mean([named[name] for named in parts if name in named])
     if spoken:
         figures |= {
             "rollout/response_lengths": _mean([_count_sampled(rollout) for rollout in spoken]),

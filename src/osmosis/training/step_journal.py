@@ -47,6 +47,7 @@ class StoredFailure(msgspec.Struct, gc=False):
 class StoredScore(msgspec.Struct, gc=False):
     value: float | None = None
     failure: StoredFailure | None = None
+    parts: dict[str, float] | None = None
 
 
 class StoredStepRollout(msgspec.Struct, gc=False):

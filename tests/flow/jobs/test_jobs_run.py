@@ -11,6 +11,7 @@ import pytest
 from osmosis.records.run.job import Stage
 from osmosis.records.run.rollout import Category, Phase, RolloutStatus
 from osmosis.records.run.status import RunStatus
+from support.trace_receiver import TraceReceiver, attributes_of
 from support.waiting import until
 
 from .conftest import AGENT, DEADLINE_S, PYPROJECT, SERVES_ITSELF, Desk, with_before
@@ -36,6 +37,43 @@ async def test_a_run_from_commit_to_report(desk: Desk, main: str) -> None:
     assert stages[0] is Stage.CHECKOUT
     assert {line.step for line in desk.api.logs} >= {"checkout", "preflight", "environment", "start", "rollouts"}
     assert desk.servers() == []
+
+
+async def test_a_run_is_exported_with_the_keys_that_the_config_names(desk: Desk) -> None:
+    receiver = TraceReceiver()
+    secrets = {"OTEL_EXPORTER_OTLP_HEADERS": "x-key=secret-key", "OTHER_KEY": "no-key"}
+    desk.config = {
+        "export": {"targets": [f"otlp:{receiver.url}"], "content": True},
+        "env": {"LD_PRELOAD": "/nowhere.so"},
+        "secrets": {"required": list(secrets)},
+    }
+    desk.secrets = secrets
+    desk.environ["WANDB_API_KEY"] = "of-the-machine"
+    assert await desk.run(desk.write(desk.commit(main=AGENT + SERVES_ITSELF))) == 0
+    receiver.shutdown()
+    assert desk.result.status is RunStatus.FINISHED, desk.log
+    assert len(receiver.roots) == 12
+    assert {headers["x-key"] for headers in receiver.headers} == {"secret-key"}
+    attributes = attributes_of(receiver.roots[0])
+    assert (attributes["test.suite.name"], attributes["osmosis.attempt"] in (0, 1)) == ("multiply-1", True)
+    assert "times" in attributes["gen_ai.input.messages"]
+    assert not any(line.step == "export" for line in desk.api.logs), desk.log
+    assert desk.servers() == []
+
+
+async def test_an_export_that_goes_nowhere_is_a_warning_of_the_run(desk: Desk) -> None:
+    desk.config = {"export": {"targets": ["otlp:http://127.0.0.1:9"]}}
+    assert await desk.run(desk.write(desk.commit(main=AGENT + SERVES_ITSELF))) == 0
+    assert desk.result.status is RunStatus.FINISHED, desk.log
+    (line,) = [line for line in desk.api.logs if line.step == "export"]
+    assert (line.level, line.message.startswith("otlp: 12 of 12 rollouts were not sent: ")) == ("warning", True)
+
+
+async def test_a_job_writes_no_events_outside_of_its_folder(desk: Desk) -> None:
+    pytest.importorskip("tensorboardX", reason="extra tensorboard")
+    desk.config = {"export": {"targets": [f"tensorboard:{desk.folder}"]}}
+    assert await desk.run(desk.write(desk.commit(main=AGENT))) == 0
+    assert desk.result.failure.message == "[export] names a folder, and a job writes its event files into its own"
 
 
 async def test_a_run_that_is_out_of_time_stops_with_what_it_has(desk: Desk) -> None:

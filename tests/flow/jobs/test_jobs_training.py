@@ -21,6 +21,7 @@ from osmosis.training.protocol import read_manifest
 from osmosis.training.row_order import rows_of_step
 from osmosis.training.step_journal import StepJournal
 from support import RUN
+from support.event_files import read_events
 from support.waiting import until
 
 from .conftest import DEADLINE_S, PYPROJECT, Desk
@@ -232,6 +233,18 @@ async def test_a_task_of_inspect_is_trained_by_its_own_scores(training: Training
     tokens = next(StepJournal(desk.folder / "work" / "steps", "train", 3).lines())["tokens"][0]
     said = [chr(t) for t, own in zip(tokens["completion_token_ids"], tokens["mask"], strict=True) if not own]
     assert "".join(said) == "<user>once more\x03<assistant>"
+
+
+async def test_its_steps_are_exported_whole_and_in_order(training: TrainingDesk) -> None:
+    pytest.importorskip("tensorboardX", reason="extra tensorboard")
+    training.config["export"] = {"targets": ["tensorboard"]}
+    assert await training.run() == 0
+    assert training.desk.result.status is RunStatus.FINISHED, training.desk.log
+    events = read_events(training.desk.folder / "work" / "tensorboard")
+    assert [step for step, _ in events["rollout/raw_reward"]] == [1, 2, 3, 4]
+    assert [step for step, _ in events["eval/validation/reward"]] == [0, 2, 4]
+    sent = {(point.key, point.step): point.value for point in training.desk.api.metrics}
+    assert all(value == pytest.approx(sent[key, step]) for key, of in events.items() for step, value in of)
 
 
 PROGRAM = """

@@ -2,58 +2,22 @@
 
 from __future__ import annotations
 
-import threading
+import sys
 from collections.abc import Iterator
-from gzip import decompress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="extra otlp")
 
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-
 from support.command_line import run_command
 from support.eval_project import write_project
-
-
-class Receiver(ThreadingHTTPServer):
-    """Keeps the spans that are sent to /v1/traces by their id, as a real one does."""
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.spans: dict[bytes, Any] = {}
-        self.requests = 0
-        threading.Thread(target=self.serve_forever, daemon=True).start()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: Receiver
-
-    def do_POST(self) -> None:
-        assert self.path == "/v1/traces"
-        body = self.rfile.read(int(self.headers["content-length"]))
-        sent = ExportTraceServiceRequest.FromString(decompress(body) if self.headers["content-encoding"] else body)
-        self.server.requests += 1
-        for resource in sent.resource_spans:
-            for scope in resource.scope_spans:
-                self.server.spans.update({span.span_id: span for span in scope.spans})
-        self.send_response(200)
-        self.send_header("content-length", "0")
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None: ...
+from support.trace_receiver import TraceReceiver, attributes_of
 
 
 @pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    running = Receiver()
+def receiver() -> Iterator[TraceReceiver]:
+    running = TraceReceiver()
     yield running
     running.shutdown()
 
@@ -65,31 +29,45 @@ def project(tmp_path: Path) -> Path:
 
 
 FLAGS = ("-d", "d.jsonl", "--eval-fn", "otlp_score:exact", "--model", "offline/calculator", "--n", "2")
+RUN = ("eval", "-m", "otlp_agent:agent", *FLAGS)
 
 
-def test_each_rollout_is_one_trace_and_sending_twice_is_once(project: Path, receiver: Receiver) -> None:
-    target = f"otlp:{receiver.url}"
-    run = run_command("eval", "-m", "otlp_agent:agent", *FLAGS, "--name", "traced", "--export", target, cwd=project)
+def test_each_rollout_is_one_trace_and_sending_twice_is_once(project: Path, receiver: TraceReceiver) -> None:
+    receiver.refuses = 1  # is tried again
+    run = run_command(*RUN, "--name", "traced", "--export", f"otlp:{receiver.url}", cwd=project)
     assert run.code == 0, run.err
+    assert "were not sent" not in run.err
     live = dict(receiver.spans)
-    roots = [span for span in live.values() if not span.parent_span_id]
     calls = [span for span in live.values() if span.parent_span_id]
-    assert (len(roots), len(calls), len({span.trace_id for span in live.values()})) == (6, 6, 6)
-    assert {span.parent_span_id for span in calls} == {span.span_id for span in roots}
-    attributes = {item.key: item.value for item in roots[0].attributes}
-    assert attributes["gen_ai.operation.name"].string_value == "invoke_agent"
-    assert attributes["gen_ai.usage.input_tokens"].int_value > 0
-    (event,) = roots[0].events
-    result = {item.key: item.value for item in event.attributes}
+    assert (len(receiver.roots), len(calls), len({span.trace_id for span in live.values()})) == (6, 6, 6)
+    assert {span.parent_span_id for span in calls} == {span.span_id for span in receiver.roots}
+    attributes = attributes_of(receiver.roots[0])
+    assert attributes["gen_ai.operation.name"] == "invoke_agent"
+    assert attributes["gen_ai.usage.input_tokens"] > 0
+    (event,) = receiver.roots[0].events
+    result = attributes_of(event)
     assert event.name == "gen_ai.evaluation.result"
-    assert result["gen_ai.evaluation.name"].string_value == "otlp_score:exact"
-    assert result["gen_ai.evaluation.score.value"].double_value in (0.0, 1.0)
-    assert all("prompt" not in item.key and "messages" not in item.key for item in roots[0].attributes)
+    assert result["gen_ai.evaluation.name"] == "otlp_score:exact"
+    assert result["gen_ai.evaluation.score.value"] in (0.0, 1.0)
+    assert not any("messages" in key for key in attributes)
 
-    again = run_command("eval", "export", "traced", "--format", "otlp", "--url", receiver.url, cwd=project)
+    words = ("eval", "export", "traced", "--format", "otlp", "--url", receiver.url)
+    again = run_command(*words, cwd=project)
     assert again.code == 0, again.err
-    assert receiver.requests > 1
+    assert "6 rollouts sent" in again.out + again.err
+    assert len(receiver.paths) > 2
     assert receiver.spans == live
+    assert run_command(*words, "--content", cwd=project).code == 0
+    attributes = attributes_of(receiver.roots[0])
+    assert '"role":"user","parts":[{"type":"text"' in attributes["gen_ai.input.messages"]
+    assert '"role":"assistant"' in attributes["gen_ai.output.messages"]
+
+
+def test_a_resumed_run_is_exported_as_before(project: Path, receiver: TraceReceiver) -> None:
+    run = run_command(*RUN, "--limit", "1", "--name", "half", "--export", f"otlp:{receiver.url}", cwd=project)
+    assert (run.code, len(receiver.roots)) == (0, 2), run.err
+    resumed = run_command("eval", "resume", "half", "--set", "selection.limit=3", cwd=project)
+    assert (resumed.code, len(receiver.roots)) == (0, 6), resumed.err
 
 
 @pytest.mark.parametrize(
@@ -98,6 +76,7 @@ def test_each_rollout_is_one_trace_and_sending_twice_is_once(project: Path, rece
         (("--format", "otlp", "-o", "x"), "--output and --format otlp cannot be used together"),
         (("--format", "otlp", "--overwrite"), "--overwrite and --format otlp cannot be used together"),
         (("--format", "csv", "--url", "http://127.0.0.1:9"), "--url and --format csv cannot be used together"),
+        (("--format", "csv", "--content"), "--content and --format csv cannot be used together"),
     ],
 )
 def test_a_flag_of_another_format_is_refused(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
@@ -106,10 +85,19 @@ def test_a_flag_of_another_format_is_refused(tmp_path: Path, words: tuple[str, .
 
 
 def test_a_receiver_that_is_not_there_costs_one_warning(project: Path) -> None:
-    words = ("eval", "-m", "otlp_agent:agent", *FLAGS, "--name", "lost", "--export", "otlp:http://127.0.0.1:9")
+    words = (*RUN, "--name", "lost", "--export", "otlp:http://127.0.0.1:9")
     run = run_command(*words, cwd=project)
     assert run.code == 0, run.err
-    assert run.err.count("6 of 6 traces were not sent") == 1
-    assert "osmosis eval export lost --format otlp" in run.err
+    assert run.err.count("6 of 6 rollouts were not sent") == 1
+    assert "osmosis eval export lost --format otlp --url http://127.0.0.1:9" in run.err
     wrong = run_command(*words[:-1], "jaeger:x", cwd=project)
-    assert "--export jaeger:x is not otlp" in wrong.err
+    assert "--export: jaeger:x names no tool to export to" in wrong.err
+
+
+def test_a_missing_library_is_named_before_anything_runs(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http", None)
+    run = run_command(*RUN, "--name", "never", "--export", "weave:team/project", cwd=project)
+    assert run.code != 0
+    assert "what weave needs is not installed" in run.err
+    assert "opentelemetry-exporter-otlp-proto-http" in run.err
+    assert not (project / ".osmosis" / "runs" / "never").exists()

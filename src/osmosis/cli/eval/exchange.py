@@ -3,18 +3,20 @@ from typing import Annotated
 
 import typer
 
-from osmosis.base.redact import Redactor
+from osmosis.bridges.export_process import Exports
 from osmosis.bridges.export_run import EXPORT_FORMATS, ExportFormat, default_path, export_run
+from osmosis.bridges.export_stream import stored_run
 from osmosis.bridges.import_run import FORMATS, import_run, read_logs
 from osmosis.bridges.mapped import parse_mapping
 from osmosis.cli.core import completion
-from osmosis.cli.core.context import current
+from osmosis.cli.core.context import AppContext, current
 from osmosis.cli.core.results import Column, ListResult, NextStep, OperationResult, build_columns
-from osmosis.cli.eval.progress import open_sender
 from osmosis.engine.journal import Journal
 from osmosis.errors import NetworkError, UsageError
 from osmosis.local.run_options import check_name, run_folder, runs_folder
+from osmosis.records.config.export import TOOLS, Export
 
+SEND_S = 3600.0
 COLUMNS = (
     *build_columns("name=Run", "format=Format"),
     Column("rows", "Rows", justify="right"),
@@ -102,35 +104,48 @@ def export(
         str, typer.Argument(help="Name of a local run, or its folder", autocompletion=completion.local_runs)
     ],
     format: Annotated[
-        ExportFormat, typer.Option(help="Format to write; otlp sends", autocompletion=lambda: list(EXPORT_FORMATS))
+        ExportFormat,
+        typer.Option(help="Format to write, or tool to send to", autocompletion=lambda: list(EXPORT_FORMATS)),
     ] = "jsonl",
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="File, or folder for atif and huggingface [RUN.FORMAT]")
     ] = None,
-    url: Annotated[str | None, typer.Option(help="Of otlp: the receiver [OTEL_EXPORTER_OTLP_ENDPOINT]")] = None,
+    url: Annotated[str | None, typer.Option(help="Of a tool: its address; of tensorboard: a folder")] = None,
+    project: Annotated[str, typer.Option(help="Of a tool: its project, or experiment")] = "osmosis",
+    content: Annotated[bool, typer.Option("--content", help="Send to a tool what was asked and answered, too")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there")] = False,
 ) -> OperationResult:
-    """Export a local run: a log of inspect_ai, ATIF trajectories, JSONL, CSV, Parquet, Hugging Face, OpenTelemetry.
+    """Export a local run: to a file of another format, or to a tool (MLflow, TensorBoard, Trackio, W&B, Langfuse, ...).
+
+    What is sent to a tool again is there once.
 
     Example:
         osmosis eval export nightly --format inspect && inspect view --log-dir .
         osmosis eval export nightly --format parquet -o nightly.parquet
+        osmosis eval export nightly --format mlflow --url http://127.0.0.1:5000
     """
     ctx = current()
-    if format != "otlp" and url is not None:
-        raise UsageError(f"--url and --format {format} cannot be used together", hint="--format otlp sends to it")
-    if format == "otlp" and (output is not None or overwrite):
-        flag = "--overwrite" if output is None else "--output"
-        raise UsageError(f"{flag} and --format otlp cannot be used together", hint="--url names the receiver")
+    flags = {"--output": output is not None, "--overwrite": overwrite}
+    if format not in TOOLS:
+        flags = {"--url": url is not None, "--project": project != "osmosis", "--content": content}
+    for flag in (flag for flag, is_used in flags.items() if is_used):
+        hint = "--url names its address" if format in TOOLS else f"for one of {', '.join(TOOLS)}"
+        raise UsageError(f"{flag} and --format {format} cannot be used together", hint=hint)
     journal = Journal(run_folder(name, ctx.cwd))
-    if format == "otlp":
-        sender = open_sender(f"otlp:{url or ''}", journal.plan(), Redactor())
-        for rollout in journal.rollouts():
-            sender.add(rollout)
-        if lost := sender.close():
-            raise NetworkError(f"{lost} of {sender.added} traces were not sent", hint="is the receiver there?")
-        return OperationResult("eval.export", f"{sender.sent} traces sent", {"name": journal.folder.name})
+    if format in TOOLS:
+        target = format if url is None else f"{format}:{url}"
+        return _send(ctx, journal, Export(targets=[target], project=project, content=content))
     path = ctx.path(output or default_path(journal.folder.name, format))
     count = export_run(journal, format, path, overwrite=overwrite)
     resource = {"name": journal.folder.name, "format": format, "path": str(path), "rollouts": count}
     return OperationResult("eval.export", f"{count} rollouts written to {path}", resource)
+
+
+def _send(ctx: AppContext, journal: Journal, options: Export) -> OperationResult:
+    exports = Exports(options)
+    exports.start(stored_run(journal), lambda _: ctx.environ, ctx.cwd)
+    ctx.output.say(f"sending to {options.targets[0]}")
+    for _, problem in exports.close(SEND_S):
+        raise NetworkError(problem, hint="is the tool there? sending again sends nothing twice")
+    resource = {"name": journal.folder.name, "target": options.targets[0], "rollouts": len(journal.finished())}
+    return OperationResult("eval.export", f"{resource['rollouts']} rollouts sent to {options.targets[0]}", resource)

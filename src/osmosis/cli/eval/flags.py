@@ -13,6 +13,7 @@ import typer
 
 from osmosis.cli.core import completion
 from osmosis.cli.core.environment import SecretsFile
+from osmosis.records.config.export import TOOLS
 
 DEBUG_FOLDER = "local_debug"
 
@@ -195,9 +196,13 @@ class RunFlags:
     )
     output: OutputFile = None
     export: Annotated[
-        str | None,
-        typer.Option(help="Send traces while it runs: otlp, or otlp:URL of an OpenTelemetry receiver.", metavar="otlp"),
-    ] = None
+        list[str],
+        typer.Option(
+            help=f"Send the run to a tool while it goes on: {', '.join(TOOLS)}. Repeatable.",
+            metavar="NAME[:ADDRESS]",
+            autocompletion=lambda: list(TOOLS),
+        ),
+    ] = field(default_factory=list)
     fail_under: FailUnder = None
     upload: Annotated[bool, typer.Option("--upload", help="Upload the run to the platform when it finishes")] = False
     on: Annotated[

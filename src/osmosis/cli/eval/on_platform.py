@@ -70,7 +70,7 @@ def _refuse_local_flags(flags: RunFlags) -> None:
         ("--workers", flags.workers != "1", "--shards N cuts the rows into jobs"),
         ("--retry-failed", flags.retry_failed, "osmosis eval resume NAME"),
         ("--upload", flags.upload, "leave it out: the run is there already"),
-        ("--export", flags.export, "leave out --on: only a run of this machine sends traces"),
+        ("--export", flags.export, "write [export] into the config"),
         ("--fresh", flags.fresh, "choose another --name"),
         ("--set", flags.set, "write it into the config"),
         *(

@@ -21,9 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from osmosis import cli
 from osmosis.base.jsonable import JsonObject
-from osmosis.base.net import is_http
 from osmosis.base.processes import signals_handled
-from osmosis.base.redact import Redactor
 from osmosis.cli.core.context import AppContext
 from osmosis.cli.core.environment import allow_host
 from osmosis.cli.core.output import Mode, Output
@@ -33,7 +31,7 @@ from osmosis.cli.eval.report import draw_report, exit_code, missed_fail_under, n
 from osmosis.engine.journal import Journal
 from osmosis.engine.output.results_json import check_output, config_part, summary_part, write_results
 from osmosis.engine.watchdog import owns_process
-from osmosis.errors import OsmosisError, UsageError, ValidationError
+from osmosis.errors import OsmosisError, ValidationError
 from osmosis.local.prepare import prepare
 from osmosis.local.prepared_run import Declined, PreparedRun
 from osmosis.local.quarantine_file import file_around, judged_by, read
@@ -48,8 +46,6 @@ from osmosis.sdk.user_code import run_main
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from osmosis.bridges.otlp import TraceSender
-
 T = TypeVar("T")
 
 CUT_OFF_S = 8.0
@@ -61,7 +57,6 @@ class Ending:
     output: Path | None = None
     fail_under: float | None = None
     quiet: bool = False
-    export: str | None = None
 
 
 def run_local(ctx: AppContext, plan: EvalPlan, options: RunOptions, ending: Ending) -> DetailResult | int:
@@ -76,7 +71,6 @@ def run_local(ctx: AppContext, plan: EvalPlan, options: RunOptions, ending: Endi
         try:
             _announce(ctx, prepared, terminal, quiet=ending.quiet)
             prepared.agree()
-            terminal.sender = None if ending.export is None else open_sender(ending.export, plan, prepared.redactor)
             run, interrupted = run_stoppable(prepared.run, terminal.say)
         except Declined as declined:
             terminal.say(declined.message)
@@ -84,22 +78,10 @@ def run_local(ctx: AppContext, plan: EvalPlan, options: RunOptions, ending: Endi
         finally:
             terminal.close()
             prepared.close()
-        if terminal.sender is not None and (lost := terminal.sender.close()):
-            text = f"{lost} of {terminal.sender.added} traces were not sent"
-            ctx.output.warn("EXPORT", f"{text}; to send all again: osmosis eval export {plan.name} --format otlp")
         more: dict[str, object] = {"baselines": _baselines(prepared, run, terminal.kept)} if run.baselines else {}
         if ending.output is not None:
             write_results(ending.output, _journal(prepared, run), run.plan, run.report, **more)
     return _result(ctx, prepared, run, ending, terminal.kept, more, interrupted=interrupted)
-
-
-def open_sender(target: str, plan: EvalPlan, redactor: Redactor) -> TraceSender:
-    kind, _, url = target.partition(":")
-    if kind != "otlp" or (url and not is_http(url)):
-        raise UsageError(f"--export {target} is not otlp or otlp:URL", hint="--export otlp:http://127.0.0.1:4318")
-    from osmosis.bridges.otlp import TraceSender  # an extra
-
-    return TraceSender(url or None, plan, redactor)
 
 
 def answers_of(ctx: AppContext) -> Confirm | None:
@@ -198,7 +180,6 @@ class Terminal(Watcher):
         self._total = self._done = 0
         self._began = 0.0
         self.kept: list[str] = []
-        self.sender: TraceSender | None = None
 
     def started(self, total: int, done: int) -> None:
         if not self._output.live or self._quiet:
@@ -222,8 +203,6 @@ class Terminal(Watcher):
         self._total, self._done, self._began = total, 0, time.monotonic()
 
     def rollout(self, rollout: Rollout, running: Report | None) -> None:
-        if self.sender is not None:
-            self.sender.add(rollout)
         if self._progress is None:
             return
         self._progress.advance(self._task)

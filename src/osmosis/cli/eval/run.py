@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
+from pydantic import ValidationError as PydanticError
+
 from osmosis.cli.core.app import takes
 from osmosis.cli.core.context import AppContext, current
 from osmosis.cli.core.environment import read_secrets_file
@@ -18,6 +20,7 @@ from osmosis.engine.journal import Journal
 from osmosis.errors import NotFound, UsageError, ValidationError
 from osmosis.local.run_options import RunOptions, check_classes, runs_folder
 from osmosis.local.workers import worker_count
+from osmosis.records.config.export import Export
 from osmosis.records.config.run_config import EvalConfig
 from osmosis.records.run.plan import EvalPlan
 from osmosis.sdk.agent_loop import trace_folder
@@ -104,9 +107,21 @@ def run_agent(ctx: AppContext, flags: RunFlags) -> DetailResult | int:
         baselines=baseline_specs(flags),
         pilot=flags.pilot,
         workers=worker_count(flags.workers),
+        export=read_export(flags.export),
     )
     trace_folder.set(ctx.path(DEBUG_FOLDER) if flags.debug else None)
     return _run_and_upload(ctx, flags, plan, options)
+
+
+def read_export(texts: Sequence[str], config: Export | None = None) -> Export | None:
+    """Return the targets of flags, in place of those of a config. Raise UsageError that says what to type."""
+    if not texts:
+        return config
+    try:
+        return Export.model_validate({**(config.to_dict() if config else {}), "targets": list(dict.fromkeys(texts))})
+    except PydanticError as error:
+        context = error.errors()[0].get("ctx", {})
+        raise UsageError(f"--export: {context.get('what', error)}", hint=f"--export {context.get('fix', '')}") from None
 
 
 def run_config(ctx: AppContext, flags: RunFlags, name: str | None) -> DetailResult | OperationResult | int:
@@ -140,6 +155,7 @@ def run_config(ctx: AppContext, flags: RunFlags, name: str | None) -> DetailResu
         server_python=python,
         env=config.env,
         workers=worker_count(flags.workers),
+        export=read_export(flags.export, config.export),
         # An agent loop brings its reward with each rollout, or does not: only running it tells.
         needs_scores=False,
     )
@@ -153,7 +169,7 @@ def _run_and_upload(ctx: AppContext, flags: RunFlags, plan: EvalPlan, options: R
         folder.rename(archive)
         ctx.output.say(f"the run before is set aside as {archive.name}")
     output = ctx.path(flags.output) if flags.output else None
-    ending = Ending(output, flags.fail_under, flags.quiet and not flags.verbose, flags.export)
+    ending = Ending(output, flags.fail_under, flags.quiet and not flags.verbose)
     if not flags.upload:
         return run_local(ctx, plan, options, ending)
     with ctx.client():  # a missing login is reported before anything is spent

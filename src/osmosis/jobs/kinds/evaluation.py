@@ -9,6 +9,7 @@ import orjson
 
 from osmosis._version import __version__
 from osmosis.base.processes import end_tasks, wait_for_first
+from osmosis.bridges.export_process import Exports
 from osmosis.engine.evaluate import Evaluation, Observer
 from osmosis.engine.journal import Journal, key_of
 from osmosis.engine.limits import Limiter, Spending
@@ -16,6 +17,7 @@ from osmosis.engine.resume import settle
 from osmosis.errors import Conflict
 from osmosis.jobs.artifacts import ArtifactSender
 from osmosis.jobs.context import Job, JobContext
+from osmosis.jobs.exports import exporting, open_exports
 from osmosis.jobs.models.resolve import open_plan_model, open_platform_model, probe_model
 from osmosis.jobs.prepare.checkout import Checkout
 from osmosis.jobs.rows import JobRows
@@ -58,7 +60,7 @@ class EvaluationJob(Job):
         return cls(context, context.config_of(EvalConfig, "the config of this run is not that of an eval"))
 
     async def run(self) -> JobResult:
-        stages = ServerStages(self.context)
+        stages, exports = ServerStages(self.context), open_exports(self.context)
         async with self._checkout_and_model(stages) as (checkout, model):
             prepared = await stages.prepare(checkout)
             environment = prepared.environment
@@ -67,7 +69,7 @@ class EvaluationJob(Job):
             )
             server = await stages.start(prepared)
             try:
-                report = await self._rollouts(model, server, stages)
+                report = await self._rollouts(model, server, stages, exports)
                 if report.completed >= report.total or report.stopped is None:
                     return JobResult(status=RunStatus.FINISHED, report=report)
                 if self.context.stop.is_set():
@@ -113,7 +115,7 @@ class EvaluationJob(Job):
             await end_tasks(asking)
             await model.close()
 
-    async def _rollouts(self, model: Model, server: ServerSupervisor, stages: ServerStages) -> Report:
+    async def _rollouts(self, model: Model, server: ServerSupervisor, stages: ServerStages, exports: Exports) -> Report:
         spec = self.context.spec
         self.context.enter(Stage.ROLLOUTS, f"running {len(spec.own_rows)} rows x {self.plan.attempts} attempts")
         await self._open_journal()
@@ -121,7 +123,11 @@ class EvaluationJob(Job):
         await proxy.open()
         try:
             rows = await self._agree_with_platform()
-            async with ArtifactSender(self.context) as artifacts, server.running(proxy, self.plan) as served:
+            async with (
+                exporting(self.context, exports, self.journal),
+                ArtifactSender(self.context) as artifacts,
+                server.running(proxy, self.plan) as served,
+            ):
                 self._started_rollouts = True
                 evaluating = asyncio.create_task(
                     Evaluation(

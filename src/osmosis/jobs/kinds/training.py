@@ -17,6 +17,7 @@ from osmosis.base.hardware import gpu_names, list_gpus
 from osmosis.base.processes import end_tasks, wait_for_first
 from osmosis.jobs.artifacts import ArtifactSender
 from osmosis.jobs.context import Job, JobContext, JobFailed, setup_failure
+from osmosis.jobs.exports import exporting, open_exports
 from osmosis.jobs.models.checkpoints import CheckpointSender, fetch_checkpoints, fetch_model
 from osmosis.jobs.models.download import base_model_folder, tokenizer_folder
 from osmosis.jobs.rows import JobRows
@@ -81,7 +82,7 @@ class TrainingJob(Job):
         return cls(context, context.config_of(TrainingConfig, "the config of this run is not that of a training"))
 
     async def run(self) -> JobResult:
-        context = self.context
+        context, exports = self.context, open_exports(self.context)
         gpu_count = len(await asyncio.to_thread(list_gpus, context.environ))
         fetched_checkpoint = await self._fetch_folders() if context.spec.elsewhere else False
         examples = await load_examples(context, self.config) if self.config.advanced.method == "sft" else None
@@ -98,7 +99,7 @@ class TrainingJob(Job):
         rows = await JobRows.read(context)
         servers = await self._start_servers(stages, prepared)
         try:
-            async with self._checkpoints, self._artifacts:
+            async with exporting(context, exports), self._checkpoints, self._artifacts:
                 done = await self._train(plan, command, servers, rows, stages)
         except TrainingRunFailed as problem:
             raise JobFailed(problem.failure) from problem

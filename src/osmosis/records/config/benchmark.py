@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import AfterValidator, Field
 from pydantic_core import InitErrorDetails
 
+from osmosis.records.config.export import Export
 from osmosis.records.config.run_config import EnvName, EvalConfig, Evaluation, Name, SecretName, Secrets, Submittable
 from osmosis.records.config.validation import Table, broken_at, broken_rule
 from osmosis.records.run.plan import PLATFORM_MODEL
@@ -135,6 +136,7 @@ class BenchmarkConfig(Submittable):
     secrets: Secrets = Field(default_factory=lambda: Secrets(required=[]))
     env: dict[EnvName, str] = Field(default_factory=dict)
     """Non-secret environment variables of all agents."""
+    export: Export | None = None
 
     @classmethod
     def from_request(cls, body: Mapping[str, object]) -> tuple[Self, dict[str, str]]:
@@ -181,5 +183,6 @@ class BenchmarkConfig(Submittable):
             },
             "advanced": {key: value for key, value in endpoint.items() if value},
             "secrets": {"required": list(dict.fromkeys([*self.secrets.required, *others]))},
+            "export": self.export,
             "env": {**self.env, **agent.env, **{key: value for key, value in variables.items() if value}},
         }

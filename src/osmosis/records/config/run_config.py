@@ -16,6 +16,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from osmosis.records.base import Record
 from osmosis.records.config.advanced import TABLES, EvalAdvanced, TrainingAdvanced
+from osmosis.records.config.export import CURVES, TRACES, Export
 from osmosis.records.config.validation import Table, at_key, broken_at, broken_rule, iterate_errors
 from osmosis.records.run.rows import ReducerName
 
@@ -383,6 +384,7 @@ class _Config(Submittable):
     advanced: EvalAdvanced | TrainingAdvanced
     env: dict[EnvName, str] = Field(default_factory=dict)
     """Non-secret environment variables of the rollout."""
+    export: Export | None = None
 
     @classmethod
     def across(cls, written: dict[str, object]) -> Iterator[InitErrorDetails]:
@@ -432,6 +434,10 @@ class TrainingConfig(_Config):
         if isinstance(servers, list) and _table(written, "experiment").get("command") is not None:
             problem = "a command runs beside the trainer, not on servers elsewhere"
             yield broken_at(problem, "rollout_servers = 1", "advanced", "rollout_servers")
+        for target in _texts(_table(written, "export").get("targets")):
+            if (tool := target.partition(":")[0]) in TRACES:
+                problem = f"{tool} takes traces of evaluations, and a training run has curves"
+                yield broken_at(problem, f"one of {', '.join(CURVES)}", "export", "targets")
         if _table(written, "advanced").get("method", "grpo") != "grpo":
             return
         if _table(written, "training").get("n_samples_per_prompt") == 1:
