@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from support.trace_receiver import TraceReceiver
 
 pytestmark = [pytest.mark.slow, pytest.mark.network]
 CLIENTS = (
-    *("mlflow-skinny>=3.6", "tensorboardX>=2.6.2", "tensorboard", "trackio>=0.43", "wandb>=0.22", "langfuse>=5"),
+    *("mlflow-skinny>=3.6", "tensorboardX>=2.6.2", "tensorboard", "trackio>=0.43", "wandb>=0.22"),
     *("opentelemetry-exporter-otlp-proto-http>=1.45", "opentelemetry-exporter-otlp-json-http>=0.66b1"),
 )
 RUN = ("eval", "-m", "ag:agent", "-d", "d.jsonl", "--eval-fn", "sc:exact", "--model", "offline/calculator", "--n", "2")
@@ -41,8 +42,6 @@ def make_environment(folder: Path, *packages: str) -> Path:
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if sys.version_info < (3, 11):
-        pytest.skip("langfuse needs Python 3.11")
     return make_environment(tmp_path_factory.mktemp("clients"), *CLIENTS)
 
 
@@ -123,9 +122,6 @@ print(json.dumps([steps, run, summary]))
     assert (name, of_project) == ("one", "osmosis")
     assert "model.name" in config
     assert "sc:exact/mean" in summary
-    table = json.loads(next(folder.rglob("*.table.json")).read_text())
-    assert len(table["data"]) == 6
-    assert "answer" not in table["columns"]
 
 
 def test_langfuse_gets_traces_and_scores_of_every_attempt(python: Path, project: Path) -> None:
@@ -157,7 +153,7 @@ def test_weave_and_json_are_the_same_traces(python: Path, project: Path) -> None
     receiver.shutdown()
     assert {id: span.SerializeToString(deterministic=True) for id, span in receiver.spans.items()} == spans
     assert receiver.paths[-1] == "/otel/v1/traces"
-    assert receiver.headers[-1]["wandb-api-key"] == "k" * 40
+    assert receiver.headers[-1]["Authorization"] == f"Basic {b64encode(b'api:' + b'k' * 40).decode()}"
     assert receiver.resources[-1]["wandb.entity"] == "team"
 
 

@@ -126,12 +126,8 @@ class LangfuseExporter(OtlpExporter):
         scores = [(rollout, *item) for rollout in records.rollouts for item in rollout.scores.items()]
         for rollout, name, score in scores:
             at = rollout.started_at + timedelta(milliseconds=rollout.duration_ms)
-            body: JsonObject = {
-                "name": name,
-                "value": score.value,
-                "comment": score.reason,
-                "timestamp": at.isoformat(),
-            }
+            body: JsonObject = {"name": name, "value": score.value, "comment": score.reason}
+            body["timestamp"] = at.isoformat()
             body["id"] = hashlib.sha256(f"{rollout.rollout_id}/{name}".encode()).hexdigest()[:32]
             body["traceId"] = f"{_context(rollout, 0).trace_id:032x}"
             body["metadata"] = {"row": rollout.row_key, "attempt": rollout.attempt, "parts": score.parts}
