@@ -199,13 +199,9 @@ class TrainerBuilder:
     async def _uv(self, *arguments: str, cwd: Path, timeout_s: float = RESOLVE_S) -> CommandResult:
         async def run(*extra: str) -> CommandResult:
             return await run_command(
-                (self.uv, *arguments, *extra),
-                cwd=cwd,
-                environ=uv_environ(self.environ),
-                timeout_s=timeout_s,
-                log=self.log.stream(STEP, "debug"),
-                started=self.started,
-            )
+                (self.uv, *arguments, *extra), cwd=cwd, environ=uv_environ(self.environ), timeout_s=timeout_s,
+                log=self.log.stream(STEP, "debug"), started=self.started,
+            )  # fmt: skip
 
         done = await run()
         if (
@@ -253,13 +249,8 @@ def _finished(folder: Path, code: Path) -> TrainerEnvironment | None:
 
 async def load_trainer_environment(context: JobContext, *extras: str) -> TrainerEnvironment:
     builder = TrainerBuilder(
-        uv=uv.find_uv_bin(),
-        cache_dir=context.cache_dir,
-        wheel=await asyncio.to_thread(build_wheel, context.cache_dir),
-        environ=context.environ,
-        log=context.log,
-        torch=context.spec.torch,
-        extras=(EXTRA, *extras),
+        uv=uv.find_uv_bin(), cache_dir=context.cache_dir, wheel=await asyncio.to_thread(build_wheel, context.cache_dir),
+        environ=context.environ, log=context.log, torch=context.spec.torch, extras=(EXTRA, *extras),
         started=context.leftovers.add,
-    )
+    )  # fmt: skip
     return await builder.environment()
