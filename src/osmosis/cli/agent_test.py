@@ -10,9 +10,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from rich.console import Console
 from rich.text import Text
+from typer import Argument, Option
 
 from osmosis.base.files import write_text
 from osmosis.base.jsonable import JsonObject
@@ -67,7 +67,7 @@ class TestFlags:
 
     rollout: Annotated[
         str | None,
-        typer.Argument(
+        Argument(
             metavar="NAME", help="A rollout of the workspace, or module:attribute.", autocompletion=completion.rollouts
         ),
     ] = None
@@ -76,18 +76,18 @@ class TestFlags:
     dataset: Dataset = None
     eval_fn: EvalFn = field(default_factory=list)
     rubric: Rubric = field(default_factory=list)
-    model: Annotated[str | None, typer.Option(help=f"Model [default: the rollout's, else {DEFAULT_MODEL}].")] = None
+    model: Annotated[str | None, Option(help=f"Model [default: the rollout's, else {DEFAULT_MODEL}].")] = None
     base_url: BaseUrl = None
     api_key: ApiKey = None
     api_key_env: ApiKeyEnv = None
     param: Param = field(default_factory=list)
-    timeout: Annotated[float | None, typer.Option(help="Seconds per row [450].", hidden=True)] = None
-    debug: Annotated[bool, typer.Option("--debug", help=f"Keep traces and conversations in ./{DEBUG_FOLDER}.")] = False
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the results as JSON.")] = None
-    brief: Annotated[bool, typer.Option("--brief", "-b", help="One line per row, without the conversation.")] = False
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print neither the rows nor the summary.")] = False
-    interactive: Annotated[bool, typer.Option("--interactive", "-i", help="Step through one row at a time.")] = False
-    row: Annotated[int | None, typer.Option(help="With --interactive: start with this row.")] = None
+    timeout: Annotated[float | None, Option(help="Seconds per row [450].", hidden=True)] = None
+    debug: Annotated[bool, Option("--debug", help=f"Keep traces and conversations in ./{DEBUG_FOLDER}.")] = False
+    output: Annotated[Path | None, Option("--output", "-o", help="Write the results as JSON.")] = None
+    brief: Annotated[bool, Option("--brief", "-b", help="One line per row, without the conversation.")] = False
+    quiet: Annotated[bool, Option("--quiet", "-q", help="Print neither the rows nor the summary.")] = False
+    interactive: Annotated[bool, Option("--interactive", "-i", help="Step through one row at a time.")] = False
+    row: Annotated[int | None, Option(help="With --interactive: start with this row.")] = None
     settings: dict[str, Any] = field(default_factory=dict)
 
 

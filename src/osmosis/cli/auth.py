@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
+from typer import Argument, Option
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.base.net import is_loopback
@@ -53,14 +53,12 @@ LOGIN_LIMIT_S = 900.0
 @app.command()
 def login(
     force: Annotated[
-        bool, typer.Option("--force", "-f", help="Log in again; the old login is kept until the new one works")
+        bool, Option("--force", "-f", help="Log in again; the old login is kept until the new one works")
     ] = False,
-    no_browser: Annotated[
-        bool, typer.Option("--no-browser", help="Print the page's URL instead of opening it")
-    ] = False,
-    token: Annotated[str | None, typer.Option(help="Log in with this token; - reads it from stdin")] = None,
-    store: Annotated[Literal["auto", "file", "keyring"], typer.Option(help="Where the token goes")] = "auto",
-    ca_file: Annotated[Path | None, typer.Option(help="CA certificates to trust (PEM); stored with the login")] = None,
+    no_browser: Annotated[bool, Option("--no-browser", help="Print the page's URL instead of opening it")] = False,
+    token: Annotated[str | None, Option(help="Log in with this token; - reads it from stdin")] = None,
+    store: Annotated[Literal["auto", "file", "keyring"], Option(help="Where the token goes")] = "auto",
+    ca_file: Annotated[Path | None, Option(help="CA certificates to trust (PEM); stored with the login")] = None,
 ) -> OperationResult:
     """Log in to the platform.
 
@@ -109,9 +107,7 @@ def login(
 
 
 @app.command()
-def logout(
-    everywhere: Annotated[bool, typer.Option("--all", help="Log out of every platform")] = False,
-) -> OperationResult:
+def logout(everywhere: Annotated[bool, Option("--all", help="Log out of every platform")] = False) -> OperationResult:
     """Log out: revoke the token that `osmosis login` created and forget it.
 
     Asks which login when several are stored; with --workspace, it is the one of that workspace. A token given with
@@ -202,7 +198,7 @@ def whoami() -> DetailResult:
 
 
 @app.command("git-credential", hidden=True)
-def git_credential(operation: Annotated[str, typer.Argument(help="get, store or erase, as git says it")]) -> None:
+def git_credential(operation: Annotated[str, Argument(help="get, store or erase, as git says it")]) -> None:
     """Answer git's credential requests, only for platforms you are logged in to.
 
     Example:

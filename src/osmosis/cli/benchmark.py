@@ -2,8 +2,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
-import typer
 from rich.console import Console
+from typer import Argument, Option
 
 from osmosis.cli.core import completion
 from osmosis.cli.core.app import new_app, takes
@@ -36,7 +36,7 @@ for verb in ("wait", "logs", "stop"):
 
 @app.command("list")
 def list_benchmarks(
-    runs: Annotated[bool, typer.Option("--runs", help="List their runs instead, newest first")] = False,
+    runs: Annotated[bool, Option("--runs", help="List their runs instead, newest first")] = False,
     limit: Limit = None,
     offset: Offset = 0,
     everything: Everything = False,
@@ -59,7 +59,7 @@ def list_benchmarks(
 
 @app.command("show")
 def show(
-    name: Annotated[str, typer.Argument(help="Name of a benchmark or a run", autocompletion=completion.benchmarks)],
+    name: Annotated[str, Argument(help="Name of a benchmark or a run", autocompletion=completion.benchmarks)],
     output: OutputFile = None,
     overwrite: Overwrite = False,
 ) -> DetailResult:
@@ -89,7 +89,7 @@ def show(
 class BenchmarkFlags(SharedFlags):
     config: Annotated[
         str | None,
-        typer.Argument(
+        Argument(
             help="A config under configs/benchmark/, by path or name [default: the only one]",
             autocompletion=completion.benchmark_configs,
         ),
@@ -130,10 +130,10 @@ def submit(flags: BenchmarkFlags) -> OperationResult:
 def download(
     name: BenchmarkRunName,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Folder to write to [default: .osmosis/benchmarks/NAME]")
+        Path | None, Option("--output", "-o", help="Folder to write to [default: .osmosis/benchmarks/NAME]")
     ] = None,
-    types: Annotated[str, typer.Option("--type", help="summary, results, artifacts, logs, all")] = "summary,results",
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Download existing files again")] = False,
+    types: Annotated[str, Option("--type", help="summary, results, artifacts, logs, all")] = "summary,results",
+    overwrite: Annotated[bool, Option("--overwrite", help="Download existing files again")] = False,
 ) -> OperationResult:
     """Download figures and results as CSV, with conversations and logs on request.
 

@@ -2,9 +2,9 @@ import asyncio
 import inspect
 from typing import Annotated, Any
 
-import typer
 from rich.console import Console
 from rich.text import Text
+from typer import Argument, Option
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.cli.core import completion
@@ -22,7 +22,7 @@ from osmosis.serve.client.remote import started
 def check(
     target: Annotated[
         str | None,
-        typer.Argument(
+        Argument(
             metavar="[AGENT|CONFIG|DATASET|RUBRICS]",
             help="A rollout, module:attribute, a config, a data file or a rubric file [default: all configs]",
             autocompletion=completion.rollouts,
@@ -30,7 +30,7 @@ def check(
     ] = None,
     module: Module = None,
     mcp: Mcp = None,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Also show tools and warnings.")] = False,
+    verbose: Annotated[bool, Option("--verbose", "-v", help="Also show tools and warnings.")] = False,
 ) -> Result:
     """Check an agent, a config, a dataset or a rubric file; without a name, all configs of the workspace.
 

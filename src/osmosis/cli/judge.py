@@ -1,9 +1,9 @@
 import asyncio
 from typing import Annotated
 
-import typer
 from rich.console import Console
 from rich.text import Text
+from typer import Argument, Option
 
 from osmosis.cli.core import completion
 from osmosis.cli.core.app import new_app
@@ -37,9 +37,9 @@ app = new_app(
 @app.command("calibrate")
 def calibrate(
     name: Annotated[
-        str, typer.Argument(help="Name of a local run with labels, or its folder", autocompletion=completion.local_runs)
+        str, Argument(help="Name of a local run with labels, or its folder", autocompletion=completion.local_runs)
     ],
-    score: Annotated[str | None, typer.Option(help="Only this score [default: each that the run has]")] = None,
+    score: Annotated[str | None, Option(help="Only this score [default: each that the run has]")] = None,
 ) -> ListResult:
     """Compare a run's scores with the labels people gave in `osmosis view`: kappa, bias, agreement by score.
 
@@ -95,18 +95,18 @@ MOST_ANSWERS = 50
 
 
 RunWithAnswers = Annotated[
-    str, typer.Argument(help="Name of a local run, or its folder", autocompletion=completion.local_runs)
+    str, Argument(help="Name of a local run, or its folder", autocompletion=completion.local_runs)
 ]
-AnswersLimit = Annotated[int, typer.Option("--limit", min=1, help="Answers to judge, the first of each row.")]
+AnswersLimit = Annotated[int, Option("--limit", min=1, help="Answers to judge, the first of each row.")]
 
 
 @app.command("check")
 def check(
     name: RunWithAnswers,
-    rubric: Annotated[list[str], typer.Option("--rubric", "-r", help="rubric:FILE#ID; repeatable: do they agree?")],
+    rubric: Annotated[list[str], Option("--rubric", "-r", help="rubric:FILE#ID; repeatable: do they agree?")],
     limit: AnswersLimit = MOST_ANSWERS,
-    concurrency: Annotated[int, typer.Option(min=1, help="Judgements at once.")] = 8,
-    timeout: Annotated[float, typer.Option(min=0.001, help="Seconds for one judgement.")] = 150.0,
+    concurrency: Annotated[int, Option(min=1, help="Judgements at once.")] = 8,
+    timeout: Annotated[float, Option(min=0.001, help="Seconds for one judgement.")] = 150.0,
 ) -> DetailResult:
     """See what moves a judge besides the answer: a plea for the best score, length, another judge's opinion.
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
 from rich.console import Console
 from rich.text import Text
+from typer import Argument, Option
 
 from osmosis.cli.core import completion
 from osmosis.cli.core.app import new_app, takes
@@ -50,28 +50,26 @@ def _group() -> None: ...
 class RewardFlags:
     reward: Annotated[
         str | None,
-        typer.Argument(
+        Argument(
             metavar="REWARD",
             help="A score function or grader (module:name), rubric:FILE#ID, or a rollout of the workspace.",
             autocompletion=completion.rollouts,
         ),
     ] = None
     dataset: Annotated[
-        Path | None, typer.Option("--dataset", "-d", help="Dataset to test it with [default: the rollout's].")
+        Path | None, Option("--dataset", "-d", help="Dataset to test it with [default: the rollout's].")
     ] = None
     limit: Annotated[
-        int | None, typer.Option(min=2, help=f"Rows, spread over the dataset [{ROWS}; {JUDGED_ROWS} for a rubric].")
+        int | None, Option(min=2, help=f"Rows, spread over the dataset [{ROWS}; {JUDGED_ROWS} for a rubric].")
     ] = None
-    form: Annotated[
-        list[str], typer.Option(help="Format of a correct answer, such as 'Final: {answer}'. Repeatable.")
-    ] = field(default_factory=list)
-    allow: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="Highest share of the reward that a worthless answer may earn.")
-    ] = ALLOWED
-    score: Annotated[str | None, typer.Option(help="For a function with several named scores: test only this one.")] = (
-        None
+    form: Annotated[list[str], Option(help="Format of a correct answer, such as 'Final: {answer}'. Repeatable.")] = (
+        field(default_factory=list)
     )
-    timeout: Annotated[float, typer.Option(min=0.001, help="Seconds for one score.")] = 150.0
+    allow: Annotated[
+        float, Option(min=0.0, max=1.0, help="Highest share of the reward that a worthless answer may earn.")
+    ] = ALLOWED
+    score: Annotated[str | None, Option(help="For a function with several named scores: test only this one.")] = None
+    timeout: Annotated[float, Option(min=0.001, help="Seconds for one score.")] = 150.0
 
 
 @app.command("test")

@@ -4,8 +4,8 @@ import inspect
 import typing
 from typing import Annotated, Any
 
-import typer
 from pydantic.json_schema import models_json_schema
+from typer import Argument
 from typer.core import TyperGroup
 
 from osmosis.cli.core import completion
@@ -72,7 +72,7 @@ INSIDE: dict[str, tuple[type[Record], ...]] = {
 
 def schema(
     command: Annotated[
-        list[str], typer.Argument(help="The command, for example: eval info", autocompletion=completion.commands)
+        list[str], Argument(help="The command, for example: eval info", autocompletion=completion.commands)
     ],
 ) -> None:
     """Print the JSON Schema of a command's output under --json.

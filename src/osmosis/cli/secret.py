@@ -3,7 +3,7 @@
 import sys
 from typing import Annotated, Literal
 
-import typer
+from typer import Argument, Option
 
 from osmosis.cli.core import completion, prompts
 from osmosis.cli.core.app import nearest, new_app
@@ -27,10 +27,9 @@ app = new_app(
     """
 )
 Name = Annotated[
-    str,
-    typer.Argument(help="Name of the environment variable: capitals, digits and _", autocompletion=completion.secrets),
+    str, Argument(help="Name of the environment variable: capitals, digits and _", autocompletion=completion.secrets)
 ]
-Scope = Annotated[Literal["personal", "workspace"], typer.Option("--scope", help="Whose secret")]
+Scope = Annotated[Literal["personal", "workspace"], Option("--scope", help="Whose secret")]
 MAX_NAME = 255
 
 
@@ -38,8 +37,8 @@ MAX_NAME = 255
 def set_secret(
     name: Name,
     scope: Scope = "personal",
-    env: Annotated[str | None, typer.Option(help="Read the value from this environment variable")] = None,
-    from_file: Annotated[str | None, typer.Option(help="Read the value from this file; - is stdin")] = None,
+    env: Annotated[str | None, Option(help="Read the value from this environment variable")] = None,
+    from_file: Annotated[str | None, Option(help="Read the value from this file; - is stdin")] = None,
 ) -> OperationResult:
     """Register a secret, or change its value.
 
@@ -61,7 +60,7 @@ def set_secret(
 
 @app.command("list")
 def list_secrets(
-    scope: Annotated[Literal["all", "personal", "workspace"], typer.Option(help="Which secrets")] = "all",
+    scope: Annotated[Literal["all", "personal", "workspace"], Option(help="Which secrets")] = "all",
     limit: Limit = None,
     everything: Everything = False,
 ) -> ListResult:
@@ -122,9 +121,9 @@ def delete(name: Name, scope: Scope = "personal") -> OperationResult:
 
 @app.command("import")
 def import_file(
-    file: Annotated[str, typer.Argument(help="A file of NAME=value lines; - is stdin")],
+    file: Annotated[str, Argument(help="A file of NAME=value lines; - is stdin")],
     scope: Scope = "personal",
-    only: Annotated[list[str] | None, typer.Option(help="Import only this name. Repeatable")] = None,
+    only: Annotated[list[str] | None, Option(help="Import only this name. Repeatable")] = None,
 ) -> OperationResult:
     """Register the secrets in a .env file. Nothing is registered when a name is invalid.
 
@@ -152,7 +151,7 @@ def import_file(
 
 @app.command(hidden=True)
 def check(
-    config: Annotated[str, typer.Argument(help="A config under configs/", autocompletion=completion.configs)],
+    config: Annotated[str, Argument(help="A config under configs/", autocompletion=completion.configs)],
 ) -> ListResult:
     """Check that every secret a config requires is registered. Exits with 1 when one is missing.
 

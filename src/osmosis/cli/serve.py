@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
+from typer import Argument, Option
 
 from osmosis.cli.core import completion
 from osmosis.cli.core.app import takes
@@ -28,32 +28,28 @@ LogLevel = Literal["debug", "info", "warning", "error", "critical"]
 class ServeFlags:
     name: Annotated[
         str | None,
-        typer.Argument(help="A rollout of the workspace, or module:attribute.", autocompletion=completion.rollouts),
+        Argument(help="A rollout of the workspace, or module:attribute.", autocompletion=completion.rollouts),
     ] = None
-    module: Annotated[str | None, typer.Option("--module", "-m", "--agent", help="The agent: module:attribute.")] = None
-    port: Annotated[int, typer.Option("--port", "-p", min=1, max=65535, help="Port to listen on.")] = 9000
+    module: Annotated[str | None, Option("--module", "-m", "--agent", help="The agent: module:attribute.")] = None
+    port: Annotated[int, Option("--port", "-p", min=1, max=65535, help="Port to listen on.")] = 9000
     host: Annotated[
-        str | None, typer.Option("--host", "-H", help="Address to listen on [default: 0.0.0.0, with --local 127.0.0.1]")
+        str | None, Option("--host", "-H", help="Address to listen on [default: 0.0.0.0, with --local 127.0.0.1]")
     ] = None
-    no_validate: Annotated[bool, typer.Option("--no-validate", help="Skip the check of the agent.", hidden=True)] = (
+    no_validate: Annotated[bool, Option("--no-validate", help="Skip the check of the agent.", hidden=True)] = False
+    reload: Annotated[bool, Option("--reload", help="Restart when a file changes.")] = False
+    log_level: Annotated[LogLevel, Option(help="How much the server logs.", hidden=True)] = "info"
+    skip_register: Annotated[
+        bool, Option("--skip-register", help="Do not register with the platform; callers still need the API key.")
+    ] = False
+    local: Annotated[bool, Option("--local", "--local-debug", help="For local use: no registration, no API key.")] = (
         False
     )
-    reload: Annotated[bool, typer.Option("--reload", help="Restart when a file changes.")] = False
-    log_level: Annotated[LogLevel, typer.Option(help="How much the server logs.", hidden=True)] = "info"
-    skip_register: Annotated[
-        bool, typer.Option("--skip-register", help="Do not register with the platform; callers still need the API key.")
-    ] = False
-    local: Annotated[
-        bool, typer.Option("--local", "--local-debug", help="For local use: no registration, no API key.")
-    ] = False
-    api_key: Annotated[str | None, typer.Option(help="API key that callers must send [default: a generated one]")] = (
-        None
-    )
-    log: Annotated[Path | None, typer.Option(help="Write one trace per rollout to this folder.")] = None
+    api_key: Annotated[str | None, Option(help="API key that callers must send [default: a generated one]")] = None
+    log: Annotated[Path | None, Option(help="Write one trace per rollout to this folder.")] = None
     drain: Annotated[
-        float | None, typer.Option(min=0, help="Seconds for running rollouts on shutdown [30].", hidden=True)
+        float | None, Option(min=0, help="Seconds for running rollouts on shutdown [30].", hidden=True)
     ] = None
-    max_concurrent: Annotated[int | None, typer.Option(min=1, help="Most rollouts at once.", hidden=True)] = None
+    max_concurrent: Annotated[int | None, Option(min=1, help="Most rollouts at once.", hidden=True)] = None
 
 
 @takes(ServeFlags)

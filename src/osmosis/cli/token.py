@@ -1,7 +1,7 @@
 import re
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from osmosis.cli.core import prompts
 from osmosis.cli.core.app import nearest, new_app
@@ -33,12 +33,11 @@ _UNITS = {"m": 60, "h": 3600, "d": 86400}
 
 @app.command()
 def create(
-    name: Annotated[str, typer.Argument(help="Name of the token, such as ci or gpu-box")],
+    name: Annotated[str, Argument(help="Name of the token, such as ci or gpu-box")],
     scope: Annotated[
-        list[str] | None,
-        typer.Option(help=f"Scope: {', '.join(SCOPES)}. Repeatable [default: {', '.join(USUAL_SCOPES)}]"),
+        list[str] | None, Option(help=f"Scope: {', '.join(SCOPES)}. Repeatable [default: {', '.join(USUAL_SCOPES)}]")
     ] = None,
-    expires: Annotated[str, typer.Option(help="Lifetime, such as 12h or 30d; at most 366d")] = f"{TOKEN_DAYS}d",
+    expires: Annotated[str, Option(help="Lifetime, such as 12h or 30d; at most 366d")] = f"{TOKEN_DAYS}d",
 ) -> OperationResult | int:
     """Create a token for a machine and print it, alone, on standard output. It is not shown again.
 
@@ -101,9 +100,7 @@ def list_tokens() -> ListResult:
 
 
 @app.command("delete")
-def delete(
-    token: Annotated[str, typer.Argument(help="Its name or id, as `osmosis token list` shows it")],
-) -> OperationResult:
+def delete(token: Annotated[str, Argument(help="Its name or id, as `osmosis token list` shows it")]) -> OperationResult:
     """Delete a token, which stops working at once, with every token created with it.
 
     Example:

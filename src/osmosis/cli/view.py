@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import quote
 
-import typer
+from typer import Argument, Option
 
 from osmosis.base.paths import cache_dir
 from osmosis.cli.core import completion
@@ -31,23 +31,23 @@ if TYPE_CHECKING:
 class ViewFlags:
     runs: Annotated[
         list[str] | None,
-        typer.Argument(
+        Argument(
             help="Runs by name, here or on the platform; folders of runs, or workspaces "
             "[default: all runs of this workspace]",
             autocompletion=completion.local_runs,
         ),
     ] = None
-    port: Annotated[int, typer.Option("--port", "-p", min=0, max=65535, help="Port to listen on; 0: a free one.")] = 0
+    port: Annotated[int, Option("--port", "-p", min=0, max=65535, help="Port to listen on; 0: a free one.")] = 0
     export: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             "--output",
             "-o",
             "--export",
             help="Write the pages to this folder, as files to share, instead of serving them.",
         ),
     ] = None
-    no_open: Annotated[bool, typer.Option("--no-open", help="Print the link instead of opening a browser.")] = False
+    no_open: Annotated[bool, Option("--no-open", help="Print the link instead of opening a browser.")] = False
 
 
 @takes(ViewFlags)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import typer
 from pydantic import ValidationError as PydanticError
 from pydantic_core import ErrorDetails
+from typer import Argument, Option
 
 from osmosis.base import paths
 from osmosis.base.hardware import TRAINER_PYTHON, find_python
@@ -43,13 +43,13 @@ app = new_app(
 
 AdvertiseUrl = Annotated[
     str | None,
-    typer.Option(
+    Option(
         help="URL at which rollout servers on other machines reach training jobs; {port} is their port", hidden=True
     ),
 ]
 GateListen = Annotated[
     str | None,
-    typer.Option(
+    Option(
         help="host:port where training jobs listen for rollout servers elsewhere [default: 127.0.0.1:0]", hidden=True
     ),
 ]
@@ -58,43 +58,40 @@ GateListen = Annotated[
 @dataclass(frozen=True)
 class WorkerFlags:
     token_file: Annotated[
-        Path | None, typer.Option(help=f"File with the worker's token [default: {TOKEN_VARIABLE} of the environment]")
+        Path | None, Option(help=f"File with the worker's token [default: {TOKEN_VARIABLE} of the environment]")
     ] = None
     platform_url: Annotated[
-        str | None, typer.Option(help="The platform's URL, https:// [default: the one of --platform]")
+        str | None, Option(help="The platform's URL, https:// [default: the one of --platform]")
     ] = None
     ca_file: Annotated[
-        Path | None, typer.Option(help="CA certificates to trust (PEM) [default: OSMOSIS_CA_FILE]", hidden=True)
+        Path | None, Option(help="CA certificates to trust (PEM) [default: OSMOSIS_CA_FILE]", hidden=True)
     ] = None
-    name: Annotated[str | None, typer.Option(help="Name of the worker [default: the host name]")] = None
-    max_jobs: Annotated[int | None, typer.Option(min=1, help="Maximum number of concurrent jobs [default: 1]")] = None
+    name: Annotated[str | None, Option(help="Name of the worker [default: the host name]")] = None
+    max_jobs: Annotated[int | None, Option(min=1, help="Maximum number of concurrent jobs [default: 1]")] = None
     labels: Annotated[
-        list[str] | None,
-        typer.Option("--label", help="KEY=VALUE that runs can ask for, such as gpu=a100; may be repeated"),
+        list[str] | None, Option("--label", help="KEY=VALUE that runs can ask for, such as gpu=a100; may be repeated")
     ] = None
     data_dir: Annotated[
         Path | None,
-        typer.Option(
-            help="Folder for checkouts, environments and journals [default: the user data folder]", hidden=True
-        ),
+        Option(help="Folder for checkouts, environments and journals [default: the user data folder]", hidden=True),
     ] = None
     executor: Annotated[
-        ExecutorName | None, typer.Option(help="Where jobs run: this machine, or a scheduler [default: local]")
+        ExecutorName | None, Option(help="Where jobs run: this machine, or a scheduler [default: local]")
     ] = None
-    config: Annotated[Path | None, typer.Option(help="worker.toml with all other options (docs/scaling.md)")] = None
+    config: Annotated[Path | None, Option(help="worker.toml with all other options (docs/scaling.md)")] = None
     advertise_url: AdvertiseUrl = None
     gate_listen: GateListen = None
     insecure_http: Annotated[
-        bool | None, typer.Option("--insecure-http", help="Allow plain http to and from those servers", hidden=True)
+        bool | None, Option("--insecure-http", help="Allow plain http to and from those servers", hidden=True)
     ] = None
-    ray_address: Annotated[str | None, typer.Option(help="URL of the Ray cluster's dashboard", hidden=True)] = None
+    ray_address: Annotated[str | None, Option(help="URL of the Ray cluster's dashboard", hidden=True)] = None
     require_sandbox: Annotated[
-        bool, typer.Option("--require-sandbox", help="Fail jobs where rollouts cannot run in a sandbox")
+        bool, Option("--require-sandbox", help="Fail jobs where rollouts cannot run in a sandbox")
     ] = False
-    no_sandbox: Annotated[bool, typer.Option("--no-sandbox", help="Run rollouts with the rights of this user")] = False
+    no_sandbox: Annotated[bool, Option("--no-sandbox", help="Run rollouts with the rights of this user")] = False
     sandbox_allow: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             help="host:port that rollouts may reach on this machine or in its network; may be repeated", hidden=True
         ),
     ] = None
@@ -160,7 +157,7 @@ def start(flags: WorkerFlags) -> int:
         return 0
 
 
-Name = Annotated[str, typer.Argument(help="The worker, as `osmosis worker list` shows it")]
+Name = Annotated[str, Argument(help="The worker, as `osmosis worker list` shows it")]
 
 
 @app.command("list")
@@ -190,7 +187,7 @@ def list_workers() -> ListResult:
 def delete(
     name: Name,
     after_jobs: Annotated[
-        bool, typer.Option("--drain", help="Give it no more jobs: it finishes those it has, then exits")
+        bool, Option("--drain", help="Give it no more jobs: it finishes those it has, then exits")
     ] = False,
 ) -> OperationResult:
     """Remove a worker at once. It exits, and its jobs continue on other workers with what they have stored.

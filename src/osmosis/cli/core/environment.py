@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Option
 
 from osmosis.base.net import is_loopback
 from osmosis.cli.core.context import AppContext
@@ -110,7 +110,7 @@ def _guard(event: str, args: tuple[object, ...]) -> None:
 
 
 SecretsFile = Annotated[
-    str | None, typer.Option("--secrets-file", help="File of NAME=value lines, used for this run only; - is stdin")
+    str | None, Option("--secrets-file", help="File of NAME=value lines, used for this run only; - is stdin")
 ]
 
 

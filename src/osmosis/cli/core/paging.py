@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Protocol
 
-import typer
+from typer import Option
 
 from osmosis.cli.core.context import AppContext, scope_of
 from osmosis.cli.core.results import Column, ListResult
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from osmosis.client import PlatformClient
     from osmosis.records.api.body import Body, Page
 
-Limit = Annotated[int | None, typer.Option(min=1, max=50, help="Show at most N [default: 50]")]
-Offset = Annotated[int, typer.Option(min=0, help="Skip the first N", hidden=True)]
-Everything = Annotated[bool, typer.Option("--all", help="Show all of them")]
-Lines = Annotated[int, typer.Option(min=1, max=200, help="Show the last N lines")]
-Cursor = Annotated[str | None, typer.Option(help="Show lines before a page's next_cursor", hidden=True)]
+Limit = Annotated[int | None, Option(min=1, max=50, help="Show at most N [default: 50]")]
+Offset = Annotated[int, Option(min=0, help="Skip the first N", hidden=True)]
+Everything = Annotated[bool, Option("--all", help="Show all of them")]
+Lines = Annotated[int, Option(min=1, max=200, help="Show the last N lines")]
+Cursor = Annotated[str | None, Option(help="Show lines before a page's next_cursor", hidden=True)]
 PAGE = 50
 
 

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import typer
 from rich.console import Console
 from rich.text import Text
+from typer import Argument, Option
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.cli.core import completion
@@ -32,39 +32,35 @@ from osmosis.records.run.history import Decision
 
 @dataclass(frozen=True)
 class CompareFlags:
-    a: Annotated[str, typer.Argument(help="The baseline run: its name, or a folder", autocompletion=completion.runs)]
-    b: Annotated[str, typer.Argument(help="The run to compare with it", autocompletion=completion.runs)]
-    score: Annotated[str | None, typer.Option(help="Score to compare [default: the first one that both runs have]")] = (
-        None
+    a: Annotated[str, Argument(help="The baseline run: its name, or a folder", autocompletion=completion.runs)]
+    b: Annotated[str, Argument(help="The run to compare with it", autocompletion=completion.runs)]
+    score: Annotated[str | None, Option(help="Score to compare [default: the first one that both runs have]")] = None
+    fail_on_regression: Annotated[bool, Option("--fail-on-regression", help="Exit with 1 when B is worse than A.")] = (
+        False
     )
-    fail_on_regression: Annotated[
-        bool, typer.Option("--fail-on-regression", help="Exit with 1 when B is worse than A.")
-    ] = False
     margin: Annotated[
         float,
-        typer.Option(
-            help="With --fail-on-regression: exit with 1 unless B is shown to be at most this much worse than A."
-        ),
+        Option(help="With --fail-on-regression: exit with 1 unless B is shown to be at most this much worse than A."),
     ] = 0.0
     largest_change: Annotated[
-        float | None, typer.Option(help="The most by which a row's mean score can change: narrows graded scores.")
+        float | None, Option(help="The most by which a row's mean score can change: narrows graded scores.")
     ] = None
     until_decided: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--until-decided", help="Run more rows, then more attempts, in both runs until the difference is decided."
         ),
     ] = False
     max_rollouts: Annotated[
-        int | None, typer.Option(min=1, help="With --until-decided: run at most N more rollouts, both runs together.")
+        int | None, Option(min=1, help="With --until-decided: run at most N more rollouts, both runs together.")
     ] = None
     max_cost: Annotated[
-        float | None, typer.Option(help="With --until-decided: spend at most this many more USD, both runs together.")
+        float | None, Option(help="With --until-decided: spend at most this many more USD, both runs together.")
     ] = None
-    flips: Annotated[int, typer.Option(min=0, help="Number of flips to show, with both conversations.")] = 5
-    md: Annotated[bool, typer.Option("--md", help="Markdown, for a pull request.")] = False
+    flips: Annotated[int, Option(min=0, help="Number of flips to show, with both conversations.")] = 5
+    md: Annotated[bool, Option("--md", help="Markdown, for a pull request.")] = False
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="With --md: write it to this file [default: stdout].")
+        Path | None, Option("--output", "-o", help="With --md: write it to this file [default: stdout].")
     ] = None
 
     def check(self) -> None:

@@ -1,7 +1,7 @@
 from dataclasses import dataclass, field
 from typing import Annotated
 
-import typer
+from typer import Option
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.base.paths import cache_dir
@@ -35,20 +35,20 @@ _KEYS = ("rollout", "model", "dataset", "tag")
 @dataclass(frozen=True)
 class HistoryFlags:
     row: Annotated[
-        str | None, typer.Option(help="A row: its id or key, or RUN:INDEX, its place in a local run", metavar="ROW")
+        str | None, Option(help="A row: its id or key, or RUN:INDEX, its place in a local run", metavar="ROW")
     ] = None
     metric: Annotated[
-        str | None, typer.Option(help="A figure: score:mean, score:pass_rate, cost, ... [default: the first]")
+        str | None, Option(help="A figure: score:mean, score:pass_rate, cost, ... [default: the first]")
     ] = None
     only: Annotated[
-        list[str], typer.Option(metavar="KEY=VALUE", help="Only runs of a rollout, model, dataset or tag. Repeatable")
+        list[str], Option(metavar="KEY=VALUE", help="Only runs of a rollout, model, dataset or tag. Repeatable")
     ] = field(default_factory=list)
-    rollout: Annotated[str | None, typer.Option(help="--only rollout=...", hidden=True)] = None
-    model: Annotated[str | None, typer.Option(help="--only model=...", hidden=True)] = None
-    dataset: Annotated[str | None, typer.Option(help="--only dataset=...", hidden=True)] = None
-    tag: Annotated[str | None, typer.Option(help="--only tag=...", hidden=True)] = None
-    baseline: Annotated[str | None, typer.Option(help="Run to compare with [default: the one tagged baseline]")] = None
-    here: Annotated[bool, typer.Option("--here", help="Only local runs")] = False
+    rollout: Annotated[str | None, Option(help="--only rollout=...", hidden=True)] = None
+    model: Annotated[str | None, Option(help="--only model=...", hidden=True)] = None
+    dataset: Annotated[str | None, Option(help="--only dataset=...", hidden=True)] = None
+    tag: Annotated[str | None, Option(help="--only tag=...", hidden=True)] = None
+    baseline: Annotated[str | None, Option(help="Run to compare with [default: the one tagged baseline]")] = None
+    here: Annotated[bool, Option("--here", help="Only local runs")] = False
 
 
 @takes(HistoryFlags)

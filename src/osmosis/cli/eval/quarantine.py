@@ -2,8 +2,8 @@ from datetime import date, timedelta
 from pathlib import Path
 from typing import Annotated
 
-import typer
 from pydantic import ValidationError as PydanticError
+from typer import Argument, Option
 
 from osmosis.cli.core import completion
 from osmosis.cli.core.context import current
@@ -22,22 +22,20 @@ COLUMNS = build_columns("key=Row", "dataset=Dataset", "until=Until", "state=Coun
 def quarantine(
     row: Annotated[
         str | None,
-        typer.Argument(
+        Argument(
             metavar="[ROW]",
             help="Its id or key, or RUN:INDEX, its place in a local run [default: list all]",
             autocompletion=completion.quarantined,
         ),
     ] = None,
-    reason: Annotated[
-        str | None, typer.Option(help="Why the row does not count, for whoever reads this in a month")
-    ] = None,
+    reason: Annotated[str | None, Option(help="Why the row does not count, for whoever reads this in a month")] = None,
     until: Annotated[
-        str | None, typer.Option(metavar="DATE", help=f"Last day, YYYY-MM-DD, in UTC [default: in {DAYS} days]")
+        str | None, Option(metavar="DATE", help=f"Last day, YYYY-MM-DD, in UTC [default: in {DAYS} days]")
     ] = None,
     dataset: Annotated[
-        str | None, typer.Option(help="Only the row of this dataset [default: the run's with RUN:INDEX, else any]")
+        str | None, Option(help="Only the row of this dataset [default: the run's with RUN:INDEX, else any]")
     ] = None,
-    delete: Annotated[bool, typer.Option("--delete", help="Take the row out: it counts again")] = False,
+    delete: Annotated[bool, Option("--delete", help="Take the row out: it counts again")] = False,
 ) -> OperationResult | ListResult:
     """List rows known to be flaky, or put one in quarantine: shown like the others, not counted until a given day.
 

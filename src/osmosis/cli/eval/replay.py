@@ -9,9 +9,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated
 
-import typer
 from rich.console import Console
 from rich.text import Text
+from typer import Argument, Option
 
 from osmosis.base.git import Git, GitError
 from osmosis.base.jsonable import JsonObject
@@ -101,12 +101,12 @@ def _say_commit(ctx: AppContext, workspace: Workspace, detail: RunDetail) -> Non
 
 
 def replay_rollout(
-    run: Annotated[str, typer.Argument(help="Name of a local run or of a platform's.", autocompletion=completion.runs)],
-    place: Annotated[str, typer.Argument(metavar="ROW[/ATTEMPT]", help="Which rollout, counted from 0.")],
+    run: Annotated[str, Argument(help="Name of a local run or of a platform's.", autocompletion=completion.runs)],
+    place: Annotated[str, Argument(metavar="ROW[/ATTEMPT]", help="Which rollout, counted from 0.")],
     debugger: Annotated[
-        bool, typer.Option("--pdb", help="Open the debugger where the agent or a score function raised.")
+        bool, Option("--pdb", help="Open the debugger where the agent or a score function raised.")
     ] = False,
-    whole: Annotated[bool, typer.Option("--whole", help="Do not shorten long messages.")] = False,
+    whole: Annotated[bool, Option("--whole", help="Do not shorten long messages.")] = False,
     secrets_file: SecretsFile = None,
 ) -> DetailResult:
     """Run one attempt again with the model's recorded answers: no calls, no cost, the same conversation.

@@ -2,9 +2,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-import typer
 from rich.console import Console
 from rich.text import Text
+from typer import Option
 
 from osmosis.cli.core.context import AppContext, current
 from osmosis.cli.core.render import draw_report as draw_figures
@@ -35,18 +35,14 @@ from osmosis.metrics.warnings import alarms
 from osmosis.records.run.plan import EvalPlan
 from osmosis.records.run.report import Report, ScoreReport
 
-Reduce = Annotated[list[str] | None, typer.Option(help=BY_NAME["reduce"].help)]
-GroupBy = Annotated[list[str] | None, typer.Option("--group-by", help=BY_NAME["group_by"].help)]
-Html = Annotated[
-    bool, typer.Option("--html", help="Write the report as one HTML file; --md: Markdown; --junit: JUnit XML.")
-]
-Md = Annotated[bool, typer.Option("--md", help="Markdown.", hidden=True)]
-Junit = Annotated[bool, typer.Option("--junit", help="JUnit XML, one case per rollout.", hidden=True)]
+Reduce = Annotated[list[str] | None, Option(help=BY_NAME["reduce"].help)]
+GroupBy = Annotated[list[str] | None, Option("--group-by", help=BY_NAME["group_by"].help)]
+Html = Annotated[bool, Option("--html", help="Write the report as one HTML file; --md: Markdown; --junit: JUnit XML.")]
+Md = Annotated[bool, Option("--md", help="Markdown.", hidden=True)]
+Junit = Annotated[bool, Option("--junit", help="JUnit XML, one case per rollout.", hidden=True)]
 ReportFile = Annotated[
     str | None,
-    typer.Option(
-        "--output", "-o", help="Write to this file, - is stdout [default: report.<suffix> in the run's folder]"
-    ),
+    Option("--output", "-o", help="Write to this file, - is stdout [default: report.<suffix> in the run's folder]"),
 ]
 
 

@@ -2,7 +2,7 @@ import asyncio
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from osmosis.cli.core import completion
 from osmosis.cli.core.app import takes
@@ -97,16 +97,14 @@ def resume(flags: ResumeFlags) -> DetailResult | OperationResult | int:
 
 @dataclass(frozen=True)
 class RegradeFlags:
-    name: Annotated[str, typer.Argument(help="Name of the run, or its folder.", autocompletion=completion.local_runs)]
-    eval_fn: Annotated[list[str], typer.Option(help="Score function to use instead. Repeatable.")] = field(
+    name: Annotated[str, Argument(help="Name of the run, or its folder.", autocompletion=completion.local_runs)]
+    eval_fn: Annotated[list[str], Option(help="Score function to use instead. Repeatable.")] = field(
         default_factory=list
     )
-    rubric: Annotated[list[str], typer.Option(help="Rubric to use instead: file.yaml#id. Repeatable.")] = field(
+    rubric: Annotated[list[str], Option(help="Rubric to use instead: file.yaml#id. Repeatable.")] = field(
         default_factory=list
     )
-    failed_only: Annotated[
-        bool, typer.Option("--failed-only", help="Score only rollouts that have a failed score.")
-    ] = False
+    failed_only: Annotated[bool, Option("--failed-only", help="Score only rollouts that have a failed score.")] = False
     secrets_file: SecretsFile = None
     output: OutputFile = None
     quiet: NoReport = False

@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
-import typer
 import yaml
 from rich.console import Console
 from rich.text import Text
+from typer import Option
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.base.paths import cache_dir
@@ -40,36 +40,30 @@ from osmosis.sdk.judge_model import info_of, resolve_judge
 CONFIG_NAME = "rubric_configs.yaml"
 _PREVIEWED = (".yaml", ".yml", ".jsonl")
 
-DataOption = Annotated[str, typer.Option("--data", "-d", help="JSONL file with one conversation per line.")]
-NumberOption = Annotated[int, typer.Option("--number", "-n", min=1, help="Judgements per conversation.")]
-OutputOption = Annotated[str | None, typer.Option("--output", "-o", help="Write the report to this file or folder.")]
-ConcurrencyOption = Annotated[
-    int, typer.Option("--concurrency", min=1, help="Maximum number of concurrent judgements.")
-]
+DataOption = Annotated[str, Option("--data", "-d", help="JSONL file with one conversation per line.")]
+NumberOption = Annotated[int, Option("--number", "-n", min=1, help="Judgements per conversation.")]
+OutputOption = Annotated[str | None, Option("--output", "-o", help="Write the report to this file or folder.")]
+ConcurrencyOption = Annotated[int, Option("--concurrency", min=1, help="Maximum number of concurrent judgements.")]
 ResumeOption = Annotated[
     bool,
-    typer.Option(
-        "--resume", help="Continue from the judgements in -o FILE, and keep them when interrupted; needs -o FILE."
-    ),
+    Option("--resume", help="Continue from the judgements in -o FILE, and keep them when interrupted; needs -o FILE."),
 ]
 TimeoutOption = Annotated[
-    float | None, typer.Option("--timeout", help="Time limit of one judgement, in seconds, retries included.")
+    float | None, Option("--timeout", help="Time limit of one judgement, in seconds, retries included.")
 ]
 
 
 def eval_rubric(
-    rubric: Annotated[str, typer.Option("--rubric", "-r", help="Id of the rubric in the config file.")],
+    rubric: Annotated[str, Option("--rubric", "-r", help="Id of the rubric in the config file.")],
     data: DataOption,
     config: Annotated[
         str | None,
-        typer.Option(
-            "--config", "-c", help=f"Rubric file [default: {CONFIG_NAME} beside the data or in the current folder]"
-        ),
+        Option("--config", "-c", help=f"Rubric file [default: {CONFIG_NAME} beside the data or in the current folder]"),
     ] = None,
     number: NumberOption = 1,
     output: OutputOption = None,
-    baseline: Annotated[str | None, typer.Option("--baseline", "-b", help="Earlier report to compare with.")] = None,
-    rubric_fn: Annotated[str | None, typer.Option(help="Custom @osmosis_rubric function: module:name.")] = None,
+    baseline: Annotated[str | None, Option("--baseline", "-b", help="Earlier report to compare with.")] = None,
+    rubric_fn: Annotated[str | None, Option(help="Custom @osmosis_rubric function: module:name.")] = None,
     concurrency: ConcurrencyOption = 8,
     resume: ResumeOption = False,
     timeout: TimeoutOption = None,
@@ -109,19 +103,19 @@ def eval_rubric(
 def rubric(
     data: DataOption,
     rubric: Annotated[
-        str, typer.Option("--rubric", "-r", help="The rubric's text, @file, or FILE.yaml#ID of a rubric file.")
+        str, Option("--rubric", "-r", help="The rubric's text, @file, or FILE.yaml#ID of a rubric file.")
     ],
-    model: Annotated[str | None, typer.Option(help="The judge: provider/model [of FILE.yaml#ID: the file's].")] = None,
+    model: Annotated[str | None, Option(help="The judge: provider/model [of FILE.yaml#ID: the file's].")] = None,
     number: NumberOption = 1,
     output: OutputOption = None,
     api_key: Annotated[
-        str | None, typer.Option(help="API key (visible in the process list; prefer --api-key-env).", hidden=True)
+        str | None, Option(help="API key (visible in the process list; prefer --api-key-env).", hidden=True)
     ] = None,
-    api_key_env: Annotated[str | None, typer.Option(help="Environment variable with the API key.")] = None,
-    base_url: Annotated[str | None, typer.Option(help="OpenAI-compatible endpoint that serves the judge.")] = None,
+    api_key_env: Annotated[str | None, Option(help="Environment variable with the API key.")] = None,
+    base_url: Annotated[str | None, Option(help="OpenAI-compatible endpoint that serves the judge.")] = None,
     timeout: TimeoutOption = None,
-    score_min: Annotated[float, typer.Option(help="Lowest score.")] = 0.0,
-    score_max: Annotated[float, typer.Option(help="Highest score.")] = 1.0,
+    score_min: Annotated[float, Option(help="Lowest score.")] = 0.0,
+    score_max: Annotated[float, Option(help="Highest score.")] = 1.0,
     concurrency: ConcurrencyOption = 8,
     resume: ResumeOption = False,
 ) -> Result:
@@ -158,8 +152,8 @@ def rubric(
 
 
 def preview(
-    path: Annotated[str, typer.Option("--path", "-p", help="A .yaml, .yml or .jsonl file.")],
-    limit: Annotated[int | None, typer.Option(min=1, help="Show only the first N.")] = None,
+    path: Annotated[str, Option("--path", "-p", help="A .yaml, .yml or .jsonl file.")],
+    limit: Annotated[int | None, Option(min=1, help="Show only the first N.")] = None,
 ) -> Result:
     """Show the rubrics of a YAML file, or the records of a JSONL file.
 

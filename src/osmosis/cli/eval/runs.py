@@ -13,9 +13,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Annotated
 
-import typer
 from pydantic import ValidationError as PydanticError
 from rich.console import Console
+from typer import Argument, Option
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.cli.core import completion, prompts
@@ -80,19 +80,19 @@ CHECKPOINT_COLUMNS = (
     Column("created_at", "Created", show=when),
 )
 
-EvalName = Annotated[str, typer.Argument(help="Name or id of the run", autocompletion=completion.eval_runs)]
+EvalName = Annotated[str, Argument(help="Name or id of the run", autocompletion=completion.eval_runs)]
 AnyName = Annotated[
-    str, typer.Argument(help="A local run, else one of the platform (platform:NAME)", autocompletion=completion.runs)
+    str, Argument(help="A local run, else one of the platform (platform:NAME)", autocompletion=completion.runs)
 ]
-TrainName = Annotated[str, typer.Argument(help="Name or id of the run", autocompletion=completion.training_runs)]
+TrainName = Annotated[str, Argument(help="Name or id of the run", autocompletion=completion.training_runs)]
 BenchmarkRunName = Annotated[
-    str, typer.Argument(help="Name or id of the benchmark run", autocompletion=completion.benchmark_runs)
+    str, Argument(help="Name or id of the benchmark run", autocompletion=completion.benchmark_runs)
 ]
 PLATFORM_NAMES = {"eval": EvalName, "training": TrainName, "benchmark": BenchmarkRunName}
-OutputFile = Annotated[Path | None, typer.Option("--output", "-o", help="Also write it as JSON to this file")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="With -o: replace an existing file", hidden=True)]
+OutputFile = Annotated[Path | None, Option("--output", "-o", help="Also write it as JSON to this file")]
+Overwrite = Annotated[bool, Option("--overwrite", help="With -o: replace an existing file", hidden=True)]
 FailUnder = Annotated[
-    float | None, typer.Option("--fail-under", min=0, max=1, help="Exit with 1 when the pass rate is below this")
+    float | None, Option("--fail-under", min=0, max=1, help="Exit with 1 when the pass rate is below this")
 ]
 
 
@@ -150,8 +150,8 @@ class RunCommands:
         limit: Limit = None,
         offset: Offset = 0,
         everything: Everything = False,
-        tag: Annotated[str | None, typer.Option(help="Only runs with this tag")] = None,
-        local: Annotated[bool, typer.Option("--local", help="Only runs of this machine")] = False,
+        tag: Annotated[str | None, Option(help="Only runs with this tag")] = None,
+        local: Annotated[bool, Option("--local", help="Only runs of this machine")] = False,
     ) -> ListResult:
         ctx, paging = current(), Paging(limit, everything, offset)
         if local and self.has_local:
@@ -177,7 +177,7 @@ class RunCommands:
         self,
         name: str,
         fail_under: FailUnder = None,
-        timeout: Annotated[float | None, typer.Option(min=0, help="Give up after this many seconds")] = None,
+        timeout: Annotated[float | None, Option(min=0, help="Give up after this many seconds")] = None,
     ) -> OperationResult:
         with current().client() as client:
             detail = watch(current(), client.runs(self.kind), name, timeout_s=timeout)
@@ -189,8 +189,8 @@ class RunCommands:
         name: str,
         limit: Lines = 50,
         cursor: Cursor = None,
-        follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the log until the run is over")] = False,
-        debug: Annotated[bool, typer.Option("--debug", help="Also show debug lines")] = False,
+        follow: Annotated[bool, Option("--follow", "-f", help="Follow the log until the run is over")] = False,
+        debug: Annotated[bool, Option("--debug", help="Also show debug lines")] = False,
     ) -> Result | None:
         return show_logs(current(), self.kind, name, limit=limit, cursor=cursor, follow=follow, debug=debug)
 
@@ -200,13 +200,13 @@ class RunCommands:
     def edit(
         self,
         name: str,
-        tag: Annotated[list[str] | None, typer.Option(metavar="TAG", help="Add a tag. Repeatable")] = None,
-        remove_tag: Annotated[list[str] | None, typer.Option(metavar="TAG", help="Remove a tag")] = None,
-        note: Annotated[str | None, typer.Option(help="What to write on it; an empty text takes it away")] = None,
-        rename: Annotated[str | None, typer.Option("--name", metavar="NEW", help="Its new name")] = None,
-        pin: Annotated[bool | None, typer.Option("--pin/--unpin", help="Lists show a pinned run first")] = None,
+        tag: Annotated[list[str] | None, Option(metavar="TAG", help="Add a tag. Repeatable")] = None,
+        remove_tag: Annotated[list[str] | None, Option(metavar="TAG", help="Remove a tag")] = None,
+        note: Annotated[str | None, Option(help="What to write on it; an empty text takes it away")] = None,
+        rename: Annotated[str | None, Option("--name", metavar="NEW", help="Its new name")] = None,
+        pin: Annotated[bool | None, Option("--pin/--unpin", help="Lists show a pinned run first")] = None,
         priority: Annotated[
-            int | None, typer.Option(min=-100, max=100, help="Place in the platform's queue, highest first")
+            int | None, Option(min=-100, max=100, help="Place in the platform's queue, highest first")
         ] = None,
     ) -> OperationResult:
         marking = Marking.parse(tags=tag, remove_tags=remove_tag, note=note, name=rename, pinned=pin)
@@ -318,19 +318,19 @@ def retry(
 def download(
     name: EvalName,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Folder to write to [default: .osmosis/evals/NAME]")
+        Path | None, Option("--output", "-o", help="Folder to write to [default: .osmosis/evals/NAME]")
     ] = None,
     types: Annotated[
         str,
-        typer.Option(
+        Option(
             "--type",
             help="metrics, trajectories, artifacts, logs, annotations, tokens, all",
             autocompletion=lambda: ["metrics", "trajectories", "artifacts", "logs", "all"],
         ),
     ] = "metrics,trajectories",
-    labels_into: Annotated[str | None, typer.Option(metavar="RUN", help="Add its labels to this local run")] = None,
-    rows: Annotated[str | None, typer.Option(help="Only these row indices: 3,7,10-20")] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Download existing files again")] = False,
+    labels_into: Annotated[str | None, Option(metavar="RUN", help="Add its labels to this local run")] = None,
+    rows: Annotated[str | None, Option(help="Only these row indices: 3,7,10-20")] = None,
+    overwrite: Annotated[bool, Option("--overwrite", help="Download existing files again")] = False,
 ) -> OperationResult:
     """Download the metrics and conversations of a run.
 

@@ -5,10 +5,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal, get_args
 
-import typer
 from rich.console import Console, Group
 from rich.panel import Panel
 from rich.text import Text
+from typer import Argument, Option
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.cli.core import completion
@@ -127,19 +127,19 @@ class RolloutPlace:
 def show(
     run: Annotated[
         str | None,
-        typer.Argument(
+        Argument(
             help="Name of a local run or of a platform's [default: list local runs].", autocompletion=completion.runs
         ),
     ] = None,
     place: Annotated[
         str | None,
-        typer.Argument(metavar="[ROW[/ATTEMPT]]", help="Which rollout [default: the figures, and all, worst first]."),
+        Argument(metavar="[ROW[/ATTEMPT]]", help="Which rollout [default: the figures, and all, worst first]."),
     ] = None,
-    outcome: Annotated[Outcome | None, typer.Option(help="List only these rollouts.")] = None,
-    below: Annotated[float | None, typer.Option(help="List only rollouts that scored less than this.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="Number of rollouts to list.")] = LineQuery.limit,
-    whole: Annotated[bool, typer.Option("--whole", help="Do not shorten long messages.")] = False,
-    as_report: Annotated[bool, typer.Option("--report", help="Only the report of a local run.", hidden=True)] = False,
+    outcome: Annotated[Outcome | None, Option(help="List only these rollouts.")] = None,
+    below: Annotated[float | None, Option(help="List only rollouts that scored less than this.")] = None,
+    limit: Annotated[int, Option(min=1, help="Number of rollouts to list.")] = LineQuery.limit,
+    whole: Annotated[bool, Option("--whole", help="Do not shorten long messages.")] = False,
+    as_report: Annotated[bool, Option("--report", help="Only the report of a local run.", hidden=True)] = False,
     html: Html = False,
     md: Md = False,
     junit: Junit = False,

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from osmosis.cli.core import completion, prompts
 from osmosis.cli.core.app import takes
@@ -38,24 +38,20 @@ FEW_ROWS = 20
 
 @dataclass(frozen=True)
 class SharedFlags:
-    wait: Annotated[bool, typer.Option("--wait", "-w", help="Follow the run to its end, then show its figures")] = False
-    wait_sync: Annotated[bool, typer.Option("--wait-sync", help="Wait until the platform has synced HEAD")] = False
-    allow_dirty: Annotated[bool, typer.Option("--allow-dirty", help="Run the synced commit despite local changes")] = (
-        False
-    )
+    wait: Annotated[bool, Option("--wait", "-w", help="Follow the run to its end, then show its figures")] = False
+    wait_sync: Annotated[bool, Option("--wait-sync", help="Wait until the platform has synced HEAD")] = False
+    allow_dirty: Annotated[bool, Option("--allow-dirty", help="Run the synced commit despite local changes")] = False
     secrets_file: SecretsFile = None
 
 
 @dataclass(frozen=True)
 class SubmitFlags(SharedFlags):
-    model: Annotated[str | None, typer.Option(help="Model to use instead of the config's: NAME, or NAME@URL")] = None
-    priority: Annotated[int | None, typer.Option(help="Priority in the workspace's queue", hidden=True)] = None
-    name: Annotated[str | None, typer.Option(help="Name of the run [default: the rollout's name and a number]")] = None
-    tag: Annotated[list[str], typer.Option(metavar="TAG", help="Tag of the run; repeatable")] = field(
-        default_factory=list
-    )
+    model: Annotated[str | None, Option(help="Model to use instead of the config's: NAME, or NAME@URL")] = None
+    priority: Annotated[int | None, Option(help="Priority in the workspace's queue", hidden=True)] = None
+    name: Annotated[str | None, Option(help="Name of the run [default: the rollout's name and a number]")] = None
+    tag: Annotated[list[str], Option(metavar="TAG", help="Tag of the run; repeatable")] = field(default_factory=list)
     snapshot: Annotated[
-        bool, typer.Option("--snapshot", help="Run the working tree as it is, without a commit on your branch")
+        bool, Option("--snapshot", help="Run the working tree as it is, without a commit on your branch")
     ] = False
 
 
@@ -63,27 +59,27 @@ class SubmitFlags(SharedFlags):
 class EvalSubmitFlags(SubmitFlags):
     config: Annotated[
         str | None,
-        typer.Argument(
+        Argument(
             help="A config under configs/eval/, by path or name [default: the only one]",
             autocompletion=completion.eval_configs,
         ),
     ] = None
     base_url: BaseUrl = None
     api_key_env: ApiKeyEnv = None
-    n: Annotated[int | None, typer.Option(min=1, help="Attempts per row [default: the config's]")] = None
-    limit: Annotated[int | None, typer.Option(min=1, help="Run the first N rows [default: the config's]")] = None
+    n: Annotated[int | None, Option(min=1, help="Attempts per row [default: the config's]")] = None
+    limit: Annotated[int | None, Option(min=1, help="Run the first N rows [default: the config's]")] = None
     held_out_of: Annotated[
-        str | None, typer.Option(metavar="RUN", help="Only rows that this training run did not train on")
+        str | None, Option(metavar="RUN", help="Only rows that this training run did not train on")
     ] = None
     shards: Annotated[
-        str | None, typer.Option(help="Number of jobs to split the rows over, or auto [default: the config's, else 1]")
+        str | None, Option(help="Number of jobs to split the rows over, or auto [default: the config's, else 1]")
     ] = None
     max_cost: Annotated[
-        float | None, typer.Option(help="Start no more rollouts after spending this many USD [default: the config's]")
+        float | None, Option(help="Start no more rollouts after spending this many USD [default: the config's]")
     ] = None
-    max_tokens_total: Annotated[int | None, typer.Option(min=1, hidden=True)] = None
+    max_tokens_total: Annotated[int | None, Option(min=1, hidden=True)] = None
     fail_under: Annotated[
-        float | None, typer.Option(min=0, max=1, help="With --wait: exit with 1 when the rate is clearly below this")
+        float | None, Option(min=0, max=1, help="With --wait: exit with 1 when the rate is clearly below this")
     ] = None
 
 

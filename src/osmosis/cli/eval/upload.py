@@ -4,7 +4,7 @@ from dataclasses import replace
 from tempfile import TemporaryDirectory
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from osmosis.cli.core import completion
 from osmosis.cli.core.context import AppContext, current
@@ -21,9 +21,9 @@ from osmosis.records.run.annotations import MarkChange, Marks
 
 def upload(
     name: Annotated[
-        str, typer.Argument(help="Name of a finished local run, or its folder", autocompletion=completion.local_runs)
+        str, Argument(help="Name of a finished local run, or its folder", autocompletion=completion.local_runs)
     ],
-    replace: Annotated[bool, typer.Option("--replace", help="Replace this run's earlier upload")] = False,
+    replace: Annotated[bool, Option("--replace", help="Replace this run's earlier upload")] = False,
 ) -> OperationResult:
     """Upload a local run to the platform: rollouts, metrics, labels, tags and provenance.
 

@@ -1,9 +1,9 @@
 from datetime import datetime
 from typing import Annotated
 
-import typer
 from rich.console import Console
 from rich.text import Text
+from typer import Argument, Option
 
 from osmosis.cli.core import completion
 from osmosis.cli.core.context import current
@@ -25,15 +25,12 @@ from osmosis.records.run.plan import EvalPlan
 MOST_ROWS = 20
 _LIKELY = 3
 Rows = Annotated[
-    str | None,
-    typer.Option("--rows", help=f"Of two runs: row indices 3,7,10-20 [default: lost rows, at most {MOST_ROWS}]."),
+    str | None, Option("--rows", help=f"Of two runs: row indices 3,7,10-20 [default: lost rows, at most {MOST_ROWS}].")
 ]
-ScoreName = Annotated[
-    str | None, typer.Option("--score", help="Of two runs: score to look at [default: the first in both].")
-]
+ScoreName = Annotated[str | None, Option("--score", help="Of two runs: score to look at [default: the first in both].")]
 MaxRollouts = Annotated[
     int | None,
-    typer.Option("--max-rollouts", min=1, help="Of two runs: rollouts of all steps [default: 40 times one step's]."),
+    Option("--max-rollouts", min=1, help="Of two runs: rollouts of all steps [default: 40 times one step's]."),
 ]
 
 
@@ -102,13 +99,12 @@ SAMPLE = 40
 def why(
     name: Annotated[
         str,
-        typer.Argument(
+        Argument(
             help="Name of a local run, or its folder, or of a run of the platform.", autocompletion=completion.runs
         ),
     ],
     worse: Annotated[
-        str | None,
-        typer.Argument(metavar="[BAD]", help="A later, worse local run.", autocompletion=completion.local_runs),
+        str | None, Argument(metavar="[BAD]", help="A later, worse local run.", autocompletion=completion.local_runs)
     ] = None,
     rows: Rows = None,
     score: ScoreName = None,

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
-import typer
 from rich.console import Console
+from typer import Argument, Option
 
 from osmosis.base.model_folder import check_model, list_model_files
 from osmosis.cli.core import completion, prompts
@@ -26,8 +26,8 @@ from osmosis.serve.client.harnesses import load_harnesses
 
 
 def list_models(
-    kind: Annotated[Literal["all", "base", "lora"], typer.Option("--type", help="Which models")] = "all",
-    limit: Annotated[int | None, typer.Option(min=1, max=50, help="Show at most N of each [default: 50]")] = None,
+    kind: Annotated[Literal["all", "base", "lora"], Option("--type", help="Which models")] = "all",
+    limit: Annotated[int | None, Option(min=1, max=50, help="Show at most N of each [default: 50]")] = None,
     everything: Everything = False,
 ) -> ListResult:
     """List base models and adapters.
@@ -69,8 +69,8 @@ def info(name: Name) -> DetailResult:
 
 
 def upload(
-    folder: Annotated[Path, typer.Argument(help="The folder that save_pretrained wrote, with the tokenizer in it")],
-    name: Annotated[str | None, typer.Option(help="Name of the model [default: the folder's]")] = None,
+    folder: Annotated[Path, Argument(help="The folder that save_pretrained wrote, with the tokenizer in it")],
+    name: Annotated[str | None, Option(help="Name of the model [default: the folder's]")] = None,
 ) -> OperationResult:
     """Check a base model and upload it. An interrupted upload continues where it stopped.
 
@@ -107,9 +107,7 @@ def upload(
 
 def download(
     name: Name,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Folder to write to [default: models/NAME]")
-    ] = None,
+    output: Annotated[Path | None, Option("--output", "-o", help="Folder to write to [default: models/NAME]")] = None,
 ) -> OperationResult:
     """Download a base model, or the adapter of a trained one. Files that you already have are not downloaded again.
 
@@ -153,11 +151,9 @@ POLL_S = 0.5
 WAIT_S = 1800.0
 Name = Annotated[
     str,
-    typer.Argument(
-        help="Name of the model; a training run's name is its best checkpoint", autocompletion=completion.models
-    ),
+    Argument(help="Name of the model; a training run's name is its best checkpoint", autocompletion=completion.models),
 ]
-Wait = Annotated[bool, typer.Option("--wait", help="Wait until the model answers")]
+Wait = Annotated[bool, Option("--wait", help="Wait until the model answers")]
 
 
 def deploy(name: Name, wait: Wait = False) -> OperationResult:
@@ -242,12 +238,12 @@ def _until_served(ctx: AppContext, client: PlatformClient, name: str) -> ModelRo
 def merge(
     name: Name,
     new_name: Annotated[
-        str | None, typer.Option("--name", help="Name of the new model [default: the adapter's name and -merged]")
+        str | None, Option("--name", help="Name of the new model [default: the adapter's name and -merged]")
     ] = None,
     dtype: Annotated[
-        Literal["auto", "fp32", "bf16"], typer.Option(help="Type of its weights; auto is the base model's")
+        Literal["auto", "fp32", "bf16"], Option(help="Type of its weights; auto is the base model's")
     ] = "auto",
-    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until it is merged")] = True,
+    wait: Annotated[bool, Option("--wait/--no-wait", help="Wait until it is merged")] = True,
 ) -> OperationResult:
     """Merge an adapter into its base model. The result is a full safetensors model in the model store.
 

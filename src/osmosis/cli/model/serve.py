@@ -5,7 +5,7 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
 
 from osmosis.base import paths
 from osmosis.cli.core import completion
@@ -25,11 +25,10 @@ if TYPE_CHECKING:
 
 def serve(
     name: Annotated[
-        str,
-        typer.Argument(help="A model of the platform, or the folder of a base model", autocompletion=completion.models),
+        str, Argument(help="A model of the platform, or the folder of a base model", autocompletion=completion.models)
     ],
-    adapter: Annotated[Path | None, typer.Option(help="Folder of an adapter for the model")] = None,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on loopback [default: a free one]")] = 0,
+    adapter: Annotated[Path | None, Option(help="Folder of an adapter for the model")] = None,
+    port: Annotated[int, Option(min=0, max=65535, help="Port on loopback [default: a free one]")] = 0,
 ) -> OperationResult:
     """Serve a model on this machine until Ctrl-C: chat completions, Messages, Responses, generateContent.
 

@@ -2,8 +2,8 @@ import json
 import re
 from typing import Annotated
 
-import typer
 from pydantic import ValidationError as PydanticError
+from typer import Argument, Option
 
 from osmosis.base.files import write_text
 from osmosis.cli.core import completion, prompts
@@ -22,17 +22,17 @@ app = new_app(
         osmosis platform user link ada
     """
 )
-Handle = Annotated[str, typer.Argument(help="Small letters, digits and -")]
-Hours = Annotated[int, typer.Option(min=1, max=168, help="How long the link works")]
+Handle = Annotated[str, Argument(help="Small letters, digits and -")]
+Hours = Annotated[int, Option(min=1, max=168, help="How long the link works")]
 _HANDLE = re.compile(r"^[a-z0-9][a-z0-9-]{0,62}\Z")
 
 
 @app.command()
 def add(
     handle: Handle,
-    email: Annotated[str, typer.Option(help="Their e-mail address, which invitations are matched by")] = "",
-    name: Annotated[str, typer.Option(help="Display name [default: the handle]")] = "",
-    operator: Annotated[bool, typer.Option("--operator", help="Make them an operator of the platform")] = False,
+    email: Annotated[str, Option(help="Their e-mail address, which invitations are matched by")] = "",
+    name: Annotated[str, Option(help="Display name [default: the handle]")] = "",
+    operator: Annotated[bool, Option("--operator", help="Make them an operator of the platform")] = False,
     hours: Hours = 24,
 ) -> OperationResult:
     """Add a person, and print the link that logs them in once.
@@ -79,9 +79,7 @@ def list_people() -> ListResult:
 @app.command("delete")
 def delete(
     handle: Handle,
-    heir: Annotated[
-        str | None, typer.Option("--give-to", help="New owner of the workspaces that only they own")
-    ] = None,
+    heir: Annotated[str | None, Option("--give-to", help="New owner of the workspaces that only they own")] = None,
 ) -> OperationResult:
     """Remove a person. Their tokens stop working at once and their secrets are deleted; their runs and datasets stay.
 
@@ -100,7 +98,7 @@ def link(
     handle: Handle,
     hours: Hours = 24,
     undo: Annotated[
-        bool, typer.Option("--undo", help="Instead, forget which account at the sign-in provider is theirs")
+        bool, Option("--undo", help="Instead, forget which account at the sign-in provider is theirs")
     ] = False,
 ) -> OperationResult:
     """Print a one-time link that logs a person's browser in.
@@ -125,14 +123,12 @@ def link(
     return OperationResult("platform.user.link", message, {"handle": handle, "url": issued.url, "hours": hours})
 
 
-Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="Show at most N, newest first")]
-Everywhere = Annotated[bool, typer.Option("--everywhere", help="Of the whole platform; for operators")]
-Action = Annotated[
-    str, typer.Option(help="Only these actions: a noun such as `run`, or one action such as `run.delete`")
-]
-Actor = Annotated[str, typer.Option("--by", help="Only actions of this person")]
+Limit = Annotated[int, Option("--limit", "-n", min=1, help="Show at most N, newest first")]
+Everywhere = Annotated[bool, Option("--everywhere", help="Of the whole platform; for operators")]
+Action = Annotated[str, Option(help="Only these actions: a noun such as `run`, or one action such as `run.delete`")]
+Actor = Annotated[str, Option("--by", help="Only actions of this person")]
 Output = Annotated[
-    str | None, typer.Option("--output", "-o", help="Write all entries to this file, one JSON object per line")
+    str | None, Option("--output", "-o", help="Write all entries to this file, one JSON object per line")
 ]
 
 
@@ -171,13 +167,11 @@ _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 def show_quota(
     name: Annotated[
         str | None,
-        typer.Argument(
-            help="Another workspace; for operators [default: this one]", autocompletion=completion.workspaces
-        ),
+        Argument(help="Another workspace; for operators [default: this one]", autocompletion=completion.workspaces),
     ] = None,
     limits: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--set",
             metavar="KEY=LIMIT",
             help="Set a limit, 0 for none: runs, rollouts, cpus, memory, gpus, datasets, storage. "

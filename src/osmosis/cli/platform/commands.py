@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Option
 
 from osmosis.cli.core.app import takes
 from osmosis.cli.core.context import AppContext, current
@@ -30,53 +30,51 @@ _PASSED_ON = (
 
 @dataclass(frozen=True)
 class StartFlags:
-    port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="Port to listen on [default: 7575, or a free one]")
-    ] = None
-    host: Annotated[str, typer.Option(help="Address to listen on")] = "127.0.0.1"
+    port: Annotated[int | None, Option(min=0, max=65535, help="Port to listen on [default: 7575, or a free one]")] = (
+        None
+    )
+    host: Annotated[str, Option(help="Address to listen on")] = "127.0.0.1"
     public_url: Annotated[
-        str | None, typer.Option(help="URL that clients use, when it differs from host and port", hidden=True)
+        str | None, Option(help="URL that clients use, when it differs from host and port", hidden=True)
     ] = None
     allowed_host: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             help="Host name that requests may carry, such as osmosis.lan or *.example.com; may be repeated", hidden=True
         ),
     ] = None
     database_url: Annotated[
-        str | None, typer.Option(help="SQLAlchemy URL [default: SQLite in the data folder]", hidden=True)
+        str | None, Option(help="SQLAlchemy URL [default: SQLite in the data folder]", hidden=True)
     ] = None
     insecure_http: Annotated[
         bool,
-        typer.Option(
-            "--insecure-http", help="Listen beyond this machine without https: tokens can be read", hidden=True
-        ),
+        Option("--insecure-http", help="Listen beyond this machine without https: tokens can be read", hidden=True),
     ] = False
     remote_allow: Annotated[
         list[str] | None,
-        typer.Option(help="Host of git remotes that may be reached at a private address; may be repeated", hidden=True),
+        Option(help="Host of git remotes that may be reached at a private address; may be repeated", hidden=True),
     ] = None
     advertise_url: AdvertiseUrl = None
     gate_listen: GateListen = None
-    max_jobs: Annotated[int | None, typer.Option(min=1, help="Maximum number of jobs that run at once")] = None
+    max_jobs: Annotated[int | None, Option(min=1, help="Maximum number of jobs that run at once")] = None
     no_worker: Annotated[
-        bool, typer.Option("--no-worker", help="Run no jobs here: workers elsewhere do (osmosis worker start)")
+        bool, Option("--no-worker", help="Run no jobs here: workers elsewhere do (osmosis worker start)")
     ] = False
     require_sandbox: Annotated[
-        bool, typer.Option("--require-sandbox", help="Fail jobs where rollouts cannot run in a sandbox")
+        bool, Option("--require-sandbox", help="Fail jobs where rollouts cannot run in a sandbox")
     ] = False
-    no_sandbox: Annotated[
-        bool, typer.Option("--no-sandbox", help="Run rollouts with the rights of the platform's user")
-    ] = False
+    no_sandbox: Annotated[bool, Option("--no-sandbox", help="Run rollouts with the rights of the platform's user")] = (
+        False
+    )
     sandbox_allow: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             help="host:port that rollouts may reach on this machine or in its network; may be repeated", hidden=True
         ),
     ] = None
     sandbox_limit: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             help=f"NAME=VALUE: what a rollout server may use ({', '.join(LIMITS)}); may be repeated",
             metavar="NAME=VALUE",
             hidden=True,
@@ -152,9 +150,7 @@ def status() -> DetailResult:
 
 
 def stop(
-    force: Annotated[
-        bool, typer.Option("--force", help="Stop it immediately; runs continue when it starts again")
-    ] = False,
+    force: Annotated[bool, Option("--force", help="Stop it immediately; runs continue when it starts again")] = False,
 ) -> OperationResult:
     """Stop the platform gracefully. Unfinished runs continue when it starts again.
 
@@ -168,7 +164,7 @@ def stop(
 
 
 def open_pages(
-    no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the link instead of opening it")] = False,
+    no_browser: Annotated[bool, Option("--no-browser", help="Print the link instead of opening it")] = False,
 ) -> OperationResult:
     """Open the platform's pages in a browser, logged in with a one-time link.
 
@@ -188,8 +184,8 @@ def open_pages(
 
 
 def logs(
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the log until Ctrl-C")] = False,
-    lines: Annotated[int, typer.Option("--lines", "-n", min=1, help="Show the last N lines")] = 50,
+    follow: Annotated[bool, Option("--follow", "-f", help="Follow the log until Ctrl-C")] = False,
+    lines: Annotated[int, Option("--lines", "-n", min=1, help="Show the last N lines")] = 50,
 ) -> ListResult | None:
     """Show the platform's log.
 

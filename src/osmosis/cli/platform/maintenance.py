@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from osmosis._version import __version__
 from osmosis.base.jsonable import JsonObject
@@ -26,17 +26,17 @@ from osmosis.records.base import utc_now
 from osmosis.workspace.doctor import check_machine
 
 DatabaseUrl = Annotated[
-    str | None, typer.Option(help="The platform's SQLAlchemy URL [default: SQLite in its data folder]", hidden=True)
+    str | None, Option(help="The platform's SQLAlchemy URL [default: SQLite in its data folder]", hidden=True)
 ]
 
 
 def backup(
     file: Annotated[
-        Path | None, typer.Argument(help="A new file, or a folder for it; compressed when it ends in .gz")
+        Path | None, Argument(help="A new file, or a folder for it; compressed when it ends in .gz")
     ] = None,
     with_master_key: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--with-master-key", help="Include the key that decrypts the secrets: whoever has the file can read them"
         ),
     ] = False,
@@ -69,9 +69,9 @@ def backup(
 
 
 def restore(
-    file: Annotated[Path, typer.Argument(help="A file that `osmosis platform backup` wrote")],
+    file: Annotated[Path, Argument(help="A file that `osmosis platform backup` wrote")],
     master_key: Annotated[
-        Path | None, typer.Option(help="The master.key of the platform that was backed up, when it is not in the file")
+        Path | None, Option(help="The master.key of the platform that was backed up, when it is not in the file")
     ] = None,
     database_url: DatabaseUrl = None,
 ) -> OperationResult:
@@ -100,7 +100,7 @@ def restore(
 
 
 def gc(
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be removed, without removing it")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Show what would be removed, without removing it")] = False,
     database_url: DatabaseUrl = None,
 ) -> ListResult:
     """Remove what the platform no longer needs: files whose run, dataset or repository was deleted, and files older

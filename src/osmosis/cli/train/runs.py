@@ -1,7 +1,7 @@
 from collections.abc import Mapping
 from typing import Annotated
 
-import typer
+from typer import Option
 
 from osmosis.cli.core import prompts
 from osmosis.cli.core.context import current
@@ -45,7 +45,7 @@ def metrics(name: TrainName, output: OutputFile = None) -> DetailResult:
 def resume(
     name: TrainName,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Start a new run with the same config, code and rows instead")
+        bool, Option("--fresh", help="Start a new run with the same config, code and rows instead")
     ] = False,
     secrets_file: SecretsFile = None,
 ) -> OperationResult:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.cli.core import completion
@@ -37,17 +37,17 @@ REWARD_WARNINGS = 3
 class TrainSubmitFlags(SubmitFlags):
     config: Annotated[
         str | None,
-        typer.Argument(
+        Argument(
             help="A config under configs/training/, by path or name [default: the only one]",
             autocompletion=completion.training_configs,
         ),
     ] = None
-    force: Annotated[
-        bool, typer.Option("--force", help="Submit even if the evaluation says that nothing can be learned")
-    ] = False
+    force: Annotated[bool, Option("--force", help="Submit even if the evaluation says that nothing can be learned")] = (
+        False
+    )
     probe: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="First evaluate the base model on N rows, and use that for the check"),
+        Option(min=1, metavar="N", help="First evaluate the base model on N rows, and use that for the check"),
     ] = None
 
 

@@ -1,6 +1,6 @@
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from osmosis.base.git import Git
 from osmosis.cli.core import completion, prompts
@@ -16,7 +16,7 @@ from osmosis.errors import NotFound, WorkspaceRequired
 from osmosis.records.api.accounts import WorkspaceRow
 from osmosis.workspace.layout import find_workspace
 
-Name = Annotated[str, typer.Argument(help="Name of the workspace", autocompletion=completion.workspaces)]
+Name = Annotated[str, Argument(help="Name of the workspace", autocompletion=completion.workspaces)]
 
 app = new_app(
     help="""Workspaces on the platform: list, show, create, switch, connect, rename, delete; members and their roles.
@@ -55,7 +55,7 @@ def list_workspaces() -> ListResult:
 @app.command("show")
 def current_workspace(
     with_webhook: Annotated[
-        bool, typer.Option("--webhook", help="Show the address and secret of its webhook; for owners and admins")
+        bool, Option("--webhook", help="Show the address and secret of its webhook; for owners and admins")
     ] = False,
 ) -> DetailResult:
     """Show which workspace commands use in this folder, and why.
@@ -99,7 +99,7 @@ def switch(name: Name) -> OperationResult:
 
 
 @app.command()
-def create(name: Annotated[str, typer.Argument(help="Small letters, digits, - _ and .")]) -> OperationResult:
+def create(name: Annotated[str, Argument(help="Small letters, digits, - _ and .")]) -> OperationResult:
     """Create a workspace with a repository hosted by the platform.
 
     Example:
@@ -114,7 +114,7 @@ def create(name: Annotated[str, typer.Argument(help="Small letters, digits, - _ 
 
 @app.command()
 def rename(
-    name: Name, new: Annotated[str, typer.Argument(metavar="NEW", help="Small letters, digits, - _ and .")]
+    name: Name, new: Annotated[str, Argument(metavar="NEW", help="Small letters, digits, - _ and .")]
 ) -> OperationResult:
     """Rename a workspace; the address of its repository stays. For owners.
 
@@ -156,10 +156,10 @@ def delete(name: Name) -> OperationResult:
 def connect(
     name: Name,
     repository_url: Annotated[
-        str | None, typer.Argument(help="URL of its repository [default: this folder's origin]")
+        str | None, Argument(help="URL of its repository [default: this folder's origin]")
     ] = None,
     secret: Annotated[
-        str | None, typer.Option(help="Workspace secret used to fetch it: a token for https, a private key for ssh")
+        str | None, Option(help="Workspace secret used to fetch it: a token for https, a private key for ssh")
     ] = None,
 ) -> OperationResult:
     """Connect a workspace to a repository on another git host, or a bare one on disk.

@@ -3,9 +3,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-import typer
 from rich.console import Console
 from rich.text import Text
+from typer import Argument, Option
 
 from osmosis.cli.core import completion
 from osmosis.cli.core.app import new_app
@@ -33,7 +33,7 @@ app = new_app(
 def check(
     paths: Annotated[
         list[str] | None,
-        typer.Argument(help="Configs to check [default: all in the workspace]", autocompletion=completion.configs),
+        Argument(help="Configs to check [default: all in the workspace]", autocompletion=completion.configs),
     ] = None,
 ) -> ListResult:
     """Check configs and show every problem with its line and fix. Exits with 1 when there is an error.
@@ -61,13 +61,13 @@ def check(
 def show(
     path: Annotated[
         str | None,
-        typer.Argument(
+        Argument(
             help="A config, or the rollout it belongs to [default: the only eval config]",
             autocompletion=completion.configs,
         ),
     ] = None,
     resolved: Annotated[
-        bool, typer.Option("--resolved", help="Show every key, with defaults and where each value comes from.")
+        bool, Option("--resolved", help="Show every key, with defaults and where each value comes from.")
     ] = False,
 ) -> DetailResult | ListResult:
     """Show a config as written, or every key with its default.
@@ -103,8 +103,8 @@ def show(
 
 @app.command("schema", hidden=True)
 def schema(
-    kind: Annotated[ConfigKind, typer.Argument(help="Which kind of config.")] = "eval",
-    write: Annotated[bool, typer.Option("--write", help="Update configs/*.schema.json in this workspace.")] = False,
+    kind: Annotated[ConfigKind, Argument(help="Which kind of config.")] = "eval",
+    write: Annotated[bool, Option("--write", help="Update configs/*.schema.json in this workspace.")] = False,
 ) -> DetailResult | OperationResult:
     """Print the JSON Schema for a kind of config. Editors find it through the `#:schema` line.
 
@@ -131,7 +131,7 @@ def schema(
 def set_key(
     words: Annotated[
         list[str],
-        typer.Argument(
+        Argument(
             metavar="[CONFIG] KEY VALUE ...",
             help="KEY is table.key, VALUE is TOML or plain text, CONFIG is a path or a rollout. Pairs may be repeated.",
             autocompletion=completion.configs,

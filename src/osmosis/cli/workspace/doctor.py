@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
 from rich.console import Console
 from rich.text import Text
+from typer import Argument, Option
 
 from osmosis._version import __version__
 from osmosis.base import paths
@@ -43,19 +43,16 @@ _ORDER = ("error", "warning", "info")
 
 
 def doctor(
-    path: Annotated[Path | None, typer.Argument(help="A folder in the workspace [default: the current folder]")] = None,
+    path: Annotated[Path | None, Argument(help="A folder in the workspace [default: the current folder]")] = None,
     fix: Annotated[
         bool,
-        typer.Option(
-            "--fix", help="Create missing files and refresh generated ones; your own files are never overwritten."
-        ),
+        Option("--fix", help="Create missing files and refresh generated ones; your own files are never overwritten."),
     ] = False,
     imports: Annotated[
-        bool,
-        typer.Option("--imports", help="Also import each entrypoint in its own environment (created when missing)."),
+        bool, Option("--imports", help="Also import each entrypoint in its own environment (created when missing).")
     ] = False,
     platform: Annotated[
-        bool, typer.Option("--platform", help="Check the platform of this machine instead, from its data folder.")
+        bool, Option("--platform", help="Check the platform of this machine instead, from its data folder.")
     ] = False,
 ) -> DetailResult:
     """Check the workspace, git, this machine and the platform for problems. Exits with 1 when there is an error.

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from osmosis.cli.core import completion, prompts
 from osmosis.cli.core.connect import login_of
@@ -33,19 +33,19 @@ _HELPER_VARIABLES = ("OSMOSIS_CONFIG_DIR", "XDG_CONFIG_HOME")
 
 
 def init(
-    name: Annotated[str | None, typer.Argument(help="Name of the workspace and its folder.")] = None,
-    here: Annotated[bool, typer.Option("--here", help="Use the current folder; existing files are kept.")] = False,
+    name: Annotated[str | None, Argument(help="Name of the workspace and its folder.")] = None,
+    here: Annotated[bool, Option("--here", help="Use the current folder; existing files are kept.")] = False,
     template: Annotated[
-        str | None, typer.Option(help="Create a first rollout from this template.", autocompletion=completion.templates)
+        str | None, Option(help="Create a first rollout from this template.", autocompletion=completion.templates)
     ] = None,
     platform: Annotated[
         bool | None,
-        typer.Option(
+        Option(
             "--platform/--no-platform", help="Connect it to a platform [default: if one answers and you are logged in]"
         ),
     ] = None,
-    git: Annotated[bool, typer.Option("--git/--no-git", help="Create a git repository with a first commit.")] = True,
-    force: Annotated[bool, typer.Option("--force", "-f", help="With --here: replace existing files.")] = False,
+    git: Annotated[bool, Option("--git/--no-git", help="Create a git repository with a first commit.")] = True,
+    force: Annotated[bool, Option("--force", "-f", help="With --here: replace existing files.")] = False,
 ) -> OperationResult:
     """Create a workspace: folders, configs, a git repository, and its connection to the platform.
 

@@ -1,6 +1,6 @@
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from osmosis.cli.core import prompts
 from osmosis.cli.core.app import nearest
@@ -19,10 +19,10 @@ COLUMNS = (
 
 
 def members(
-    person: Annotated[str | None, typer.Argument(help="Handle or e-mail address [default: list all]")] = None,
-    role: Annotated[str | None, typer.Option(help=f"Invite them, or change their role: {', '.join(ROLES)}")] = None,
+    person: Annotated[str | None, Argument(help="Handle or e-mail address [default: list all]")] = None,
+    role: Annotated[str | None, Option(help=f"Invite them, or change their role: {', '.join(ROLES)}")] = None,
     delete: Annotated[
-        bool, typer.Option("--delete", help="Remove them, withdraw their invitation, or leave the workspace")
+        bool, Option("--delete", help="Remove them, withdraw their invitation, or leave the workspace")
     ] = False,
 ) -> ListResult | OperationResult:
     """List the workspace's members and open invitations, invite a person, change a role, or remove a member.

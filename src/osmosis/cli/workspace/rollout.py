@@ -1,6 +1,6 @@
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from osmosis.base.net import is_http
 from osmosis.cli.core import completion
@@ -29,20 +29,20 @@ app.command("replay")(replay_rollout)
 
 @app.command("new")
 def new(
-    name: Annotated[str, typer.Argument(help="Name of the rollout: small letters, digits and -.")],
+    name: Annotated[str, Argument(help="Name of the rollout: small letters, digits and -.")],
     template: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--template",
             "-t",
             help="Template to start from; see: osmosis template show.",
             autocompletion=completion.templates,
         ),
     ] = None,
-    model: Annotated[str | None, typer.Option(help="Model for the eval config, such as openai/gpt-5-mini.")] = None,
-    base_url: Annotated[str | None, typer.Option(help="OpenAI-compatible endpoint that serves the model.")] = None,
-    api_key_env: Annotated[str | None, typer.Option(help="Secret with the endpoint's API key.")] = None,
-    force: Annotated[bool, typer.Option("--force", "-f", help="Replace existing files.")] = False,
+    model: Annotated[str | None, Option(help="Model for the eval config, such as openai/gpt-5-mini.")] = None,
+    base_url: Annotated[str | None, Option(help="OpenAI-compatible endpoint that serves the model.")] = None,
+    api_key_env: Annotated[str | None, Option(help="Secret with the endpoint's API key.")] = None,
+    force: Annotated[bool, Option("--force", "-f", help="Replace existing files.")] = False,
 ) -> OperationResult:
     """Create a rollout with its configs and data.
 
@@ -94,9 +94,9 @@ def _ask_template(ctx: AppContext) -> str:
 @app.command("list")
 def list_rollouts(
     branch: Annotated[
-        str | None, typer.Option(help="Show rollouts synced from this branch [default: the default branch]")
+        str | None, Option(help="Show rollouts synced from this branch [default: the default branch]")
     ] = None,
-    local: Annotated[bool, typer.Option("--local", help="List this folder only, without asking the platform.")] = False,
+    local: Annotated[bool, Option("--local", help="List this folder only, without asking the platform.")] = False,
     limit: Limit = None,
     everything: Everything = False,
 ) -> ListResult:

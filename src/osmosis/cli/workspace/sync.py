@@ -1,8 +1,8 @@
 from typing import Annotated
 
-import typer
 from rich.console import Console
 from rich.text import Text
+from typer import Option
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.cli.core.context import AppContext, current
@@ -17,9 +17,9 @@ _FOUND = {"mcp": "tools", "reward_fn": "rewards", "reward_rubric": "rubrics", "c
 
 
 def sync(
-    wait: Annotated[bool, typer.Option("--wait", help="Wait until the platform has synced HEAD.")] = False,
-    timeout: Annotated[float, typer.Option(help="Maximum seconds to wait.", min=1)] = 300.0,
-    look: Annotated[bool, typer.Option("--status", help="Only compare, without a sync.")] = False,
+    wait: Annotated[bool, Option("--wait", help="Wait until the platform has synced HEAD.")] = False,
+    timeout: Annotated[float, Option(help="Maximum seconds to wait.", min=1)] = 300.0,
+    look: Annotated[bool, Option("--status", help="Only compare, without a sync.")] = False,
 ) -> OperationResult | DetailResult:
     """Ask the platform to sync the repository now. With --wait, wait until it has synced HEAD.
 

@@ -1,6 +1,6 @@
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.cli.core import completion
@@ -24,7 +24,7 @@ app = new_app(
 @app.command("show")
 def show(
     name: Annotated[
-        str | None, typer.Argument(help="Name of a template [default: list all]", autocompletion=completion.templates)
+        str | None, Argument(help="Name of a template [default: list all]", autocompletion=completion.templates)
     ] = None,
 ) -> DetailResult | ListResult:
     """List the rollout templates, or show one: its description, its model and the files it writes.
@@ -51,13 +51,13 @@ def show(
 def update(
     name: Annotated[
         str | None,
-        typer.Argument(
+        Argument(
             help="A rollout, or `workspace` for the workspace's own files [default: all]",
             autocompletion=completion.rollouts,
         ),
     ] = None,
     only_check: Annotated[
-        bool, typer.Option("--check", help="Change nothing; exit with 1 when there is a newer version, for CI.")
+        bool, Option("--check", help="Change nothing; exit with 1 when there is a newer version, for CI.")
     ] = False,
 ) -> OperationResult | ListResult:
     """Merge in the newest version of the templates. Your changes are kept, and git can undo the update.
