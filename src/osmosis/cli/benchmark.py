@@ -30,8 +30,6 @@ app = new_app(
         osmosis benchmark submit configs/benchmark/multiply.toml --wait
     """
 )
-for verb in ("wait", "logs", "stop"):
-    app.command(verb)(BENCHMARK_COMMANDS.commands[verb])
 
 
 @app.command("list")
@@ -141,3 +139,7 @@ def download(
         osmosis benchmark download multiply-benchmark-1 --type all
     """
     return download_run(current(), name, DownloadOptions(output, types, None, overwrite), "benchmark")
+
+
+for verb in ("wait", "logs", "stop"):
+    app.command(verb)(BENCHMARK_COMMANDS.commands[verb])

@@ -136,13 +136,10 @@ def _platform(
             facts["reachable"], facts["version"] = health is not None, (health or {}).get("version")
             if health is None:
                 message = f"the platform at {client.url} is not responding"
-                problem = Problem.warning("no-platform", message, "platform", "osmosis platform start")
-                return facts, [problem]
+                return facts, [Problem.warning("no-platform", message, "platform", "osmosis platform start")]
             if not facts["logged_in"]:
                 state = "the login has expired:" if login else "not logged in to"
-                message = f"{state} {client.url}"
-                problem = Problem.warning("no-login", message, "platform", "osmosis login")
-                return facts, [problem]
+                return facts, [Problem.warning("no-login", f"{state} {client.url}", "platform", "osmosis login")]
             return facts, [*_version(client.url, facts["version"]), *_logged_in(client, workspace, source, facts)]
     except OsmosisError as error:
         if facts["url"]:
