@@ -57,7 +57,7 @@ def list_benchmarks(
 
 @app.command("show")
 def show(
-    name: Annotated[str, Argument(help="Name of a benchmark or a run", autocompletion=completion.benchmarks)],
+    name: Annotated[str, Argument(help="Name of a benchmark or a run", autocompletion=completion.benchmarks_and_runs)],
     output: OutputFile = None,
     overwrite: Overwrite = False,
 ) -> DetailResult:

@@ -56,7 +56,8 @@ def test_every_argument_that_speaks_of_a_run_is_completed_as_one() -> None:
         for argument in arguments(command):
             words = (argument.help or "").lower().replace("'", " ").split()
             if ("run" in words or "runs" in words) and argument.name not in texts:
-                fitting = {completion.benchmark_runs} if path[0] == "benchmark" else {*RUNS, *others}
+                of_benchmarks = {completion.benchmark_runs, completion.benchmarks_and_runs}
+                fitting = of_benchmarks if path[0] == "benchmark" else {*RUNS, *others}
                 assert completer_of(command, argument) in fitting, (path, argument.name)
 
 

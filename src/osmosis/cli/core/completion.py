@@ -178,7 +178,12 @@ quarantined = _completer(_list_quarantined)
 eval_runs = _completer(lambda ctx: _list_remote(ctx, "eval-runs", "eval_runs", "name", "status"))
 training_runs = _completer(lambda ctx: _list_remote(ctx, "training-runs", "training_runs", "name", "status"))
 benchmark_runs = _completer(lambda ctx: _list_remote(ctx, "benchmark-runs", "benchmark_runs", "name", "status"))
-benchmarks = _completer(lambda ctx: _list_remote(ctx, "benchmarks", "benchmarks", "source_ref", "task_count"))
+benchmarks_and_runs = _completer(
+    lambda ctx: [
+        *_list_remote(ctx, "benchmarks", "benchmarks", "source_ref", "task_count"),
+        *_list_remote(ctx, "benchmark-runs", "benchmark_runs", "name", "status"),
+    ]
+)
 datasets = _completer(lambda ctx: _list_remote(ctx, "datasets", "datasets", "file_name", "status"))
 secrets = _completer(lambda ctx: _list_remote(ctx, "environment-secrets", "environment_secrets", "name", "scope"))
 workspaces = _completer(lambda ctx: _list_remote(ctx, "workspaces", "workspaces", "name", "role"))

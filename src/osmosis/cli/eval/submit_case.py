@@ -26,7 +26,7 @@ AnyConfig = EvalConfig | TrainingConfig
 @dataclass(frozen=True)
 class SubmitOptions:
     kind: RunKind
-    config: str | None
+    config: str | None = None
     """Path or name; None for the only config."""
     wait: bool = False
     wait_sync: bool = False

@@ -1,10 +1,12 @@
-"""Maintenance of this machine's platform, through its data folder and database, whether it runs or not."""
+"""Maintenance of this machine's platform, through its data folder and database, whether it runs or not.
+
+The platform is imported where a command runs: its help waits for no database."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
@@ -15,15 +17,12 @@ from osmosis.cli.core.render import draw_problems
 from osmosis.cli.core.results import Column, DetailResult, ListResult, NextStep, OperationResult
 from osmosis.cli.platform import process as local_platform
 from osmosis.errors import Conflict, ValidationError
-from osmosis.platform import Platform
-from osmosis.platform.backup import create as backups
-from osmosis.platform.backup import restore as restoring
-from osmosis.platform.db import HEAD, Database
-from osmosis.platform.maintenance import doctor as checking
-from osmosis.platform.maintenance import gc as sweeping
-from osmosis.platform.settings import PlatformSettings
 from osmosis.records.base import utc_now
 from osmosis.workspace.doctor import check_machine
+
+if TYPE_CHECKING:
+    from osmosis.platform import Platform
+    from osmosis.platform.settings import PlatformSettings
 
 DatabaseUrl = Annotated[
     str | None, Option(help="The platform's SQLAlchemy URL [default: SQLite in its data folder]", hidden=True)
@@ -52,6 +51,8 @@ def backup(
         osmosis platform backup /mnt/backups/
         osmosis platform backup platform.tar.gz --with-master-key
     """
+    from osmosis.platform.backup import create as backups
+
     ctx = current()
     settings = settings_of(ctx.environ, database_url)
     target = ctx.path(file) if file else ctx.cwd
@@ -84,6 +85,8 @@ def restore(
         OSMOSIS_DATA_DIR=/srv/osmosis osmosis platform restore platform.tar.gz
         osmosis platform restore platform.tar --master-key master.key
     """
+    from osmosis.platform.backup import restore as restoring
+
     ctx = current()
     settings = settings_of(ctx.environ, database_url)
     key = ctx.path(master_key) if master_key else None
@@ -112,6 +115,8 @@ def gc(
         osmosis platform gc --dry-run
         osmosis platform gc
     """
+    from osmosis.platform.maintenance import gc as sweeping
+
     ctx = current()
     platform = platform_of(settings_of(ctx.environ, database_url))
     try:
@@ -137,6 +142,8 @@ def doctor(database_url: DatabaseUrl = None) -> DetailResult:
         osmosis doctor --platform
         osmosis platform doctor --json
     """
+    from osmosis.platform.maintenance import doctor as checking
+
     ctx = current()
     settings = settings_of(ctx.environ, database_url)
     problems = [*checking.find_problems(settings), *check_machine(ctx.environ)]
@@ -156,22 +163,26 @@ def doctor(database_url: DatabaseUrl = None) -> DetailResult:
 
 
 def platform_of(settings: PlatformSettings) -> Platform:
+    from osmosis.platform import Platform, db
+
     if settings.database.startswith("sqlite") and not (settings.data_dir / "platform.db").is_file():
         raise ValidationError(
             f"there is no platform.db in {settings.data_dir}",
             hint="OSMOSIS_DATA_DIR names the data folder; for PostgreSQL give --database-url",
         )
-    db = Database(settings.database)
-    revision = db.revision()
-    db.close()
-    if revision != HEAD:
+    database = db.Database(settings.database)
+    revision = database.revision()
+    database.close()
+    if revision != db.HEAD:
         raise Conflict(
-            f"the database is at revision {revision}, this version needs {HEAD}",
+            f"the database is at revision {revision}, this version needs {db.HEAD}",
             hint="stop the platform and start it with this version, which upgrades it",
         )
     return Platform.open(settings)
 
 
 def settings_of(environ: Mapping[str, str], database_url: str | None) -> PlatformSettings:
+    from osmosis.platform.settings import PlatformSettings
+
     values = {"data_dir": local_platform.data_dir_of(environ), "database_url": database_url}
     return PlatformSettings.from_environ(environ, **values)
