@@ -29,6 +29,7 @@ from osmosis.platform.http.json_route import JsonRoute
 from osmosis.platform.http.middleware import ClientVersions, RequestLog, check_reader
 from osmosis.platform.maintenance.gc import DailySweep
 from osmosis.platform.maintenance.metrics import PlatformMetrics
+from osmosis.platform.models import file_routes as model_files
 from osmosis.platform.models import inference_routes as inference
 from osmosis.platform.models import routes as models
 from osmosis.platform.models.inference import InferenceProxy
@@ -173,7 +174,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     eval_runs.router,
     benchmarks.router,
     training.router,
-    models.files_router,
+    model_files.router,
     models.router,
     inference.router,
     models.not_offered,

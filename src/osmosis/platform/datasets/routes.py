@@ -11,7 +11,7 @@ from osmosis.platform.auth.dependencies import PlatformDep, Scope, ScopeDep, may
 from osmosis.platform.background import run_in_turn, slow
 from osmosis.platform.datasets import service as datasets
 from osmosis.platform.http.json_route import JsonRoute
-from osmosis.platform.objects.parts import Parts, check_url, object_url, store_part, upload_key
+from osmosis.platform.objects.parts import Parts, check_url, object_url, receive_part, upload_key
 from osmosis.platform.paging import LogSliceDep, PageRange
 from osmosis.platform.workspaces import audit
 from osmosis.records.api.body import LogPage, Nothing
@@ -61,10 +61,8 @@ async def put_part(
         raise NotFound("this upload no longer exists", hint="upload the file again")
     if upload.status != "open":
         raise Conflict(f"this upload is {upload.status}", hint="upload the file again")
-    folder = platform.settings.located(upload_key(upload_id))
-    limit = Parts(upload.size, upload.part_size).bytes_of(number)
-    etag = await store_part(folder, number, request.stream(), limit=limit)
-    return Response(status_code=200, headers={"ETag": etag})
+    parts = Parts(upload.size, upload.part_size)
+    return await receive_part(platform, upload_key(upload_id), parts, number, request.stream())
 
 
 def _find_upload(platform: Platform, upload_id: str) -> tables.Upload | None:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, urlencode
 
+from fastapi import Response
+
 from osmosis.base.files import replacing
 from osmosis.errors import Forbidden, NotFound, ValidationError
 from osmosis.platform import Platform
@@ -60,8 +62,11 @@ class Parts:
         return UploadPlan(expires_in=lifetime, method="multipart", presigned_urls=parts, **sizes)
 
 
-async def store_part(folder: Path, number: int, stream: AsyncIterable[bytes], *, limit: int) -> str:
-    """Write one part and return its ETag (quoted MD5); the part appears complete or not at all."""
+async def receive_part(
+    platform: Platform, key: str, parts: Parts, number: int, stream: AsyncIterable[bytes]
+) -> Response:
+    """Write one part below `key` and answer with its ETag (quoted MD5); it appears complete or not at all."""
+    folder, limit = platform.settings.located(key), parts.bytes_of(number)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     digest = hashlib.md5(usedforsecurity=False)
     size = 0
@@ -72,7 +77,7 @@ async def store_part(folder: Path, number: int, stream: AsyncIterable[bytes], *,
                 raise ValidationError(f"part {number} is larger than announced ({limit} bytes)")
             digest.update(chunk)
             file.write(chunk)
-    return f'"{digest.hexdigest()}"'
+    return Response(status_code=200, headers={"ETag": f'"{digest.hexdigest()}"'})
 
 
 def list_parts(objects: Objects, key: str) -> dict[int, StoredObject]:
@@ -105,6 +110,19 @@ def join_parts(objects: Objects, key: str, parts: int, target: Path, *, announce
                 size += len(piece)
                 out.write(piece)
     return size, digest.hexdigest()
+
+
+def store_joined(
+    platform: Platform, parts: Parts, parts_key: str, key: str, *, path: str, sha256: str | None, hint: str
+) -> None:
+    """Join the parts into the object `key`; parts with other content than announced are dropped."""
+    target = platform.settings.located(key)
+    if join_parts(platform.objects, parts_key, parts.count, target, announced=parts.size) != (parts.size, sha256):
+        target.unlink(missing_ok=True)
+        platform.objects.delete(parts_key)
+        message = f"{path} does not match the announced size or checksum"
+        raise ValidationError(message, hint=hint, field="path")
+    platform.objects.put(key, target)
 
 
 def _missing(number: int, parts: int) -> ValidationError:

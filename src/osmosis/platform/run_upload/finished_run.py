@@ -26,7 +26,7 @@ from osmosis.platform.auth.tokens import new_token
 from osmosis.platform.db import changed_by, take_turn
 from osmosis.platform.objects.parts import IMPORTS
 from osmosis.platform.objects.store import remove
-from osmosis.platform.run_upload.sessions import ANNOTATIONS, LOGS, TOKENS, UploadedRun, parse_artifact
+from osmosis.platform.run_upload.manifest import ANNOTATIONS, LOGS, TOKENS, UploadedRun, parse_artifact
 from osmosis.platform.runs import annotations as judgements
 from osmosis.platform.runs import lifecycle, rollouts
 from osmosis.records.base import utc_now

@@ -6,9 +6,9 @@ from osmosis.platform import Platform, tables
 from osmosis.platform.auth.dependencies import PlatformDep, Scope, ScopeDep
 from osmosis.platform.background import run_apart, run_in_turn
 from osmosis.platform.http.json_route import JsonRoute
-from osmosis.platform.objects.parts import check_url, store_part
+from osmosis.platform.objects.parts import check_url, receive_part
 from osmosis.platform.run_upload import finished_run, sessions
-from osmosis.platform.run_upload.sessions import Manifest
+from osmosis.platform.run_upload.manifest import Manifest
 from osmosis.platform.workspaces import audit
 from osmosis.records.api.datasets import ImportFile, ImportPaths, ImportSent, ImportSession, ImportUpload, ImportUploads
 
@@ -50,12 +50,10 @@ async def put_part(
     path = f"imports/{session_id}/{number}/{part}"
     check_url(platform, path, method="PUT", expires=expires, signature=signature)
     file = await run_in_threadpool(sessions.get_awaited_file, platform, session_id, number)
-    folder = platform.settings.located(sessions.parts_key(session_id, number))
     parts = sessions.parts_of(platform, file)
     if not 1 <= part <= parts.count:
         raise NotFound(f"{file.path} has no part {part}")
-    etag = await store_part(folder, part, request.stream(), limit=parts.bytes_of(part))
-    return Response(status_code=200, headers={"ETag": etag})
+    return await receive_part(platform, sessions.parts_key(session_id, number), parts, part, request.stream())
 
 
 @router.post(f"{PREFIX}/{{session_id}}/uploads/complete")

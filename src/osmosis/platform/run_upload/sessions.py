@@ -1,28 +1,22 @@
 """Upload sessions: opened by a manifest, and filled file by file. A session is found by the digest of its manifest, so
-an interrupted upload resumes. Files come in parts and count once their hash is the announced one. Paths of a manifest
-follow a closed list of shapes; a file is stored under its number, so no path from outside becomes one of ours."""
+an interrupted upload resumes. Files come in parts and count once their hash is the announced one; a file is stored
+under its number, so no path from outside becomes one of ours."""
 
-from __future__ import annotations
-
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import sqlalchemy as sa
-from pydantic import Field
 from sqlalchemy.orm import Session
 
 from osmosis.errors import Conflict, NotFound, ValidationError
 from osmosis.platform import Platform, tables, urls
-from osmosis.platform.objects.parts import IMPORTS, Parts, join_parts
+from osmosis.platform.objects.parts import IMPORTS, Parts, store_joined
+from osmosis.platform.run_upload.manifest import Manifest
 from osmosis.platform.settings import PlatformSettings
 from osmosis.records.api.body import format_moment
 from osmosis.records.api.datasets import ImportFile, ImportSession, UploadPlan
-from osmosis.records.base import Record, utc_now
-from osmosis.records.protocol.messages import check_rollout_id
-from osmosis.records.run.rows import MAX_BYTES
+from osmosis.records.base import utc_now
 
 LIFETIME = timedelta(days=7)
 UPLOADING, FINALIZED, REPLACED = "uploading", "finalized", "replaced"
@@ -172,22 +166,15 @@ def parts_of(platform: Platform, file: tables.ImportFile) -> Parts:
 
 
 def receive(platform: Platform, file: tables.ImportFile) -> None:
-    objects, parts = platform.objects, parts_key(file.import_id, file.number)
-    key = file_key(file.import_id, file.number)
-    target = platform.settings.located(key)
+    parts, key = parts_key(file.import_id, file.number), file_key(file.import_id, file.number)
     if not file.uploaded:
-        joined = join_parts(objects, parts, parts_of(platform, file).count, target, announced=file.size)
-        if joined != (file.size, file.sha256):
-            target.unlink(missing_ok=True)
-            objects.delete(parts)
-            message = f"{file.path} does not match the announced size or checksum"
-            raise ValidationError(message, hint="upload it again", field="path")
-        objects.put(key, target)
+        whole, hint = parts_of(platform, file), "upload it again"
+        store_joined(platform, whole, parts, key, path=file.path, sha256=file.sha256, hint=hint)
     with platform.db.write() as session:
         stored = session.get(tables.ImportFile, (file.import_id, file.number))
         if stored is not None:
             stored.uploaded = True
-    objects.delete(parts)
+    platform.objects.delete(parts)
 
 
 def upload_plan(platform: Platform, file: tables.ImportFile) -> UploadPlan:
@@ -204,119 +191,3 @@ def get_awaited_file(platform: Platform, import_id: str, number: int) -> tables.
     if row.status != UPLOADING or file.uploaded:
         raise Conflict(f"{file.path} was already uploaded")
     return file
-
-
-SCHEMA = 1
-MAX_FILES = 100_000
-INDEX = "index.jsonl"
-REPORT = "report.json"
-LOGS = "logs.txt"
-ANNOTATIONS = "annotations.jsonl"
-TOKENS = "tokens.jsonl"
-KNOWN = (INDEX, REPORT, LOGS, ANNOTATIONS, TOKENS, "progress.json", "metrics.json", "summary.jsonl")
-TRAJECTORY = re.compile(r"^trajectories/[A-Za-z0-9._+-]{1,200}\.json\Z")
-ARTIFACT = re.compile(r"^artifacts/row_(\d{1,9})_run_(\d{1,9})/(.{1,1000})\Z")
-TRIAL = re.compile(r"^rollout_trials/([^/]{1,256})/(?:[A-Za-z0-9._+-]{1,200}\.json|artifacts/(.{1,1000}))\Z")
-"""Files of one rollout under its id, as clients of generation 0.3 send them."""
-
-
-class FileSpec(Record):
-    path: str
-    size: int = Field(ge=0)
-    sha256: str = Field(pattern="^[0-9a-f]{64}$")
-
-
-class ManifestRollout(Record):
-    name: str = Field(min_length=1)
-    source_digest: str | None = None
-    branch: str | None = None
-    commit_sha: str | None = None
-
-
-class DatasetSource(Record):
-    name: str = Field(min_length=1)
-    sha256: str | None = None
-    selected_source_rows: list[int] | int | None = None
-
-
-class ManifestExperiment(Record):
-    rollout: ManifestRollout
-    entrypoint: str = ""
-    model_path: str = Field(min_length=1)
-    dataset: DatasetSource
-
-
-class ManifestEvaluation(Record):
-    n: int = Field(default=1, ge=1)
-    pass_threshold: float = 1.0
-
-
-class UploadedRun(Record):
-    name: str = Field(min_length=1)
-    started_at: datetime | None = None
-    completed_at: datetime | None = None
-    experiment_config: ManifestExperiment
-    evaluation_config: ManifestEvaluation = Field(default_factory=ManifestEvaluation)
-
-
-class Manifest(Record):
-    schema_version: int = SCHEMA
-    local_run_id: str = Field(min_length=1, max_length=200)
-    manifest_digest: str = Field(min_length=1, max_length=200)
-    run: UploadedRun
-    provenance: dict[str, object] | None = None
-    files: list[FileSpec]
-    reimport: bool = False
-
-    def check(self) -> None:
-        if self.schema_version != SCHEMA:
-            message = f"this platform accepts runs of schema {SCHEMA}, not {self.schema_version}"
-            raise ValidationError(message, field="schema_version")
-        paths = [file.path for file in self.files]
-        if INDEX not in paths:
-            raise ValidationError(f"the run has no {INDEX}", field="files")
-        if len(set(paths)) != len(paths):
-            raise ValidationError("a path is listed twice", field="files")
-        if wrong := [path for path in paths if not is_allowed_path(path)]:
-            issues = [{"key": "files", "message": f"{path!r} is not a file of a run"} for path in wrong[:5]]
-            raise ValidationError(f"{len(wrong)} paths are not allowed, the first is {wrong[0]!r}", issues=issues)
-        if len(paths) > MAX_FILES or sum(file.size for file in self.files) > MAX_BYTES:
-            raise ValidationError(f"a run can have at most {MAX_FILES} files and {MAX_BYTES // 1024**3} GiB in all")
-
-
-@dataclass(frozen=True, slots=True)
-class Artifact:
-    place: tuple[int, int] | None
-    rollout_id: str | None
-    path: str
-
-
-def parse_artifact(path: str) -> Artifact | None:
-    if match := ARTIFACT.match(path):
-        artifact = Artifact((int(match[1]), int(match[2])), None, match[3])
-    elif (match := TRIAL.match(path)) and match[2] is not None and _is_id(match[1]):
-        artifact = Artifact(None, match[1], match[2])
-    else:
-        return None
-    parts = artifact.path.split("/")
-    safe = "\\" not in path and "\0" not in path and not any(part in ("", ".", "..") for part in parts)
-    return artifact if safe and all(len(part.encode()) <= 255 for part in parts) else None
-
-
-def trajectory_paths(rollout_id: str, filename: str) -> tuple[str, ...]:
-    name = filename.rpartition("/")[2]
-    return f"rollout_trials/{rollout_id}/{name}", f"trajectories/{name}"
-
-
-def is_allowed_path(path: str) -> bool:
-    if path in KNOWN or TRAJECTORY.match(path):
-        return True
-    match = TRIAL.match(path)
-    return parse_artifact(path) is not None if match is None or match[2] is not None else _is_id(match[1])
-
-
-def _is_id(text: str) -> bool:
-    try:
-        return bool(check_rollout_id(text))
-    except ValueError:
-        return False

@@ -17,7 +17,7 @@ from osmosis.base.jsonable import JsonObject
 from osmosis.base.processes import reader_main
 from osmosis.errors import ValidationError
 from osmosis.metrics.summary import Summary, Terms
-from osmosis.platform.run_upload.sessions import ANNOTATIONS, INDEX, REPORT, UploadedRun, trajectory_paths
+from osmosis.platform.run_upload.manifest import ANNOTATIONS, INDEX, REPORT, UploadedRun, trajectory_paths
 from osmosis.platform.runs import rollouts
 from osmosis.records.base import Record
 from osmosis.records.protocol.messages import check_rollout_id
