@@ -93,28 +93,32 @@ def test_trackio_has_each_entry_once(python: Path, project: Path) -> None:
         (config,) = database.execute("select config from configs").fetchone()
     assert [(name, step) for name, step, _ in entries] == [("one", step) for step in (*range(1, 7), 6)]
     assert "mean/sc:exact" in json.loads(entries[0][2])
-    assert 0 < json.loads(entries[-1][2])["sc:exact/mean"] < 1
+    assert 0 < json.loads(entries[-1][2])["sc:exact/mean"] <= 1
     assert json.loads(config)["model.name"] == "offline/calculator"
 
 
 def test_wandb_writes_a_run_for_its_sync(python: Path, project: Path) -> None:
     run_osmosis(python, project, *RUN, "--name", "one", "--export", "wandb", WANDB_MODE="offline")
     (folder,) = (project / "wandb").glob("offline-run-*")
+    file = next(folder.glob("*.wandb"))
     code = f"""
-import json, sys
-from wandb.sdk.internal.datastore import DataStore
+import json, struct
 from wandb.proto.wandb_internal_pb2 import Record
-store, steps, run, summary = DataStore(), [], None, []
-store.open_for_scan("{next(folder.glob("*.wandb"))}")
-while (data := store.scan_data()) is not None:
-    record = Record.FromString(data)
-    kind = record.WhichOneof("record_type")
-    if kind == "history":
-        steps.append(record.history.step.num)
-    elif kind == "run":
-        run = [record.run.display_name, record.run.project, [item.key for item in record.run.config.update]]
-    elif kind == "summary":
-        summary += ["/".join(item.nested_key) or item.key for item in record.summary.update]
+data, at, parts, steps, run, summary = open({str(file)!r}, "rb").read(), 7, b"", [], None, []
+while at + 7 < len(data):  # LevelDB's log
+    if 32768 - at % 32768 < 7:
+        at += 32768 - at % 32768
+    _, length, kind = struct.unpack("<IHB", data[at : at + 7])
+    parts, at = (b"" if kind in (1, 2) else parts) + data[at + 7 : at + 7 + length], at + 7 + length
+    if kind in (1, 4):
+        record = Record.FromString(parts)
+        kind = record.WhichOneof("record_type")
+        if kind == "history":
+            steps.append(record.history.step.num)
+        elif kind == "run":
+            run = [record.run.display_name, record.run.project, [item.key for item in record.run.config.update]]
+        elif kind == "summary":
+            summary += [item.key or "/".join(item.nested_key) for item in record.summary.update]
 print(json.dumps([steps, run, summary]))
 """
     steps, (name, of_project, config), summary = run_code(python, project, code)
@@ -134,7 +138,7 @@ def test_langfuse_gets_traces_and_scores_of_every_attempt(python: Path, project:
     assert {score["traceId"] for score in scores.values()} == traces
     assert {score["metadata"]["attempt"] for score in scores.values()} == {0, 1}
     assert set(receiver.paths) == {"/api/public/otel/v1/traces", "/api/public/scores"}
-    assert {headers["Authorization"] for headers in receiver.headers} == {"Basic cGs6c2s="}
+    assert {headers["authorization"] for headers in receiver.headers} == {"Basic cGs6c2s="}
     run_osmosis(python, project, "eval", "export", "one", "--format", "langfuse", "--url", receiver.url, **keys)
     receiver.shutdown()
     assert (receiver.spans, receiver.scores) == (spans, scores)
@@ -144,7 +148,7 @@ def test_weave_and_json_are_the_same_traces(python: Path, project: Path) -> None
     receiver = TraceReceiver()
     as_json = {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/json"}
     run_osmosis(python, project, *RUN, "--name", "one", "--export", f"otlp:{receiver.url}", **as_json)
-    assert {headers["Content-Type"] for headers in receiver.headers} == {"application/json"}
+    assert {headers["content-type"] for headers in receiver.headers} == {"application/json"}
     spans = {id: span.SerializeToString(deterministic=True) for id, span in receiver.spans.items()}
     assert len(receiver.roots) == 6
     weave = {"WF_TRACE_SERVER_URL": receiver.url, "WANDB_API_KEY": "k" * 40, "OTEL_EXPORTER_OTLP_PROTOCOL": ""}
@@ -153,7 +157,7 @@ def test_weave_and_json_are_the_same_traces(python: Path, project: Path) -> None
     receiver.shutdown()
     assert {id: span.SerializeToString(deterministic=True) for id, span in receiver.spans.items()} == spans
     assert receiver.paths[-1] == "/otel/v1/traces"
-    assert receiver.headers[-1]["Authorization"] == f"Basic {b64encode(b'api:' + b'k' * 40).decode()}"
+    assert receiver.headers[-1]["authorization"] == f"Basic {b64encode(b'api:' + b'k' * 40).decode()}"
     assert receiver.resources[-1]["wandb.entity"] == "team"
 
 

@@ -47,7 +47,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         raw = self.rfile.read(int(self.headers["content-length"]))
         body = decompress(raw) if self.headers["content-encoding"] else raw
-        self.server.headers.append(dict(self.headers))
+        self.server.headers.append({name.lower(): value for name, value in self.headers.items()})
         self.server.paths.append(self.path)
         self.server.refuses -= 1
         if self.server.refuses >= 0:
