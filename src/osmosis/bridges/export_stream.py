@@ -97,8 +97,8 @@ class EvaluationStream:
         named = {f"{figure.group or 'run'}/{figure.name}": figure.value for figure in figures(report)}
         hidden = () if self._run.content else ("prompt", "expected", "answer", "row.")
         rows = islice(flat_rollouts(self._journal), MOST_ROWS)
-        shown = [{name: value for name, value in row.items() if not name.startswith(hidden)} for row in rows]
-        return {name: float(value) for name, value in named.items() if isinstance(value, (int, float))}, shown
+        visible = [{name: value for name, value in row.items() if not name.startswith(hidden)} for row in rows]
+        return {name: float(value) for name, value in named.items() if isinstance(value, (int, float))}, visible
 
 
 class TrainingStream:
