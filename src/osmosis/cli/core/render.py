@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from osmosis.cli.core.results import Column, DetailResult, ListResult, OperationResult, Result, clean, pick
+from osmosis.records.run.status import ended_by_limit
 
 if TYPE_CHECKING:
     from osmosis.metrics.figures import Figure
@@ -167,7 +168,6 @@ def figure_table(title: str, figures: Sequence[Figure]) -> Table:
 
 def draw_run(console: Console, head: Mapping[str, object], report: Report | None, failure: RunFailure | None) -> None:
     from osmosis.metrics.warnings import alarms  # only a run has figures
-    from osmosis.records.run.status import ended_by_limit
 
     console.print(pairs(head))
     if failure:

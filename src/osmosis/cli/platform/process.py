@@ -19,6 +19,7 @@ from pathlib import Path
 
 from osmosis.base import paths
 from osmosis.base.jsonable import JsonObject
+from osmosis.base.locks import FileLock
 from osmosis.base.processes import is_same
 from osmosis.client import PlatformClient
 from osmosis.errors import Conflict, PlatformError, ValidationError
@@ -171,8 +172,6 @@ def _last_port(data_dir: Path) -> int | None:
 
 @contextlib.contextmanager
 def _start_lock(data_dir: Path) -> Iterator[None]:
-    from osmosis.base.locks import FileLock  # brings asyncio, which `whoami` does not need
-
     try:
         lock = FileLock(data_dir / "start.lock")
         lock.take(timeout_s=None)

@@ -23,6 +23,7 @@ from osmosis.cli.core.connect import login_of
 from osmosis.cli.core.context import AppContext, current
 from osmosis.cli.core.render import draw_problems
 from osmosis.cli.core.results import DetailResult, NextStep, OperationResult, clean
+from osmosis.cli.platform.maintenance import doctor as platform_doctor
 from osmosis.errors import AuthRequired, OsmosisError, WorkspaceRequired
 from osmosis.jobs.context import JobLog
 from osmosis.jobs.prepare.environment import Builder
@@ -64,8 +65,6 @@ def doctor(
         osmosis doctor --imports
     """
     if platform:
-        from osmosis.cli.platform.maintenance import doctor as platform_doctor  # brings the platform and its database
-
         return platform_doctor()
     ctx = current()
     start = ctx.path(path) if path else ctx.cwd
