@@ -118,8 +118,15 @@ class WandbExporter:
 
         settings = wandb.Settings(console="off", silent=True, x_disable_stats=True, disable_git=True, disable_code=True)
         settings.base_url = run.address or settings.base_url
-        own = {"project": run.project, "name": run.name, "job_type": run.kind, "config": dict(run.params)}
-        self._run = wandb.init(id=_digest(run.id)[:16], resume="allow", settings=settings, **own)  # type: ignore
+        self._run = wandb.init(
+            id=_digest(run.id)[:16],
+            resume="allow",
+            settings=settings,
+            project=run.project,
+            name=run.name,
+            job_type=run.kind,
+            config=dict(run.params),
+        )
 
     def send(self, records: Records) -> None:
         for point in records.points:
