@@ -19,10 +19,11 @@ import pytest
 from osmosis.engine.rollout_model import RolloutModel
 from osmosis.engine.task import Task
 from osmosis.llm.model import ChatRequest, Completion, Piece
-from osmosis.records.run.plan import EvalPlan, ModelSpec, RolloutLimits
+from osmosis.records.run.plan import EvalPlan, ModelSpec, ProgramSpec, RolloutLimits
 from osmosis.records.run.rollout import Rollout, Usage
 from osmosis.records.run.rows import Row
 from osmosis.records.sandbox import SandboxChoice
+from osmosis.sandbox import Level, probe
 from osmosis.serve.client.harnesses import find_harness, load_harnesses
 from osmosis.serve.client.model_proxy import ModelProxy
 from osmosis.serve.client.program_agent import ProgramAgent
@@ -78,9 +79,11 @@ class Scripted:
         return None
 
 
-async def run(command: str, base: Path, model: Scripted, *, kind: Any = "none", files: Any = None) -> Rollout:
+async def run(
+    command: str, base: Path, model: Scripted, *, kind: Any = "none", files: Any = None, program: Any = None
+) -> Rollout:
     limits = RolloutLimits(max_turns=12, max_time_s=120)
-    surroundings = {"limits": limits, "sandbox": SandboxChoice(kind=kind)}
+    surroundings = {"limits": limits, "sandbox": SandboxChoice(kind=kind), "program": program or ProgramSpec()}
     plan = EvalPlan(name="p", agent=f"command:{command}", model=model.spec, dataset="d", **surroundings)
     row = Row(index=0, data={"user_prompt": "Create made.txt that says hello", "files": files or {}})
     async with ModelProxy(model) as proxy:
@@ -112,6 +115,50 @@ async def test_program_makes_a_file(name: str, tmp_path: Path) -> None:
     if name.startswith("acp:"):
         assert result["stop_reason"] == "end_turn"
         assert result["stdout"].endswith("hello: done")
+
+
+SERVER = """
+import json, sys
+TOOL = {"name": "find_word", "description": "Find a word.", "inputSchema": {"type": "object"}}
+for line in sys.stdin:
+    asked = json.loads(line)
+    about = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": {"name": "s", "version": ""}}
+    result = {"initialize": about, "tools/list": {"tools": [TOOL]}}.get(asked["method"], {})
+    if "id" in asked:
+        print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": result}), flush=True)
+"""
+SERVERS = '{"mcpServers": {"words": {"command": "python3", "args": ["/home/agent/server.py"]}}}'
+SKILL = "---\nname: greet-people\ndescription: How to greet people.\n---\nSay hello.\n"
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(probe().level < Level.NAMESPACES, reason="no sandbox of level 1 here")
+@pytest.mark.parametrize(
+    ("name", "servers", "skill"),
+    [
+        ("claude-code", ".claude.json", ".claude/skills"),
+        ("acp:claude-code", ".mcp.json", ".claude/skills"),
+        ("acp:codex", ".mcp.json", ".codex/skills"),
+        ("acp:opencode", ".mcp.json", ".config/opencode/skills"),
+    ],
+)
+async def test_servers_and_skills_are_mounted(name: str, servers: str, skill: str, tmp_path: Path) -> None:
+    """The model is offered the tool of a server, and told of a skill, that `[program] home` has."""
+    if shutil.which(find_harness(name).command.split()[0]) is None:
+        pytest.skip(f"{name} is not on the PATH")
+    folder = tmp_path / "home" / skill / "greet-people"
+    folder.mkdir(parents=True)
+    (folder / "SKILL.md").write_text(SKILL)
+    (tmp_path / "home" / "server.py").write_text(SERVER)
+    (tmp_path / "home" / servers).write_text(SERVERS)
+    model = Scripted("echo hello > made.txt")
+    rollout = await run(name, tmp_path, model, kind="auto", program=ProgramSpec(home="home"))
+    assert rollout.failure is None, (rollout.failure, rollout.info)
+    assert model.called is not None
+    tools = [tool["function"] for tool in model.called.tools or ()]
+    told = json.dumps([tools, model.called.messages])  # some programs name tools first, and describe them when asked
+    assert "find_word" in told, [tool["name"] for tool in tools]
+    assert "greet-people" in told
 
 
 PRINTS = {
