@@ -56,7 +56,9 @@ class Answering:
     def answer(self, question: Question, token_ids: list[int], logprobs: list[float], step: int) -> SampledAnswer:
         text = self.reader.text(token_ids)
         stopped_at = self.first_stop(text, question.request)
-        read = self.reader.read(question.request.id, question.prompt_ids, text[:stopped_at], question.request.tools)
+        # Ids of tool calls are part of the next question, on which its seed depends: they are the same in each run.
+        key = question.request.id if question.request.seed is None else str(question.request.seed)
+        read = self.reader.read(key, question.prompt_ids, text[:stopped_at], question.request.tools)
         ended = stopped_at is not None or (bool(token_ids) and token_ids[-1] in self.end_ids)
         return SampledAnswer(
             prompt_ids=question.prompt_ids,
