@@ -11,7 +11,7 @@ from osmosis.records.sandbox import EndedBy
 
 from .command import exceeded_limit
 from .launcher import Launch
-from .policy import Network, Policy
+from .policy import Level, Network, Policy
 
 LOOK_EVERY_S = 0.5
 NOTICE_EVERY_S = 0.2
@@ -25,8 +25,10 @@ class Box:
         self._process = process
         self._ended = asyncio.Event()
         self._tasks = [asyncio.create_task(self._notice())]
-        limits = launch.policy.limits
-        if any(limit is not None for limit in (limits.memory_mb, limits.processes, limits.disk_mb, limits.wall_s)):
+        limits, has_tmp = launch.policy.limits, launch.policy.level is not Level.NONE
+        if has_tmp or any(
+            limit is not None for limit in (limits.memory_mb, limits.processes, limits.disk_mb, limits.wall_s)
+        ):
             self._tasks.append(asyncio.create_task(self._watch()))
 
     @property

@@ -11,10 +11,12 @@ import time
 from pathlib import Path
 
 import psutil
+import pytest
 
 from osmosis.records.sandbox import EndedBy
 from osmosis.sandbox import Level, Limits, Network, Policy, start
 from osmosis.sandbox.bubblewrap import python_folders
+from osmosis.sandbox.policy import TMP_FILES
 from support.waiting import until
 
 PYTHON = Path(sys.executable)
@@ -164,6 +166,22 @@ async def test_a_folder_that_is_filled_ends_it(level: Level, tmp_path: Path) -> 
     script = f"head -c 20000000 /dev/zero > {tmp_path}/big; sleep 60"
     box = await start(["/bin/sh", "-c", script], Policy(level=level, write=(tmp_path,), limits=Limits(disk_mb=8)))
     assert await asyncio.wait_for(box.wait(), 30) == -signal.SIGKILL
+    assert box.over_limit is EndedBy.DISK
+    await box.close()
+
+
+async def test_a_tmp_of_too_many_files_ends_it(level: Level) -> None:
+    """Empty ones take no memory and no space, but inodes of the machine."""
+    if level is Level.NONE:
+        pytest.skip("its /tmp is the machine's")
+    script = f"""
+import os, time
+for number in range({TMP_FILES + 100}):
+    os.close(os.open(f"{{os.environ['TMPDIR']}}/{{number}}", os.O_CREAT | os.O_WRONLY))
+time.sleep(60)
+"""
+    box = await start([str(PYTHON), "-I", "-S", "-c", script], Policy(level=level, read=python_folders(PYTHON)))
+    assert await asyncio.wait_for(box.wait(), 120) == -signal.SIGKILL
     assert box.over_limit is EndedBy.DISK
     await box.close()
 
