@@ -15,17 +15,29 @@ from osmosis.base.safe_open import list_artifacts, open_artifact
 from osmosis.errors import LeaseLost, NetworkError, OsmosisError
 from osmosis.jobs.context import JobContext
 
+GATHER_S = 0.005
+
 
 class ArtifactCleaner:
     def __init__(self, redactor: Redactor, folder: Path) -> None:
         self._redactor = redactor
         self._folder = folder
+        self._waiting: list[str] = []
+        self._next: asyncio.Task[None] | None = None
 
     async def clean(self, rollout_id: str) -> None:
-        await asyncio.to_thread(self._redactor.folders, self._folder, [rollout_id])
+        self._waiting.append(rollout_id)
+        if self._next is None:
+            self._next = asyncio.create_task(self._together())
+        await asyncio.shield(self._next)
 
     async def clean_all(self) -> None:
         await asyncio.to_thread(self._redactor.files, self._folder)
+
+    async def _together(self) -> None:
+        await asyncio.sleep(GATHER_S)
+        waiting, self._waiting, self._next = self._waiting, [], None
+        await asyncio.to_thread(self._redactor.folders, self._folder, waiting)
 
 
 MOST_TRIES = 20

@@ -46,11 +46,17 @@ class ServerStages:
         self._env = context.spec.submitted.env
         self._folders = ServerFolders.under(context.work_dir)
         self.sandbox = JobSandbox.for_job(context.spec)
+        self._wheel: asyncio.Task[Wheel] | None = None
         self._prepared: PreparedRollout | None = None
+
+    def _our_wheel(self) -> asyncio.Task[Wheel]:
+        if self._wheel is None:
+            self._wheel = asyncio.create_task(asyncio.to_thread(build_wheel, self.context.cache_dir))
+        return self._wheel
 
     async def checkout(self) -> Checkout:
         spec = self.context.spec
-
+        self._our_wheel()
         self.context.progress.sandbox = self.sandbox.description
         self.context.log.write("sandbox", self.sandbox.description, "info" if self.sandbox.level else "warning")
         self.context.enter(Stage.CHECKOUT, f"checking out commit {spec.commit_sha[:12]}")
@@ -62,7 +68,7 @@ class ServerStages:
         return locate(source, spec.commit_sha, self._experiment.rollout, self._experiment.file)
 
     async def prepare(self, checkout: Checkout) -> PreparedRollout:
-        wheel = await asyncio.to_thread(build_wheel, self.context.cache_dir)
+        wheel = await self._our_wheel()
         label = f"rollouts/{self._experiment.rollout}"
         # Builds run code that a person chose, with a cache that they write to: it serves nobody else.
         owner = "-".join(filter(None, (self.context.spec.workspace, self.context.spec.person)))
