@@ -165,6 +165,7 @@ PRINTS = {
     "claude-code": "-p hello --dangerously-skip-permissions",
     "codex": "exec --skip-git-repo-check hello </dev/null",
     "opencode": "run --title hello hello",
+    "gemini-cli": "--skip-trust -p hello",
     "mini-swe-agent": "-y --exit-immediately -t hello",
     "vibe": "--auto-approve -p hello",
 }
