@@ -63,17 +63,14 @@ class WorkerFlags:
     platform_url: Annotated[
         str | None, Option(help="The platform's URL, https:// [default: the one of --platform]")
     ] = None
-    ca_file: Annotated[
-        Path | None, Option(help="CA certificates to trust (PEM) [default: OSMOSIS_CA_FILE]", hidden=True)
-    ] = None
+    ca_file: Annotated[Path | None, Option(help="CA certificates to trust (PEM) [default: OSMOSIS_CA_FILE]")] = None
     name: Annotated[str | None, Option(help="Name of the worker [default: the host name]")] = None
     max_jobs: Annotated[int | None, Option(min=1, help="Maximum number of concurrent jobs [default: 1]")] = None
     labels: Annotated[
         list[str] | None, Option("--label", help="KEY=VALUE that runs can ask for, such as gpu=a100; may be repeated")
     ] = None
     data_dir: Annotated[
-        Path | None,
-        Option(help="Folder for checkouts, environments and journals [default: the user data folder]", hidden=True),
+        Path | None, Option(help="Folder for checkouts, environments and journals [default: the user data folder]")
     ] = None
     executor: Annotated[
         ExecutorName | None, Option(help="Where jobs run: this machine, or a scheduler [default: local]")

@@ -34,21 +34,14 @@ class StartFlags:
         None
     )
     host: Annotated[str, Option(help="Address to listen on")] = "127.0.0.1"
-    public_url: Annotated[
-        str | None, Option(help="URL that clients use, when it differs from host and port", hidden=True)
-    ] = None
+    public_url: Annotated[str | None, Option(help="URL that clients use, when it differs from host and port")] = None
     allowed_host: Annotated[
         list[str] | None,
-        Option(
-            help="Host name that requests may carry, such as osmosis.lan or *.example.com; may be repeated", hidden=True
-        ),
+        Option(help="Host name that requests may carry, such as osmosis.lan or *.example.com; may be repeated"),
     ] = None
-    database_url: Annotated[
-        str | None, Option(help="SQLAlchemy URL [default: SQLite in the data folder]", hidden=True)
-    ] = None
+    database_url: Annotated[str | None, Option(help="SQLAlchemy URL [default: SQLite in the data folder]")] = None
     insecure_http: Annotated[
-        bool,
-        Option("--insecure-http", help="Listen beyond this machine without https: tokens can be read", hidden=True),
+        bool, Option("--insecure-http", help="Listen beyond this machine without https: tokens can be read")
     ] = False
     remote_allow: Annotated[
         list[str] | None,

@@ -24,9 +24,7 @@ if TYPE_CHECKING:
     from osmosis.platform import Platform
     from osmosis.platform.settings import PlatformSettings
 
-DatabaseUrl = Annotated[
-    str | None, Option(help="The platform's SQLAlchemy URL [default: SQLite in its data folder]", hidden=True)
-]
+DatabaseUrl = Annotated[str | None, Option(help="The platform's SQLAlchemy URL [default: SQLite in its data folder]")]
 
 
 def backup(
