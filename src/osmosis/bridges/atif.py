@@ -37,11 +37,15 @@ def read(path: Path) -> list[LoggedRun]:
     model = str(agent.get("model_name") or "unknown")
     return [
         LoggedRun(
-            format=NAME, name=logs.run_name(path.stem, str(agent.get("name") or "")),
-            agent=f"{NAME}:{agent.get('name') or 'agent'}", model=model, rollouts=_convert(files, path),
-            scores=["reward"], facts={"agent": agent, "schema_version": first.get("schema_version")},
+            format=NAME,
+            name=logs.run_name(path.stem, str(agent.get("name") or "")),
+            agent=f"{NAME}:{agent.get('name') or 'agent'}",
+            model=model,
+            rollouts=_convert(files, path),
+            scores=["reward"],
+            facts={"agent": agent, "schema_version": first.get("schema_version")},
         )
-    ]  # fmt: skip
+    ]
 
 
 def _read_document(file: Path) -> JsonObject:
@@ -77,12 +81,17 @@ def _convert(files: Sequence[Path], root: Path) -> Iterator[LoggedRollout]:
             logs.row_of(id, next((str(m["content"]) for m in messages if m["role"] == "user"), "")),
             Rollout(
                 rollout_id=str(document.get("trajectory_id") or document.get("session_id") or f"{id}-{attempts[id]}"),
-                row_index=0, attempt=attempts[id], status=logs.status_of(failure, scores), messages=messages,
-                scores={} if failure else scores, failure=failure,
+                row_index=0,
+                attempt=attempts[id],
+                status=logs.status_of(failure, scores),
+                messages=messages,
+                scores={} if failure else scores,
+                failure=failure,
                 usage=Usage(
                     prompt_tokens=totals.get("total_prompt_tokens") or 0,
                     completion_tokens=totals.get("total_completion_tokens") or 0,
-                    cached_tokens=totals.get("total_cached_tokens") or 0, cost_usd=totals.get("total_cost_usd"),
+                    cached_tokens=totals.get("total_cached_tokens") or 0,
+                    cost_usd=totals.get("total_cost_usd"),
                 ),
                 calls=list(_calls(steps)),
                 num_tool_calls=sum(len(step.get("tool_calls") or ()) for step in steps),
@@ -90,7 +99,7 @@ def _convert(files: Sequence[Path], root: Path) -> Iterator[LoggedRollout]:
                 model=(document.get("agent") or {}).get("model_name"),
                 info={"sub_agents": len(sub_agents)} if sub_agents else {},
             ),
-        )  # fmt: skip
+        )
         attempts[id] += 1
 
 

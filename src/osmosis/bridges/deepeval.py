@@ -37,11 +37,15 @@ def read(path: Path) -> list[LoggedRun]:
     title = str(run.get("identifier") or path.stem.lstrip("."))
     return [
         LoggedRun(
-            format=NAME, name=logs.run_name(title), agent=f"{NAME}:{run.get('testFile') or title}", model=model,
-            rollouts=_convert(cases), scores=list(dict.fromkeys([*metrics, "passed"])),
+            format=NAME,
+            name=logs.run_name(title),
+            agent=f"{NAME}:{run.get('testFile') or title}",
+            model=model,
+            rollouts=_convert(cases),
+            scores=list(dict.fromkeys([*metrics, "passed"])),
             facts={"hyperparameters": hyperparameters} if hyperparameters else {},
         )
-    ]  # fmt: skip
+    ]
 
 
 def _convert(cases: Sequence[JsonObject]) -> Iterator[LoggedRollout]:
@@ -65,13 +69,18 @@ def _convert(cases: Sequence[JsonObject]) -> Iterator[LoggedRollout]:
         yield LoggedRollout(
             logs.row_of(id, prompt or case.get("scenario") or "", target, {k: v for k, v in metadata.items() if v}),
             Rollout(
-                rollout_id=f"{id}-{attempts[id]}", row_index=0, attempt=attempts[id],
-                status=logs.status_of(None, scores), messages=messages, scores=scores,
-                usage=Usage(cost_usd=case.get("tokenCost")), num_tool_calls=len(case.get("toolsCalled") or ()),
+                rollout_id=f"{id}-{attempts[id]}",
+                row_index=0,
+                attempt=attempts[id],
+                status=logs.status_of(None, scores),
+                messages=messages,
+                scores=scores,
+                usage=Usage(cost_usd=case.get("tokenCost")),
+                num_tool_calls=len(case.get("toolsCalled") or ()),
                 duration_ms=1000 * float(case.get("completionTime") or 0.0),
                 info={key: value for key, value in info.items() if value},
             ),
-        )  # fmt: skip
+        )
         attempts[id] += 1
 
 

@@ -84,10 +84,14 @@ def import_run(logged: LoggedRun, folder: Path, *, source: Path, pass_threshold:
     if folder.exists():
         raise Conflict(f"there is already a run in {folder}", hint="--name NEW, or osmosis eval delete it first")
     plan = EvalPlan(
-        name=folder.name, agent=logged.agent, model=ModelSpec(name=logged.model, kind="litellm", params=logged.params),
-        dataset=str(folder / ROWS), score_fns=logged.scores, pass_threshold=pass_threshold,
+        name=folder.name,
+        agent=logged.agent,
+        model=ModelSpec(name=logged.model, kind="litellm", params=logged.params),
+        dataset=str(folder / ROWS),
+        score_fns=logged.scores,
+        pass_threshold=pass_threshold,
         provenance={"imported": {"format": logged.format, "source": source.name, **logged.facts}},
-    )  # fmt: skip
+    )
     draft = folder.with_name(f".{folder.name}.import")
     shutil.rmtree(draft, ignore_errors=True)  # of an import that was killed
     journal = Journal(draft)

@@ -21,8 +21,12 @@ NAME = "inspect_ai"
 ZSTD = 93
 LETTERS = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0}
 LIMITS = {
-    "message": "max_messages", "token": "max_tokens", "time": "max_time", "working": "max_time", "cost": "max_cost",
-}  # fmt: skip
+    "message": "max_messages",
+    "token": "max_tokens",
+    "time": "max_time",
+    "working": "max_time",
+    "cost": "max_cost",
+}
 ATTACHMENT = "attachment://"
 
 
@@ -168,13 +172,17 @@ def read(path: Path) -> list[LoggedRun]:
     facts |= {"packages": spec.packages, "revision": spec.revision}
     return [
         LoggedRun(
-            format=NAME, name=logs.run_name(spec.task.rpartition("/")[2], spec.model.rpartition("/")[2]),
-            agent=f"{NAME}:{spec.task}", model=spec.model, rollouts=_convert_all(path, samples, scorers),
-            scores=scorers, created_at=logs.parse_time(spec.created),
+            format=NAME,
+            name=logs.run_name(spec.task.rpartition("/")[2], spec.model.rpartition("/")[2]),
+            agent=f"{NAME}:{spec.task}",
+            model=spec.model,
+            rollouts=_convert_all(path, samples, scorers),
+            scores=scorers,
+            created_at=logs.parse_time(spec.created),
             params={key: value for key, value in spec.model_generate_config.items() if value is not None},
             facts={key: value for key, value in facts.items() if value},
         )
-    ]  # fmt: skip
+    ]
 
 
 def _read_zip(path: Path) -> tuple[Header, Iterable[bytes]]:
@@ -230,14 +238,22 @@ def _convert(sample: Sample, scorers: Sequence[str]) -> LoggedRollout:
     tools = next((event.tools for event in reversed(events) if event.tools), None)
     fields: JsonObject = {"started_at": started} if (started := logs.parse_time(sample.started_at)) else {}
     rollout = Rollout(
-        rollout_id=sample.uuid or f"{sample.id}-{sample.epoch}", row_index=0, attempt=sample.epoch - 1,
-        status=logs.status_of(failure, scores), messages=messages,
-        tools=[_tool(tool) for tool in tools] if tools else None, scores=scores, failure=failure,
-        finish_reason=LIMITS.get(sample.limit.type, "limit") if sample.limit else choice, usage=usage,
+        rollout_id=sample.uuid or f"{sample.id}-{sample.epoch}",
+        row_index=0,
+        attempt=sample.epoch - 1,
+        status=logs.status_of(failure, scores),
+        messages=messages,
+        tools=[_tool(tool) for tool in tools] if tools else None,
+        scores=scores,
+        failure=failure,
+        finish_reason=LIMITS.get(sample.limit.type, "limit") if sample.limit else choice,
+        usage=usage,
         calls=[_call(event) for event in events if event.output is not None],
         num_tool_calls=sum(len(message.get("tool_calls") or ()) for message in messages),
-        duration_ms=1000 * (seconds or 0.0), model=sample.output.model, **fields,
-    )  # fmt: skip
+        duration_ms=1000 * (seconds or 0.0),
+        model=sample.output.model,
+        **fields,
+    )
     prompt = sample.input if isinstance(sample.input, str) else [_message(m, sample.attachments) for m in sample.input]
     if isinstance(prompt, str):
         prompt = sample.attachments.get(prompt.removeprefix(ATTACHMENT), prompt)

@@ -29,18 +29,24 @@ def write(
         "version": 2,
         "status": "success",
         "eval": {
-            "eval_id": plan.name, "run_id": plan.name, "created": created_at, "task": plan.agent, "task_id": plan.name,
+            "eval_id": plan.name,
+            "run_id": plan.name,
+            "created": created_at,
+            "task": plan.agent,
+            "task_id": plan.name,
             "task_version": 0,
             "dataset": {"name": plan.dataset, "samples": len(ids), "sample_ids": ids, "shuffled": False},
-            "model": model, "model_generate_config": params,
-            "config": {"epochs": plan.attempts, "epochs_reducer": ["mean"]}, "packages": {},
+            "model": model,
+            "model_generate_config": params,
+            "config": {"epochs": plan.attempts, "epochs_reducer": ["mean"]},
+            "packages": {},
             "scorers": [{"name": name} for name in names],
         },
         "plan": {"name": "osmosis", "steps": [], "config": {}},
         "results": {"total_samples": len(samples), "completed_samples": completed, "scores": metrics},
         "stats": {"started_at": created_at, "completed_at": created_at, "model_usage": {model: usage}},
         "samples": samples,
-    }  # fmt: skip
+    }
     path.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
     return len(samples)
 

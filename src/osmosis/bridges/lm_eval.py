@@ -45,14 +45,19 @@ def _read_file(file: Path) -> Iterator[LoggedRun]:
     for name in metrics:
         suffix = name if len(metrics) > 1 else ""
         yield LoggedRun(
-            format=NAME, name=logs.run_name(task, model.rpartition("/")[2], suffix), agent=f"{NAME}:{task}",
-            model=model, rollouts=_convert(file, name), scores=metrics[name],
+            format=NAME,
+            name=logs.run_name(task, model.rpartition("/")[2], suffix),
+            agent=f"{NAME}:{task}",
+            model=model,
+            rollouts=_convert(file, name),
+            scores=metrics[name],
             params=results.get("configs", {}).get(task, {}).get("generation_kwargs") or {},
             facts={
-                "packages": {NAME: results.get("lm_eval_version")}, "filter": name,
+                "packages": {NAME: results.get("lm_eval_version")},
+                "filter": name,
                 "versions": results.get("versions", {}).get(task),
             },
-        )  # fmt: skip
+        )
 
 
 def _read_results(file: Path, time: str) -> JsonObject:
@@ -78,10 +83,15 @@ def _convert(file: Path, name: str) -> Iterator[LoggedRollout]:
         yield LoggedRollout(
             logs.row_of(id, prompt, line.get("target"), {"doc": line.get("doc")}),
             Rollout(
-                rollout_id=f"{name}-{id}", row_index=0, attempt=0, status=logs.status_of(None, scores),
-                messages=logs.conversation(prompt, answers[0] if is_text else None), scores=scores, info=info,
+                rollout_id=f"{name}-{id}",
+                row_index=0,
+                attempt=0,
+                status=logs.status_of(None, scores),
+                messages=logs.conversation(prompt, answers[0] if is_text else None),
+                scores=scores,
+                info=info,
             ),
-        )  # fmt: skip
+        )
 
 
 def _prompt(line: JsonObject) -> str | list[JsonObject]:

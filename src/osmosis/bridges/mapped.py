@@ -18,13 +18,18 @@ from .logs import LoggedRollout, LoggedRun
 NAME = "mapped"
 LANGFUSE = "langfuse"
 USUAL_NAMES: dict[str, tuple[str, ...]] = {
-    "id": ("id", "uid", "task_id", "sample_id"), "prompt": ("prompt", "input", "question", "user_prompt", "query"),
-    "messages": ("messages", "conversation"), "answer": ("answer", "output", "response", "completion", "actual_output"),
+    "id": ("id", "uid", "task_id", "sample_id"),
+    "prompt": ("prompt", "input", "question", "user_prompt", "query"),
+    "messages": ("messages", "conversation"),
+    "answer": ("answer", "output", "response", "completion", "actual_output"),
     "target": ("target", "expected", "expected_output", "ground_truth", "reference"),
-    "score": ("score", "reward", "correct", "passed", "grade"), "reason": ("reason", "explanation", "comment"),
-    "error": ("error",), "model": ("model",), "cost": ("cost", "cost_usd"),
+    "score": ("score", "reward", "correct", "passed", "grade"),
+    "reason": ("reason", "explanation", "comment"),
+    "error": ("error",),
+    "model": ("model",),
+    "cost": ("cost", "cost_usd"),
     "seconds": ("seconds", "latency", "duration"),
-}  # fmt: skip
+}
 """The names that can be mapped, with the columns that are taken without a mapping."""
 SAMPLE = 100
 """Objects from the beginning in which a mapped column has to appear."""
@@ -66,11 +71,15 @@ def read(path: Path, mapping: Mapping[str, str], *, format: str = NAME) -> list[
     model = str(_value(first, columns.get("model")) or "unknown")
     return [
         LoggedRun(
-            format=format, name=logs.run_name(path.stem), agent=f"{format}:{path.stem}", model=model,
-            rollouts=_convert(path, columns), scores=[] if format == LANGFUSE else ["score"],
+            format=format,
+            name=logs.run_name(path.stem),
+            agent=f"{format}:{path.stem}",
+            model=model,
+            rollouts=_convert(path, columns),
+            scores=[] if format == LANGFUSE else ["score"],
             facts={"mapping": columns},
         )
-    ]  # fmt: skip
+    ]
 
 
 def check_mapping(mapping: Mapping[str, str], objects: Iterable[JsonObject], path: Path) -> None:
@@ -119,14 +128,18 @@ def _convert(path: Path, columns: Mapping[str, str]) -> Iterator[LoggedRollout]:
         yield LoggedRollout(
             logs.row_of(id, prompt if prompt is not None else "", values.get("target"), line.get("metadata") or {}),
             Rollout(
-                rollout_id=str(line.get("id") or f"{id}-{attempts[id]}"), row_index=0, attempt=attempts[id],
+                rollout_id=str(line.get("id") or f"{id}-{attempts[id]}"),
+                row_index=0,
+                attempt=attempts[id],
                 status=logs.status_of(failure, scores),
-                messages=messages if isinstance(messages, list) else logs.conversation(prompt, answer), scores=scores,
-                failure=failure, usage=Usage(cost_usd=logs.numeric(values.get("cost"))),
+                messages=messages if isinstance(messages, list) else logs.conversation(prompt, answer),
+                scores=scores,
+                failure=failure,
+                usage=Usage(cost_usd=logs.numeric(values.get("cost"))),
                 duration_ms=1000 * (logs.numeric(values.get("seconds")) or 0.0),
                 model=str(values["model"]) if values.get("model") else None,
             ),
-        )  # fmt: skip
+        )
         attempts[id] += 1
 
 

@@ -34,12 +34,16 @@ def read(path: Path) -> list[LoggedRun]:
     has_match = any("match" in events for events in samples.values())
     return [
         LoggedRun(
-            format=NAME, name=logs.run_name(name.partition(".")[0], model.rpartition("/")[2]), agent=f"{NAME}:{name}",
-            model=model, rollouts=_convert(samples), scores=[*(["match"] if has_match else []), *measures],
+            format=NAME,
+            name=logs.run_name(name.partition(".")[0], model.rpartition("/")[2]),
+            agent=f"{NAME}:{name}",
+            model=model,
+            rollouts=_convert(samples),
+            scores=[*(["match"] if has_match else []), *measures],
             created_at=logs.parse_time(spec.get("created_at")),
             facts={"run_id": spec.get("run_id"), "base_eval": spec.get("base_eval")},
         )
-    ]  # fmt: skip
+    ]
 
 
 def _convert(samples: dict[str, dict[str, list[JsonObject]]]) -> Iterator[LoggedRollout]:
@@ -61,10 +65,15 @@ def _convert(samples: dict[str, dict[str, list[JsonObject]]]) -> Iterator[Logged
         yield LoggedRollout(
             logs.row_of(id, prompt, target),
             Rollout(
-                rollout_id=id, row_index=0, attempt=0, status=logs.status_of(failure, scores),
-                messages=logs.conversation(prompt, answers[0] if answers else None), scores=scores, failure=failure,
+                rollout_id=id,
+                row_index=0,
+                attempt=0,
+                status=logs.status_of(failure, scores),
+                messages=logs.conversation(prompt, answers[0] if answers else None),
+                scores=scores,
+                failure=failure,
                 usage=Usage(
                     prompt_tokens=usage.get("prompt_tokens") or 0, completion_tokens=usage.get("completion_tokens") or 0
                 ),
             ),
-        )  # fmt: skip
+        )

@@ -58,12 +58,16 @@ class OtlpExporter:
         run, failure = self._run, rollout.failure
         problem = failure.message if failure else None
         agent = {
-            "gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": self._agent,
-            "gen_ai.conversation.id": rollout.rollout_id, "test.suite.name": run.name,
-            "test.case.id": rollout.row_key or str(rollout.row_index), "osmosis.attempt": rollout.attempt,
-            "osmosis.cost_usd": rollout.usage.cost_usd, "error.type": failure and failure.category.value,
+            "gen_ai.operation.name": "invoke_agent",
+            "gen_ai.agent.name": self._agent,
+            "gen_ai.conversation.id": rollout.rollout_id,
+            "test.suite.name": run.name,
+            "test.case.id": rollout.row_key or str(rollout.row_index),
+            "osmosis.attempt": rollout.attempt,
+            "osmosis.cost_usd": rollout.usage.cost_usd,
+            "error.type": failure and failure.category.value,
             **(_content(rollout.messages) if run.content else {}),
-        }  # fmt: skip
+        }
         yield self._span(rollout, 0, f"invoke_agent {self._agent}", agent, rollout.usage, problem)
         for number, call in enumerate(rollout.calls, 1):
             chat = {
@@ -86,13 +90,17 @@ class OtlpExporter:
             "gen_ai.usage.output_tokens": usage.completion_tokens,
         }
         return ReadableSpan(
-            name, _context(rollout, number), _context(rollout, 0) if number else None, self._resource,
+            name,
+            _context(rollout, number),
+            _context(rollout, 0) if number else None,
+            self._resource,
             _present(attributes),
             () if number else [Event(_RESULT, _result(name, each), end) for name, each in rollout.scores.items()],
             kind=SpanKind.CLIENT if number else SpanKind.INTERNAL,
-            status=Status(StatusCode.ERROR, problem) if problem else Status(), start_time=int(start_ms * 1e6),
+            status=Status(StatusCode.ERROR, problem) if problem else Status(),
+            start_time=int(start_ms * 1e6),
             end_time=end,
-        )  # fmt: skip
+        )
 
 
 class WeaveExporter(OtlpExporter):

@@ -76,16 +76,23 @@ def _convert(results: list[JsonObject]) -> Iterator[LoggedRollout]:
         yield LoggedRollout(
             logs.row_of(id, prompt, None, {key: value for key, value in metadata.items() if value}),
             Rollout(
-                rollout_id=result.get("id") or f"{id}-{attempts[id]}", row_index=0, attempt=attempts[id],
-                status=logs.status_of(failure, scores), messages=logs.conversation(prompt, response.get("output")),
-                scores=scores, failure=failure, finish_reason=response.get("finishReason"),
+                rollout_id=result.get("id") or f"{id}-{attempts[id]}",
+                row_index=0,
+                attempt=attempts[id],
+                status=logs.status_of(failure, scores),
+                messages=logs.conversation(prompt, response.get("output")),
+                scores=scores,
+                failure=failure,
+                finish_reason=response.get("finishReason"),
                 usage=Usage(
-                    prompt_tokens=tokens.get("prompt") or 0, completion_tokens=tokens.get("completion") or 0,
-                    cached_tokens=tokens.get("cached") or 0, cost_usd=result.get("cost") or None,
+                    prompt_tokens=tokens.get("prompt") or 0,
+                    completion_tokens=tokens.get("completion") or 0,
+                    cached_tokens=tokens.get("cached") or 0,
+                    cost_usd=result.get("cost") or None,
                 ),
                 duration_ms=float(result.get("latencyMs") or 0.0),
             ),
-        )  # fmt: skip
+        )
         attempts[id] += 1
 
 

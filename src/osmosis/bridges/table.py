@@ -33,10 +33,14 @@ def flatten(rollout: Rollout, row: Mapping[str, object] | None = None) -> dict[s
     parts (`NAME.reason`, `NAME.part.PART`), failure, tokens, cost (US dollars), milliseconds, and `row.COLUMN` for the
     other columns of its dataset row."""
     columns: dict[str, object] = {
-        "row_index": rollout.row_index, "row_key": rollout.row_key, "attempt": rollout.attempt,
-        "status": rollout.status.value, "prompt": _prompt(rollout.messages, row),
-        "expected": (row or {}).get("ground_truth"), "answer": _answer(rollout.messages),
-    }  # fmt: skip
+        "row_index": rollout.row_index,
+        "row_key": rollout.row_key,
+        "attempt": rollout.attempt,
+        "status": rollout.status.value,
+        "prompt": _prompt(rollout.messages, row),
+        "expected": (row or {}).get("ground_truth"),
+        "answer": _answer(rollout.messages),
+    }
     for score in rollout.scores.values():
         columns[score.name] = score.value
         if score.reason is not None:
@@ -45,11 +49,16 @@ def flatten(rollout: Rollout, row: Mapping[str, object] | None = None) -> dict[s
     failure = rollout.failure
     columns |= {
         "failure": f"{failure.phase.value}/{failure.category.value}" if failure else None,
-        "failure_message": failure.message if failure else None, "finish_reason": rollout.finish_reason,
-        "model": rollout.model, "num_tool_calls": rollout.num_tool_calls, "prompt_tokens": rollout.usage.prompt_tokens,
-        "completion_tokens": rollout.usage.completion_tokens, "cost_usd": rollout.usage.cost_usd,
-        "duration_ms": rollout.duration_ms, "started_at": rollout.started_at,
-    }  # fmt: skip
+        "failure_message": failure.message if failure else None,
+        "finish_reason": rollout.finish_reason,
+        "model": rollout.model,
+        "num_tool_calls": rollout.num_tool_calls,
+        "prompt_tokens": rollout.usage.prompt_tokens,
+        "completion_tokens": rollout.usage.completion_tokens,
+        "cost_usd": rollout.usage.cost_usd,
+        "duration_ms": rollout.duration_ms,
+        "started_at": rollout.started_at,
+    }
     flattened = {"user_prompt", "messages", "ground_truth"}
     return columns | {f"row.{name}": value for name, value in (row or {}).items() if name not in flattened}
 

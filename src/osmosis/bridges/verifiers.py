@@ -43,15 +43,19 @@ def _read_traces(file: Path, first: JsonObject) -> LoggedRun:
     config = trace.get("agent", {}).get("config", {})
     environment, model = str(first.get("env", {}).get("id") or file.parent.name), str(config.get("model") or "unknown")
     return LoggedRun(
-        format=NAME, name=logs.run_name(environment, model.rpartition("/")[2]), agent=f"{NAME}:{environment}",
-        model=model, rollouts=_convert_traces(file), scores=["reward"],
+        format=NAME,
+        name=logs.run_name(environment, model.rpartition("/")[2]),
+        agent=f"{NAME}:{environment}",
+        model=model,
+        rollouts=_convert_traces(file),
+        scores=["reward"],
         created_at=datetime.fromtimestamp(trace.get("timing", {}).get("start", 0), timezone.utc),
         params={key: value for key, value in (config.get("sampling") or {}).items() if value is not None},
         facts={
             "packages": {NAME: trace.get("verifiers", {}).get("version")},
             "harness": config.get("harness", {}).get("id"),
         },
-    )  # fmt: skip
+    )
 
 
 def _trace(episode: JsonObject) -> JsonObject:
@@ -72,9 +76,15 @@ def _convert_traces(file: Path) -> Iterator[LoggedRollout]:
         start, agent = trace.get("timing", {}).get("start"), trace.get("timing", {}).get("agent", {})
         messages = _branch(trace.get("nodes", []))
         rollout = Rollout(
-            rollout_id=episode.get("id") or trace["id"], row_index=0, attempt=attempts[id],
-            status=logs.status_of(failure, scores), messages=messages, tools=trace.get("tools") or None, scores=scores,
-            failure=failure, finish_reason=trace.get("stop_condition"),
+            rollout_id=episode.get("id") or trace["id"],
+            row_index=0,
+            attempt=attempts[id],
+            status=logs.status_of(failure, scores),
+            messages=messages,
+            tools=trace.get("tools") or None,
+            scores=scores,
+            failure=failure,
+            finish_reason=trace.get("stop_condition"),
             usage=Usage(
                 prompt_tokens=episode.get("num_input_tokens") or 0,
                 completion_tokens=episode.get("num_output_tokens") or 0,
@@ -85,7 +95,7 @@ def _convert_traces(file: Path) -> Iterator[LoggedRollout]:
             metrics={name: float(value) for name, value in trace.get("metrics", {}).items()},
             info={"trace": trace["id"]} if "id" in trace else {},
             **({"started_at": datetime.fromtimestamp(start, timezone.utc)} if start else {}),
-        )  # fmt: skip
+        )
         attempts[id] += 1
         hidden = {"idx", "id", "prompt", "system_prompt", "answer"}
         metadata = {key: value for key, value in data.items() if key not in hidden and value not in ([], {}, None)}
@@ -150,10 +160,16 @@ def _read_results(file: Path) -> LoggedRun:
     environment = str(facts.get("env_id") or facts.get("env") or file.parent.name)
     model = str(facts.get("model") or "unknown")
     return LoggedRun(
-        format=NAME, name=logs.run_name(environment, model.rpartition("/")[2]), agent=f"{NAME}:{environment}",
-        model=model, rollouts=_convert_results(file), scores=["reward"], created_at=logs.parse_time(facts.get("date")),
-        params=facts.get("sampling_args") or {}, facts={"packages": {NAME: facts.get("version")}},
-    )  # fmt: skip
+        format=NAME,
+        name=logs.run_name(environment, model.rpartition("/")[2]),
+        agent=f"{NAME}:{environment}",
+        model=model,
+        rollouts=_convert_results(file),
+        scores=["reward"],
+        created_at=logs.parse_time(facts.get("date")),
+        params=facts.get("sampling_args") or {},
+        facts={"packages": {NAME: facts.get("version")}},
+    )
 
 
 def _convert_results(file: Path) -> Iterator[LoggedRollout]:
@@ -170,8 +186,13 @@ def _convert_results(file: Path) -> Iterator[LoggedRollout]:
         scores = {} if failure or reward is None else {"reward": Score(reward, parts=parts or None, name="reward")}
         usage, info = line.get("token_usage") or {}, line.get("info") or {}
         rollout = Rollout(
-            rollout_id=f"{id}-{attempts[id]}", row_index=0, attempt=attempts[id],
-            status=logs.status_of(failure, scores), messages=messages, scores=scores, failure=failure,
+            rollout_id=f"{id}-{attempts[id]}",
+            row_index=0,
+            attempt=attempts[id],
+            status=logs.status_of(failure, scores),
+            messages=messages,
+            scores=scores,
+            failure=failure,
             finish_reason=line.get("stop_condition"),
             usage=Usage(
                 prompt_tokens=int(usage.get("input_tokens") or 0),
@@ -179,7 +200,7 @@ def _convert_results(file: Path) -> Iterator[LoggedRollout]:
             ),
             num_tool_calls=sum(len(message.get("tool_calls") or ()) for message in messages),
             duration_ms=float((line.get("timing") or {}).get("total_ms") or line.get("generation_ms") or 0.0),
-        )  # fmt: skip
+        )
         attempts[id] += 1
         metadata = orjson.loads(info) if isinstance(info, str) else info
         yield LoggedRollout(logs.row_of(id, prompt, line.get("answer"), metadata), rollout)

@@ -69,9 +69,15 @@ class JobRunner:
         path = Path(spec.work_dir)
         path.mkdir(parents=True, exist_ok=True)
         self.context = JobContext(
-            spec=spec, environ=environ, secrets=handover.secrets, log=log, reporter=self._reporter, redactor=redactor,
-            leftovers=Leftovers(path), handover=handover,
-        )  # fmt: skip
+            spec=spec,
+            environ=environ,
+            secrets=handover.secrets,
+            log=log,
+            reporter=self._reporter,
+            redactor=redactor,
+            leftovers=Leftovers(path),
+            handover=handover,
+        )
         self._grace_s = math.inf
         self._run: Job | None = None
 

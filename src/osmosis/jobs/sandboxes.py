@@ -115,10 +115,14 @@ class JobSandbox:
         if self.level is Level.NONE:
             return Policy()
         return Policy(
-            level=self.level, network=self.network,
+            level=self.level,
+            network=self.network,
             devices=tuple(path for pattern in GPUS for path in sorted(Path("/dev").glob(pattern))),
-            read=(*read, *python_folders(python)), write=tuple(write), tmp_mb=MODEL_TMP_MB, unix_sockets=True,
-        )  # fmt: skip
+            read=(*read, *python_folders(python)),
+            write=tuple(write),
+            tmp_mb=MODEL_TMP_MB,
+            unix_sockets=True,
+        )
 
     def tool_sandbox_kind(self, request: SandboxChoice, python: Path, parent: Path) -> SessionKind:
         """Return what rollouts get for `ctx.sandbox`, beside the server. Raise `SandboxUnavailable`."""
@@ -140,10 +144,14 @@ class JobSandbox:
 
     def _limits(self) -> Limits:
         return Limits(
-            memory_mb=self.settings.memory_mb, processes=self.settings.processes, file_mb=self.settings.artifacts_mb,
-            disk_mb=self.settings.artifacts_mb, cpus=self.settings.cpus, wall_s=self.settings.server_s,
+            memory_mb=self.settings.memory_mb,
+            processes=self.settings.processes,
+            file_mb=self.settings.artifacts_mb,
+            disk_mb=self.settings.artifacts_mb,
+            cpus=self.settings.cpus,
+            wall_s=self.settings.server_s,
             output_bytes=self.settings.output_mb * 1024 * 1024,
-        )  # fmt: skip
+        )
 
 
 def _describe(level: Level, network: Network, abilities: Abilities, settings: SandboxSettings) -> str:
@@ -225,10 +233,14 @@ class BuildSandbox:
         assert self.source is not None
         assert self.uv_cache is not None
         return Policy(
-            level=self.level, network=Network.NONE if self.proxy else Network.SHARED,
-            listen=(PROXY,) if self.proxy else (), read=(self.source, *self.configs, *read),
-            write=(*write, self.uv_cache), names=names or {}, tmp_mb=TMP_MB,
-        )  # fmt: skip
+            level=self.level,
+            network=Network.NONE if self.proxy else Network.SHARED,
+            listen=(PROXY,) if self.proxy else (),
+            read=(self.source, *self.configs, *read),
+            write=(*write, self.uv_cache),
+            names=names or {},
+            tmp_mb=TMP_MB,
+        )
 
     @contextlib.asynccontextmanager
     async def proxied(self, box: Box) -> AsyncIterator[None]:

@@ -107,9 +107,13 @@ class PreparedRun:
     def open_model(self, signals: Signals | None = None) -> Model:
         """Open the plan's model; `signals` receives the times and rate limits of calls."""
         return open_model(
-            self.plan.model, api_key=self.key, retry=self.plan.retry, timeout_s=self.plan.timeouts.model_s,
-            cache_dir=cache_dir(self.options.environ) / "answers" if self.plan.cache else None, signals=signals,
-        )  # fmt: skip
+            self.plan.model,
+            api_key=self.key,
+            retry=self.plan.retry,
+            timeout_s=self.plan.timeouts.model_s,
+            cache_dir=cache_dir(self.options.environ) / "answers" if self.plan.cache else None,
+            signals=signals,
+        )
 
     def open_agent(self, model: Model) -> AbstractAsyncContextManager[Agent]:
         assert self.source is not None
@@ -194,11 +198,20 @@ class PreparedRun:
             if exports is not None:
                 exports.start(stored_run(journal), lambda _: options.environ, options.base_dir)
         evaluation = Evaluation(
-            plan, self.rows(), agent, model=model, scorers=() if self.in_workers else self.scorers, journal=journal,
-            observer=options.watcher, stop=stop, selected=self.facts.selected, dataset_rows=self.facts.rows,
-            hashes=self.hashes, score_names=[scorer.name for scorer in self.scorers] if self.in_workers else (),
+            plan,
+            self.rows(),
+            agent,
+            model=model,
+            scorers=() if self.in_workers else self.scorers,
+            journal=journal,
+            observer=options.watcher,
+            stop=stop,
+            selected=self.facts.selected,
+            dataset_rows=self.facts.rows,
+            hashes=self.hashes,
+            score_names=[scorer.name for scorer in self.scorers] if self.in_workers else (),
             limiter=limiter,
-        )  # fmt: skip
+        )
         if options.pilot is None or not resume.owed:
             evaluation.stored = resume.stored
         elif resume.owed > options.pilot and not resume.reuse:

@@ -23,9 +23,13 @@ from osmosis.workspace.layout import find_workspace
 
 FAILURE_CLASSES = [*(c.value for c in Category), *(p.value for p in Phase), RolloutStatus.SKIPPED.value]
 _OTHER_KEYS: dict[str, tuple[str, ...]] = {
-    "openai": (), "anthropic": ("ANTHROPIC_AUTH_TOKEN",), "xai": (), "gemini": ("GOOGLE_API_KEY",),
-    "openrouter": ("OR_API_KEY",), "cerebras": (),
-}  # fmt: skip
+    "openai": (),
+    "anthropic": ("ANTHROPIC_AUTH_TOKEN",),
+    "xai": (),
+    "gemini": ("GOOGLE_API_KEY",),
+    "openrouter": ("OR_API_KEY",),
+    "cerebras": (),
+}
 
 ScoreFunction = Callable[..., Any]
 
@@ -86,10 +90,15 @@ class RunOptions:
             grader, findable = name_of(grader)
             objects += [] if findable else [grader]
         return {
-            "base_dir": str(self.base_dir), "grader": grader, "server_key_env": self.server_key_env,
-            "secrets": list(self.secrets), "rollout": self.rollout, "env": dict(self.env),
-            **({"export": self.export.to_dict()} if self.export else {}), **({"objects": objects} if objects else {}),
-        }  # fmt: skip
+            "base_dir": str(self.base_dir),
+            "grader": grader,
+            "server_key_env": self.server_key_env,
+            "secrets": list(self.secrets),
+            "rollout": self.rollout,
+            "env": dict(self.env),
+            **({"export": self.export.to_dict()} if self.export else {}),
+            **({"objects": objects} if objects else {}),
+        }
 
 
 def stored_options(folder: Path, facts: object, environ: Mapping[str, str]) -> RunOptions:
@@ -110,10 +119,17 @@ def stored_options(folder: Path, facts: object, environ: Mapping[str, str]) -> R
             f"the folder of run {folder.name} no longer exists: {base}", hint="move the folder back, or start a new run"
         )
     return RunOptions(
-        base, folder.parent, environ, grader=facts.get("grader"), server_key_env=facts.get("server_key_env"),
-        secrets=facts.get("secrets") or [], rollout=facts.get("rollout"), env=facts.get("env") or {},
-        export=Export.model_validate(facts["export"]) if facts.get("export") else None, must_exist=True,
-    )  # fmt: skip
+        base,
+        folder.parent,
+        environ,
+        grader=facts.get("grader"),
+        server_key_env=facts.get("server_key_env"),
+        secrets=facts.get("secrets") or [],
+        rollout=facts.get("rollout"),
+        env=facts.get("env") or {},
+        export=Export.model_validate(facts["export"]) if facts.get("export") else None,
+        must_exist=True,
+    )
 
 
 def runs_folder(cwd: Path) -> Path:

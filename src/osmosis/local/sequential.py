@@ -91,9 +91,15 @@ class Deciding:
         looks = [stage.model_copy(update={"level": level}) for stage, level in zip(stages, levels(shares), strict=True)]
         a, b = (journal.folder.name for journal in self.journals)
         return Decision(
-            a=a, b=b, score=score, max_rollouts=budget, max_cost_usd=max_cost_usd, rollouts_before=spent.rollouts,
-            cost_before=spent.cost_usd, looks=looks,
-        )  # fmt: skip
+            a=a,
+            b=b,
+            score=score,
+            max_rollouts=budget,
+            max_cost_usd=max_cost_usd,
+            rollouts_before=spent.rollouts,
+            cost_before=spent.cost_usd,
+            looks=looks,
+        )
 
     def _stages(self, budget: int) -> list[Look]:
         plans = [journal.plan() for journal in self.journals]
@@ -157,9 +163,14 @@ class Deciding:
         bounds = {**b.plan().score_bounds, **a.plan().score_bounds}
         threshold = a.plan().pass_threshold
         return compare(
-            a.rollouts(), b.rollouts(), threshold=threshold, score=decision.score, bounds=bounds, level=1 - look.level,
+            a.rollouts(),
+            b.rollouts(),
+            threshold=threshold,
+            score=decision.score,
+            bounds=bounds,
+            level=1 - look.level,
             aside=self._aside,
-        )  # fmt: skip
+        )
 
     def extend(self, decision: Decision, look: Look, environ: Mapping[str, str], say: Say) -> None:
         for journal in self.journals:

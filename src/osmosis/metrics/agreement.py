@@ -46,10 +46,15 @@ class Agreement:
     def to_dict(self) -> JsonObject:
         counts = {name: getattr(self, name) for name in ("pairs", "rows", "both_pass", "judge_only", "person_only")}
         return {
-            **counts, "both_fail": self.both_fail, "agreement": self.rate, "agreement_ci": pair_of(self.rate_interval),
-            "kappa": self.kappa, "kappa_ci": pair_of(self.kappa_interval), "bias": self.bias,
+            **counts,
+            "both_fail": self.both_fail,
+            "agreement": self.rate,
+            "agreement_ci": pair_of(self.rate_interval),
+            "kappa": self.kappa,
+            "kappa_ci": pair_of(self.kappa_interval),
+            "bias": self.bias,
             "bias_ci": pair_of(self.bias_interval),
-        }  # fmt: skip
+        }
 
 
 def agreement(verdicts: Iterable[Verdict]) -> Agreement | None:
@@ -64,11 +69,19 @@ def agreement(verdicts: Iterable[Verdict]) -> Agreement | None:
     n = a + b + c + d
     kappa = _kappa((a, b, c, d))
     return Agreement(
-        pairs=n, rows=len(rows), both_pass=a, judge_only=b, person_only=c, both_fail=d, rate=(a + d) / n,
-        rate_interval=bounded_interval([row[_BOTH_PASS] + row[_BOTH_FAIL] for row in rows], sizes), kappa=kappa,
-        kappa_interval=None if kappa is None or len(rows) < LEAST else _kappa_interval(rows), bias=(b - c) / n,
+        pairs=n,
+        rows=len(rows),
+        both_pass=a,
+        judge_only=b,
+        person_only=c,
+        both_fail=d,
+        rate=(a + d) / n,
+        rate_interval=bounded_interval([row[_BOTH_PASS] + row[_BOTH_FAIL] for row in rows], sizes),
+        kappa=kappa,
+        kappa_interval=None if kappa is None or len(rows) < LEAST else _kappa_interval(rows),
+        bias=(b - c) / n,
         bias_interval=bounded_interval([row[_JUDGE_ONLY] - row[_PERSON_ONLY] for row in rows], sizes, (-1.0, 1.0)),
-    )  # fmt: skip
+    )
 
 
 def _kappa(cells: Cells) -> float | None:

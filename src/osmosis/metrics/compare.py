@@ -207,20 +207,34 @@ def _compare(
     verdict, p_value = verdict_of(differences, level)
     passes = scored.passes(threshold)
     return Comparison(
-        score=name, pairs=len(shared), rows=len(scored.rows), only_a=_scored(values_a) - len(shared),
-        only_b=_scored(values_b) - len(shared), mean_a=scored.mean_a, mean_b=scored.mean_b,
-        difference=scored.mean_b - scored.mean_a, interval=differences[0].interval, pass_rate_a=passes.mean_a,
-        pass_rate_b=passes.mean_b, gained=gained, lost=len(flips) - gained, p_value=p_value, verdict=verdict,
+        score=name,
+        pairs=len(shared),
+        rows=len(scored.rows),
+        only_a=_scored(values_a) - len(shared),
+        only_b=_scored(values_b) - len(shared),
+        mean_a=scored.mean_a,
+        mean_b=scored.mean_b,
+        difference=scored.mean_b - scored.mean_a,
+        interval=differences[0].interval,
+        pass_rate_a=passes.mean_a,
+        pass_rate_b=passes.mean_b,
+        gained=gained,
+        lost=len(flips) - gained,
+        p_value=p_value,
+        verdict=verdict,
         p_value_flips=passes.difference((0.0, 1.0)).tails.p_value,
         failed_a=sum(1 for key in both if values_a[key] is None),
-        failed_b=sum(1 for key in both if values_b[key] is None), difference_failures_0=zeros.mean_b - zeros.mean_a,
-        interval_failures_0=differences[-1].interval, rows_differ=len(edited & scored.rows.keys()), flips=flips,
+        failed_b=sum(1 for key in both if values_b[key] is None),
+        difference_failures_0=zeros.mean_b - zeros.mean_a,
+        interval_failures_0=differences[-1].interval,
+        rows_differ=len(edited & scored.rows.keys()),
+        flips=flips,
         by_row=[(after.places[b_of[row]], *means) for row, means in scored.rows.items()],
         detectable=max((d for difference in differences if (d := difference.detectable)), default=None),
         aside=sorted(set_aside.values(), key=lambda side: side.row_index),
         trained_rows=sum(1 for row in scored.rows if row in trained or b_of[row] in trained),
         keys={*row_of, *row_of.values()},
-    )  # fmt: skip
+    )
 
 
 def _set_aside(

@@ -85,6 +85,10 @@ def distribution(values: Sequence[float]) -> Distribution | None:
         return None
     ordered = sorted(values)
     return Distribution(
-        mean=math.fsum(ordered) / len(ordered), median=quantile(ordered, 0.5), p90=quantile(ordered, 0.9),
-        p99=quantile(ordered, 0.99), min=ordered[0], max=ordered[-1],
-    )  # fmt: skip
+        mean=math.fsum(ordered) / len(ordered),
+        median=quantile(ordered, 0.5),
+        p90=quantile(ordered, 0.9),
+        p99=quantile(ordered, 0.99),
+        min=ordered[0],
+        max=ordered[-1],
+    )

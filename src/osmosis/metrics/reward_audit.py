@@ -101,18 +101,22 @@ def probes_of(rows: Sequence[Row], forms: Sequence[str] = ()) -> list[Probe]:
     probes = [_form(name, text, truths) for name, text in {**FORMS, **{form: form for form in forms}}.items()]
     others = [_other(truths, i) for i in range(len(rows))]
     probes += [
-        _same("empty", "", rows), _same("whitespace", " \n\t ", rows),
-        _same("refusal", "I'm sorry, but I can't help with that.", rows), _same("praise for a judge", _PRAISE, rows),
-        _same("very long", _FILLER * 250, rows), _same("format without content", _MARKS, rows),
+        _same("empty", "", rows),
+        _same("whitespace", " \n\t ", rows),
+        _same("refusal", "I'm sorry, but I can't help with that.", rows),
+        _same("praise for a judge", _PRAISE, rows),
+        _same("very long", _FILLER * 250, rows),
+        _same("format without content", _MARKS, rows),
         Probe("the prompt again", "worthless", tuple(_prompt(row) for row in rows)),
         Probe("another row's truth", "worthless", tuple(others)),
         Probe(
-            "another row's truth in all forms", "worthless",
+            "another row's truth in all forms",
+            "worthless",
             tuple(o and ALL_FORMS.replace("{answer}", o) for o in others),
         ),
         Probe("a number close by", "worthless", tuple(_close(truth) for truth in truths)),
         Probe("many truths at once", "worthless", tuple(_hedge(truths, i) for i in range(len(rows)))),
-    ]  # fmt: skip
+    ]
     probes += [
         Probe(f"always {constant!r}", "worthless", tuple(None if _same_text(constant, t) else constant for t in truths))
         for constant in _constants(truths)
@@ -227,11 +231,16 @@ def _tried(probe: Probe, rows: Sequence[Row], scores: Scores, scale: _Scale) -> 
         answer = probe.answers[top[0]] or ""
         example = {"row_index": rows[top[0]].index, "answer": answer[:400], "value": top[1]}
     return Probed(
-        name=probe.name, kind=probe.kind, rows=len(answered), mean=fmean([v for _, v in values]) if values else None,
-        low=min((v for _, v in values), default=None), high=max((v for _, v in values), default=None),
+        name=probe.name,
+        kind=probe.kind,
+        rows=len(answered),
+        mean=fmean([v for _, v in values]) if values else None,
+        low=min((v for _, v in values), default=None),
+        high=max((v for _, v in values), default=None),
         share=min(1.0, max(0.0, scale.share(probe.name))) if values and scale.exists else None,
-        failed=len(answered) - len(values), example=example,
-    )  # fmt: skip
+        failed=len(answered) - len(values),
+        example=example,
+    )
 
 
 def _findings(battery: Battery, scores: Scores, again: Repeats, scale: _Scale, allowed: float) -> Iterator[Finding]:

@@ -50,11 +50,18 @@ class ScoreValues:
         scored = len(self.values)
         mean = self.total / counted if counted else None
         return ScoreReport.model_construct(
-            name=self.name, mean=mean, mean_scored=self.total / scored if scored else None,
-            std=None if mean is None else math.sqrt(max(0.0, self.squares / counted - mean * mean)), min=None, max=None,
-            median=None, passed=self.passed, scored=scored, failed=counted - scored,
+            name=self.name,
+            mean=mean,
+            mean_scored=self.total / scored if scored else None,
+            std=None if mean is None else math.sqrt(max(0.0, self.squares / counted - mean * mean)),
+            min=None,
+            max=None,
+            median=None,
+            passed=self.passed,
+            scored=scored,
+            failed=counted - scored,
             pass_rate=self.passed / counted if counted else None,
-        )  # fmt: skip
+        )
 
     def full(
         self,
@@ -81,17 +88,29 @@ class ScoreValues:
             rate if yes_or_no else bounded_interval(by_row.means(by_row.sums), ones, bounds) if bounds else None
         )
         return ScoreReport(
-            name=self.name, mean=by_row.mean(by_row.sums, values.mean), mean_interval=mean_interval,
-            bounds=bounds if is_known else None, assumed_bounds=None if is_known else bounds,
-            mean_scored=math.fsum(self.values) / scored if scored else None, std=values.std, min=values.min,
-            max=values.max, median=values.median, passed=self.passed, scored=scored, failed=missing,
-            pass_rate=by_row.mean(by_row.passes, self.passed / counted), pass_rate_interval=rate,
-            pass_at_k=by_row.over_k(ks, pass_at_k), pass_hat_k=by_row.over_k(ks, pass_hat_k),
-            flake_rate=by_row.flake_rate(), out_of_range=self.out_of_range,
+            name=self.name,
+            mean=by_row.mean(by_row.sums, values.mean),
+            mean_interval=mean_interval,
+            bounds=bounds if is_known else None,
+            assumed_bounds=None if is_known else bounds,
+            mean_scored=math.fsum(self.values) / scored if scored else None,
+            std=values.std,
+            min=values.min,
+            max=values.max,
+            median=values.median,
+            passed=self.passed,
+            scored=scored,
+            failed=missing,
+            pass_rate=by_row.mean(by_row.passes, self.passed / counted),
+            pass_rate_interval=rate,
+            pass_at_k=by_row.over_k(ks, pass_at_k),
+            pass_hat_k=by_row.over_k(ks, pass_hat_k),
+            flake_rate=by_row.flake_rate(),
+            out_of_range=self.out_of_range,
             reduced=[
                 reduced_score for reducer in reducers if (reduced_score := self._reduced(reducer, by_row, bounds))
             ],
-        )  # fmt: skip
+        )
 
     def only(self, rows: Container[int], threshold: float) -> ScoreValues:
         selected = ScoreValues(self.name, self.place)

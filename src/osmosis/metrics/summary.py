@@ -285,12 +285,22 @@ class Summary:
         total = max(selected * self.plan.attempts, self.completed)
         scored = scores[0].scored if scores else self.succeeded
         return Report.model_construct(
-            rows=selected, attempts=self.plan.attempts, pass_threshold=self.plan.pass_threshold, total=total,
-            completed=self.completed, succeeded=self.succeeded, failed=self.failed, skipped=self.skipped,
-            coverage=scored / total if total else 0.0, scores=scores, failures=[],
-            usage=self._agents.usage(exact=exact), judge_usage=self._judges.usage(exact=exact),
-            user_usage=self._users.usage(exact=exact), duration_ms=duration_ms,
-        )  # fmt: skip
+            rows=selected,
+            attempts=self.plan.attempts,
+            pass_threshold=self.plan.pass_threshold,
+            total=total,
+            completed=self.completed,
+            succeeded=self.succeeded,
+            failed=self.failed,
+            skipped=self.skipped,
+            coverage=scored / total if total else 0.0,
+            scores=scores,
+            failures=[],
+            usage=self._agents.usage(exact=exact),
+            judge_usage=self._judges.usage(exact=exact),
+            user_usage=self._users.usage(exact=exact),
+            duration_ms=duration_ms,
+        )
 
 
 def _terms(plan: EvalPlan | Terms) -> Terms:
@@ -322,15 +332,21 @@ def together(reports: Sequence[Report], *, rows: int) -> Report:
     scores = [_score(name, reports) for name in names]
     scored = scores[0].scored if scores else sum(report.succeeded for report in reports)
     return Report(
-        rows=rows, attempts=first.attempts, pass_threshold=first.pass_threshold, total=total,
-        completed=sum(report.completed for report in reports), succeeded=sum(report.succeeded for report in reports),
-        failed=sum(report.failed for report in reports), skipped=sum(report.skipped for report in reports),
-        coverage=scored / total if total else 0.0, scores=scores,
+        rows=rows,
+        attempts=first.attempts,
+        pass_threshold=first.pass_threshold,
+        total=total,
+        completed=sum(report.completed for report in reports),
+        succeeded=sum(report.succeeded for report in reports),
+        failed=sum(report.failed for report in reports),
+        skipped=sum(report.skipped for report in reports),
+        coverage=scored / total if total else 0.0,
+        scores=scores,
         usage=sum((report.usage for report in reports), Usage()),
         judge_usage=sum((report.judge_usage for report in reports), Usage()),
         user_usage=sum((report.user_usage for report in reports), Usage()),
         duration_ms=max(report.duration_ms for report in reports),
-    )  # fmt: skip
+    )
 
 
 def _score(name: str, reports: Sequence[Report]) -> ScoreReport:
@@ -342,11 +358,16 @@ def _score(name: str, reports: Sequence[Report]) -> ScoreReport:
     lows = [score.min for score in same_name if score.min is not None]
     highs = [score.max for score in same_name if score.max is not None]
     return ScoreReport(
-        name=name, mean=_mean(same_name, lambda score: score.mean, lambda score: score.scored + score.failed, missing),
+        name=name,
+        mean=_mean(same_name, lambda score: score.mean, lambda score: score.scored + score.failed, missing),
         mean_scored=_mean(same_name, lambda score: score.mean_scored, lambda score: score.scored),
-        min=min(lows, default=None), max=max(highs, default=None), passed=passed, scored=scored, failed=failed,
+        min=min(lows, default=None),
+        max=max(highs, default=None),
+        passed=passed,
+        scored=scored,
+        failed=failed,
         pass_rate=passed / (scored + failed) if scored + failed else None,
-    )  # fmt: skip
+    )
 
 
 def _mean(

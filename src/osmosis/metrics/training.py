@@ -70,12 +70,18 @@ def will_it_train(config: TrainingConfig, plan: TrainingPlan, tried: Sequence[Tr
     limit = config.training.max_response_length
     p95 = _p95([attempt.seconds for attempt in tried])
     gate = Gate(
-        rollouts=len(tried), groups=len(groups), no_signal=silent, signal=signal, signal_interval=signal_interval,
+        rollouts=len(tried),
+        groups=len(groups),
+        no_signal=silent,
+        signal=signal,
+        signal_interval=signal_interval,
         mean_reward=sum(rewards) / len(rewards) if rewards else None,
         failed=1 - len(rewards) / len(tried) if tried else None,
-        truncated=sum(1 for attempt in tried if attempt.tokens >= limit) / len(tried) if tried else None, p95_s=p95,
-        least_s=None if p95 is None else p95 * (plan.steps + plan.validations), findings=[],
-    )  # fmt: skip
+        truncated=sum(1 for attempt in tried if attempt.tokens >= limit) / len(tried) if tried else None,
+        p95_s=p95,
+        least_s=None if p95 is None else p95 * (plan.steps + plan.validations),
+        findings=[],
+    )
     gate.findings.extend(_findings(config, plan, gate, rewards, at_once))
     return gate
 

@@ -179,11 +179,17 @@ class TrainingDriver:
         observer = _StepObserver(run.listener, journal)
         started = time.monotonic()
         report = await Evaluation(
-            _step_plan(run.plan, collect), rows,
-            _StepAgent(self._agent, self._model, journal, step_folder_name(kind, step)), model=self._model,
-            scorers=run.scorers, journal=journal, observer=observer, hashes=run.hashes, step=step,
+            _step_plan(run.plan, collect),
+            rows,
+            _StepAgent(self._agent, self._model, journal, step_folder_name(kind, step)),
+            model=self._model,
+            scorers=run.scorers,
+            journal=journal,
+            observer=observer,
+            hashes=run.hashes,
+            step=step,
             wait_for_room=run.listener.wait_for_room,
-        ).run()  # fmt: skip
+        ).run()
         seconds = time.monotonic() - started
         if report.stopped:
             raise cut_short(step, report.stopped)

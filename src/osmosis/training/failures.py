@@ -13,9 +13,13 @@ MANY = 0.25
 SILENT_STEPS = 3
 """First steps without any signal after which the run ends: it would learn nothing."""
 _CATEGORIES = {
-    "model": Category.MODEL_NOT_FOUND, "memory": Category.BUDGET, "data": Category.BAD_REQUEST,
-    "diverged": Category.UNKNOWN, "engine": Category.CONNECTION, "bug": Category.UNKNOWN,
-}  # fmt: skip
+    "model": Category.MODEL_NOT_FOUND,
+    "memory": Category.BUDGET,
+    "data": Category.BAD_REQUEST,
+    "diverged": Category.UNKNOWN,
+    "engine": Category.CONNECTION,
+    "bug": Category.UNKNOWN,
+}
 FIXES = {
     "memory": "lower [training].rollout_batch_size or max_response_length, raise [advanced].gradient_accumulation, "
     "turn on gradient_checkpointing, or train a smaller base model",

@@ -125,10 +125,14 @@ class TrainedModel(_LinkedModel):
 
 def to_completion(answer: SampledAnswer, model: str) -> Completion:
     return Completion(
-        message=answer.message, finish_reason=answer.finish_reason,
+        message=answer.message,
+        finish_reason=answer.finish_reason,
         usage=Usage(prompt_tokens=len(answer.prompt_ids), completion_tokens=len(answer.token_ids), cost_usd=0.0),
-        model=model, token_ids=answer.token_ids, logprobs=answer.logprobs, prompt_token_ids=answer.prompt_ids,
-    )  # fmt: skip
+        model=model,
+        token_ids=answer.token_ids,
+        logprobs=answer.logprobs,
+        prompt_token_ids=answer.prompt_ids,
+    )
 
 
 def parse_stop(stop: object) -> list[str]:

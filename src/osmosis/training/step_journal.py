@@ -89,13 +89,18 @@ class StoredStepRollout(msgspec.Struct, gc=False):
     def sequences(self) -> list[Sequence]:
         return [
             Sequence(
-                row=self.row_index, attempt=self.attempt, part=number,
+                row=self.row_index,
+                attempt=self.attempt,
+                part=number,
                 token_ids=array("i", part.prompt_token_ids + part.completion_token_ids),
-                prompt_length=len(part.prompt_token_ids), mask=bytes(part.mask), logprobs=array("f", part.logprobs),
-                reward=self.reward, truncated=part.truncated,
+                prompt_length=len(part.prompt_token_ids),
+                mask=bytes(part.mask),
+                logprobs=array("f", part.logprobs),
+                reward=self.reward,
+                truncated=part.truncated,
             )
             for number, part in enumerate(self.tokens)
-        ]  # fmt: skip
+        ]
 
 
 _decode = msgspec.json.Decoder(StoredStepRollout).decode

@@ -131,13 +131,21 @@ class EvaluationJob(Job):
                 self._started_rollouts = True
                 evaluating = asyncio.create_task(
                     Evaluation(
-                        self.plan, rows.all(spec.own_rows), stages.agent(served, proxy, self.plan), model=model,
-                        journal=self.journal, observer=_Told(self.context, self.journal, artifacts),
-                        stop=self.context.stop, selected=len(spec.own_rows), dataset_rows=spec.dataset_rows,
-                        hashes={"agent": spec.commit_sha}, limiter=self.shared.limiter, spending=self.shared.spending,
+                        self.plan,
+                        rows.all(spec.own_rows),
+                        stages.agent(served, proxy, self.plan),
+                        model=model,
+                        journal=self.journal,
+                        observer=_Told(self.context, self.journal, artifacts),
+                        stop=self.context.stop,
+                        selected=len(spec.own_rows),
+                        dataset_rows=spec.dataset_rows,
+                        hashes={"agent": spec.commit_sha},
+                        limiter=self.shared.limiter,
+                        spending=self.shared.spending,
                         wait_for_room=self.context.wait_for_room,
                     ).run()
-                )  # fmt: skip
+                )
                 try:
                     await wait_for_first(evaluating, server.failed)
                     if evaluating.done():

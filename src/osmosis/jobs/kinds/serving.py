@@ -120,11 +120,22 @@ def _context(
     model: LocalModel, cache_dir: Path, work: Path, environ: Mapping[str, str], log: Callable[[LogLine], None], key: str
 ) -> JobContext:
     spec = JobSpec(
-        run_id="local", run_name=model.name, kind="serving", config=ModelJob(model=model.name), work_dir=str(work),
-        cache_dir=str(cache_dir), model_path=model.model_path, adapter_path=model.adapter_path,
-    )  # fmt: skip
+        run_id="local",
+        run_name=model.name,
+        kind="serving",
+        config=ModelJob(model=model.name),
+        work_dir=str(work),
+        cache_dir=str(cache_dir),
+        model_path=model.model_path,
+        adapter_path=model.adapter_path,
+    )
     redactor = Redactor([key])
     return JobContext(
-        spec=spec, environ=environ, secrets={}, log=JobLog(redactor, log),
-        reporter=Reporter("", "local", key, redactor=redactor), redactor=redactor, leftovers=Leftovers(work),
-    )  # fmt: skip
+        spec=spec,
+        environ=environ,
+        secrets={},
+        log=JobLog(redactor, log),
+        reporter=Reporter("", "local", key, redactor=redactor),
+        redactor=redactor,
+        leftovers=Leftovers(work),
+    )

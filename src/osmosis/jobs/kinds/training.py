@@ -237,11 +237,15 @@ class TrainingJob(Job):
         metrics = MetricsFile(context.work_dir / "metrics.jsonl")
         await self._send_missing(metrics)
         run = TrainingRun(
-            plan=rollout_plan(self.config, context.spec), read_rows=rows.at, steps_dir=self._steps_dir, metrics=metrics,
+            plan=rollout_plan(self.config, context.spec),
+            read_rows=rows.at,
+            steps_dir=self._steps_dir,
+            metrics=metrics,
             listener=self,
             failure_rewards={Category(name): reward for name, reward in self.config.advanced.failures.items()},
-            hashes={"agent": context.spec.commit_sha}, redactor=context.redactor,
-        )  # fmt: skip
+            hashes={"agent": context.spec.commit_sha},
+            redactor=context.redactor,
+        )
         async with AsyncExitStack() as stack:
             process = await stack.enter_async_context(self._trainer_process(plan, command))
             client = await stack.enter_async_context(TrainerClient(process.socket))

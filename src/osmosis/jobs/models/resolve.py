@@ -35,9 +35,13 @@ def api_key(spec: ModelSpec, secrets: Mapping[str, str]) -> str | None:
 
 def open_plan_model(plan: EvalPlan, secrets: Mapping[str, str], *, signals: Signals | None = None) -> Model:
     return open_model(
-        plan.model, api_key=api_key(plan.model, secrets), provider_variables=secrets, retry=plan.retry,
-        timeout_s=plan.timeouts.model_s, signals=signals,
-    )  # fmt: skip
+        plan.model,
+        api_key=api_key(plan.model, secrets),
+        provider_variables=secrets,
+        retry=plan.retry,
+        timeout_s=plan.timeouts.model_s,
+        signals=signals,
+    )
 
 
 async def probe_model(model: Model, plan: EvalPlan) -> None:

@@ -201,10 +201,15 @@ class Builder:
         async def uv(*arguments: str, quiet: bool = False) -> CommandResult:
             async def run(*extra: str) -> CommandResult:
                 return await run_command(
-                    (self.uv, *arguments, *extra), cwd=project.folder, environ=variables, timeout_s=self.timeout_s,
-                    log=None if quiet else self.log.stream(STEP, "debug"), started=self.started, policy=policy,
+                    (self.uv, *arguments, *extra),
+                    cwd=project.folder,
+                    environ=variables,
+                    timeout_s=self.timeout_s,
+                    log=None if quiet else self.log.stream(STEP, "debug"),
+                    started=self.started,
+                    policy=policy,
                     beside=self.sandbox.proxied,
-                )  # fmt: skip
+                )
 
             done = await run()
             if not done.ok and done.code is not None and is_network_failure(done.output):

@@ -28,12 +28,17 @@ MOST_BYTES = 16 * 1024 * 1024
 INDEX_SETTINGS = frozenset(
     {
         *(
-            "package", "managed", "sources", "dev-dependencies", "default-groups", "environments",
+            "package",
+            "managed",
+            "sources",
+            "dev-dependencies",
+            "default-groups",
+            "environments",
             "required-environments",
         ),
         *("required-version", "prerelease", "resolution", "exclude-newer", "index-strategy"),
     }
-)  # fmt: skip
+)
 """Keys of [tool.uv] with which everything still comes from an index."""
 
 
@@ -102,11 +107,17 @@ def read_project(folder: Path, label: str) -> RolloutProject:
         and (locked is None or _is_locked_to_index(_load(locked, label, lock.name)))
     )
     return RolloutProject(
-        folder=folder, label=label, requirements_file=source_file, dependencies=dependencies,
-        requires_python=_python(project.get("requires-python"), label), installable=installable,
-        lock=None if locked is None else lock, local_sources=not from_index,
-        own_sources=any(canonicalize_name(name) == DISTRIBUTION for name in sources), judges=judge_imports(folder),
-    )  # fmt: skip
+        folder=folder,
+        label=label,
+        requirements_file=source_file,
+        dependencies=dependencies,
+        requires_python=_python(project.get("requires-python"), label),
+        installable=installable,
+        lock=None if locked is None else lock,
+        local_sources=not from_index,
+        own_sources=any(canonicalize_name(name) == DISTRIBUTION for name in sources),
+        judges=judge_imports(folder),
+    )
 
 
 def read_text(folder: Path, path: str, label: str, *, most_bytes: int = MOST_BYTES) -> str | None:

@@ -61,10 +61,14 @@ class ServerStages:
         self.context.log.write("sandbox", self.sandbox.description, "info" if self.sandbox.level else "warning")
         self.context.enter(Stage.CHECKOUT, f"checking out commit {spec.commit_sha[:12]}")
         source = await check_out(
-            spec.repository, spec.commit_sha, self._folders.commit / "source", environ=self.context.environ,
-            log=self.context.log, bundle=None if spec.repository else partial(self.context.reporter.save, "source"),
+            spec.repository,
+            spec.commit_sha,
+            self._folders.commit / "source",
+            environ=self.context.environ,
+            log=self.context.log,
+            bundle=None if spec.repository else partial(self.context.reporter.save, "source"),
             most_mb=spec.sandbox.checkout_mb,
-        )  # fmt: skip
+        )
         return locate(source, spec.commit_sha, self._experiment.rollout, self._experiment.file)
 
     async def prepare(self, checkout: Checkout) -> PreparedRollout:
@@ -74,11 +78,15 @@ class ServerStages:
         owner = "-".join(filter(None, (self.context.spec.workspace, self.context.spec.person)))
         self.context.enter(Stage.ENVIRONMENT, f"preparing the environment of {label}")
         builder = Builder(
-            uv=uv.find_uv_bin(), cache_dir=self.context.cache_dir, wheel=wheel, environ=self.context.environ,
-            log=self.context.log, started=self.context.leftovers.add,
+            uv=uv.find_uv_bin(),
+            cache_dir=self.context.cache_dir,
+            wheel=wheel,
+            environ=self.context.environ,
+            log=self.context.log,
+            started=self.context.leftovers.add,
             sandbox=BuildSandbox.of(self.sandbox, checkout.source, self.context.cache_dir, self.context.environ, owner),
             owner=owner,
-        )  # fmt: skip
+        )
         read = await asyncio.to_thread(read_rollout, checkout.source, self._experiment.rollout, self._experiment.file)
         environment = await builder.environment(
             read.project, commit_sha=checkout.commit_sha, install_to=self.context.work_dir / "installed"
@@ -104,10 +112,14 @@ class ServerStages:
             advanced, folder = self.context.spec.submitted.advanced, self.context.work_dir / "sandboxes"
             choice = SandboxChoice(kind=advanced.sandbox, image=advanced.sandbox_image)
             command = ServerCommand(
-                argv, policy.inside(checkout.rollout_dir), environ, label, policy=policy,
+                argv,
+                policy.inside(checkout.rollout_dir),
+                environ,
+                label,
+                policy=policy,
                 cleaner=ArtifactCleaner(self.context.redactor, self._folders.artifacts),
                 sandboxes=Sandboxes(lambda: self.sandbox.tool_sandbox_kind(choice, environment.python, folder)),
-            )  # fmt: skip
+            )
             server = ServerSupervisor(command, self.context.log, self.context.leftovers)
             await server.start()
             return server

@@ -83,9 +83,13 @@ class ServerSupervisor:
     async def start(self) -> str:
         environ = {**self.command.environ, INSTANCE_VARIABLE: uuid.uuid4().hex}
         process = RolloutServerProcess(
-            self.command.argv, self.command.cwd, environ, log=self._log.stream(STEP),
-            health_timeout_s=self.command.health_timeout_s, policy=self.command.policy,
-        )  # fmt: skip
+            self.command.argv,
+            self.command.cwd,
+            environ,
+            log=self._log.stream(STEP),
+            health_timeout_s=self.command.health_timeout_s,
+            policy=self.command.policy,
+        )
         self._process = process
         starting = asyncio.create_task(process.start())
         try:

@@ -199,9 +199,13 @@ class TrainerBuilder:
     async def _uv(self, *arguments: str, cwd: Path, timeout_s: float = RESOLVE_S) -> CommandResult:
         async def run(*extra: str) -> CommandResult:
             return await run_command(
-                (self.uv, *arguments, *extra), cwd=cwd, environ=uv_environ(self.environ), timeout_s=timeout_s,
-                log=self.log.stream(STEP, "debug"), started=self.started,
-            )  # fmt: skip
+                (self.uv, *arguments, *extra),
+                cwd=cwd,
+                environ=uv_environ(self.environ),
+                timeout_s=timeout_s,
+                log=self.log.stream(STEP, "debug"),
+                started=self.started,
+            )
 
         done = await run()
         if (
@@ -249,8 +253,13 @@ def _finished(folder: Path, code: Path) -> TrainerEnvironment | None:
 
 async def load_trainer_environment(context: JobContext, *extras: str) -> TrainerEnvironment:
     builder = TrainerBuilder(
-        uv=uv.find_uv_bin(), cache_dir=context.cache_dir, wheel=await asyncio.to_thread(build_wheel, context.cache_dir),
-        environ=context.environ, log=context.log, torch=context.spec.torch, extras=(EXTRA, *extras),
+        uv=uv.find_uv_bin(),
+        cache_dir=context.cache_dir,
+        wheel=await asyncio.to_thread(build_wheel, context.cache_dir),
+        environ=context.environ,
+        log=context.log,
+        torch=context.spec.torch,
+        extras=(EXTRA, *extras),
         started=context.leftovers.add,
-    )  # fmt: skip
+    )
     return await builder.environment()

@@ -35,20 +35,30 @@ def trainer_plan(
     same = {**training.model_dump(include=fields), **advanced.model_dump(include=fields)}
     return TrainerPlan.model_validate(
         {
-            **same, "run": spec.run_name, "engine_url": advanced.base_url if advanced.engine == "tinker" else None,
+            **same,
+            "run": spec.run_name,
+            "engine_url": advanced.base_url if advanced.engine == "tinker" else None,
             "sampler_url": advanced.base_url if advanced.sampler == "vllm" else None,
             "examples_path": str(examples.path) if examples else None,
-            "model_path": spec.model_path or config.experiment.model_path, "base_model": config.experiment.model_path,
-            "output_dir": str(models_dir), "rows": on_rows.rows, "validation_rows": on_rows.validation_rows,
-            "steps": on_rows.steps, "rows_per_step": on_rows.batch, "samples_per_row": on_rows.samples,
-            "eval_interval": config.checkpoints.eval_interval, "save_interval": config.checkpoints.checkpoint_save_freq,
-            "keep": config.checkpoints.keep, "temperature": sampling.rollout_temperature,
+            "model_path": spec.model_path or config.experiment.model_path,
+            "base_model": config.experiment.model_path,
+            "output_dir": str(models_dir),
+            "rows": on_rows.rows,
+            "validation_rows": on_rows.validation_rows,
+            "steps": on_rows.steps,
+            "rows_per_step": on_rows.batch,
+            "samples_per_row": on_rows.samples,
+            "eval_interval": config.checkpoints.eval_interval,
+            "save_interval": config.checkpoints.checkpoint_save_freq,
+            "keep": config.checkpoints.keep,
+            "temperature": sampling.rollout_temperature,
             "top_p": sampling.rollout_top_p,
             "lora_targets": [] if advanced.lora_targets == [EVERY_LINEAR] else advanced.lora_targets,
-            "importance": _importance(config), "gradient_accumulation": advanced.gradient_accumulation or 1,
+            "importance": _importance(config),
+            "gradient_accumulation": advanced.gradient_accumulation or 1,
             "processes": max(1, min(gpus, advanced.trainer_gpus or gpus)),
         }
-    )  # fmt: skip
+    )
 
 
 def rollout_plan(config: TrainingConfig, spec: JobSpec) -> EvalPlan:

@@ -165,12 +165,19 @@ class LocalRun(IndexedRun):
         completed = report.completed if report else 0
         finished = total and completed >= total
         return RunState(
-            url=f"/runs/{self.id}", name=self.name, kind="eval",
+            url=f"/runs/{self.id}",
+            name=self.name,
+            kind="eval",
             status=RunStatus.RUNNING if self.is_alive else RunStatus.FINISHED if finished else RunStatus.STOPPED,
-            model=plan.model.name, completed=completed, total=total, dataset=Path(plan.dataset).stem,
-            created_at=str(self.run_file.get("created_at") or ""), pass_threshold=plan.pass_threshold,
-            duration_ms=report.duration_ms if report else None, staged=False,
-        )  # fmt: skip
+            model=plan.model.name,
+            completed=completed,
+            total=total,
+            dataset=Path(plan.dataset).stem,
+            created_at=str(self.run_file.get("created_at") or ""),
+            pass_threshold=plan.pass_threshold,
+            duration_ms=report.duration_ms if report else None,
+            staged=False,
+        )
 
     def state(self) -> RunState:
         return self._state

@@ -104,14 +104,21 @@ class RemoteRun(IndexedRun):
         status = parse_status(detail)
         config = detail.config or {}
         return RunState(
-            url=f"/runs/{self.id}", name=self.name, kind="eval", status=status,
-            model=str(config.get("model_path") or ""), completed=rollouts, total=max(detail.counted[1], rollouts),
-            dataset=self.dataset, created_at=self._detail.run.created_at or "",
-            pass_threshold=Evaluation.model_validate(config.get("evaluation") or {}).pass_threshold, stage=detail.stage,
+            url=f"/runs/{self.id}",
+            name=self.name,
+            kind="eval",
+            status=status,
+            model=str(config.get("model_path") or ""),
+            completed=rollouts,
+            total=max(detail.counted[1], rollouts),
+            dataset=self.dataset,
+            created_at=self._detail.run.created_at or "",
+            pass_threshold=Evaluation.model_validate(config.get("evaluation") or {}).pass_threshold,
+            stage=detail.stage,
             stopping=bool(detail.run.stop_requested) and not status.over,
             duration_ms=detail.report.duration_ms if detail.report else None,
             failure=_parse_failure(detail) if status.over else None,
-        )  # fmt: skip
+        )
 
     @property
     def dataset(self) -> str:

@@ -110,10 +110,16 @@ class Batch:
         for (row, attempt, part, length, prompt, reward, truncated), (_, left) in zip(heads, lengths, strict=True):
             sequences.append(
                 Sequence(
-                    row=row, attempt=attempt, part=part, token_ids=tokens[at : at + length], prompt_length=prompt,
-                    mask=bytes(masks[after : after + left]), logprobs=logprobs[after : after + left], reward=reward,
+                    row=row,
+                    attempt=attempt,
+                    part=part,
+                    token_ids=tokens[at : at + length],
+                    prompt_length=prompt,
+                    mask=bytes(masks[after : after + left]),
+                    logprobs=logprobs[after : after + left],
+                    reward=reward,
                     truncated=bool(truncated),
                 )
-            )  # fmt: skip
+            )
             at, after = at + length, after + left
         return cls(step, kind, sequences)

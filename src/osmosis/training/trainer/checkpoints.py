@@ -78,10 +78,17 @@ class CheckpointStore:
 
     def finish(self, written: Path, step: int, kind: Kind, reward: float | None) -> Checkpointed:
         manifest = CheckpointManifest(
-            run=self._plan.run, step=step, kind=kind, method=self._plan.method, fingerprint=self._plan.fingerprint,
-            base_model=self._plan.model_path, reward=reward, created_at=utc_now().isoformat(), versions=versions(),
+            run=self._plan.run,
+            step=step,
+            kind=kind,
+            method=self._plan.method,
+            fingerprint=self._plan.fingerprint,
+            base_model=self._plan.model_path,
+            reward=reward,
+            created_at=utc_now().isoformat(),
+            versions=versions(),
             files=describe_files(written),
-        )  # fmt: skip
+        )
         write_text(written / MANIFEST, manifest.model_dump_json(indent=2) + "\n")
         folder = self.path(step)
         if folder.exists():

@@ -343,9 +343,13 @@ def _trainable_model(plan: TrainerPlan, loaded: Loaded) -> Module:
     if plan.resume_from is not None:
         return PeftModel.from_pretrained(model, plan.resume_from, is_trainable=True).train()
     adapter = LoraConfig(
-        r=plan.lora_rank, lora_alpha=plan.lora_alpha, lora_dropout=0.0, bias="none",
-        target_modules=plan.lora_targets or "all-linear", task_type="CAUSAL_LM",
-    )  # fmt: skip
+        r=plan.lora_rank,
+        lora_alpha=plan.lora_alpha,
+        lora_dropout=0.0,
+        bias="none",
+        target_modules=plan.lora_targets or "all-linear",
+        task_type="CAUSAL_LM",
+    )
     adapted = get_peft_model(model, adapter).train()
     adapted.peft_config["default"].base_model_name_or_path = plan.base_model or plan.model_path
     return adapted

@@ -60,9 +60,13 @@ def load(plan: TrainerPlan, local_rank: int = 0) -> Loaded:
         )
     try:
         model = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=dtype, attn_implementation="sdpa", use_safetensors=True, trust_remote_code=False,
+            folder,
+            dtype=dtype,
+            attn_implementation="sdpa",
+            use_safetensors=True,
+            trust_remote_code=False,
             local_files_only=True,
-        ).to(device)  # fmt: skip
+        ).to(device)
     except Exception as error:
         # Libraries raise anything here, from OSError to a bug in one architecture's loading.
         if out_of_memory(error):

@@ -63,9 +63,17 @@ def merge(plan: MergePlan) -> MergeResult:
 
 def _loading_plan(plan: MergePlan) -> TrainerPlan:
     return TrainerPlan(
-        run="merge", model_path=plan.model_path, output_dir="", steps=1, rows_per_step=1, samples_per_row=2, lr=1e-6,
-        max_prompt_length=1, max_response_length=1, precision="fp32",
-    )  # fmt: skip
+        run="merge",
+        model_path=plan.model_path,
+        output_dir="",
+        steps=1,
+        rows_per_step=1,
+        samples_per_row=2,
+        lr=1e-6,
+        max_prompt_length=1,
+        max_response_length=1,
+        precision="fp32",
+    )
 
 
 def _dtype(plan: MergePlan, merged: Any) -> Any:

@@ -70,9 +70,13 @@ class Prompts:
     def _apply(self, messages: list[Message], tools: list[JsonObject] | None, *, prompt: bool, tokenize: bool) -> Any:
         try:
             return self._tokenizer.apply_chat_template(
-                messages, tools=tools or None, add_generation_prompt=prompt, tokenize=tokenize, return_dict=False,
+                messages,
+                tools=tools or None,
+                add_generation_prompt=prompt,
+                tokenize=tokenize,
+                return_dict=False,
                 **self._variables,
-            )  # fmt: skip
+            )
         except (TemplateError, TypeError, KeyError, ValueError) as error:
             message = f"the model's chat template does not take these messages: {error}"
             raise ModelError(message, category=Category.BAD_REQUEST.value) from error

@@ -104,11 +104,19 @@ class VllmServer:
 
     async def complete(self, question: Question) -> Tokens:
         body: JsonObject = {
-            "model": self._names[-1], "prompt": question.prompt_ids, "max_tokens": question.max_tokens,
-            "temperature": question.temperature, "top_p": question.top_p, "stop": question.request.stop,
-            "include_stop_str_in_output": True, "stop_token_ids": self._end_ids, "seed": question.request.seed,
-            "logprobs": 0, "return_token_ids": True, "skip_special_tokens": False,
-        }  # fmt: skip
+            "model": self._names[-1],
+            "prompt": question.prompt_ids,
+            "max_tokens": question.max_tokens,
+            "temperature": question.temperature,
+            "top_p": question.top_p,
+            "stop": question.request.stop,
+            "include_stop_str_in_output": True,
+            "stop_token_ids": self._end_ids,
+            "seed": question.request.seed,
+            "logprobs": 0,
+            "return_token_ids": True,
+            "skip_special_tokens": False,
+        }
         answer = await self._post("/v1/completions", {key: value for key, value in body.items() if value is not None})
         try:
             choice = answer["choices"][0]

@@ -70,6 +70,10 @@ def model_facts(loaded: Loaded, reader: AnswerReader, trained: Any, cache_tokens
         parameters=sum(weight.numel() for weight in weights if not weight.requires_grad),
         trainable_parameters=sum(weight.numel() for weight in weights if weight.requires_grad),
         context_length=getattr(config.get_text_config(), "max_position_embeddings", None),
-        dtype=str(loaded.dtype).removeprefix("torch."), device=name, chat_template=True, tool_calls=reader.reads_by,
-        cache_tokens=cache_tokens, versions=versions(),
-    )  # fmt: skip
+        dtype=str(loaded.dtype).removeprefix("torch."),
+        device=name,
+        chat_template=True,
+        tool_calls=reader.reads_by,
+        cache_tokens=cache_tokens,
+        versions=versions(),
+    )

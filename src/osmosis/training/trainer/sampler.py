@@ -164,10 +164,14 @@ class ContinuousSampler:
         active.loop_number = self._loops
         self._manager.register_result_handler(key, active.parts.put_nowait)
         self._manager.add_request(
-            question.prompt_ids, request_id=key, max_new_tokens=question.max_tokens,
-            streaming=question.request.stream or bool(question.request.stop), eos_token_id=self._end_ids,
-            temperature=max(question.temperature, COLDEST), top_p=question.top_p,
-        )  # fmt: skip
+            question.prompt_ids,
+            request_id=key,
+            max_new_tokens=question.max_tokens,
+            streaming=question.request.stream or bool(question.request.stop),
+            eos_token_id=self._end_ids,
+            temperature=max(question.temperature, COLDEST),
+            top_p=question.top_p,
+        )
 
     def _failed(self, error: str) -> ModelError:
         if out_of_memory(error):
@@ -205,9 +209,14 @@ class ContinuousSampler:
         page = 64 if on_cpu else 256
         ends = self._end_ids
         generation = GenerationConfig(
-            do_sample=True, temperature=_FIRST, top_p=_FIRST, top_k=0, max_new_tokens=self._plan.max_response_length,
-            eos_token_id=ends, pad_token_id=self._tokenizer.pad_token_id,
-        )  # fmt: skip
+            do_sample=True,
+            temperature=_FIRST,
+            top_p=_FIRST,
+            top_k=0,
+            max_new_tokens=self._plan.max_response_length,
+            eos_token_id=ends,
+            pad_token_id=self._tokenizer.pad_token_id,
+        )
         self._manager = self._model.init_continuous_batching(
             generation_config=generation,
             continuous_batching_config=ContinuousBatchingConfig(

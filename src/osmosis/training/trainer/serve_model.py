@@ -74,10 +74,19 @@ def _sampling_plan(plan: ServingPlan) -> TrainerPlan:
     context = check_model(Path(plan.model_path)).context_length or CONTEXT
     answer = plan.max_response_length or min(context // 2, LONGEST_ANSWER)
     return TrainerPlan(
-        run=plan.name, model_path=plan.model_path, output_dir="", steps=1, rows_per_step=1, samples_per_row=2, lr=1e-6,
-        max_prompt_length=plan.max_prompt_length or max(1, context - answer), max_response_length=answer,
-        concurrency=plan.concurrency, precision=plan.precision, threads=plan.threads,
-    )  # fmt: skip
+        run=plan.name,
+        model_path=plan.model_path,
+        output_dir="",
+        steps=1,
+        rows_per_step=1,
+        samples_per_row=2,
+        lr=1e-6,
+        max_prompt_length=plan.max_prompt_length or max(1, context - answer),
+        max_response_length=answer,
+        concurrency=plan.concurrency,
+        precision=plan.precision,
+        threads=plan.threads,
+    )
 
 
 def is_full_model(checkpoint: Path) -> bool:

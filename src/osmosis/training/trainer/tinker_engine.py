@@ -54,9 +54,15 @@ def run(plan: TrainerPlan, service: TrainerService | None) -> Done:
     engine.end_ids = answering.end_ids
     engine.sampler = service.sampler = sampler
     service.health.model = ModelFacts(
-        architecture=plan.model_path, parameters=0, trainable_parameters=0, dtype="the server's",
-        device=str(plan.engine_url), chat_template=True, tool_calls=reader.reads_by, versions=versions(),
-    )  # fmt: skip
+        architecture=plan.model_path,
+        parameters=0,
+        trainable_parameters=0,
+        dtype="the server's",
+        device=str(plan.engine_url),
+        chat_template=True,
+        tool_calls=reader.reads_by,
+        versions=versions(),
+    )
     service.health.state = "training"
     return engine.train()
 
