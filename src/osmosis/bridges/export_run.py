@@ -19,9 +19,20 @@ from . import inspect_ai_export
 from .table import flat_rollouts, read_dataset
 
 ExportFormat = Literal[
-    "inspect", "atif", "jsonl", "csv", "parquet", "huggingface",
-    "mlflow", "tensorboard", "trackio", "wandb", "otlp", "langfuse", "weave",
-]  # fmt: skip
+    "inspect",
+    "atif",
+    "jsonl",
+    "csv",
+    "parquet",
+    "huggingface",
+    "mlflow",
+    "tensorboard",
+    "trackio",
+    "wandb",
+    "otlp",
+    "langfuse",
+    "weave",
+]
 EXPORT_FORMATS: tuple[str, ...] = get_args(ExportFormat)
 _SUFFIXES = {"inspect": ".json", "jsonl": ".jsonl", "csv": ".csv", "parquet": ".parquet"}
 _CARD = """---

@@ -18,9 +18,18 @@ MOST_BYTES = 16 * 2**20
 """Bytes above which a file is known by its size and time instead of its content."""
 CHANGED_MEANWHILE = "changed while it ran"
 _SKIPPED = {
-    ".git", ".osmosis", ".venv", "venv", "__pycache__", "node_modules", "site-packages", "dist-packages", ".github",
-    "tests", "docs",
-}  # fmt: skip
+    ".git",
+    ".osmosis",
+    ".venv",
+    "venv",
+    "__pycache__",
+    "node_modules",
+    "site-packages",
+    "dist-packages",
+    ".github",
+    "tests",
+    "docs",
+}
 _TALK = ("readme", "license", "changelog", "contributing", ".gitignore", ".gitattributes")
 
 

@@ -29,9 +29,15 @@ Values = dict[int, dict[int, float]]
 LEAST_ROLLOUTS = 10
 MOST_MEASUREMENTS = 40
 _NOT_THE_CODE = (
-    Category.RATE_LIMIT, Category.AUTH, Category.MODEL_NOT_FOUND, Category.SERVER_ERROR, Category.CONNECTION,
-    Category.BAD_RESPONSE, Category.CANCELLED, Category.BUDGET,
-)  # fmt: skip
+    Category.RATE_LIMIT,
+    Category.AUTH,
+    Category.MODEL_NOT_FOUND,
+    Category.SERVER_ERROR,
+    Category.CONNECTION,
+    Category.BAD_RESPONSE,
+    Category.CANCELLED,
+    Category.BUDGET,
+)
 
 
 @dataclass(frozen=True)
@@ -247,9 +253,10 @@ def _list_commits(root: Path, good: str, bad: str, *, dataset: Path) -> list[Com
 def _files_of(git: Git, commit: str, dataset: Path) -> str:
     entries = git.text("ls-tree", "-r", "-z", commit, ".").split("\0")
     files = [
-        (name, head) for head, _, name in (entry.partition("\t") for entry in entries)
+        (name, head)
+        for head, _, name in (entry.partition("\t") for entry in entries)
         if name and is_agent_file(PurePosixPath(name)) and PurePosixPath(name) != PurePosixPath(dataset)
-    ]  # fmt: skip
+    ]
     return digest(files)
 
 

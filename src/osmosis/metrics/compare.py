@@ -132,10 +132,28 @@ class Comparison:
 
 
 _IN_JSON = (
-    "score", "pairs", "rows", "only_a", "only_b", "mean_a", "mean_b", "difference", "failed_a", "failed_b",
-    "difference_failures_0", "pass_rate_a", "pass_rate_b", "rows_differ", "gained", "lost", "p_value", "p_value_flips",
-    "verdict", "detectable", "trained_rows",
-)  # fmt: skip
+    "score",
+    "pairs",
+    "rows",
+    "only_a",
+    "only_b",
+    "mean_a",
+    "mean_b",
+    "difference",
+    "failed_a",
+    "failed_b",
+    "difference_failures_0",
+    "pass_rate_a",
+    "pass_rate_b",
+    "rows_differ",
+    "gained",
+    "lost",
+    "p_value",
+    "p_value_flips",
+    "verdict",
+    "detectable",
+    "trained_rows",
+)
 _UNSEEN = ("rows", "pairs", "mean_a", "mean_b", "difference", "difference_ci", "p_value", "verdict")
 
 

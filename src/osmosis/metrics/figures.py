@@ -101,9 +101,16 @@ def _mean(score: ScoreReport, report: Report) -> Iterator[Figure]:
     elif score.mean_interval is None and score.bounds is None and report.rows > 1 and score.scored:
         detail = "no interval: declare min and max"
     yield Figure(
-        "mean", "mean (failures as 0)", score.mean, "score", score.mean_interval, detail, help_text, group,
+        "mean",
+        "mean (failures as 0)",
+        score.mean,
+        "score",
+        score.mean_interval,
+        detail,
+        help_text,
+        group,
         headline=True,
-    )  # fmt: skip
+    )
     if score.failed:
         only = f"{score.scored:,} of {score.scored + score.failed:,} have a score"
         help_text = "The mean of the rollouts that have a score."
@@ -172,9 +179,15 @@ def _reduced(score: ScoreReport, report: Report) -> Iterator[Figure]:
         share = reducer(estimate.name).is_share
         help_text = "Of the attempts at a row, then the mean over rows; failures as 0."
         yield Figure(
-            f"reduced_{estimate.name}", f"{estimate.name} of attempts", estimate.value, "share" if share else "score",
-            estimate.interval, rows, help_text, score.name,
-        )  # fmt: skip
+            f"reduced_{estimate.name}",
+            f"{estimate.name} of attempts",
+            estimate.value,
+            "share" if share else "score",
+            estimate.interval,
+            rows,
+            help_text,
+            score.name,
+        )
 
 
 @of_score
@@ -198,9 +211,15 @@ def _groups(report: Report) -> Iterator[Figure]:
                 continue
             detail = f"{group.rows:,} rows, pass rate {formats.percent(in_group.pass_rate)}"
             yield Figure(
-                f"{column}={group.value}", group.value, in_group.mean, "score", in_group.mean_interval, detail,
-                "Failures as 0.", f"{score.name} by {column}",
-            )  # fmt: skip
+                f"{column}={group.value}",
+                group.value,
+                in_group.mean,
+                "score",
+                in_group.mean_interval,
+                detail,
+                "Failures as 0.",
+                f"{score.name} by {column}",
+            )
 
 
 @of_run
@@ -274,33 +293,57 @@ def comparison_figures(comparison: Comparison) -> Iterator[Figure]:
     yield Figure("mean_a", "mean of A", comparison.mean_a, "score", None, "", "Over rows.", group)
     yield Figure("mean_b", "mean of B", comparison.mean_b, "score", None, "", "Over rows.", group)
     yield Figure(
-        "difference", "difference", comparison.difference, "difference", comparison.interval, comparison.verdict,
-        "B minus A.", group,
-    )  # fmt: skip
+        "difference",
+        "difference",
+        comparison.difference,
+        "difference",
+        comparison.interval,
+        comparison.verdict,
+        "B minus A.",
+        group,
+    )
     if comparison.trained_rows:
         help_text = "Rows that one of the two models was trained on: they are no proof that it is better."
         yield Figure("trained_rows", "rows trained on", comparison.trained_rows, "count", None, "", help_text, group)
     if (unseen := comparison.unseen) is not None:
         means = f"{formats.score(unseen.mean_b)} vs {formats.score(unseen.mean_a)} on {unseen.rows:,} rows"
         yield Figure(
-            "difference_unseen", "difference on unseen rows", unseen.difference, "difference", unseen.interval,
-            f"{unseen.verdict}: {means}", "B minus A over the rows that neither model was trained on.", group,
-        )  # fmt: skip
+            "difference_unseen",
+            "difference on unseen rows",
+            unseen.difference,
+            "difference",
+            unseen.interval,
+            f"{unseen.verdict}: {means}",
+            "B minus A over the rows that neither model was trained on.",
+            group,
+        )
     if comparison.detectable is not None:
         help_text = "The smallest true difference that these rows show in four of five runs."
         yield Figure(
-            "detectable", "could have shown", comparison.detectable, "difference", None, "or more, with 80 % power",
-            help_text, group,
-        )  # fmt: skip
+            "detectable",
+            "could have shown",
+            comparison.detectable,
+            "difference",
+            None,
+            "or more, with 80 % power",
+            help_text,
+            group,
+        )
     yield Figure("pass_rate_a", "pass rate of A", comparison.pass_rate_a, "share", None, "", "", group)
     yield Figure("pass_rate_b", "pass rate of B", comparison.pass_rate_b, "share", None, "", "", group)
     if comparison.failed_a or comparison.failed_b:
         where = f"failed: {comparison.failed_a:,} in A, {comparison.failed_b:,} in B"
         help_text = "B minus A over all pairs that both ran."
         yield Figure(
-            "difference_failures_0", "difference with failures as 0", comparison.difference_failures_0, "difference",
-            comparison.interval_failures_0, where, help_text, group,
-        )  # fmt: skip
+            "difference_failures_0",
+            "difference with failures as 0",
+            comparison.difference_failures_0,
+            "difference",
+            comparison.interval_failures_0,
+            where,
+            help_text,
+            group,
+        )
     help_text = "Pairs that pass in B alone, and in A alone."
     flips = f"{comparison.gained:,} gained, {comparison.lost:,} lost"
     yield Figure("flips", "flips", comparison.gained + comparison.lost, "count", None, flips, help_text, group)

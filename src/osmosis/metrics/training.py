@@ -135,9 +135,11 @@ def _findings(
 def _signal(gate: Gate, rewards: Sequence[float], size: int) -> Iterator[Finding]:
     if gate.failed == 1.0:
         yield Finding(
-            "all-failed", "error", f"all {gate.rollouts} rollouts of the evaluation failed",
+            "all-failed",
+            "error",
+            f"all {gate.rollouts} rollouts of the evaluation failed",
             "osmosis eval show NAME says why; failed rollouts teach nothing",
-        )  # fmt: skip
+        )
         return
     if gate.failed and gate.failed >= MANY_FAILED:
         problem = f"{gate.failed:.0%} of the rollouts of the evaluation failed"
@@ -264,7 +266,7 @@ CURVES: Sequence[CurveInfo] = [
         ("perf/wait_s", "wait_s", "Waiting, seconds", _TIME, "of a step: neither rollouts nor update"),
         ("perf/wait_ratio", "wait_ratio", "Waiting, share", _TIME, "of waiting and update"),
     )
-]  # fmt: skip
+]
 _BY_KEY: Mapping[str, tuple[int, CurveInfo]] = {info.key: (at, info) for at, info in enumerate(CURVES)}
 
 

@@ -84,10 +84,20 @@ def tokenizer() -> Any:
 def model(tokenizer: Any, *, seed: int = 0) -> Any:
     torch.manual_seed(seed)
     config = Qwen3Config(
-        vocab_size=len(tokenizer), hidden_size=128, intermediate_size=384, num_hidden_layers=3, num_attention_heads=4,
-        num_key_value_heads=2, head_dim=32, max_position_embeddings=CONTEXT, tie_word_embeddings=True,
-        pad_token_id=tokenizer.pad_token_id, eos_token_id=tokenizer.eos_token_id, bos_token_id=None, use_cache=True,
-    )  # fmt: skip
+        vocab_size=len(tokenizer),
+        hidden_size=128,
+        intermediate_size=384,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        max_position_embeddings=CONTEXT,
+        tie_word_embeddings=True,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        bos_token_id=None,
+        use_cache=True,
+    )
     untrained = Qwen3ForCausalLM(config)
     untrained.generation_config.eos_token_id = tokenizer.eos_token_id
     untrained.generation_config.pad_token_id = tokenizer.pad_token_id
@@ -95,9 +105,15 @@ def model(tokenizer: Any, *, seed: int = 0) -> Any:
 
 
 def teach(
-    policy: Any, tokenizer: Any, *, steps: int, target: float, skill: float = 0.5, seed: int = 0,
+    policy: Any,
+    tokenizer: Any,
+    *,
+    steps: int,
+    target: float,
+    skill: float = 0.5,
+    seed: int = 0,
     say: Callable[[str], None] = lambda _: None,
-) -> float:  # fmt: skip
+) -> float:
     """Train until `target` of the sampled conversations end with the right sum, or for so many steps.
 
     Return the share that did; `skill` is the share of right examples, and the ceiling."""

@@ -18,8 +18,12 @@ from .conversations import RubricRecord
 from .rubric_run import RubricJob, RubricRun
 
 STATISTICS: Mapping[str, Callable[[list[float]], float]] = {
-    "average": fmean, "variance": pvariance, "stdev": pstdev, "min": min, "max": max,
-}  # fmt: skip
+    "average": fmean,
+    "variance": pvariance,
+    "stdev": pstdev,
+    "min": min,
+    "max": max,
+}
 
 
 def summarise(runs: Iterable[RubricRun]) -> dict[str, object]:
