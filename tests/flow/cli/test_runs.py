@@ -39,7 +39,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Run]
             assert ran.code == 0, ran.err
         assert go("rollout", "new", "multiply", "--template", "multiply").code == 0
         assert go("dataset", "upload", "data/multiply.jsonl").code == 0
-        assert go("config", "set", "multiply", "evaluation.limit", "4").code == 0
+        assert go("config", "set", "multiply", "evaluation.limit", "4", "evaluation.n", "3").code == 0
         push(home / "demo")
         synced = go("sync", "--wait")
         assert synced.code == 0, synced.err
@@ -67,7 +67,7 @@ def test_a_run_from_refusal_to_results(place: tuple[Path, Run]) -> None:
     folder, run = place
     assert run("rollout", "new", "fresh", "--template", "multiply").code == 0
     config = "configs/eval/fresh.toml"
-    for key, value in (("experiment.dataset", "multiply"), ("evaluation.limit", "4")):
+    for key, value in (("experiment.dataset", "multiply"), ("evaluation.limit", "4"), ("evaluation.n", "3")):
         assert run("config", "set", "fresh", key, value).code == 0
     refused = run("eval", "submit", config, "--yes")
     assert refused.error["details"]["issues"][0]["key"] in ("not-in-git", "untracked-rollout")
