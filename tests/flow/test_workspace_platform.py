@@ -120,7 +120,7 @@ def test_a_submit_names_everything_that_stops_it_at_once(person: Person) -> None
         return [issue["key"] for issue in issues]
 
     assert keys(good + secret) == ["unpushed", "no-dataset", "missing-secret"]
-    wrong = keys(good.replace("n = 1 ", 'n = "three"\nlimt = 3 ') + secret)
+    wrong = keys(good.replace("# n = 1 ", 'n = "three"\nlimt = 3 ') + secret)
     assert wrong[:-3] == ["evaluation.n", "evaluation.limt"]
     assert wrong[-3:] == ["unpushed", "no-dataset", "missing-secret"]
 
