@@ -8,7 +8,7 @@ is no proof: it is better only if the other rows show that, too."""
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from functools import partial
 
 from osmosis.base.jsonable import JsonObject
@@ -72,22 +72,22 @@ class Comparison:
     mean_b: float
     difference: float
     interval: Interval | None
+    failed_a: int
+    """Pairs that both ran and only B has a score for."""
+    failed_b: int
+    difference_failures_0: float
+    """B minus A over all pairs that both ran, failures as 0."""
+    interval_failures_0: Interval | None
     pass_rate_a: float
     pass_rate_b: float
+    rows_differ: int
     gained: int
     lost: int
     p_value: float | None
     """Two-sided, of the verdict: below 1 - level exactly when it is `better` or `worse`. None with too few rows."""
-    verdict: Verdict
-    p_value_flips: float = 1.0
+    p_value_flips: float
     """Two-sided, of the difference of the pass rates by row."""
-    failed_a: int = 0
-    """Pairs that both ran and only B has a score for."""
-    failed_b: int = 0
-    difference_failures_0: float = 0.0
-    """B minus A over all pairs that both ran, failures as 0."""
-    interval_failures_0: Interval | None = None
-    rows_differ: int = 0
+    verdict: Verdict
     flips: list[Flip] = field(default_factory=list)
     by_row: list[tuple[int, float, float]] = field(default_factory=list)
     """Row index in B's dataset, mean in A, mean in B, for each row that both have a score for."""
@@ -120,7 +120,7 @@ class Comparison:
         return self.verdict
 
     def to_dict(self) -> JsonObject:
-        plain = {name: getattr(self, name) for name in _IN_JSON}
+        plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _NOT_PLAIN}
         return {
             **plain,
             "difference_ci": pair_of(self.interval),
@@ -131,29 +131,7 @@ class Comparison:
         }
 
 
-_IN_JSON = (
-    "score",
-    "pairs",
-    "rows",
-    "only_a",
-    "only_b",
-    "mean_a",
-    "mean_b",
-    "difference",
-    "failed_a",
-    "failed_b",
-    "difference_failures_0",
-    "pass_rate_a",
-    "pass_rate_b",
-    "rows_differ",
-    "gained",
-    "lost",
-    "p_value",
-    "p_value_flips",
-    "verdict",
-    "detectable",
-    "trained_rows",
-)
+_NOT_PLAIN = {"interval", "interval_failures_0", "flips", "by_row", "aside", "unseen", "keys"}
 _UNSEEN = ("rows", "pairs", "mean_a", "mean_b", "difference", "difference_ci", "p_value", "verdict")
 
 

@@ -2,11 +2,11 @@
 add one, add it to a function here, or register another with `@of_score` or `@of_run`."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby, product
-from typing import Literal, TypeVar
+from typing import Literal
 
-from osmosis.records.run.report import Distribution, Interval, PassAtK, Report, ScoreReport
+from osmosis.records.run.report import Distribution, Interval, PassAtK, Reduced, Report, ScoreReport
 
 from . import formats
 from .compare import Comparison
@@ -59,16 +59,14 @@ RunFigures = Callable[[Report], Iterable[Figure]]
 SCORE_FIGURES: list[ScoreFigures] = []
 RUN_FIGURES: list[RunFigures] = []
 
-_S = TypeVar("_S", bound=ScoreFigures)
-_R = TypeVar("_R", bound=RunFigures)
 
-
-def of_score(make: _S) -> _S:
+def of_score(make: ScoreFigures) -> ScoreFigures:
+    """Register figures of a score; their group is its name unless they have one."""
     SCORE_FIGURES.append(make)
     return make
 
 
-def of_run(make: _R) -> _R:
+def of_run(make: RunFigures) -> RunFigures:
     RUN_FIGURES.append(make)
     return make
 
@@ -76,9 +74,13 @@ def of_run(make: _R) -> _R:
 def figures(report: Report) -> Iterator[Figure]:
     for score in report.scores:
         for score_figures in SCORE_FIGURES:
-            yield from score_figures(score, report)
+            yield from _in_group(score.name, score_figures(score, report))
     for run_figures in RUN_FIGURES:
         yield from run_figures(report)
+
+
+def _in_group(group: str, figures: Iterable[Figure]) -> Iterator[Figure]:
+    return (replace(figure, group=figure.group or group) for figure in figures)
 
 
 def grouped(figures: Iterable[Figure]) -> list[tuple[str, list[Figure]]]:
@@ -92,7 +94,6 @@ def headlines(report: Report) -> list[Figure]:
 
 @of_score
 def _mean(score: ScoreReport, report: Report) -> Iterator[Figure]:
-    group = score.name
     help_text = "Rollouts without a score count as 0; skipped ones count nowhere."
     detail = ""
     if score.assumed_bounds is not None:
@@ -100,105 +101,71 @@ def _mean(score: ScoreReport, report: Report) -> Iterator[Figure]:
         detail = f"assumed between {low:g} and {high:g}: declare min and max"
     elif score.mean_interval is None and score.bounds is None and report.rows > 1 and score.scored:
         detail = "no interval: declare min and max"
-    yield Figure(
-        "mean",
-        "mean (failures as 0)",
-        score.mean,
-        "score",
-        score.mean_interval,
-        detail,
-        help_text,
-        group,
-        headline=True,
-    )
+    label, interval = "mean (failures as 0)", score.mean_interval
+    yield Figure("mean", label, score.mean, "score", interval, detail, help_text, headline=True)
     if score.failed:
         only = f"{score.scored:,} of {score.scored + score.failed:,} have a score"
         help_text = "The mean of the rollouts that have a score."
-        yield Figure("mean_scored", "mean over scored", score.mean_scored, "score", None, only, help_text, group)
+        yield Figure("mean_scored", "mean over scored", score.mean_scored, "score", None, only, help_text)
 
 
 @of_score
 def _passes(score: ScoreReport, report: Report) -> Iterator[Figure]:
-    group = score.name
     of = f"{score.passed:,} of {score.scored + score.failed:,} at or above {report.pass_threshold:g}"
     help_text = "The percentage of rollouts that pass. A rollout without a score does not pass."
     rate, interval = score.pass_rate, score.pass_rate_interval
-    yield Figure("pass_rate", "pass rate", rate, "share", interval, of, help_text, group, headline=True)
-    for point in score.pass_at_k:
-        yield _at_k(
-            point, "pass_at_", "pass@", "The probability that at least one of k attempts passes.", score, report
-        )
-    for point in score.pass_hat_k:
-        if point.k == 1:
-            continue  # the same as pass@1
-        yield _at_k(point, "pass_hat_", "pass^", "The probability that all k attempts pass.", score, report)
+    yield Figure("pass_rate", "pass rate", rate, "share", interval, of, help_text, headline=True)
+    any_passes = "The probability that at least one of k attempts passes."
+    all_pass = "The probability that all k attempts pass."
+    points = [("pass_at_", "pass@", point, any_passes) for point in score.pass_at_k]
+    points += [("pass_hat_", "pass^", point, all_pass) for point in score.pass_hat_k if point.k > 1]  # pass^1 is pass@1
+    for name, label, point, help_text in points:
+        rows = _over_rows(point, report)
+        yield Figure(f"{name}{point.k}", f"{label}{point.k}", point.value, "share", point.interval, rows, help_text)
     if score.flake_rate is not None:
         help_text = "Rows where some attempts pass and others fail."
-        yield Figure("flake_rate", "flaky rows", score.flake_rate, "share", None, "", help_text, group)
+        yield Figure("flake_rate", "flaky rows", score.flake_rate, "share", help=help_text)
 
 
-def _at_k(point: PassAtK, name: str, label: str, help_text: str, score: ScoreReport, report: Report) -> Figure:
-    rows = f"over {point.rows:,} rows" if point.rows != report.rows else ""
-    k = point.k
-    return Figure(f"{name}{k}", f"{label}{k}", point.value, "share", point.interval, rows, help_text, score.name)
+def _over_rows(estimate: PassAtK | Reduced, report: Report) -> str:
+    return f"over {estimate.rows:,} rows" if estimate.rows != report.rows else ""
 
 
 @of_score
 def _spread(score: ScoreReport, report: Report) -> Iterator[Figure]:
-    for name, value, help_text in (
-        ("std", score.std, "Standard deviation of the population, failures as 0."),
-        ("min", score.min, "Failures as 0."),
-        ("median", score.median, "Failures as 0."),
-        ("max", score.max, "Failures as 0."),
-    ):
-        if value is not None:
-            yield Figure(name, name, value, "score", None, "", help_text, score.name)
+    for name in ("std", "min", "median", "max"):
+        if (value := getattr(score, name)) is not None:
+            deviation = "Standard deviation of the population, failures as 0."
+            yield Figure(name, name, value, help=deviation if name == "std" else "Failures as 0.")
 
 
 @of_score
 def _unscored(score: ScoreReport, report: Report) -> Iterator[Figure]:
     skipped = f"{report.skipped:,} skipped" if report.skipped else ""
     help_text = "Rollouts without this score, for whatever reason."
-    yield Figure(
-        "failed", "without a score", score.failed, "count", None, skipped, help_text, score.name, headline=True
-    )
-
-
-@of_score
-def _out_of_range(score: ScoreReport, report: Report) -> Iterator[Figure]:
+    yield Figure("failed", "without a score", score.failed, "count", None, skipped, help_text, headline=True)
     if score.out_of_range:
         help_text = "The judge's number was beyond the range of the score: it counts as the nearest bound."
         detail = "replies of the judge; they count as the nearest bound"
-        yield Figure("out_of_range", "out of range", score.out_of_range, "count", None, detail, help_text, score.name)
+        yield Figure("out_of_range", "out of range", score.out_of_range, "count", None, detail, help_text)
 
 
 @of_score
 def _reduced(score: ScoreReport, report: Report) -> Iterator[Figure]:
     for estimate in score.reduced:
-        rows = f"over {estimate.rows:,} rows" if estimate.rows != report.rows else ""
-        share = reducer(estimate.name).is_share
+        name, rows = estimate.name, _over_rows(estimate, report)
+        unit: Format = "share" if reducer(name).is_share else "score"
         help_text = "Of the attempts at a row, then the mean over rows; failures as 0."
-        yield Figure(
-            f"reduced_{estimate.name}",
-            f"{estimate.name} of attempts",
-            estimate.value,
-            "share" if share else "score",
-            estimate.interval,
-            rows,
-            help_text,
-            score.name,
-        )
+        label = f"{name} of attempts"
+        yield Figure(f"reduced_{name}", label, estimate.value, unit, estimate.interval, rows, help_text)
 
 
 @of_score
 def _answers(score: ScoreReport, report: Report) -> Iterator[Figure]:
-    if report.primary is not score:
-        return
-    for issue in report.answer_issues:
+    for issue in report.answer_issues if report.primary is score else ():
         rows = ", ".join(map(str, issue.rows[:5])) + (" ..." if len(issue.rows) > 5 else "")
         detail = f"rows {rows}; they count with their score"
-        help_text = MEANING[issue.kind]
-        yield Figure(issue.kind, f"{issue.kind} answers", issue.count, "count", None, detail, help_text, score.name)
+        yield Figure(issue.kind, f"{issue.kind} answers", issue.count, "count", None, detail, MEANING[issue.kind])
 
 
 @of_run
@@ -210,16 +177,9 @@ def _groups(report: Report) -> Iterator[Figure]:
             if group.column != column or in_group is None:
                 continue
             detail = f"{group.rows:,} rows, pass rate {formats.percent(in_group.pass_rate)}"
-            yield Figure(
-                f"{column}={group.value}",
-                group.value,
-                in_group.mean,
-                "score",
-                in_group.mean_interval,
-                detail,
-                "Failures as 0.",
-                f"{score.name} by {column}",
-            )
+            name, title = f"{column}={group.value}", f"{score.name} by {column}"
+            interval = in_group.mean_interval
+            yield Figure(name, group.value, in_group.mean, "score", interval, detail, "Failures as 0.", title)
 
 
 @of_run
@@ -270,10 +230,8 @@ def _took(report: Report) -> Iterator[Figure]:
 
 
 def _per_rollout(name: str, label: str, spread: Distribution, unit: Format) -> Figure:
-    write = _WRITE[unit]
-    return Figure(
-        name, label, spread.median, unit, None, f"p90 {write(spread.p90)}, p99 {write(spread.p99)}", "Median."
-    )
+    tail = f"p90 {_WRITE[unit](spread.p90)}, p99 {_WRITE[unit](spread.p99)}"
+    return Figure(name, label, spread.median, unit, None, tail, "Median.")
 
 
 def comparison_line(comparison: Comparison) -> str:
@@ -283,79 +241,53 @@ def comparison_line(comparison: Comparison) -> str:
 
 
 def comparison_figures(comparison: Comparison) -> Iterator[Figure]:
-    group = comparison.score
+    return _in_group(comparison.score, _of_comparison(comparison))
+
+
+def _of_comparison(comparison: Comparison) -> Iterator[Figure]:
     only = f"only A {comparison.only_a:,}, only B {comparison.only_b:,}"
     wins, losses = (sum(sign * b > sign * a for _, a, b in comparison.by_row) for sign in (1, -1))
     ties = len(comparison.by_row) - wins - losses
     rows = f"on {comparison.rows:,} rows ({only}): B wins {wins:,}, loses {losses:,}, ties {ties:,}"
     help_text = "Attempts that both runs have a score for; the means are of all attempts at a row."
-    yield Figure("pairs", "pairs", comparison.pairs, "count", None, rows, help_text, group)
-    yield Figure("mean_a", "mean of A", comparison.mean_a, "score", None, "", "Over rows.", group)
-    yield Figure("mean_b", "mean of B", comparison.mean_b, "score", None, "", "Over rows.", group)
-    yield Figure(
-        "difference",
-        "difference",
-        comparison.difference,
-        "difference",
-        comparison.interval,
-        comparison.verdict,
-        "B minus A.",
-        group,
-    )
+    yield Figure("pairs", "pairs", comparison.pairs, "count", None, rows, help_text)
+    yield Figure("mean_a", "mean of A", comparison.mean_a, help="Over rows.")
+    yield Figure("mean_b", "mean of B", comparison.mean_b, help="Over rows.")
+    interval, verdict = comparison.interval, comparison.verdict
+    yield Figure("difference", "difference", comparison.difference, "difference", interval, verdict, "B minus A.")
     if comparison.trained_rows:
         help_text = "Rows that one of the two models was trained on: they are no proof that it is better."
-        yield Figure("trained_rows", "rows trained on", comparison.trained_rows, "count", None, "", help_text, group)
+        yield Figure("trained_rows", "rows trained on", comparison.trained_rows, "count", help=help_text)
     if (unseen := comparison.unseen) is not None:
         means = f"{formats.score(unseen.mean_b)} vs {formats.score(unseen.mean_a)} on {unseen.rows:,} rows"
-        yield Figure(
-            "difference_unseen",
-            "difference on unseen rows",
-            unseen.difference,
-            "difference",
-            unseen.interval,
-            f"{unseen.verdict}: {means}",
-            "B minus A over the rows that neither model was trained on.",
-            group,
-        )
+        detail, label = f"{unseen.verdict}: {means}", "difference on unseen rows"
+        help_text = "B minus A over the rows that neither model was trained on."
+        interval, change = unseen.interval, unseen.difference
+        yield Figure("difference_unseen", label, change, "difference", interval, detail, help_text)
     if comparison.detectable is not None:
         help_text = "The smallest true difference that these rows show in four of five runs."
-        yield Figure(
-            "detectable",
-            "could have shown",
-            comparison.detectable,
-            "difference",
-            None,
-            "or more, with 80 % power",
-            help_text,
-            group,
-        )
-    yield Figure("pass_rate_a", "pass rate of A", comparison.pass_rate_a, "share", None, "", "", group)
-    yield Figure("pass_rate_b", "pass rate of B", comparison.pass_rate_b, "share", None, "", "", group)
+        power = "or more, with 80 % power"
+        yield Figure("detectable", "could have shown", comparison.detectable, "difference", None, power, help_text)
+    yield Figure("pass_rate_a", "pass rate of A", comparison.pass_rate_a, "share")
+    yield Figure("pass_rate_b", "pass rate of B", comparison.pass_rate_b, "share")
     if comparison.failed_a or comparison.failed_b:
-        where = f"failed: {comparison.failed_a:,} in A, {comparison.failed_b:,} in B"
+        detail = f"failed: {comparison.failed_a:,} in A, {comparison.failed_b:,} in B"
+        label = "difference with failures as 0"
         help_text = "B minus A over all pairs that both ran."
-        yield Figure(
-            "difference_failures_0",
-            "difference with failures as 0",
-            comparison.difference_failures_0,
-            "difference",
-            comparison.interval_failures_0,
-            where,
-            help_text,
-            group,
-        )
+        interval, change = comparison.interval_failures_0, comparison.difference_failures_0
+        yield Figure("difference_failures_0", label, change, "difference", interval, detail, help_text)
     help_text = "Pairs that pass in B alone, and in A alone."
     flips = f"{comparison.gained:,} gained, {comparison.lost:,} lost"
-    yield Figure("flips", "flips", comparison.gained + comparison.lost, "count", None, flips, help_text, group)
+    yield Figure("flips", "flips", comparison.gained + comparison.lost, "count", None, flips, help_text)
     help_text = "How likely a difference this large is by chance, by row, two-sided (docs/statistics.md)."
-    yield Figure("p_value", "p", comparison.p_value, "p", None, "chance of such a difference", help_text, group)
+    yield Figure("p_value", "p", comparison.p_value, "p", None, "chance of such a difference", help_text)
     if comparison.p_value_flips != comparison.p_value:
         help_text = "The same of the pass rates: for one attempt a row it is McNemar's mid-p test."
-        yield Figure("p_value_flips", "p of flips", comparison.p_value_flips, "p", None, "", help_text, group)
+        yield Figure("p_value_flips", "p of flips", comparison.p_value_flips, "p", help=help_text)
     if comparison.rows_differ:
         help_text = "Rows edited between the runs; interpret the difference with care."
-        yield Figure("rows_differ", "rows edited", comparison.rows_differ, "count", None, "", help_text, group)
+        yield Figure("rows_differ", "rows edited", comparison.rows_differ, "count", help=help_text)
     if comparison.aside:
         help_text = "Rows of quarantine.toml: in none of these figures."
         count = len(comparison.aside)
-        yield Figure("quarantined", "rows in quarantine", count, "count", None, "not counted", help_text, group)
+        yield Figure("quarantined", "rows in quarantine", count, "count", None, "not counted", help_text)
