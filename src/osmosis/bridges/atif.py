@@ -2,14 +2,13 @@
 Read: steps, tool calls, usage, token ids are left out; rewards of `result.json` or `verifier/reward.txt|json`, and the
 exception of a trial. Sub-agents' trajectories are kept in `info`."""
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.errors import ValidationError
-from osmosis.records.run.rollout import ModelCall, Rollout, Score, Usage
+from osmosis.records.run.rollout import ModelCall, Score
 from osmosis.records.trajectory import messages_from_trajectory
 
 from . import logs
@@ -22,10 +21,7 @@ VERSIONS = tuple(f"ATIF-v1.{minor}" for minor in range(9))
 def is_log(path: Path) -> bool:
     if path.is_dir():
         return any(path.rglob("trajectory.json")) or any(path.rglob("*.trajectory.json"))
-    if path.suffix != ".json":
-        return False
-    with path.open("rb") as file:
-        return b'"ATIF-v' in file.read(4096)
+    return b'"ATIF-v' in logs.head_of(path)
 
 
 def read(path: Path) -> list[LoggedRun]:
@@ -57,7 +53,6 @@ def _read_document(file: Path) -> JsonObject:
 
 
 def _convert(files: Sequence[Path], root: Path) -> Iterator[LoggedRollout]:
-    attempts: Counter[str] = Counter()
     for file in files:
         document = _read_document(file)
         trial = next((folder for folder in file.parents if (folder / "result.json").exists()), file.parent)
@@ -65,42 +60,29 @@ def _convert(files: Sequence[Path], root: Path) -> Iterator[LoggedRollout]:
         ours = (document.get("extra") or {}).get("osmosis") or {}
         id = str(result.get("task_name") or ours.get("row_key") or _task_name(trial, file, root))
         messages = messages_from_trajectory(document)
-        exception = result.get("exception_info") or {}
-        failure = (
-            logs.agent_failure(
-                f"{exception.get('exception_type')}: {exception.get('exception_message')}",
-                exception.get("exception_traceback"),
-            )
-            if exception
-            else None
-        )
+        failure = None
+        if exception := result.get("exception_info"):
+            message = f"{exception.get('exception_type')}: {exception.get('exception_message')}"
+            failure = logs.agent_failure(message, exception.get("exception_traceback"))
         scores = {name: Score(value, name=name) for name, value in _rewards(trial, result, ours).items()}
+        row = logs.row_of(id, next((str(m["content"]) for m in messages if m["role"] == "user"), ""))
         totals, steps = document.get("final_metrics") or {}, document.get("steps") or []
         sub_agents = document.get("subagent_trajectories") or []
-        yield LoggedRollout(
-            logs.row_of(id, next((str(m["content"]) for m in messages if m["role"] == "user"), "")),
-            Rollout(
-                rollout_id=str(document.get("trajectory_id") or document.get("session_id") or f"{id}-{attempts[id]}"),
-                row_index=0,
-                attempt=attempts[id],
-                status=logs.status_of(failure, scores),
-                messages=messages,
-                scores={} if failure else scores,
-                failure=failure,
-                usage=Usage(
-                    prompt_tokens=totals.get("total_prompt_tokens") or 0,
-                    completion_tokens=totals.get("total_completion_tokens") or 0,
-                    cached_tokens=totals.get("total_cached_tokens") or 0,
-                    cost_usd=totals.get("total_cost_usd"),
-                ),
-                calls=list(_calls(steps)),
-                num_tool_calls=sum(len(step.get("tool_calls") or ()) for step in steps),
-                duration_ms=_duration_ms(result),
-                model=(document.get("agent") or {}).get("model_name"),
-                info={"sub_agents": len(sub_agents)} if sub_agents else {},
+        yield logs.logged(
+            row,
+            messages,
+            {} if failure else scores,
+            failure,
+            rollout_id=str(document.get("trajectory_id") or document.get("session_id") or ""),
+            usage=logs.usage_of(
+                totals, "total_prompt_tokens", "total_completion_tokens", "total_cached_tokens", "total_cost_usd"
             ),
+            calls=list(_calls(steps)),
+            num_tool_calls=logs.tool_calls(steps),
+            duration_ms=_duration_ms(result),
+            model=(document.get("agent") or {}).get("model_name"),
+            info={"sub_agents": len(sub_agents)} if sub_agents else {},
         )
-        attempts[id] += 1
 
 
 def _task_name(trial: Path, file: Path, root: Path) -> str:
@@ -126,12 +108,7 @@ def _calls(steps: Sequence[JsonObject]) -> Iterator[ModelCall]:
     for step in steps:
         metrics = step.get("metrics")
         if metrics and not step.get("is_copied_context"):
-            usage = Usage(
-                prompt_tokens=metrics.get("prompt_tokens") or 0,
-                completion_tokens=metrics.get("completion_tokens") or 0,
-                cached_tokens=metrics.get("cached_tokens") or 0,
-                cost_usd=metrics.get("cost_usd"),
-            )
+            usage = logs.usage_of(metrics, "prompt_tokens", "completion_tokens", "cached_tokens", "cost_usd")
             yield ModelCall(started_ms=0.0, duration_ms=0.0, usage=usage, model=step.get("model_name"))
 
 

@@ -1,16 +1,12 @@
 """Test runs of DeepEval: a file of DEEPEVAL_RESULTS_FOLDER, or `.deepeval/.latest_test_run.json`. Read: test cases and
 conversational ones, metrics with threshold, reason and cost."""
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from hashlib import sha256
 from pathlib import Path
-
-import orjson
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.errors import ValidationError
-from osmosis.records.run.rollout import Category, Failure, Message, Phase, Rollout, Score, Usage
+from osmosis.records.run.rollout import Category, Failure, Message, Phase, Score, Usage
 
 from . import logs
 from .logs import LoggedRollout, LoggedRun
@@ -19,10 +15,7 @@ NAME = "deepeval"
 
 
 def is_log(path: Path) -> bool:
-    if path.suffix != ".json":
-        return False
-    with path.open("rb") as file:
-        return b'"testCases"' in file.read(4096)
+    return b'"testCases"' in logs.head_of(path)
 
 
 def read(path: Path) -> list[LoggedRun]:
@@ -49,39 +42,27 @@ def read(path: Path) -> list[LoggedRun]:
 
 
 def _convert(cases: Sequence[JsonObject]) -> Iterator[LoggedRollout]:
-    attempts: Counter[str] = Counter()
     for case in sorted(cases, key=lambda case: case.get("order") or 0):
         prompt, target = case.get("input"), case.get("expectedOutput") or case.get("expectedOutcome")
-        content = [prompt or case.get("scenario"), target, case.get("context")]
-        id = sha256(orjson.dumps(content)).hexdigest()[:16]
+        id = logs.id_of(prompt or case.get("scenario"), target, case.get("context"))
         messages: list[Message] = logs.conversation(prompt, case.get("actualOutput"))
         if prompt is None:
             messages = [{"role": turn["role"], "content": turn.get("content")} for turn in case.get("turns") or ()]
         scores = {metric["name"]: _score(metric) for metric in case.get("metricsData") or ()}
         if scores and case.get("success") is not None:
             scores["passed"] = Score(bool(case["success"]), name="passed")
-        metadata = {
-            "name": case.get("name"),
-            "context": case.get("context"),
-            "expected_tools": case.get("expectedTools"),
-        }
+        metadata = {"name": case.get("name"), "context": case.get("context")}
+        metadata["expected_tools"] = case.get("expectedTools")
         info = {"retrieval_context": case.get("retrievalContext"), "tools_called": case.get("toolsCalled")}
-        yield LoggedRollout(
-            logs.row_of(id, prompt or case.get("scenario") or "", target, {k: v for k, v in metadata.items() if v}),
-            Rollout(
-                rollout_id=f"{id}-{attempts[id]}",
-                row_index=0,
-                attempt=attempts[id],
-                status=logs.status_of(None, scores),
-                messages=messages,
-                scores=scores,
-                usage=Usage(cost_usd=case.get("tokenCost")),
-                num_tool_calls=len(case.get("toolsCalled") or ()),
-                duration_ms=1000 * float(case.get("completionTime") or 0.0),
-                info={key: value for key, value in info.items() if value},
-            ),
+        yield logs.logged(
+            logs.row_of(id, prompt or case.get("scenario") or "", target, logs.present(metadata)),
+            messages,
+            scores,
+            usage=Usage(cost_usd=case.get("tokenCost")),
+            num_tool_calls=len(case.get("toolsCalled") or ()),
+            duration_ms=1000 * float(case.get("completionTime") or 0.0),
+            info=logs.present(info),
         )
-        attempts[id] += 1
 
 
 def _score(metric: JsonObject) -> Score:

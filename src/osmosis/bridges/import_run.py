@@ -129,6 +129,7 @@ def _store(logged: LoggedRun, journal: Journal, plan: EvalPlan) -> tuple[int, Ev
             while (key, rollout.attempt) in places:  # a log that numbers its repeats otherwise, or not at all
                 rollout.attempt += 1
             places.add((key, rollout.attempt))
+            rollout.rollout_id = rollout.rollout_id or f"{key}-{rollout.attempt}"
             rollout.row_key, rollout.row_index, rollout.hashes = key, indexes[key], {"row": hashes[key]}
             attempts, spent_ms = max(attempts, rollout.attempt + 1), spent_ms + rollout.duration_ms
             batch.append(rollout)

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.errors import ValidationError
-from osmosis.records.run.rollout import Failure, Message, ModelCall, Rollout, Score, Usage
+from osmosis.records.run.rollout import Failure, Message, ModelCall, Score, Usage
 
 from . import logs
 from .logs import LoggedRollout, LoggedRun
@@ -145,13 +145,8 @@ _decode_model_event = msgspec.json.Decoder(ModelEvent).decode
 
 
 def is_log(path: Path) -> bool:
-    if path.suffix == ".eval":
-        return True
-    if path.suffix != ".json":
-        return False
-    with path.open("rb") as file:
-        head = file.read(4096)
-    return b'"eval"' in head and (b'"task_id"' in head or b'"eval_id"' in head)
+    head = logs.head_of(path)
+    return path.suffix == ".eval" or (b'"eval"' in head and (b'"task_id"' in head or b'"eval_id"' in head))
 
 
 def read(path: Path) -> list[LoggedRun]:
@@ -190,13 +185,8 @@ def _read_zip(path: Path) -> tuple[Header, Iterable[bytes]]:
         members = {info.filename: info for info in archive.infolist()}
     # A log that is still written has no header yet, but its start.
     member = members.get("header.json") or members["_journal/start.json"]
-    return msgspec.json.decode(read_member(path, member), type=Header), _iterate_samples(path, list(members.values()))
-
-
-def _iterate_samples(path: Path, members: Sequence[zipfile.ZipInfo]) -> Iterator[bytes]:
-    for member in members:
-        if member.filename.startswith("samples/"):
-            yield read_member(path, member)
+    samples = (read_member(path, info) for name, info in members.items() if name.startswith("samples/"))
+    return msgspec.json.decode(read_member(path, member), type=Header), samples
 
 
 def read_member(path: Path, member: zipfile.ZipInfo) -> bytes:
@@ -236,28 +226,25 @@ def _convert(sample: Sample, scorers: Sequence[str]) -> LoggedRollout:
     choice = sample.output.choices[0].stop_reason if sample.output.choices else None
     seconds = sample.working_time if sample.working_time is not None else sample.total_time
     tools = next((event.tools for event in reversed(events) if event.tools), None)
-    fields: JsonObject = {"started_at": started} if (started := logs.parse_time(sample.started_at)) else {}
-    rollout = Rollout(
-        rollout_id=sample.uuid or f"{sample.id}-{sample.epoch}",
-        row_index=0,
-        attempt=sample.epoch - 1,
-        status=logs.status_of(failure, scores),
-        messages=messages,
-        tools=[_tool(tool) for tool in tools] if tools else None,
-        scores=scores,
-        failure=failure,
-        finish_reason=LIMITS.get(sample.limit.type, "limit") if sample.limit else choice,
-        usage=usage,
-        calls=[_call(event) for event in events if event.output is not None],
-        num_tool_calls=sum(len(message.get("tool_calls") or ()) for message in messages),
-        duration_ms=1000 * (seconds or 0.0),
-        model=sample.output.model,
-        **fields,
-    )
     prompt = sample.input if isinstance(sample.input, str) else [_message(m, sample.attachments) for m in sample.input]
     if isinstance(prompt, str):
         prompt = sample.attachments.get(prompt.removeprefix(ATTACHMENT), prompt)
-    return LoggedRollout(logs.row_of(sample.id, prompt, sample.target, sample.metadata), rollout)
+    return logs.logged(
+        logs.row_of(sample.id, prompt, sample.target, sample.metadata),
+        messages,
+        scores,
+        failure,
+        rollout_id=sample.uuid or f"{sample.id}-{sample.epoch}",
+        attempt=sample.epoch - 1,
+        tools=[_tool(tool) for tool in tools] if tools else None,
+        finish_reason=LIMITS.get(sample.limit.type, "limit") if sample.limit else choice,
+        usage=usage,
+        calls=[_call(event) for event in events if event.output is not None],
+        num_tool_calls=logs.tool_calls(messages),
+        duration_ms=1000 * (seconds or 0.0),
+        model=sample.output.model,
+        **({"started_at": started} if (started := logs.parse_time(sample.started_at)) else {}),
+    )
 
 
 def _scores(sample: Sample, scorers: Sequence[str], failure: Failure | None) -> dict[str, Score]:
@@ -297,16 +284,10 @@ def _message(message: JsonObject, attachments: dict[str, str]) -> Message:
     if reasoning:
         plain["reasoning_content"] = reasoning
     if calls := message.get("tool_calls"):
+        arguments = [msgspec.json.encode(_resolve(call.get("arguments") or {}, attachments)).decode() for call in calls]
         plain["tool_calls"] = [
-            {
-                "id": call.get("id"),
-                "type": "function",
-                "function": {
-                    "name": call.get("function"),
-                    "arguments": msgspec.json.encode(_resolve(call.get("arguments") or {}, attachments)).decode(),
-                },
-            }
-            for call in calls
+            {"id": call.get("id"), "type": "function", "function": {"name": call.get("function"), "arguments": text}}
+            for call, text in zip(calls, arguments, strict=True)
         ]
     if plain["role"] == "tool":
         plain["tool_call_id"] = message.get("tool_call_id")
@@ -343,9 +324,4 @@ def _resolve(value: object, attachments: dict[str, str]) -> object:
 
 
 def _tool(tool: JsonObject) -> JsonObject:
-    parameters = {
-        "name": tool.get("name"),
-        "description": tool.get("description"),
-        "parameters": tool.get("parameters"),
-    }
-    return {"type": "function", "function": parameters}
+    return {"type": "function", "function": {key: tool.get(key) for key in ("name", "description", "parameters")}}

@@ -10,7 +10,7 @@ import orjson
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.errors import ValidationError
-from osmosis.records.run.rollout import Rollout, Score
+from osmosis.records.run.rollout import Score
 
 from . import logs
 from .logs import LoggedRollout, LoggedRun
@@ -35,7 +35,8 @@ def read(path: Path) -> list[LoggedRun]:
 def _read_file(file: Path) -> Iterator[LoggedRun]:
     named = _FILE.search(file.name)
     task = named["task"] if named else file.stem
-    results = _read_results(file, named["time"] if named else "")
+    path = file.with_name(f"results_{named['time'] if named else ''}.json")
+    results = logs.read_json(path) if path.exists() else {}
     model = str(results.get("model_name") or results.get("config", {}).get("model") or file.parent.name)
     metrics: dict[str, list[str]] = {}
     for line in logs.read_lines(file):
@@ -60,11 +61,6 @@ def _read_file(file: Path) -> Iterator[LoggedRun]:
         )
 
 
-def _read_results(file: Path, time: str) -> JsonObject:
-    path = file.with_name(f"results_{time}.json")
-    return logs.read_json(path) if path.exists() else {}
-
-
 def _convert(file: Path, name: str) -> Iterator[LoggedRollout]:
     for line in logs.read_lines(file):
         if (line.get("filter") or "none") != name:
@@ -80,18 +76,9 @@ def _convert(file: Path, name: str) -> Iterator[LoggedRollout]:
         info: JsonObject = {"filtered": line.get("filtered_resps")}
         if not is_text:
             info["responses"] = line.get("resps")
-        yield LoggedRollout(
-            logs.row_of(id, prompt, line.get("target"), {"doc": line.get("doc")}),
-            Rollout(
-                rollout_id=f"{name}-{id}",
-                row_index=0,
-                attempt=0,
-                status=logs.status_of(None, scores),
-                messages=logs.conversation(prompt, answers[0] if is_text else None),
-                scores=scores,
-                info=info,
-            ),
-        )
+        row = logs.row_of(id, prompt, line.get("target"), {"doc": line.get("doc")})
+        messages = logs.conversation(prompt, answers[0] if is_text else None)
+        yield logs.logged(row, messages, scores, rollout_id=f"{name}-{id}", info=info)
 
 
 def _prompt(line: JsonObject) -> str | list[JsonObject]:

@@ -4,18 +4,21 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import orjson
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.errors import ValidationError
-from osmosis.records.run.rollout import Category, Failure, Message, Phase, Rollout, RolloutStatus, Score
+from osmosis.records.run.rollout import Category, Failure, Message, Phase, Rollout, RolloutStatus, Score, Usage
 
 
 @dataclass(slots=True)
 class LoggedRollout:
-    """One attempt at one row. `row_index` and `row_key` of the rollout are those of its row, set when it is stored."""
+    """One attempt at one row. Storing it sets `row_index` and `row_key`, an id where the rollout has none, and the next
+    free number where its attempt is taken."""
 
     row: JsonObject
     """With `id`, and `user_prompt` or `messages`; `ground_truth` and `metadata` where the log has them."""
@@ -38,6 +41,43 @@ class LoggedRun:
     created_at: datetime | None = None
     params: JsonObject = field(default_factory=dict)
     facts: JsonObject = field(default_factory=dict)
+
+
+def logged(
+    row: JsonObject, messages: list[Message], scores: dict[str, Score], failure: Failure | None = None, **more: Any
+) -> LoggedRollout:
+    """Return an attempt; `more` are fields of its rollout. Without a failure and without any score, it counts in no
+    mean."""
+    status = RolloutStatus.FAILED if failure else RolloutStatus.SUCCESS if scores else RolloutStatus.SKIPPED
+    fields: JsonObject = {"rollout_id": "", "row_index": 0, "attempt": 0, **more}
+    return LoggedRollout(row, Rollout(**fields, status=status, messages=messages, scores=scores, failure=failure))
+
+
+def head_of(path: Path) -> bytes:
+    """Return the beginning of a `.json` file, nothing of any other."""
+    if path.suffix != ".json":
+        return b""
+    with path.open("rb") as file:
+        return file.read(4096)
+
+
+def id_of(*content: object, option: int | None = None) -> str:
+    """Return an id for a row that has none, which follows from its content; `option` is of orjson."""
+    return sha256(orjson.dumps(content, option=option)).hexdigest()[:16]
+
+
+def usage_of(source: JsonObject, prompt: str, completion: str, cached: str = "", cost: str = "") -> Usage:
+    """Return the usage of a record whose keys are these."""
+    tokens, read, written = (source.get(name) or 0 for name in (prompt, cached, completion))
+    return Usage(prompt_tokens=tokens, cached_tokens=read, completion_tokens=written, cost_usd=source.get(cost))
+
+
+def tool_calls(messages: Iterable[Message]) -> int:
+    return sum(len(message.get("tool_calls") or ()) for message in messages)
+
+
+def present(values: JsonObject) -> JsonObject:
+    return {key: value for key, value in values.items() if value}
 
 
 def read_json(path: Path) -> JsonObject:
@@ -113,13 +153,6 @@ def agent_failure(message: object, traceback: object = None) -> Failure:
     text = str(message) or "the log has no message"
     trace = traceback if isinstance(traceback, str) and traceback else None
     return Failure(phase=Phase.AGENT, category=Category.AGENT_ERROR, message=text, traceback=trace)
-
-
-def status_of(failure: Failure | None, scores: Mapping[str, Score]) -> RolloutStatus:
-    """Return the status: without a failure and without any score, a rollout counts in no mean."""
-    if failure is not None:
-        return RolloutStatus.FAILED
-    return RolloutStatus.SUCCESS if scores else RolloutStatus.SKIPPED
 
 
 def parse_time(text: object) -> datetime | None:

@@ -1,8 +1,6 @@
 """JSON and JSONL of any tool, by a mapping of its columns; Langfuse's exported traces have a mapping of their own."""
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from hashlib import sha256
 from itertools import islice
 from pathlib import Path
 
@@ -10,7 +8,7 @@ import orjson
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.errors import UsageError, ValidationError
-from osmosis.records.run.rollout import Rollout, Score, Usage
+from osmosis.records.run.rollout import Score, Usage
 
 from . import logs
 from .logs import LoggedRollout, LoggedRun
@@ -110,7 +108,6 @@ def _read_objects(path: Path) -> Iterable[JsonObject]:
 
 
 def _convert(path: Path, columns: Mapping[str, str]) -> Iterator[LoggedRollout]:
-    attempts: Counter[str] = Counter()
     for line in _read_objects(path):
         values = {name: _value(line, column) for name, column in columns.items()}
         prompt = values.get("prompt") if values.get("prompt") is not None else values.get("messages")
@@ -118,29 +115,22 @@ def _convert(path: Path, columns: Mapping[str, str]) -> Iterator[LoggedRollout]:
         answer = values.get("answer")
         if isinstance(answer, dict) and "content" in answer:
             answer = answer["content"]
-        content = orjson.dumps([prompt, values.get("target")])
         is_trace = isinstance(line.get("scores"), list)
         own_id = None if is_trace else values.get("id")
-        id = str(own_id) if own_id is not None else sha256(content).hexdigest()[:16]
+        id = str(own_id) if own_id is not None else logs.id_of(prompt, values.get("target"))
         failure = logs.agent_failure(values["error"]) if values.get("error") else None
         scores = {} if failure else _scores(line, values)
         messages = values.get("messages")
-        yield LoggedRollout(
+        yield logs.logged(
             logs.row_of(id, prompt if prompt is not None else "", values.get("target"), line.get("metadata") or {}),
-            Rollout(
-                rollout_id=str(line.get("id") or f"{id}-{attempts[id]}"),
-                row_index=0,
-                attempt=attempts[id],
-                status=logs.status_of(failure, scores),
-                messages=messages if isinstance(messages, list) else logs.conversation(prompt, answer),
-                scores=scores,
-                failure=failure,
-                usage=Usage(cost_usd=logs.numeric(values.get("cost"))),
-                duration_ms=1000 * (logs.numeric(values.get("seconds")) or 0.0),
-                model=str(values["model"]) if values.get("model") else None,
-            ),
+            messages if isinstance(messages, list) else logs.conversation(prompt, answer),
+            scores,
+            failure,
+            rollout_id=str(line.get("id") or ""),
+            usage=Usage(cost_usd=logs.numeric(values.get("cost"))),
+            duration_ms=1000 * (logs.numeric(values.get("seconds")) or 0.0),
+            model=str(values["model"]) if values.get("model") else None,
         )
-        attempts[id] += 1
 
 
 def _scores(line: JsonObject, values: JsonObject) -> dict[str, Score]:

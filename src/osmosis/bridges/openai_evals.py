@@ -6,7 +6,7 @@ from pathlib import Path
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.errors import ValidationError
-from osmosis.records.run.rollout import Rollout, Score, Usage
+from osmosis.records.run.rollout import Score
 
 from . import logs
 from .logs import LoggedRollout, LoggedRun
@@ -50,7 +50,6 @@ def _convert(samples: dict[str, dict[str, list[JsonObject]]]) -> Iterator[Logged
     for id, events in samples.items():
         sampling = (events.get("sampling") or [{}])[-1]
         prompt, answers = sampling.get("prompt") or "", sampling.get("sampled") or []
-        usage = sampling.get("usage") or {}
         scores: dict[str, Score] = {}
         target = None
         for data in events.get("match", ()):
@@ -62,18 +61,6 @@ def _convert(samples: dict[str, dict[str, list[JsonObject]]]) -> Iterator[Logged
                     scores[name] = Score(number, name=name)
         errors = events.get("error")
         failure = logs.agent_failure(errors[0].get("message") or errors[0]) if errors else None
-        yield LoggedRollout(
-            logs.row_of(id, prompt, target),
-            Rollout(
-                rollout_id=id,
-                row_index=0,
-                attempt=0,
-                status=logs.status_of(failure, scores),
-                messages=logs.conversation(prompt, answers[0] if answers else None),
-                scores=scores,
-                failure=failure,
-                usage=Usage(
-                    prompt_tokens=usage.get("prompt_tokens") or 0, completion_tokens=usage.get("completion_tokens") or 0
-                ),
-            ),
-        )
+        messages = logs.conversation(prompt, answers[0] if answers else None)
+        usage = logs.usage_of(sampling.get("usage") or {}, "prompt_tokens", "completion_tokens")
+        yield logs.logged(logs.row_of(id, prompt, target), messages, scores, failure, rollout_id=id, usage=usage)

@@ -1,16 +1,14 @@
 """Results of promptfoo (`promptfoo eval -o results.json`, result version 3): each prompt with each provider is a run.
 Read: variables, assertions as parts of the score, named scores, repeats as attempts, usage, cost, errors."""
 
-from collections import Counter
 from collections.abc import Iterator
-from hashlib import sha256
 from pathlib import Path
 
 import orjson
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.errors import ValidationError
-from osmosis.records.run.rollout import Rollout, Score, Usage
+from osmosis.records.run.rollout import Score
 
 from . import logs
 from .logs import LoggedRollout, LoggedRun
@@ -21,10 +19,7 @@ ERROR = 2
 
 
 def is_log(path: Path) -> bool:
-    if path.suffix != ".json":
-        return False
-    with path.open("rb") as file:
-        head = file.read(4096)
+    head = logs.head_of(path)
     return b'"evalId"' in head and b'"results"' in head
 
 
@@ -58,42 +53,29 @@ def read(path: Path) -> list[LoggedRun]:
 
 
 def _convert(results: list[JsonObject]) -> Iterator[LoggedRollout]:
-    attempts: Counter[str] = Counter()
     for result in sorted(results, key=lambda result: result.get("testIdx", 0)):
         case = result.get("testCase") or {}
         variables = result.get("vars") or case.get("vars") or {}
         # A repeat has a number of its own among the tests: what it tests is the row.
-        content = orjson.dumps([variables, case.get("assert")], option=orjson.OPT_SORT_KEYS)
-        id = sha256(content).hexdigest()[:16]
+        id = logs.id_of(variables, case.get("assert"), option=orjson.OPT_SORT_KEYS)
         prompt = parse_prompt(result["prompt"].get("raw", ""))
         response, grading = result.get("response") or {}, result.get("gradingResult") or {}
         is_error = result.get("failureReason") == ERROR
         failure = logs.agent_failure(result.get("error") or response.get("error") or "") if is_error else None
         reason = grading.get("reason")
         scores = {} if failure else _scores(result, grading, reason)
-        tokens = response.get("tokenUsage") or {}
+        tokens = {**(response.get("tokenUsage") or {}), "cost": result.get("cost") or None}
         metadata = {"vars": variables, "description": case.get("description"), "assert": case.get("assert")}
-        yield LoggedRollout(
-            logs.row_of(id, prompt, None, {key: value for key, value in metadata.items() if value}),
-            Rollout(
-                rollout_id=result.get("id") or f"{id}-{attempts[id]}",
-                row_index=0,
-                attempt=attempts[id],
-                status=logs.status_of(failure, scores),
-                messages=logs.conversation(prompt, response.get("output")),
-                scores=scores,
-                failure=failure,
-                finish_reason=response.get("finishReason"),
-                usage=Usage(
-                    prompt_tokens=tokens.get("prompt") or 0,
-                    completion_tokens=tokens.get("completion") or 0,
-                    cached_tokens=tokens.get("cached") or 0,
-                    cost_usd=result.get("cost") or None,
-                ),
-                duration_ms=float(result.get("latencyMs") or 0.0),
-            ),
+        yield logs.logged(
+            logs.row_of(id, prompt, None, logs.present(metadata)),
+            logs.conversation(prompt, response.get("output")),
+            scores,
+            failure,
+            rollout_id=result.get("id") or "",
+            finish_reason=response.get("finishReason"),
+            usage=logs.usage_of(tokens, "prompt", "completion", "cached", "cost"),
+            duration_ms=float(result.get("latencyMs") or 0.0),
         )
-        attempts[id] += 1
 
 
 def _scores(result: JsonObject, grading: JsonObject, reason: str | None) -> dict[str, Score]:

@@ -3,7 +3,6 @@ a test for each; the first equality or containment is the ground truth, and all 
 
 import csv
 from collections.abc import Iterator
-from hashlib import sha256
 from itertools import product
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from jinja2.sandbox import SandboxedEnvironment
 from osmosis.base.jsonable import JsonObject
 from osmosis.errors import NotFound, ValidationError
 
-from .logs import read_lines, row_of
+from .logs import id_of, present, read_lines, row_of
 from .promptfoo import parse_prompt
 
 TARGETS = ("equals", "contains", "icontains", "starts-with")
@@ -36,14 +35,12 @@ def read_tests(path: Path) -> Iterator[JsonObject]:
         for values in product(*map(_as_list, written.values())):
             variables = {name: _read_text(path.parent, value) for name, value in zip(written, values, strict=True)}
             # As in its results (`promptfoo.py`), so that rows and imported runs have the same ids.
-            content = orjson.dumps([variables, asserts], option=orjson.OPT_SORT_KEYS)
-            id = sha256(content).hexdigest()[:16]
+            id = id_of(variables, asserts, option=orjson.OPT_SORT_KEYS)
             target = next((a.get("value") for a in asserts if a.get("type") in TARGETS), None)
             metadata = {"vars": variables, "description": test.get("description"), "assert": asserts}
-            metadata = {key: value for key, value in metadata.items() if value}
             for number, text in enumerate(texts, 1):
                 prompt = parse_prompt(_render(path, text, variables))
-                yield row_of(id if number == 1 else f"{id}-{number}", prompt, target, metadata)
+                yield row_of(id if number == 1 else f"{id}-{number}", prompt, target, present(metadata))
 
 
 def _tests(folder: Path, tests: object) -> Iterator[JsonObject]:

@@ -76,9 +76,5 @@ def _answer(messages: list[Message]) -> str | None:
 def _text(message: Message) -> str:
     content = message.get("content")
     if isinstance(content, list):
-        return "\n".join(_texts(content))
+        return "\n".join(str(part["text"]) for part in content if isinstance(part, dict) and "text" in part)
     return "" if content is None else str(content)
-
-
-def _texts(parts: list[JsonObject]) -> Iterator[str]:
-    yield from (str(part["text"]) for part in parts if isinstance(part, dict) and "text" in part)

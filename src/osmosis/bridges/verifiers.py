@@ -2,7 +2,6 @@
 rewards with their weights, metrics, conversations, usage, errors. Of an episode with several agents the first trainable
 one is the rollout. Not read: token ids, forks of a message graph beside its last leaf."""
 
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime, timezone
@@ -12,13 +11,14 @@ import orjson
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.errors import ValidationError
-from osmosis.records.run.rollout import Message, ModelCall, Rollout, Score, Usage
+from osmosis.records.run.rollout import Message, ModelCall, Score
 
 from . import logs
 from .logs import LoggedRollout, LoggedRun
 
 NAME = "verifiers"
 FILES = ("traces.jsonl", "results.jsonl")
+_FUNCTION = ("name", "arguments")
 
 
 def is_log(path: Path) -> bool:
@@ -64,46 +64,37 @@ def _trace(episode: JsonObject) -> JsonObject:
 
 
 def _convert_traces(file: Path) -> Iterator[LoggedRollout]:
-    attempts: Counter[str] = Counter()
     for episode in logs.read_lines(file):
         trace = _trace(episode)
-        task = episode["task"]
-        data = task["data"]
+        task, data = episode["task"], episode["task"]["data"]
         id = str(data.get("id") or task["key"])
         errors = [*episode.get("errors", ()), *trace.get("errors", ())]
         failure = logs.agent_failure(f"{errors[0].get('type')}: {errors[0].get('message')}") if errors else None
         scores = {} if failure else _rewards(trace.get("rewards", {}))
         start, agent = trace.get("timing", {}).get("start"), trace.get("timing", {}).get("agent", {})
         messages = _branch(trace.get("nodes", []))
-        rollout = Rollout(
-            rollout_id=episode.get("id") or trace["id"],
-            row_index=0,
-            attempt=attempts[id],
-            status=logs.status_of(failure, scores),
-            messages=messages,
-            tools=trace.get("tools") or None,
-            scores=scores,
-            failure=failure,
-            finish_reason=trace.get("stop_condition"),
-            usage=Usage(
-                prompt_tokens=episode.get("num_input_tokens") or 0,
-                completion_tokens=episode.get("num_output_tokens") or 0,
-            ),
-            calls=[_call(call, start or 0.0) for call in trace.get("calls", ())],
-            num_tool_calls=sum(len(message.get("tool_calls") or ()) for message in messages),
-            duration_ms=1000 * max(0.0, agent.get("end", 0.0) - agent.get("start", 0.0)),
-            metrics={name: float(value) for name, value in trace.get("metrics", {}).items()},
-            info={"trace": trace["id"]} if "id" in trace else {},
-            **({"started_at": datetime.fromtimestamp(start, timezone.utc)} if start else {}),
-        )
-        attempts[id] += 1
         hidden = {"idx", "id", "prompt", "system_prompt", "answer"}
         metadata = {key: value for key, value in data.items() if key not in hidden and value not in ([], {}, None)}
         prompt = data.get("prompt") or ""
         if data.get("system_prompt"):
             user = prompt if isinstance(prompt, list) else [{"role": "user", "content": prompt}]
             prompt = [{"role": "system", "content": data["system_prompt"]}, *user]
-        yield LoggedRollout(logs.row_of(id, prompt, data.get("answer"), metadata), rollout)
+        yield logs.logged(
+            logs.row_of(id, prompt, data.get("answer"), metadata),
+            messages,
+            scores,
+            failure,
+            rollout_id=episode.get("id") or trace["id"],
+            tools=trace.get("tools") or None,
+            finish_reason=trace.get("stop_condition"),
+            usage=logs.usage_of(episode, "num_input_tokens", "num_output_tokens"),
+            calls=[_call(call, start or 0.0) for call in trace.get("calls", ())],
+            num_tool_calls=logs.tool_calls(messages),
+            duration_ms=1000 * max(0.0, agent.get("end", 0.0) - agent.get("start", 0.0)),
+            metrics={name: float(value) for name, value in trace.get("metrics", {}).items()},
+            info={"trace": trace["id"]} if "id" in trace else {},
+            **({"started_at": datetime.fromtimestamp(start, timezone.utc)} if start else {}),
+        )
 
 
 def _rewards(rewards: JsonObject) -> dict[str, Score]:
@@ -128,25 +119,18 @@ def _message(message: JsonObject) -> Message:
     calls = plain.get("tool_calls")
     if calls and "function" not in calls[0]:
         plain["tool_calls"] = [
-            {
-                "id": call.get("id"),
-                "type": "function",
-                "function": {key: call.get(key) for key in ("name", "arguments")},
-            }
+            {"id": call.get("id"), "type": "function", "function": {key: call.get(key) for key in _FUNCTION}}
             for call in calls
         ]
     return plain
 
 
 def _call(call: JsonObject, start: float) -> ModelCall:
-    usage, time = call.get("usage") or {}, call.get("time", {})
-    error = call.get("error")
+    time, error = call.get("time", {}), call.get("error")
     return ModelCall(
         started_ms=1000 * max(0.0, time.get("start", start) - start),
         duration_ms=1000 * max(0.0, time.get("end", 0.0) - time.get("start", 0.0)),
-        usage=Usage(
-            prompt_tokens=usage.get("prompt_tokens") or 0, completion_tokens=usage.get("completion_tokens") or 0
-        ),
+        usage=logs.usage_of(call.get("usage") or {}, "prompt_tokens", "completion_tokens"),
         finish_reason=call.get("finish_reason"),
         model=call.get("model"),
         error=error.get("message") if isinstance(error, dict) else error,
@@ -173,7 +157,6 @@ def _read_results(file: Path) -> LoggedRun:
 
 
 def _convert_results(file: Path) -> Iterator[LoggedRollout]:
-    attempts: Counter[str] = Counter()
     for line in logs.read_lines(file):
         id, prompt, completion = str(line["example_id"]), line.get("prompt") or "", line.get("completion") or ""
         messages = logs.conversation(prompt, None)
@@ -184,23 +167,16 @@ def _convert_results(file: Path) -> Iterator[LoggedRollout]:
             name: float(value) for name, value in (line.get("metrics") or {}).items() if logs.numeric(value) is not None
         }
         scores = {} if failure or reward is None else {"reward": Score(reward, parts=parts or None, name="reward")}
-        usage, info = line.get("token_usage") or {}, line.get("info") or {}
-        rollout = Rollout(
-            rollout_id=f"{id}-{attempts[id]}",
-            row_index=0,
-            attempt=attempts[id],
-            status=logs.status_of(failure, scores),
-            messages=messages,
-            scores=scores,
-            failure=failure,
+        tokens, info = line.get("token_usage") or {}, line.get("info") or {}
+        tokens = {key: int(tokens.get(key) or 0) for key in ("input_tokens", "output_tokens")}
+        metadata = orjson.loads(info) if isinstance(info, str) else info
+        yield logs.logged(
+            logs.row_of(id, prompt, line.get("answer"), metadata),
+            messages,
+            scores,
+            failure,
             finish_reason=line.get("stop_condition"),
-            usage=Usage(
-                prompt_tokens=int(usage.get("input_tokens") or 0),
-                completion_tokens=int(usage.get("output_tokens") or 0),
-            ),
-            num_tool_calls=sum(len(message.get("tool_calls") or ()) for message in messages),
+            usage=logs.usage_of(tokens, "input_tokens", "output_tokens"),
+            num_tool_calls=logs.tool_calls(messages),
             duration_ms=float((line.get("timing") or {}).get("total_ms") or line.get("generation_ms") or 0.0),
         )
-        attempts[id] += 1
-        metadata = orjson.loads(info) if isinstance(info, str) else info
-        yield LoggedRollout(logs.row_of(id, prompt, line.get("answer"), metadata), rollout)
