@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from osmosis.base.jsonable import JsonObject
-from osmosis.base.stats import pass_at_k
+from osmosis.base.stats import pass_at_k as pass_at_k
 from osmosis.compat.dataset_reader import EvalFnError
 from osmosis.compat.runner import Client, LocalRolloutRunner, LocalRunResult, RunOne, close_client, run_rows
 from osmosis.engine.loader import load_object
@@ -25,18 +25,6 @@ from osmosis.records.run.rollout import Rollout, RolloutStatus
 from osmosis.records.run.rows import Row
 from osmosis.sdk.agent_loop import RolloutAgentLoop
 from osmosis.sdk.evaluate_rubric import background, evaluate_rubric
-
-__all__ = [
-    "EvalEvalSummary",
-    "EvalFnWrapper",
-    "EvalResult",
-    "EvalRowResult",
-    "EvalRunResult",
-    "EvalRunner",
-    "load_eval_fn",
-    "load_eval_fns",
-    "pass_at_k",
-]
 
 
 class EvalFnWrapper:
@@ -148,13 +136,9 @@ class EvalRunner:
         runner: LocalRolloutRunner | None = None,
     ) -> EvalRunResult:
         lane = self._lane(runner or self._runner(self.llm_client), max_turns, completion_params, run_index)
-        results: list[EvalRunResult] = []
-
-        def on_rollout(rollout: Rollout) -> None:
-            results.append(_run_of(rollout, run_index))
-
-        await run_rows([row], [lane], on_rollout, start_index=row_index, scorers=self._scorers())
-        return results[0]
+        rollouts: list[Rollout] = []
+        await run_rows([row], [lane], rollouts.append, start_index=row_index, scorers=self._scorers())
+        return _run_of(rollouts[0], run_index)
 
     async def run_eval(
         self,
@@ -179,7 +163,8 @@ class EvalRunner:
             if on_progress is not None:
                 on_progress(finished, total, run)
 
-        clients = self._clients(min(batch_size, total))
+        lanes, factory = min(batch_size, total), self._factory
+        clients: list[Any] = [self.llm_client] if factory is None or lanes <= 1 else [factory() for _ in range(lanes)]
         try:
             report = await run_rows(
                 rows,
@@ -234,11 +219,6 @@ class EvalRunner:
     def _runner(self, client: Any) -> LocalRolloutRunner:
         debug, folder = self._debug
         return LocalRolloutRunner(self.agent_loop, client, debug, folder, rollout_id_prefix="eval")
-
-    def _clients(self, count: int) -> list[Any]:
-        if count <= 1 or self._factory is None:
-            return [self.llm_client]
-        return [self._factory() for _ in range(count)]
 
 
 def _run_of(rollout: Rollout, run_index: int) -> EvalRunResult:

@@ -151,6 +151,7 @@ class OsmosisLLMClient:
         return self._metrics.model_copy()
 
     async def _deliver(self, path: str, body: dict[str, Any], retries: int) -> str:
+        base_s, max_s = self._settings.retry_base_delay, self._settings.retry_max_delay
         for attempt in range(retries + 1):
             wait: float | None = None
             problem: OsmosisRolloutError
@@ -170,7 +171,8 @@ class OsmosisLLMClient:
                 problem.message = f"{problem.message} ({attempt + 1} attempts)"
                 raise problem
             # With "Retry-After: 0" all attempts would be used up within a millisecond.
-            await asyncio.sleep(min(wait or self._delay(attempt), _MAX_RETRY_AFTER_S))
+            pause_s = wait or backoff_delay(attempt + 1, base_s=base_s, max_s=max_s)
+            await asyncio.sleep(min(pause_s, _MAX_RETRY_AFTER_S))
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     async def _send(self, url: str, body: dict[str, Any]) -> tuple[int, str, str | None]:
@@ -181,10 +183,6 @@ class OsmosisLLMClient:
         ) as reply:
             return reply.status, await reply.text(), reply.headers.get("Retry-After")
 
-    def _delay(self, attempt: int) -> float:
-        settings = self._settings
-        return backoff_delay(attempt + 1, base_s=settings.retry_base_delay, max_s=settings.retry_max_delay)
-
     def _session(self) -> aiohttp.ClientSession:
         if self._shared is not None:
             return self._shared
@@ -194,10 +192,8 @@ class OsmosisLLMClient:
 
 
 def _refusal(path: str, status: int, text: str, header: str | None) -> tuple[OsmosisRolloutError, float | None]:
-    detail = f"{path} answered {status}: {text[:300]}"
-    if status >= 500:
-        return OsmosisServerError(detail, status), parse_retry_after(header)
-    return OsmosisValidationError(detail, status), parse_retry_after(header)
+    kind = OsmosisServerError if status >= 500 else OsmosisValidationError
+    return kind(f"{path} answered {status}: {text[:300]}", status), parse_retry_after(header)
 
 
 def read_result(text: str) -> CompletionsResult:
@@ -230,7 +226,8 @@ class ExternalLLMClient:
         if isinstance(model, str):
             self.spec = ModelSpec.parse(model, base_url=api_base)
             # The documented source of keys for code that gives none.
-            key = api_key or os.environ.get(_variable(self.spec))
+            provider = self.spec.name.partition("/")[0]
+            key = api_key or os.environ.get("OPENAI_API_KEY" if self.spec.kind == "openai" else key_variable(provider))
             self._model: Model | None = None
             self._open: Callable[[], Model] = lambda: open_model(self.spec, api_key=key)
         else:
@@ -282,7 +279,3 @@ class ExternalLLMClient:
         if self._model is not None:
             await self._model.close()
             self._model = None
-
-
-def _variable(spec: ModelSpec) -> str:
-    return "OPENAI_API_KEY" if spec.kind == "openai" else key_variable(spec.name.partition("/")[0])

@@ -11,6 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from concurrent.futures import TimeoutError as FuturesTimeout
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from urllib.error import URLError
 from urllib.request import ProxyHandler, Request, build_opener, urlopen
 
@@ -265,9 +266,10 @@ def is_valid_hostname_or_ip(value: str) -> bool:
 
 def detect_public_ip() -> str:
     """Return this machine's public IPv4 address; raise `PublicIPDetectionError` without one (after at most 16 s)."""
-    address = first_address({"aws": _from_aws, "gcp": _from_gcp, "azure": _from_azure}, _CLOUD_TOTAL_S)
+    gcp, azure = partial(_fetch, _GCP, {"Metadata-Flavor": "Google"}), partial(_fetch, _AZURE, {"Metadata": "true"})
+    address = first_address({"aws": _from_aws, "gcp": gcp, "azure": azure}, _CLOUD_TOTAL_S)
     if address is None:
-        address = first_address({url: _service(url) for url in PUBLIC_SERVICES}, _PUBLIC_TOTAL_S)
+        address = first_address({url: partial(_ask_service, url) for url in PUBLIC_SERVICES}, _PUBLIC_TOTAL_S)
     if address is None:
         raise PublicIPDetectionError(
             "cannot determine the public address of this machine",
@@ -294,29 +296,18 @@ def first_address(sources: Mapping[str, Callable[[], str]], timeout_s: float) ->
     return None
 
 
-def _fetch(url: str, *, headers: dict[str, str] | None = None, method: str = "GET") -> str:
+def _fetch(url: str, headers: dict[str, str], *, method: str = "GET") -> str:
     # Metadata addresses are this machine's own: a proxy must never see them.
     opener = build_opener(ProxyHandler({}))
-    with opener.open(Request(url, headers=headers or {}, method=method), timeout=_CLOUD_TIMEOUT_S) as reply:
+    with opener.open(Request(url, headers=headers, method=method), timeout=_CLOUD_TIMEOUT_S) as reply:
         return str(reply.read(4096).decode("ascii", "replace"))
 
 
 def _from_aws() -> str:
-    token = _fetch(f"{_AWS}/api/token", method="PUT", headers={"X-aws-ec2-metadata-token-ttl-seconds": "60"})
-    return _fetch(f"{_AWS}/meta-data/public-ipv4", headers={"X-aws-ec2-metadata-token": token})
+    token = _fetch(f"{_AWS}/api/token", {"X-aws-ec2-metadata-token-ttl-seconds": "60"}, method="PUT")
+    return _fetch(f"{_AWS}/meta-data/public-ipv4", {"X-aws-ec2-metadata-token": token})
 
 
-def _from_gcp() -> str:
-    return _fetch(_GCP, headers={"Metadata-Flavor": "Google"})
-
-
-def _from_azure() -> str:
-    return _fetch(_AZURE, headers={"Metadata": "true"})
-
-
-def _service(url: str) -> Callable[[], str]:
-    def ask() -> str:
-        with urlopen(Request(url, headers={"User-Agent": "osmosis"}), timeout=_PUBLIC_TOTAL_S) as reply:
-            return str(reply.read(4096).decode("ascii", "replace"))
-
-    return ask
+def _ask_service(url: str) -> str:
+    with urlopen(Request(url, headers={"User-Agent": "osmosis"}), timeout=_PUBLIC_TOTAL_S) as reply:
+        return str(reply.read(4096).decode("ascii", "replace"))

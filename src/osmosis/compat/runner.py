@@ -2,7 +2,6 @@
 engine's loop. A loop that raises or gives up is a result with its reason; tokens spent before are still counted."""
 
 import os
-import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,8 +23,7 @@ from osmosis.sdk.classify import describe
 from osmosis.sdk.user_code import run_user_code
 
 from .dataset_reader import ToolValidationError
-
-_TOOL_NAME = re.compile(r"^[A-Za-z0-9_-]{1,64}\Z")
+from .validator import FUNCTION_NAME
 
 OnProgress = Callable[[int, int, "LocalRunResult"], None]
 
@@ -69,7 +67,7 @@ def validate_tools(tools: list[Any]) -> None:
         if not isinstance(function, dict):
             raise ToolValidationError("Tool validation error: a tool has no function")
         name = function.get("name")
-        if not isinstance(name, str) or not _TOOL_NAME.match(name):
+        if not isinstance(name, str) or not FUNCTION_NAME.match(name):
             raise ToolValidationError(f"Tool validation error: {name!r} is not a valid function name")
         parameters = function.get("parameters") or {"type": "object"}
         if not isinstance(parameters, dict) or parameters.get("type") != "object":
@@ -139,13 +137,19 @@ class LocalRolloutRunner:
             result, error = None, describe(exc)
         finally:
             self.llm_client.clear_tools()
+        metrics = self.llm_client.get_metrics()
         return LocalRunResult(
             row_index=row_index,
             success=error is None,
             result=result,
             error=error,
             duration_ms=(time.monotonic() - started) * 1000,
-            token_usage=_usage(self.llm_client.get_metrics()),
+            token_usage={
+                "prompt_tokens": metrics.prompt_tokens,
+                "completion_tokens": metrics.response_tokens,
+                "total_tokens": metrics.prompt_tokens + metrics.response_tokens,
+                "num_llm_calls": metrics.num_llm_calls,
+            },
         )
 
     async def run_batch(
@@ -263,12 +267,3 @@ class LocalTestRunner(LocalRolloutRunner):
     ) -> None:
         mode = {"execution_mode": "test", "test_mode": True}
         super().__init__(agent_loop, llm_client, debug, debug_dir, request_metadata=mode)
-
-
-def _usage(metrics: RolloutMetrics) -> dict[str, int]:
-    return {
-        "prompt_tokens": metrics.prompt_tokens,
-        "completion_tokens": metrics.response_tokens,
-        "total_tokens": metrics.prompt_tokens + metrics.response_tokens,
-        "num_llm_calls": metrics.num_llm_calls,
-    }

@@ -9,7 +9,7 @@ from osmosis.errors import OsmosisError
 from osmosis.records.protocol.v02 import RolloutRequest
 from osmosis.sdk.classify import describe
 
-_FUNCTION_NAME = re.compile(r"^[A-Za-z0-9_-]{1,64}\Z")
+FUNCTION_NAME = re.compile(r"^[A-Za-z0-9_-]{1,64}\Z")
 
 
 @dataclass
@@ -159,7 +159,7 @@ class _Check:
         name = function.get("name")
         if not name:
             self.error("MISSING_FUNCTION_NAME", "has no name", f"{where}.name")
-        elif not isinstance(name, str) or not _FUNCTION_NAME.match(name):
+        elif not isinstance(name, str) or not FUNCTION_NAME.match(name):
             self.error(
                 "INVALID_FUNCTION_NAME",
                 f"{name!r} is not a valid name: use 1 to 64 letters, digits, _ and -",
