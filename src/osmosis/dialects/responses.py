@@ -139,7 +139,8 @@ def add_to_assistant(call: Call, item: JsonObject, kind: str) -> None:
     handles = call.handles[len(call.messages) - 1]
     if kind == "message":
         content = item.get("content")
-        texts = [content] if isinstance(content, str) else [_output_text(part) for part in objects(content, "content")]
+        parts = [{"text": content}] if isinstance(content, str) else objects(content, "content")
+        texts = [str(part.get("text") or part.get("refusal") or "") for part in parts]
         last["content"] = (last["content"] or "") + "".join(texts)
         if "tool_calls" in last:  # keys in the order of chat completions, so that equal messages are equal text
             last["tool_calls"] = last.pop("tool_calls")
@@ -162,10 +163,6 @@ def add_to_assistant(call: Call, item: JsonObject, kind: str) -> None:
         refuse_tool(f"an item of type {kind}")
     if item.get("id"):
         handles.append(str(item["id"]))
-
-
-def _output_text(part: JsonObject) -> str:
-    return str(part.get("text") or part.get("refusal") or "")
 
 
 def _part(part: JsonObject) -> JsonObject:
@@ -207,14 +204,11 @@ def _function_call(call: Call, envelope: Envelope, index: int, call_id: str, nam
     head = {"id": f"fc_{envelope.handle}_{index}", "call_id": call_id, "status": "completed"}
     kind, native_name = call.native_tools.get(name, ("", name))
     if kind == _CUSTOM:
-        return {"type": "custom_tool_call", **head, "name": name, "input": _custom_input(arguments)}
+        value = arguments_object({"arguments": arguments})
+        text = str(value["input"]) if "input" in value else arguments
+        return {"type": "custom_tool_call", **head, "name": name, "input": text}
     namespace = {"namespace": kind} if kind else {}
     return {"type": "function_call", **head, "name": native_name, **namespace, "arguments": arguments}
-
-
-def _custom_input(arguments: str) -> str:
-    value = arguments_object({"arguments": arguments})
-    return str(value["input"]) if "input" in value else arguments
 
 
 def _response(call: Call, envelope: Envelope, output: list[JsonObject], reply: Reply | None) -> JsonObject:

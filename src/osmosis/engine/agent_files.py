@@ -215,14 +215,12 @@ def _imported(roots: tuple[str, ...]) -> set[Path]:
     return files
 
 
+_real_folder = functools.lru_cache(maxsize=4096)(os.path.realpath)
+
+
 @functools.lru_cache(maxsize=4096)
 def _real(name: str) -> str:
     folder, _, base = name.rpartition(os.sep)
     if not folder or os.path.islink(name):
         return os.path.realpath(name)
     return f"{_real_folder(folder)}{os.sep}{base}"
-
-
-@functools.lru_cache(maxsize=4096)
-def _real_folder(folder: str) -> str:
-    return os.path.realpath(folder)

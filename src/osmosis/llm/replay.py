@@ -28,7 +28,9 @@ class ReplayModel:
         offset = self._offsets.get(key)
         if offset is None:
             raise self._refusal(f"row {key[0]} attempt {key[1]} is not in {self.path}")
-        rollout = _line(self.path, offset)
+        with self.path.open("rb") as lines:
+            lines.seek(offset)
+            rollout: JsonObject = orjson.loads(lines.readline())
         recorded: list[Message] = rollout.get("messages") or []
         position = len(request.messages)
         if position >= len(recorded) or recorded[position].get("role") != "assistant":
@@ -75,10 +77,3 @@ def _index(path: Path) -> dict[tuple[int, int], int]:
             f"cannot read the journal to replay, {path}: {error.strerror}", hint="give the name of a run"
         ) from error
     return offsets
-
-
-def _line(path: Path, offset: int) -> JsonObject:
-    with path.open("rb") as lines:
-        lines.seek(offset)
-        rollout: dict[str, object] = orjson.loads(lines.readline())
-    return rollout

@@ -5,7 +5,7 @@ cells: the rows and one more, of the verdicts that would be worst for the bound,
 and the bound is a quantile of the weighted kappa. Fewer than `LEAST` rows have no interval of kappa."""
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -136,8 +136,10 @@ def verdicts(annotations: Iterable[Annotation], rollouts: Iterable[JsonObject], 
             if annotation.rollout_id in (None, line["rollout_id"])
         ]
         hashed = str((line.get("hashes") or {}).get("score") or "")
-        for name, value in _values(line.get("scores")):
-            pairs = [(line["row_index"], value >= threshold, passes) for passes in people if passes is not None]
+        scores = {name: score.get("value") for name, score in (line.get("scores") or {}).items()}
+        for name, value in scores.items():
+            labelled = people if value is not None else ()
+            pairs = [(line["row_index"], value >= threshold, passes) for passes in labelled if passes is not None]
             if pairs:
                 by_scorer.setdefault((name, hashed), []).extend(pairs)
     return by_scorer
@@ -147,9 +149,3 @@ def calibrated(by_scorer: Verdicts) -> Iterator[Calibrated]:
     for (name, hashed), pairs in by_scorer.items():
         if (compared := agreement(pairs)) is not None:
             yield Calibrated(name, hashed, compared)
-
-
-def _values(scores: object) -> Iterator[tuple[str, float]]:
-    for name, score in scores.items() if isinstance(scores, Mapping) else ():
-        if score.get("value") is not None:
-            yield name, float(score["value"])

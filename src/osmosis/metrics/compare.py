@@ -184,7 +184,8 @@ def _compare(
     values_a: Values = before.values(name)
     values_b: Values = {(row_of.get(row, row), attempt): value for (row, attempt), value in after.values(name).items()}
     set_aside = _set_aside(row_of, aside, after, values_a, values_b)
-    values_a, values_b = (_without(values, {*aside, *set_aside}) for values in (values_a, values_b))
+    excluded = {*aside, *set_aside}
+    values_a, values_b = ({k: v for k, v in values.items() if k[0] not in excluded} for values in (values_a, values_b))
     ran = sorted((key for key in values_a if key in values_b), key=lambda key: (before.places[key[0]], key[1]))
     shared = [key for key in ran if values_a[key] is not None and values_b[key] is not None]
     both = [key for key in ran if (values_a[key], values_b[key]) != (None, None)]
@@ -239,17 +240,10 @@ def _set_aside(
     entries = {}
     for row_b, row_a in row_of.items():
         if row_a in excluded or row_b in excluded:
-            means = [_mean(scored) if scored else None for scored in (_of_row(values, row_a) for values in (a, b))]
+            scored = ([v for (row, _), v in values.items() if row == row_a and v is not None] for values in (a, b))
+            means = [_mean(values) if values else None for values in scored]
             entries[row_a] = SetAside(after.places[row_b], row_b if row_b in excluded else row_a, means[0], means[1])
     return entries
-
-
-def _of_row(values: Values, row: str) -> list[float]:
-    return [value for (key, _), value in values.items() if key == row and value is not None]
-
-
-def _without(values: Values, rows: Collection[str]) -> Values:
-    return {key: value for key, value in values.items() if key[0] not in rows} if rows else values
 
 
 def _flips(

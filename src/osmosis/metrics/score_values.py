@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import re
 from array import array
-from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import mode
 
 from osmosis.base.stats import pass_at_k, pass_hat_k, quantile, spread
 from osmosis.errors import ValidationError
@@ -189,15 +189,10 @@ Values = Sequence[float]
 """Scores of the attempts at one row, in ascending order."""
 
 
-def _mode(values: Values) -> float:
-    counted = Counter(values)
-    return min(counted, key=lambda value: (-counted[value], value))
-
-
 _PLAIN: dict[str, Callable[[Values], float]] = {
     "mean": lambda values: math.fsum(values) / len(values),
     "median": lambda values: quantile(values, 0.5),
-    "mode": _mode,
+    "mode": mode,  # the least of several
     "max": lambda values: values[-1],
 }
 _COUNTING: dict[str, Callable[[int, int, int], float]] = {

@@ -245,7 +245,8 @@ class Summary:
         return report
 
     def _full(self, attempts: Mapping[int, int], rows: Container[int] | None = None) -> list[ScoreReport]:
-        ks, threshold, bounds = self._ks(), self._threshold, self.plan.score_bounds
+        n, threshold, bounds = self.plan.attempts, self._threshold, self.plan.score_bounds
+        ks = sorted({k for k in (*DEFAULT_KS, *(self.plan.ks or ())) if k <= n}) if n > 1 else []
         named = [reducer(name) for name in self.plan.reducers]
         return [
             (score if rows is None else score.only(rows, threshold)).full(
@@ -266,10 +267,6 @@ class Summary:
             for value in sorted(rows, key=_natural):
                 attempts = rows[value]
                 yield GroupReport(column=column, value=value, rows=len(attempts), scores=self._full(attempts, attempts))
-
-    def _ks(self) -> list[int]:
-        n = self.plan.attempts
-        return sorted({k for k in (*DEFAULT_KS, *(self.plan.ks or ())) if k <= n}) if n > 1 else []
 
     def _in_order(self) -> list[ScoreValues]:
         split = {_function_of(name, self._scores) for name in self._scores}

@@ -68,7 +68,8 @@ def will_it_train(config: TrainingConfig, plan: TrainingPlan, tried: Sequence[Tr
     silent = sum(1 for group in groups if len(set(group)) == 1) / len(groups) if groups else None
     signal, signal_interval = signal_of(list(scored.values()), config.training.n_samples_per_prompt)
     limit = config.training.max_response_length
-    p95 = _p95([attempt.seconds for attempt in tried])
+    seconds = sorted(attempt.seconds for attempt in tried)
+    p95 = seconds[max(0, math.ceil(0.95 * len(seconds)) - 1)] if seconds else None
     gate = Gate(
         rollouts=len(tried),
         groups=len(groups),
@@ -93,10 +94,6 @@ def will_it_imitate(config: TrainingConfig, plan: TrainingPlan, examples: int) -
         fix = "lower min_score or rollout_batch_size, or name a run with more passed rollouts in from_run"
         findings.append(Finding("too-few-examples", "error", problem, fix))
     return Gate(examples, 0, None, None, None, None, None, None, None, None, findings)
-
-
-def _p95(values: Sequence[float]) -> float | None:
-    return sorted(values)[max(0, math.ceil(0.95 * len(values)) - 1)] if values else None
 
 
 def _findings(

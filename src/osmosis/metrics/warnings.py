@@ -36,17 +36,14 @@ def alarms(report: Report | None, model: str, *, over: bool = True) -> list[str]
         primary = report.primary
         if primary and primary.scored >= 8 and primary.max == primary.min == 0:
             messages.append("Every score so far is 0: open a rollout and check the grader and the answer's format.")
-        messages += _no_answers(report)
+        for issue in report.answer_issues:
+            if issue.count >= max(2, _MANY_ISSUES * report.succeeded):
+                answers = f"{issue.count} of {report.succeeded} answers were {issue.kind}"
+                messages.append(f"{answers}: their scores count like all others.")
         if over and report.coverage < _LITTLE_COVERAGE:
             share = f"{report.coverage * 100:.0f} %"
             messages.append(f"Only {share} of the rollouts have a score; interpret the means with care.")
     return messages
-
-
-def _no_answers(report: Report) -> Iterator[str]:
-    for issue in report.answer_issues:
-        if issue.count >= max(2, _MANY_ISSUES * report.succeeded):
-            yield f"{issue.count} of {report.succeeded} answers were {issue.kind}: their scores count like all others."
 
 
 def _lost_to_one_cause(report: Report) -> Iterator[str]:

@@ -15,7 +15,7 @@ from osmosis.metrics.warnings import alarms
 from osmosis.records.run.message_parts import SHOWN_IMAGES, get_reasoning, image_url, list_images, list_sources
 from osmosis.records.run.plan import EvalPlan
 from osmosis.records.run.report import Report
-from osmosis.records.run.rollout import LARGEST_SCORE, Message
+from osmosis.records.run.rollout import LARGEST_SCORE
 from osmosis.records.run.rows import DerivedKeys
 
 _QUOTED = 200
@@ -56,14 +56,12 @@ def comparison_markdown(
         lines += ["", f"<details><summary>{comparison.gained} gained, {comparison.lost} lost</summary>", ""]
         lines += ["| row/attempt | | before | after |", "| --- | --- | --- | --- |"]
         for flip in flips:
-            answers = [_md(_last(flip[side])[:_QUOTED]) for side in ("transcript_a", "transcript_b")]
+            answers = [
+                _md("".join(map(message_text, flip[side][-1:]))[:_QUOTED]) for side in ("transcript_a", "transcript_b")
+            ]
             lines.append(f"| {flip['row_index']}/{flip['attempt']} | {flip['kind']} | {answers[0]} | {answers[1]} |")
         lines += ["", "</details>"]
     return "\n".join(lines) + "\n"
-
-
-def _last(messages: Sequence[Message]) -> str:
-    return message_text(messages[-1]) if messages else ""
 
 
 def _md_table(members: Sequence[Figure]) -> list[str]:

@@ -2,7 +2,6 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from urllib.parse import quote
@@ -13,6 +12,7 @@ from osmosis.base.files import append_line
 from osmosis.base.jsonable import JsonObject
 from osmosis.base.locks import locked
 from osmosis.base.processes import start_token
+from osmosis.bridges.logs import parse_time
 from osmosis.datasets.scan import read_rows
 from osmosis.engine.journal import Journal
 from osmosis.errors import NotFound, OsmosisError
@@ -209,7 +209,7 @@ class LocalRun(IndexedRun):
             Fact("Scored by", ", ".join(plan.score_fns) or "the rollout's own grader"),
             Fact("Commit", commit[:12] or None, code=True, help=commit, note=" ".join((branch, dirty)).strip()),
             Fact("Made with", versions),
-            Fact("Made", _parse_time(self.run_file.get("created_at"))),
+            Fact("Made", parse_time(self.run_file.get("created_at"))),
             Fact("Folder", str(self.folder), code=True),
         )
         events = [event for session in self.run_file.get("sessions") or [] for event in _session_events(session)]
@@ -323,13 +323,6 @@ def _session_events(session: Mapping[str, object]) -> Iterator[RunEvent]:
         reason = session.get("stopped")
         status = "stopped" if reason else "finished"
         yield RunEvent(timestamp=str(session["ended_at"]), status=status, reason=str(reason or ""))
-
-
-def _parse_time(value: object) -> datetime | None:
-    try:
-        return datetime.fromisoformat(str(value))
-    except ValueError:
-        return None
 
 
 NAME = "annotations.jsonl"
