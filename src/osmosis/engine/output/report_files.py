@@ -56,9 +56,8 @@ def comparison_markdown(
         lines += ["", f"<details><summary>{comparison.gained} gained, {comparison.lost} lost</summary>", ""]
         lines += ["| row/attempt | | before | after |", "| --- | --- | --- | --- |"]
         for flip in flips:
-            answers = [
-                _md("".join(map(message_text, flip[side][-1:]))[:_QUOTED]) for side in ("transcript_a", "transcript_b")
-            ]
+            lasts = ("".join(map(message_text, flip[side][-1:])) for side in ("transcript_a", "transcript_b"))
+            answers = [_md(last[:_QUOTED]) for last in lasts]
             lines.append(f"| {flip['row_index']}/{flip['attempt']} | {flip['kind']} | {answers[0]} | {answers[1]} |")
         lines += ["", "</details>"]
     return "\n".join(lines) + "\n"
