@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 import orjson
 
@@ -44,7 +43,7 @@ class LoggedRun:
 
 
 def logged(
-    row: JsonObject, messages: list[Message], scores: dict[str, Score], failure: Failure | None = None, **more: Any
+    row: JsonObject, messages: list[Message], scores: dict[str, Score], failure: Failure | None = None, **more: object
 ) -> LoggedRollout:
     """Return an attempt; `more` are fields of its rollout. Without a failure and without any score, it counts in no
     mean."""
