@@ -69,6 +69,28 @@ def go(folder: Path, *words: str) -> CommandRun:
     return run_command("eval", "set", *words, "--json", cwd=folder, environ={})
 
 
+def test_arms_are_compared_with_the_first(workspace: Path) -> None:
+    poor = ROLLOUT.replace('os.path.exists("worse")', "True")
+    arms = '[arms.plain]\n[arms.twice]\nattempts = 2\nretry.rollouts = 1\n[arms.poor]\nconfig = "poor"\n'
+    for name, text in (
+        ("rollouts/poor/main.py", poor),
+        ("configs/eval/poor.toml", CONFIG.replace('rollout = "multiply"', 'rollout = "poor"')),
+        ("configs/sets/arms.toml", f'configs = ["multiply"]\n{arms}'),
+    ):
+        (workspace / name).parent.mkdir(exist_ok=True)
+        (workspace / name).write_text(text)
+    ran = go(workspace, "arms")
+    assert ran.code == 0, ran.err
+    rows = {row["run"]: row for row in ran.json["items"]}
+    assert list(rows) == ["multiply--plain", "multiply--twice", "multiply--poor"]
+    assert [row["verdict"] for row in rows.values()] == [None, "no clear difference", "worse"]
+    assert [row["completed"] for row in rows.values()] == [10, 20, 10]
+    stored = workspace / ".osmosis" / "runs" / "arms--multiply--twice" / "run.json"
+    assert json.loads(stored.read_text())["plan"]["retry"]["rollouts"] == 1
+    refused = go(workspace, "arms", "--on", "http://127.0.0.1:9", "--yes")
+    assert "arms of a set count on this machine only" in refused.error["message"]
+
+
 def test_a_set_is_run_resumed_and_compared(workspace: Path) -> None:
     first = go(workspace, "nightly", "--name", "monday")
     assert first.code == 0, first.err

@@ -137,8 +137,9 @@ class SetSubmit:
 
 def submit_set(ctx: AppContext, url: str, submit: SetSubmit) -> ListResult:
     """Submit the runs that do not exist yet; a refused one becomes a line of the table."""
-    if submit.eval_set.prices:
-        raise UsageError("prices of a set count on this machine only", hint="leave prices out with --on")
+    for key in ("prices", "arms"):
+        if getattr(submit.eval_set, key):
+            raise UsageError(f"{key} of a set count on this machine only", hint=f"leave {key} out with --on")
     remote = replace(ctx, options=replace(ctx.options, platform=url))
     if not prompts.confirm(ctx, f"Submit the {len(submit.runs)} runs of this set to {url}?"):
         return ListResult([], COLUMNS)

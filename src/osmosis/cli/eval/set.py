@@ -37,6 +37,8 @@ FOLDER = "configs/sets"
 class SetLine:
     run: SetRun
     name: str
+    before: str | None
+    """Name of the run that it is compared with."""
     report: Report | None = None
     error: str | None = None
     beside: Comparison | None = None
@@ -90,19 +92,27 @@ def run_set(ctx: AppContext, word: str, flags: RunFlags) -> ListResult:
     path = _file(ctx, workspace, word)
     eval_set = read_set(path)
     name = check_name(flags.name or path.stem, "--name")
-    lines = [SetLine(run, check_name(f"{name}--{run.key}", "--name")) for run in eval_set.runs()]
+    lines = [
+        SetLine(run, check_name(f"{name}--{run.key}", "--name"), _name_of_earlier(run, name, baseline))
+        for run in eval_set.runs()
+    ]
     for config in dict.fromkeys(line.run.config for line in lines):
         load_eval_config(_config(ctx, workspace, config), workspace.root, to_run=True)
     if flags.on is not None:
         submit = SetSubmit(eval_set, [(line.name, line.run) for line in lines], name, flags.secrets_file)
         return submit_set(ctx, flags.on, submit)
     runs = runs_folder(ctx.cwd)
-    if baseline is not None and not any(_earlier(runs, baseline, line).is_dir() for line in lines):
+    if baseline is not None and not any((runs / str(line.before)).is_dir() for line in lines):
         raise NotFound(f"no run of this set is stored under {baseline}", hint=f"osmosis eval run {path.stem} --name X")
     interrupted = _run_all(ctx, eval_set, lines, runs, flags)
+    _compare(lines, runs, read(file_around(ctx.cwd)))
+    return _table(lines, _exit_code(lines, flags, interrupted=interrupted))
+
+
+def _name_of_earlier(run: SetRun, name: str, baseline: str | None) -> str | None:
     if baseline is not None:
-        _compare(lines, runs, baseline, read(file_around(ctx.cwd)))
-    return _table(lines, _exit_code(lines, flags, interrupted=interrupted), compared=baseline is not None)
+        return f"{baseline}--{run.key}"
+    return f"{name}--{run.first}" if run.first != run.key else None
 
 
 _OF_SET = {"words", "name", "on", "baseline", "fail_on_regression", "secrets_file", "quiet", "verbose", "settings"}
@@ -182,6 +192,8 @@ def _command(eval_set: EvalSet, line: SetLine, left: float | None, flags: RunFla
             words += ["--price", f"{price[0]:g},{price[1]:g}"]
     for key, value in run.params.items():
         words += ["--param", f"{key}={json.dumps(value)}"]
+    for path, value in run.settings.items():
+        words += ["--set", f"{path}={value if isinstance(value, str) else json.dumps(value)}"]
     options = (
         ("--n", eval_set.n),
         ("--limit", eval_set.limit),
@@ -210,15 +222,11 @@ def _go(ctx: AppContext, words: list[str]) -> tuple[bool, str | None]:
         return interrupted, f"ended with exit code {process.returncode}"
 
 
-def _earlier(runs: Path, baseline: str, line: SetLine) -> Path:
-    return runs / f"{baseline}--{line.run.key}"
-
-
-def _compare(lines: list[SetLine], runs: Path, baseline: str, quarantine: RowQuarantine) -> None:
-    """Compare each run with the baseline's; p-values are adjusted for their number (Holm)."""
+def _compare(lines: list[SetLine], runs: Path, quarantine: RowQuarantine) -> None:
+    """Compare each run with the baseline's, or its first arm's; p-values are adjusted for their number (Holm)."""
     for line in lines:
-        before, after = Journal(_earlier(runs, baseline, line)), Journal(runs / line.name)
-        if not (before.exists and after.exists):
+        before, after = Journal(runs / str(line.before)), Journal(runs / line.name)
+        if line.before is None or not (before.exists and after.exists):
             continue
         plan = before.plan()
         bounds = {**after.plan().score_bounds, **plan.score_bounds}
@@ -238,7 +246,8 @@ def _compare(lines: list[SetLine], runs: Path, baseline: str, quarantine: RowQua
         line.p_value = value
 
 
-def _table(lines: list[SetLine], code: int, *, compared: bool) -> ListResult:
+def _table(lines: list[SetLine], code: int) -> ListResult:
+    is_compared = any(line.before is not None for line in lines)
     columns = [
         Column("run", "run"),
         Column("completed", "done", "right"),
@@ -246,7 +255,11 @@ def _table(lines: list[SetLine], code: int, *, compared: bool) -> ListResult:
         Column("mean", "mean", "right", show=_three),
         Column("between", "95 % interval"),
         Column("pass_rate", "pass rate", "right", show=_three),
-        *([Column("difference", "difference", "right", show=_three), Column("verdict", "verdict")] if compared else []),
+        *(
+            [Column("difference", "difference", "right", show=_three), Column("verdict", "verdict")]
+            if is_compared
+            else []
+        ),
         Column("error", "problem"),
     ]
     return ListResult([line.to_row() for line in lines], columns, exit_code=code)

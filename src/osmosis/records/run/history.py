@@ -106,10 +106,14 @@ class SetRun:
     config: str
     model: str | None
     params: JsonObject
+    settings: JsonObject
+    """Changes of the plan in its arm, by path: `program.folder`."""
+    first: str
+    """Key of the run in the first arm; its own there."""
 
 
 class EvalSet(Strict):
-    """The keys of the file. Every config runs with every model and every set of parameters."""
+    """The keys of the file. Every config runs with every model, every set of parameters and in every arm."""
 
     configs: list[str] = Field(min_length=1, examples=[["multiply", "configs/eval/chat.toml"]])
     """Configs under `configs/eval/`, by path or name."""
@@ -117,6 +121,9 @@ class EvalSet(Strict):
     """Models, as `--model` takes them, or `NAME@URL`. Default: each config's own."""
     params: list[JsonObject] = Field(default_factory=list, examples=[[{"temperature": 0.0}, {"temperature": 1.0}]])
     """Sampling parameters, over the config's. Default: the config's."""
+    arms: dict[str, JsonObject] = Field(default_factory=dict, examples=[{"plain": {}, "skill": {"program.home": "s"}}])
+    """Surroundings of the model, by name: keys as `--set` takes them, and `config`, to run another one. Each arm is
+    compared with the first."""
     n: int | None = Field(default=None, ge=1)
     """Attempts per row. Default: the config's."""
     limit: int | None = Field(default=None, ge=1)
@@ -131,12 +138,24 @@ class EvalSet(Strict):
         models: list[str | None] = [*self.models] or [None]
         for config, model, params in itertools.product(self.configs, models, self.params or [{}]):
             parts = [PurePath(config).stem, *([model] if model else []), *(f"{k}={v}" for k, v in params.items())]
-            stem = "--".join(re.sub(r"[^A-Za-z0-9._=-]+", "-", part).strip("-").replace("=", "-") for part in parts)[
-                :70
-            ]
-            key = next(k for i in itertools.count(1) if (k := stem if i == 1 else f"{stem}-{i}") not in keys)
-            keys.add(key)
-            yield SetRun(key, config, model, params)
+            first = None
+            for arm, changes in (self.arms or {"": {}}).items():
+                words = [
+                    re.sub(r"[^A-Za-z0-9._=-]+", "-", part).strip("-") for part in [*parts, *([arm] if arm else [])]
+                ]
+                stem = "--".join(words).replace("=", "-")[:70]
+                key = next(k for i in itertools.count(1) if (k := stem if i == 1 else f"{stem}-{i}") not in keys)
+                keys.add(key)
+                first, settings = first or key, dict(_flatten(changes))
+                yield SetRun(key, str(settings.pop("config", config)), model, params, settings, first)
+
+
+def _flatten(table: JsonObject, path: str = "") -> Iterator[tuple[str, object]]:
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from _flatten(value, f"{path}{key}.")
+        else:
+            yield f"{path}{key}", value
 
 
 class Look(Record):
