@@ -112,8 +112,12 @@ def _majority(values: Sequence[float]) -> float:
 
 
 _RULES: dict[str, Callable[[Sequence[float]], float]] = {
-    "majority": _majority, "mean": fmean, "median": median, "min": min, "max": max,
-}  # fmt: skip
+    "majority": _majority,
+    "mean": fmean,
+    "median": median,
+    "min": min,
+    "max": max,
+}
 
 
 def _name_graders(graders: Sequence[ScoreFunction]) -> dict[str, ScoreFunction]:

@@ -17,9 +17,21 @@ Schedule = Literal["constant", "linear", "cosine"]
 Precision = Literal["auto", "fp32", "bf16"]
 
 _FREE = {
-    "resume_from", "steps", "threads", "run", "output_dir", "keep", "model_path", "examples_path", "engine_url",
-    "sampler_url", "base_model", "processes", "gradient_accumulation", "micro_batch_tokens",
-}  # fmt: skip
+    "resume_from",
+    "steps",
+    "threads",
+    "run",
+    "output_dir",
+    "keep",
+    "model_path",
+    "examples_path",
+    "engine_url",
+    "sampler_url",
+    "base_model",
+    "processes",
+    "gradient_accumulation",
+    "micro_batch_tokens",
+}
 """Fields that a resume may change: where things are, how long to go on, how many files to keep, how work is divided."""
 
 

@@ -307,8 +307,10 @@ class LocalEngine(TrainingLoop):
         with torch.no_grad(), self.sampling_mode():
             together = pack(plant([parts, parts[1:]], layout, 1000), layout, 1000)
             packed = torch.cat([self._logits(self.model, batch.to(self.device)) for batch in together])
-            alone = [self._logits(self.model, pack(plant([[part]], "padded", 99), "padded", 99)[0].to(self.device))
-                     for part in (*parts, parts[1])]  # fmt: skip
+            alone = [
+                self._logits(self.model, pack(plant([[part]], "padded", 99), "padded", 99)[0].to(self.device))
+                for part in (*parts, parts[1])
+            ]
         return float((packed - torch.cat(alone)).abs().max()) > SAME_LOGITS * max(1.0, float(packed.abs().max()))
 
     @contextmanager
