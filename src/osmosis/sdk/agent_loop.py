@@ -78,8 +78,6 @@ class LLMClientProtocol(Protocol):
 
 @dataclass
 class RolloutResult:
-    """The end of an agent loop."""
-
     status: str
     """`COMPLETED` or `ERROR`."""
     final_messages: list[Message]
@@ -118,7 +116,6 @@ class RolloutContext:
     def complete(
         self, final_messages: list[Message], finish_reason: str = "stop", reward: float | None = None
     ) -> RolloutResult:
-        """Return the result of a loop that succeeded."""
         return RolloutResult(
             status=LoopStatus.COMPLETED.value,
             final_messages=final_messages,
@@ -128,7 +125,6 @@ class RolloutContext:
         )
 
     def error(self, error_message: str, final_messages: list[Message] | None = None) -> RolloutResult:
-        """Return the result of a loop that gives up."""
         return RolloutResult(
             status=LoopStatus.ERROR.value,
             final_messages=final_messages if final_messages is not None else [],
@@ -138,13 +134,11 @@ class RolloutContext:
         )
 
     def record_tool_call(self, latency_ms: float = 0.0) -> None:
-        """Count one tool call in the metrics."""
         self._num_tool_calls += 1
         self._tool_latency_ms += latency_ms
 
     @property
     def debug_enabled(self) -> bool:
-        """Return whether `log_event` writes anywhere."""
         return bool(self._debug_dir)
 
     def log_event(self, event_type: str, **data: object) -> None:

@@ -53,8 +53,6 @@ class ExecutionResult:
 
 @dataclass(slots=True)
 class WorkflowTask:
-    """One attempt, as a workflow and its grader receive it."""
-
     prompt: list[Message]
     label: str | None = None
     metadata: Mapping[str, object] = field(default_factory=dict)

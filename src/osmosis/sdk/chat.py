@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import KW_ONLY, dataclass, field, fields
 from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
@@ -124,32 +124,28 @@ class _Endpoint(RetryingModel):
         return parse_completion(parse_body(raw, model=_NAME))
 
 
+@dataclass(eq=False, repr=False)
 class ChatClient:
     """`async with ctx.chat() as chat: answer = await chat.complete(messages, tools=[...])`."""
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        api_key: str | None = None,
-        ask: Ask | None = None,
-        timeout_s: float = 600.0,
-        max_attempts: int = 4,
-    ) -> None:
-        self.url = f"{url.rstrip('/')}/chat/completions"
-        self._api_key = api_key
-        self._ask = ask
-        self._timeout_s = timeout_s
-        self._max_attempts = max(1, max_attempts)
-        self._endpoint: _Endpoint | None = None
-        self.usage = Usage()
-        self.num_calls = 0
+    url: str
+    _: KW_ONLY
+    api_key: str | None = None
+    ask: Ask | None = None
+    timeout_s: float = 600.0
+    max_attempts: int = 4
+    usage: Usage = field(default_factory=Usage, init=False)
+    num_calls: int = field(default=0, init=False)
+    _endpoint: _Endpoint | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self.url = f"{self.url.rstrip('/')}/chat/completions"
 
     async def __aenter__(self) -> ChatClient:
-        if self._ask is None:
+        if self.ask is None:
             pool = _pools.borrow()
             try:
-                self._endpoint = _Endpoint(self.url, self._api_key, self._timeout_s, self._max_attempts, pool)
+                self._endpoint = _Endpoint(self.url, self.api_key, self.timeout_s, max(1, self.max_attempts), pool)
             except BaseException:
                 await _pools.give_back()
                 raise
@@ -172,8 +168,8 @@ class ChatClient:
         """Call the model once and return its answer; `ModelError` when there is no usable one."""
         params = {name: value for name, value in params.items() if name not in STREAMING}
         offered = [_tool_dict(tool) for tool in tools] if tools else None
-        if self._ask is not None:
-            completion = ChatCompletion.of(await self._ask(ChatRequest(messages, offered, params, on_piece=on_piece)))
+        if self.ask is not None:
+            completion = ChatCompletion.of(await self.ask(ChatRequest(messages, offered, params, on_piece=on_piece)))
         elif self._endpoint is None:
             raise RuntimeError("the chat client is not open: use `async with ctx.chat() as chat:`")
         else:

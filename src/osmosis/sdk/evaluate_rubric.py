@@ -85,7 +85,6 @@ async def evaluate_rubric_async(
     timeout: float | None = None,
     return_details: bool = False,
 ) -> float | RewardRubricRunResult:
-    """Run `evaluate_rubric` without blocking."""
     judge = Judge(model_info, timeout=timeout)
     question = make_question(
         rubric, solution_str, model_info, ground_truth, original_input, metadata, (score_min, score_max)

@@ -34,8 +34,6 @@ RESPONSE_SCHEMA: JsonObject = {
 
 
 class RewardRubricRunResult(TypedDict):
-    """The result with `return_details=True`."""
-
     score: float
     explanation: str
     raw: object

@@ -209,15 +209,10 @@ def _text(info: Mapping[str, object], key: str) -> str:
     return value.strip()
 
 
-_NOTHING: Usage = Usage()
-
-
+@dataclass(slots=True)
 class JudgeUsage:
-    __slots__ = ("calls", "usage")
-
-    def __init__(self) -> None:
-        self.usage = _NOTHING
-        self.calls = 0
+    usage: Usage = field(default_factory=Usage)
+    calls: int = 0
 
 
 judge_usage: ContextVar[JudgeUsage | None] = ContextVar("osmosis_judge_usage", default=None)

@@ -11,7 +11,6 @@ import logging
 import os
 import sys
 import tempfile
-import time
 import traceback
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -97,18 +96,14 @@ class McpTools:
 
         async def answer(call: Mapping[str, object]) -> Message:
             nonlocal lost
-            started = time.monotonic()
             try:
                 call_id, name, arguments = get_tool_call_info(call)
                 return create_tool_result(call_id, await self.call(name, arguments))
             except ToolServerLost as exc:
                 lost = exc
                 raise
-            finally:
-                if ctx is not None:
-                    ctx.record_tool_call(latency_ms=(time.monotonic() - started) * 1000)
 
-        results = await execute_tool_calls(calls, answer, timeout_s=self._timeout_s)
+        results = await execute_tool_calls(calls, answer, timeout_s=self._timeout_s, ctx=ctx)
         if lost is not None:
             raise lost
         return results

@@ -104,11 +104,8 @@ class Signature:
     def annotation(self, parameter: inspect.Parameter) -> object:
         return self._resolved(parameter.annotation)
 
-    def returns(self) -> object:
-        return self._resolved(self._signature.return_annotation)
-
     def check_returns(self) -> None:
-        annotation = self.returns()
+        annotation = self._resolved(self._signature.return_annotation)
         if annotation is None or (
             inspect.isclass(annotation) and annotation is not _EMPTY and not issubclass(annotation, float)
         ):
@@ -139,7 +136,6 @@ def spell(annotation: object) -> str:
 
 
 def check_result(result: object, name: str, decorator: str) -> float:
-    """Return the result when it is a finite float; else raise `TypeError`."""
     if not isinstance(result, float) or not math.isfinite(result):
         raise TypeError(f"@{decorator}: {name} returned {describe(result)}; expected a finite float")
     return result

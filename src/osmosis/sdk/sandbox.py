@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, get_args
+from typing import TypeAlias, get_args
 from urllib.parse import urlsplit
 
 from osmosis.errors import OsmosisError, SandboxUnavailable
@@ -36,23 +36,7 @@ TIME_S = 60.0
 MEMORY_MB = 512
 
 
-class Hosted(Protocol):
-    @property
-    def workdir(self) -> str: ...
-
-    def run(self, command: SessionCommand, stop: threading.Event | None = None) -> LimitedResult: ...
-
-    def write(self, path: str, content: bytes) -> None: ...
-
-    def read(self, path: str) -> bytes: ...
-
-    def files(self) -> list[str]: ...
-
-    def another(self) -> Hosted: ...
-
-    def close(self) -> None: ...
-
-
+Hosted: TypeAlias = "Session | GateSandbox"
 Opening = Callable[[], Hosted]
 
 
@@ -179,10 +163,6 @@ class Sandbox:
             await asyncio.shield(in_thread(host.close))
 
     @property
-    def closed(self) -> bool:
-        return self._closed
-
-    @property
     def opened(self) -> bool:
         return self._host is not None
 
@@ -218,7 +198,7 @@ def begin_sandbox(opening: Opening) -> Sandbox:
 @contextlib.asynccontextmanager
 async def sandbox_while(opening: Opening) -> AsyncIterator[None]:
     sandbox = _current.get()
-    if sandbox is not None and not sandbox.closed:
+    if sandbox is not None and not sandbox._closed:
         yield
         return
     async with use_sandbox(Sandbox(opening)):

@@ -85,13 +85,10 @@ def vote(*graders: ScoreFunction, by: Rule = "majority") -> ScoreFunction:
 
         async def ask(name: str) -> object:
             grader = named[name]
-            arguments: dict[str, object] = {
-                "solution_str": answer,
-                "ground_truth": ground_truth,
-                "extra_info": metadata,
-            }
+            arguments: dict[str, object] = {"solution_str": answer, "extra_info": metadata}
             if full[name]:
-                arguments = {"messages": messages, "ground_truth": ground_truth, "metadata": metadata}
+                arguments = {"messages": messages, "metadata": metadata}
+            arguments["ground_truth"] = ground_truth
             if is_async(grader):
                 return await cast("Awaitable[object]", grader(**arguments))
             result = await asyncio.to_thread(grader, **arguments)

@@ -164,15 +164,7 @@ async def run_tool_calls(
         result = await _limited(called.invoke(arguments), called.timeout_s or timeout_s, name)
         return create_tool_result(call_id, serialize_tool_result(result))
 
-    async def counted(call: Mapping[str, object]) -> Message:
-        started = time.monotonic()
-        try:
-            return await answer(call)
-        finally:
-            if ctx is not None:
-                ctx.record_tool_call(latency_ms=(time.monotonic() - started) * 1000)
-
-    return await execute_tool_calls(tool_calls, counted)
+    return await execute_tool_calls(tool_calls, answer, ctx=ctx)
 
 
 def create_tool_result(tool_call_id: str, content: str) -> Message:
@@ -231,19 +223,25 @@ async def execute_tool_calls(
     executor: Callable[[Any], Awaitable[Message]],
     *,
     timeout_s: float | None = None,
+    ctx: RolloutContext | None = None,
 ) -> list[Message]:
     """Run `executor` on every call at once; return the results in the order of the calls.
 
-    A call whose executor raises, or takes longer than `timeout_s`, yields an error result; the others keep theirs."""
+    A call whose executor raises, or takes longer than `timeout_s`, yields an error result; the others keep theirs.
+    `ctx` counts the calls in its metrics."""
 
     async def guarded(call: Mapping[str, Any]) -> Message:
         function = call.get("function") or {}
+        started = time.monotonic()
         try:
             done: Message = await _limited(contain(executor(call)), timeout_s, function.get("name") or "")
             return done
         except Exception as exc:  # noqa: BLE001 - one tool: the model reads the error and continues
             text = exc.message if isinstance(exc, ToolExecutionError) else f"{type(exc).__name__}: {exc}"
             return create_tool_error_result(call.get("id") or "unknown", text)
+        finally:
+            if ctx is not None:
+                ctx.record_tool_call(latency_ms=(time.monotonic() - started) * 1000)
 
     return list(await asyncio.gather(*(guarded(call) for call in tool_calls)))
 

@@ -20,8 +20,6 @@ _DROPPED = object()
 
 
 class ConcurrencyConfig(BaseModel):
-    """The limit on rollouts of one backend that run at once."""
-
     model_config = ConfigDict(extra="forbid", defer_build=True)
 
     max_concurrent: int | None = Field(default=None, ge=1)
@@ -33,23 +31,18 @@ class BaseConfig(BaseModel):
 
     name: str = Field(min_length=1)
     description: str | None = None
+    concurrency: ConcurrencyConfig = Field(default_factory=ConcurrencyConfig)
 
 
 class AgentWorkflowConfig(BaseConfig):
     """Base of a workflow's own configuration: subclass it and add typed fields."""
 
-    concurrency: ConcurrencyConfig = Field(default_factory=ConcurrencyConfig)
-
 
 class GraderConfig(BaseConfig):
     """Base of a grader's own configuration."""
 
-    concurrency: ConcurrencyConfig = Field(default_factory=ConcurrencyConfig)
-
 
 class RolloutSample(BaseModel):
-    """The conversation of one rollout, and the grader's reward."""
-
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False, validate_assignment=True, defer_build=True)
 
     messages: list[Message] = Field(default_factory=list)

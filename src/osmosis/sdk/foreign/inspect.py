@@ -67,8 +67,6 @@ _current: ContextVar[Attempt | None] = ContextVar("osmosis_inspect_attempt", def
 
 
 class Feed(SampleSource):
-    """Samples for one evaluation after another, in one event loop."""
-
     def __init__(self, task: Task, judge: object) -> None:
         self._task = task_with(task, dataset=self, solver=self._attempt(task.solver), epochs=1)
         quiet = dict.fromkeys(("log_realtime", "log_model_api", "score_display", "ctl_server", "fail_on_error"), False)
@@ -155,8 +153,6 @@ class Feed(SampleSource):
 
 
 class RolloutModel(im.ModelAPI):
-    """inspect's model: the endpoint of the rollout whose solver asks."""
-
     async def generate(
         self, input: "list[im.ChatMessage]", tools: list[ToolInfo], tool_choice: ToolChoice, config: "im.GenerateConfig"
     ) -> "im.ModelOutput":

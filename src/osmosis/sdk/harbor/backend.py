@@ -110,7 +110,9 @@ class HarborBackend:
         self._keeps_artifacts = bool(root)
         self.trials_dir = Path(trials_dir or self.artifact_root / "rollout_trials").expanduser().resolve()
         project = code.folder if code else code_folder
-        self._grader_runner = None if grader is None else _grader_runner(grader, grader_config, project)
+        self._grader_runner = None if grader is None else GraderRunner(grader, grader_config, project)
+        if self._grader_runner is not None and project is None:
+            self._grader_runner.project_path = folder_of(self._grader_runner.grader)
         self._preparation = Preparation(
             tasks=self.tasks,
             agent=self.agent,
@@ -291,13 +293,6 @@ def _bundle(bundle: bool | str | os.PathLike[str]) -> bool | Path:
     if not sent.is_file():
         raise ValueError(f"bundle {sent} is not a file")
     return sent
-
-
-def _grader_runner(grader: GraderClass | str, config: GraderConfig | None, project: Path | None) -> GraderRunner:
-    runner = GraderRunner(grader, config, project)
-    if project is None:
-        runner.project_path = folder_of(runner.grader)
-    return runner
 
 
 def _setup_timeout(seconds: float | None, native: JsonObject) -> float:

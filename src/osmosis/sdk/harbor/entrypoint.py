@@ -79,13 +79,8 @@ def result_body(result: ExecutionResult) -> JsonObject:
         "sample": None,
     }
     if sample is not None:
-        body["sample"] = {
-            "messages": json_safe(sample.messages, "messages"),
-            "trajectory_messages": json_safe(sample.trajectory_messages, "trajectory_messages"),
-            "metrics": json_safe(sample.metrics, "metrics"),
-            "extra_fields": json_safe(sample.extra_fields, "extra_fields"),
-            "remove_sample": sample.remove_sample,
-        }
+        names = ("messages", "trajectory_messages", "metrics", "extra_fields", "remove_sample")
+        body["sample"] = {name: json_safe(getattr(sample, name), name) for name in names}
     return body
 
 

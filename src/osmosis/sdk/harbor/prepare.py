@@ -82,7 +82,13 @@ class Preparation:
                 put_row(task, init, instruction)
             if self.agent.workflow:
                 ticket.delivery = self._deliver()
-                ticket.request = self._request(init)
+                ticket.request = {
+                    "workflow": self.agent.workflow,
+                    "config": self.config,
+                    "metadata": dict(init.metadata or {}),
+                    "extra_fields": init.extra_fields,
+                    "agent_timeout_sec": init.agent_timeout_sec,
+                }
                 if self.patch_dockerfile:
                     task = task if self.tasks.mode == "template" else copy_task(task, scratch)
                     patch_task(task, ticket.delivery.sdk)
@@ -119,15 +125,6 @@ class Preparation:
                 override_timeout_sec=init.grader_timeout_sec, disable=not verifies or not init.grade
             ),
         )
-
-    def _request(self, init: RolloutInit) -> JsonObject:
-        return {
-            "workflow": self.agent.workflow,
-            "config": self.config,
-            "metadata": dict(init.metadata or {}),
-            "extra_fields": init.extra_fields,
-            "agent_timeout_sec": init.agent_timeout_sec,
-        }
 
     def _preflight(self) -> None:
         """Run Harbor's own check of the environment once; every later rollout fails with its message."""

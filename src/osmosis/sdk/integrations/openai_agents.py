@@ -53,8 +53,7 @@ class _RolloutModel(Model):
         self, system_instructions: str | None, input: Any, *args: Any, **kwargs: Any
     ) -> AsyncIterator[Any]:
         rollout = get_rollout()
-        inner = self._for(rollout).stream_response(system_instructions, input, *args, **kwargs)
-        async for event in inner:
+        async for event in self._for(rollout).stream_response(system_instructions, input, *args, **kwargs):
             if getattr(event, "type", "") == "response.completed":
                 output = [item.model_dump(exclude_unset=True) for item in event.response.output]
                 _record(rollout, system_instructions, input, output)
@@ -68,8 +67,6 @@ class _RolloutModel(Model):
 
 
 class OsmosisRolloutModel(_RolloutModel):
-    """The rollout's model through chat completions."""
-
     def open(self, rollout: WorkflowRollout) -> Model:
         client = AsyncOpenAI(
             base_url=rollout.chat_completions_url,
@@ -88,10 +85,7 @@ class OsmosisLitellmModel(_RolloutModel):
         os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
         from agents.extensions.models.litellm_model import LitellmModel
 
-        model: Model = LitellmModel(
-            self.model, base_url=rollout.chat_completions_url, api_key=rollout.api_key or NO_KEY
-        )
-        return model
+        return LitellmModel(self.model, base_url=rollout.chat_completions_url, api_key=rollout.api_key or NO_KEY)
 
 
 @dataclass

@@ -42,9 +42,7 @@ class OsmosisRolloutModel(OpenAIModel):
     async def stream(
         self, messages: Any, tool_specs: Any = None, system_prompt: str | None = None, **kwargs: Any
     ) -> AsyncIterator[Any]:
-        rollout = get_rollout()
-        conversation = conversation_of(rollout)
-        conversation.record(_plain(self.format_request_messages(messages, system_prompt)))
+        conversation_of(get_rollout()).record(_plain(self.format_request_messages(messages, system_prompt)))
         async for event in super().stream(messages, tool_specs, system_prompt, **kwargs):
             yield event
 
