@@ -89,7 +89,6 @@ def loop_routes(proxy: ModelProxy) -> APIRouter:
             "0.2: a model call; the rollout is named in the body",
             ChatCompletionsRequest,
             CompletionsResponse,
-            "rolloutKey",
             (400, 401, 404, 424),
         ),
     )
@@ -112,7 +111,7 @@ def loop_routes(proxy: ModelProxy) -> APIRouter:
 
     @router.post(
         "/v1/rollout/completed",
-        **document_body("0.2: the terminal result", RolloutResponse, CallbackReply, "rolloutKey", (401, 404, 422)),
+        **document_body("0.2: the terminal result", RolloutResponse, CallbackReply, (401, 404, 422)),
     )
     async def completed(request: Request) -> Response:
         proxy.check_bearer(request)

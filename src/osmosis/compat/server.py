@@ -19,7 +19,7 @@ from pydantic import ValidationError as BadShape
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.base.paths import DEFAULT_PLATFORM_URL
-from osmosis.records.protocol.messages import ARTIFACT_VARIABLE, INSTANCE_VARIABLE, ErrorReply
+from osmosis.records.protocol.messages import ARTIFACT_VARIABLE, INSTANCE_VARIABLE
 from osmosis.records.protocol.tools import OpenAIFunctionToolSchema
 from osmosis.records.protocol.v02 import (
     DEFAULT_MAX_METADATA_SIZE_BYTES,
@@ -233,7 +233,7 @@ class LoopService:
                     earlier.rollout_id,
                 )
             return earlier.answer if isinstance(earlier.answer, bytes) else await asyncio.shield(earlier.answer)
-        if self.runtime.queue.find(request.rollout_id) is not None:
+        if request.rollout_id in self.runtime.queue.live:
             raise HTTPException(409, f"rollout {request.rollout_id!r} is running under another idempotency key")
         self.runtime.queue.check()
         answered: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
@@ -363,9 +363,7 @@ def loop_routes(service: LoopService, rollouts: RolloutService, *, authenticated
         **document(
             "0.2: start a rollout; a retried request gets the first answer",
             InitResponse,
-            ErrorReply,
             (401, 409, 413, 422, 429, 500, 503),
-            "serverKey",
         ),
     )
     async def init(request: RolloutRequest) -> Response:
@@ -374,11 +372,7 @@ def loop_routes(service: LoopService, rollouts: RolloutService, *, authenticated
     @router.get(
         "/platform/health",
         **document(
-            "0.2: health for the platform the server is registered with; 404 without an API key",
-            LoopHealth,
-            ErrorReply,
-            (401, 404),
-            "serverKey",
+            "0.2: health for the platform the server is registered with; 404 without an API key", LoopHealth, (401, 404)
         ),
     )
     async def platform_health() -> Response:
@@ -386,7 +380,7 @@ def loop_routes(service: LoopService, rollouts: RolloutService, *, authenticated
             raise HTTPException(404, "this server has no API key")
         return reply(service.health())
 
-    @router.get("/health", **document("Health; its keys identify the generation", LoopHealth, ErrorReply))
+    @router.get("/health", **document("Health; its keys identify the generation", LoopHealth, bearer=None))
     async def health() -> Response:
         return reply({**rollouts.health().to_dict(), **service.health()})
 

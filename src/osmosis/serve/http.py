@@ -23,6 +23,7 @@ from osmosis.base.jsonable import JsonObject
 from osmosis.base.processes import end_tasks
 from osmosis.records.base import Record
 from osmosis.records.config.docs import describe_fields
+from osmosis.records.protocol.messages import ErrorReply
 from osmosis.sdk.types import json_safe
 
 T = TypeVar("T")
@@ -129,9 +130,9 @@ def errors(error: type[Record], *statuses: int) -> dict[int | str, JsonObject]:
 def document(
     summary: str,
     response: type[Record],
-    error: type[Record],
     statuses: Sequence[int] = (),
-    bearer: Bearer | None = None,
+    bearer: Bearer | None = "serverKey",
+    error: type[Record] = ErrorReply,
 ) -> JsonObject:
     """Return the arguments of a route's decorator that document it; nothing checks the bearer."""
     scheme = HTTPBearer(scheme_name=bearer, description=_BEARERS[bearer], auto_error=False) if bearer else None

@@ -7,10 +7,10 @@ import asyncio
 import contextlib
 import hmac
 import itertools
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 
-from fastapi import FastAPI, Request, Response
+from fastapi import Request, Response
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.dialects import CHAT, Call, Dialect, EndpointError, Envelope
@@ -71,10 +71,11 @@ class InferenceEndpoint:
         self._idle.set()
 
     async def open(self, host: str = "127.0.0.1", port: int = 0) -> str:
+        app = new_chat_app("Osmosis inference endpoint")
+        app.include_router(model_routes(self, ""))
         listener = bind(host, port)
-        url = url_of(listener)
-        await self._serving.enter_async_context(listening(self._app(), listener))
-        return f"{url}/v1"
+        await self._serving.enter_async_context(listening(app, listener))
+        return f"{url_of(listener)}/v1"
 
     async def drained(self, timeout_s: float) -> None:
         with contextlib.suppress(asyncio.TimeoutError):
@@ -82,11 +83,6 @@ class InferenceEndpoint:
 
     async def close(self) -> None:
         await self._serving.aclose()
-
-    def _app(self) -> FastAPI:
-        app = new_chat_app("Osmosis inference endpoint")
-        app.include_router(model_routes(self, ""))
-        return app
 
     def authenticate(self, request: Request) -> object:
         token = bearer_of(request)
@@ -106,32 +102,26 @@ class InferenceEndpoint:
         )
 
     async def _complete(self, question: ChatRequest) -> Completion:
-        async with self._counted():
-            try:
-                done = await asyncio.wait_for(self.model.complete(question), self.time_limit_s)
-            except asyncio.TimeoutError:
-                message = f"no answer within {self.time_limit_s:.0f} s: ask for fewer tokens (max_tokens)"
-                raise EndpointError(504, message, Category.TIMEOUT.value) from None
-            except ModelError as error:
-                retry = error.retry_after or RETRY_S if error.category == Category.CONNECTION.value else None
-                status = _STATUS.get(error.category, 500)
-                raise EndpointError(status, error.message, error.category, retry_after=retry) from error
+        self._in_flight += 1
+        self._idle.clear()
+        try:
+            done = await asyncio.wait_for(self.model.complete(question), self.time_limit_s)
+        except asyncio.TimeoutError:
+            message = f"no answer within {self.time_limit_s:.0f} s: ask for fewer tokens (max_tokens)"
+            raise EndpointError(504, message, Category.TIMEOUT.value) from None
+        except ModelError as error:
+            retry = error.retry_after or RETRY_S if error.category == Category.CONNECTION.value else None
+            status = _STATUS.get(error.category, 500)
+            raise EndpointError(status, error.message, error.category, retry_after=retry) from error
+        finally:
+            self._in_flight -= 1
+            if not self._in_flight:
+                self._idle.set()
         self.answered += 1
         if self.on_answer is not None:
             self.on_answer()
         done.model = self.name
         return done
-
-    @contextlib.asynccontextmanager
-    async def _counted(self) -> AsyncIterator[None]:
-        self._in_flight += 1
-        self._idle.clear()
-        try:
-            yield
-        finally:
-            self._in_flight -= 1
-            if not self._in_flight:
-                self._idle.set()
 
 
 def chat_request(dialect: Dialect, call: Call) -> ChatRequest:

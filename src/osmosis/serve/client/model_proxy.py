@@ -60,6 +60,7 @@ CLOSED_KEPT = 1024
 MOST_CHOICES = 128
 _ROUTING = {"api_key", "api_base", "base_url", "api_version", "custom_llm_provider", "headers", "extra_headers"}
 """Arguments of some models with which a rollout could send the proxy's key anywhere."""
+_ACKNOWLEDGED = {"prompt_tokens", "completion_tokens", "cached_tokens", "cost_usd"}
 _STATUS = {
     Category.AUTH.value: 401,
     Category.MODEL_NOT_FOUND.value: 404,
@@ -200,7 +201,6 @@ class ModelProxy:
         return [self.model.spec.name]
 
     async def answer(self, request: Request, caller: object, dialect: Dialect, call: Call) -> Response:
-        """Answer a model call of the rollout whose endpoint the caller is."""
         endpoint = cast("RolloutEndpoint", caller)
         turns, purpose = endpoint.turns, find_purpose(call, request.headers, read_system(call.messages))
         if dialect is not CHAT:
@@ -230,13 +230,7 @@ class ModelProxy:
     def acknowledge(self, endpoint: RolloutEndpoint) -> JsonObject:
         """Return the answer to a callback, with what the rollout does not know: usage and cost of each model call."""
         calls = [
-            {
-                "prompt_tokens": call.usage.prompt_tokens,
-                "completion_tokens": call.usage.completion_tokens,
-                "cached_tokens": call.usage.cached_tokens,
-                "cost_usd": call.usage.cost_usd,
-                "model_name": call.model,
-            }
+            {**call.usage.model_dump(include=_ACKNOWLEDGED), "model_name": call.model}
             for call in endpoint.calls
             if call.error is None
         ]
@@ -294,11 +288,11 @@ def override_sampling(params: JsonObject, own: Mapping[str, object]) -> JsonObje
 
 
 def document_body(
-    summary: str, request: type[Record], response: type[Record], bearer: Bearer, statuses: Sequence[int]
+    summary: str, request: type[Record], response: type[Record], statuses: Sequence[int], bearer: Bearer = "rolloutKey"
 ) -> JsonObject:
     """Document a route whose body is read by the route, after authentication."""
     content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{request.__name__}"}}}
-    documented_route = document(summary, response, ModelErrorReply, statuses, bearer)
+    documented_route = document(summary, response, statuses, bearer, ModelErrorReply)
     return documented_route | {"openapi_extra": {"requestBody": {"required": True, "content": content}}}
 
 
@@ -311,7 +305,6 @@ def rollout_routes(proxy: ModelProxy) -> APIRouter:
             "A model call of a rollout, plain or streamed",
             ChatCompletionsRequest,
             CompletionsResponse,
-            "rolloutKey",
             (400, 401, 404, 424),
         ),
     )
@@ -321,7 +314,7 @@ def rollout_routes(proxy: ModelProxy) -> APIRouter:
 
     @router.post(
         "/v1/rollouts/{rollout_id}/completion",
-        **document_body("0.3: the workflow ended", CompletionCallback, CallbackReply, "callbackKey", (401, 404, 422)),
+        **document_body("0.3: the workflow ended", CompletionCallback, CallbackReply, (401, 404, 422), "callbackKey"),
     )
     async def completion(rollout_id: str, request: Request) -> Response:
         endpoint = proxy.find_endpoint(rollout_id, request, callback=True, closed=True)
@@ -330,7 +323,7 @@ def rollout_routes(proxy: ModelProxy) -> APIRouter:
 
     @router.post(
         "/v1/rollouts/{rollout_id}/grader",
-        **document_body("0.3: the grader ended", GraderCallback, CallbackReply, "callbackKey", (401, 404, 422)),
+        **document_body("0.3: the grader ended", GraderCallback, CallbackReply, (401, 404, 422), "callbackKey"),
     )
     async def grader(rollout_id: str, request: Request) -> Response:
         endpoint = proxy.find_endpoint(rollout_id, request, callback=True, closed=True)
@@ -340,11 +333,7 @@ def rollout_routes(proxy: ModelProxy) -> APIRouter:
     @router.post(
         "/v1/rollouts/{rollout_id}/sandbox",
         **document_body(
-            "What a rollout's sandbox, which is beside it, is to do",
-            SandboxOrder,
-            SandboxAnswer,
-            "rolloutKey",
-            (401, 404, 422),
+            "What a rollout's sandbox, which is beside it, is to do", SandboxOrder, SandboxAnswer, (401, 404, 422)
         ),
     )
     async def sandbox(rollout_id: str, request: Request) -> Response:

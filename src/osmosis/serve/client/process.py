@@ -6,7 +6,7 @@ import socket
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 
 import aiohttp
@@ -40,30 +40,22 @@ def free_port(host: str = "127.0.0.1") -> int:
         return port
 
 
+@dataclass(eq=False, repr=False)
 class RolloutServerProcess:
     """One rollout server. `log` gets each line of its output, without the newline; redaction is the caller's."""
 
-    def __init__(
-        self,
-        command: Sequence[str],
-        cwd: Path,
-        environ: Mapping[str, str],
-        *,
-        log: Callable[[str], None],
-        health_timeout_s: float = 90.0,
-        policy: Policy | None = None,
-    ) -> None:
-        """Set `policy`, its sandbox, with the environment and folder given here; None is level 0."""
-        self.command = list(command)
-        self.cwd = cwd
-        self.environ = dict(environ)
-        self.health_timeout_s = health_timeout_s
-        self.url = ""
-        self.tail: deque[str] = deque(maxlen=TAIL_LINES)
-        self._log = log
-        self._policy = policy or Policy()
-        self._box: Box | None = None
-        self._reader: asyncio.Task[None] | None = None
+    command: Sequence[str]
+    cwd: Path
+    environ: Mapping[str, str]
+    _: KW_ONLY
+    log: Callable[[str], None]
+    health_timeout_s: float = 90.0
+    policy: Policy = field(default_factory=Policy)
+    """Its sandbox, with the environment and folder given here."""
+    url: str = ""
+    tail: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL_LINES))
+    _box: Box | None = None
+    _reader: asyncio.Task[None] | None = None
 
     @property
     def pid(self) -> int | None:
@@ -91,7 +83,7 @@ class RolloutServerProcess:
         self.url = f"http://127.0.0.1:{port}"
         environ = {OLDER_PORT_VARIABLE: port, **self.environ, PORT_VARIABLE: port, "PYTHONUNBUFFERED": "1"}
         try:
-            self._box = await start(self.command, replace(self._policy, environ=environ, cwd=self.cwd))
+            self._box = await start(self.command, replace(self.policy, environ=environ, cwd=self.cwd))
         except SandboxUnavailable as exc:
             raise ServerStartError(f"the rollout server's sandbox: {exc.message}", hint=exc.hint) from exc
         except OSError as exc:
@@ -170,14 +162,14 @@ class RolloutServerProcess:
             return False
 
     async def _read(self, box: Box) -> None:
-        most, printed = self._policy.limits.output_bytes, 0
+        most, printed = self.policy.limits.output_bytes, 0
         async for text in iterate_lines(box.stdout):
             printed += len(text) + LINE_BYTES
             if most is None or printed <= most:
                 self.tail.append(text)
-                self._log(text)
+                self.log(text)
             elif printed - len(text) - LINE_BYTES <= most:
-                self._log(f"it has printed more than {most} bytes: the rest of its output is dropped")
+                self.log(f"it has printed more than {most} bytes: the rest of its output is dropped")
             elif printed > most * OUTPUT_TOLERANCE:
                 self.tail.append(f"it printed more than {most * OUTPUT_TOLERANCE} bytes")
                 box.end_over(EndedBy.OUTPUT)

@@ -134,7 +134,6 @@ class ProgramAgent:
             await box.close()
 
     async def _prompt(self, row: Row, box: Box, work: Session, home: Path) -> JsonObject:
-        """Prompt a program that speaks the Agent Client Protocol, and end it."""
         client, folder = AcpClient(box.stdout, box.stdin), WORK if self._level >= Level.NAMESPACES else str(work.folder)
         result: JsonObject = {"exit_code": 0}
         servers = await asyncio.to_thread(read_servers, Session(work.kind, folder=home), work)
@@ -310,7 +309,6 @@ def _read_texts(session: Session) -> dict[str, str | None]:
 
 
 def _changes(before: Mapping[str, str | None], session: Session) -> JsonObject:
-    """Return the diff of the working folder, and its changed texts by path."""
     after = _read_texts(session)
     diff, changed, room = [], {}, TEXTS_BYTES
     for path in sorted(before.keys() | after.keys()):

@@ -70,7 +70,6 @@ class ServerAt:
 async def started(
     python: str, entrypoint: Path, environ: Mapping[str, str], *, log: Callable[[str], None]
 ) -> AsyncIterator[RolloutServerProcess]:
-    """Yield the rollout server that this Python starts from an entrypoint."""
     server = RolloutServerProcess([python, entrypoint.name], entrypoint.parent, environ, log=log)
     try:
         await server.start()

@@ -21,8 +21,6 @@ GRADER_GRACE_S = 2.0
 
 @dataclass(eq=False)
 class RolloutEndpoint:
-    """The endpoint that one rollout calls, and the reports it made."""
-
     rollout_id: str
     base_url: str
     model: RolloutModel | None = None

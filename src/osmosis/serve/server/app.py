@@ -23,7 +23,6 @@ from osmosis.records.protocol.messages import (
     LEASE_HEADER,
     CancelReply,
     CancelRequest,
-    ErrorReply,
     RolloutAccepted,
     RolloutInit,
     RolloutState04,
@@ -153,44 +152,27 @@ def rollout_routes(service: RolloutService) -> APIRouter:
         **document(
             "Start a rollout: 0.3 with callback URLs (202 `{}`), else 0.4 and then polled",
             RolloutAccepted,
-            ErrorReply,
             (401, 409, 413, 422, 429, 503),
-            "serverKey",
         ),
     )
     async def start(init: RolloutInit) -> Response:
         accepted = service.accept(init)
         return reply({} if accepted is None else accepted, 202)
 
-    @router.post(
-        "/rollout/cancel",
-        **document("Cancel by ids, by prefix, or all", CancelReply, ErrorReply, (401, 422), "serverKey"),
-    )
+    @router.post("/rollout/cancel", **document("Cancel by ids, by prefix, or all", CancelReply, (401, 422)))
     async def cancel(request: CancelRequest) -> Response:
         return reply(CancelReply(dispositions=service.cancel(request)))
 
     @router.get(
         "/rollout/{rollout_id}/result",
-        **document(
-            "0.4: wait for the next state change; renews the lease",
-            RolloutState04,
-            ErrorReply,
-            (401, 403, 404, 422),
-            "serverKey",
-        ),
+        **document("0.4: wait for the next state change; renews the lease", RolloutState04, (401, 403, 404, 422)),
     )
     async def result(rollout_id: str, lease: Annotated[str, Header(alias=LEASE_HEADER)], request: Request) -> Response:
         return reply(await service.result(rollout_id, lease, partial(wait_disconnected, request)))
 
     @router.get(
         "/rollout/{rollout_id}/status",
-        **document(
-            "State of a rollout; `unknown` when there is no such rollout",
-            StatusReply,
-            ErrorReply,
-            (401, 422),
-            "serverKey",
-        ),
+        **document("State of a rollout; `unknown` when there is no such rollout", StatusReply, (401, 422)),
     )
     async def status(rollout_id: str) -> Response:
         try:
@@ -205,7 +187,7 @@ def rollout_routes(service: RolloutService) -> APIRouter:
 def health_route(service: RolloutService) -> APIRouter:
     router = new_router()
 
-    @router.get("/health", **document("Health; its keys identify the generation", ServerHealth, ErrorReply))
+    @router.get("/health", **document("Health; its keys identify the generation", ServerHealth, bearer=None))
     async def health() -> Response:
         return reply(service.health())
 

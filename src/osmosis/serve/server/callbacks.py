@@ -65,9 +65,8 @@ class Spool:
             self._lock = _try_lock(self._own)
         digest = hashlib.sha256(f"{post.rollout_id}\0{post.url}\0{post.body}".encode()).hexdigest()[:32]
         path = self._own / f"{digest}.json"
-        if path.exists():
-            return path
-        write_json(path, asdict(post), mode=0o600, durable=True)
+        if not path.exists():
+            write_json(path, asdict(post), mode=0o600, durable=True)
         return path
 
     def refuse(self, path: Path) -> None:

@@ -9,8 +9,9 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Literal, TypedDict
+from typing import Literal
 
+from osmosis.base.jsonable import JsonObject
 from osmosis.records.protocol.messages import RolloutState, ServerConcurrency, WireSample
 from osmosis.records.run.rollout import Category, Failure, Phase
 from osmosis.sdk.backend import ExecutionResult
@@ -47,15 +48,6 @@ EndStatus = Literal["success", "failure", "cancelled"]
 TRACEBACK_CHARS = 4000
 
 
-class ErrorKeys(TypedDict):
-    err_message: str | None
-    err_category: str | None
-    failure: Failure | None
-
-
-NO_ERRORS = ErrorKeys(err_message=None, err_category=None, failure=None)
-
-
 @dataclass(frozen=True, slots=True)
 class RolloutOutcome:
     status: EndStatus
@@ -73,7 +65,7 @@ class RolloutOutcome:
         return self.failure.message if self.failure else None
 
     @property
-    def errors(self) -> ErrorKeys:
+    def errors(self) -> JsonObject:
         return {"err_message": self.message, "err_category": self.category, "failure": self.failure}
 
 
@@ -114,7 +106,6 @@ def outcome_of_execution(result: ExecutionResult) -> RolloutOutcome:
 
 log = logging.getLogger("osmosis.serve")
 
-StateSink = Callable[[RolloutState], None]
 Execute = Callable[["AcceptedRollout"], Awaitable[RolloutOutcome]]
 
 
@@ -184,23 +175,17 @@ class RolloutQueue:
     accepting: bool = True
     finished: int = 0
     _queue: deque[AcceptedRollout] = field(default_factory=deque)
-    _live: dict[str, AcceptedRollout] = field(default_factory=dict)
+    live: dict[str, AcceptedRollout] = field(default_factory=dict)
     _running: int = 0
     _idle: asyncio.Event | None = None
 
     @property
     def active(self) -> int:
-        return len(self._live)
+        return len(self.live)
 
     def concurrency(self) -> ServerConcurrency:
         queued = sum(1 for entry in self._queue if entry.outcome is None)
-        return ServerConcurrency(max_concurrent=self.max_concurrent, queued=queued, running=len(self._live) - queued)
-
-    def find(self, rollout_id: str) -> AcceptedRollout | None:
-        return self._live.get(rollout_id)
-
-    def live_ids(self) -> list[str]:
-        return list(self._live)
+        return ServerConcurrency(max_concurrent=self.max_concurrent, queued=queued, running=len(self.live) - queued)
 
     def check(self) -> None:
         if not self.accepting:
@@ -212,7 +197,7 @@ class RolloutQueue:
         """Queue or start a rollout, whose id must not be live; raise `Draining` or `QueueFull`."""
         self.check()
         entry.accepted_at = asyncio.get_running_loop().time()
-        self._live[entry.id] = entry
+        self.live[entry.id] = entry
         self._queue.append(entry)
         self._pump()
 
@@ -220,7 +205,7 @@ class RolloutQueue:
         """End the named rollouts; return by id what each was: `cancelled_queued`, `cancelled_running`, `not_found`."""
         dispositions: dict[str, str] = {}
         for rollout_id in ids:
-            entry = self._live.get(rollout_id)
+            entry = self.live.get(rollout_id)
             if entry is None:
                 dispositions[rollout_id] = "not_found"
                 continue
@@ -237,7 +222,7 @@ class RolloutQueue:
         entry.finished_at = loop.time()
         if entry.timer is not None:
             entry.timer.cancel()
-        self._live.pop(entry.id, None)
+        self.live.pop(entry.id, None)
         self.finished += 1
         task = entry.task
         if task is not None and task is not asyncio.current_task() and not task.done():
@@ -251,7 +236,7 @@ class RolloutQueue:
                 # Nothing may keep the other rollouts from starting, or the server from draining.
                 log.exception("the terminal result of rollout %s could not be reported", entry.id)
         self._pump()
-        if not self._live and self._idle is not None:
+        if not self.live and self._idle is not None:
             self._idle.set()
 
     async def drain(self, timeout: float) -> None:
@@ -261,10 +246,10 @@ class RolloutQueue:
         for entry in [e for e in self._queue if e.outcome is None]:
             self.end(entry, failed_outcome("the rollout server shut down before this rollout was started"))
         self._queue.clear()
-        if self._live:
+        if self.live:
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._idle.wait(), timeout)
-        for entry in list(self._live.values()):
+        for entry in list(self.live.values()):
             self.end(entry, failed_outcome("the rollout server shut down while this rollout was still running"))
 
     def hurry(self) -> None:

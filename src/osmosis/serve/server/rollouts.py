@@ -29,7 +29,7 @@ from osmosis.sdk.backend import ExecutionResult
 from osmosis.serve.http import encode_record
 
 from .callbacks import Listener, Post
-from .queue import NO_ERRORS, AcceptedRollout, RolloutOutcome, outcome_of_execution
+from .queue import AcceptedRollout, RolloutOutcome, outcome_of_execution
 from .runtime import ServerRuntime
 from .trace_files import EndedRollout, TraceFolder, TrajectoryWriter
 
@@ -99,7 +99,7 @@ class RolloutService:
             if earlier.lease is None and not polled and (earlier.init is None or earlier.init == init):
                 return None  # the same request again
             raise HTTPException(409, f"rollout {rollout_id} already exists")
-        if self.runtime.queue.find(rollout_id) is not None:
+        if rollout_id in self.runtime.queue.live:
             raise HTTPException(409, f"rollout {rollout_id} was started by another generation's init")
         record = RolloutRecord(
             entry=self._new_entry(rollout_id, init), init=init, lease=secrets.token_urlsafe(24) if polled else None
@@ -157,9 +157,9 @@ class RolloutService:
         if request.ids is not None:
             ids = request.ids
         elif request.prefix is not None:
-            ids = [rollout_id for rollout_id in queue.live_ids() if rollout_id.startswith(request.prefix)]
+            ids = [rollout_id for rollout_id in queue.live if rollout_id.startswith(request.prefix)]
         else:
-            ids = queue.live_ids() if request.all else []
+            ids = list(queue.live) if request.all else []
         dispositions = queue.cancel(ids)
         for rollout_id in dispositions:
             if (record := self._rollouts.get(rollout_id)) is not None:
@@ -252,7 +252,7 @@ class RolloutService:
             status="success" if outcome is None or succeeded else outcome.status,
             rollout_id=str(init.rollout_id),
             extra_fields=init.extra_fields,
-            **(NO_ERRORS if outcome is None or succeeded else outcome.errors),
+            **({} if outcome is None or succeeded else outcome.errors),
         )
         self._send(init, url, message, listener)
 

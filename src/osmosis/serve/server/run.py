@@ -3,8 +3,7 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -122,7 +121,8 @@ def serve(
         timeout_graceful_shutdown=GRACEFUL_S,
     )
     if not reload:
-        with _exit_on_sigterm():
+        # uvicorn raises SIGTERM again: a server that was told to stop has not failed.
+        with signals_handled(_leave, signal.SIGTERM):
             run(finish_app((build or partial(build_app, environ=environ))(target, options), options))
         return
     if not options.target:
@@ -138,15 +138,8 @@ def serve(
         os.environ.pop(RELOAD_VARIABLE, None)
 
 
-@contextmanager
-def _exit_on_sigterm() -> Iterator[None]:
-    """Exit with success on SIGTERM, which uvicorn raises again: a server that was told to stop has not failed."""
-
-    def leave(*_: object) -> None:
-        raise SystemExit(0)
-
-    with signals_handled(leave, signal.SIGTERM):
-        yield
+def _leave(*_: object) -> None:
+    raise SystemExit(0)
 
 
 def reloaded_app() -> ASGIApp:
