@@ -20,7 +20,8 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from osmosis.testing.tiny_task import TOOL
-from osmosis.training.protocol import Collect, SampleRequest, TrainerPlan
+from osmosis.training.protocol.messages import Collect, SampleRequest
+from osmosis.training.protocol.plans import TrainerPlan
 from osmosis.training.trainer.parse_answers import AnswerReader, response_template
 from osmosis.training.trainer.prompts import Prompts
 

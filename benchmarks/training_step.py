@@ -30,7 +30,10 @@ from osmosis.serve.client.model_proxy import ModelProxy
 from osmosis.serve.client.rollout_endpoint import RolloutEndpoint
 from osmosis.testing.tiny_task import TOOL, run_tool
 from osmosis.training.models import TrainedModel
-from osmosis.training.protocol import Batch, Collect, SampleRequest, StepMetrics, TrainerClient, TrainerPlan
+from osmosis.training.protocol.batches import Batch
+from osmosis.training.protocol.client import TrainerClient
+from osmosis.training.protocol.messages import Collect, SampleRequest, StepMetrics
+from osmosis.training.protocol.plans import TrainerPlan
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))
 from support import RUN

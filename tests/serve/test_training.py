@@ -23,7 +23,10 @@ from osmosis.serve.client.remote import ServerAt, served
 from osmosis.testing.scripted import call, says
 from osmosis.training.driver import TrainingDriver
 from osmosis.training.models import TrainedModel
-from osmosis.training.protocol import SampleRequest, Sequence, TrainerClient, TrainerPlan
+from osmosis.training.protocol.batches import Sequence
+from osmosis.training.protocol.client import TrainerClient
+from osmosis.training.protocol.messages import SampleRequest
+from osmosis.training.protocol.plans import TrainerPlan
 from support.fake_trainer import END, FakeTrainer
 from support.server import running_app
 from support.training_desk import RecordingListener, TwoTurns, plan_of, run_of

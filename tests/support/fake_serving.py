@@ -13,7 +13,7 @@ from pathlib import Path
 
 from osmosis.jobs.models.local import ServingProgram
 from osmosis.jobs.trainer.environment import TrainerEnvironment
-from osmosis.training.protocol import Failed, SampledAnswer, SampleDelta, SampleRequest
+from osmosis.training.protocol.messages import Failed, SampledAnswer, SampleDelta, SampleRequest
 from osmosis.training.protocol.plans import ServingPlan
 from osmosis.training.trainer.service import TrainerService
 

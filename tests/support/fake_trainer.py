@@ -17,12 +17,11 @@ from pathlib import Path
 from osmosis.base.files import write_bytes, write_text
 from osmosis.errors import ModelError, OsmosisError
 from osmosis.records.base import utc_now
-from osmosis.records.run.checkpoint import MANIFEST, describe_files
+from osmosis.records.run.checkpoint import MANIFEST, CheckpointManifest, describe_files, read_manifest
 from osmosis.records.run.rollout import Category, Message
-from osmosis.training.protocol import (
-    Batch,
+from osmosis.training.protocol.batches import Batch
+from osmosis.training.protocol.messages import (
     Checkpointed,
-    CheckpointManifest,
     Collect,
     Done,
     Failed,
@@ -32,9 +31,8 @@ from osmosis.training.protocol import (
     SampledToolCall,
     SampleRequest,
     StepMetrics,
-    TrainerPlan,
-    read_manifest,
 )
+from osmosis.training.protocol.plans import TrainerPlan
 from osmosis.training.row_order import rows_of_step
 from osmosis.training.trainer.service import Stopped, TrainerService
 

@@ -7,23 +7,23 @@ model really plays the tiny task, turn by turn.
 import asyncio
 import random
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 
 from osmosis.records.run.rollout import Message
 from osmosis.testing.tiny_task import TOOL, grade, problem, run_tool
-from osmosis.training.protocol import (
-    Batch,
-    Collect,
-    Done,
-    Event,
-    Failed,
-    HeldTokens,
-    SampleRequest,
-    Sequence,
-    TrainerClient,
-)
+from osmosis.training.protocol.batches import Batch, Sequence
+from osmosis.training.protocol.client import TrainerClient
+from osmosis.training.protocol.messages import Collect, Done, Event, Failed, HeldTokens, SampledAnswer, SampleRequest
 
 Answer = Callable[[Collect], Awaitable[Batch]]
 TURNS = 2
+
+
+async def sample_whole(link: TrainerClient, request: SampleRequest) -> SampledAnswer:
+    async with aclosing(link.stream(request)) as parts:
+        *_, answer = [part async for part in parts]
+    assert isinstance(answer, SampledAnswer)
+    return answer
 
 
 async def follow(link: TrainerClient, answer: Answer, *, after: int = 0) -> AsyncGenerator[Event, None]:
@@ -86,7 +86,7 @@ async def play(link: TrainerClient, step: int, row: int, attempt: int) -> Sequen
     for turn in range(TURNS):
         name = f"{step}/{row}/{attempt}/{turn}"
         request = SampleRequest(id=name, messages=messages, tools=[TOOL], max_tokens=24, seed=attempt, held=held)
-        sample = await link.sample(request)
+        sample = await sample_whole(link, request)
         prompt_length = prompt_length or len(sample.prompt_ids)
         spoken = max(len(ids), prompt_length)
         told = len(sample.prompt_ids) - spoken

@@ -21,7 +21,8 @@ from osmosis.records.run.rollout import Category, Failure, Message, Phase, Rollo
 from osmosis.records.run.rows import Row
 from osmosis.training.driver import TrainingRun
 from osmosis.training.metrics_file import MetricsFile
-from osmosis.training.protocol import Checkpointed, TrainerPlan
+from osmosis.training.protocol.messages import Checkpointed
+from osmosis.training.protocol.plans import TrainerPlan
 
 Judge = Callable[[Task, str], "float | Failure | None"]
 """From a task and the last answer: its reward, why it failed, or None for no score at all."""

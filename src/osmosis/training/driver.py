@@ -27,7 +27,9 @@ from osmosis.records.run.rows import Row
 from .failures import SILENT_STEPS, TrainerLost, cut_short, nothing_scored, nothing_to_learn, trainer_failure
 from .metrics_file import MetricsFile
 from .models import TrainedModel
-from .protocol import Batch, Checkpointed, Collect, Done, Event, Failed, Notice, StepMetrics, TrainerClient
+from .protocol.batches import Batch
+from .protocol.client import TrainerClient
+from .protocol.messages import Checkpointed, Collect, Done, Event, Failed, Notice, StepMetrics
 from .step_figures import count_sampled_tokens, no_signal_ratio, step_figures
 from .step_journal import StepJournal, StoredStepRollout, step_folder_name
 
@@ -65,20 +67,20 @@ class TrainingRun:
     redactor: Redactor | None = None
 
 
+@dataclass(eq=False, repr=False)
 class TrainingDriver:
     """Drive one life of the trainer. `run` returns how it ended; `stop` asks it to save a checkpoint and end."""
 
-    def __init__(self, run: TrainingRun, client: TrainerClient, model: TrainedModel, agent: Agent) -> None:
-        self._run = run
-        self._client = client
-        self._model = model
-        self._agent = agent
-        self._stopping = asyncio.Event()
-        self._sent_at: dict[int, float] = {}
-        """When the batch of each training step was sent that is not trained on yet."""
-        self._reported_ignored: set[str] = set()
-        self._collecting: set[asyncio.Task[None]] = set()
-        self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    _run: TrainingRun
+    _client: TrainerClient
+    _model: TrainedModel
+    _agent: Agent
+    _stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    _sent_at: dict[int, float] = field(default_factory=dict)
+    """When the batch of each training step was sent that is not trained on yet."""
+    _reported_ignored: set[str] = field(default_factory=set)
+    _collecting: set[asyncio.Task[None]] = field(default_factory=set)
+    _broken: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
     async def run(self) -> Done:
         """Follow events to the last one. Raise `TrainingRunFailed`, or `TrainerLost` to have the trainer restarted."""
@@ -226,7 +228,6 @@ class TrainingDriver:
             listener.on_message(alarm, warning=True)
 
     def _report_fidelity(self) -> None:
-        """Say what became of every sampled token of the run."""
         metrics = self._run.metrics
         totals = {key: metrics.total(f"fidelity/{key}") for key in FIDELITY}
         trained = metrics.total("train/trained_tokens")

@@ -5,7 +5,7 @@ from osmosis.errors import OsmosisError
 from osmosis.records.config.advanced import FAILURES_OF_POLICIES
 from osmosis.records.run.rollout import Category, Failure, Phase
 
-from .protocol import Failed
+from .protocol.messages import Failed
 from .step_journal import StoredStepRollout
 
 MANY = 0.25

@@ -26,7 +26,6 @@ class MetricsFile:
         self._told.update(_kind(text) for text in self.alarms())
 
     def add(self, step: int, values: Mapping[str, float]) -> list[MetricPoint]:
-        """Store the values that are numbers and return their points."""
         points = [MetricPoint(key=k, step=step, value=v) for k, v in values.items() if math.isfinite(v)]
         for point in points:
             self._values.setdefault(point.key, {})[step] = point.value

@@ -18,7 +18,8 @@ from osmosis.records.run.plan import ModelSpec
 from osmosis.records.run.rollout import Category, ModelCall, Phase, Usage
 from osmosis.serve.client.rollout_endpoint import RolloutEndpoint
 
-from .protocol import SampledAnswer, SampleRequest, TrainerClient
+from .protocol.client import TrainerClient
+from .protocol.messages import SampledAnswer, SampleRequest
 from .token_sequences import Conversation
 
 OBEYED = frozenset({"max_tokens", "max_completion_tokens", "stop", "tool_choice"})
@@ -85,7 +86,6 @@ class TrainedModel(_LinkedModel):
         return self._conversations.pop(rollout_id, None) or Conversation()
 
     def take_foreign_calls(self) -> int:
-        """Return how many calls belonged to no rollout, since it was asked last."""
         count, self._foreign_calls = self._foreign_calls, 0
         return count
 

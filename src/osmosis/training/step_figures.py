@@ -3,7 +3,7 @@ comes from the update (loss, KL, ...)."""
 
 import re
 from collections.abc import Sequence
-from statistics import pstdev
+from statistics import fmean, pstdev
 
 from osmosis.base.stats import quantile
 
@@ -21,7 +21,7 @@ def step_figures(rollouts: Sequence[StoredStepRollout], kind: Kind) -> dict[str,
     failed = sum(1 for rollout in rollouts if rollout.reward is None) / len(rollouts)
     if kind == "validation":
         validation = {"eval/validation/failed_ratio": failed}
-        return {"eval/validation/reward": _mean(rewards), **validation} if rewards else validation
+        return {"eval/validation/reward": fmean(rewards), **validation} if rewards else validation
     spoken = [rollout for rollout in rollouts if rollout.tokens]
     figures = {
         "rollout/failed_ratio": failed,
@@ -31,18 +31,18 @@ def step_figures(rollouts: Sequence[StoredStepRollout], kind: Kind) -> dict[str,
         **fidelity_figures(rollouts),
     }
     if rewards:
-        figures |= {"rollout/raw_reward": _mean(rewards), "rollout/reward_std": pstdev(rewards)}
+        figures |= {"rollout/raw_reward": fmean(rewards), "rollout/reward_std": pstdev(rewards)}
         figures |= {f"rollout/reward_p{rank}": quantile(sorted(rewards), rank / 100) for rank in (10, 50, 90)}
         parts = [(score.parts or {}) for rollout in rollouts for score in rollout.scores.values()]
         for name in dict.fromkeys(name for named in parts for name in named):
-            figures[f"rollout/reward/{name}"] = _mean([named[name] for named in parts if name in named])
+            figures[f"rollout/reward/{name}"] = fmean([named[name] for named in parts if name in named])
     if spoken:
         figures |= {
-            "rollout/response_lengths": _mean([_count_sampled(rollout) for rollout in spoken]),
-            "rollout/total_lengths": _mean([_length(rollout) for rollout in spoken]),
-            "rollout/truncated_ratio": _mean([any(part.truncated for part in rollout.tokens) for rollout in spoken]),
-            "rollout/turns": _mean([sum(part.turns for part in rollout.tokens) for rollout in spoken]),
-            "rollout/repetition_ratio": _mean([_repetition(rollout) for rollout in spoken]),
+            "rollout/response_lengths": fmean([_count_sampled(rollout) for rollout in spoken]),
+            "rollout/total_lengths": fmean(map(_length, spoken)),
+            "rollout/truncated_ratio": fmean([any(part.truncated for part in rollout.tokens) for rollout in spoken]),
+            "rollout/turns": fmean([sum(part.turns for part in rollout.tokens) for rollout in spoken]),
+            "rollout/repetition_ratio": fmean([_repetition(rollout) for rollout in spoken]),
         }
     return figures
 
@@ -73,10 +73,6 @@ def fidelity_figures(rollouts: Sequence[StoredStepRollout]) -> dict[str, float]:
         "fidelity/lost": float(sum(max(0, -difference) for difference in apart)),
         "fidelity/repaired": float(sum(r.repaired_calls for r in rollouts)),
     }
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
 
 
 def _count_sampled(rollout: StoredStepRollout) -> int:

@@ -163,17 +163,24 @@ class StepJournal(Journal):
 
     def stored_line(self, rollout: Rollout, line: bytes) -> bytes:
         conversation = self._conversations.pop(rollout.rollout_id, None) or Conversation()
-        extra: dict[str, object] = {
-            "tokens": [msgspec.to_builtins(part) for part in _parts(conversation)],
-            "sampled_tokens": conversation.sampled_tokens,
-        }
+        tokens = [
+            {
+                "prompt_token_ids": part.token_ids[: part.prompt_length],
+                "completion_token_ids": part.token_ids[part.prompt_length :],
+                "mask": part.mask,
+                "logprobs": part.logprobs,
+                "truncated": part.truncated,
+                "turns": part.turns,
+            }
+            for part in conversation.parts
+        ]
+        extra: dict[str, object] = {"tokens": tokens, "sampled_tokens": conversation.sampled_tokens}
         for name in ("malformed_calls", "repaired_calls"):
             if count := getattr(conversation, name):
                 extra[name] = count
         return line.rstrip()[:-1] + b"," + orjson.dumps(extra)[1:] + b"\n"
 
     def stored(self) -> list[StoredStepRollout]:
-        """Return the rollouts of the step by row and attempt, with their rewards."""
         stored: dict[tuple[int, int], StoredStepRollout] = {}
         for rollout, _ in self._read(_read_stored):
             rollout.reward = rollout.find_reward(self._failure_rewards)
@@ -192,17 +199,3 @@ def step_folder_name(kind: Kind, step: int) -> str:
 def list_stored_steps(steps: Path) -> list[tuple[Kind, int]]:
     names = (_NAME.match(path.name) for path in sorted(steps.iterdir()) if path.is_dir()) if steps.is_dir() else ()
     return [("train" if name[1] == "train" else "validation", int(name[2])) for name in names if name]
-
-
-def _parts(conversation: Conversation) -> list[StoredPart]:
-    return [
-        StoredPart(
-            prompt_token_ids=part.token_ids[: part.prompt_length],
-            completion_token_ids=part.token_ids[part.prompt_length :],
-            mask=part.mask,
-            logprobs=part.logprobs,
-            truncated=part.truncated,
-            turns=part.turns,
-        )
-        for part in conversation.parts
-    ]

@@ -5,6 +5,7 @@ another answer) begins a sequence of its own, with the whole prompt masked. A ca
 as client libraries do after an error, is there already. So every sampled token is trained on exactly once, in the
 context that it was sampled in."""
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import orjson
@@ -12,7 +13,7 @@ import orjson
 from osmosis.base.jsonable import JsonObject
 from osmosis.records.run.rollout import Message
 
-from .protocol import HeldTokens, SampledAnswer
+from .protocol.messages import HeldTokens, SampledAnswer
 
 
 @dataclass(slots=True)
@@ -111,8 +112,6 @@ def _call(call: JsonObject) -> tuple[object, object]:
     function = call.get("function") or {}
     arguments = function.get("arguments")
     if isinstance(arguments, str):
-        try:
+        with suppress(orjson.JSONDecodeError):
             arguments = orjson.loads(arguments)
-        except orjson.JSONDecodeError:
-            pass
     return function.get("name"), arguments

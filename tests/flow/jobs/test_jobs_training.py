@@ -13,11 +13,11 @@ import pytest
 from osmosis.jobs.commands import PROCESSES_FILE
 from osmosis.records.config.run_config import TrainingConfig
 from osmosis.records.config.training_plan import plan_training
+from osmosis.records.run.checkpoint import read_manifest
 from osmosis.records.run.job import JobSpec, Stage
 from osmosis.records.run.status import RunStatus
 from osmosis.sandbox import probe
 from osmosis.sdk.foreign import PACKAGES
-from osmosis.training.protocol import read_manifest
 from osmosis.training.row_order import rows_of_step
 from osmosis.training.step_journal import StepJournal
 from support import RUN

@@ -15,7 +15,8 @@ import pytest
 
 from osmosis.base.locks import locked
 from osmosis.jobs.trainer.environment import TrainerEnvironment
-from osmosis.training.protocol import TrainerClient, TrainerPlan
+from osmosis.training.protocol.client import TrainerClient
+from osmosis.training.protocol.plans import TrainerPlan
 from support.trainer_environment import trainer_environ
 
 CHECKS = Path(__file__).parent / "trainer" / "checks.py"

@@ -16,7 +16,9 @@ from typing import Any
 import psutil
 import pytest
 
-from osmosis.training.protocol import Batch, Collect, Done, TrainerPlan
+from osmosis.training.protocol.batches import Batch
+from osmosis.training.protocol.messages import Collect, Done
+from osmosis.training.protocol.plans import TrainerPlan
 from osmosis.training.step_journal import StepJournal
 from support.trainer_drive import follow
 from support.training_platform import CONFIG, TrainingPlatform, kill, training_platform

@@ -18,7 +18,8 @@ from osmosis.records.run.rows import Row
 from osmosis.records.run.status import RunStatus
 from osmosis.training.driver import TrainingDriver
 from osmosis.training.models import TrainedModel
-from osmosis.training.protocol import Done, TrainerClient
+from osmosis.training.protocol.client import TrainerClient
+from osmosis.training.protocol.messages import Done
 from support.fake_trainer import FakeTrainer
 from support.job_api import FakeJobApi, job_api
 from support.training_desk import RecordingListener, TwoTurns, plan_of, run_of

@@ -20,7 +20,7 @@ from osmosis.platform.training import sft_data
 from osmosis.records.config.advanced import TrainingAdvanced
 from osmosis.records.config.run_config import Checkpoints, Sampling, Training, TrainingConfig
 from osmosis.records.run.job import JobSpec
-from osmosis.training.protocol import TrainerPlan
+from osmosis.training.protocol.plans import TrainerPlan
 
 SERVER = {"sampler": "vllm", "base_url": "http://127.0.0.1:1"}
 OTHERWISE: dict[str, dict[str, tuple[Any, dict[str, Any]]]] = {

@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from osmosis import errors
-from osmosis.records.run.checkpoint import MANIFEST, describe_files
+from osmosis.records.run.checkpoint import MANIFEST, CheckpointManifest, describe_files, is_complete, read_manifest
 from osmosis.records.run.rollout import (
     CallTokens,
     Category,
@@ -18,7 +18,6 @@ from osmosis.records.run.rollout import (
     Score,
     Usage,
 )
-from osmosis.training.protocol import CheckpointManifest, is_complete, read_manifest
 
 
 def test_usage_adds_and_an_unknown_price_is_not_free() -> None:

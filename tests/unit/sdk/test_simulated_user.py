@@ -20,7 +20,8 @@ from osmosis.records.run.rollout import Category
 from osmosis.records.run.rows import Row
 from osmosis.testing.scripted import ScriptedLLM, call, says
 from osmosis.training.models import TrainedModel
-from osmosis.training.protocol import SampledAnswer, SampleRequest, TrainerClient
+from osmosis.training.protocol.client import TrainerClient
+from osmosis.training.protocol.messages import SampledAnswer, SampleRequest
 from osmosis.training.trainer.service import TrainerService
 from support.endpoint import ModelEndpoint, Reply, text_reply
 

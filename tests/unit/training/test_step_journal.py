@@ -6,7 +6,7 @@ from pathlib import Path
 
 from osmosis.records.run.plan import EvalPlan, ModelSpec
 from osmosis.records.run.rollout import Rollout, RolloutStatus, Score
-from osmosis.training.protocol import SampledAnswer
+from osmosis.training.protocol.messages import SampledAnswer
 from osmosis.training.step_journal import StepJournal
 from osmosis.training.token_sequences import Conversation
 from support.fake_trainer import encode

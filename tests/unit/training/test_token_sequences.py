@@ -7,7 +7,7 @@ import random
 import pytest
 
 from osmosis.records.run.rollout import Message
-from osmosis.training.protocol import SampledAnswer
+from osmosis.training.protocol.messages import SampledAnswer
 from osmosis.training.token_sequences import Conversation, Part
 from support.fake_trainer import END, encode, render
 
@@ -137,7 +137,7 @@ def test_tool_calls_are_the_same_by_name_and_arguments() -> None:
 
 
 def _call(arguments: str) -> dict[str, object]:
-    from osmosis.training.protocol import SampledToolCall
+    from osmosis.training.protocol.messages import SampledToolCall
 
     return SampledToolCall(id="c", function={"name": "add", "arguments": arguments})  # type: ignore[return-value]
 

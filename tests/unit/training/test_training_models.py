@@ -11,7 +11,8 @@ from osmosis.errors import ModelError
 from osmosis.llm.model import ChatRequest, Piece
 from osmosis.records.run.plan import ModelSpec
 from osmosis.training.models import ServedModel
-from osmosis.training.protocol import SampledAnswer, SampleDelta, SampleRequest, TrainerClient
+from osmosis.training.protocol.client import TrainerClient
+from osmosis.training.protocol.messages import SampledAnswer, SampleDelta, SampleRequest
 from osmosis.training.trainer.service import TrainerService
 
 QUESTION = [{"role": "user", "content": "17+25"}]

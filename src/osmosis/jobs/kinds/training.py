@@ -44,7 +44,9 @@ from osmosis.training.driver import TrainingRun
 from osmosis.training.failures import TrainingRunFailed
 from osmosis.training.metrics_file import MetricsFile
 from osmosis.training.models import TrainedModel
-from osmosis.training.protocol import Checkpointed, Done, TrainerClient, TrainerPlan
+from osmosis.training.protocol.client import TrainerClient
+from osmosis.training.protocol.messages import Checkpointed, Done
+from osmosis.training.protocol.plans import TrainerPlan
 from osmosis.training.step_journal import StepJournal, list_stored_steps, step_folder_name
 
 STEP = "training"

@@ -22,7 +22,8 @@ from osmosis.llm import ChatRequest, Completion, Model
 from osmosis.records.run.plan import ModelSpec
 from osmosis.records.run.rollout import Category
 from osmosis.training.models import ServedModel
-from osmosis.training.protocol import TrainerClient, TrainerHealth
+from osmosis.training.protocol.client import TrainerClient
+from osmosis.training.protocol.messages import TrainerHealth
 from osmosis.training.protocol.plans import ServingPlan
 
 from .download import base_model_folder

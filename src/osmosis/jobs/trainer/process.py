@@ -22,12 +22,15 @@ from osmosis.jobs.commands import Leftovers, machine_environ
 from osmosis.jobs.context import TAIL_LINES, JobLog
 from osmosis.jobs.server.supervisor import describe
 from osmosis.records.base import Record
+from osmosis.records.run.checkpoint import CheckpointManifest, read_manifest
 from osmosis.records.run.rollout import Category, Failure, Phase
 from osmosis.sandbox import Box, Policy, start
 from osmosis.training.driver import TrainingDriver, TrainingRun
 from osmosis.training.failures import FIXES, TrainerLost, TrainingRunFailed
 from osmosis.training.models import TrainedModel
-from osmosis.training.protocol import CheckpointManifest, Done, TrainerClient, TrainerPlan, read_manifest
+from osmosis.training.protocol.client import TrainerClient
+from osmosis.training.protocol.messages import Done
+from osmosis.training.protocol.plans import TrainerPlan
 
 STEP = "trainer"
 MODULE = "osmosis.training.trainer"

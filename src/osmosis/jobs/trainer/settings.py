@@ -18,8 +18,8 @@ from osmosis.records.config.training_plan import TrainingPlan, plan_training
 from osmosis.records.run.job import JobSpec
 from osmosis.records.run.plan import EvalPlan, ModelSpec, ProgramSpec, Timeouts
 from osmosis.records.run.rollout import Category
-from osmosis.training.protocol import Example, TrainerPlan
-from osmosis.training.protocol.plans import Importance
+from osmosis.training.protocol.messages import Example
+from osmosis.training.protocol.plans import Importance, TrainerPlan
 
 EVERY_LINEAR = "all-linear"
 

@@ -66,7 +66,6 @@ class Batch:
     sequences: list[Sequence]
 
     def parts(self) -> dict[tuple[int, int], list[Sequence]]:
-        """Return the parts of each rollout, by row and attempt."""
         parts: dict[tuple[int, int], list[Sequence]] = defaultdict(list)
         for sequence in sorted(self.sequences, key=lambda sequence: sequence.part):
             parts[sequence.row, sequence.attempt].append(sequence)

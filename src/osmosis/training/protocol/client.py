@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import aiohttp
@@ -52,15 +52,8 @@ class TrainerClient:
         async with self._request("GET", "/health") as response:
             return TrainerHealth.model_validate_json(await response.read())
 
-    async def sample(self, request: SampleRequest) -> SampledAnswer:
-        """Return the answer. Raise `ModelError`; cancelling frees the request in the trainer."""
-        async with aclosing(self.stream(request)) as parts:
-            async for part in parts:
-                if isinstance(part, SampledAnswer):
-                    return part
-        raise _broken("the trainer ended its answer before it was complete")
-
     async def stream(self, request: SampleRequest) -> AsyncGenerator[SampleDelta | SampledAnswer, None]:
+        """Yield pieces, the whole answer last. Raise `ModelError`; closing it frees the request in the trainer."""
         async with self._request("POST", "/sample", request) as response:
             async for raw in _lines(response):
                 line = SampleLine.model_validate_json(raw)

@@ -138,6 +138,12 @@ class TrainerPlan(Record):
             raise ValueError("tune full needs engine local and sampler builtin: servers take adapters")
         return self
 
+    @classmethod
+    def for_sampling(cls, run: str, model_path: str, **fields: object) -> TrainerPlan:
+        """Return a plan that trains nothing, for what loads and samples a model as a trainer does."""
+        unused = {"output_dir": "", "steps": 1, "rows_per_step": 1, "lr": 1e-6}
+        return cls.model_validate({"run": run, "model_path": model_path, **unused, **fields})
+
     @property
     def fingerprint(self) -> str:
         """Return a hash of what decides the result; a checkpoint is resumed only with the same one."""

@@ -17,7 +17,8 @@ from pydantic import ValidationError as BadShape
 
 from osmosis.base.processes import on_stop
 from osmosis.records.base import Record
-from osmosis.training.protocol import Done, Failed, TrainerPlan
+from osmosis.training.protocol.messages import Done, Failed
+from osmosis.training.protocol.plans import TrainerPlan
 
 from .errors import TrainingFailed, failed_event
 from .service import TrainerService
@@ -50,10 +51,10 @@ def main(arguments: list[str]) -> int:
         launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(plan.processes)]
         os.execv(sys.executable, [sys.executable, *launcher, "-m", str(__package__), *arguments])
     if int(os.environ.get("RANK", "0")):
-        return follow(plan)
+        load_engine(plan).run(plan, None)
+        return 0
     with TrainerService(plan.run, Path(arguments[1])) as service:
-        on_stop(service.request_stop, signals=(signal.SIGTERM,))
-        threading.Thread(target=exit_without_parent, args=(os.getppid(),), name="parent", daemon=True).start()
+        end_with_job(service)
         last = train(plan, service)
         service.finish(last)
     return 0 if isinstance(last, Done) else 1
@@ -87,11 +88,6 @@ def train(plan: TrainerPlan, service: TrainerService) -> Done | Failed:
     return done
 
 
-def follow(plan: TrainerPlan) -> int:
-    load_engine(plan).run(plan, None)
-    return 0
-
-
 def load_engine(plan: TrainerPlan) -> Engine:
     """Import the engine late: torch takes seconds to import, and the job asks for our health meanwhile."""
     try:
@@ -105,15 +101,25 @@ def load_engine(plan: TrainerPlan) -> Engine:
     return engine
 
 
-def exit_without_parent(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(PARENT_EVERY_S)
-    os._exit(3)
+def end_with_job(service: TrainerService) -> None:
+    """Stop at SIGTERM, and exit without the parent."""
+    parent = os.getppid()
+
+    def exit_without_parent() -> None:
+        while os.getppid() == parent:
+            time.sleep(PARENT_EVERY_S)
+        os._exit(3)
+
+    on_stop(service.request_stop, signals=(signal.SIGTERM,))
+    threading.Thread(target=exit_without_parent, name="parent", daemon=True).start()
+
+
+def exit_now(code: int) -> None:
+    """Exit whatever threads are left: a generation loop that hangs is one that nothing can end."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 if __name__ == "__main__":
-    code = main(sys.argv[1:])
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # A generation loop that hangs is a thread that nothing can end, and would keep the process.
-    os._exit(code)
+    exit_now(main(sys.argv[1:]))

@@ -10,19 +10,16 @@ from typing import Literal
 from osmosis.base.files import write_text
 from osmosis.errors import ValidationError
 from osmosis.records.base import utc_now
-from osmosis.records.run.checkpoint import MANIFEST, describe_files
+from osmosis.records.run.checkpoint import MANIFEST, CheckpointManifest, describe_files, read_manifest
 from osmosis.records.run.job import hold_file
-from osmosis.training.protocol import Checkpointed, CheckpointManifest, TrainerPlan, read_manifest
+from osmosis.training.protocol.messages import Checkpointed
+from osmosis.training.protocol.plans import TrainerPlan
 
 from .errors import TrainingFailed
 
 Kind = Literal["regular", "stop", "final"]
 _DRAFT = ".draft-"
 _LIBRARIES = ("torch", "transformers", "peft", "tinker")
-
-
-def folder_name(step: int) -> str:
-    return f"step-{step:06d}"
 
 
 def versions() -> dict[str, str]:
@@ -101,7 +98,7 @@ class CheckpointStore:
         )
 
     def path(self, step: int) -> Path:
-        return self._folder / folder_name(step)
+        return self._folder / f"step-{step:06d}"
 
     def best(self) -> int | None:
         """Return the step with the highest reward, the later one of equals; None when none is known."""

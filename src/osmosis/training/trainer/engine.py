@@ -22,7 +22,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import Module
 
-from osmosis.training.protocol import CheckpointManifest, Notice, TrainerPlan
+from osmosis.records.run.checkpoint import CheckpointManifest
+from osmosis.training.protocol.messages import Notice
+from osmosis.training.protocol.plans import TrainerPlan
 from osmosis.training.row_order import rows_of_step
 
 from .advantages import WeighedSequence, weigh_rollouts

@@ -2,7 +2,7 @@ import traceback
 from typing import Literal
 
 from osmosis.errors import OsmosisError
-from osmosis.training.protocol import Failed
+from osmosis.training.protocol.messages import Failed
 
 Kind = Literal["model", "memory", "data", "diverged", "engine", "bug"]
 _OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory")
@@ -14,7 +14,7 @@ LESS_MEMORY = (
 class TrainingFailed(OsmosisError):
     """A known reason; `kind` is the category of the `failed` event, `hint` what to change."""
 
-    def __init__(self, message: str, *, kind: Kind, hint: str | None = None) -> None:
+    def __init__(self, message: str, *, kind: Kind = "model", hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
         self.kind = kind
 

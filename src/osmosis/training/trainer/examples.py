@@ -8,7 +8,8 @@ from typing import Any
 from pydantic import ValidationError as BadShape
 
 from osmosis.errors import ModelError
-from osmosis.training.protocol import Example, Notice, TrainerPlan
+from osmosis.training.protocol.messages import Example, Notice
+from osmosis.training.protocol.plans import TrainerPlan
 
 from .errors import TrainingFailed
 from .prompts import Prompts

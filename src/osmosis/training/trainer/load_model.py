@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from osmosis.base.jsonable import JsonObject
-from osmosis.training.protocol import TrainerPlan
+from osmosis.training.protocol.plans import TrainerPlan
 
 from .errors import TrainingFailed, out_of_memory
 
@@ -71,12 +71,11 @@ def load(plan: TrainerPlan, local_rank: int = 0) -> Loaded:
         # Libraries raise anything here, from OSError to a bug in one architecture's loading.
         if out_of_memory(error):
             raise TrainingFailed(f"out of memory while loading: {error}", kind="memory", hint=_SMALLER) from error
-        raise TrainingFailed(f"{folder} cannot be loaded: {error}", kind="model", hint=_AGAIN) from error
+        raise TrainingFailed(f"{folder} cannot be loaded: {error}", hint=_AGAIN) from error
     embedded = model.get_input_embeddings().weight.shape[0]
     if len(tokenizer) > embedded:
         raise TrainingFailed(
             f"the tokenizer of {folder} has {len(tokenizer)} tokens, the model only {embedded}",
-            kind="model",
             hint="use the tokenizer that the model was trained with",
         )
     return Loaded(model, tokenizer, device, dtype)
@@ -88,19 +87,16 @@ def load_tokenizer(folder: Path) -> Any:
     except Exception as error:
         raise TrainingFailed(
             f"the tokenizer in {folder} cannot be loaded: {error}",
-            kind="model",
             hint="add tokenizer.json and tokenizer_config.json of the model",
         ) from error
     if not tokenizer.chat_template:
         raise TrainingFailed(
             f"the tokenizer in {folder} has no chat template, so messages cannot be made into a prompt",
-            kind="model",
             hint="train the instruct variant of the model, or add a chat_template.jinja beside its tokenizer",
         )
     if tokenizer.eos_token_id is None:
         raise TrainingFailed(
             f"the tokenizer in {folder} has no end-of-turn token (eos_token), so answers would never end",
-            kind="model",
             hint="set eos_token in tokenizer_config.json to the token that ends a turn of the chat template",
         )
     if tokenizer.pad_token_id is None:
@@ -111,17 +107,16 @@ def load_tokenizer(folder: Path) -> Any:
 def _config(folder: Path) -> JsonObject:
     if not folder.is_dir():
         fix = "check model_path, or upload the model again"
-        raise TrainingFailed(f"there is no model folder {folder}", kind="model", hint=fix)
+        raise TrainingFailed(f"there is no model folder {folder}", hint=fix)
     try:
         config: JsonObject = json.loads((folder / "config.json").read_text("utf-8"))
     except FileNotFoundError:
-        raise TrainingFailed(f"{folder} has no config.json: it is not a model", kind="model", hint=_AGAIN) from None
+        raise TrainingFailed(f"{folder} has no config.json: it is not a model", hint=_AGAIN) from None
     except ValueError as error:
-        raise TrainingFailed(f"{folder / 'config.json'} is not JSON: {error}", kind="model", hint=_AGAIN) from error
+        raise TrainingFailed(f"{folder / 'config.json'} is not JSON: {error}", hint=_AGAIN) from error
     if config.get("auto_map"):
         raise TrainingFailed(
             f"{folder} needs Python code of its own (auto_map in config.json), which is not run",
-            kind="model",
             hint="use a model whose architecture transformers knows",
         )
     return config
@@ -136,7 +131,6 @@ def _weight_files(folder: Path) -> list[str]:
                 f"{folder} is incomplete: {', '.join(missing[:3])} of {len(names)} weight files is missing"
                 if len(missing) == 1
                 else f"{folder} is incomplete: {len(missing)} of {len(names)} weight files are missing",
-                kind="model",
                 hint=_AGAIN,
             )
         return names
@@ -145,7 +139,6 @@ def _weight_files(folder: Path) -> list[str]:
     other = sorted(path.name for path in folder.iterdir() if path.suffix in (".bin", ".pt", ".pth", ".gguf"))
     raise TrainingFailed(
         f"{folder} has no safetensors weights" + (f" (only {', '.join(other[:3])})" if other else ""),
-        kind="model",
         hint="convert it: AutoModelForCausalLM.from_pretrained(...).save_pretrained(...) writes safetensors",
     )
 
@@ -158,7 +151,7 @@ def _parameters(path: Path) -> int:
             return sum(math.prod(file.get_slice(name).get_shape()) for name in names)
     except SafetensorError as error:
         message = f"{path} is not a safetensors file, or cut short: {error}"
-        raise TrainingFailed(message, kind="model", hint=_AGAIN) from error
+        raise TrainingFailed(message, hint=_AGAIN) from error
 
 
 def _check_context(plan: TrainerPlan, config: JsonObject, folder: Path) -> None:
@@ -169,7 +162,6 @@ def _check_context(plan: TrainerPlan, config: JsonObject, folder: Path) -> None:
     if isinstance(context_length, int) and needed > context_length:
         raise TrainingFailed(
             f"max_prompt_length + max_response_length are {needed} tokens, and {folder.name} can read {context_length}",
-            kind="model",
             hint=f"lower them to {context_length} in all",
         )
 

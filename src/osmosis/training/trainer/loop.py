@@ -8,8 +8,9 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Protocol
 
-from osmosis.training.protocol import Batch, Collect, Done, Sequence, StepMetrics, TrainerPlan
-from osmosis.training.protocol.batches import Kind
+from osmosis.training.protocol.batches import Batch, Kind, Sequence
+from osmosis.training.protocol.messages import Collect, Done, StepMetrics
+from osmosis.training.protocol.plans import TrainerPlan
 from osmosis.training.row_order import rows_of_step
 
 from .checkpoints import CheckpointStore

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from osmosis.training.protocol import TrainerPlan
+from osmosis.training.protocol.plans import TrainerPlan
 
 ENTROPY_ROWS = 1024
 

@@ -12,8 +12,7 @@ import torch
 
 from osmosis.base.files import write_text
 from osmosis.base.model_folder import CONFIG, INDEX, list_model_files
-from osmosis.training.protocol import TrainerPlan
-from osmosis.training.protocol.plans import MergePlan, MergeResult
+from osmosis.training.protocol.plans import MergePlan, MergeResult, TrainerPlan
 
 from .__main__ import read_plan
 from .errors import failed_event
@@ -42,7 +41,9 @@ def main(arguments: list[str]) -> int:
 
 def merge(plan: MergePlan) -> MergeResult:
     base, output = Path(plan.model_path), Path(plan.output_dir)
-    loaded = load(_loading_plan(plan))
+    loaded = load(
+        TrainerPlan.for_sampling("merge", plan.model_path, max_prompt_length=1, max_response_length=1, precision="fp32")
+    )
     _, adapted = with_adapter(loaded, plan.adapter_path)
     text = loaded.tokenizer.apply_chat_template(PROBE, tokenize=False, add_generation_prompt=True)
     ids = loaded.tokenizer(text, return_tensors="pt", add_special_tokens=False)["input_ids"].to(loaded.device)
@@ -61,27 +62,9 @@ def merge(plan: MergePlan) -> MergeResult:
     return MergeResult(difference=difference, dtype=str(dtype).removeprefix("torch."), parameters=parameters)
 
 
-def _loading_plan(plan: MergePlan) -> TrainerPlan:
-    return TrainerPlan(
-        run="merge",
-        model_path=plan.model_path,
-        output_dir="",
-        steps=1,
-        rows_per_step=1,
-        samples_per_row=2,
-        lr=1e-6,
-        max_prompt_length=1,
-        max_response_length=1,
-        precision="fp32",
-    )
-
-
 def _dtype(plan: MergePlan, merged: Any) -> Any:
-    named = {"fp32": torch.float32, "bf16": torch.bfloat16}
-    if plan.dtype in named:
-        return named[plan.dtype]
-    own = plan.own_dtype
-    return getattr(torch, own) if own in ("float32", "bfloat16", "float16") else torch.float32
+    name = {"fp32": "float32", "bf16": "bfloat16"}.get(plan.dtype, plan.own_dtype)
+    return getattr(torch, name) if name in ("float32", "bfloat16", "float16") else torch.float32
 
 
 def _count_sampled(model: Any, ids: Any) -> Any:

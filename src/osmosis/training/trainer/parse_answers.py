@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from osmosis.base.jsonable import JsonObject
-from osmosis.training.protocol import SampleDelta, SampledToolCall
+from osmosis.training.protocol.messages import SampleDelta, SampledToolCall
 
 _CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 _THINK = re.compile(r"\A\s*<think>(.*?)</think>\s*", re.DOTALL)
@@ -35,7 +35,7 @@ def response_template(tokenizer: Any) -> JsonObject | None:
     return None
 
 
-@dataclass(slots=True)
+@dataclass
 class Answer:
     content: str | None = None
     reasoning: str | None = None
@@ -156,7 +156,7 @@ def _split_reasoning(prefix: str, text: str) -> tuple[str | None, str]:
     return (match[1].strip(), text[match.end() :]) if match else (None, text)
 
 
-def _object(arguments: object) -> object:
+def read_arguments(arguments: object) -> object:
     if isinstance(arguments, str):
         with contextlib.suppress(ValueError):
             return json.loads(arguments)
@@ -175,7 +175,7 @@ def _checked(request_id: str, raw: list[object]) -> list[SampledToolCall] | None
     for number, call in enumerate(raw):
         function = call.get("function") if isinstance(call, dict) else None
         name = function.get("name") if isinstance(function, dict) else None
-        arguments = _object(function.get("arguments", {})) if isinstance(function, dict) else None
+        arguments = read_arguments(function.get("arguments", {})) if isinstance(function, dict) else None
         if not isinstance(name, str) or not name or not isinstance(arguments, dict):
             return None
         key = blake2b(f"{request_id}/{number}".encode(), digest_size=9).hexdigest()

@@ -3,7 +3,6 @@ conversation again may spell an answer differently than the model did, and some 
 (they drop earlier reasoning). With `HeldTokens` the prompt begins with those very tokens, and only what came after them
 is rendered: so a conversation stays one sequence, whatever its template does."""
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +11,9 @@ from jinja2 import TemplateError
 from osmosis.base.jsonable import JsonObject
 from osmosis.errors import ModelError
 from osmosis.records.run.rollout import Category, Message
-from osmosis.training.protocol import HeldTokens, SampleRequest
+from osmosis.training.protocol.messages import HeldTokens, SampleRequest
+
+from .parse_answers import read_arguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +44,7 @@ class Prompts:
         return Prompt(rendered)
 
     def render(self, messages: list[Message], tools: list[JsonObject] | None, *, prompt: bool = True) -> list[int]:
-        token_ids = self._apply([_plain(message) for message in messages], tools, prompt=prompt, tokenize=True)
-        return list(token_ids)
+        return list(self._apply([_plain(message) for message in messages], tools, prompt=prompt, tokenize=True))
 
     def _render_rest(
         self, held: HeldTokens, messages: list[Message], tools: list[JsonObject] | None
@@ -105,12 +105,6 @@ def _text(part: object) -> str:
 
 def _call(call: JsonObject) -> JsonObject:
     function = dict(call.get("function") or {})
-    arguments = function.get("arguments")
-    if isinstance(arguments, str):
-        try:
-            read = json.loads(arguments)
-        except ValueError:
-            read = None
-        if isinstance(read, dict):
-            function["arguments"] = read
+    if isinstance(read := read_arguments(function.get("arguments")), dict):
+        function["arguments"] = read
     return {**call, "function": function}

@@ -18,7 +18,8 @@ import aiohttp
 from osmosis.base.jsonable import JsonObject
 from osmosis.errors import ModelError
 from osmosis.records.run.rollout import Category
-from osmosis.training.protocol import SampledAnswer, SampleDelta, SampleRequest, TrainerPlan
+from osmosis.training.protocol.messages import SampledAnswer, SampleDelta, SampleRequest
+from osmosis.training.protocol.plans import TrainerPlan
 
 from .errors import TrainingFailed
 from .sampler_base import Answering, Question

@@ -4,7 +4,8 @@ from typing import Any
 import torch
 import transformers
 
-from osmosis.training.protocol import Done, ModelFacts, TrainerPlan
+from osmosis.training.protocol.messages import Done, ModelFacts
+from osmosis.training.protocol.plans import TrainerPlan
 
 from .checkpoints import CheckpointStore, load_resume_point, versions
 from .distributed import Ranks

@@ -13,6 +13,7 @@ import logging
 import math
 import time
 from collections.abc import AsyncGenerator, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass
 from hashlib import blake2b
 from types import MethodType
@@ -24,7 +25,8 @@ from transformers.generation import ContinuousBatchingConfig
 
 from osmosis.errors import ModelError
 from osmosis.records.run.rollout import Category
-from osmosis.training.protocol import SampledAnswer, SampleDelta, SampleRequest, TrainerPlan
+from osmosis.training.protocol.messages import SampledAnswer, SampleDelta, SampleRequest
+from osmosis.training.protocol.plans import TrainerPlan
 
 from .errors import out_of_memory
 from .load_model import Loaded, free_memory
@@ -78,18 +80,18 @@ class ContinuousSampler:
         self._manager: Any = None
         self._loops = 0
         self._pause: contextlib.ExitStack | None = None
-        self._watch: asyncio.Task[None] | None = None
+        self._watch: Future[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._new_manager()
         self._hold()
-        asyncio.run_coroutine_threadsafe(self._start_watching(), loop).result()
+        self._watch = asyncio.run_coroutine_threadsafe(self._keep_watch(), loop)
 
     def stop(self) -> None:
-        if self._loop is not None and self._watch is not None:
-            self._loop.call_soon_threadsafe(self._watch.cancel)
+        if self._watch is not None:
+            self._watch.cancel()
         self._release()
         with contextlib.suppress(RuntimeError):
             self._manager.stop(hard_stop=True, timeout=10)
@@ -187,8 +189,7 @@ class ContinuousSampler:
         for active in list(self._active.values()):
             message = "the step this request belongs to is over"
             active.parts.put_nowait(ModelError(message, category=Category.CANCELLED.value))
-        keys = list(self._active)
-        for key in keys:
+        for key in list(self._active):
             self._forget(key)
 
     def _hold(self) -> None:
@@ -207,14 +208,13 @@ class ContinuousSampler:
     def _new_manager(self) -> None:
         on_cpu = self._device.type == "cpu"
         page = 64 if on_cpu else 256
-        ends = self._end_ids
         generation = GenerationConfig(
             do_sample=True,
             temperature=_FIRST,
             top_p=_FIRST,
             top_k=0,
             max_new_tokens=self._plan.max_response_length,
-            eos_token_id=ends,
+            eos_token_id=self._end_ids,
             pad_token_id=self._tokenizer.pad_token_id,
         )
         self._manager = self._model.init_continuous_batching(
@@ -270,9 +270,6 @@ class ContinuousSampler:
         with contextlib.suppress(RuntimeError):
             self._manager.stop(hard_stop=True, block=False)
         self._new_manager()
-
-    async def _start_watching(self) -> None:
-        self._watch = asyncio.get_running_loop().create_task(self._keep_watch())
 
     async def _keep_watch(self) -> None:
         last, since = (0, 0), time.monotonic()

@@ -3,7 +3,8 @@ from typing import Any
 
 from osmosis.errors import ModelError
 from osmosis.records.run.rollout import Category
-from osmosis.training.protocol import SampledAnswer, SampleRequest, TrainerPlan
+from osmosis.training.protocol.messages import SampledAnswer, SampleRequest
+from osmosis.training.protocol.plans import TrainerPlan
 from osmosis.training.trainer.prompts import Prompts
 
 from .parse_answers import AnswerReader
@@ -65,12 +66,8 @@ class Answering:
             token_ids=token_ids,
             # A token that the model was certain of has log(1); rounding can make it a little more.
             logprobs=[min(float(x), 0.0) for x in logprobs],
-            content=read.content,
-            reasoning=read.reasoning,
-            tool_calls=read.tool_calls,
+            **vars(read),
             finish_reason="tool_calls" if read.tool_calls else "stop" if ended else "length",
-            parse=read.parse,
-            malformed_calls=read.malformed_calls,
             held=question.held,
             repaired=question.repaired,
             step=step,

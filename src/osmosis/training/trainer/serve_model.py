@@ -5,19 +5,15 @@ rollouts that the model was trained on. The only event is the last one."""
 import importlib
 import json
 import logging
-import os
-import signal
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
 from osmosis.base.model_folder import check_model
-from osmosis.base.processes import on_stop
-from osmosis.training.protocol import Done, Failed, TrainerPlan
-from osmosis.training.protocol.plans import ServingPlan
+from osmosis.training.protocol.messages import Done, Failed
+from osmosis.training.protocol.plans import ServingPlan, TrainerPlan
 
-from .__main__ import exit_without_parent, read_plan
+from .__main__ import end_with_job, exit_now, read_plan
 from .errors import TrainingFailed, failed_event
 from .service import TrainerService
 
@@ -32,8 +28,7 @@ def main(arguments: list[str]) -> int:
     if plan is None:
         return 2
     with TrainerService(plan.name, Path(arguments[1])) as service:
-        on_stop(service.request_stop, signals=(signal.SIGTERM,))
-        threading.Thread(target=exit_without_parent, args=(os.getppid(),), name="parent", daemon=True).start()
+        end_with_job(service)
         last = serve(plan, service)
         if isinstance(last, Failed):
             service.finish(last)
@@ -73,14 +68,9 @@ def serve(plan: ServingPlan, service: TrainerService) -> Done | Failed:
 def _sampling_plan(plan: ServingPlan) -> TrainerPlan:
     context = check_model(Path(plan.model_path)).context_length or CONTEXT
     answer = plan.max_response_length or min(context // 2, LONGEST_ANSWER)
-    return TrainerPlan(
-        run=plan.name,
-        model_path=plan.model_path,
-        output_dir="",
-        steps=1,
-        rows_per_step=1,
-        samples_per_row=2,
-        lr=1e-6,
+    return TrainerPlan.for_sampling(
+        plan.name,
+        plan.model_path,
         max_prompt_length=plan.max_prompt_length or max(1, context - answer),
         max_response_length=answer,
         concurrency=plan.concurrency,
@@ -100,14 +90,14 @@ def with_adapter(loaded: Any, adapter: str | None) -> tuple[Any, Any]:
     try:
         kind = json.loads((Path(adapter) / "adapter_config.json").read_text("utf-8")).get("peft_type")
     except (OSError, ValueError, AttributeError) as error:
-        raise TrainingFailed(f"{adapter} holds no adapter: {error}", kind="model") from error
+        raise TrainingFailed(f"{adapter} holds no adapter: {error}") from error
     if kind != "LORA" or not (Path(adapter) / "adapter_model.safetensors").is_file():
-        raise TrainingFailed(f"{adapter} holds no LoRA adapter in safetensors form", kind="model")
+        raise TrainingFailed(f"{adapter} holds no LoRA adapter in safetensors form")
     peft = importlib.import_module("peft")
     try:
         adapted = peft.PeftModel.from_pretrained(loaded.model, adapter, is_trainable=False).eval()
     except (ValueError, RuntimeError, KeyError, OSError) as error:
-        raise TrainingFailed(f"the adapter in {adapter} does not fit the base model: {error}", kind="model") from error
+        raise TrainingFailed(f"the adapter in {adapter} does not fit the base model: {error}") from error
     # Check that every weight has a place: PEFT leaves others out with a warning, and the base model would answer.
     placed = peft.get_peft_model_state_dict(adapted).keys()
     file = Path(adapter) / "adapter_model.safetensors"
@@ -117,15 +107,10 @@ def with_adapter(loaded: Any, adapter: str | None) -> tuple[Any, Any]:
         message = f"{len(names ^ set(placed))} of {len(names | set(placed))} weights differ"
         raise TrainingFailed(
             f"the adapter in {file.parent} does not fit the base model: {message}",
-            kind="model",
             hint="use the base model that it was trained on",
         )
     return adapted.get_base_model(), adapted
 
 
 if __name__ == "__main__":
-    code = main(sys.argv[1:])
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # A generation loop that hangs is a thread that nothing can end, and would keep the process.
-    os._exit(code)
+    exit_now(main(sys.argv[1:]))

@@ -11,7 +11,7 @@ import socket
 import threading
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -24,8 +24,8 @@ from starlette.routing import Route
 
 from osmosis.errors import ModelError, OsmosisError
 from osmosis.records.run.rollout import Category
-from osmosis.training.protocol import (
-    Batch,
+from osmosis.training.protocol.batches import Batch, Kind
+from osmosis.training.protocol.messages import (
     Collect,
     Done,
     Event,
@@ -38,7 +38,6 @@ from osmosis.training.protocol import (
     SampleRequest,
     TrainerHealth,
 )
-from osmosis.training.protocol.batches import Kind
 
 log = logging.getLogger("osmosis.trainer")
 
@@ -62,26 +61,22 @@ class EventLog:
 
     def __init__(self) -> None:
         self._events: deque[Numbered] = deque()
-        self._last = 0
+        self.last = 0
         self._acknowledged = 0
         self._changed = threading.Condition()
         self._listeners: set[Callable[[], None]] = set()
 
-    @property
-    def last(self) -> int:
-        return self._last
-
     def append(self, event: Event) -> None:
         with self._changed:
-            self._last += 1
-            self._events.append(Numbered(number=self._last, event=event))
+            self.last += 1
+            self._events.append(Numbered(number=self.last, event=event))
             for wake in self._listeners:
                 wake()
 
     def after(self, number: int) -> list[Numbered]:
         """Return the events after this number and forget the others."""
         with self._changed:
-            self._acknowledged = max(self._acknowledged, min(number, self._last))
+            self._acknowledged = max(self._acknowledged, min(number, self.last))
             while self._events and self._events[0].number <= self._acknowledged:
                 self._events.popleft()
             self._changed.notify_all()
@@ -90,7 +85,7 @@ class EventLog:
     def wait_acknowledged(self, timeout_s: float) -> bool:
         """Wait until the job has dealt with every event; return False when the time is up."""
         with self._changed:
-            return self._changed.wait_for(lambda: self._acknowledged >= self._last, timeout_s)
+            return self._changed.wait_for(lambda: self._acknowledged >= self.last, timeout_s)
 
     async def wait_after(self, number: int, timeout_s: float) -> list[Numbered]:
         loop, woken = asyncio.get_running_loop(), asyncio.Event()
@@ -103,10 +98,8 @@ class EventLog:
         try:
             events = self.after(number)
             if not events:
-                try:
+                with suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(woken.wait(), timeout_s)
-                except asyncio.TimeoutError:
-                    pass
                 events = self.after(number)
             return events
         finally:
@@ -129,8 +122,6 @@ class TrainerService:
         self._batches: dict[tuple[int, str], Batch] = {}
         self._accepted: set[tuple[int, str]] = set()
         self._answered = threading.Condition()
-        self._requests_in_flight = 0
-        self._requests_done = 0
         app = Starlette(
             routes=[
                 Route("/health", self._get_health),
@@ -213,14 +204,8 @@ class TrainerService:
         self.loop.run_until_complete(self._server.serve(sockets=[self._listener]))
 
     async def _get_health(self, request: Request) -> Response:
-        health = self.health.model_copy(
-            update={
-                "requests_in_flight": self._requests_in_flight,
-                "requests_done": self._requests_done,
-                "last_event": self.events.last,
-            }
-        )
-        return Response(health.model_dump_json().encode(), media_type="application/json")
+        self.health.last_event = self.events.last
+        return Response(self.health.model_dump_json(), media_type="application/json")
 
     async def _get_events(self, request: Request) -> Response:
         try:
@@ -240,13 +225,13 @@ class TrainerService:
         return StreamingResponse(self._stream_lines(sample_request), media_type=NDJSON)
 
     async def _stream_lines(self, request: SampleRequest) -> AsyncGenerator[bytes, None]:
-        self._requests_in_flight += 1
+        self.health.requests_in_flight += 1
         try:
             async with aclosing(self._answer(request)) as lines:
                 async for line in lines:
                     yield line.to_line()
         finally:
-            self._requests_in_flight -= 1
+            self.health.requests_in_flight -= 1
 
     async def _answer(self, request: SampleRequest) -> AsyncGenerator[SampleLine, None]:
         try:
@@ -255,7 +240,7 @@ class TrainerService:
             async with aclosing(self.sampler.stream(request)) as parts:
                 async for part in parts:
                     if isinstance(part, SampledAnswer):
-                        self._requests_done += 1
+                        self.health.requests_done += 1
                         yield SampleLine(done=part)
                     elif request.stream:
                         yield SampleLine(delta=part)

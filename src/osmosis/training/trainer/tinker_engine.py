@@ -13,8 +13,10 @@ from tinker import types
 
 from osmosis.base.files import write_json
 from osmosis.errors import ModelError
+from osmosis.records.run.checkpoint import CheckpointManifest
 from osmosis.records.run.rollout import Category
-from osmosis.training.protocol import CheckpointManifest, Done, ModelFacts, TrainerPlan
+from osmosis.training.protocol.messages import Done, ModelFacts
+from osmosis.training.protocol.plans import TrainerPlan
 
 from .advantages import WeighedSequence, weigh_rollouts
 from .checkpoints import CheckpointStore, load_resume_point, versions
@@ -41,7 +43,6 @@ def run(plan: TrainerPlan, service: TrainerService | None) -> Done:
     if plan.tokenizer_path is None:
         raise TrainingFailed(
             "engine tinker needs the model's tokenizer on this machine",
-            kind="model",
             hint="upload the tokenizer files of the base model with `osmosis model upload`",
         )
     resumed = load_resume_point(plan)

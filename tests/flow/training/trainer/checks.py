@@ -25,16 +25,9 @@ from safetensors.torch import load_file
 
 from osmosis.errors import ModelError
 from osmosis.testing.tiny_task import TOOL
-from osmosis.training.protocol import (
-    Batch,
-    Collect,
-    HeldTokens,
-    SampledAnswer,
-    SampleDelta,
-    SampleRequest,
-    Sequence,
-    TrainerPlan,
-)
+from osmosis.training.protocol.batches import Batch, Sequence
+from osmosis.training.protocol.messages import Collect, HeldTokens, SampledAnswer, SampleDelta, SampleRequest
+from osmosis.training.protocol.plans import TrainerPlan
 from osmosis.training.row_order import rows_of_step
 from osmosis.training.trainer.checkpoints import CheckpointStore
 from osmosis.training.trainer.distributed import Ranks

@@ -18,7 +18,8 @@ from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer
 
 from osmosis.testing.tiny_task import TOOL
-from osmosis.training.protocol import Collect, SampledAnswer, SampleRequest, TrainerPlan
+from osmosis.training.protocol.messages import Collect, SampledAnswer, SampleRequest
+from osmosis.training.protocol.plans import TrainerPlan
 from osmosis.training.token_sequences import Conversation
 from osmosis.training.trainer.advantages import weigh_rollouts
 from osmosis.training.trainer.checkpoints import CheckpointStore

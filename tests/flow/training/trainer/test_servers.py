@@ -10,22 +10,13 @@ import pytest
 import uv
 
 from osmosis.jobs.trainer.environment import TrainerEnvironment
-from osmosis.training.protocol import (
-    Batch,
-    Checkpointed,
-    Collect,
-    Done,
-    Event,
-    Failed,
-    SampleRequest,
-    Sequence,
-    StepMetrics,
-    TrainerClient,
-    TrainerPlan,
-)
+from osmosis.training.protocol.batches import Batch, Sequence
+from osmosis.training.protocol.client import TrainerClient
+from osmosis.training.protocol.messages import Checkpointed, Collect, Done, Event, Failed, SampleRequest, StepMetrics
+from osmosis.training.protocol.plans import TrainerPlan
 from support.fake_tinker import MODEL, FakeTinker
 from support.fake_vllm import FakeVllm
-from support.trainer_drive import follow
+from support.trainer_drive import follow, sample_whole
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 END = 2
@@ -39,7 +30,7 @@ def answering(link: TrainerClient, right: str) -> Callable[[Collect], Any]:
 
     async def one(step: int, row: int, attempt: int) -> Sequence:
         messages = [{"role": "user", "content": "5+5"}]
-        sample = await link.sample(SampleRequest(id=f"{step}/{row}/{attempt}", messages=messages))
+        sample = await sample_whole(link, SampleRequest(id=f"{step}/{row}/{attempt}", messages=messages))
         return Sequence(
             row=row,
             attempt=attempt,

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from osmosis.training.protocol import Batch, Sequence, TrainerPlan
+from osmosis.training.protocol.batches import Batch, Sequence
+from osmosis.training.protocol.plans import TrainerPlan
 
 
 def plan(**changes: Any) -> TrainerPlan:

@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 
 from osmosis.errors import ModelError, ValidationError
+from osmosis.records.run.checkpoint import read_manifest
 from osmosis.records.run.rollout import Category
 from osmosis.testing.scripted import call, says
-from osmosis.training.protocol import (
-    Batch,
+from osmosis.training.protocol.batches import Batch, Sequence
+from osmosis.training.protocol.client import TrainerClient
+from osmosis.training.protocol.messages import (
     Checkpointed,
     Collect,
     Done,
@@ -24,13 +26,11 @@ from osmosis.training.protocol import (
     SampledAnswer,
     SampleDelta,
     SampleRequest,
-    Sequence,
     StepMetrics,
-    TrainerClient,
-    TrainerPlan,
-    read_manifest,
 )
+from osmosis.training.protocol.plans import TrainerPlan
 from support.fake_trainer import END, FakeTrainer, digits, encode
+from support.trainer_drive import sample_whole
 
 
 def plan(folder: Path, **changes: Any) -> TrainerPlan:
@@ -51,7 +51,7 @@ async def rollouts(trainer: TrainerClient, collect: Collect, reward: float | Non
     found = []
     for row in collect.rows:
         for attempt in range(collect.samples_per_row):
-            sample = await trainer.sample(ask(f"{collect.step}/{row}/{attempt}"))
+            sample = await sample_whole(trainer, ask(f"{collect.step}/{row}/{attempt}"))
             ids = sample.prompt_ids + sample.token_ids
             found.append(
                 Sequence(
@@ -135,7 +135,7 @@ async def test_a_partial_checkpoint_is_a_failed_event(tmp_path: Path) -> None:
 async def test_a_sample_is_whole_and_streams(tmp_path: Path) -> None:
     with FakeTrainer(plan(tmp_path), tmp_path / "s"):
         async with TrainerClient(tmp_path / "s") as trainer:
-            whole = await trainer.sample(ask("a"))
+            whole = await sample_whole(trainer, ask("a"))
             parts = [part async for part in trainer.stream(ask("a", stream=True))]
     assert whole.prompt_ids == encode(f"<user>1+1{END}<assistant>")
     assert len(whole.token_ids) == len(whole.logprobs) == 3
@@ -148,7 +148,7 @@ async def test_tool_calls_of_the_policy_are_those_of_the_message(tmp_path: Path)
     answer = says(None, call("add", '{"a": 1}'))
     with FakeTrainer(plan(tmp_path, max_response_length=90), tmp_path / "s", policy=lambda *_: answer):
         async with TrainerClient(tmp_path / "s") as trainer:
-            sample = await trainer.sample(ask("a"))
+            sample = await sample_whole(trainer, ask("a"))
     assert sample.finish_reason == "tool_calls"
     assert sample.message == answer
 
@@ -157,9 +157,9 @@ async def test_a_prompt_that_is_too_long_is_an_error_and_the_next_one_is_answere
     with FakeTrainer(plan(tmp_path), tmp_path / "s"):
         async with TrainerClient(tmp_path / "s") as trainer:
             with pytest.raises(ModelError, match="200 are allowed") as caught:
-                await trainer.sample(ask("a", "x" * 500))
+                await sample_whole(trainer, ask("a", "x" * 500))
             assert caught.value.category == Category.CONTEXT_LENGTH.value
-            assert (await trainer.sample(ask("b"))).finish_reason == "stop"
+            assert (await sample_whole(trainer, ask("b"))).finish_reason == "stop"
 
 
 async def test_a_batch_that_does_not_fit_is_refused_and_the_right_one_still_taken(tmp_path: Path) -> None:
@@ -192,10 +192,10 @@ async def test_a_policy_that_breaks_is_an_error_of_its_request(tmp_path: Path) -
 
     with FakeTrainer(plan(tmp_path), tmp_path / "s", policy=policy):
         async with TrainerClient(tmp_path / "s") as trainer:
-            answers = await asyncio.gather(*(trainer.sample(ask(f"r{n}")) for n in range(40)))
+            answers = await asyncio.gather(*(sample_whole(trainer, ask(f"r{n}")) for n in range(40)))
             assert all(isinstance(one, SampledAnswer) for one in answers)
             with pytest.raises(ModelError, match="RuntimeError: odd"):
-                await trainer.sample(ask("bad"))
+                await sample_whole(trainer, ask("bad"))
 
 
 async def test_only_this_user_reaches_the_socket_and_a_gone_trainer_is_a_connection_error(tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from osmosis.training.protocol import Sequence, TrainerPlan
+from osmosis.training.protocol.batches import Sequence
+from osmosis.training.protocol.plans import TrainerPlan
 from osmosis.training.trainer.advantages import advantages, token_weights, weigh_rollouts
 
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from osmosis.training.protocol import TrainerPlan
+from osmosis.training.protocol.plans import TrainerPlan
 from osmosis.training.trainer.__main__ import USAGE, train
 from osmosis.training.trainer.service import TrainerService
 
