@@ -32,8 +32,7 @@ from osmosis.training.protocol.messages import (
     SampleRequest,
     StepMetrics,
 )
-from osmosis.training.protocol.plans import TrainerPlan
-from osmosis.training.row_order import rows_of_step
+from osmosis.training.protocol.plans import TrainerPlan, rows_of_step
 from osmosis.training.trainer.service import Stopped, TrainerService
 
 END = "\x03"

@@ -18,7 +18,7 @@ from osmosis.records.run.job import JobSpec, Stage
 from osmosis.records.run.status import RunStatus
 from osmosis.sandbox import probe
 from osmosis.sdk.foreign import PACKAGES
-from osmosis.training.row_order import rows_of_step
+from osmosis.training.protocol.plans import rows_of_step
 from osmosis.training.step_journal import StepJournal
 from support import RUN
 from support.event_files import read_events

@@ -165,7 +165,7 @@ async def test_a_stop_saves_a_checkpoint_and_a_resume_completes_the_step(folder:
 
 
 def _rows_of(trainer: FakeTrainer, step: int) -> list[int]:
-    from osmosis.training.row_order import rows_of_step
+    from osmosis.training.protocol.plans import rows_of_step
 
     return rows_of_step(trainer.plan.rows, trainer.plan.rows_per_step, step, trainer.plan.seed)
 

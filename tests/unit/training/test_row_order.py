@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from osmosis.errors import ValidationError
-from osmosis.training.row_order import rows_of_step, steps_in
+from osmosis.training.protocol.plans import rows_of_step, steps_in
 
 
 def test_a_step_has_the_same_rows_whoever_asks_and_none_twice() -> None:

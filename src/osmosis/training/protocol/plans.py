@@ -4,11 +4,14 @@ not change the result (the socket, where logs go) is no part of it."""
 from __future__ import annotations
 
 import hashlib
+import random
+from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from osmosis.base.jsonable import JsonObject
+from osmosis.errors import ValidationError
 from osmosis.records.base import Record
 
 Loss = Literal["grpo", "dr_grpo", "dapo", "gspo", "cispo", "rejection"]
@@ -61,7 +64,7 @@ class TrainerPlan(Record):
     """A checkpoint folder to train from; None: the base model."""
 
     rows: list[int] = Field(default_factory=list)
-    """Indices of the rows to train on (`grpo`). Their order is drawn from `seed` (`osmosis.training.row_order`)."""
+    """Indices of the rows to train on (`grpo`). Their order is drawn from `seed` (`rows_of_step`)."""
     validation_rows: list[int] = Field(default_factory=list)
     examples_path: str | None = None
     steps: int = Field(ge=1)
@@ -186,3 +189,25 @@ class MergeResult(Record):
     """Largest difference between the log-probabilities of a short text before and after the merge."""
     failure: str | None = None
     fix: str | None = None
+
+
+def steps_in(rows: int, rows_per_step: int, epochs: int) -> int:
+    """Return the steps of so many passes. Raise `ValidationError` when the rows do not fill one step."""
+    if rows < rows_per_step:
+        raise ValidationError(
+            f"the dataset has {rows} rows to train on, and a step takes {rows_per_step}",
+            hint=f"lower rollout_batch_size to {rows} or less, or add rows" if rows else "add rows to the dataset",
+        )
+    return epochs * (rows // rows_per_step)
+
+
+def rows_of_step(rows: Sequence[int], rows_per_step: int, step: int, seed: int) -> list[int]:
+    """Return the rows of a step, drawn from the seed alone, so that a resumed run continues where it was.
+
+    Each pass over the rows is a permutation of its own, cut into steps; rows that do not fill a last step wait for
+    another pass. No row comes twice in a step."""
+    steps_in(len(rows), rows_per_step, 1)
+    epoch, index = divmod(step - 1, len(rows) // rows_per_step)
+    order = list(rows)
+    random.Random(f"{seed}/{epoch}").shuffle(order)
+    return order[index * rows_per_step : (index + 1) * rows_per_step]

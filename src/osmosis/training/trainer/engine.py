@@ -24,8 +24,7 @@ from torch.nn import Module
 
 from osmosis.records.run.checkpoint import CheckpointManifest
 from osmosis.training.protocol.messages import Notice
-from osmosis.training.protocol.plans import TrainerPlan
-from osmosis.training.row_order import rows_of_step
+from osmosis.training.protocol.plans import TrainerPlan, rows_of_step
 
 from .advantages import WeighedSequence, weigh_rollouts
 from .checkpoints import CheckpointStore

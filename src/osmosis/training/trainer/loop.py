@@ -10,8 +10,7 @@ from typing import Protocol
 
 from osmosis.training.protocol.batches import Batch, Kind, Sequence
 from osmosis.training.protocol.messages import Collect, Done, StepMetrics
-from osmosis.training.protocol.plans import TrainerPlan
-from osmosis.training.row_order import rows_of_step
+from osmosis.training.protocol.plans import TrainerPlan, rows_of_step
 
 from .checkpoints import CheckpointStore
 from .checkpoints import Kind as CheckpointKind

@@ -27,8 +27,7 @@ from osmosis.errors import ModelError
 from osmosis.testing.tiny_task import TOOL
 from osmosis.training.protocol.batches import Batch, Sequence
 from osmosis.training.protocol.messages import Collect, HeldTokens, SampledAnswer, SampleDelta, SampleRequest
-from osmosis.training.protocol.plans import TrainerPlan
-from osmosis.training.row_order import rows_of_step
+from osmosis.training.protocol.plans import TrainerPlan, rows_of_step
 from osmosis.training.trainer.checkpoints import CheckpointStore
 from osmosis.training.trainer.distributed import Ranks
 from osmosis.training.trainer.engine import LocalEngine
