@@ -66,7 +66,6 @@ def id_of(*content: object, option: int | None = None) -> str:
 
 
 def usage_of(source: JsonObject, prompt: str, completion: str, cached: str = "", cost: str = "") -> Usage:
-    """Return the usage of a record whose keys are these."""
     tokens, read, written = (source.get(name) or 0 for name in (prompt, cached, completion))
     return Usage(prompt_tokens=tokens, cached_tokens=read, completion_tokens=written, cost_usd=source.get(cost))
 
@@ -106,7 +105,6 @@ def read_lines(path: Path) -> Iterable[JsonObject]:
 
 
 def run_name(*parts: str) -> str:
-    """Return a valid run name made of these parts."""
     words = [re.sub(r"[^A-Za-z0-9._]+", "-", part).strip("-._") for part in parts]
     return "-".join(word for word in words if word)[:96].rstrip("-._") or "imported"
 
@@ -132,7 +130,6 @@ def as_text(value: object) -> str:
 
 
 def conversation(prompt: object, answer: object) -> list[Message]:
-    """Return the messages of a single answer."""
     opening = list(prompt) if isinstance(prompt, list) else [{"role": "user", "content": prompt}]
     return opening if answer is None else [*opening, {"role": "assistant", "content": as_text(answer)}]
 

@@ -86,11 +86,9 @@ def _logged(
             approve({name: columns[name] for name in ROW_NAMES if name in columns})
         for logged in run.rollouts:
             scores = {name: score.value for name, score in logged.rollout.scores.items() if run.format == LANGFUSE}
-            yield (
-                {**logged.row, "metadata": {**logged.row.get("metadata", {}), "scores": scores}}
-                if scores
-                else logged.row
-            )
+            if scores:
+                logged.row["metadata"] = {**logged.row.get("metadata", {}), "scores": scores}
+            yield logged.row
 
 
 def make_reasoning_tasks(name: str, size: int, seed: int, **config: object) -> Iterator[JsonObject]:

@@ -11,11 +11,11 @@ from osmosis.errors import ValidationError
 from osmosis.records.protocol.messages import RolloutInit, RolloutState
 from osmosis.records.protocol.tools import OpenAIFunctionToolSchema
 from osmosis.records.protocol.v02 import LoopStatus, RolloutMetrics, RolloutRequest
-from osmosis.records.run.rollout import Category, Failure, Message, Phase
+from osmosis.records.run.rollout import Message, Phase
 from osmosis.sdk.agent_loop import CompletionsResult, RolloutAgentLoop, RolloutContext, RolloutResult
 from osmosis.sdk.backend import ExecutionResult, cancelled_result, with_failure
 from osmosis.sdk.chat import ChatClient
-from osmosis.sdk.classify import failure_of, wire_category
+from osmosis.sdk.classify import agent_error, failure_of, wire_category
 from osmosis.sdk.sandbox import opening_from, sandbox_while
 from osmosis.sdk.types import RolloutSample
 from osmosis.sdk.user_code import SelfCancelled, contain, run_user_code
@@ -96,11 +96,7 @@ class LoopBackend:
         metrics = result.metrics.model_dump() if result.metrics else {}
         sample = RolloutSample(messages=result.final_messages, label=init.label, metrics=metrics)
         if result.status == LoopStatus.ERROR.value:
-            failure = Failure(
-                phase=Phase.AGENT,
-                category=Category.AGENT_ERROR,
-                message=result.error_message or "the agent reported an error without a message",
-            )
+            failure = agent_error(result.error_message or "the agent reported an error without a message")
             return with_failure(ExecutionResult("failure", sample=sample), failure, "agent_error")
         try:
             sample.reward = result.reward

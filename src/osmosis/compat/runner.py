@@ -16,10 +16,10 @@ from osmosis.engine.task import Task
 from osmosis.records.protocol.v02 import RolloutMetrics
 from osmosis.records.run.plan import EvalPlan, ModelSpec, Timeouts
 from osmosis.records.run.report import Report
-from osmosis.records.run.rollout import Category, Failure, Message, Phase, Rollout, RolloutStatus, Usage
+from osmosis.records.run.rollout import Message, Rollout, RolloutStatus, Usage
 from osmosis.records.run.rows import Row
 from osmosis.sdk.agent_loop import CompletionsResult, RolloutAgentLoop, RolloutContext, RolloutResult
-from osmosis.sdk.classify import describe
+from osmosis.sdk.classify import agent_error, describe
 from osmosis.sdk.user_code import run_user_code
 
 from .dataset_reader import ToolValidationError
@@ -226,8 +226,7 @@ class _LaneAgent:
             done = await lane(task)
             failure = None
             if not done.success:
-                message = done.error or "the agent loop ended with ERROR"
-                failure = Failure(phase=Phase.AGENT, category=Category.AGENT_ERROR, message=message)
+                failure = agent_error(done.error or "the agent loop ended with ERROR")
             return Rollout.model_construct(
                 rollout_id=task.rollout_id,
                 row_index=task.row.index,

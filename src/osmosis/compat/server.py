@@ -30,9 +30,9 @@ from osmosis.records.protocol.v02 import (
     RolloutResponse,
     set_max_metadata_size_bytes,
 )
-from osmosis.records.run.rollout import Category, Failure, Phase
+from osmosis.records.run.rollout import Phase
 from osmosis.sdk.agent_loop import RolloutAgentLoop, RolloutContext, RolloutResult
-from osmosis.sdk.classify import describe, failure_of
+from osmosis.sdk.classify import agent_error, describe, failure_of
 from osmosis.sdk.sandbox import opening_from, sandbox_while
 from osmosis.sdk.types import finite_reward
 from osmosis.serve.http import document, encode_record, open_session, reply
@@ -341,7 +341,7 @@ def build_response(run: LoopRun, outcome: RolloutOutcome) -> RolloutResponse:
             message = f"the result of run is not valid: {problems}"
         except ValueError as exc:
             message = f"the result of run is not valid: {exc}"
-        failure = Failure(phase=Phase.AGENT, category=Category.AGENT_ERROR, message=message)
+        failure = agent_error(message)
     else:
         message = outcome.message or "the rollout ended without a result"
     return RolloutResponse(

@@ -198,7 +198,6 @@ def objects(value: object, where: str) -> list[JsonObject]:
 
 
 def text_of(content: object) -> str:
-    """Return the text of a message's content: its own, or that of its parts."""
     if isinstance(content, str):
         return content
     parts = content if isinstance(content, list) else ()

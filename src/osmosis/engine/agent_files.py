@@ -71,15 +71,11 @@ class AgentFiles:
         return len(_opened) + len(sys.modules)
 
     def changed(self, stored: Mapping[str, Mapping[str, str]]) -> dict[str, list[str]]:
-        by_part = {
-            part: [name for name, digest in files.items() if self._differs(name, digest)]
-            for part, files in stored.items()
-        }
-        return {part: names for part, names in by_part.items() if names}
-
-    def _differs(self, name: str, digest: str) -> bool:
-        file = self._base / name
-        return file not in self._others and _digest(file) != digest
+        by_part: dict[str, list[str]] = {}
+        for part, name, digest in ((part, *item) for part, files in stored.items() for item in files.items()):
+            if (file := self._base / name) not in self._others and _digest(file) != digest:
+                by_part.setdefault(part, []).append(name)
+        return by_part
 
     def _digests(self, files: set[Path], opened: Mapping[Path, _Seen]) -> dict[str, str]:
         digests = {}

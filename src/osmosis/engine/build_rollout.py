@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from osmosis.base.jsonable import as_float, copy_as_json, to_valid_text
 from osmosis.records.protocol.messages import WireSample
 from osmosis.records.run.rollout import LARGEST_SCORE, Category, Failure, Message, Phase, Rollout, RolloutStatus, Score
-from osmosis.sdk.classify import true_cause
+from osmosis.sdk.classify import agent_error, true_cause
 from osmosis.sdk.types import RolloutSample
 
 from .rollout_model import RolloutModel
@@ -26,7 +26,6 @@ def build_rollout(
     finish_reason: str | None = None,
     num_tool_calls: int = 0,
 ) -> Rollout:
-    """Return the rollout of an attempt that has ended."""
     refused: list[str] = []
     own_messages = own_json(list(messages or model.messages or task.row.messages()), "messages", refused)
     tools = model.offered and own_json(model.offered, "tools", refused)
@@ -132,12 +131,8 @@ def own_json(value: object, path: str, refused: list[str]) -> Any:
 
 def not_json(refused: list[str]) -> Failure:
     more = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
-    return Failure(
-        phase=Phase.AGENT,
-        category=Category.AGENT_ERROR,
-        message=f"what the agent left cannot be stored as JSON: {refused[0]}{more}",
-        fix="keep only text, numbers, lists and dicts in messages and info",
-    )
+    problem = f"what the agent left cannot be stored as JSON: {refused[0]}{more}"
+    return agent_error(problem, "keep only text, numbers, lists and dicts in messages and info")
 
 
 def as_number(result: object) -> tuple[float | None, str | None]:

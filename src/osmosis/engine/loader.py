@@ -170,12 +170,9 @@ def _load_file(path: Path) -> ModuleType:
 
 
 def _failed(name: str, error: BaseException, problem: str) -> LoadError:
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if not _is_machinery(f.filename)]
-    where = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else name
+    files = [(f.filename, f.lineno) for f in traceback.extract_tb(error.__traceback__)]
+    own = [f for f in files if f[0] != __file__ and not f[0].startswith("<frozen") and "importlib/" not in f[0]]
+    where = f"{own[-1][0]}:{own[-1][1]}" if own else name
     tail = "".join(traceback.format_exception(type(error), error, error.__traceback__)[-6:])
     again = f"python {name}" if name.endswith(".py") else f"python -c 'import {name}'"
     return LoadError(f"{where}: {problem}", hint=f"`{again}` shows the whole error", module=name, traceback=tail)
-
-
-def _is_machinery(filename: str) -> bool:
-    return filename.startswith("<frozen") or filename == __file__ or f"importlib{'/'}" in filename

@@ -8,8 +8,9 @@ from osmosis.base.jsonable import JsonObject, copy_json, to_valid_text
 from osmosis.llm.model import STREAMING, ChatRequest
 from osmosis.records.protocol.v02 import RolloutMetrics, RolloutRequest
 from osmosis.records.run.plan import EvalPlan
-from osmosis.records.run.rollout import Category, Failure, Message, Phase, Rollout
+from osmosis.records.run.rollout import Failure, Message, Rollout
 from osmosis.sdk.agent_loop import CompletionsResult, RolloutAgentLoop, RolloutContext, RolloutResult
+from osmosis.sdk.classify import agent_error
 
 from .build_rollout import REWARD, build_rollout, read_reward
 from .rollout_model import RolloutModel
@@ -45,12 +46,7 @@ class LoopAgent:
         return rollout
 
     def _request(self, task: Task) -> RolloutRequest:
-        metadata = {
-            **copy_json(task.row.data),
-            "row_index": task.row.index,
-            "execution_mode": "eval",
-            "run_index": task.attempt,
-        }
+        own = {"row_index": task.row.index, "execution_mode": "eval", "run_index": task.attempt}
         # Not checked: what a loop receives is of generation 0.2's wire, whose rules (a limit on metadata) are not ours.
         return RolloutRequest.model_construct(
             rollout_id=task.rollout_id,
@@ -60,7 +56,7 @@ class LoopAgent:
             tool_server_url=None,
             max_turns=self.plan.max_turns,
             max_tokens_total=self.plan.max_tokens_total or DEFAULT_MAX_TOKENS_TOTAL,
-            metadata=metadata,
+            metadata={**copy_json(task.row.data), **own},
             api_key=None,
             idempotency_key=None,
         )
@@ -102,18 +98,12 @@ def plain_tools(tools: Any) -> list[JsonObject] | None:
 
 def _find_failure(result: object) -> Failure | None:
     if not isinstance(result, RolloutResult):
-        return Failure(
-            phase=Phase.AGENT,
-            category=Category.AGENT_ERROR,
-            message=f"run() returned {type(result).__name__} instead of a RolloutResult",
-            fix="return ctx.complete(messages) or ctx.error(message)",
-        )
+        problem = f"run() returned {type(result).__name__} instead of a RolloutResult"
+        return agent_error(problem, "return ctx.complete(messages) or ctx.error(message)")
     if not isinstance(result.final_messages, list) or not all(isinstance(m, dict) for m in result.final_messages):
         result.final_messages = []
-        return Failure(
-            phase=Phase.AGENT, category=Category.AGENT_ERROR, message="final_messages is not a list of messages"
-        )
+        return agent_error("final_messages is not a list of messages")
     if str(getattr(result.status, "value", result.status)).upper() == "COMPLETED":
         return None
     message = to_valid_text(str(result.error_message or "the agent returned status ERROR without a reason"))
-    return Failure(phase=Phase.AGENT, category=Category.AGENT_ERROR, message=message[:2000])
+    return agent_error(message[:2000])

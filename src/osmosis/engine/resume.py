@@ -79,7 +79,6 @@ def plan_resume(
     retry_failed: Sequence[str] | None = None,
     changed_files: Mapping[str, list[str]] | None = None,
 ) -> ResumePlan:
-    """Compare the stored rollouts with the current inputs."""
     resume = ResumePlan(files=dict(changed_files or {}))
     figures = StoredFigures(Summary(plan, score_names=plan.score_fns))
     match, now = Matching(rows), dict(hashes)

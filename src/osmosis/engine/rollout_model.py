@@ -15,6 +15,8 @@ from osmosis.sdk.user_code import LimitReached
 from .deadline import Deadline, Waits
 from .task import Task
 
+_OF_ANSWER = ("usage", "finish_reason", "model", "fingerprint", "retries", "cached", "tokens")
+
 
 class RolloutModel:
     """A model for one attempt: `ask` is for code of this process, `complete` for what answers calls from elsewhere."""
@@ -122,17 +124,7 @@ class RolloutModel:
         raise LimitReached(self._reason, self.messages)
 
     def _add_call(self, started: float, done: Completion | None = None, error: str | None = None) -> None:
-        self.calls.append(
-            ModelCall(
-                started_ms=round((started - self.started) * 1000, 3),
-                duration_ms=round((time.monotonic() - started) * 1000, 3),
-                usage=done.usage if done else Usage(),
-                finish_reason=done.finish_reason if done else None,
-                model=done.model if done else None,
-                fingerprint=done.fingerprint if done else None,
-                retries=done.retries if done else 0,
-                cached=done.cached if done else False,
-                error=error,
-                tokens=done.tokens if done else None,
-            )
-        )
+        answer = {name: getattr(done, name) for name in _OF_ANSWER} if done else {}
+        started_ms, duration_ms = (started - self.started) * 1000, (time.monotonic() - started) * 1000
+        call = ModelCall(started_ms=round(started_ms, 3), duration_ms=round(duration_ms, 3), error=error, **answer)
+        self.calls.append(call)

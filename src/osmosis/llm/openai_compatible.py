@@ -62,7 +62,6 @@ class OpenAICompatibleModel(RetryingModel):
         await self._endpoint.close()
 
     def address(self, key: str, variables: Mapping[str, str] | None) -> tuple[str, dict[str, str]]:
-        """Return URL and headers of every call."""
         headers = {"authorization": f"Bearer {key}"} if key else {}
         return (self.spec.base_url or "").rstrip("/") + "/chat/completions", headers
 
@@ -241,7 +240,9 @@ def read_usage(raw: JsonObject | None, price: Price | None) -> Usage:
     details, thought = raw.get("prompt_tokens_details") or {}, raw.get("completion_tokens_details")
     cached = written = 0
     if details or _WRITTEN in raw:
-        cached, written = _count(details, "cached_tokens"), _written(raw, details)
+        cached = _count(details, "cached_tokens")
+        written = _count(details, "cache_creation_tokens") or _count(raw, _WRITTEN)
+        written = written or _count(details, "cache_write_tokens")
     if cost is None and price is not None:
         cost = price.of(prompt, completion, cached, written)
     return Usage(
@@ -252,10 +253,6 @@ def read_usage(raw: JsonObject | None, price: Price | None) -> Usage:
         reasoning_tokens=_count(thought, "reasoning_tokens") if thought else 0,
         cost_usd=None if cost is None else _amount("cost", float(cost)),
     )
-
-
-def _written(raw: JsonObject, details: JsonObject) -> int:
-    return _count(details, "cache_creation_tokens") or _count(raw, _WRITTEN) or _count(details, "cache_write_tokens")
 
 
 def _count(raw: JsonObject, name: str) -> int:

@@ -42,9 +42,6 @@ class _Port:
         self._out = out
         self.limits = Timeouts()
 
-    def _limit_s(self, task: Task) -> float:
-        return (self.limits.score_s if task.stage == "score" else self.limits.agent_s) or math.inf
-
     def send(self, kind: bytes, payload: bytes = b"") -> None:
         self._out.write(frames.frame(kind, payload))
 
@@ -55,8 +52,9 @@ class _Port:
         self.send(frames.SAY, text.encode("utf-8", "replace"))
 
     def beat(self, active: Iterable[Task]) -> None:
-        now = time.monotonic()
-        left = [self._limit_s(task) if task.ends_at is None else task.ends_at - now for task in active]
+        now, score_s, agent_s = time.monotonic(), self.limits.score_s or math.inf, self.limits.agent_s or math.inf
+        limits = ((task.ends_at, score_s if task.stage == "score" else agent_s) for task in active)
+        left = [limit_s if ends_at is None else ends_at - now for ends_at, limit_s in limits]
         self.send(frames.BEAT, repr(max(left)).encode() if left else b"")
 
     def answered(self, seconds: float) -> None:

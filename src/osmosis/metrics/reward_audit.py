@@ -248,20 +248,15 @@ def _findings(battery: Battery, scores: Scores, again: Repeats, scale: _Scale, a
     for tried in battery.tried:
         if tried.kind == "worthless" and tried.share is None and (tried.mean or 0.0) > (battery.best or 0.0):
             problem = f"{tried.name} earns more than the ground truth does: {tried.mean:.3g}, not {battery.best:.3g}"
-            yield Finding(
-                "free-reward", "error", problem, _FIXES.get(tried.name, "make the reward depend on the answer")
-            )
+            yield Finding("free-reward", "error", problem, _FIXES.get(tried.name, _USUAL_FIX))
     yield from _free(battery, scale, allowed)
     for tried in battery.tried:
         if tried.failed:
-            first = next(
-                score for (name, _), score in scores.items() if name == tried.name and score.value is None
-            )  # in the order of the rows
+            first = next(score for key, score in scores.items() if key[0] == tried.name and score.value is None)
             problem = f"{tried.name}: scoring fails at {tried.failed} of {tried.rows} rows: {first.failure}"
             severity: Severity = "error" if tried.kind == "truth" and tried.failed == tried.rows else "warning"
-            yield Finding(
-                "fails", severity, problem, "a score function has to score every answer: return the lowest score"
-            )
+            fix = "a score function has to score every answer: return the lowest score"
+            yield Finding("fails", severity, problem, fix)
     different = changed(scores, again)
     if different:
         key = different[0]
@@ -295,11 +290,9 @@ def _free(battery: Battery, scale: _Scale, allowed: float) -> Iterator[Finding]:
         ]
         if exceeded:
             severity: Severity = "error" if allowed in exceeded else "warning"
-            problem = (
-                f"{tried.name} earns {tried.share:.0%} of the reward (mean {tried.mean:.3g} over {tried.rows} rows)"
-            )
-            fix = _FIXES.get(tried.name, "make the reward depend on the answer")
-            yield Finding("free-reward", severity, problem, fix)
+            mean = f"mean {tried.mean:.3g} over {tried.rows} rows"
+            problem = f"{tried.name} earns {tried.share:.0%} of the reward ({mean})"
+            yield Finding("free-reward", severity, problem, _FIXES.get(tried.name, _USUAL_FIX))
 
 
 def _signal(battery: Battery, has_truth: bool) -> Iterator[Finding]:
@@ -320,6 +313,7 @@ def _signal(battery: Battery, has_truth: bool) -> Iterator[Finding]:
         yield Finding("no-signal", "error", f"{reason}: {battery.best:.3g}", fix)
 
 
+_USUAL_FIX = "make the reward depend on the answer"
 _FIXES = {
     "another row's truth": "compare the whole answer, not a part of it",
     "another row's truth in all forms": "pay less for the format than for the answer",

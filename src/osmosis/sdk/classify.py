@@ -60,6 +60,10 @@ def _failure_of(exc: BaseException, phase: Phase) -> Failure:
     return Failure(phase=phase, category=category, message=_text(exc), traceback=traceback_tail(exc))
 
 
+def agent_error(message: str, fix: str | None = None) -> Failure:
+    return Failure(phase=Phase.AGENT, category=Category.AGENT_ERROR, message=message, fix=fix)
+
+
 def overrun(seconds: float, phase: Phase = Phase.AGENT) -> Failure:
     subject, flag = ("the grader", "--score-timeout") if phase is Phase.SCORE else ("the agent", "--agent-timeout")
     return Failure(

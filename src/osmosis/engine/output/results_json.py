@@ -15,8 +15,9 @@ from osmosis.base.jsonable import JsonObject
 from osmosis.engine.build_rollout import REWARD
 from osmosis.engine.journal import Journal
 from osmosis.errors import ValidationError
+from osmosis.metrics.intervals import pair_of
 from osmosis.records.run.plan import EvalPlan
-from osmosis.records.run.report import Interval, Report, ScoreReport
+from osmosis.records.run.report import Report, ScoreReport
 from osmosis.records.run.rollout import RolloutStatus
 
 
@@ -114,24 +115,20 @@ def score_part(score: ScoreReport) -> dict[str, object]:
     part.update(
         median=score.median,
         mean_scored=score.mean_scored,
-        mean_ci=_pair(score.mean_interval),
+        mean_ci=pair_of(score.mean_interval),
         pass_rate=score.pass_rate,
-        pass_rate_ci=_pair(score.pass_rate_interval),
+        pass_rate_ci=pair_of(score.pass_rate_interval),
         passed=score.passed,
         scored=score.scored,
         failed=score.failed,
         flake_rate=score.flake_rate,
-        pass_at_k_ci={str(p.k): _pair(p.interval) for p in score.pass_at_k},
-        pass_hat_k_ci={str(p.k): _pair(p.interval) for p in score.pass_hat_k},
+        pass_at_k_ci={str(p.k): pair_of(p.interval) for p in score.pass_at_k},
+        pass_hat_k_ci={str(p.k): pair_of(p.interval) for p in score.pass_hat_k},
         bounds=None if score.bounds is None else list(score.bounds),
         reduced={reduced.name: reduced.value for reduced in score.reduced},
-        reduced_ci={reduced.name: _pair(reduced.interval) for reduced in score.reduced},
+        reduced_ci={reduced.name: pair_of(reduced.interval) for reduced in score.reduced},
     )
     return part
-
-
-def _pair(interval: Interval | None) -> list[float] | None:
-    return [interval.low, interval.high] if interval else None
 
 
 def write_rows(out: IO[bytes], journal: Journal, plan: EvalPlan) -> None:

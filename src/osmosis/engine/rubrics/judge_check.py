@@ -12,6 +12,7 @@ from osmosis.base.jsonable import JsonObject
 from osmosis.base.stats import spearman
 from osmosis.engine.scoring import Scorer
 from osmosis.metrics.agreement import Agreement, agreement
+from osmosis.metrics.intervals import pair_of
 from osmosis.metrics.significance import Verdict, difference_of, verdict_of
 from osmosis.records.run.report import Bounds, Interval
 from osmosis.records.run.rollout import Rollout, Score
@@ -39,10 +40,7 @@ class JudgeCheck:
     length_interval: Interval | None
 
     def to_dict(self) -> JsonObject:
-        return asdict(self) | {
-            name: [interval.low, interval.high] if interval else None
-            for name, interval in (("interval", self.interval), ("length_interval", self.length_interval))
-        }
+        return asdict(self) | {"interval": pair_of(self.interval), "length_interval": pair_of(self.length_interval)}
 
 
 Answer = tuple[Rollout, Row]

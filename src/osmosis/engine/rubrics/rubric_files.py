@@ -206,7 +206,13 @@ class _Reading:
         before = len(self.issues)
         value = {**defaults, **{key: item for key, item in entry.value.items() if item is not None}}
         problem = partial(self._problem, entry)
-        self._id(value.get("id"), entry, problem)
+        name = value.get("id")
+        if not isinstance(name, str) or not name.strip():
+            problem("id", "must be a non-empty string")
+        elif name in self._seen:
+            problem("id", f"{name!r} is already used on line {self._seen[name]}", fatal=True)
+        else:
+            self._seen[name] = entry.line
         if not value["rubric"].strip():
             problem("rubric", "must not be empty")
         info = value.get("model_info")
@@ -237,14 +243,6 @@ class _Reading:
             line=entry.line,
             **{key: text for key, text in optional.items() if isinstance(text, str) and text.strip()},
         )
-
-    def _id(self, name: object, entry: _Entry, problem: Callable[..., None]) -> None:
-        if not isinstance(name, str) or not name.strip():
-            problem("id", "must be a non-empty string")
-        elif name in self._seen:
-            problem("id", f"{name!r} is already used on line {self._seen[name]}", fatal=True)
-        else:
-            self._seen[name] = entry.line
 
     def _bounds(
         self, value: JsonObject, info: object, problem: Callable[..., None]

@@ -63,8 +63,12 @@ class IndexedRun(ABC):
     @abstractmethod
     def label_index(self, index: RolloutIndex) -> None: ...
 
+    @property
     @abstractmethod
-    def state(self) -> RunState: ...
+    def _state(self) -> RunState: ...
+
+    def state(self) -> RunState:
+        return self._state
 
     def read_table(self) -> RolloutTable:
         index, progress = _FILLERS.open(self.index_path(), self.feed(), self.state().pass_threshold, wait_s=WAIT_S)
@@ -178,9 +182,6 @@ class LocalRun(IndexedRun):
             duration_ms=report.duration_ms if report else None,
             staged=False,
         )
-
-    def state(self) -> RunState:
-        return self._state
 
     def context(self) -> RunContext:
         marks_url = f"/runs/{quote(self.id)}/marks" if self.author else ""

@@ -134,9 +134,6 @@ class RemoteRun(IndexedRun):
     def commit(self) -> str:
         return self._detail.commit_sha or ""
 
-    def state(self) -> RunState:
-        return self._state
-
     def context(self) -> RunContext:
         run = self._detail.run
         marks = Marks(tags=run.tags or [], note=run.note or "", pinned=bool(run.pinned))
