@@ -18,21 +18,9 @@ from osmosis.records.trajectory import trajectory_from_rollout
 from . import inspect_ai_export
 from .table import flat_rollouts, read_dataset
 
-ExportFormat = Literal[
-    "inspect",
-    "atif",
-    "jsonl",
-    "csv",
-    "parquet",
-    "huggingface",
-    "mlflow",
-    "tensorboard",
-    "trackio",
-    "wandb",
-    "otlp",
-    "langfuse",
-    "weave",
-]
+FileFormat = Literal["inspect", "atif", "jsonl", "csv", "parquet", "huggingface"]
+Tool = Literal["mlflow", "tensorboard", "trackio", "wandb", "otlp", "langfuse", "weave"]
+ExportFormat = Literal[FileFormat, Tool]
 EXPORT_FORMATS: tuple[str, ...] = get_args(ExportFormat)
 _SUFFIXES = {"inspect": ".json", "jsonl": ".jsonl", "csv": ".csv", "parquet": ".parquet"}
 _CARD = """---

@@ -13,8 +13,7 @@ from osmosis._version import __version__
 from osmosis.base.git import Git, GitError, to_valid_text
 from osmosis.base.jsonable import JsonObject
 from osmosis.base.redact import without_credentials
-from osmosis.records.run.plan import EvalPlan, ProgramSpec, RolloutLimits
-from osmosis.records.sandbox import SandboxChoice
+from osmosis.records.run.plan import EvalPlan
 
 from .loader import load_module, source_files, source_hash, source_of
 
@@ -31,12 +30,8 @@ def plan_hashes(
 ) -> dict[str, str]:
     """Return the `agent`, `sampling` and `score` hashes of a plan."""
     agent: list[object] = [plan.agent, plan.max_turns, plan.max_tokens_total, source_hash(list(agent_files))]
-    if plan.limits != RolloutLimits():
-        agent.append(plan.limits.to_dict())
-    if plan.sandbox != SandboxChoice():
-        agent.append(plan.sandbox.to_dict())
-    if plan.program != ProgramSpec():
-        agent.append(plan.program.to_dict())
+    for own in (plan.limits, plan.sandbox, plan.program):
+        agent += [own.to_dict()] if own != type(own)() else []
     if objects and plan.agent in objects:
         agent.append(source_of(objects[plan.agent], base_dir)[1])
     model, kind = plan.model, plan.model.kind

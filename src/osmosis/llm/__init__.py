@@ -1,17 +1,18 @@
 """Asking language models: one protocol, one file per kind of model."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from typing_extensions import Unpack
+
 from osmosis.errors import ModelError
-from osmosis.records.run.plan import NO_MODEL, ModelSpec, Retry
+from osmosis.records.run.plan import NO_MODEL, ModelSpec
 from osmosis.records.run.rollout import Category
 
 from .cache import CachedModel
 from .dialect_model import DialectModel
 from .litellm_model import LiteLLMModel
-from .model import ChatRequest, Completion, Model, Piece, Signals
+from .model import ChatRequest, Completion, Model, ModelOptions, Piece, Signals
 from .offline import OfflineModel
 from .openai_compatible import OpenAICompatibleModel
 from .replay import ReplayModel
@@ -19,17 +20,8 @@ from .replay import ReplayModel
 __all__ = ["ChatRequest", "Completion", "Model", "Piece", "Signals", "open_model", "probe"]
 
 
-def open_model(
-    spec: ModelSpec,
-    *,
-    api_key: str | None = None,
-    retry: Retry | None = None,
-    timeout_s: float | None = None,
-    cache_dir: Path | None = None,
-    signals: Signals | None = None,
-    provider_variables: Mapping[str, str] | None = None,
-) -> Model:
-    """Open the model of this spec, without asking it. `timeout_s` limits one call; `cache_dir` stores answers."""
+def open_model(spec: ModelSpec, *, cache_dir: Path | None = None, **options: Unpack[ModelOptions]) -> Model:
+    """Open the model of this spec, without asking it; `cache_dir` stores answers."""
     model: Model
     if spec.kind == "offline":
         model = OfflineModel(spec)
@@ -37,14 +29,7 @@ def open_model(
         model = ReplayModel(spec)
     else:
         direct = {"openai": OpenAICompatibleModel, "messages": DialectModel, "responses": DialectModel}
-        model = direct.get(spec.kind, LiteLLMModel)(
-            spec,
-            api_key=api_key,
-            retry=retry,
-            timeout_s=timeout_s,
-            signals=signals,
-            provider_variables=provider_variables,
-        )
+        model = direct.get(spec.kind, LiteLLMModel)(spec, **options)
     return model if cache_dir is None else CachedModel(model, cache_dir)
 
 

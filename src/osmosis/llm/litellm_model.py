@@ -6,14 +6,15 @@ from collections.abc import Mapping
 from types import ModuleType
 
 import orjson
+from typing_extensions import Unpack
 
 from osmosis.base.net import parse_retry_after
 from osmosis.errors import ModelError
-from osmosis.records.run.plan import ModelSpec, Retry
+from osmosis.records.run.plan import ModelSpec
 from osmosis.records.run.rollout import Category
 
 from .failures import HINTS, category_of_error, model_error, status_of
-from .model import ChatRequest, Completion, Signals, sampling
+from .model import ChatRequest, Completion, ModelOptions, sampling
 from .openai_compatible import FILTERED, completion_of, read_completion
 from .providers import arguments_for, price_of
 from .retry import RetryingModel
@@ -21,21 +22,13 @@ from .streaming import StreamedBody
 
 
 class LiteLLMModel(RetryingModel):
-    def __init__(
-        self,
-        spec: ModelSpec,
-        *,
-        api_key: str | None = None,
-        retry: Retry | None = None,
-        timeout_s: float | None = None,
-        signals: Signals | None = None,
-        provider_variables: Mapping[str, str] | None = None,
-    ) -> None:
-        super().__init__(spec, retry=retry, signals=signals)
+    def __init__(self, spec: ModelSpec, **options: Unpack[ModelOptions]) -> None:
+        super().__init__(spec, retry=options.get("retry"), signals=options.get("signals"))
+        api_key, provider_variables = options.get("api_key"), options.get("provider_variables")
         self.access: Mapping[str, str] = {"api_key": api_key} if api_key else {}
         if provider_variables and not api_key:
             self.access = arguments_for(_provider(spec.name), provider_variables)
-        self._timeout_s = timeout_s
+        self._timeout_s = options.get("timeout_s")
         self._price = price_of(spec)
         self._call = _litellm().acompletion
 

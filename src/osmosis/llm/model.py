@@ -1,11 +1,13 @@
 """The one way to ask a language model: `Model.complete(ChatRequest) -> Completion`."""
 
-from collections.abc import Callable
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypedDict, runtime_checkable
 
 from osmosis.base.jsonable import JsonObject
-from osmosis.records.run.plan import ModelSpec
+from osmosis.records.run.plan import ModelSpec, Retry
 from osmosis.records.run.rollout import CallTokens, Message, Usage
 
 
@@ -81,6 +83,17 @@ class Completion:
         return CallTokens.model_construct(
             prompt_token_ids=prompt, completion_token_ids=completion, logprobs=logprobs, top_logprobs=top
         )
+
+
+class ModelOptions(TypedDict, total=False):
+    """How a model is asked, whatever its kind."""
+
+    api_key: str | None
+    retry: Retry | None
+    timeout_s: float | None
+    """Seconds of one call."""
+    signals: Signals | None
+    provider_variables: Mapping[str, str] | None
 
 
 class Signals(Protocol):

@@ -8,16 +8,17 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import orjson
+from typing_extensions import Unpack
 
 from osmosis.base.jsonable import JsonObject, copy_as_json
 from osmosis.base.net import is_loopback
 from osmosis.errors import ModelError
-from osmosis.records.run.plan import ModelSpec, Retry
+from osmosis.records.run.plan import ModelSpec
 from osmosis.records.run.rollout import Category, Message, Usage
 
 from .failures import http_error, is_filtered, model_error, reported_error
 from .http import HttpEndpoint, OnData
-from .model import ChatRequest, Completion, Piece, Signals, sampling
+from .model import ChatRequest, Completion, ModelOptions, Piece, sampling
 from .providers import Price, price_of
 from .retry import RetryingModel
 from .streaming import StreamedBody
@@ -33,27 +34,18 @@ _WRITTEN = "cache_creation_input_tokens"
 class OpenAICompatibleModel(RetryingModel):
     STREAM: Mapping[str, object] = {"stream": True, "stream_options": {"include_usage": True}}
 
-    def __init__(
-        self,
-        spec: ModelSpec,
-        *,
-        api_key: str | None = None,
-        retry: Retry | None = None,
-        timeout_s: float | None = None,
-        signals: Signals | None = None,
-        provider_variables: Mapping[str, str] | None = None,
-    ) -> None:
+    def __init__(self, spec: ModelSpec, **options: Unpack[ModelOptions]) -> None:
         extra: Mapping[str, object] = spec.params.get("extra_headers") or {}
         if extra:
             params = {name: value for name, value in spec.params.items() if name != "extra_headers"}
             spec = spec.model_copy(update={"params": params})
-        super().__init__(spec, retry=retry, signals=signals)
-        url, headers = self.address((api_key or "").strip(), provider_variables)
+        super().__init__(spec, retry=options.get("retry"), signals=options.get("signals"))
+        url, headers = self.address((options.get("api_key") or "").strip(), options.get("provider_variables"))
         parts = urlsplit(url)
         local = is_loopback(parts.hostname)
         headers |= {name.lower(): str(value) for name, value in extra.items()}
         headers["content-type"] = "application/json"
-        self._endpoint = HttpEndpoint(url, headers, timeout_s=timeout_s, use_proxies=not local)
+        self._endpoint = HttpEndpoint(url, headers, timeout_s=options.get("timeout_s"), use_proxies=not local)
         self._origin = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
         self._price: Price | None = price_of(spec, local=local)
         self._streams = True
