@@ -26,8 +26,6 @@ class LoggedRollout:
 
 @dataclass(slots=True)
 class LoggedRun:
-    """One evaluation of one model as a foreign tool logged it."""
-
     format: str
     name: str
     agent: str

@@ -164,7 +164,8 @@ class OsmosisLLMClient:
             else:
                 if 200 <= status < 300:
                     return text
-                problem, wait = _refusal(path, status, text, header)
+                kind = OsmosisServerError if status >= 500 else OsmosisValidationError
+                problem, wait = kind(f"{path} answered {status}: {text[:300]}", status), parse_retry_after(header)
                 if isinstance(problem, OsmosisValidationError) and status not in (408, 429):
                     raise problem
             if attempt == retries:
@@ -189,11 +190,6 @@ class OsmosisLLMClient:
         if self._own is None:
             self._own = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=self._settings.max_connections))
         return self._own
-
-
-def _refusal(path: str, status: int, text: str, header: str | None) -> tuple[OsmosisRolloutError, float | None]:
-    kind = OsmosisServerError if status >= 500 else OsmosisValidationError
-    return kind(f"{path} answered {status}: {text[:300]}", status), parse_retry_after(header)
 
 
 def read_result(text: str) -> CompletionsResult:

@@ -41,7 +41,6 @@ DIALECTS = {dialect.name: dialect for dialect in (CHAT, MESSAGES, RESPONSES, GEM
 
 
 def dialect_of_path(path: str) -> Dialect:
-    """Return the dialect in which a caller of this path expects an answer."""
     if "/models/" in path or path.startswith("/v1beta/"):
         return GEMINI
     if "/messages" in path:

@@ -28,7 +28,6 @@ def digest(*parts: object) -> str:
 def plan_hashes(
     plan: EvalPlan, *, agent_files: Sequence[Path], base_dir: Path, objects: Mapping[str, object] | None = None
 ) -> dict[str, str]:
-    """Return the `agent`, `sampling` and `score` hashes of a plan."""
     agent: list[object] = [plan.agent, plan.max_turns, plan.max_tokens_total, source_hash(list(agent_files))]
     for own in (plan.limits, plan.sandbox, plan.program):
         agent += [own.to_dict()] if own != type(own)() else []

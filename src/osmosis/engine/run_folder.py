@@ -120,7 +120,6 @@ class RunFolder:
         self._write_run()
 
     def duration_before(self) -> float:
-        """Return the milliseconds of the sessions before this one."""
         return sum(float(s.get("duration_ms") or 0.0) for s in self._run.get("sessions", []) if s is not self._session)
 
     def _write_run(self) -> None:

@@ -58,7 +58,6 @@ class HttpEndpoint:
         use_proxies: bool,
         pool: HttpPool | None = None,
     ) -> None:
-        """Set the time limit of a whole call (`timeout_s`, None for no limit)."""
         if any(mark in text for text in (url, *headers, *headers.values()) for mark in "\r\n"):
             raise ValidationError(
                 "the endpoint's URL or key contains a line break", hint="check the variable it comes from"

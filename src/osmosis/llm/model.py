@@ -86,8 +86,6 @@ class Completion:
 
 
 class ModelOptions(TypedDict, total=False):
-    """How a model is asked, whatever its kind."""
-
     api_key: str | None
     retry: Retry | None
     timeout_s: float | None

@@ -37,7 +37,6 @@ class RolloutSource:
 
     @property
     def reward_bounds(self) -> tuple[float, float] | None:
-        """Return the range that the grader declares for its reward."""
         return bounds_of(self.agent.backend.grader) if self.agent is not None and self.agent.backend else None
 
     @asynccontextmanager

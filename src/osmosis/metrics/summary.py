@@ -321,27 +321,28 @@ def _natural(text: str) -> tuple[float, str]:
     return (number if math.isfinite(number) else math.inf), text
 
 
+_COUNTS = ("completed", "succeeded", "failed", "skipped")
+_SPENT = ("usage", "judge_usage", "user_usage")
+
+
 def together(reports: Sequence[Report], *, rows: int) -> Report:
     """Merge the running reports of all shards; `rows` counts those of the run, also of shards that have not begun."""
     first = reports[0]
-    total = max(rows * first.attempts, sum(report.completed for report in reports))
+    counts = {name: sum(getattr(report, name) for report in reports) for name in _COUNTS}
+    spent = {name: sum((getattr(report, name) for report in reports), Usage()) for name in _SPENT}
+    total = max(rows * first.attempts, counts["completed"])
     names = list(dict.fromkeys(score.name for report in reports for score in report.scores))
     scores = [_score(name, reports) for name in names]
-    scored = scores[0].scored if scores else sum(report.succeeded for report in reports)
+    scored = scores[0].scored if scores else counts["succeeded"]
     return Report(
+        **counts,
+        **spent,
         rows=rows,
         attempts=first.attempts,
         pass_threshold=first.pass_threshold,
         total=total,
-        completed=sum(report.completed for report in reports),
-        succeeded=sum(report.succeeded for report in reports),
-        failed=sum(report.failed for report in reports),
-        skipped=sum(report.skipped for report in reports),
         coverage=scored / total if total else 0.0,
         scores=scores,
-        usage=sum((report.usage for report in reports), Usage()),
-        judge_usage=sum((report.judge_usage for report in reports), Usage()),
-        user_usage=sum((report.user_usage for report in reports), Usage()),
         duration_ms=max(report.duration_ms for report in reports),
     )
 
