@@ -30,13 +30,11 @@ def read(path: Path) -> list[LoggedRun]:
         raise ValidationError(f"there is no trajectory.json in {path}")
     first = _read_document(files[0])
     agent = first.get("agent") or {}
-    model = str(agent.get("model_name") or "unknown")
     return [
         LoggedRun(
-            format=NAME,
             name=logs.run_name(path.stem, str(agent.get("name") or "")),
             agent=f"{NAME}:{agent.get('name') or 'agent'}",
-            model=model,
+            model=str(agent.get("model_name") or "unknown"),
             rollouts=_convert(files, path),
             scores=["reward"],
             facts={"agent": agent, "schema_version": first.get("schema_version")},

@@ -25,15 +25,13 @@ def read(path: Path) -> list[LoggedRun]:
     if not cases:
         raise ValidationError(f"{path} has no test cases of DeepEval")
     hyperparameters = run.get("hyperparameters") or {}
-    model = str(hyperparameters.get("model") or "unknown")
     metrics = [metric["name"] for metric in cases[0].get("metricsData") or ()]
     title = str(run.get("identifier") or path.stem.lstrip("."))
     return [
         LoggedRun(
-            format=NAME,
             name=logs.run_name(title),
             agent=f"{NAME}:{run.get('testFile') or title}",
-            model=model,
+            model=str(hyperparameters.get("model") or "unknown"),
             rollouts=_convert(cases),
             scores=list(dict.fromkeys([*metrics, "passed"])),
             facts={"hyperparameters": hyperparameters} if hyperparameters else {},

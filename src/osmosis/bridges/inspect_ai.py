@@ -167,7 +167,6 @@ def read(path: Path) -> list[LoggedRun]:
     facts |= {"packages": spec.packages, "revision": spec.revision}
     return [
         LoggedRun(
-            format=NAME,
             name=logs.run_name(spec.task.rpartition("/")[2], spec.model.rpartition("/")[2]),
             agent=f"{NAME}:{spec.task}",
             model=spec.model,

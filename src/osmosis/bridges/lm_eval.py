@@ -46,7 +46,6 @@ def _read_file(file: Path) -> Iterator[LoggedRun]:
     for name in metrics:
         suffix = name if len(metrics) > 1 else ""
         yield LoggedRun(
-            format=NAME,
             name=logs.run_name(task, model.rpartition("/")[2], suffix),
             agent=f"{NAME}:{task}",
             model=model,

@@ -26,7 +26,6 @@ class LoggedRollout:
 
 @dataclass(slots=True)
 class LoggedRun:
-    format: str
     name: str
     agent: str
     """The tool and what it evaluated: `inspect_ai:arithmetic`."""
@@ -38,6 +37,10 @@ class LoggedRun:
     created_at: datetime | None = None
     params: JsonObject = field(default_factory=dict)
     facts: JsonObject = field(default_factory=dict)
+
+    @property
+    def format(self) -> str:
+        return self.agent.partition(":")[0]
 
 
 def logged(

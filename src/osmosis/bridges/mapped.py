@@ -66,13 +66,11 @@ def read(path: Path, mapping: Mapping[str, str], *, format: str = NAME) -> list[
         raise ValidationError(
             f"{path} has no column for the prompt; its columns: {', '.join(sorted(first))}", hint=hint
         )
-    model = str(_value(first, columns.get("model")) or "unknown")
     return [
         LoggedRun(
-            format=format,
             name=logs.run_name(path.stem),
             agent=f"{format}:{path.stem}",
-            model=model,
+            model=str(_value(first, columns.get("model")) or "unknown"),
             rollouts=_convert(path, columns),
             scores=[] if format == LANGFUSE else ["score"],
             facts={"mapping": columns},

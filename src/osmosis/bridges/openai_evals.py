@@ -34,7 +34,6 @@ def read(path: Path) -> list[LoggedRun]:
     has_match = any("match" in events for events in samples.values())
     return [
         LoggedRun(
-            format=NAME,
             name=logs.run_name(name.partition(".")[0], model.rpartition("/")[2]),
             agent=f"{NAME}:{name}",
             model=model,

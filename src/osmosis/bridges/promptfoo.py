@@ -36,7 +36,6 @@ def read(path: Path) -> list[LoggedRun]:
     several = len({index for index, _ in arms}) > 1
     return [
         LoggedRun(
-            format=NAME,
             name=logs.run_name(title, provider.rpartition(":")[2], f"prompt-{index + 1}" if several else ""),
             agent=f"{NAME}:{title}",
             model=provider,

@@ -72,10 +72,7 @@ def _opening(messages: Iterable[Message]) -> list[Message]:
 
 
 def _with_metadata(present: object, metadata: JsonObject) -> JsonObject:
-    every = {
-        **(present if isinstance(present, dict) else {}),
-        **{key: value for key, value in metadata.items() if value},
-    }
+    every = {**(present if isinstance(present, dict) else {}), **logs.present(metadata)}
     return {"metadata": every} if every else {}
 
 

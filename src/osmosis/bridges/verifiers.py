@@ -43,7 +43,6 @@ def _read_traces(file: Path, first: JsonObject) -> LoggedRun:
     config = trace.get("agent", {}).get("config", {})
     environment, model = str(first.get("env", {}).get("id") or file.parent.name), str(config.get("model") or "unknown")
     return LoggedRun(
-        format=NAME,
         name=logs.run_name(environment, model.rpartition("/")[2]),
         agent=f"{NAME}:{environment}",
         model=model,
@@ -144,7 +143,6 @@ def _read_results(file: Path) -> LoggedRun:
     environment = str(facts.get("env_id") or facts.get("env") or file.parent.name)
     model = str(facts.get("model") or "unknown")
     return LoggedRun(
-        format=NAME,
         name=logs.run_name(environment, model.rpartition("/")[2]),
         agent=f"{NAME}:{environment}",
         model=model,
