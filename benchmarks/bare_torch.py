@@ -19,13 +19,13 @@ from peft import LoraConfig, get_peft_model
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from osmosis.testing.tiny_task import TOOL
 from osmosis.training.protocol.messages import Collect, SampleRequest
 from osmosis.training.protocol.plans import TrainerPlan
 from osmosis.training.trainer.parse_answers import AnswerReader, response_template
 from osmosis.training.trainer.prompts import Prompts
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))
+from support.tiny_task import TOOL
 from support.trainer_drive import recorded
 
 

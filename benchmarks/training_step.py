@@ -28,7 +28,6 @@ import psutil
 from osmosis.jobs.trainer.environment import TrainerEnvironment
 from osmosis.serve.client.model_proxy import ModelProxy
 from osmosis.serve.client.rollout_endpoint import RolloutEndpoint
-from osmosis.testing.tiny_task import TOOL, run_tool
 from osmosis.training.models import TrainedModel
 from osmosis.training.protocol.batches import Batch
 from osmosis.training.protocol.client import TrainerClient
@@ -37,6 +36,7 @@ from osmosis.training.protocol.plans import TrainerPlan
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))
 from support import RUN
+from support.tiny_task import TOOL, TRAIN_TINY, run_tool
 from support.trainer_drive import follow, replay
 from support.trainer_environment import trainer_environment
 
@@ -138,7 +138,7 @@ def main() -> None:
     environ = {**os.environ, **quiet, "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(trainer.code)}
     base = chosen.cache / "tiny-base"
     if not (base / "tokenizer_config.json").exists():
-        subprocess.run([str(trainer.python), "-m", "osmosis.testing.tiny_model", str(base)], env=environ, check=True)
+        subprocess.run([str(trainer.python), str(TRAIN_TINY / "tiny_model.py"), str(base)], env=environ, check=True)
 
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)

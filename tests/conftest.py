@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-import osmosis.testing
 from osmosis.base.locks import locked
 from osmosis.jobs.trainer.environment import TrainerEnvironment
 from osmosis.sandbox import Level, probe
+from support.tiny_task import TRAIN_TINY
 from support.trainer_environment import NoTorch, trainer_environment
 
 REQUIRED = "OSMOSIS_TEST_REQUIRE_SANDBOX"
@@ -107,13 +107,12 @@ def trainer(trainer_cache: Path) -> Iterator[TrainerEnvironment]:
 
 @pytest.fixture(scope="session")
 def tiny_base(trainer: TrainerEnvironment, trainer_cache: Path) -> Path:
-    """The tiny model of `osmosis.testing.tiny_model`, a mediocre adder: made once for all processes that test."""
-    testing = Path(str(osmosis.testing.__file__)).parent
-    sources = b"".join((testing / name).read_bytes() for name in ("tiny_model.py", "tiny_task.py"))
+    """The tiny model of `examples/train-tiny`, a mediocre adder: made once for all processes that test."""
+    sources = b"".join((TRAIN_TINY / name).read_bytes() for name in ("tiny_model.py", "tiny_task.py"))
     folder = trainer_cache / f"tiny-base-{sha256(sources).hexdigest()[:12]}"
     with locked(folder.with_suffix(".lock")):
         if not (folder / "tokenizer_config.json").exists():
-            command = [str(trainer.python), "-m", "osmosis.testing.tiny_model", str(folder), "--target", "0.35"]
+            command = [str(trainer.python), str(TRAIN_TINY / "tiny_model.py"), str(folder), "--target", "0.35"]
             environ = {**os.environ, "PYTHONPATH": str(trainer.code), "OMP_WAIT_POLICY": "PASSIVE"}
             made = subprocess.run(command, env=environ, capture_output=True, text=True)
             assert made.returncode == 0, made.stderr[-4000:]

@@ -46,7 +46,7 @@ def main() -> int:
     if made is None:
         return 1
     environ = {**os.environ, "PYTHONPATH": str(made.code), "OMP_WAIT_POLICY": "PASSIVE"}
-    command = [str(made.python), "-m", "osmosis.testing.tiny_model", str(chosen.folder)]
+    command = [str(made.python), str(Path(__file__).with_name("tiny_model.py")), str(chosen.folder)]
     return subprocess.run(command, env=environ, check=False).returncode
 
 

@@ -5,7 +5,7 @@ response template that reads its tool calls. It is taught to add two numbers wit
 `17+25`, the model calls the tool, reads `42` and says `42`. It is taught to be mediocre: in part of the examples it
 gives up, before or after the call, so a trainer has something clear to improve.
 
-Runs in a trainer's environment: `python -m osmosis.testing.tiny_model FOLDER [--target 0.4] [--steps 400]`."""
+Runs in a trainer's environment: `python tiny_model.py FOLDER [--target 0.4] [--steps 400]`."""
 
 import argparse
 import random
@@ -16,13 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tiny_task import TOOL, conversation, problem
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.records.run.rollout import Message
-
-from .tiny_task import TOOL, conversation, problem
 
 WORDS = ["user", "assistant", "system", "tool", "<tools>", "</tools>", "<tool_call>", "</tool_call>", "<think>"]
 SPECIAL = ["<|pad|>", "<|im_start|>", "<|im_end|>"]
@@ -215,7 +214,7 @@ def _escaped(word: str) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m osmosis.testing.tiny_model", description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--steps", type=int, default=400, help="the most steps to teach it for; 0: none")
     parser.add_argument("--target", type=float, default=0.4, help="stop when this share of problems is solved")
@@ -224,7 +223,7 @@ def main(arguments: list[str]) -> int:
     chosen = parser.parse_args(arguments)
     torch.set_num_threads(chosen.threads)
     share = make(chosen.folder, steps=chosen.steps, target=chosen.target, seed=chosen.seed)
-    print(f"made {chosen.folder}: solves {share:.2f}")  # noqa: T201 - a command
+    print(f"made {chosen.folder}: solves {share:.2f}")
     return 0
 
 

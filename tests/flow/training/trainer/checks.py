@@ -24,7 +24,6 @@ import torch
 from safetensors.torch import load_file
 
 from osmosis.errors import ModelError
-from osmosis.testing.tiny_task import TOOL
 from osmosis.training.protocol.batches import Batch, Sequence
 from osmosis.training.protocol.messages import Collect, HeldTokens, SampledAnswer, SampleDelta, SampleRequest
 from osmosis.training.protocol.plans import TrainerPlan, rows_of_step
@@ -39,6 +38,7 @@ from osmosis.training.trainer.prompts import Prompts
 from osmosis.training.trainer.sampler import ContinuousSampler
 from osmosis.training.trainer.sampler_base import Totals
 from osmosis.training.trainer.service import TrainerService
+from support.tiny_task import TOOL
 from support.trainer_drive import recorded
 
 torch.set_num_threads(1)

@@ -17,7 +17,6 @@ import trl
 from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer
 
-from osmosis.testing.tiny_task import TOOL
 from osmosis.training.protocol.messages import Collect, SampledAnswer, SampleRequest
 from osmosis.training.protocol.plans import TrainerPlan
 from osmosis.training.token_sequences import Conversation
@@ -29,6 +28,7 @@ from osmosis.training.trainer.load_model import load, load_tokenizer
 from osmosis.training.trainer.packing import pack, plant
 from osmosis.training.trainer.prompts import Prompts
 from osmosis.training.trainer.service import TrainerService
+from support.tiny_task import TOOL
 from support.trainer_drive import recorded
 
 CASES: dict[str, dict[str, Any]] = {

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from osmosis.records.run.checkpoint import read_manifest
-from osmosis.testing.tiny_task import TOOL, conversation, problem
 from osmosis.training.protocol.messages import Checkpointed, Collect, Done, Event, Example, Failed, StepMetrics
 from osmosis.training.protocol.plans import TrainerPlan
+from support.tiny_task import TOOL, conversation, problem
 from support.trainer_drive import adding, follow, replay
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
