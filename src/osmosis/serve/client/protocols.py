@@ -177,9 +177,8 @@ class CallbackProtocol(ServerProtocol):
             return False
         if endpoint.calls:
             return True
-        health = await self._client.find_object(
-            "/health"
-        )  # this generation tells no states: a queue is all there is to see
+        # This generation tells no states: a queue is all there is to see.
+        health = await self._client.find_object("/health")
         return None if ((health or {}).get("concurrency") or {}).get("queued") else True
 
 

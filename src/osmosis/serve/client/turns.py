@@ -81,7 +81,8 @@ class Turns:
 
     def _find(self, message: Message, handles: list[str] | tuple[str, ...]) -> Turn | None:
         for handle in handles:
-            turn = self._by_handle.get(handle) or self._by_handle.get(_inner_handle(handle))
+            inner = handle.partition("_")[2].partition("_")[0]  # of an item's id: `rs_<handle>`, `fc_<handle>_0`
+            turn = self._by_handle.get(handle) or self._by_handle.get(inner)
             if turn is not None and _is_same(turn.message, message):
                 return turn
         return self._by_content.get(_content_hash(message))
@@ -89,11 +90,6 @@ class Turns:
 
 def question_hash(call: Call) -> bytes:
     return blake2b(orjson.dumps([call.messages, call.tools], default=str), digest_size=16).digest()
-
-
-def _inner_handle(item_id: str) -> str:
-    """Return the handle within an item's id (`rs_<handle>`, `fc_<handle>_0`)."""
-    return item_id.partition("_")[2].partition("_")[0]
 
 
 def _is_same(sampled: Message, returned: Message) -> bool:

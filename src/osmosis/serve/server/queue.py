@@ -126,7 +126,7 @@ class AcceptedRollout:
     task: asyncio.Task[None] | None = None
     timer: asyncio.TimerHandle | None = None
     holds_slot: bool = False
-    waiters: list[asyncio.Future[None]] = field(default_factory=list)
+    _change: asyncio.Event = field(default_factory=asyncio.Event)
 
     def switch(self, status: RolloutState) -> None:
         if self.outcome is not None or status == self.status:
@@ -137,22 +137,13 @@ class AcceptedRollout:
         self.wake()
 
     def wake(self) -> None:
-        waiters, self.waiters = self.waiters, []
-        for waiter in waiters:
-            _resolve(waiter)
+        self._change.set()
+        self._change = asyncio.Event()
 
     async def changed(self, timeout: float) -> None:
-        if self.outcome is not None:
-            return
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.waiters.append(waiter)
-        timer = asyncio.get_running_loop().call_later(timeout, _resolve, waiter)
-        try:
-            await waiter
-        finally:
-            timer.cancel()
-            if waiter in self.waiters:
-                self.waiters.remove(waiter)
+        if self.outcome is None:
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._change.wait(), timeout)
 
 
 class NotAccepted(Exception):
@@ -296,8 +287,3 @@ class RolloutQueue:
         if entry.holds_slot:
             entry.holds_slot = False
             self._running -= 1
-
-
-def _resolve(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():
-        waiter.set_result(None)

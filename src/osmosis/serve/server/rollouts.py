@@ -264,8 +264,7 @@ class RolloutService:
         if self.traces is None:
             return
         trace = self.traces.open(str(init.rollout_id), (init.llm_api_key, init.controller_api_key))
-        head = {"event": event, "rollout_id": init.rollout_id, "timestamp": utc_now().isoformat()}
-        trace.write({**head, **facts})
+        trace.write({"event": event, "rollout_id": init.rollout_id, "timestamp": utc_now().isoformat(), **facts})
 
     def _count_unread(self) -> int:
         since = asyncio.get_running_loop().time() - RETURNS_WITHIN_S
