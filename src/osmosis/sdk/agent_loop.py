@@ -89,8 +89,6 @@ class RolloutResult:
 
 @dataclass
 class RolloutContext:
-    """The request, the tools and the model of one rollout, as `RolloutAgentLoop.run` receives them."""
-
     request: RolloutRequest
     tools: list[OpenAIFunctionToolSchema]
     llm: LLMClientProtocol

@@ -150,7 +150,11 @@ def _limit_or_reward(exc: BaseException, phase: Phase) -> Failure | None:
         return overrun(exc.seconds, phase)
     if isinstance(exc, (SelfCancelled, asyncio.CancelledError)):
         return self_cancelled(phase)
-    invalid = _invalid_reward(exc)
+    invalid = None
+    if isinstance(exc, PydanticCustomError) and exc.type == INVALID_REWARD:
+        invalid = exc.message()
+    elif isinstance(exc, PydanticValidationError):
+        invalid = next((error["msg"] for error in exc.errors() if error["type"] == INVALID_REWARD), None)
     if invalid is None:
         return None
     return Failure(
@@ -160,14 +164,6 @@ def _limit_or_reward(exc: BaseException, phase: Phase) -> Failure | None:
         traceback=traceback_tail(exc),
         fix="compute a finite number, or set ctx.sample.remove_sample = True to leave the rollout out",
     )
-
-
-def _invalid_reward(exc: BaseException) -> str | None:
-    if isinstance(exc, PydanticCustomError) and exc.type == INVALID_REWARD:
-        return exc.message()
-    if isinstance(exc, PydanticValidationError):
-        return next((error["msg"] for error in exc.errors() if error["type"] == INVALID_REWARD), None)
-    return None
 
 
 def _text(exc: BaseException) -> str:

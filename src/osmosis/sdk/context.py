@@ -102,8 +102,6 @@ class _Context:
 
 
 class AgentWorkflowContext(_Context, Generic[TConfig]):
-    """The rollout as `AgentWorkflow.run` receives it."""
-
     def __init__(
         self,
         prompt: list[Message],
@@ -134,8 +132,6 @@ class AgentWorkflowContext(_Context, Generic[TConfig]):
 
 
 class GraderContext(_Context):
-    """The rollout as `Grader.grade` receives it."""
-
     def __init__(
         self,
         label: str | None = None,

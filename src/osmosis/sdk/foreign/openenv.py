@@ -96,7 +96,6 @@ class Session:
 
     @property
     def text_field(self) -> str | None:
-        """Return the name of the action's only field, when that is a text."""
         fields = {name: field for name, field in self._action["properties"].items() if name != "metadata"}
         return next(iter(fields)) if [field.get("type") for field in fields.values()] == ["string"] else None
 

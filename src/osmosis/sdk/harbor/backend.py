@@ -33,7 +33,7 @@ from .handoff import close_ticket
 from .packaging import code_of, describe_config
 from .prepare import AGENT_GRACE_S, Preparation, PreparedTrial
 from .results import FinishedTrial, build_result
-from .settings import DEFAULT_SETUP_S, AgentChoice, choose_agent, environment_of, require_harbor, split_orchestrator
+from .settings import DEFAULT_SETUP_S, choose_agent, environment_of, require_harbor, split_orchestrator
 from .tasks import Tasks
 
 START_ALLOWANCE_S = 660.0
@@ -97,7 +97,12 @@ class HarborBackend:
         code_folder = None if code_dir is None else Path(code_dir).expanduser().resolve()
         self.agent = choose_agent(agent, code_folder)
         workflow = self.agent.workflow_class
-        _check_agent(self.agent, native_agent_kwargs, patch_dockerfile_with_sdk)
+        if native_agent_kwargs and (self.agent.workflow or self.agent.utility):
+            raise ValueError("native_agent_kwargs applies only to Harbor's own agents that call a model")
+        if patch_dockerfile_with_sdk and not self.agent.workflow:
+            raise ValueError(
+                "patch_dockerfile_with_sdk applies only to an AgentWorkflow: Harbor's agents do not use the SDK"
+            )
         code = code_of(workflow, code_folder) if self.agent.workflow else None
         sent = _bundle(bundle)
         if max_queue_depth is not None and (type(max_queue_depth) is not int or max_queue_depth < 0):
@@ -275,15 +280,6 @@ def _not_started(exc: Exception) -> ExecutionResult:
         traceback=None if readable else traceback_tail(exc),
     )
     return with_failure(ExecutionResult("failure"), failure, "validation_error" if readable else "agent_error")
-
-
-def _check_agent(agent: AgentChoice, native: Mapping[str, object] | None, patch_dockerfile: bool) -> None:
-    if native and (agent.workflow or agent.utility):
-        raise ValueError("native_agent_kwargs applies only to Harbor's own agents that call a model")
-    if patch_dockerfile and not agent.workflow:
-        raise ValueError(
-            "patch_dockerfile_with_sdk applies only to an AgentWorkflow: Harbor's agents do not use the SDK"
-        )
 
 
 def _bundle(bundle: bool | str | os.PathLike[str]) -> bool | Path:

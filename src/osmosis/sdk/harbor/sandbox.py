@@ -4,7 +4,6 @@ import hashlib
 import re
 from pathlib import Path
 
-from osmosis.base.jsonable import JsonObject
 from osmosis.base.toml import tomllib
 from osmosis.base.wheel import DISTRIBUTION, build_wheel
 
@@ -39,7 +38,9 @@ def requirements(code_dir: Path | None, wheel: str) -> list[str]:
 
     extras: set[str] = set()
     others: list[str] = []
-    for line in _declared(code_dir):
+    path = None if code_dir is None else code_dir / "pyproject.toml"
+    text = path.read_text(encoding="utf-8") if path is not None and path.is_file() else ""
+    for line in map(str, (tomllib.loads(text).get("project") or {}).get("dependencies") or []):
         requirement = Requirement(line)
         if canonicalize_name(requirement.name) == DISTRIBUTION:
             extras |= set(requirement.extras)
@@ -48,14 +49,6 @@ def requirements(code_dir: Path | None, wheel: str) -> list[str]:
     # What drives the trials is no part of them.
     inside = sorted(extras - {"harbor"})
     return [f"./{wheel}" + (f"[{','.join(inside)}]" if inside else ""), *others]
-
-
-def _declared(code_dir: Path | None) -> list[str]:
-    path = None if code_dir is None else code_dir / "pyproject.toml"
-    if path is None or not path.is_file():
-        return []
-    project: JsonObject = tomllib.loads(path.read_text(encoding="utf-8")).get("project") or {}
-    return [str(line) for line in project.get("dependencies") or []]
 
 
 def patch_dockerfile(text: str) -> str:

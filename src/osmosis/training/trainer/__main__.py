@@ -11,7 +11,8 @@ import threading
 import time
 import warnings
 from pathlib import Path
-from typing import Protocol, TypeVar
+from types import ModuleType
+from typing import TypeVar
 
 from pydantic import ValidationError as BadShape
 
@@ -36,10 +37,6 @@ EXTRAS = {"local": "train", "tinker": "tinker"}
 
 
 PlanRecord = TypeVar("PlanRecord", bound=Record)
-
-
-class Engine(Protocol):
-    def run(self, plan: TrainerPlan, service: TrainerService | None) -> Done: ...
 
 
 def main(arguments: list[str]) -> int:
@@ -88,17 +85,16 @@ def train(plan: TrainerPlan, service: TrainerService) -> Done | Failed:
     return done
 
 
-def load_engine(plan: TrainerPlan) -> Engine:
+def load_engine(plan: TrainerPlan) -> ModuleType:
     """Import the engine late: torch takes seconds to import, and the job asks for our health meanwhile."""
     try:
-        engine: Engine = importlib.import_module(ENGINES[plan.engine], __package__)
+        return importlib.import_module(ENGINES[plan.engine], __package__)
     except ModuleNotFoundError as error:
         raise TrainingFailed(
             f"engine {plan.engine} needs {error.name}, which the trainer's environment does not have",
             kind="engine",
             hint=f"install the extra `{EXTRAS[plan.engine]}` there",
         ) from error
-    return engine
 
 
 def end_with_job(service: TrainerService) -> None:

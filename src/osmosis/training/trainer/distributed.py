@@ -24,10 +24,6 @@ class Ranks:
         self.world = int(os.environ.get("WORLD_SIZE", "1"))
         self._gloo: dist.ProcessGroup | None = None
 
-    @property
-    def first(self) -> bool:
-        return self.number == 0
-
     def check(self, expected: int) -> None:
         """Join the other processes. Raise `TrainingFailed` when there are not as many as expected."""
         if self.world != expected:
@@ -44,7 +40,7 @@ class Ranks:
         if self.world == 1:
             return build()
         box: list[object] = [None, None]
-        if self.first:
+        if self.number == 0:
             try:
                 box[0] = build()
             except BaseException as error:  # raised again, on every rank
@@ -62,9 +58,6 @@ class Ranks:
         values: list[object] = [None] * self.world
         dist.all_gather_object(values, value, group=self._gloo)
         return cast(list[Value], values)
-
-    def meet(self) -> None:
-        self.gather(None)
 
     def add_up(self, tensors: Iterable[Tensor]) -> None:
         """Replace each tensor by its sum over all ranks."""

@@ -127,12 +127,9 @@ class LocalEngine(TrainingLoop):
         if plan.method == "sft":
             self.examples = read_examples(plan, loaded.tokenizer, service)
 
-    def save_adapter(self, folder: Path) -> None:
-        self.model.save_pretrained(folder)
-
     def publish(self) -> None:
         if self.server is not None:  # the builtin sampler shares the module
-            self.server.publish(self.step, self.save_adapter)
+            self.server.publish(self.step, self.model.save_pretrained)
 
     def write(self, draft: Path) -> None:
         self.model.save_pretrained(draft)

@@ -163,4 +163,4 @@ class TrainingLoop(ABC):
             self.write(draft)
             reward = self._validated.get(self.step) if self.plan.validation_rows else self._reward
             self.service.emit(self.store.finish(draft, self.step, kind, reward))
-        self.ranks.meet()
+        self.ranks.gather(None)  # the others wait until it is saved

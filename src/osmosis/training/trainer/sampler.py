@@ -39,7 +39,6 @@ STUCK_S = 300.0
 WATCH_EVERY_S = 1.0
 COLDEST = 1e-4
 """Stands for temperature 0: as good as the likeliest token, without a division by zero."""
-_NOT_YET = 0
 _CACHE_SHARE = 0.3
 _FIRST = 0.9999
 """Initial temperature and top-p: at 1.0 transformers would leave out the processors that make them per request."""
@@ -49,7 +48,7 @@ _FIRST = 0.9999
 class _Active:
     parts: asyncio.Queue[Any]
     seed: int
-    loop_number: int
+    loop_number: int = 0
 
 
 class ContinuousSampler:
@@ -119,7 +118,7 @@ class ContinuousSampler:
         await self._opened.wait()
         key = f"{request.id}#{next(self._numbers)}"
         step = self.step
-        active = _Active(asyncio.Queue(), self._seed(question), _NOT_YET)
+        active = _Active(asyncio.Queue(), self._seed(question))
         self._active[key] = active
         finished = False
         try:
