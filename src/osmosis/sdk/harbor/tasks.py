@@ -50,8 +50,7 @@ class Tasks:
             names = ", ".join(path.name for path in tasks[:5])
             raise ValueError(
                 f"the row does not name a task: tasks_dir {self.folder} has {len(tasks)} ({names}), so its metadata "
-                "needs one of "
-                f"the keys {', '.join(TASK_KEYS)}"
+                f"needs one of the keys {', '.join(TASK_KEYS)}"
             )
         path = (self.folder / str(named)).resolve()
         if not path.is_relative_to(self.folder):

@@ -216,7 +216,11 @@ class RolloutService:
             sample=outcome.sample.to_dict() if outcome.sample else None,
             failure=outcome.failure.to_dict() if outcome.failure else None,
         )
-        write_files = self._file_listener(record, init)
+        execution = self._executions.pop(record.entry.id, None)
+        write_files: Listener | None = None
+        if self.files is not None and self.files.wants(record.entry.id):
+            # Called with the answer to the last callback, so that usage and cost are in the files.
+            write_files = partial(self.files.put, EndedRollout.of(record.entry, init, execution))
         if record.lease is not None:
             if write_files is not None:
                 write_files(None)
@@ -231,14 +235,6 @@ class RolloutService:
             )
             self._send(init, init.grader_callback_url, message, write_files)
         record.entry.outcome = RolloutOutcome(outcome.status)  # delivered elsewhere: only the ending is kept
-
-    def _file_listener(self, record: RolloutRecord, init: RolloutInit) -> Listener | None:
-        """Return what writes the rollout's files, None when there are to be none; it is called with the answer to the
-        last callback, so that usage and cost are in them."""
-        execution = self._executions.pop(record.entry.id, None)
-        if self.files is None or not self.files.wants(record.entry.id):
-            return None
-        return partial(self.files.put, EndedRollout.of(record.entry, init, execution))
 
     def _send_completion(
         self, record: RolloutRecord, init: RolloutInit, outcome: RolloutOutcome | None, listener: Listener | None = None

@@ -110,7 +110,12 @@ def serve(
     environ: Mapping[str, str] | None = None,
 ) -> None:
     _check_port(options.host, options.port)
-    _check_folder(options.log_dir)
+    if options.log_dir is not None:
+        try:
+            Path(options.log_dir).mkdir(parents=True, exist_ok=True)
+        except OSError as exc:
+            problem = f"cannot write traces to {options.log_dir}: {exc.strerror or exc}"
+            raise ServeError(problem, hint="choose another folder with --log") from exc
     (announce or print_panel)(options, name_of(target))
     run = partial(
         uvicorn.run,
@@ -202,17 +207,6 @@ def print_panel(options: ServeOptions, name: str) -> None:
     if options.log_dir:
         lines.append(f"Debug Log: {options.log_dir}")
     Console(highlight=False).print(Panel(Text("\n".join(lines)), title="osmosis serve", border_style="blue"))
-
-
-def _check_folder(log_dir: str | None) -> None:
-    if log_dir is None:
-        return
-    try:
-        Path(log_dir).mkdir(parents=True, exist_ok=True)
-    except OSError as exc:
-        raise ServeError(
-            f"cannot write traces to {log_dir}: {exc.strerror or exc}", hint="choose another folder with --log"
-        ) from exc
 
 
 def _check_port(host: str, port: int) -> None:
