@@ -140,7 +140,6 @@ REFUSED = {
     ("--until-decided", "--max-cost", "1"): "what a rollout of these runs costs is unknown",
     ("--until-decided", "--max-cost", "0"): "--max-cost must be greater than 0",
     ("--max-rollouts", "3"): "--max-rollouts needs --until-decided",
-    ("--yes",): "--yes needs --until-decided",
 }
 
 

@@ -40,7 +40,7 @@ ROLLOUT = frozenset(
         "psutil",
         "pydantic",
     }
-    | {"pydantic-settings", "pyyaml", "rich", "tomli", "uvicorn"}
+    | {"pydantic-settings", "pyyaml", "rich", "starlette", "tomli", "uvicorn"}
 )
 """Distributions that the SDK and a rollout server import; a test imports them with nothing else installed."""
 PLATFORM = frozenset(["alembic", "cryptography", "python-multipart", "sqlalchemy"])

@@ -14,7 +14,7 @@ DOCUMENT = Path(__file__).parents[3] / "docs" / "security.md"
 
 def documented(column: str) -> set[str]:
     lines = [line.strip("|").split("|") for line in DOCUMENT.read_text(encoding="utf-8").splitlines() if "|" in line]
-    head = next(line for line in lines if "a rollout reaches" in line[0])
+    head = next(line for line in lines if line[0].strip() == "a rollout reaches ...")
     place = [cell.strip() for cell in head].index(column)
     cells = {line[0].strip(): line[place].strip() for line in lines[lines.index(head) + 2 :][: len(ROWS)]}
     return {key for key, words in ROWS.items() if cells[words] != "no"}
