@@ -59,7 +59,7 @@ def count() -> dict[str, int]:
         lines = text.count("\n")
         counts["lines"] += lines
         counts["files"] += 1
-        counts["files under 50 lines"] += lines < 50
+        counts["files under 50 lines"] += lines < 50 and path.parent.name != "versions"  # of migrations
         counts["files over 600 lines"] += lines > 600
         counts["banned identifiers"] += sum(name.strip("_").lower() in BANNED for name in names_bound(tree))
         counts["own imports inside functions"] += lazy_imports(tree)

@@ -5,8 +5,6 @@ from collections.abc import Iterable, Iterator
 from itertools import takewhile
 from pathlib import Path
 
-import orjson
-
 from osmosis.base.jsonable import JsonObject
 from osmosis.engine.journal import StoredRollouts
 from osmosis.errors import ValidationError
@@ -14,6 +12,7 @@ from osmosis.records.run.annotations import Annotation, keep_newest
 from osmosis.records.run.rollout import Message, Rollout
 
 from . import logs
+from .spans import iterate_spans, load_json, read_attributes, read_conversation
 from .table import read_dataset
 
 _EVALUATION = "gen_ai.evaluation.result"
@@ -46,20 +45,18 @@ def read_otlp(path: Path) -> Iterator[JsonObject]:
         raise ValidationError(f"{path} has no spans", hint="JSON as OTLP's file exporter writes it: resourceSpans")
     for id, spans in traces.items():
         spans.sort(key=lambda span: int(span.get("startTimeUnixNano") or 0))
-        calls = [attributes for span in spans if (attributes := _attributes(span)).get("gen_ai.input.messages")]
+        conversations = [read_conversation(read_attributes(span)) for span in spans]
+        calls = [(question, answers) for question, answers in conversations if question]
         if not calls:
             continue
-        system = _load(calls[0].get("gen_ai.system_instructions"))
-        opening = [{"role": "system", "parts": system}] if system else []
-        messages = map(_message, [*opening, *_load(calls[0]["gen_ai.input.messages"])])
-        answers = [_message(message)["content"] for message in _load(calls[-1].get("gen_ai.output.messages"))]
+        answers, tools = calls[-1][1], (read_attributes(span).get("gen_ai.tool.definitions") for span in spans)
         events = [event for span in spans for event in span.get("events") or () if event["name"] == _EVALUATION]
         metadata: JsonObject = {
-            "tools": _load(calls[0].get("gen_ai.tool.definitions")),
-            "answer": answers[-1] if answers else None,
-            "scores": dict(map(_score, map(_attributes, events))),
+            "tools": load_json(next(filter(None, tools), None)),
+            "answer": answers[-1]["content"] if answers else None,
+            "scores": dict(map(_score, map(read_attributes, events))),
         }
-        yield {**logs.row_of(id, _opening(messages)), **_with_metadata(None, metadata)}
+        yield {**logs.row_of(id, _opening(calls[0][0])), **_with_metadata(None, metadata)}
 
 
 def _score(event: JsonObject) -> tuple[str, object]:
@@ -79,21 +76,4 @@ def _with_metadata(present: object, metadata: JsonObject) -> JsonObject:
 def _spans(path: Path) -> Iterator[JsonObject]:
     documents = logs.read_lines(path) if path.suffix == ".jsonl" else [logs.read_json(path)]
     for document in documents:
-        for resource in document.get("resourceSpans") or ():
-            for scope in resource.get("scopeSpans") or ():
-                yield from scope.get("spans") or ()
-
-
-def _attributes(item: JsonObject) -> JsonObject:
-    values = ((attribute["key"], attribute["value"]) for attribute in item.get("attributes") or ())
-    return {key: next(iter(value.values()), None) for key, value in values}
-
-
-def _load(value: object) -> list[JsonObject]:
-    return orjson.loads(value) if isinstance(value, str) and value else []
-
-
-def _message(message: JsonObject) -> Message:
-    parts = message.get("parts") or [{"type": "text", "content": message.get("content")}]
-    texts = [str(part["content"]) for part in parts if part.get("type") == "text" and part.get("content")]
-    return {"role": message["role"], "content": "\n".join(texts)}
+        yield from iterate_spans(document)

@@ -18,6 +18,7 @@ from osmosis.platform.auth import routes as auth
 from osmosis.platform.auth.openid import OpenIdProvider
 from osmosis.platform.background import run_in_turn
 from osmosis.platform.datasets import ingest
+from osmosis.platform.datasets import production_routes as production
 from osmosis.platform.datasets import routes as datasets
 from osmosis.platform.db import HEAD
 from osmosis.platform.embedded_worker import LeaseReaper, Reachability, build_embedded_worker
@@ -177,6 +178,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     model_files.router,
     models.router,
     inference.router,
+    production.router,
     models.not_offered,
     rollout_servers.router,
     jobs.tickets_router,

@@ -119,7 +119,12 @@ class DatabaseRun:
         crumbs = (Link("Runs", "/"), Link(name, f"/?workspace={quote(name, safe='')}"))
         marks_url = f"/runs/{self.run.id}/marks" if self.author else ""
         return RunContext(
-            crumbs, tuple(self._actions()), author=self.author, marks=run_marks.get_marks(self.run), marks_url=marks_url
+            crumbs,
+            tuple(self._actions()),
+            author=self.author,
+            marks=run_marks.get_marks(self.run),
+            marks_url=marks_url,
+            can_add_rows=policy.may(self.role, "data"),
         )
 
     def _actions(self) -> Iterator[Action]:

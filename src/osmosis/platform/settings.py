@@ -157,6 +157,8 @@ class PlatformSettings(Settings):
     """The log of a run that is over."""
     keep_caches_days: Annotated[Days, Variable("OSMOSIS_KEEP_CACHES_DAYS")] = 14
     """Environments, wheels, uv's caches and fetched models that no run has used for so long."""
+    keep_calls_days: Annotated[Days, Variable("OSMOSIS_KEEP_CALLS_DAYS")] = 30
+    """Calls of models in production (traces, and those of deployments); 0 stores none."""
     master_key: Annotated[SecretStr, Variable("OSMOSIS_MASTER_KEY")] = SecretStr("")
     """Base64 of the 32 bytes that encrypt secrets; empty = a file in `data_dir`."""
     log_format: Annotated[LogFormat, Variable("OSMOSIS_LOG_FORMAT")] = "text"

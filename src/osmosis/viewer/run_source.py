@@ -145,6 +145,7 @@ class RunContext:
     author: str | None = None
     marks: Marks = field(default_factory=Marks)
     marks_url: str = ""
+    can_add_rows: bool = False
 
 
 @dataclass(frozen=True, slots=True)

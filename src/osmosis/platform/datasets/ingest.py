@@ -2,22 +2,28 @@
 work that it interrupted."""
 
 import logging
+import os
+import shutil
 import threading
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import cast
 
+import orjson
 import sqlalchemy as sa
 
-from osmosis.base.locks import lock_if_free
+from osmosis.base.files import replacing
+from osmosis.base.jsonable import JsonObject
+from osmosis.base.locks import lock_if_free, locked
 from osmosis.datasets.upload_reader import UploadFacts
 from osmosis.errors import Conflict, DatasetError, NetworkError, OsmosisError
 from osmosis.platform import Platform, tables
 from osmosis.platform.objects.parts import dataset_key, join_parts, list_parts, part_etag, upload_key
+from osmosis.platform.workspaces import audit
 from osmosis.records.base import utc_now
-from osmosis.records.run.rows import DatasetStatus
+from osmosis.records.run.rows import MIN_ROWS, DatasetStatus
 from osmosis.sandbox.limited_reader import read_with
 
 from . import service as datasets
@@ -40,6 +46,7 @@ class Work:
     format: str
     size: int
     parts: int
+    can_be_short: bool = False
 
 
 def complete(
@@ -176,7 +183,7 @@ def _finish(platform: Platform, work: Work) -> None:
                 f"{size} bytes arrived instead of the announced {work.size}", hint="upload the file again"
             )
         facts = _check(target, size)
-        if facts["found"]:
+        if facts["found"] > (work.can_be_short and facts["rows"] < MIN_ROWS):
             raise _refusal(work, facts)
         objects.put(key, target)
     except NetworkError:  # of the object store: nothing is wrong with the file
@@ -253,6 +260,41 @@ def _take_over(platform: Platform, work: Work, key: str, size: int, sha256: str,
         for warning in facts["warnings"]:
             datasets.log(session, dataset.id, "warning", "validation", str(warning["message"]), warning)
         datasets.log(session, dataset.id, "info", "validation", f"{facts['rows']} rows, {size} bytes, sha256 {sha256}")
+
+
+def append_row(platform: Platform, workspace: tables.Workspace, actor: audit.Actor, name: str, row: JsonObject) -> str:
+    """Add a row to a dataset of JSON lines, or begin one; return its id. The new version is checked as an upload,
+    but may be short. A row that it has stays single. Raise Conflict for another format, DatasetError."""
+    line = orjson.dumps(row) + b"\n"
+    with locked(platform.settings.data_dir / "locks" / f"rows-{workspace.id}.lock"):
+        with platform.db.read() as session:
+            present = tables.Dataset.name == name, tables.Dataset.path.is_not(None)
+            old = session.scalars(datasets.select_datasets(workspace).where(*present)).first()
+        if old is not None and old.format != "jsonl":
+            raise Conflict(f"dataset {name!r} is {old.format}: rows are added to JSON lines", hint="name another one")
+        path = platform.objects.fetch(old.path) if old is not None and old.path else Path(os.devnull)
+        with path.open("rb") as lines:
+            last = b"\n"
+            for last in lines:
+                if old is not None and last.rstrip() == line.rstrip():
+                    return old.id
+        line = line if last.endswith(b"\n") else b"\n" + line
+        with platform.db.write() as session:
+            file = datasets.NewFile(name, (old.size if old is not None else 0) + len(line), "jsonl")
+            id_ = old.id if old is not None else None
+            dataset, upload = datasets.create(
+                session, workspace, actor.user, file, part_bytes=file.size, overwrite_id=id_
+            )
+            audit.note(session, actor, "dataset.upload", name, workspace=workspace, rows=1)
+        part = platform.settings.located(f"{upload_key(upload.id)}1")
+        part.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with replacing(part) as out, path.open("rb") as lines:
+            shutil.copyfileobj(lines, out)
+            out.write(line)
+        platform.objects.put(f"{upload_key(upload.id)}1", part)
+        if (work := _begin(platform, dataset.id, upload.id)) is not None:
+            _finish(platform, replace(work, can_be_short=True))
+    return dataset.id
 
 
 def clean(platform: Platform, dataset_id: str) -> None:

@@ -53,6 +53,7 @@ TOKENS_FOR = timedelta(days=30)
 CODES_FOR = timedelta(days=1)
 EVENTS_FOR = timedelta(days=90)
 OLD_ROWS: dict[str, str] = {
+    "production calls": "older than they are kept, whatever their label",
     "tokens": f"expired or revoked for {TOKENS_FOR.days} days",
     "device codes": f"expired for {CODES_FOR.days} day",
     "sync events": f"older than {EVENTS_FOR.days} days, and not the last of their branch",
@@ -248,12 +249,12 @@ class _Sweep:
     def _old_rows(self) -> Iterator[Waste]:
         for kind, reason in OLD_ROWS.items():
             with self.platform.db.read() as session:
-                count = count_of(session, _old_rows(kind, self.now)[1])
+                count = count_of(session, _old_rows(kind, self.now, self.settings)[1])
             if count:
                 yield Waste(kind, f"rows of {kind}", reason, count, partial(self._remove_rows, kind))
 
     def _remove_rows(self, kind: str) -> bool:
-        table, ids = _old_rows(kind, self.now)
+        table, ids = _old_rows(kind, self.now, self.settings)
         with self.platform.db.write() as session:
             return changed_by(session, sa.delete(table).where(table.id.in_(ids))) > 0
 
@@ -367,12 +368,16 @@ class _Sweep:
 
 
 def _old_rows(
-    kind: str, now: datetime
-) -> tuple[type[tables.Token] | type[tables.DeviceCode] | type[tables.SyncEvent], sa.Select[str]]:
+    kind: str, now: datetime, settings: PlatformSettings
+) -> tuple[type[tables.Token | tables.DeviceCode | tables.SyncEvent | tables.ProductionCall], sa.Select[str]]:
     """Return their table, and select their ids; of events not each branch's newest success, which says where the
     branch is."""
     if kind == "device codes":
         return tables.DeviceCode, sa.select(tables.DeviceCode.id).where(tables.DeviceCode.expires_at < now - CODES_FOR)
+    if kind == "production calls":
+        call, days = tables.ProductionCall, settings.keep_calls_days
+        is_old = sa.false() if days is None else call.created_at < now - timedelta(days=days)
+        return call, sa.select(call.id).where(is_old)
     if kind == "tokens":
         token, child, before = tables.Token, aliased(tables.Token), now - TOKENS_FOR
         return token, sa.select(token.id).where(

@@ -50,6 +50,8 @@ class InferenceTarget:
     model: str
     url: str
     key: str
+    workspace_id: str = ""
+    """Empty for a call of a run."""
 
 
 def read_key(request: Request) -> str:
@@ -96,7 +98,9 @@ def target(session: Session, asker: Asker, model: str) -> InferenceTarget:
     if not is_loopback(parse_host(url)):
         raise Forbidden(f"the deployment of {deployment.name} does not answer on this machine")
     job = leases.find_held_job(session, deployment)
-    return InferenceTarget(deployment.id, deployment.name, url, derive_inference_key((job and job.lease_hash) or ""))
+    workspace_id = deployment.workspace_id if asker.token is not None else ""
+    key = derive_inference_key((job and job.lease_hash) or "")
+    return InferenceTarget(deployment.id, deployment.name, url, key, workspace_id)
 
 
 def _find_deployment(session: Session, asker: Asker, model_name: str) -> tables.Deployment:

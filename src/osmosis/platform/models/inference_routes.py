@@ -15,6 +15,7 @@ from osmosis.dialects.call import OVERLOADED
 from osmosis.errors import NotFound, OsmosisError, ValidationError
 from osmosis.platform import Platform
 from osmosis.platform.auth.dependencies import GIT_HEADER, WORKSPACE_HEADER
+from osmosis.platform.datasets.production import recorded
 from osmosis.platform.models import inference
 
 from .inference import InferenceProxy, error_body
@@ -48,7 +49,9 @@ async def pass_on(request: Request) -> Response:
         leaving = asyncio.create_task(_wait_for_disconnect(request))
         try:
             await asyncio.wait({asking, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            return asking.result() if asking.done() else Response(status_code=CLOSED)
+            if not asking.done():
+                return Response(status_code=CLOSED)
+            return recorded(platform, target, path, body, asking.result())
         finally:
             for task in (asking, leaving):
                 if not task.done():

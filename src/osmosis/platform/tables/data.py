@@ -1,4 +1,4 @@
-"""Datasets, base models, and uploads in progress. Their files are in the data folder."""
+"""Datasets, base models, and uploads in progress, whose files are in the data folder; calls in production."""
 
 from datetime import datetime
 
@@ -57,6 +57,29 @@ class DatasetLog(Base):
     step: Mapped[str] = mapped_column(default="")
     message: Mapped[str] = mapped_column(sa.Text)
     details: Mapped[dict[str, object] | None] = mapped_column(Json)
+
+
+class ProductionCall(Base):
+    """A question to a model and its answer, of an application's trace or of a deployment."""
+
+    __tablename__ = "production_calls"
+    __table_args__ = (
+        sa.UniqueConstraint("workspace_id", "external_id"),
+        sa.Index("ix_production_calls_workspace_id_created_at", "workspace_id", "created_at"),
+    )
+
+    id: Mapped[str] = mapped_column(primary_key=True, default=new_id)
+    workspace_id: Mapped[str] = mapped_column(sa.ForeignKey("workspaces.id", ondelete="CASCADE"))
+    external_id: Mapped[str]
+    """`TRACE:SPAN`, or the id of a deployment's answer, by which an application knows it."""
+    source: Mapped[str]
+    model: Mapped[str]
+    messages: Mapped[list[dict[str, object]]] = mapped_column(Json)
+    answer: Mapped[str] = mapped_column(sa.Text)
+    label: Mapped[str] = mapped_column(default="")
+    dataset: Mapped[str] = mapped_column(default="")
+    """The dataset of which it became a row."""
+    created_at: Mapped[datetime] = mapped_column(default=utc_now, index=True)
 
 
 class BaseModel(Base):

@@ -1,4 +1,5 @@
 from typing import Annotated
+from urllib.parse import quote
 
 import sqlalchemy as sa
 from fastapi import Form, Request, Response
@@ -8,12 +9,13 @@ from sqlalchemy.orm import Session
 from osmosis.errors import NotFound, OsmosisError
 from osmosis.platform import tables
 from osmosis.platform.background import run_in_turn, slow
-from osmosis.platform.datasets import ingest, service
+from osmosis.platform.datasets import ingest, production, service
 from osmosis.platform.datasets import service as datasets
 from osmosis.platform.paging import fetch_numbered
 from osmosis.platform.runs import lifecycle
 from osmosis.platform.workspaces import audit
 from osmosis.platform.workspaces import service as workspaces
+from osmosis.records.api.datasets import CallJudgement
 from osmosis.records.api.policy import Action, may
 from osmosis.viewer.render import SECURITY
 
@@ -23,6 +25,7 @@ from .templating import page, page_router, redirect
 router = page_router()
 
 PREVIEW_ROWS = 20
+CALLS_PER_PAGE = 25
 
 
 def _find_dataset(
@@ -130,3 +133,38 @@ def delete(request: Request, viewer: PosterDep, dataset_id: str) -> Response:
         back = f"/{workspace.name}/datasets"
     ingest.clean(platform, dataset_id)
     return redirect(back)
+
+
+@router.get("/{workspace}/production")
+def call_list(
+    request: Request, viewer: ViewerDep, workspace: str, at: int = 1, label: str = "", dataset: str = "production"
+) -> Response:
+    platform = platform_of(request)
+    with platform.db.read() as session:
+        row, role = workspaces.by_name(session, viewer.user, workspace)
+        calls, position = fetch_numbered(session, production.select_calls(row, label), at, CALLS_PER_PAGE)
+    return page(
+        request, "production.html", viewer, here="production", workspace=workspace, calls=calls, label=label,
+        dataset=dataset, url=platform.settings.url, may_label=may(role, "data"), **position,
+    )  # fmt: skip
+
+
+@router.post("/{workspace}/production/{call_id}")
+@slow("objects")
+def judge_call(
+    request: Request,
+    viewer: PosterDep,
+    workspace: str,
+    call_id: str,
+    label: Annotated[str, Form(max_length=10)] = "",
+    dataset: Annotated[str, Form(max_length=200)] = "production",
+    ground_truth: Annotated[str, Form(max_length=20_000)] = "",
+) -> Response:
+    """Label a call; one that was bad becomes a row."""
+    platform = platform_of(request)
+    with platform.db.read() as session:
+        row, _ = workspaces.by_name(session, viewer.user, workspace, "data")
+    judgement = CallJudgement(label="up" if label == "up" else "down", ground_truth=ground_truth.strip() or None)
+    judgement.dataset = "" if judgement.label == "up" else dataset
+    production.judge(platform, row, viewer, call_id, judgement)
+    return redirect(f"/{row.name}/production?dataset={quote(dataset)}#{call_id}")

@@ -1,13 +1,15 @@
 import math
-from typing import Any
+from itertools import takewhile
+from typing import Annotated, Any
 from urllib.parse import quote
 
 import sqlalchemy as sa
-from fastapi import Request, Response
+from fastapi import Form, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
 from osmosis.platform import Platform, tables
 from osmosis.platform.background import run_apart, slow
+from osmosis.platform.datasets import ingest
 from osmosis.platform.db import count_of
 from osmosis.platform.run_source import DatabaseLibrary, build_state, find_run
 from osmosis.platform.runs import annotations as run_annotations
@@ -227,6 +229,27 @@ async def annotate(request: Request, viewer: ViewerDep, run_id: str, row: int, a
             return onward
 
     return redirect(await run_in_threadpool(keep))
+
+
+@router.post("/runs/{run_id}/rollouts/{row}/{attempt}/row")
+@slow("objects")
+def add_row(
+    request: Request,
+    viewer: PosterDep,
+    run_id: str,
+    row: int,
+    attempt: int,
+    dataset: Annotated[str, Form(max_length=200)] = "production",
+    step: int = 0,
+) -> Response:
+    platform = platform_of(request)
+    with platform.db.read() as session:
+        source = find_run(session, platform, viewer, run_id, "data")
+        record = Rollout.model_validate_json(source.rollout(row, attempt, step))
+        data = source.table().search.dataset_row(row, record.hashes.get("row"))
+    opening = list(takewhile(lambda message: message.get("role") != "assistant", record.messages))
+    new_row = data or {"id": record.row_key, "messages": opening, "ground_truth": None}
+    return redirect(f"/datasets/{ingest.append_row(platform, source.workspace, viewer, dataset, new_row)}")
 
 
 @router.get("/runs/{run_id}/{path:path}")

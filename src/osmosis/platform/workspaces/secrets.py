@@ -133,6 +133,11 @@ def resolve(
     return scopes, [name for name in names if name not in scopes]
 
 
+def list_values(session: Session, vault: Vault, workspace_id: str) -> list[str]:
+    query = sa.select(tables.Secret).where(tables.Secret.workspace_id == workspace_id)
+    return [_open(vault, row) for row in session.scalars(query)]
+
+
 def values_for(session: Session, vault: Vault, work: tables.Work) -> dict[str, str]:
     return {name: _open(vault, row) for name, row in _rows_for(session, work).items()}
 

@@ -1,7 +1,8 @@
-from typing import Annotated
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from osmosis.base.jsonable import JsonObject
 from osmosis.records.api.body import Body, Moment, OrEmpty, Page, RequestBody, spellings
 
 MAX_IMPORT_PATHS = 100
@@ -149,3 +150,33 @@ class ImportUpload(ImportFile):
 
 class ImportUploads(Body):
     files: Annotated[list[ImportUpload], OrEmpty] = Field(default_factory=list)
+
+
+CallLabel = Literal["", "up", "down"]
+
+
+class ProductionCallEntry(Body):
+    id: str
+    external_id: str
+    """`TRACE:SPAN` of a trace, or the id of a deployment's answer; either id names the call."""
+    source: str
+    model: str
+    messages: list[JsonObject]
+    answer: str
+    label: str
+    dataset: str
+    """The dataset of which it became a row; empty before."""
+    created_at: Moment
+
+
+class ProductionCallPage(Page[ProductionCallEntry]):
+    rows_key: ClassVar[str] = "calls"
+    calls: list[ProductionCallEntry]
+
+
+class CallJudgement(RequestBody):
+    label: CallLabel
+    dataset: str = ""
+    """The dataset of which it becomes a row; empty: of none."""
+    ground_truth: str | None = None
+    """The right answer, where a person knows it."""
