@@ -213,3 +213,15 @@ def test_programs_use_a_model_as_printed(served: PlatformProcess, tmp_path: Path
         done = subprocess.run(words, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout) == {"result": "osmosis/tiny (base): hello"}, name
+
+
+def test_calls_of_people_are_recorded_in_every_dialect(served: PlatformProcess) -> None:
+    def recorded() -> dict[str, str]:
+        listed = served.json("GET", "production-calls")["calls"]
+        return {call["messages"][-1]["content"]: call["answer"] for call in listed if call["source"] == "deployment"}
+
+    ask(served, "kept")
+    ask(served, "streamed", stream=True)
+    until(lambda: {"kept", "streamed"} <= recorded().keys(), "both calls are stored")
+    assert recorded()["kept"] == "osmosis/tiny (base): kept"
+    assert recorded()["streamed"] == "osmosis/tiny (base): streamed"

@@ -48,11 +48,10 @@ def read_attributes(item: JsonObject) -> JsonObject:
 
 def read_conversation(attributes: JsonObject) -> tuple[list[Message], list[Message]]:
     """Return the messages of a call's question and of its answer."""
-    opening = [{"role": "system", "parts": load_json(attributes.get("gen_ai.system_instructions"))}]
-    question = [*opening, *_objects(load_json(attributes.get("gen_ai.input.messages")))]
-    answer = _objects(load_json(attributes.get("gen_ai.output.messages")))
-    asked, answered = ([part for message in each for part in _split(message)] for each in (question, answer))
-    return asked, answered
+    system = {"role": "system", "parts": load_json(attributes.get("gen_ai.system_instructions"))}
+    messages, answers = (_objects(load_json(attributes.get(f"gen_ai.{name}.messages"))) for name in ("input", "output"))
+    question = [part for message in (system, *messages) for part in _split(message)]
+    return question, [part for message in answers for part in _split(message)]
 
 
 def load_json(value: object) -> object:
