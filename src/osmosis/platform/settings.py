@@ -122,11 +122,6 @@ class Identity:
         return self.email.rpartition("@")[2]
 
 
-def local_job_command() -> tuple[str, ...]:
-    """Return what an executor starts; `--run URL` is appended."""
-    return (sys.executable, "-m", "osmosis.jobs")
-
-
 class PlatformSettings(Settings):
     """Settings of a platform process; durations in seconds."""
 
@@ -183,7 +178,7 @@ class PlatformSettings(Settings):
     """How often one run is started before it is declared failed."""
     start_pause_s: float = Field(default=5.0, ge=0)
     """About how long a job waits after a start that its executor refused; twice as long after the next, and so on."""
-    job_command: tuple[str, ...] = Field(default_factory=local_job_command)
+    job_command: tuple[str, ...] = (sys.executable, "-m", "osmosis.jobs")
     """The job process; `--run URL` is appended. Tests pass a fake."""
     part_bytes: int = Field(default=32 * 1024 * 1024, ge=1)
     """Uploads above twice this size are sent in parts of it."""

@@ -82,10 +82,5 @@ def build_run_changes(source: RunSource, params: QueryParams) -> tuple[Page, boo
     return Page(page.changing.template, {**page.values, "was": params.text("was")}), page.final
 
 
-def build_list_changes(library: Library, params: QueryParams) -> tuple[Page, bool]:
-    page = runs_page(library, params)
-    return page.changing, page.final
-
-
 def select_format(page: Page, path: str) -> Page | Document:
     return to_record(page) if path.endswith(".json") else page

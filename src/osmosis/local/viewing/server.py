@@ -27,6 +27,7 @@ from osmosis.viewer import routes
 from osmosis.viewer.forms import next_url, parse_annotation, parse_marks
 from osmosis.viewer.page import Document, Page, QueryParams
 from osmosis.viewer.render import SECURITY, STATIC, build_environment
+from osmosis.viewer.run_library import runs_page
 from osmosis.viewer.sse import EventStreams
 
 from .library import LocalLibrary
@@ -62,9 +63,6 @@ class ViewAccess:
             self.token = None
         return valid
 
-    def has_session(self, request: Request) -> bool:
-        return hmac.compare_digest(request.cookies.get(self.cookie, "").encode(), self.session.encode())
-
 
 @dataclass(eq=False)
 class CookieGate:
@@ -81,7 +79,8 @@ class CookieGate:
         origin = request.headers.get("origin")
         if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
             return error_response(Forbidden("this request was sent by another site", hint="open the page itself"))
-        if self.access.has_session(request):
+        session = request.cookies.get(self.access.cookie, "").encode()
+        if hmac.compare_digest(session, self.access.session.encode()):
             return None
         if request.method == "GET" and self.access.use_token(request.query_params.get("token", "")):
             query = QueryParams(request.query_params.multi_items()).without("token").link()
@@ -166,10 +165,10 @@ class _Pages:
 
         def build() -> tuple[str, bool]:
             if run is None:
-                page, final = routes.build_list_changes(self._library, params)
-            else:
-                page, final = routes.build_run_changes(self._library.run(run), params)
-            return render(page), final
+                page = runs_page(self._library, params)
+                return render(page.changing), page.final
+            changing, final = routes.build_run_changes(self._library.run(run), params)
+            return render(changing), final
 
         await run_sync(build)  # an error is an answer before the stream begins
         stream = self.streams.stream(f"{run or ''}?{params.link()}", build)

@@ -70,7 +70,7 @@ def remove(session: Session, user: tables.User, heir: tables.User | None) -> Non
     if heir is not None:
         for workspace in alone:
             session.merge(tables.Member(workspace_id=workspace.id, user_id=heir.id, role="owner"))
-    secrets.delete_of_person(session, user.id)
+    secrets.delete_of(session, "user", user.id)
     session.delete(user)
     session.flush()
 

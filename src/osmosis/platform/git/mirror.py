@@ -266,14 +266,10 @@ def _in_folder(folder: RepositoryFolder, short: str, environ: Mapping[str, str])
 
 
 def branch_head(folder: RepositoryFolder, branch: str, environ: Mapping[str, str]) -> str | None:
-    return _ref(folder, f"refs/heads/{branch}", environ)
-
-
-def _ref(folder: RepositoryFolder, name: str, environ: Mapping[str, str]) -> str | None:
     if not (folder.path / "HEAD").is_file():
         return None
     try:
-        return folder.git(environ).text("show-ref", "--verify", "--hash", name)
+        return folder.git(environ).text("show-ref", "--verify", "--hash", f"refs/heads/{branch}")
     except GitError:
         return None
 

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from osmosis.base.files import write_text
 from osmosis.base.git import fetching_environ, sealed_environ
-from osmosis.base.git_url import GitUrl, parse_git_url
+from osmosis.base.git_url import parse_git_url
 from osmosis.base.net import is_loopback, is_public, parse_host
 from osmosis.errors import Forbidden, ValidationError
 from osmosis.platform.settings import PlatformSettings
@@ -42,7 +42,8 @@ def reaching(remote: Remote, settings: PlatformSettings) -> Iterator[dict[str, s
         _check_local(remote, settings)
         yield fetching_environ(settings.environ, settings={"protocol.file.allow": "always"})
         return
-    host, port = _place_of(url, way)
+    host = parse_host(f"x://{url.host}") if url.host else ""
+    port = (urlsplit(f"x://{url.host}").port if url.host else None) or _PORTS.get(way, 22)
     addresses = _addresses(host, port, way, remote, settings)
     pairs = {"protocol.file.allow": "never", "http.lowSpeedLimit": "1000", "http.lowSpeedTime": "30"}
     pairs["http.followRedirects"] = "false"
@@ -61,7 +62,9 @@ def reaching(remote: Remote, settings: PlatformSettings) -> Iterator[dict[str, s
         if way not in ("ssh", "https"):
             raise _refused(f"uses {way}, which would send the secret in the open", hint="use https or ssh")
         if way == "https":
-            pairs["http.extraHeader"] = _header(remote.credential)
+            token = remote.credential.strip()
+            pair = token if ":" in token else f"x-access-token:{token}"
+            pairs["http.extraHeader"] = f"Authorization: Basic {base64.b64encode(pair.encode()).decode()}"
     if remote.trusted and not remote.credential:
         yield fetching_environ(settings.environ, settings=pairs)
         return
@@ -91,42 +94,21 @@ def _check_local(remote: Remote, settings: PlatformSettings) -> None:
         raise _refused("is inside the platform's own data folder")
 
 
-def _place_of(url: GitUrl, way: str) -> tuple[str, int]:
-    host = parse_host(f"x://{url.host}") if url.host else ""
-    port = urlsplit(f"x://{url.host}").port if url.host else None
-    return host, port or _PORTS.get(way, 22)
-
-
 def _addresses(host: str, port: int, way: str, remote: Remote, settings: PlatformSettings) -> list[str]:
     """Return the checked addresses to which git may connect; empty where a proxy connects by its own rules."""
     try:
         entries = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
-        if way in ("https", "http") and _by_proxy(way, settings):
+        proxies = {name.lower() for name, value in settings.environ.items() if value}
+        if way in ("https", "http") and proxies & {f"{way}_proxy", "all_proxy"}:
             return []
         raise _refused(f"names the host {host}, which cannot be resolved") from None
     addresses = list(dict.fromkeys(str(entry[4][0]).partition("%")[0] for entry in entries))
     own = remote.trusted and is_loopback(settings.host)
-    if host not in settings.remote_allow and not own:
-        for address in addresses:
-            _judge(host, address)
-    return [f"[{address}]" if ":" in address else address for address in addresses]
-
-
-def _judge(host: str, text: str) -> None:
-    if not is_public(text):
+    if host not in settings.remote_allow and not own and not all(map(is_public, addresses)):
         message = f"names {host}, which is not a public address"
         raise _refused(message, hint=f"an operator can allow it: osmosis platform start --remote-allow {host}")
-
-
-def _by_proxy(way: str, settings: PlatformSettings) -> bool:
-    proxies = {name.lower() for name, value in settings.environ.items() if value}
-    return f"{way}_proxy" in proxies or "all_proxy" in proxies
-
-
-def _header(credential: str) -> str:
-    pair = credential.strip() if ":" in credential else f"x-access-token:{credential.strip()}"
-    return f"Authorization: Basic {base64.b64encode(pair.encode()).decode()}"
+    return [f"[{address}]" if ":" in address else address for address in addresses]
 
 
 def _ssh(remote: Remote, host: str, addresses: list[str], folder: Path, settings: PlatformSettings) -> str:

@@ -313,10 +313,8 @@ def _resolve(
     if commit_sha:
         full = mirror.find_commit(folder, commit_sha, settings)
         if full is None:
-            message = "commit_sha"
-            raise _wrong(
-                message, f"commit {commit_sha} is not in the connected repository", "push it, or pin another commit"
-            )
+            message = f"commit {commit_sha} is not in the connected repository"
+            raise _wrong("commit_sha", message, "push it, or pin another commit")
         return CodeRef(full, None)
     name = branch or folder.default_branch
     commit = branches.get(name)
@@ -361,21 +359,16 @@ def list_rollouts(
 def list_contents(
     session: Session, repository_id: str, commit: str, *, kinds: tuple[str, ...] = ()
 ) -> list[tables.SyncedRollout]:
-    query = sa.select(tables.SyncedRollout).where(
-        tables.SyncedRollout.repository_id == repository_id, tables.SyncedRollout.commit_sha == commit
-    )
+    query = _of_commit(repository_id, commit)
     if kinds:
         query = query.where(tables.SyncedRollout.kind.in_(kinds))
     return list(session.scalars(query.order_by(tables.SyncedRollout.kind, tables.SyncedRollout.name)))
 
 
-def list_events(
-    session: Session, repository_id: str, *, limit: int = 20, offset: int = 0
-) -> tuple[list[tables.SyncEvent], int]:
+def list_events(session: Session, repository_id: str, *, limit: int = 20) -> tuple[list[tables.SyncEvent], int]:
     mine = tables.SyncEvent.repository_id == repository_id
     query = sa.select(tables.SyncEvent).where(mine).order_by(tables.SyncEvent.created_at.desc())
-    total = count_of(session, query)
-    return list(session.scalars(query.limit(limit).offset(offset))), total
+    return list(session.scalars(query.limit(limit))), count_of(session, query)
 
 
 def to_sync_event(event: tables.SyncEvent) -> SyncEvent:

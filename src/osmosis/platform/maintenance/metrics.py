@@ -89,11 +89,8 @@ class _Stored(Collector):
             ]
             first = min((since for since in waits if since is not None), default=None)
             oldest.add_metric((), (utc_now() - first).total_seconds() if first else 0.0)
-            size.add_metric((), session.scalar(_size_of(self._platform.db.is_sqlite)) or 0)
+            query = "SELECT pg_database_size(current_database())"
+            if self._platform.db.is_sqlite:
+                query = "SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()"
+            size.add_metric((), session.scalar(sa.text(query)) or 0)
         yield from (runs, jobs, oldest, size)
-
-
-def _size_of(sqlite: bool) -> sa.TextClause:
-    if sqlite:
-        return sa.text("SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()")
-    return sa.text("SELECT pg_database_size(current_database())")

@@ -108,11 +108,6 @@ def parse_artifact(path: str) -> Artifact | None:
     return artifact if safe and all(len(part.encode()) <= 255 for part in parts) else None
 
 
-def trajectory_paths(rollout_id: str, filename: str) -> tuple[str, ...]:
-    name = filename.rpartition("/")[2]
-    return f"rollout_trials/{rollout_id}/{name}", f"trajectories/{name}"
-
-
 def is_allowed_path(path: str) -> bool:
     if path in KNOWN or TRAJECTORY.match(path):
         return True

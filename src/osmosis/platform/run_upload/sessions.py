@@ -126,15 +126,10 @@ def body(session: Session, settings: PlatformSettings, row: tables.Import) -> Im
         status=row.status,
         expected_files=len(files),
         uploaded_files=sum(file.uploaded for file in files),
-        files=[file_body(file) for file in files],
+        files=[ImportFile.from_row(file, state="uploaded" if file.uploaded else "pending") for file in files],
         expires_at=format_moment(row.expires_at),
         **became,
     )
-
-
-def file_body(file: tables.ImportFile) -> ImportFile:
-    state = "uploaded" if file.uploaded else "pending"
-    return ImportFile(path=file.path, size=file.size, sha256=file.sha256, state=state)
 
 
 def expired(session: Session) -> list[str]:

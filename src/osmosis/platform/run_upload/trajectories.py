@@ -17,7 +17,7 @@ from osmosis.base.jsonable import JsonObject
 from osmosis.base.processes import reader_main
 from osmosis.errors import ValidationError
 from osmosis.metrics.summary import Summary, Terms
-from osmosis.platform.run_upload.manifest import ANNOTATIONS, INDEX, REPORT, UploadedRun, trajectory_paths
+from osmosis.platform.run_upload.manifest import ANNOTATIONS, INDEX, REPORT, UploadedRun
 from osmosis.platform.runs import rollouts
 from osmosis.records.base import Record
 from osmosis.records.protocol.messages import check_rollout_id
@@ -83,7 +83,8 @@ def _index_row(line: bytes, number: int) -> IndexRow:
 def _rollout(row: IndexRow, find: Find) -> Rollout:
     if not row.trajectory_filename:
         return _from_index(row, {})
-    names = trajectory_paths(row.rollout_id, row.trajectory_filename)
+    name = row.trajectory_filename.rpartition("/")[2]
+    names = f"rollout_trials/{row.rollout_id}/{name}", f"trajectories/{name}"
     name, path = next(((name, path) for name in names if (path := find(name)) is not None), (names[-1], None))
     if path is None:
         raise ValidationError(f"{INDEX} names {name}, which is not part of the upload")

@@ -157,7 +157,7 @@ def end(session: Session, work: tables.Work, result: JobResult, reason: str) -> 
         work.failure = result.failure.to_dict()
         log(session, work, result.failure.message, level="error")
     switch_status(session, work, result.status, reason or (result.failure.message if result.failure else ""))
-    secrets.delete_of_run(session, work.id)
+    secrets.delete_of(session, "run", work.id)
 
 
 def request_stop(session: Session, work: tables.Work) -> None:
@@ -194,7 +194,7 @@ def skip_waiting(jobs: Sequence[tables.Job]) -> None:
 def delete(session: Session, run: tables.Run) -> None:
     if not RunStatus(run.status).over:
         raise Conflict(f"run {run.name!r} is {run.status}", hint="stop it first")
-    secrets.delete_of_run(session, run.id)
+    secrets.delete_of(session, "run", run.id)
     session.delete(run)
 
 

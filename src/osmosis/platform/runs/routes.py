@@ -9,7 +9,7 @@ from fastapi.responses import StreamingResponse
 from sqlalchemy.orm import Session
 
 from osmosis.errors import NotFound
-from osmosis.platform import Platform, tables
+from osmosis.platform import Platform, tables, urls
 from osmosis.platform.auth.dependencies import PlatformDep, Scope, ScopeDep, may
 from osmosis.platform.background import slow, stream_apart
 from osmosis.platform.datasets import ingest
@@ -107,7 +107,8 @@ class RunRoutes:
             run = self.find(session, scope, name)
             lifecycle.request_stop(session, run)
             audit.note(session, scope, "run.stop", run.name, workspace=scope.workspace)
-            return views.build_stopping(platform.settings, run)
+            values = {"platform_url": urls.run(platform.settings, run.id), "total_dataset_rows": run.dataset_rows}
+            return StoppingRun.from_row(run, **values, stop_requested=run.stop_requested_at is not None)
 
     def mark(self, name: str, platform: PlatformDep, scope: ScopeDep, body: MarkChange) -> MarkedRun:
         with platform.db.write() as session:
@@ -171,7 +172,8 @@ def retry(name: str, platform: PlatformDep, scope: ScopeDep, body: RetryRun | No
         run = routes.find(session, scope, name)
         count = run_retry.retry(session, platform.vault, run, scope.user, body or RetryRun())
         audit.note(session, scope, "run.retry", run.name, workspace=scope.workspace)
-        return views.build_retried(platform.settings, run, count)
+        url = urls.run(platform.settings, run.id)
+        return RetriedRun.from_row(run, workflow_id=run.id, retryable_samples=count, platform_url=url)
 
 
 @router.get(f"{PREFIX}/{{name}}/rollouts")

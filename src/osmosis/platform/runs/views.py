@@ -22,13 +22,11 @@ from osmosis.records.api.runs import (
     EvalRunRow,
     NamedRef,
     PassAtKPoint,
-    RetriedRun,
     RewardStats,
     RunDetail,
     RunPage,
     RunProgress,
     RunResults,
-    StoppingRun,
     SubmittedRun,
 )
 from osmosis.records.api.training import FileRef, ModelRef, TrainingRunDetail, TrainingRunPage, TrainingRunRow
@@ -153,16 +151,6 @@ def explain_waiting(session: Session, run: tables.Run) -> str:
 def build_accepted(settings: PlatformSettings, run: tables.Run, **more: object) -> SubmittedRun:
     values = {"platform_url": urls.run(settings, run.id), "total_dataset_rows": run.dataset_rows, **more}
     return SubmittedRun.from_row(run, **values)
-
-
-def build_stopping(settings: PlatformSettings, run: tables.Run) -> StoppingRun:
-    values = {"platform_url": urls.run(settings, run.id), "total_dataset_rows": run.dataset_rows}
-    return StoppingRun.from_row(run, **values, stop_requested=run.stop_requested_at is not None)
-
-
-def build_retried(settings: PlatformSettings, run: tables.Run, count: int) -> RetriedRun:
-    url = urls.run(settings, run.id)
-    return RetriedRun.from_row(run, workflow_id=run.id, retryable_samples=count, platform_url=url)
 
 
 def report_of(run: tables.Run) -> Report | None:

@@ -43,9 +43,7 @@ def count_free(session: Session, worker: tables.Worker) -> Resources:
 
 
 def can_take(worker: tables.Worker, free: Resources, work: tables.Work) -> bool:
-    if not worker.embedded and explain_own_disk(work):
-        return False
-    return not read_needs(work).lacking(free, worker.labels)
+    return (worker.embedded or not explain_own_disk(work)) and not read_needs(work).lacking(free, worker.labels)
 
 
 def list_workers(session: Session, workspace_id: str) -> list[tables.Worker]:

@@ -3,6 +3,7 @@ nothing from other sites and have no inline script; with it, figures follow by s
 
 from fastapi import FastAPI
 
+from osmosis.viewer.render import STATIC
 from osmosis.viewer.sse import EventStreams
 
 from . import (
@@ -15,12 +16,12 @@ from . import (
     token_pages,
     workspace_pages,
 )
-from .templating import mount_docs, mount_static, show_missing
+from .templating import Assets, mount_docs, show_missing
 
 
 def mount(app: FastAPI) -> None:
     app.state.live = EventStreams()
-    mount_static(app)
+    app.mount("/static", Assets(directory=STATIC), name="static")
     mount_docs(app)
     show_missing(app)
     for pages in (

@@ -1,4 +1,3 @@
-import math
 from itertools import takewhile
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -10,7 +9,7 @@ from fastapi.concurrency import run_in_threadpool
 from osmosis.platform import Platform, tables
 from osmosis.platform.background import run_apart, slow
 from osmosis.platform.datasets import ingest
-from osmosis.platform.db import count_of
+from osmosis.platform.paging import fetch_numbered
 from osmosis.platform.run_source import DatabaseLibrary, build_state, find_run
 from osmosis.platform.runs import annotations as run_annotations
 from osmosis.platform.runs import lifecycle, views
@@ -70,14 +69,10 @@ def _overview(platform: Platform, viewer: Viewer, params: QueryParams, at: int) 
         if text := q[:200]:
             columns = (tables.Run.name, tables.Run.rollout, tables.Run.model_path, tables.Run.dataset)
             conditions.append(sa.or_(*(column.icontains(text, autoescape=True) for column in columns)))
-        total = count_of(session, sa.select(tables.Run).where(*conditions))
-        last = max(1, math.ceil(total / PER_PAGE))
-        at = min(max(1, at), last)
         newest = (tables.Run.pinned.desc(), tables.Run.created_at.desc(), tables.Run.id)
         # Ids are sorted, not whole rows: those carry their reports.
-        chosen = (
-            sa.select(tables.Run.id).where(*conditions).order_by(*newest).limit(PER_PAGE).offset((at - 1) * PER_PAGE)
-        )
+        ids = sa.select(tables.Run.id).where(*conditions).order_by(*newest)
+        chosen, position = fetch_numbered(session, ids, at, PER_PAGE)
         query = (
             sa.select(tables.Run, tables.User.name)
             .outerjoin(tables.User, tables.User.id == tables.Run.creator_id)
@@ -88,9 +83,7 @@ def _overview(platform: Platform, viewer: Viewer, params: QueryParams, at: int) 
     going = any(not entry["state"].over for entry in rows)
     values = {
         "found": rows,
-        "total": total,
-        "at": at,
-        "pages": last,
+        **position,
         "chosen": {"workspace": workspace, "kind": kind, "status": status, "tag": tag, "q": q},
         "statuses": [state.value for state in RunStatus],
         "params": params,

@@ -18,7 +18,7 @@ from osmosis.platform.http.errors import log_error
 from osmosis.platform.web.session import LoginNeeded, Viewer, authenticate_viewer, event_streams, platform_of
 from osmosis.platform.workspaces import service as workspaces
 from osmosis.viewer.page import Document, Page
-from osmosis.viewer.render import SECURITY, STATIC, build_environment
+from osmosis.viewer.render import SECURITY, build_environment
 from osmosis.viewer.sse import Build
 
 HERE = Path(__file__).parent
@@ -134,17 +134,13 @@ def show_missing(app: FastAPI) -> None:
     app.exception_handler(HTTPException)(missing)
 
 
-class _Assets(StaticFiles):
+class Assets(StaticFiles):
     async def get_response(self, path: str, scope: Scope) -> Response:
         response = await super().get_response(path, scope)
         response.headers.update(SECURITY)
         stamped = b"v=" in scope.get("query_string", b"")
         response.headers["Cache-Control"] = "public, max-age=31536000, immutable" if stamped else "no-cache"
         return response
-
-
-def mount_static(app: FastAPI) -> None:
-    app.mount("/static", _Assets(directory=STATIC), name="static")
 
 
 class _Pages(StaticFiles):

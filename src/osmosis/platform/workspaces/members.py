@@ -84,7 +84,7 @@ def remove(session: Session, workspace: tables.Workspace, asker: tables.User, as
     if member.role == "owner":
         _keep_an_owner(session, workspace, user)
     session.delete(member)
-    secrets.delete_of_member(session, workspace.id, user.id)
+    secrets.delete_of(session, "user", user.id, tables.Secret.workspace_id == workspace.id)
     servers = sa.delete(tables.RolloutServer).where(
         tables.RolloutServer.workspace_id == workspace.id, tables.RolloutServer.owner_id == user.id
     )

@@ -80,17 +80,9 @@ def delete(session: Session, slot: Slot) -> None:
     session.delete(row)
 
 
-def delete_of_member(session: Session, workspace_id: str, user_id: str) -> None:
-    theirs = sa.delete(tables.Secret).where(tables.Secret.scope == "user", tables.Secret.owner_id == user_id)
-    session.execute(theirs.where(tables.Secret.workspace_id == workspace_id))
-
-
-def delete_of_person(session: Session, user_id: str) -> None:
-    session.execute(sa.delete(tables.Secret).where(tables.Secret.scope == "user", tables.Secret.owner_id == user_id))
-
-
-def delete_of_run(session: Session, run_id: str) -> None:
-    session.execute(sa.delete(tables.Secret).where(tables.Secret.scope == "run", tables.Secret.owner_id == run_id))
+def delete_of(session: Session, scope: str, owner_id: str, *conditions: sa.ColumnElement[bool]) -> None:
+    theirs = sa.delete(tables.Secret).where(tables.Secret.scope == scope, tables.Secret.owner_id == owner_id)
+    session.execute(theirs.where(*conditions))
 
 
 def select_secrets(workspace: tables.Workspace, user: tables.User, scope: str) -> sa.Select[tables.Secret]:

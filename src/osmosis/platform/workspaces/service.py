@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 from osmosis.errors import Conflict, Forbidden, NotFound, ValidationError
 from osmosis.platform import tables
 from osmosis.platform.runs.lifecycle import is_live
-from osmosis.records.api.policy import Action, get_rule, may
+from osmosis.records.api.policy import RULES, Action, may
 from osmosis.records.api.workspaces import check_workspace_name
 
 IDENTITY = re.compile(r"^[A-Za-z0-9._~-]+/[A-Za-z0-9._-]+\Z")
@@ -87,7 +87,7 @@ def _with_role(
 
 def require(role: str, action: Action) -> None:
     if not may(role, action):
-        rule = get_rule(action)
+        rule = RULES[action]
         message = f"you are a {role} of this workspace; at least the role {rule.least} is needed to {rule.about}"
         raise Forbidden(message, hint="ask one of its owners: osmosis workspace members", code="ROLE_MISSING")
 

@@ -152,9 +152,6 @@ class ImportUploads(Body):
     files: Annotated[list[ImportUpload], OrEmpty] = Field(default_factory=list)
 
 
-CallLabel = Literal["", "up", "down"]
-
-
 class ProductionCallEntry(Body):
     id: str
     external_id: str
@@ -175,7 +172,7 @@ class ProductionCallPage(Page[ProductionCallEntry]):
 
 
 class CallJudgement(RequestBody):
-    label: CallLabel
+    label: Literal["", "up", "down"]
     dataset: str = ""
     """The dataset of which it becomes a row; empty: of none."""
     ground_truth: str | None = None

@@ -49,15 +49,11 @@ POLICY: tuple[PolicyRule, ...] = (
     PolicyRule("owners", "owner", "appoint and remove owners"),
     PolicyRule("workspace", "owner", "rename and delete the workspace"),
 )
-_RULES: dict[Action, PolicyRule] = {rule.action: rule for rule in POLICY}
-
-
-def get_rule(action: Action) -> PolicyRule:
-    return _RULES[action]
+RULES: dict[Action, PolicyRule] = {rule.action: rule for rule in POLICY}
 
 
 def may(role: str, action: Action) -> bool:
-    return role in ROLES and ROLES.index(role) >= ROLES.index(_RULES[action].least)
+    return role in ROLES and ROLES.index(role) >= ROLES.index(RULES[action].least)
 
 
 def markdown() -> str:
