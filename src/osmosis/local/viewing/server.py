@@ -25,7 +25,7 @@ from osmosis.errors import Conflict, Forbidden, NotFound, OsmosisError, Validati
 from osmosis.records.run.rollout import Rollout
 from osmosis.viewer import routes
 from osmosis.viewer.forms import next_url, parse_annotation, parse_marks
-from osmosis.viewer.page import Document, Page, QueryParams
+from osmosis.viewer.page import Page, QueryParams
 from osmosis.viewer.render import SECURITY, STATIC, build_environment
 from osmosis.viewer.run_library import runs_page
 from osmosis.viewer.sse import EventStreams
@@ -111,12 +111,6 @@ def error_response(error: OsmosisError) -> HTMLResponse:
     return HTMLResponse(render(Page("error.html", {"error": error})), error.http_status, HEADERS)
 
 
-def to_response(page: Page | Document, csrf: str) -> Response:
-    if isinstance(page, Page):
-        return HTMLResponse(render(page, csrf=csrf), headers=HEADERS)
-    return StreamingResponse(iter(page.content), media_type=page.media_type, headers={**HEADERS, **page.headers})
-
-
 class _Pages:
     def __init__(self, library: LocalLibrary, access: ViewAccess) -> None:
         self.streams = EventStreams()
@@ -128,9 +122,15 @@ class _Pages:
         path = str(request.path_params.get("path", ""))
         limiter = self._git_limiter if path in routes.CODE_PATHS else None
         params = _params(request)
-        return await run_sync(
-            lambda: to_response(routes.build_page(self._library, path, params), self._csrf), limiter=limiter
-        )
+
+        def build() -> Response:
+            page = routes.build_page(self._library, path, params)
+            if isinstance(page, Page):
+                return HTMLResponse(render(page, csrf=self._csrf), headers=HEADERS)
+            headers = {**HEADERS, **page.headers}
+            return StreamingResponse(iter(page.content), media_type=page.media_type, headers=headers)
+
+        return await run_sync(build, limiter=limiter)
 
     async def change_marks(self, request: Request) -> Response:
         form, run = await self._read_form(request), request.path_params["run"]

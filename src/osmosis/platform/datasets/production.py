@@ -47,9 +47,8 @@ def store(platform: Platform, workspace_id: str, source: str, calls: Iterable[Tr
             rows[id_].messages = messages
         take_turn(session, f"production of {workspace_id}")
         stored = sa.select(CALL.external_id).where(CALL.workspace_id == workspace_id, CALL.external_id.in_(rows))
-        for id_ in list(session.scalars(stored)):
-            del rows[id_]
-        session.add_all(rows.values())
+        present = set(session.scalars(stored))
+        session.add_all(row for id_, row in rows.items() if id_ not in present)
     return refused
 
 

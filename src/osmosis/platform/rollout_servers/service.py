@@ -55,7 +55,7 @@ def register(
     if target.api_key:
         sealed = vault.seal(target.api_key, _about(row))
         row.key_id, row.nonce, row.ciphertext = sealed.key_id, sealed.nonce, sealed.ciphertext
-    _note(row, health)
+    row.status, row.error = health.status, health.error
     session.add(row)
     session.flush()
     return row
@@ -78,7 +78,7 @@ def target_of(vault: Vault, row: tables.RolloutServer) -> ProbeTarget:
 def note_health(session: Session, server_id: str, health: ProbeResult) -> None:
     row = session.get(tables.RolloutServer, server_id, with_for_update=True)
     if row is not None:
-        _note(row, health)
+        row.status, row.error = health.status, health.error
 
 
 def remove(session: Session, user: tables.User, server_id: str) -> None:
@@ -109,10 +109,6 @@ def build_server(row: tables.RolloutServer, owner: tables.User | None) -> Server
         scope="workspace" if row.workspace_id else "user",
         owner_name=owner.name if owner else None,
     )
-
-
-def _note(row: tables.RolloutServer, health: ProbeResult) -> None:
-    row.status, row.error = health.status, health.error
 
 
 def _own(session: Session, user: tables.User, server_id: str) -> tables.RolloutServer:

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 from osmosis.errors import NotFound, OsmosisError
 from osmosis.platform import tables
 from osmosis.platform.background import run_in_turn, slow
-from osmosis.platform.datasets import ingest, production, service
+from osmosis.platform.datasets import ingest, production
 from osmosis.platform.datasets import service as datasets
 from osmosis.platform.paging import fetch_numbered
 from osmosis.platform.runs import lifecycle
@@ -90,7 +90,7 @@ def announce(
             file = datasets.NewFile(name, size, extension.lower().lstrip("."))
             dataset, upload = datasets.create(session, row, viewer.user, file, part_bytes=platform.settings.part_bytes)
             audit.note(session, viewer, "dataset.upload", dataset.name, workspace=row, bytes=size)
-            plan = service.build_upload_plan(platform, upload)
+            plan = datasets.build_upload_plan(platform, upload)
     except OsmosisError as error:
         return _error_response(error)
     places = plan.presigned_urls or []
