@@ -21,7 +21,7 @@ from osmosis.platform.background import slow
 from osmosis.platform.http.body_limits import limit_of
 from osmosis.platform.http.json_route import JsonRoute
 from osmosis.platform.paging import PageDep
-from osmosis.records.api.datasets import CallJudgement, ProductionCallEntry, ProductionCallPage
+from osmosis.records.api.datasets import CallJudgement, ProductionCallEntry, ProductionCallPage, ReceivedTraces
 
 from . import production
 
@@ -31,10 +31,10 @@ CALLS, TRACES = "/api/cli/production-calls", "/v1/traces"
 
 
 @router.post(TRACES)
-async def export_traces(request: Request, platform: PlatformDep, scope: ApplicationDep) -> dict[str, JsonObject]:
+async def export_traces(request: Request, platform: PlatformDep, scope: ApplicationDep) -> ReceivedTraces:
     body, headers = await request.body(), request.headers
 
-    def store() -> dict[str, JsonObject]:
+    def store() -> ReceivedTraces:
         calls = list(read_calls(_read(body, headers.get("content-encoding", ""), headers.get("content-type", ""))))
         captured = [call for call in calls if call.messages]
         refused = production.store(platform, scope.workspace.id, "otlp", captured)
@@ -42,7 +42,7 @@ async def export_traces(request: Request, platform: PlatformDep, scope: Applicat
         if silent := len(calls) - len(captured):
             problems.append(f"{silent} have no content: OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT=true")
         answer = {"rejectedSpans": refused, "errorMessage": "; ".join(problems)}
-        return {"partialSuccess": answer} if problems else {}
+        return ReceivedTraces.model_validate({"partialSuccess": answer} if problems else {})
 
     return await run_in_threadpool(store)
 

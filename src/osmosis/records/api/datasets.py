@@ -171,6 +171,12 @@ class ProductionCallPage(Page[ProductionCallEntry]):
     calls: list[ProductionCallEntry]
 
 
+class ReceivedTraces(Body):
+    """OTLP's ExportTraceServiceResponse."""
+
+    partial_success: JsonObject = Field(default_factory=dict, alias="partialSuccess")
+
+
 class CallJudgement(RequestBody):
     label: Literal["", "up", "down"]
     dataset: str = ""
