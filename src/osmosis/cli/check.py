@@ -54,7 +54,7 @@ def check(
 
         return check_dataset(str(target))
     ctx = current()
-    data, result = asyncio.run(_checked(ctx, find_agent(ctx, target, module, mcp)))
+    data, result = asyncio.run(_checked(ctx, find_agent(ctx, target or None, module, mcp)))
     return DetailResult(
         data, exit_code=0 if data["valid"] else 1, human=lambda console: _draw(console, data, result, verbose=verbose)
     )

@@ -38,7 +38,7 @@ def at_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Person]:
 @pytest.fixture
 def running(at_home: Person) -> Running:
     at_home.types("platform", "start")  # where a test that failed has left none
-    at_home.types("eval", "submit", "configs/eval/multiply.toml", "--yes")
+    at_home.types("eval", "submit", "configs/eval/multiply.toml", "--limit", "20", "--n", "3", "--yes")
     name = at_home.asks("eval", "list")["items"][0]["name"]
     wait_until(lambda: completed(at_home, name) >= 3, "some rollouts are stored")
     assert at_home.asks("eval", "info", name)["data"]["eval_run"]["status"] == "running"
