@@ -68,9 +68,9 @@ HARNESS_PROGRAMS := node@22 @anthropic-ai/claude-code @openai/codex opencode-ai 
 # OpenHands and Vibe need 3.12; pyenv's is used where its shims are in the way.
 HARNESS_BASE ?= $(firstword $(wildcard $(HOME)/.pyenv/versions/3.12.*/bin/python) 3.12)
 harnesses: $(VENV)/.dev  ## install agent programs and frameworks, and try each unmodified against a scripted model
-	@for one in $(HARNESS_PROGRAMS); do \
-		PATH="$(HARNESS_BINS):$$PATH" npm install --silent --prefix $(HARNESSES) $$one || echo "not installed: $$one"; done
-	@for one in py vibe; do $(BIN)/uv venv --quiet --allow-existing --python $(HARNESS_BASE) $(HARNESSES)/$$one; done
+	@for program in $(HARNESS_PROGRAMS); do \
+		PATH="$(HARNESS_BINS):$$PATH" npm install --silent --prefix $(HARNESSES) $$program || echo "not installed: $$program"; done
+	@for program in py vibe; do $(BIN)/uv venv --quiet --allow-existing --python $(HARNESS_BASE) $(HARNESSES)/$$program; done
 	@$(BIN)/uv pip install --quiet --python $(HARNESSES)/py/bin/python "pydantic-ai-slim[openai,anthropic]" langgraph \
 		"smolagents[openai]" langchain-openai langchain-anthropic openai-agents strands-agents mini-swe-agent \
 		"openhands-sdk>=1.58" "openhands-tools>=1.58"

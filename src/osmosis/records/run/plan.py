@@ -43,7 +43,7 @@ class ModelSpec(Record):
     """As the endpoint or LiteLLM knows it; verbatim with a base URL."""
     kind: ModelKind
     base_url: str | None = None
-    """Of an OpenAI-compatible endpoint, up to and including `/v1`; of one of Anthropic's API, without it."""
+    """URL of an OpenAI-compatible endpoint, up to and including `/v1`, or of one of Anthropic's API, without it."""
     api_key_env: str | None = None
     """Environment variable that holds the key."""
     params: JsonObject = Field(default_factory=dict)
