@@ -3,13 +3,13 @@
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field
 
 from osmosis.datasets.scan import read_groups, row_hash
 from osmosis.llm.model import Model
 from osmosis.metrics.warnings import answer_issue
 from osmosis.records.run.plan import EvalPlan
-from osmosis.records.run.rollout import Failure, Phase, Rollout, RolloutStatus, Score
+from osmosis.records.run.rollout import Failure, Phase, Rollout, RolloutStatus, Score, Usage, user_metrics
 from osmosis.records.run.rows import Row
 from osmosis.sdk.classify import failure_of, overrun, self_cancelled
 from osmosis.sdk.sandbox import begin_sandbox, opening_of
@@ -45,9 +45,12 @@ class Attempts:
             if rollout.failure is None or self.cutting:
                 break
             self.say(f"{task.name} failed ({rollout.failure.category.value}); run again, {number}")
-            usage = rollout.usage
-            rollout = await self._run_once(replace(task, rollout_id=f"{task.rollout_id}-{number}", held_s=0.0))
-            rollout.usage, rollout.metrics["retries"] = usage + rollout.usage, float(number)
+            spent, users = rollout.usage, rollout.user_usage
+            again = Task(task.row, task.attempt, f"{task.rollout_id}-{number}", task.step, on_enter=task.on_enter)
+            rollout = await self._run_once(again)
+            rollout.usage, rollout.metrics["retries"] = spent + rollout.usage, float(number)
+            if users is not None:
+                rollout.metrics |= user_metrics(users + (rollout.user_usage or Usage()))
         return rollout
 
     async def _run_once(self, task: Task) -> Rollout:

@@ -10,7 +10,7 @@ from osmosis.engine.deadline import Deadline
 from osmosis.engine.journal import Journal
 from osmosis.errors import OsmosisError
 from osmosis.local.run import summary_of
-from osmosis.records.run.plan import ModelSpec, Timeouts
+from osmosis.records.run.plan import ModelSpec, Retry, Timeouts
 from osmosis.records.run.rollout import Category
 from osmosis.records.run.rows import Row
 from osmosis.sdk.user_code import run_main
@@ -139,6 +139,16 @@ async def test_code_that_goes_on_after_its_cancellation_is_left_behind_and_named
     assert "row 0 attempt 0: the agent ignored its cancellation" in said
     assert "row 1 attempt 0: helpers_agents:never_ends ignored" in said
     assert "(2 in this run)" in said
+
+
+async def test_what_a_first_try_left_behind_is_not_counted_with_the_second(make_plan, run):
+    heard = Heard()
+    plan = make_plan(agent=AGENT, timeouts=Timeouts(agent_s=0.2), retry=Retry(rollouts=1))
+    await asyncio.wait_for(run(plan, rows_with("swallow"), observer=heard), 40)
+    assert [line.partition("was left behind")[2] for line in heard.lines if "left behind" in line] == [
+        "",
+        " (2 in this run)",
+    ]
 
 
 async def test_left_code_is_not_resumed():
