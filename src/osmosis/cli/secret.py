@@ -170,18 +170,13 @@ def check(
     by_name: dict[str, list[str]] = {}
     for row in rows:
         by_name.setdefault(row.name, []).append(row.scope or "")
-    items = [
-        {"name": name, "registered": name in by_name, "scope": _effective(by_name.get(name, []))} for name in required
-    ]
+    scopes = {name: "personal" if "personal" in names else names[0] for name, names in by_name.items()}
+    items = [{"name": name, "registered": name in scopes, "scope": scopes.get(name)} for name in required]
     missing = [item["name"] for item in items if not item["registered"]]
     columns = [Column("name", "Name"), Column("registered", "Registered"), Column("scope", "From")]
     steps = [NextStep("register it", command=f"osmosis secret set {name}") for name in missing]
     empty = f"{config} requires no secrets"
     return ListResult(items, columns, empty=empty, exit_code=1 if missing else 0, next_steps=steps)
-
-
-def _effective(scopes: list[str]) -> str | None:
-    return "personal" if "personal" in scopes else scopes[0] if scopes else None
 
 
 def _describe_secret(row: SecretRow) -> dict[str, object]:

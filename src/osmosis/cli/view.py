@@ -119,18 +119,15 @@ def _library(ctx: AppContext, runs: RunFinder, names: list[str]) -> LocalLibrary
         return folder or runs.find(name, of_folder=lambda found_folder: found_folder, of_platform=on_platform)
 
     opened = {name: find_source(name) for name in names}
-    folders = (
-        [opened_run for opened_run in opened.values() if isinstance(opened_run, Path)]
-        if names
-        else [runs_folder(ctx.cwd)]
-    )
-    fetched = {
-        opened_run.name: opened_run for opened_run in opened.values() if isinstance(opened_run, PlatformEvaluation)
-    }
-    if fetched:
-        _say_twins(ctx, runs, [name for name, opened_run in opened.items() if isinstance(opened_run, Path)])
-    workspace = runs_folder(ctx.cwd).parent.parent
-    return LocalLibrary(folders, cache, _author(ctx), list(fetched.values()), workspace)
+    local_runs = {name: source for name, source in opened.items() if isinstance(source, Path)}
+    fetched = {source.name: source for source in opened.values() if isinstance(source, PlatformEvaluation)}
+    for name in local_runs if fetched else ():
+        if runs.on_platform(name):
+            message = f"{name} is both a local run and a run on the platform: the local one is shown"
+            ctx.output.warn("RUN_ON_BOTH_SIDES", f"{message}; the other is {PLATFORM}{name}")
+    runs_dir = runs_folder(ctx.cwd)
+    folders = list(local_runs.values()) if names else [runs_dir]
+    return LocalLibrary(folders, cache, _author(ctx), list(fetched.values()), runs_dir.parent.parent)
 
 
 def _folder_of_runs(ctx: AppContext, name: str) -> Path | None:
@@ -139,10 +136,3 @@ def _folder_of_runs(ctx: AppContext, name: str) -> Path | None:
     except NotFound:
         return None if LocalLibrary([ctx.path(name)], Path()).is_empty() else ctx.path(name)
     return None
-
-
-def _say_twins(ctx: AppContext, runs: RunFinder, names: list[str]) -> None:
-    for name in names:
-        if runs.on_platform(name):
-            message = f"{name} is both a local run and a run on the platform: the local one is shown"
-            ctx.output.warn("RUN_ON_BOTH_SIDES", f"{message}; the other is {PLATFORM}{name}")

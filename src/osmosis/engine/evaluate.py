@@ -132,7 +132,13 @@ class _Loop:
         self._running_at = 0.0
 
     async def run(self) -> Report:
-        self._read_journal()
+        if self.journal is not None:
+            if self.evaluation.stored is not None:
+                self.stored = self.evaluation.stored
+            else:
+                for _ in self.stored.read(self.journal):
+                    pass
+            self.spending.add(self.stored.summary.total_tokens, self.stored.summary.total_cost_usd)
         recorder = Recorder(self.journal, self._count)
         self.observer.started((self.selected or 0) * self.plan.attempts, self.stored.summary.completed)
         self.stopped = self.spending.exceeded()
@@ -157,17 +163,6 @@ class _Loop:
             self._end_session(recorder)
             raise _journal_error(recorder.error) from recorder.error
         return self._report()
-
-    def _read_journal(self) -> None:
-        if self.journal is None:
-            return
-        if self.evaluation.stored is not None:
-            self.stored = self.evaluation.stored
-        else:
-            for _ in self.stored.read(self.journal):
-                pass
-        summary = self.stored.summary
-        self.spending.add(summary.total_tokens, summary.total_cost_usd)
 
     def _width(self) -> int:
         if self.evaluation.agent is None or self.stopped is not None:

@@ -117,9 +117,10 @@ def probes_of(rows: Sequence[Row], forms: Sequence[str] = ()) -> list[Probe]:
         Probe("a number close by", "worthless", tuple(_close(truth) for truth in truths)),
         Probe("many truths at once", "worthless", tuple(_hedge(truths, i) for i in range(len(rows)))),
     ]
+    often = [truth for truth, _ in Counter(t.strip() for t in truths if t is not None).most_common(_CONSTANTS)]
     probes += [
         Probe(f"always {constant!r}", "worthless", tuple(None if _same_text(constant, t) else constant for t in truths))
-        for constant in _constants(truths)
+        for constant in dict.fromkeys([*often, "0", "1", "yes", "true", "A"])
     ]
     return [probe for probe in probes if any(answer is not None for answer in probe.answers)]
 
@@ -373,9 +374,3 @@ def _hedge(truths: Sequence[str | None], i: int) -> str | None:
     half = min(_HEDGED, len(others)) // 2
     listed = [*others[:half], mine, *others[half:_HEDGED]]
     return "The answer is one of: " + ", ".join(listed)
-
-
-def _constants(truths: Sequence[str | None]) -> list[str]:
-    counted = Counter(truth.strip() for truth in truths if truth is not None)
-    often = [truth for truth, _ in counted.most_common(_CONSTANTS)]
-    return list(dict.fromkeys([*often, "0", "1", "yes", "true", "A"]))

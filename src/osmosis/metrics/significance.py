@@ -133,22 +133,15 @@ def levels(shares: Sequence[float], alpha: float = ALPHA) -> list[float]:
 
 
 def _bound(places: Sequence[tuple[float, float]], step: float, share: float) -> float:
-    low, high = 0.0, 40.0
+    low, high, root = 0.0, 40.0, step * math.sqrt(2)
     for _ in range(60):
         middle = (low + high) / 2
-        if _beyond(places, step, middle) > share:
+        tails = (w * (math.erfc((middle - point) / root) + math.erfc((middle + point) / root)) for point, w in places)
+        if sum(tails) / 2 > share:
             low = middle
         else:
             high = middle
     return (low + high) / 2
-
-
-def _beyond(places: Sequence[tuple[float, float]], step: float, bound: float) -> float:
-    root = step * math.sqrt(2)
-    each = (
-        weight * (math.erfc((bound - point) / root) + math.erfc((bound + point) / root)) for point, weight in places
-    )
-    return sum(each) / 2
 
 
 def _inside(places: Sequence[tuple[float, float]], step: float, bound: float) -> list[tuple[float, float]]:

@@ -199,13 +199,13 @@ def _paths(file: ConfigFile, workspace: Workspace) -> Iterable[Problem]:
         return
     key = "grader" if "command" in experiment else "entrypoint"
     rollout, entrypoint = experiment.get("rollout"), experiment.get(key, "main.py" if key == "grader" else None)
-    if not _segment(rollout):
+    if not isinstance(rollout, str) or rollout in ("", ".", "..") or re.search(r"[/\\\0]", rollout):
         return
     severity = "warning" if experiment.get("commit_sha") or experiment.get("branch") else "error"
-    folder = workspace.root / "rollouts" / cast(str, rollout)
+    folder = workspace.root / "rollouts" / rollout
     if not folder.is_dir():
         names = [r.name for r in workspace.rollouts()]
-        near = get_close_matches(cast(str, rollout), names, 1, 0.5)
+        near = get_close_matches(rollout, names, 1, 0.5)
         fix = f'did you mean "{near[0]}"?' if near else f"osmosis rollout new {rollout}"
         where = f"{file.where('experiment.rollout')}: experiment.rollout"
         problem = f"there is no folder rollouts/{rollout}/"
@@ -232,10 +232,6 @@ def _paths(file: ConfigFile, workspace: Workspace) -> Iterable[Problem]:
         except (NotFound, ValidationError) as error:
             where, fix = f"{file.where(f'program.{key}')}: program.{key}", error.hint or ""
             yield Problem(code="no-folder", what=error.message, where=where, fix=fix, severity=severity)
-
-
-def _segment(value: object) -> bool:
-    return isinstance(value, str) and bool(value) and value not in (".", "..") and not re.search(r"[/\\\0]", value)
 
 
 def _inside(value: str) -> bool:

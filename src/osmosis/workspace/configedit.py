@@ -108,7 +108,11 @@ def parse_key(kind: str, key: str) -> tuple[list[str], bool]:
     keys = [f"{t}.{f}" for t, inner in tables.items() if inner is not None for f in inner.model_fields]
     path = key.split(".")
     if len(path) == 1:
-        raise _without_table(key, keys)
+        near = [k for k in keys if k.endswith(f".{key}")] or get_close_matches(
+            key, [k.partition(".")[2] for k in keys], 1
+        )
+        hint = f"did you mean {near[0]}?" if near else f"write table.key, such as {keys[-1]}"
+        raise ValidationError(f"{key!r} is not of the form table.key", hint=hint)
     annotation: Any = tables.get(path[0])
     for i, name in enumerate(path[1:], 1):
         if not hasattr(annotation, "model_fields"):
@@ -136,13 +140,6 @@ def _takes_text(annotation: Any) -> bool:
         return issubclass(annotation, str)
     inner = [part for part in get_args(annotation) if part is not type(None)]
     return get_origin(annotation) not in (list, dict) and bool(inner) and all(map(_takes_text, inner))
-
-
-def _without_table(key: str, known: list[str]) -> ValidationError:
-    owners = [k for k in known if k.endswith(f".{key}")]
-    near = owners or get_close_matches(key, [k.partition(".")[2] for k in known], 1)
-    hint = f"did you mean {near[0]}?" if near else f"write table.key, such as {known[-1]}"
-    return ValidationError(f"{key!r} is not of the form table.key", hint=hint)
 
 
 def parse_value(raw: str, takes_text: bool) -> Any:

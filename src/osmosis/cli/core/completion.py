@@ -76,16 +76,12 @@ def answer(
         del os.environ[VARIABLE]
 
 
-def _app_context(line: typer.Context) -> AppContext:
-    ctx, options = current(), line.find_root().params
-    ctx.options = GlobalOptions(ctx.mode, options.get("platform"), options.get("workspace"))
-    return ctx
-
-
 def _completer(list_names: Callable[[AppContext], Iterable[Suggestion]]) -> Completer:
     def complete(ctx: typer.Context) -> list[Suggestion]:
         try:
-            return list(list_names(_app_context(ctx)))
+            app, options = current(), ctx.find_root().params
+            app.options = GlobalOptions(app.mode, options.get("platform"), options.get("workspace"))
+            return list(list_names(app))
         except (OsmosisError, OSError):
             return []
 
@@ -136,10 +132,6 @@ def _list_sets(ctx: AppContext) -> Iterable[Suggestion]:
     return ((path.stem, "eval set") for path in sorted(folder.glob("*.toml")))
 
 
-def _list_rollouts(ctx: AppContext) -> Iterable[Suggestion]:
-    return ((folder.name, "rollout") for folder in _find_workspace(ctx).rollouts())
-
-
 def _list_templates(ctx: AppContext) -> Iterable[Suggestion]:
     from osmosis.workspace.templates import list_templates
 
@@ -172,7 +164,7 @@ training_configs = _completer(lambda ctx: _list_configs(ctx, ["training"]))
 benchmark_configs = _completer(lambda ctx: _list_configs(ctx, ["benchmark"]))
 configs = _completer(lambda ctx: _list_configs(ctx, ["eval", "training"]))
 sets = _completer(_list_sets)
-rollouts = _completer(_list_rollouts)
+rollouts = _completer(lambda ctx: ((folder.name, "rollout") for folder in _find_workspace(ctx).rollouts()))
 templates = _completer(_list_templates)
 quarantined = _completer(_list_quarantined)
 eval_runs = _completer(lambda ctx: _list_remote(ctx, "eval-runs", "eval_runs", "name", "status"))

@@ -41,10 +41,6 @@ def _pin(rest: list[str]) -> list[str]:
     return ["eval", "edit", *(word for word in rest if word != "--undo"), "--unpin" if "--undo" in rest else "--pin"]
 
 
-def _quota(rest: list[str]) -> list[str]:
-    return ["workspace", "quota", *_limits(rest)]
-
-
 def _limits(words: Iterable[str]) -> Iterator[str]:
     given = iter(words)
     for word in given:
@@ -91,7 +87,7 @@ OLD: dict[str, Rewrite] = {
     "eval tag": _tag,
     "model info": _as("model show"),
     "platform audit": _as("workspace audit", "--everywhere"),
-    "platform quota": _quota,
+    "platform quota": lambda rest: ["workspace", "quota", *_limits(rest)],
     "platform user remove": _as("platform user delete"),
     "platform user unlink": _as("platform user link", "--undo"),
     "rollout init": _as("rollout new"),

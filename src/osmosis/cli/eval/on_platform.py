@@ -89,15 +89,12 @@ def refuse_agent(ctx: AppContext, flags: RunFlags, url: str) -> UsageError:
         workspace = find_workspace(ctx.cwd)
     except WorkspaceRequired:
         return UsageError(why, hint="osmosis init --here --platform, then osmosis rollout new NAME")
-    configs = [workspace.relative(path) for path in _find_configs(workspace, _rollout_of(ctx, workspace, flags))]
+    parts = Path(workspace.relative(ctx.path((flags.module or "").rpartition(":")[0] or "."))).parts
+    rollout = parts[1] if len(parts) > 1 and parts[0] == "rollouts" else None
+    configs = [workspace.relative(path) for path in _find_configs(workspace, rollout)]
     if not configs:
         return UsageError(why, hint="osmosis rollout new NAME makes one, with its config under configs/eval/")
     return UsageError(why, hint=" or ".join(_command(config, flags, url) for config in configs))
-
-
-def _rollout_of(ctx: AppContext, workspace: Workspace, flags: RunFlags) -> str | None:
-    parts = Path(workspace.relative(ctx.path((flags.module or "").rpartition(":")[0] or "."))).parts
-    return parts[1] if len(parts) > 1 and parts[0] == "rollouts" else None
 
 
 def _find_configs(workspace: Workspace, rollout: str | None) -> Iterator[Path]:

@@ -53,8 +53,10 @@ def new(
     ctx = current()
     workspace = find_workspace(ctx.cwd)
     check_rollout_name(name)
-
-    template = template or _ask_template(ctx)
+    if not template and ctx.interactive:
+        choices = [(t.name, f"{t.name}: {t.summary}") for t in list_templates()]
+        template = choose(ctx, "Template", choices, flag="--template", default="multiply")
+    template = template or DEFAULT_TEMPLATE
     info = find_template(template)
     if api_key_env and not base_url:
         raise ValidationError("--api-key-env needs an endpoint", hint="also give --base-url URL")
@@ -81,14 +83,6 @@ def new(
     return OperationResult(
         "rollout.new", f"rollout {name} created in rollouts/{name} (template {template})", resource, next_steps=steps
     )
-
-
-def _ask_template(ctx: AppContext) -> str:
-    if not ctx.interactive:
-        return DEFAULT_TEMPLATE
-
-    choices = [(t.name, f"{t.name}: {t.summary}") for t in list_templates()]
-    return choose(ctx, "Template", choices, flag="--template", default="multiply")
 
 
 @app.command("list")
