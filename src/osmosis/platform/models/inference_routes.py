@@ -64,10 +64,9 @@ async def pass_on(request: Request) -> Response:
 
 @router.get("/v1/models")
 @router.get("/v1beta/models")
-async def models(request: Request) -> Response:
-    platform: Platform = request.app.state.platform
+def models(request: Request) -> Response:
     try:
-        rows = await run_in_threadpool(_served, platform, inference.read_key(request), request)
+        rows = _list_served(request)
     except OsmosisError as error:
         return _refusal(error, request)
     if "x-goog-api-key" in request.headers:
@@ -79,7 +78,9 @@ async def models(request: Request) -> Response:
     return Response(orjson.dumps(content), media_type="application/json")
 
 
-def _served(platform: Platform, credential: str, request: Request) -> list[dict[str, object]]:
+def _list_served(request: Request) -> list[dict[str, object]]:
+    platform: Platform = request.app.state.platform
+    credential = inference.read_key(request)
     workspace, identity = request.headers.get(WORKSPACE_HEADER), request.headers.get(GIT_HEADER)
     with platform.db.read() as session:
         asker = inference.identify_asker(session, credential, workspace=workspace, identity=identity)

@@ -4,7 +4,7 @@ from fastapi.concurrency import run_in_threadpool
 from osmosis.errors import NotFound
 from osmosis.platform import Platform, tables
 from osmosis.platform.auth.dependencies import PlatformDep, Scope, ScopeDep
-from osmosis.platform.background import run_apart, run_in_turn
+from osmosis.platform.background import run_in_turn, slow
 from osmosis.platform.http.json_route import JsonRoute
 from osmosis.platform.objects.parts import check_url, receive_part
 from osmosis.platform.run_upload import finished_run, sessions
@@ -57,11 +57,8 @@ async def put_part(
 
 
 @router.post(f"{PREFIX}/{{session_id}}/uploads/complete")
-async def complete(session_id: str, body: ImportSent, platform: PlatformDep, scope: ScopeDep) -> ImportFile:
-    return await run_apart("objects", _complete, session_id, body, platform, scope)
-
-
-def _complete(session_id: str, body: ImportSent, platform: Platform, scope: Scope) -> ImportFile:
+@slow("objects")
+def complete(session_id: str, body: ImportSent, platform: PlatformDep, scope: ScopeDep) -> ImportFile:
     with platform.db.read() as session:
         row = sessions.find(session, scope.workspace, session_id)
         file = sessions.get_files(session, row, [body.path])[0]

@@ -63,12 +63,9 @@ def _unheard(request: Request) -> None:
 
 
 @router.get("/spec")
-async def spec(run_id: str, token: TokenDep, platform: PlatformDep) -> JobSpec:
+@slow("objects")
+def spec(run_id: str, token: TokenDep, platform: PlatformDep) -> JobSpec:
     """Return what the job is to do, after copies of what it reads from our disk are in place."""
-    return await run_apart("objects", _spec, platform, run_id, token)
-
-
-def _spec(platform: Platform, run_id: str, token: str) -> JobSpec:
     with platform.db.write() as session:
         held_job = leases.require_lease(session, run_id, token)
         try:
@@ -110,32 +107,25 @@ def dataset(run_id: str, token: TokenDep, platform: PlatformDep) -> FileResponse
     return FileResponse(job_files.make_row_file(platform, sources, shard), media_type=BYTES)
 
 
-@router.get("/artifacts/{rollout_id}")
-def artifacts(run_id: str, rollout_id: str, token: TokenDep, platform: PlatformDep) -> JobArtifacts:
+def _find_artifacts(
+    run_id: str, rollout_id: str, token: TokenDep, platform: PlatformDep
+) -> job_files.IncomingArtifacts:
     with platform.db.read() as session:
         run = leases.require_lease(session, run_id, token).run
-    return JobArtifacts(files=job_files.IncomingArtifacts(platform.settings, run, rollout_id).list_sizes())
+    return job_files.IncomingArtifacts(platform.settings, run, rollout_id)
+
+
+ArtifactsDep = Annotated[job_files.IncomingArtifacts, Depends(_find_artifacts)]
+
+
+@router.get("/artifacts/{rollout_id}")
+def artifacts(incoming: ArtifactsDep) -> JobArtifacts:
+    return JobArtifacts(files=incoming.list_sizes())
 
 
 @router.put("/artifacts/{rollout_id}/{path:path}")
-async def put_artifact(
-    run_id: str,
-    rollout_id: str,
-    path: str,
-    size: int,
-    token: TokenDep,
-    platform: PlatformDep,
-    request: Request,
-    offset: int = 0,
-) -> JobArtifact:
-    run = await run_apart("files", _run_of, platform, run_id, token)
-    incoming = job_files.IncomingArtifacts(platform.settings, run, rollout_id)
+async def put_artifact(path: str, size: int, incoming: ArtifactsDep, request: Request, offset: int = 0) -> JobArtifact:
     return JobArtifact(complete=await incoming.take(path, size, offset, request.stream()))
-
-
-def _run_of(platform: Platform, run_id: str, token: str) -> tables.Run:
-    with platform.db.read() as session:
-        return leases.require_lease(session, run_id, token).run
 
 
 @router.post("/heartbeat")
@@ -246,26 +236,24 @@ def folder_file(run_id: str, name: str, path: str, token: TokenDep, platform: Pl
     return FileResponse(file, media_type=BYTES)
 
 
+def _find_checkpoint(run_id: str, name: str, token: TokenDep, platform: PlatformDep) -> job_folders.IncomingCheckpoint:
+    run, _ = _require_training(platform, run_id, token)
+    return job_folders.IncomingCheckpoint(platform.settings, run, name)
+
+
+CheckpointDep = Annotated[job_folders.IncomingCheckpoint, Depends(_find_checkpoint)]
+
+
 @router.get("/checkpoints/{name}")
 @slow("files")
-def checkpoint_there(run_id: str, name: str, token: TokenDep, platform: PlatformDep) -> JobArtifacts:
-    run = _training_run_of(platform, run_id, token)
-    return JobArtifacts(files=job_folders.IncomingCheckpoint(platform.settings, run, name).list_sizes())
+def checkpoint_there(incoming: CheckpointDep) -> JobArtifacts:
+    return JobArtifacts(files=incoming.list_sizes())
 
 
 @router.put("/checkpoints/{name}/{path:path}")
 async def put_checkpoint_file(
-    run_id: str,
-    name: str,
-    path: str,
-    size: int,
-    token: TokenDep,
-    platform: PlatformDep,
-    request: Request,
-    offset: int = 0,
+    path: str, size: int, incoming: CheckpointDep, request: Request, offset: int = 0
 ) -> JobArtifact:
-    run = await run_apart("files", _training_run_of, platform, run_id, token)
-    incoming = job_folders.IncomingCheckpoint(platform.settings, run, name)
     return JobArtifact(complete=await incoming.take(path, size, offset, request.stream()))
 
 
@@ -299,10 +287,6 @@ def rewind(run_id: str, body: JobRewind, token: TokenDep, platform: PlatformDep)
         run = leases.require_lease(session, run_id, token).run
         _check_training(run)
         return StoredCount(stored=service.rewind(session, run, body.step))
-
-
-def _training_run_of(platform: Platform, run_id: str, token: str) -> tables.Run:
-    return _require_training(platform, run_id, token)[0]
 
 
 def _require_training(platform: Platform, run_id: str, token: str) -> tuple[tables.Run, bool]:

@@ -23,7 +23,7 @@ from osmosis.platform.auth import openid, tokens, users
 from osmosis.platform.auth.openid import ATTEMPT_S, OpenIdProvider, SignInAttempt
 from osmosis.platform.auth.rate_limits import address_of, limited
 from osmosis.platform.auth.tokens import IssuedToken
-from osmosis.platform.background import run_apart
+from osmosis.platform.background import slow
 from osmosis.platform.settings import Identity
 from osmosis.platform.vault import NONCE_BYTES, Sealed
 from osmosis.platform.workspaces import audit
@@ -194,37 +194,9 @@ Asked = Annotated[str, Query(max_length=4000)]
 
 
 @router.get("/login/openid", dependencies=[limited("login")])
-async def leave(request: Request, next: Asked = "/") -> Response:
-    return await run_apart("sign-in", _leave, request, safe_next(next))
-
-
-@router.get("/login/openid/callback", dependencies=[limited("login")])
-async def come_back(
-    request: Request, state: Asked = "", code: Asked = "", error: Asked = "", error_description: Asked = "",
-    iss: Asked = "",
-) -> Response:  # fmt: skip
-    return await run_apart("sign-in", _come_back, request, state, code, (error, error_description), iss)
-
-
-@router.get("/logout/openid")
-async def end_there(request: Request) -> Response:
-    settings = platform_of(request).settings
-    address = await run_apart("sign-in", _provider(request).way_out, f"{settings.url}/login")
-    return redirect(address or "/login")
-
-
-def _provider(request: Request) -> OpenIdProvider:
-    provider: OpenIdProvider | None = request.app.state.openid
-    if provider is None:
-        raise NotFound("this platform has no sign-in provider", hint="log in with a token or a link: /login")
-    return provider
-
-
-def _callback(platform: Platform) -> str:
-    return f"{platform.settings.url}/login/openid/callback"
-
-
-def _leave(request: Request, next_page: str) -> Response:
+@slow("sign-in")
+def leave(request: Request, next: Asked = "/") -> Response:
+    next_page = safe_next(next)
     platform, provider, attempt = platform_of(request), _provider(request), SignInAttempt.new(next_page)
     try:
         response = redirect(provider.way_there(attempt, _callback(platform)))
@@ -237,7 +209,12 @@ def _leave(request: Request, next_page: str) -> Response:
     return response
 
 
-def _come_back(request: Request, state: str, code: str, denied: tuple[str, str], sender: str) -> Response:
+@router.get("/login/openid/callback", dependencies=[limited("login")])
+@slow("sign-in")
+def come_back(
+    request: Request, state: Asked = "", code: Asked = "", error: Asked = "", error_description: Asked = "",
+    iss: Asked = "",
+) -> Response:  # fmt: skip
     platform, provider = platform_of(request), _provider(request)
     attempt, next_page = _attempt(platform, request.cookies.get(ATTEMPT_COOKIE, "")), "/"
     try:
@@ -245,9 +222,9 @@ def _come_back(request: Request, state: str, code: str, denied: tuple[str, str],
             message = "this browser did not start this login, or took longer than ten minutes"
             raise AuthRequired(message, hint="log in again", code="OIDC_STATE")
         next_page = attempt.next_page
-        provider.check_sender(sender)
-        if denied[0] or not code:
-            raise provider.denied(denied[0] or "no code", denied[1])
+        provider.check_sender(iss)
+        if error or not code:
+            raise provider.denied(error or "no code", error_description)
         identity = provider.came_back(attempt, _callback(platform), code)
         try:
             issued = _session_of(request, provider, identity)
@@ -259,6 +236,23 @@ def _come_back(request: Request, state: str, code: str, denied: tuple[str, str],
         response = enter(request, issued.text, next_page)
     response.delete_cookie(ATTEMPT_COOKIE, path="/")
     return response
+
+
+@router.get("/logout/openid")
+@slow("sign-in")
+def end_there(request: Request) -> Response:
+    return redirect(_provider(request).way_out(f"{platform_of(request).settings.url}/login") or "/login")
+
+
+def _provider(request: Request) -> OpenIdProvider:
+    provider: OpenIdProvider | None = request.app.state.openid
+    if provider is None:
+        raise NotFound("this platform has no sign-in provider", hint="log in with a token or a link: /login")
+    return provider
+
+
+def _callback(platform: Platform) -> str:
+    return f"{platform.settings.url}/login/openid/callback"
 
 
 def _session_of(request: Request, provider: OpenIdProvider, identity: Identity) -> IssuedToken:

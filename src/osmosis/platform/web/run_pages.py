@@ -4,10 +4,9 @@ from urllib.parse import quote
 
 import sqlalchemy as sa
 from fastapi import Form, Request, Response
-from fastapi.concurrency import run_in_threadpool
 
 from osmosis.platform import Platform, tables
-from osmosis.platform.background import run_apart, slow
+from osmosis.platform.background import slow
 from osmosis.platform.datasets import ingest
 from osmosis.platform.paging import fetch_numbered
 from osmosis.platform.run_source import DatabaseLibrary, build_state, find_run
@@ -26,7 +25,7 @@ from osmosis.viewer.diff import diff_code
 from osmosis.viewer.forms import next_url, parse_annotation, parse_marks
 from osmosis.viewer.page import Page, QueryParams
 
-from .session import PosterDep, Viewer, ViewerDep, platform_of, read_form
+from .session import FormDep, PosterDep, Viewer, ViewerDep, platform_of
 from .templating import html, page_router, redirect, render_framed, stream_events
 
 router = page_router()
@@ -160,19 +159,14 @@ def delete(request: Request, viewer: PosterDep, run_id: str) -> Response:
 
 
 @router.post("/runs/{run_id}/marks")
-async def mark(request: Request, viewer: ViewerDep, run_id: str) -> Response:
-    form = await read_form(request, viewer)
+def mark(request: Request, viewer: ViewerDep, form: FormDep, run_id: str) -> Response:
     platform = platform_of(request)
-
-    def keep() -> None:
-        with platform.db.write() as session:
-            source = find_run(session, platform, viewer, run_id, "run")
-            name, change = source.run.name, parse_marks(form)
-            lifecycle.mark(session, source.run, change)
-            renamed = change.name if change.name != name else None
-            audit.note(session, viewer, "run.mark", name, workspace=source.workspace, renamed=renamed)
-
-    await run_in_threadpool(keep)
+    with platform.db.write() as session:
+        source = find_run(session, platform, viewer, run_id, "run")
+        name, change = source.run.name, parse_marks(form)
+        lifecycle.mark(session, source.run, change)
+        renamed = change.name if change.name != name else None
+        audit.note(session, viewer, "run.mark", name, workspace=source.workspace, renamed=renamed)
     return redirect(f"/runs/{run_id}")
 
 
@@ -190,11 +184,8 @@ def compare_or_history(request: Request, viewer: ViewerDep) -> Response:
 
 @router.get("/compare/code")
 @router.get("/compare/code.json")
-async def code_difference(request: Request, viewer: ViewerDep) -> Response:
-    return await run_apart("checks", _code_difference, request, viewer)
-
-
-def _code_difference(request: Request, viewer: Viewer) -> Response:
+@slow("checks")
+def code_difference(request: Request, viewer: ViewerDep) -> Response:
     platform, params = platform_of(request), QueryParams(request.query_params.multi_items())
     with platform.db.read() as session:
         pair = DatabaseLibrary(session, platform, viewer).code(*parse_run_pair(params))
@@ -208,20 +199,15 @@ def run_page(request: Request, viewer: ViewerDep, run_id: str) -> Response:
 
 
 @router.post("/runs/{run_id}/rollouts/{row}/{attempt}/annotate")
-async def annotate(request: Request, viewer: ViewerDep, run_id: str, row: int, attempt: int) -> Response:
-    form = await read_form(request, viewer)
+def annotate(request: Request, viewer: ViewerDep, form: FormDep, run_id: str, row: int, attempt: int) -> Response:
     params = QueryParams(request.query_params.multi_items())
     platform = platform_of(request)
-
-    def keep() -> str:
-        with platform.db.write() as session:
-            source = find_run(session, platform, viewer, run_id, "run")
-            record = Rollout.model_validate_json(source.rollout(row, attempt, params.integer("step") or 0))
-            onward = next_url(source, record, params)  # where the next one is, before this one leaves the filter
-            run_annotations.add(session, run_id, parse_annotation(form, record, viewer.user.name), viewer.user.id)
-            return onward
-
-    return redirect(await run_in_threadpool(keep))
+    with platform.db.write() as session:
+        source = find_run(session, platform, viewer, run_id, "run")
+        record = Rollout.model_validate_json(source.rollout(row, attempt, params.integer("step") or 0))
+        onward = next_url(source, record, params)  # where the next one is, before this one leaves the filter
+        run_annotations.add(session, run_id, parse_annotation(form, record, viewer.user.name), viewer.user.id)
+    return redirect(onward)
 
 
 @router.post("/runs/{run_id}/rollouts/{row}/{attempt}/row")

@@ -112,10 +112,13 @@ def authenticate_poster(request: Request, viewer: ViewerDep, csrf: Annotated[str
 PosterDep = Annotated[Viewer, Depends(authenticate_poster)]
 
 
-async def read_form(request: Request, viewer: Viewer) -> dict[str, str]:
+async def read_form(request: Request, viewer: ViewerDep) -> dict[str, str]:
     fields = {name: value for name, value in (await request.form()).items() if isinstance(value, str)}
     check_viewer_form(request, viewer, fields.get("csrf", ""))
     return fields
+
+
+FormDep = Annotated[dict[str, str], Depends(read_form)]
 
 
 def set_cookie(response: Response, platform: Platform, name: str, value: str, *, max_age: int) -> None:

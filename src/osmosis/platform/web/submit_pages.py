@@ -10,7 +10,7 @@ from osmosis.base.jsonable import JsonObject
 from osmosis.base.toml import tomllib
 from osmosis.errors import NotFound, OsmosisError, ValidationError
 from osmosis.platform import tables
-from osmosis.platform.background import run_apart
+from osmosis.platform.background import slow
 from osmosis.platform.git import repositories, sync
 from osmosis.platform.git.discovery import Tree
 from osmosis.platform.git.mirror import RepositoryFolder
@@ -21,7 +21,7 @@ from osmosis.records.config.run_config import CONFIGS, EvalConfig
 from osmosis.records.run.plan import choose_endpoint, split_model
 from osmosis.records.run.status import RunKind
 
-from .session import Viewer, ViewerDep, platform_of, read_form
+from .session import FormDep, Viewer, ViewerDep, platform_of
 from .templating import page, page_router, redirect
 
 router = page_router()
@@ -29,19 +29,14 @@ KINDS: dict[str, RunKind] = {"configs/eval/": "eval", "configs/training/": "trai
 
 
 @router.get("/{workspace}/submit")
-async def submit_form(
-    request: Request, viewer: ViewerDep, workspace: str, config: str = "", branch: str = ""
-) -> Response:
-    return await run_apart("checks", _form, request, viewer, workspace, {"config": config, "branch": branch})
+@slow("checks")
+def submit_form(request: Request, viewer: ViewerDep, workspace: str, config: str = "", branch: str = "") -> Response:
+    return _form(request, viewer, workspace, {"config": config, "branch": branch})
 
 
 @router.post("/{workspace}/submit")
-async def submit_config(request: Request, viewer: ViewerDep, workspace: str) -> Response:
-    form = await read_form(request, viewer)
-    return await run_apart("checks", _submit, request, viewer, workspace, form)
-
-
-def _submit(request: Request, viewer: Viewer, workspace: str, form: dict[str, str]) -> Response:
+@slow("checks")
+def submit_config(request: Request, viewer: ViewerDep, workspace: str, form: FormDep) -> Response:
     platform = platform_of(request)
     try:
         with platform.db.read() as session:
