@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,15 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from starlette.responses import StreamingResponse
 
 from osmosis.datasets.scan import check_upload
 from osmosis.platform import tables
 from osmosis.platform.auth import tokens, users
+from osmosis.platform.datasets import production
 from osmosis.platform.datasets.production import read_answer
 from osmosis.platform.maintenance import gc
+from osmosis.platform.models.inference import InferenceTarget
 from osmosis.platform.workspaces import service as workspaces
 from osmosis.records.base import utc_now
 from support.platform_app import running_platform
@@ -244,3 +248,19 @@ data: {"type": "response.output_text.done", "item_id": "m", "text": "Hello"}\n\n
 @pytest.mark.parametrize("body", [CHAT, CHAT_EVENTS, MESSAGES, MESSAGES_EVENTS, RESPONSES, RESPONSES_EVENTS])
 def test_the_answer_of_a_deployment_is_read_in_every_dialect(body: bytes) -> None:
     assert read_answer(body) == ("c-1", "Hello")
+
+
+async def test_a_stream_without_an_end_is_passed_on_and_not_kept(site: Site) -> None:
+    async def stream() -> AsyncIterator[bytes]:
+        for _ in range(3):
+            yield b"data: {}\n\n" + b"x" * (production.MOST_STREAMED // 2)
+
+    target = InferenceTarget("d", "multiply-1", "http://127.0.0.1:9", "k", "w")
+    answer = production.recorded(site.platform, target, "/v1/chat/completions", b"{}", StreamingResponse(stream()))
+    passed, held = 0, []
+    async for piece in answer.body_iterator:
+        passed += len(piece)
+        held.append(sum(map(len, answer.background.args[-1])))
+    assert passed > 1.5 * production.MOST_STREAMED
+    assert held[0] > 0
+    assert held[-1] == 0

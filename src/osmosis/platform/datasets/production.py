@@ -25,7 +25,7 @@ from . import ingest
 
 log = logging.getLogger("osmosis.platform.production")
 
-MOST_BYTES = 1024 * 1024
+MOST_BYTES, MOST_STREAMED = 2**20, 2**24
 COUNTS = ("/count_tokens", "/input_tokens", ":countTokens")
 """Ends of the paths of questions that no model answers."""
 CALL = tables.ProductionCall
@@ -64,9 +64,14 @@ def recorded(platform: Platform, target: InferenceTarget, path: str, question: b
 
 
 async def _tee(source: AsyncIterable[str | bytes | memoryview], pieces: list[bytes]) -> AsyncIterator[bytes]:
+    size = 0
     async for piece in source:
         assert isinstance(piece, bytes)
-        pieces.append(piece)
+        size += len(piece)
+        if size <= MOST_STREAMED:
+            pieces.append(piece)
+        else:  # it may never end, and is not stored
+            pieces.clear()
         yield piece
 
 
