@@ -3,7 +3,7 @@ import dataclasses
 import datetime
 import enum
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from numbers import Real
 from typing import Any, TypeAlias
@@ -21,6 +21,15 @@ _IMMUTABLE = (str, bytes, int, float, bool, type(None), datetime.datetime, datet
 def to_valid_text(text: str) -> str:
     """Return valid Unicode: join or replace surrogates, as in cut-off model answers and undecodable file names."""
     return text if text.isascii() else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def iterate_leaves(value: object, path: str = "") -> Iterator[tuple[str, object]]:
+    """Yield what nested tables hold, each with its path (`table.key`); a list is one value."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from iterate_leaves(inner, f"{path}.{key}" if path else str(key))
+    else:
+        yield path, value
 
 
 def copy_as_json(value: object, place: str = "", refused: list[str] | None = None) -> object:

@@ -13,6 +13,7 @@ from typing import IO, Literal, NamedTuple, Protocol
 
 import orjson
 
+from osmosis.base.jsonable import JsonObject, iterate_leaves
 from osmosis.engine.journal import Journal
 from osmosis.metrics.figures import figures
 from osmosis.metrics.summary import summarize
@@ -148,10 +149,8 @@ def stored_run(journal: Journal, **identity: str) -> ExportedRun:
     return ExportedRun(**run, folder=str(journal.folder.absolute()), params=dict(flatten_options(options)))
 
 
-def flatten_options(options: object, name: str = "") -> Iterator[tuple[str, str | int | float]]:
+def flatten_options(options: JsonObject) -> Iterator[tuple[str, str | int | float]]:
     """Yield the leaves of nested tables as `table.key`; a list is one text."""
-    if isinstance(options, dict):
-        for key, value in options.items():
-            yield from flatten_options(value, f"{name}.{key}" if name else key)
-    elif options is not None:
-        yield name, options if isinstance(options, (str, int, float)) else orjson.dumps(options).decode()
+    for path, value in iterate_leaves(options):
+        if value is not None:
+            yield path, value if isinstance(value, (str, int, float)) else orjson.dumps(value).decode()

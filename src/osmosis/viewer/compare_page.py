@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from urllib.parse import urlencode
 
+from osmosis.base.jsonable import iterate_leaves
 from osmosis.errors import OsmosisError, UsageError
 from osmosis.metrics.compare import Comparison, Flip, compare
 from osmosis.metrics.figures import Figure, comparison_figures
@@ -260,15 +261,12 @@ def _settings(source: RunSource) -> dict[str, str]:
         for fact in source.origin().facts
         if isinstance(fact.text, str) and fact.label not in ("Folder", "Uploaded", "Submitted")
     }
-    return {**facts, **dict(_flatten("", source.settings().config))}
-
-
-def _flatten(prefix: str, value: object) -> Iterator[tuple[str, str]]:
-    if isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from _flatten(f"{prefix}.{key}" if prefix else str(key), item)
-    elif prefix.rpartition(".")[2] != "name":
-        yield prefix, value if isinstance(value, str) else pretty(value)
+    config = {
+        path: value if isinstance(value, str) else pretty(value)
+        for path, value in iterate_leaves(source.settings().config)
+        if path.rpartition(".")[2] != "name"
+    }
+    return {**facts, **config}
 
 
 def _pair_page(sources: Mapping[str, RunSource], params: QueryParams, quarantine: RowQuarantine) -> Page:

@@ -9,7 +9,7 @@ from enum import Enum
 from json import dumps
 from typing import TYPE_CHECKING, Any
 
-from osmosis.base.jsonable import JsonObject
+from osmosis.base.jsonable import JsonObject, iterate_leaves
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -182,9 +182,5 @@ def pick(row: Mapping[str, object], key: str) -> object:
     return value
 
 
-def _flatten(data: Mapping[str, object], prefix: str = "") -> Iterable[list[object]]:
-    for key, value in data.items():
-        if isinstance(value, Mapping):
-            yield from _flatten(value, f"{prefix}{key}.")
-        elif value is not None:
-            yield [f"{prefix}{key}", value]
+def _flatten(data: Mapping[str, object]) -> Iterable[list[object]]:
+    return ([path, value] for path, value in iterate_leaves(data) if value is not None)

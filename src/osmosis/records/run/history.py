@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from osmosis.base.jsonable import JsonObject
+from osmosis.base.jsonable import JsonObject, iterate_leaves
 from osmosis.records.base import Record, Strict
 from osmosis.records.run.quarantine import QuarantinedRow
 
@@ -146,16 +146,8 @@ class EvalSet(Strict):
                 stem = "--".join(words).replace("=", "-")[:70]
                 key = next(k for i in itertools.count(1) if (k := stem if i == 1 else f"{stem}-{i}") not in keys)
                 keys.add(key)
-                first, settings = first or key, dict(_flatten(changes))
+                first, settings = first or key, dict(iterate_leaves(changes))
                 yield SetRun(key, str(settings.pop("config", config)), model, params, settings, first)
-
-
-def _flatten(table: JsonObject, path: str = "") -> Iterator[tuple[str, object]]:
-    for key, value in table.items():
-        if isinstance(value, dict):
-            yield from _flatten(value, f"{path}{key}.")
-        else:
-            yield f"{path}{key}", value
 
 
 class Look(Record):
