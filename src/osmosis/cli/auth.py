@@ -88,7 +88,11 @@ def login(
             old, _ = credentials.save(replace(old, ca_file=trusted), store=old.store)
         return _logged_in(old, credentials, already=True)
     if token is not None:
-        fresh = _by_token(ctx, url, trusted, ctx.stdin.readline().strip() if token == "-" else token)
+        token = ctx.stdin.readline().strip() if token == "-" else token
+        if not token:
+            raise ValidationError("the token is empty", hint="osmosis login --token - < token.txt")
+        with PlatformClient(url, token, warn=ctx.output.warn, ca_file=trusted) as client:
+            fresh = _login(url, token, client.accounts.verify(), "token")
     elif is_loopback(url) and (answer := _by_bootstrap(ctx, url)):
         fresh = _login(url, answer.token, answer, "bootstrap")
     else:
@@ -235,14 +239,6 @@ def _with_workspaces(ctx: AppContext, fresh: Login, trusted: str) -> Login:
         )
     organization: dict[str, object] = {"id": row.id, "name": row.name, "role": row.role, "identity": row.identity}
     return replace(fresh, organization=organization)
-
-
-def _by_token(ctx: AppContext, url: str, trusted: str, token: str) -> Login:
-    if not token:
-        raise ValidationError("the token is empty", hint="osmosis login --token - < token.txt")
-    with PlatformClient(url, token, warn=ctx.output.warn, ca_file=trusted) as client:
-        answer = client.accounts.verify()
-    return _login(url, token, answer, "token")
 
 
 def _by_bootstrap(ctx: AppContext, url: str) -> IssuedLogin | None:

@@ -66,7 +66,8 @@ def quickstart(
     try:
         result = _walk(demo, choice)
     except StepDeclined:
-        return demo.declined()
+        message = "Cancelled. Run the same command to continue."
+        return OperationResult("quickstart", message, {"steps": demo.done}, status="cancelled")
     except KeyboardInterrupt:
         ctx.output.say("stopped; run the same command to continue", style="yellow")
         raise
@@ -159,11 +160,12 @@ def _client(demo: Demo, *, scoped: bool = True) -> PlatformClient:
 def _rollout(demo: Demo, choice: ModelChoice) -> None:
     words = ["rollout", "new", ROLLOUT, "--template", ROLLOUT, *choice.flags()]
     exists = (demo.workspace / CONFIG).is_file() and (demo.workspace / "rollouts" / ROLLOUT / "main.py").is_file()
-    if not exists:
+    config = _config(demo) if exists else None
+    if config is None:
         # A step that was stopped half-way may have left some of the files.
         partly = (demo.workspace / "rollouts" / ROLLOUT).exists() or (demo.workspace / CONFIG).exists()
         demo.osmosis(*words, *(["--force"] if partly else []))
-    elif _same_model(demo, choice):
+    elif config.experiment.model_path == choice.name and config.advanced.base_url == choice.base_url:
         demo.note(f"rollout {ROLLOUT} already exists")
     elif _clean(demo):
         demo.note("the config is for another model: the rollout is created again, the old files stay in git's history")
@@ -179,11 +181,6 @@ def _rollout(demo: Demo, choice: ModelChoice) -> None:
 
 def _config(demo: Demo) -> EvalConfig:
     return load_eval_config(demo.workspace / CONFIG, demo.workspace)[0]
-
-
-def _same_model(demo: Demo, choice: ModelChoice) -> bool:
-    config = _config(demo)
-    return config.experiment.model_path == choice.name and config.advanced.base_url == choice.base_url
 
 
 def _clean(demo: Demo) -> bool:
@@ -388,7 +385,3 @@ class Demo:
     def note(self, text: str) -> None:
         self.line(text, style="dim")
         self.done.append({"note": text})
-
-    def declined(self) -> OperationResult:
-        message = "Cancelled. Run the same command to continue."
-        return OperationResult("quickstart", message, {"steps": self.done}, status="cancelled")

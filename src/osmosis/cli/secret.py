@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from typer import Argument, Option
 
 from osmosis.cli.core import completion, prompts
-from osmosis.cli.core.app import nearest, new_app
+from osmosis.cli.core.app import guess_hint, new_app
 from osmosis.cli.core.context import AppContext, current, scope_of
 from osmosis.cli.core.environment import read_secrets_file
 from osmosis.cli.core.paging import Everything, Limit, Paging
@@ -110,10 +110,8 @@ def delete(name: Name, scope: Scope = "personal") -> OperationResult:
     with ctx.client() as client:
         names = {row.name for row in client.secrets.all(scope=scope)}
         if name not in names:
-            near = nearest(name, names)
-            raise NotFound(
-                f"there is no {scope} secret {name}", hint=f"did you mean {near}?" if near else "osmosis secret list"
-            )
+            hint = guess_hint(name, names, "osmosis secret list")
+            raise NotFound(f"there is no {scope} secret {name}", hint=hint)
         prompts.agree(ctx, f"Delete {scope} secret {name}?", "secret.delete")
         client.secrets.delete(name, scope=scope)
     return OperationResult("secret.delete", f"secret {name} is deleted ({scope})", {"name": name, "scope": scope})

@@ -4,20 +4,12 @@ from typing import Annotated
 from typer import Argument, Option
 
 from osmosis.cli.core import prompts
-from osmosis.cli.core.app import nearest, new_app
+from osmosis.cli.core.app import check_word, guess_hint, new_app
 from osmosis.cli.core.context import current
 from osmosis.cli.core.output import Mode
 from osmosis.cli.core.results import Column, ListResult, NextStep, OperationResult, build_columns, when
 from osmosis.errors import Conflict, NotFound, ValidationError
-from osmosis.records.api.accounts import (
-    MAX_TOKEN_DAYS,
-    SCOPES,
-    TOKEN_DAYS,
-    USUAL_SCOPES,
-    NewToken,
-    TokenRow,
-    TokenScope,
-)
+from osmosis.records.api.accounts import MAX_TOKEN_DAYS, SCOPES, TOKEN_DAYS, USUAL_SCOPES, NewToken, TokenRow
 
 app = new_app(
     help="""Tokens for machines: create, list, delete.
@@ -51,7 +43,10 @@ def create(
         osmosis token create laptop --scope git --json
     """
     ctx = current()
-    scopes = [_scope(word) for word in scope or USUAL_SCOPES]
+    scopes = [
+        check_word(word, SCOPES, f"--scope {word!r}: a scope is one of {', '.join(SCOPES)}")
+        for word in scope or USUAL_SCOPES
+    ]
     if not name.strip() or len(name) > 200:
         raise ValidationError("the name of a token has 1 to 200 characters", field="name")
     match = re.fullmatch(r"(\d{1,6})([mhd])", expires.strip())
@@ -133,15 +128,5 @@ def find_token(rows: list[TokenRow], token: str) -> TokenRow:
     if matching:
         ids = ", ".join(row.id for row in matching)
         raise Conflict(f"{len(matching)} tokens are named {token!r}", hint=f"say which by its id: {ids}")
-    near = nearest(token, [row.name for row in rows])
-    raise NotFound(f"you have no token {token!r}", hint=f"did you mean {near}?" if near else "osmosis token list")
-
-
-def _scope(word: str) -> TokenScope:
-    for scope in SCOPES:
-        if word == scope:
-            return scope
-    near = nearest(word, SCOPES)
-    raise ValidationError(
-        f"--scope {word!r}: a scope is one of {', '.join(SCOPES)}", hint=f"did you mean {near}?" if near else None
-    )
+    hint = guess_hint(token, [row.name for row in rows], "osmosis token list")
+    raise NotFound(f"you have no token {token!r}", hint=hint)

@@ -56,11 +56,6 @@ def load_eval_config(path: Path, root: Path, *, to_run: bool = False) -> tuple[E
     return cast(EvalConfig, config), warnings
 
 
-def load_training_config(path: Path, root: Path) -> tuple[TrainingConfig, list[Problem]]:
-    config, warnings = load_config(path, root, "training")
-    return cast(TrainingConfig, config), warnings
-
-
 def load_config(
     path: Path, root: Path, kind: ConfigKind, *, to_run: bool = False
 ) -> tuple[EvalConfig | TrainingConfig, list[Problem]]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from osmosis.errors import NotFound, OsmosisError, ValidationError
-from osmosis.workspace.config_file import ConfigFile, check_file, load_config, load_eval_config, load_training_config
+from osmosis.workspace.config_file import ConfigFile, check_file, load_config, load_eval_config
 from osmosis.workspace.layout import Workspace
 from support.git_workspace import EVAL, GitWorkspace
 
@@ -96,7 +96,7 @@ def test_a_key_of_advanced_that_nothing_reads_is_a_warning(folder: GitWorkspace)
 def test_many_calls_at_once_are_a_warning(folder: GitWorkspace) -> None:
     text = EXPERIMENT + "[training]\nrollout_batch_size = 64\nn_samples_per_prompt = 8\n"
     folder.write("configs/training/multiply.toml", text)
-    _, warnings = load_training_config(Path("configs/training/multiply.toml"), folder.root)
+    _, warnings = load_config(Path("configs/training/multiply.toml"), folder.root, "training")
     assert [w.code for w in warnings] == ["many-calls"]
     assert "512 rollouts at once" in warnings[0].what
 

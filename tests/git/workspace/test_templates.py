@@ -21,7 +21,7 @@ from osmosis.cli.main import main
 from osmosis.errors import Conflict, NotFound, ValidationError
 from osmosis.records.config.benchmark import AgentModel, BenchmarkAgent, BenchmarkTasks, Execution
 from osmosis.records.config.run_config import EvalConfig, Evaluation, Training, TrainingConfig
-from osmosis.workspace.config_file import ConfigFile, check_benchmark, load_eval_config, load_training_config
+from osmosis.workspace.config_file import ConfigFile, check_benchmark, load_config, load_eval_config
 from osmosis.workspace.findings import check_folder
 from osmosis.workspace.layout import Workspace
 from osmosis.workspace.templates import (
@@ -83,7 +83,7 @@ def test_each_rollout_is_complete(rendered: Path, name: str) -> None:
     assert warnings == []
     assert config.experiment.model_path.startswith("offline/")
     assert config.evaluation == Evaluation(), "keys with a default are comments"
-    training, warnings = load_training_config(Path(f"configs/training/{rollout}.toml"), rendered)
+    training, warnings = load_config(Path(f"configs/training/{rollout}.toml"), rendered, "training")
     assert warnings == []
     if name != "train":  # which is there to train a tiny model in a minute
         assert training.training == Training()

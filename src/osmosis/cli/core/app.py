@@ -13,10 +13,11 @@ from typer.core import TyperCommand, TyperGroup
 from osmosis.cli.core.context import current
 from osmosis.cli.core.old_spellings import respell
 from osmosis.cli.core.output import Mode
-from osmosis.errors import UsageError
+from osmosis.errors import UsageError, ValidationError
 
 F = TypeVar("F")
 R = TypeVar("R")
+Word = TypeVar("Word", bound=str)
 HELP = ("-h", "--help")
 STYLE: dict[str, Any] = {"rich_markup_mode": None}
 SYNONYMS = {
@@ -177,6 +178,18 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
     close = difflib.get_close_matches(lowered, names, n=1, cutoff=0.6)
     prefixed = [name for name in names if len(word) > 1 and name.startswith(lowered)]
     return next((names[name] for name in close or prefixed), None)
+
+
+def guess_hint(word: str, names: Iterable[str], otherwise: str | None = None) -> str | None:
+    near = nearest(word, names)
+    return f"did you mean {near}?" if near else otherwise
+
+
+def check_word(word: str, choices: Sequence[Word], problem: str) -> Word:
+    for choice in choices:
+        if word == choice:
+            return choice
+    raise ValidationError(problem, hint=guess_hint(word, choices))
 
 
 def usage_error(wrong: Any, path: str = "osmosis") -> UsageError:

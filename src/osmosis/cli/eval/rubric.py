@@ -136,7 +136,11 @@ def rubric(
     text, source = _rubric_text(ctx, rubric)
     if not (math.isfinite(score_min) and math.isfinite(score_max) and score_min < score_max):
         raise UsageError(f"--score-max must be greater than --score-min, got {score_min:g} to {score_max:g}")
-    info = _judge_info(model, base_url, api_key, api_key_env)
+    if not model.strip():
+        raise UsageError("--model is empty", hint="write provider/model, such as openai/gpt-5-mini")
+    info: dict[str, object] = {"provider": "openai", "model": model} if base_url else dict(info_of(model))
+    pairs = {"api_base": base_url, "api_key": api_key, "api_key_env": api_key_env}
+    info |= {key: value for key, value in pairs.items() if value}
     if api_key:
         ctx.output.warn("API_KEY_VISIBLE", "--api-key is visible to others on this machine; use --api-key-env NAME")
     resolve_judge(info, environ=ctx.environ)
@@ -214,14 +218,6 @@ def _rubric_text(ctx: AppContext, value: str) -> tuple[str, str]:
     if not text.strip():
         raise ValidationError("the rubric is empty", hint="give its text, or @file")
     return text, source
-
-
-def _judge_info(model: str, base_url: str | None, api_key: str | None, api_key_env: str | None) -> dict[str, object]:
-    if not model.strip():
-        raise UsageError("--model is empty", hint="write provider/model, such as openai/gpt-5-mini")
-    info: dict[str, object] = {"provider": "openai", "model": model} if base_url else dict(info_of(model))
-    pairs = {"api_base": base_url, "api_key": api_key, "api_key_env": api_key_env}
-    return {**info, **{key: value for key, value in pairs.items() if value}}
 
 
 def _target(ctx: AppContext, output: str | None, rubric_id: str) -> Path:

@@ -195,7 +195,18 @@ class RunCommands:
         return show_logs(current(), self.kind, name, limit=limit, cursor=cursor, follow=follow, debug=debug)
 
     def stop(self, name: str) -> OperationResult:
-        return stop_run(current(), self.kind, name)
+        ctx, operation = current(), f"{self.noun}.stop"
+        with ctx.client() as client:
+            runs = client.runs(self.kind)
+            detail = runs.get(name)
+            run = detail.run
+            if run.over:
+                return OperationResult(operation, f"run {run.name} is {run.status} already", run_state(detail))
+            prompts.agree(ctx, f"Stop run {run.name}?", operation, **run_state(detail))
+            runs.stop(run.name)
+            detail = runs.get(run.name)
+        message = f"run {run.name} is {detail.run.status if detail.run.over else 'stopping'}"
+        return OperationResult(operation, message, run_state(detail))
 
     def edit(
         self,
@@ -397,21 +408,6 @@ def write_json(path: Path, body: Mapping[str, object]) -> Path:
 
 def run_state(detail: RunDetail) -> JsonObject:
     return {**run_ref(detail), "status": detail.run.status}
-
-
-def stop_run(ctx: AppContext, kind: RunKind, name: str) -> OperationResult:
-    operation = f"{NOUNS[kind]}.stop"
-    with ctx.client() as client:
-        runs = client.runs(kind)
-        detail = runs.get(name)
-        run = detail.run
-        if run.over:
-            return OperationResult(operation, f"run {run.name} is {run.status} already", run_state(detail))
-        prompts.agree(ctx, f"Stop run {run.name}?", operation, **run_state(detail))
-        runs.stop(run.name)
-        detail = runs.get(run.name)
-    message = f"run {run.name} is {detail.run.status if detail.run.over else 'stopping'}"
-    return OperationResult(operation, message, run_state(detail))
 
 
 def delete_run(ctx: AppContext, client: PlatformClient, kind: RunKind, name: str) -> OperationResult:

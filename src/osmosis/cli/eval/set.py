@@ -106,7 +106,9 @@ def run_set(ctx: AppContext, word: str, flags: RunFlags) -> ListResult:
         raise NotFound(f"no run of this set is stored under {baseline}", hint=f"osmosis eval run {path.stem} --name X")
     interrupted = _run_all(ctx, eval_set, lines, runs, flags)
     _compare(lines, runs, read(file_around(ctx.cwd)))
-    return _table(lines, _exit_code(lines, flags, interrupted=interrupted))
+    failed = any(line.error or line.report is None or line.report.completed < line.report.total for line in lines)
+    worse = flags.fail_on_regression and any(line.verdict == "worse" for line in lines)
+    return _table(lines, 130 if interrupted else int(failed or worse))
 
 
 def _name_of_earlier(run: SetRun, name: str, baseline: str | None) -> str | None:
@@ -126,14 +128,6 @@ def _refuse_run_flags(flags: RunFlags) -> None:
             f"--{refused[0].replace('_', '-')} is not for a set",
             hint=f"the set's own keys are {', '.join(EvalSet.model_fields)}; write the rest into its configs",
         )
-
-
-def _exit_code(lines: list[SetLine], flags: RunFlags, *, interrupted: bool) -> int:
-    if interrupted:
-        return 130
-    if any(line.error or line.report is None or line.report.completed < line.report.total for line in lines):
-        return 1
-    return 1 if flags.fail_on_regression and any(line.verdict == "worse" for line in lines) else 0
 
 
 def read_set(path: Path) -> EvalSet:

@@ -4,7 +4,7 @@ from typer import Argument, Option
 
 from osmosis.base.git import Git
 from osmosis.cli.core import completion, prompts
-from osmosis.cli.core.app import nearest, new_app
+from osmosis.cli.core.app import guess_hint, new_app
 from osmosis.cli.core.connect import checkout_identity
 from osmosis.cli.core.context import AppContext, current
 from osmosis.cli.core.results import Column, DetailResult, ListResult, NextStep, OperationResult, build_columns
@@ -184,8 +184,8 @@ def _find(client: PlatformClient, name: str) -> WorkspaceRow:
     for row in rows:
         if row.name == name:
             return row
-    near = nearest(name, [row.name for row in rows])
-    raise NotFound(f"there is no workspace {name}", hint=f"did you mean {near}?" if near else "osmosis workspace list")
+    hint = guess_hint(name, [row.name for row in rows], "osmosis workspace list")
+    raise NotFound(f"there is no workspace {name}", hint=hint)
 
 
 def _find_active(ctx: AppContext, rows: list[WorkspaceRow]) -> tuple[str | None, str]:

@@ -130,22 +130,17 @@ def _client(ctx: AppContext, connect: bool | None) -> PlatformClient | None:
 
 def _check_name_on_platform(ctx: AppContext, client: PlatformClient, name: str, dest: Path) -> None:
     row = client.workspaces.find(name)
-    if row is None:
+    if row is None or row.identity is None:
         return
-    if row.identity is None or _own_origin(dest) == row.identity:
-        return
-    if _own_origin(dest) is None and _never_pushed(ctx, name):
+    source = read_source(dest) if (dest / ".git").exists() else None
+    origin = source.identity if source else None
+    if origin == row.identity or (origin is None and _never_pushed(ctx, name)):
         return
     raise Conflict(
         f"the platform already has a workspace named {name}, with another repository",
         hint=f"git clone {row.repository_url}, or choose another name",
         workspace=name,
     )
-
-
-def _own_origin(dest: Path) -> str | None:
-    source = read_source(dest) if dest.is_dir() and (dest / ".git").exists() else None
-    return source.identity if source else None
 
 
 def _never_pushed(ctx: AppContext, name: str) -> bool:

@@ -3,11 +3,11 @@ from typing import Annotated
 from typer import Argument, Option
 
 from osmosis.cli.core import prompts
-from osmosis.cli.core.app import nearest
+from osmosis.cli.core.app import check_word
 from osmosis.cli.core.context import current, scope_of
 from osmosis.cli.core.results import Column, ListResult, NextStep, OperationResult, build_columns, when
-from osmosis.errors import UsageError, ValidationError
-from osmosis.records.api.policy import ROLES, Role
+from osmosis.errors import UsageError
+from osmosis.records.api.policy import ROLES
 
 COLUMNS = (
     Column("handle", "Handle", show=lambda v: v or ""),
@@ -40,7 +40,8 @@ def members(
         raise UsageError("name the person", hint="osmosis workspace members ada --role admin")
     if delete:
         prompts.agree(ctx, f"Remove {person} from the workspace?", "workspace.remove")
-    checked_role = _role(role or "member")
+    word = role or "member"
+    checked_role = check_word(word, ROLES, f"{word!r} is not a role: use one of {', '.join(ROLES)}")
     with ctx.client() as client:
         access, extra = client.workspaces.access.members, scope_of(client)
         if person is None:
@@ -58,13 +59,3 @@ def members(
         command = f"osmosis platform user add {person.partition('@')[0].lower()} --email {person}"
         steps = [NextStep("add them, if you are an operator", command=command)]
     return OperationResult("workspace.invite", message, row.to_dict(), extra=extra, next_steps=steps)
-
-
-def _role(word: str) -> Role:
-    for role in ROLES:
-        if word == role:
-            return role
-    near = nearest(word, ROLES)
-    raise ValidationError(
-        f"{word!r} is not a role: use one of {', '.join(ROLES)}", hint=f"did you mean {near}?" if near else None
-    )
