@@ -45,8 +45,11 @@ class Sync(Section):
         started, last = False, ""
         while (state := self.state()).synced(branch) != commit:
             if state.status not in BUSY:
+                if started and state.status == "Failed":
+                    raise _failed(state)
                 if started:
-                    raise _ended_without(state, commit, branch)
+                    problem = f"the platform synced {branch or state.default_branch}, but not {commit[:10]}"
+                    raise Conflict(problem, hint="git push, then osmosis sync --wait")
                 self.start()
                 started = True
             status = state.status or "no sync yet"
@@ -74,10 +77,3 @@ class Sync(Section):
 def _failed(state: SyncState) -> PlatformError:
     hint = "osmosis sync --status, then fix the problem and push again"
     return PlatformError(f"the sync failed: {state.error or 'no reason given'}", hint=hint)
-
-
-def _ended_without(state: SyncState, commit: str, branch: str | None) -> OsmosisError:
-    if state.status == "Failed":
-        return _failed(state)
-    problem = f"the platform synced {branch or state.default_branch}, but not {commit[:10]}"
-    return Conflict(problem, hint="git push, then osmosis sync --wait")

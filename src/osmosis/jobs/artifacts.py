@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Generic, TypeVar
+from urllib.parse import quote
 
 from typing_extensions import Self
 
@@ -126,7 +127,8 @@ class ArtifactSender(BackgroundSender[str]):
             if file is not None:  # else it went meanwhile
                 await self._context.reporter.send_artifact(item, path, file, offset if offset < file.size else 0)
 
-        await send_files(dict(files), partial(self._context.reporter.list_artifact_sizes, item), send)
+        path = f"artifacts/{quote(item, safe='')}"
+        await send_files(dict(files), partial(self._context.reporter.list_sizes, path), send)
 
     def _report(self, item: str, problem: Exception) -> None:
         message = f"the artifacts of rollout {item} are not sent: {problem}"

@@ -122,18 +122,18 @@ class Reporter:
         return waits > self._held_bytes and not self._is_over
 
     async def wait_for_room(self, stop: asyncio.Event) -> None:
-        if not self.full:
-            return
-        stopped = asyncio.ensure_future(stop.wait())
+        while self.full and not stop.is_set():
+            self._taken.clear()
+            await self._wait_for_any(self._taken, stop)
+
+    async def _wait_for_any(self, *events: asyncio.Event) -> None:
+        """Wait for one of the events, or until it makes no sense to go on."""
+        waiting: list[asyncio.Future[Any]] = [asyncio.ensure_future(event.wait()) for event in events]
         try:
-            while self.full and not stop.is_set():
-                self._taken.clear()
-                accepted = asyncio.ensure_future(self._taken.wait())
-                either: set[asyncio.Future[Any]] = {accepted, stopped, self._future()}
-                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-                accepted.cancel()
+            await asyncio.wait([*waiting, self._future()], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            stopped.cancel()
+            for future in waiting:
+                future.cancel()
 
     def log(self, line: LogLine) -> None:
         """Queue a log line; when too many wait, the oldest are dropped and a line says how many."""
@@ -190,10 +190,7 @@ class Reporter:
         self._hurry.set()
         try:
             for lane in self._lanes:
-                waiting = asyncio.ensure_future(lane.idle.wait())
-                either: set[asyncio.Future[Any]] = {waiting, self._future()}
-                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-                waiting.cancel()
+                await self._wait_for_any(lane.idle)
         finally:
             self._hurry.clear()
 
@@ -290,8 +287,8 @@ class Reporter:
         if self._is_mute:
             raise self._future().result()
 
-    async def list_artifact_sizes(self, rollout_id: str) -> dict[str, int]:
-        answer = await self._patiently("GET", f"artifacts/{quote(rollout_id, safe='')}", None)
+    async def list_sizes(self, path: str) -> dict[str, int]:
+        answer = await self._patiently("GET", path, None)
         return {str(path): int(size) for path, size in answer.get("files", {}).items()}
 
     async def send_artifact(self, rollout_id: str, path: str, file: ArtifactFile, offset: int) -> None:
@@ -301,10 +298,6 @@ class Reporter:
 
     async def list_folders(self) -> list[JobFolder]:
         return JobFolders.model_validate(await self._patiently("GET", "folders", None)).folders
-
-    async def list_checkpoint_sizes(self, name: str) -> dict[str, int]:
-        answer = await self._patiently("GET", f"checkpoints/{name}", None)
-        return {str(path): int(size) for path, size in answer.get("files", {}).items()}
 
     async def send(self, path: str, pieces: Iterator[bytes]) -> None:
         await self._client.send(path, pieces)

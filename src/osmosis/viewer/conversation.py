@@ -269,17 +269,10 @@ def _highlight_fence(code: str, language: str, attributes: str) -> str:
     return str(highlight_code(code, language)) + "\n" if language else ""
 
 
-def _build_parser() -> MarkdownIt:
-    options = {"html": False, "breaks": True, "highlight": _highlight_fence}
-    parser = MarkdownIt("commonmark", options).enable(["table", "strikethrough"])
-    parser.disable(["image", "html_block", "html_inline"])
-    parser.add_render_rule("heading_open", _heading)
-    parser.add_render_rule("heading_close", _heading)
-    parser.add_render_rule("link_open", _link)
-    return parser
-
-
-_PARSER = _build_parser()
+_PARSER = MarkdownIt("commonmark", {"html": False, "breaks": True, "highlight": _highlight_fence})
+_PARSER.enable(["table", "strikethrough"]).disable(["image", "html_block", "html_inline"])
+for _rule, _render in (("heading_open", _heading), ("heading_close", _heading), ("link_open", _link)):
+    _PARSER.add_render_rule(_rule, _render)
 
 
 def render_markdown(text: str) -> Markup | None:

@@ -118,7 +118,7 @@ class CheckpointSender(BackgroundSender[CheckpointReport]):
             await reporter.send(where, _pieces(folder / path, start))
 
         for number in range(1, TRIES + 1):
-            await send_files(sizes, partial(reporter.list_checkpoint_sizes, folder.name), send)
+            await send_files(sizes, partial(reporter.list_sizes, f"checkpoints/{folder.name}"), send)
             await reporter.flush()  # whoever goes on from it does nothing again that came before
             try:
                 return await reporter.post("checkpoints", JobCheckpoints(checkpoints=[report]))

@@ -30,7 +30,7 @@ def trainer_plan(
     training, sampling, advanced = config.training, config.sampling, config.advanced
     on_rows = plan_training(config, spec.rows, examples=examples.count if examples else 0)
     if on_rows.steps == 0:
-        raise _too_small(on_rows) if examples is None else _too_few(examples, on_rows)
+        raise _too_small(on_rows, examples)
     fields = set(TrainerPlan.model_fields)
     same = {**training.model_dump(include=fields), **advanced.model_dump(include=fields)}
     return TrainerPlan.model_validate(
@@ -84,22 +84,16 @@ def _importance(config: TrainingConfig) -> Importance:
     return "off" if is_on_policy else "token_truncate"
 
 
-def _too_small(plan: TrainingPlan) -> Exception:
+def _too_small(plan: TrainingPlan, examples: Examples | None) -> Exception:
     rows, held_out = len(plan.rows), len(plan.validation_rows)
-    held_out_note = f", {held_out} more are held out for validation" if held_out else ""
-    return setup_failure(
-        f"the dataset is too small: {rows} rows are left to train on{held_out_note}, and one step takes {plan.batch}",
-        fix=f"lower [training].rollout_batch_size to {rows} or less, add rows, or lower [advanced].validation_rows",
-        category=Category.BAD_REQUEST,
-    )
-
-
-def _too_few(examples: Examples, plan: TrainingPlan) -> Exception:
-    return setup_failure(
-        f"there are {examples.count} rollouts to learn from, and one step takes {plan.batch}",
-        fix="lower [training].rollout_batch_size or [advanced].min_score, or name a run with more passed rollouts",
-        category=Category.BAD_REQUEST,
-    )
+    if examples is None:
+        note = f", {held_out} more are held out for validation" if held_out else ""
+        message = f"the dataset is too small: {rows} rows are left to train on{note}, and one step takes {plan.batch}"
+        fix = f"lower [training].rollout_batch_size to {rows} or less, add rows, or lower [advanced].validation_rows"
+    else:
+        message = f"there are {examples.count} rollouts to learn from, and one step takes {plan.batch}"
+        fix = "lower [training].rollout_batch_size or [advanced].min_score, or name a run with more passed rollouts"
+    return setup_failure(message, fix=fix, category=Category.BAD_REQUEST)
 
 
 STEP = "examples"

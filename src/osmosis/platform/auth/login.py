@@ -111,9 +111,7 @@ def poll(session: Session, device_code: str, *, browser: str = "") -> IssuedToke
     row.status = "used"
     if maker is not None and maker.user_id != user.id:
         maker = None  # made for another person: what they do with it is theirs
-    if browser:
-        return issue(session, user, browser, kind="session", maker=maker)
-    return issue(session, user, row.device_name, kind="device", maker=maker)
+    return issue(session, user, browser or row.device_name, kind="session" if browser else "device", maker=maker)
 
 
 def prepare(platform: Platform) -> None:

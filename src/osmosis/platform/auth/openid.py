@@ -208,11 +208,12 @@ class OpenIdProvider:
         if not isinstance(subject, str) or not 0 < len(subject) <= MAX_SUBJECT:
             raise self._refused("it does not say who you are")
         email = _text(claims, "email").lower()
+        is_address = email.count("@") == 1 and 2 < len(email) <= 320 and not set(email) & set(" ,;<>\"'\\()")
         groups = claims.get(self.settings.groups_claim)
         return Identity(
             issuer=str(claims["iss"]),
             subject=subject,
-            email=email if _is_address(email) else "",
+            email=email if is_address else "",
             verified=claims.get("email_verified") in (True, "true"),  # some say it as text
             name=_text(claims, "name")[:200],
             handle=_text(claims, "preferred_username").partition("@")[0],
@@ -243,10 +244,6 @@ def _text(claims: JsonObject, name: str) -> str:
     return value.strip() if isinstance(value, str) and value.isprintable() else ""
 
 
-def _is_address(text: str) -> bool:
-    return text.count("@") == 1 and 2 < len(text) <= 320 and not set(text) & set(" ,;<>\"'\\()")
-
-
 How = Literal["known", "linked", "added"]
 MAX_HANDLE = 50
 
@@ -257,7 +254,15 @@ def sign_in(session: Session, settings: OpenIdSettings, identity: Identity) -> t
     if linked_row is not None:
         linked_row.last_used_at = utc_now()
         return session.get_one(tables.User, linked_row.user_id), "known"
-    _check_address(settings, identity)
+    if not identity.email:
+        raise Forbidden(
+            f"{settings.name} does not share your e-mail address, and nobody here is linked to your account there",
+            hint="an operator of this platform adds `email` to OSMOSIS_OIDC_SCOPES, or sends you a login link",
+            code="EMAIL_MISSING",
+        )
+    if not identity.verified:
+        message = f"{settings.name} has not verified that {identity.email} is yours"
+        raise Forbidden(message, hint="verify your address there, then log in again", code="EMAIL_UNVERIFIED")
     user = session.scalars(sa.select(tables.User).where(tables.User.email == identity.email)).first()
     via: How = "linked"
     if user is not None:
@@ -285,18 +290,6 @@ def sign_in(session: Session, settings: OpenIdSettings, identity: Identity) -> t
 
 def unlink(session: Session, user: tables.User) -> int:
     return changed_by(session, sa.delete(tables.LinkedIdentity).where(tables.LinkedIdentity.user_id == user.id))
-
-
-def _check_address(settings: OpenIdSettings, identity: Identity) -> None:
-    if not identity.email:
-        raise Forbidden(
-            f"{settings.name} does not share your e-mail address, and nobody here is linked to your account there",
-            hint="an operator of this platform adds `email` to OSMOSIS_OIDC_SCOPES, or sends you a login link",
-            code="EMAIL_MISSING",
-        )
-    if not identity.verified:
-        message = f"{settings.name} has not verified that {identity.email} is yours"
-        raise Forbidden(message, hint="verify your address there, then log in again", code="EMAIL_UNVERIFIED")
 
 
 def _check_welcome(session: Session, settings: OpenIdSettings, identity: Identity) -> None:

@@ -91,23 +91,18 @@ def _attempt(
 
 
 def _add_files(settings: PlatformSettings, objects: Objects, archive: ArchiveWriter) -> None:
-    if objects.elsewhere:
-        _add_stored(objects, archive)
+    for folder in STORED if objects.elsewhere else ():
+        for stored in objects.list(f"{folder}/"):
+            name = f"data/{stored.key}"
+            if is_object(stored.key) and name not in archive.sums:
+                with suppress(NotFound):  # deleted meanwhile
+                    archive.add_pieces(name, stored.size, objects.open(stored.key).pieces)
     for path in _own_files(settings):
         name = f"data/{settings.stored(path)}"
         if name not in archive.sums:
             with suppress(FileNotFoundError):  # deleted meanwhile: the rows say whether it is missed
                 archive.add_file(name, path)
     _add_artifacts(settings, archive)
-
-
-def _add_stored(objects: Objects, archive: ArchiveWriter) -> None:
-    for folder in STORED:
-        for stored in objects.list(f"{folder}/"):
-            name = f"data/{stored.key}"
-            if is_object(stored.key) and name not in archive.sums:
-                with suppress(NotFound):  # deleted meanwhile
-                    archive.add_pieces(name, stored.size, objects.open(stored.key).pieces)
 
 
 def _own_files(settings: PlatformSettings) -> Iterator[Path]:

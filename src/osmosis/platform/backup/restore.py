@@ -25,7 +25,6 @@ from osmosis.platform.git import mirror
 from osmosis.platform.git.mirror import RepositoryFolder
 from osmosis.platform.objects import open_objects
 from osmosis.platform.objects.publish import STORED, publish
-from osmosis.platform.objects.store import Objects
 from osmosis.platform.settings import PlatformSettings
 from osmosis.platform.tables import QueueState
 from osmosis.platform.vault import Vault
@@ -85,7 +84,10 @@ def restore(settings: PlatformSettings, source: Path, *, master_key: Path | None
             if names := sorted(path.name for path in paths if path.name not in HARMLESS):
                 hint = "restore into an empty folder: OSMOSIS_DATA_DIR=FOLDER osmosis platform restore FILE"
                 raise Conflict(f"the data folder {data_dir} is in use: it has {', '.join(names[:3])}", hint=hint)
-            _refuse_stored(settings, objects)
+            for folder in STORED if objects.elsewhere else ():
+                if (stored := next(objects.list(f"{folder}/"), None)) is not None:
+                    message = f"{settings.objects} is in use: it has {stored.key}"
+                    raise Conflict(message, hint="restore into an empty prefix: OSMOSIS_OBJECTS=s3://BUCKET/PREFIX")
         with _scratch(data_dir) as scratch:
             unpacked = _unpack(archive, scratch)
             key = _key_for(settings, header, scratch, master_key)
@@ -94,21 +96,16 @@ def restore(settings: PlatformSettings, source: Path, *, master_key: Path | None
                 repositories = _unbundle(settings, unpacked)
                 put_aside = _put_aside(data_dir) if settings.database.startswith("sqlite") else None
                 root = unpacked.folder / "data"
-                for folder in sorted(root.iterdir()) if root.is_dir() else ():
-                    folder.rename(data_dir / folder.name)
+                for path in sorted(root.iterdir()) if root.is_dir() else ():
+                    path.rename(data_dir / path.name)
                 publish(objects, data_dir, *(f"{name}/" for name in STORED))
             if key is not None:
                 write_bytes(data_dir / "master.key", key, mode=0o600, durable=True)
     files = sum(name.startswith("data/") for name in unpacked.manifest.files)
-    has_key = _opens(settings, header)
+    secret = settings.master_key.get_secret_value()
+    has_key = bool(secret) or (data_dir / "master.key").is_file()
+    has_key = has_key and Vault.open(data_dir, secret).key_id == header.key_id
     return RestoreResult(header, data_dir, files, rows, repositories, in_flight, has_key, put_aside)
-
-
-def _refuse_stored(settings: PlatformSettings, objects: Objects) -> None:
-    for folder in STORED if objects.elsewhere else ():
-        if (stored := next(objects.list(f"{folder}/"), None)) is not None:
-            message = f"{settings.objects} is in use: it has {stored.key}"
-            raise Conflict(message, hint="restore into an empty prefix: OSMOSIS_OBJECTS=s3://BUCKET/PREFIX")
 
 
 @contextmanager
@@ -159,13 +156,6 @@ def _key_for(settings: PlatformSettings, header: BackupHeader, folder: Path, key
     return content if not settings.master_key.get_secret_value() else None
 
 
-def _opens(settings: PlatformSettings, header: BackupHeader) -> bool:
-    master_key = settings.master_key.get_secret_value()
-    if not master_key and not (settings.data_dir / "master.key").is_file():
-        return False
-    return Vault.open(settings.data_dir, master_key).key_id == header.key_id
-
-
 @contextmanager
 def _database(settings: PlatformSettings, header: BackupHeader, folder: Path) -> Iterator[Database]:
     own = settings.database.startswith("sqlite")
@@ -173,7 +163,10 @@ def _database(settings: PlatformSettings, header: BackupHeader, folder: Path) ->
     db = Database(f"sqlite:///{draft}" if own else settings.database)
     try:
         if not own:
-            _refuse_tables(db)
+            with db.engine.connect() as connection:
+                if names := sa.inspect(connection).get_table_names():
+                    message = f"the database is in use: it has the table {min(names)}"
+                    raise Conflict(message, hint="give an empty one: --database-url URL")
         try:
             db.migrate(header.revision or HEAD)
             yield db
@@ -186,13 +179,6 @@ def _database(settings: PlatformSettings, header: BackupHeader, folder: Path) ->
         db.close()
     if own:
         draft.rename(settings.data_dir / "platform.db")
-
-
-def _refuse_tables(db: Database) -> None:
-    with db.engine.connect() as connection:
-        if names := sa.inspect(connection).get_table_names():
-            message = f"the database is in use: it has the table {min(names)}"
-            raise Conflict(message, hint="give an empty one: --database-url URL")
 
 
 def _put_aside(data_dir: Path) -> Path | None:

@@ -11,7 +11,7 @@ from osmosis.platform.auth.dependencies import PlatformDep, Scope, ScopeDep, may
 from osmosis.platform.background import run_in_turn, slow
 from osmosis.platform.datasets import service as datasets
 from osmosis.platform.http.json_route import JsonRoute
-from osmosis.platform.objects.parts import Parts, check_url, object_url, receive_part, upload_key
+from osmosis.platform.objects.parts import SIGNED, Parts, object_url, receive_part, upload_key
 from osmosis.platform.paging import LogSliceDep, PageRange
 from osmosis.platform.workspaces import audit
 from osmosis.records.api.body import LogPage, Nothing
@@ -51,11 +51,8 @@ def create(body: NewDataset, platform: PlatformDep, scope: DataDep) -> CreatedDa
         return datasets.build_entry(CreatedDataset, platform.settings, dataset, creator, upload=plan)
 
 
-@router.put("/api/objects/uploads/{upload_id}/{number}")
-async def put_part(
-    upload_id: str, number: int, expires: int, signature: str, request: Request, platform: PlatformDep
-) -> Response:
-    check_url(platform, f"uploads/{upload_id}/{number}", method="PUT", expires=expires, signature=signature)
+@router.put("/api/objects/uploads/{upload_id}/{number}", dependencies=SIGNED)
+async def put_part(upload_id: str, number: int, request: Request, platform: PlatformDep) -> Response:
     upload = await run_in_threadpool(_find_upload, platform, upload_id)
     if upload is None or not 1 <= number <= upload.parts:
         raise NotFound("this upload no longer exists", hint="upload the file again")
@@ -137,10 +134,9 @@ def download(name: str, platform: PlatformDep, scope: ScopeDep) -> DatasetDownlo
     )
 
 
-@router.get("/api/objects/datasets/{dataset_id}")
+@router.get("/api/objects/datasets/{dataset_id}", dependencies=SIGNED)
 @slow("objects")
-def get_object(dataset_id: str, expires: int, signature: str, platform: PlatformDep) -> FileResponse:
-    check_url(platform, f"datasets/{dataset_id}", method="GET", expires=expires, signature=signature)
+def get_object(dataset_id: str, platform: PlatformDep) -> FileResponse:
     with platform.db.read() as session:
         dataset = session.get(tables.Dataset, dataset_id)
     if dataset is None or dataset.path is None:

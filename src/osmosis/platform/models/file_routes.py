@@ -15,7 +15,7 @@ from osmosis.platform.background import run_apart, slow
 from osmosis.platform.http.json_route import JsonRoute
 from osmosis.platform.models import deployments
 from osmosis.platform.models import service as models
-from osmosis.platform.objects.parts import Parts, check_url, object_url, receive_part, store_joined
+from osmosis.platform.objects.parts import SIGNED, Parts, object_url, receive_part, store_joined
 from osmosis.platform.workspaces import audit
 from osmosis.records.api.models import ModelFile, ModelFiles, ModelFileUpload, ModelPath, ModelUpload, NewModel
 from osmosis.records.api.training import ModelRow
@@ -59,12 +59,8 @@ def _awaited(platform: Platform, scope: Scope, name: str, path: str) -> tuple[ta
     return model, number, models.files_of(platform.objects, model)[number]
 
 
-@router.put("/api/objects/models/{model_id}/{number}/{part}")
-async def put_part(
-    model_id: str, number: int, part: int, expires: int, signature: str, request: Request, platform: PlatformDep
-) -> Response:
-    path = f"models/{model_id}/{number}/{part}"
-    check_url(platform, path, method="PUT", expires=expires, signature=signature)
+@router.put("/api/objects/models/{model_id}/{number}/{part}", dependencies=SIGNED)
+async def put_part(model_id: str, number: int, part: int, request: Request, platform: PlatformDep) -> Response:
     file = await run_apart("objects", _to_fill, platform, model_id, number)
     if file is None or not 1 <= part <= (parts := Parts(file.size, platform.settings.part_bytes)).count:
         raise NotFound("this upload no longer exists", hint="upload the model again")
@@ -145,11 +141,9 @@ def _fetch_url(platform: Platform, kind: str, model_id: str, key: str) -> str:
     return object_url(platform, key, f"model-files/{kind}/{model_id}/{PurePosixPath(key).name}", method="GET")
 
 
-@router.get("/api/objects/model-files/{kind}/{model_id}/{name}")
+@router.get("/api/objects/model-files/{kind}/{model_id}/{name}", dependencies=SIGNED)
 @slow("objects")
-def get_file(kind: str, model_id: str, name: str, expires: int, signature: str, platform: PlatformDep) -> FileResponse:
-    path = f"model-files/{kind}/{model_id}/{name}"
-    check_url(platform, path, method="GET", expires=expires, signature=signature)
+def get_file(kind: str, model_id: str, name: str, platform: PlatformDep) -> FileResponse:
     with platform.db.read() as session:
         row = session.get(tables.BaseModel if kind == "base" else tables.Checkpoint, model_id)
     if row is None:

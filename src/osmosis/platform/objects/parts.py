@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, urlencode
 
-from fastapi import Response
+from fastapi import Depends, Request, Response
 
 from osmosis.base.files import replacing
 from osmosis.errors import Forbidden, NotFound, ValidationError
@@ -156,3 +156,12 @@ def check_url(platform: Platform, path: str, *, method: str, expires: int, signa
         raise Forbidden("the signature of this URL is not valid")
     if time.time() > expires:
         raise Forbidden("this URL has expired; request a new one")
+
+
+def check_signature(request: Request, expires: int, signature: str) -> None:
+    path = str(request.scope["path"]).removeprefix("/api/objects/")
+    check_url(request.app.state.platform, path, method=request.method, expires=expires, signature=signature)
+
+
+SIGNED = [Depends(check_signature)]
+"""What a route below `/api/objects/` depends on: whoever has its signed address may use it."""

@@ -9,7 +9,7 @@ import logging
 import re
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -115,7 +115,7 @@ def _show(platform: Platform, import_id: str, staged: _Staged) -> None:
                     with staged.annotations.open("rb") as lines:
                         sender = session.get(tables.User, row.creator_id) if row.creator_id else None
                         judgements.merge(session, run.id, map(Annotation.model_validate_json, lines), sender)
-                    _add_log(session, run, _last_lines(staged.log))
+                    _add_log(session, run, staged.log)
             return
         except IntegrityError:  # another run took the name in that moment
             if attempt == NAME_TRIES:
@@ -151,13 +151,6 @@ def _read(
     )
     values: JsonObject = answer if isinstance(answer, dict) else {}
     return UploadContent(values["rows"], Report.model_validate(values["report"]))
-
-
-def _last_lines(path: Path | None) -> list[str]:
-    if path is None:
-        return []
-    with path.open(encoding="utf-8", errors="replace") as lines:
-        return [line.rstrip("\n") for line in deque(lines, LOG_LINES)]
 
 
 def _become_run(session: Session, row: tables.Import, staged: _Staged) -> tables.Run:
@@ -238,7 +231,11 @@ def _aware(value: datetime | None) -> datetime | None:
     return value.replace(tzinfo=timezone.utc) if value is not None and value.tzinfo is None else value
 
 
-def _add_log(session: Session, run: tables.Run, lines: Iterable[str]) -> None:
+def _add_log(session: Session, run: tables.Run, path: Path | None) -> None:
+    if path is None:
+        return
+    with path.open(encoding="utf-8", errors="replace") as file:
+        lines = [line.rstrip("\n") for line in deque(file, LOG_LINES)]
     session.add_all(
         tables.RunLog(
             run_id=run.id, timestamp=run.started_at or utc_now(), step="local", message=lifecycle.clean_message(line)

@@ -6,7 +6,7 @@ from osmosis.platform import Platform, tables
 from osmosis.platform.auth.dependencies import PlatformDep, Scope, ScopeDep
 from osmosis.platform.background import run_in_turn, slow
 from osmosis.platform.http.json_route import JsonRoute
-from osmosis.platform.objects.parts import check_url, receive_part
+from osmosis.platform.objects.parts import SIGNED, receive_part
 from osmosis.platform.run_upload import finished_run, sessions
 from osmosis.platform.run_upload.manifest import Manifest
 from osmosis.platform.workspaces import audit
@@ -43,12 +43,8 @@ def uploads(session_id: str, body: ImportPaths, platform: PlatformDep, scope: Sc
     return ImportUploads(files=plans)
 
 
-@router.put("/api/objects/imports/{session_id}/{number}/{part}")
-async def put_part(
-    session_id: str, number: int, part: int, expires: int, signature: str, request: Request, platform: PlatformDep
-) -> Response:
-    path = f"imports/{session_id}/{number}/{part}"
-    check_url(platform, path, method="PUT", expires=expires, signature=signature)
+@router.put("/api/objects/imports/{session_id}/{number}/{part}", dependencies=SIGNED)
+async def put_part(session_id: str, number: int, part: int, request: Request, platform: PlatformDep) -> Response:
     file = await run_in_threadpool(sessions.get_awaited_file, platform, session_id, number)
     parts = sessions.parts_of(platform, file)
     if not 1 <= part <= parts.count:

@@ -8,7 +8,7 @@ from osmosis.platform.auth.dependencies import PlatformDep, Scope, ScopeDep, may
 from osmosis.platform.background import slow
 from osmosis.platform.db import count_of
 from osmosis.platform.http.json_route import JsonRoute
-from osmosis.platform.objects.parts import check_url, sign_url
+from osmosis.platform.objects.parts import SIGNED, sign_url
 from osmosis.platform.paging import LogSliceDep, PageDep
 from osmosis.platform.workspaces import audit
 from osmosis.records.api.benchmarks import (
@@ -135,10 +135,9 @@ def download_urls(
     return FileAddresses(items=addresses, expires_in=platform.settings.url_lifetime_s)
 
 
-@router.get("/api/objects/benchmark-runs/{run_id}/{path:path}")
+@router.get("/api/objects/benchmark-runs/{run_id}/{path:path}", dependencies=SIGNED)
 @slow("objects")
-def get_object(run_id: str, path: str, expires: int, signature: str, platform: PlatformDep) -> Response:
-    check_url(platform, f"benchmark-runs/{run_id}/{path}", method="GET", expires=expires, signature=signature)
+def get_object(run_id: str, path: str, platform: PlatformDep) -> Response:
     with platform.db.read() as session:
         run = session.get(tables.BenchmarkRun, run_id)
         if run is None:

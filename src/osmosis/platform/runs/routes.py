@@ -18,7 +18,7 @@ from osmosis.platform.db import count_of
 from osmosis.platform.http.json_route import JsonRoute
 from osmosis.platform.models import deployments
 from osmosis.platform.models import service as models
-from osmosis.platform.objects.parts import check_url, object_url, sign_url
+from osmosis.platform.objects.parts import SIGNED, object_url, sign_url
 from osmosis.platform.objects.store import Content
 from osmosis.platform.paging import LogSliceDep, LongPageDep, PageDep
 from osmosis.platform.run_source import DatabaseLibrary
@@ -240,10 +240,9 @@ def download_urls(
     return FileAddresses(items=answer, expires_in=platform.settings.url_lifetime_s)
 
 
-@router.get("/api/objects/runs/{run_id}/{path:path}")
+@router.get("/api/objects/runs/{run_id}/{path:path}", dependencies=SIGNED)
 @slow("objects")
-def get_object(run_id: str, path: str, expires: int, signature: str, platform: PlatformDep) -> Raw:
-    check_url(platform, f"runs/{run_id}/{path}", method="GET", expires=expires, signature=signature)
+def get_object(run_id: str, path: str, platform: PlatformDep) -> Raw:
     stored = downloads.list_stored(platform.objects, run_id)
     with platform.db.read() as session:
         run = session.get(tables.Run, run_id)

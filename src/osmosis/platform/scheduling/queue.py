@@ -1,6 +1,5 @@
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session, aliased
@@ -93,7 +92,9 @@ def waiting_jobs(*, deployments: bool = True, others: bool = True) -> sa.Select[
         .outerjoin(in_flight, in_flight.c.workspace_id == tables.Workspace.id)
         .where(tables.Job.state == QueueState.WAITING, within_quota(in_flight))
         .where(sa.or_(tables.Job.not_before.is_(None), tables.Job.not_before <= utc_now()))
-        .order_by(*fair_order(in_flight))
+        # The fewest jobs in flight of a workspace, then the one served longest ago, then priority, then age.
+        .order_by(sa.func.coalesce(in_flight.c.jobs, 0), tables.Workspace.served_at.asc().nulls_first())
+        .order_by(tables.Job.priority.desc(), tables.Job.work_created_at, tables.Job.run_id, tables.Job.shard)
     )
     if not deployments:
         query = query.where(tables.Job.kind != "serving")
@@ -127,18 +128,6 @@ def within_quota(in_flight: sa.Subquery) -> sa.ColumnElement[bool]:
         used = sa.func.coalesce(in_flight.c[needed.key], 0)
         limits.append(sa.or_(limit.is_(None), needed == 0, used + needed <= limit, nothing_in_flight))
     return sa.or_(tables.Job.kind == "serving", sa.and_(*limits))
-
-
-def fair_order(in_flight: sa.Subquery) -> tuple[sa.ColumnElement[Any], ...]:
-    """Order by the fewest jobs in flight of a workspace, then the one served longest ago, then priority, then age."""
-    return (
-        sa.func.coalesce(in_flight.c.jobs, 0),
-        tables.Workspace.served_at.asc().nulls_first(),
-        tables.Job.priority.desc(),
-        tables.Job.work_created_at.asc(),
-        tables.Job.run_id.asc(),
-        tables.Job.shard.asc(),
-    )
 
 
 def usage_by_workspace() -> sa.Subquery:

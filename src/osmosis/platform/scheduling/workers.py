@@ -110,7 +110,13 @@ def handle_round(
         since = utc_now() - timedelta(seconds=LOST_AFTER_S)
         alive = count_of(session, sa.select(tables.Worker).where(tables.Worker.last_seen > since))
         over = lifecycle.list_over(session, report.kept)
-        in_scheduler = _list_in_scheduler(session, settings, worker, report.jobs)
+        in_scheduler = [
+            (job.job_id, job.lease_id, job.place)
+            for job in report.jobs
+            if job.alive
+            and (held_job := _find_held_by(session, worker, job.job_id, job.lease_id)) is not None
+            and tickets.is_news(held_job.job, job.place, settings.lease_s)
+        ]
     if any(end.silent for end in ends) and was_unreachable():
         ends = [end for end in ends if not end.silent]
     for end in ends:
@@ -252,17 +258,6 @@ def _extend_after_gap(platform: Platform, access: WorkerAccess, report: WorkerRo
                 leases.extend(held_job.job, settings.lease_s)
                 message = f"{_describe(worker)} was suspended for {gap_s:.0f} s; the job continues"
                 lifecycle.log(session, held_job.work, message)
-
-
-def _list_in_scheduler(
-    session: Session, settings: PlatformSettings, worker: tables.Worker, reports: Sequence[JobWord]
-) -> list[tuple[str, str, str]]:
-    waiting = []
-    for report in reports:
-        held_job = _find_held_by(session, worker, report.job_id, report.lease_id) if report.alive else None
-        if held_job is not None and tickets.is_news(held_job.job, report.place, settings.lease_s):
-            waiting.append((report.job_id, report.lease_id, report.place))
-    return waiting
 
 
 def _give_jobs(
