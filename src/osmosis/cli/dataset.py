@@ -192,13 +192,12 @@ def _check(path: Path) -> JsonObject:
         listed = "" if facts.found == len(issues) else f", the first {len(issues)} of them"
         message = f"{path.name} has {count}{listed}"
         raise DatasetError(message, hint="fix them, then check again: osmosis check FILE", issues=issues)
-    size_bytes, warnings = path.stat().st_size, facts.warnings()
     return {
         "path": str(path),
         "rows": facts.rows,
         "sha256": file_sha256(path),
-        "bytes": size_bytes,
-        "warnings": warnings,
+        "bytes": path.stat().st_size,
+        "warnings": facts.warnings(),
     }
 
 

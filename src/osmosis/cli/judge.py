@@ -75,15 +75,11 @@ def _row(name: str, by_hash: Verdicts) -> dict[str, object]:
     return {"score": name, **figures.to_dict(), "score_hashes": hashes, "between": between}
 
 
-def _kappa(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
-
-
 COLUMNS = [
     Column("score", "score"),
     Column("pairs", "labels", "right"),
     Column("agreement", "agree", "right", show=percent),
-    Column("kappa", "kappa", "right", show=_kappa),
+    Column("kappa", "kappa", "right", show=lambda v: "-" if v is None else f"{v:.2f}"),
     Column("between", "95 %"),
     Column("judge_only", "too kind", "right"),
     Column("person_only", "too strict", "right"),

@@ -85,8 +85,7 @@ def list_secrets(
         Column("updater_name", "By", wide=True),
     ]
     if any(row.last_used_by for row in rows):
-        columns.append(Column("last_used_by", "Last used by"))
-        columns.append(Column("last_used_at", "Used", show=when))
+        columns += [Column("last_used_by", "Last used by"), Column("last_used_at", "Used", show=when)]
     shared = {row.name for row in rows if row.scope == "workspace"}
     return ListResult(
         [{**_describe_secret(row), "shadows": row.scope == "personal" and row.name in shared} for row in rows],

@@ -93,13 +93,6 @@ class WorkerFlags:
         ),
     ] = None
 
-    def gate(self) -> dict[str, object]:
-        return {
-            "advertise_url": self.advertise_url,
-            "listen": self.gate_listen,
-            "insecure_http": self.insecure_http or None,
-        }
-
 
 @app.command()
 @takes(WorkerFlags)
@@ -255,11 +248,10 @@ def worker_config(file: Path | None, flags: WorkerFlags) -> WorkerConfig:
     data |= _without_none({"executor": flags.executor, "max_jobs": flags.max_jobs})
     if flags.ray_address is not None:
         data["executor"] = "ray"
-    for name, options in (
-        ("ray", _without_none({"address": flags.ray_address})),
-        ("gate", _without_none(flags.gate())),
-    ):
-        table = data.get(name, {})
+    gate: dict[str, object] = {"advertise_url": flags.advertise_url, "listen": flags.gate_listen}
+    ray: dict[str, object] = {"address": flags.ray_address}
+    for name, values in {"ray": ray, "gate": {**gate, "insecure_http": flags.insecure_http or None}}.items():
+        table, options = data.get(name, {}), _without_none(values)
         if options and isinstance(table, dict):
             data[name] = {**table, **options}
     config = _checked(data, str(file or "worker start"))

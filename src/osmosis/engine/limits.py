@@ -51,14 +51,9 @@ class Spending:
         self.cost += cost or 0.0
 
     def add_rollout(self, rollout: Rollout) -> None:
-        usage = rollout.usage
-        self.add(usage.total_tokens, usage.cost_usd)
-        if (users := rollout.user_usage) is not None:
-            self.add(users.total_tokens, users.cost_usd)
-        for score in rollout.scores.values():
-            usage_of_judge = score.usage
-            if usage_of_judge is not None:
-                self.add(usage_of_judge.total_tokens, usage_of_judge.cost_usd)
+        for usage in (rollout.usage, rollout.user_usage, *(score.usage for score in rollout.scores.values())):
+            if usage is not None:
+                self.add(usage.total_tokens, usage.cost_usd)
 
     def exceeded(self) -> str | None:
         if self._unlimited:

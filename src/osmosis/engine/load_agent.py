@@ -197,7 +197,6 @@ def load_scorers(
     base_dir: Path,
     *,
     timeout_s: float | None = None,
-    threads: ScoreThreads | None = None,
     environ: Mapping[str, str] | None = None,
     functions: Mapping[str, Callable[..., object]] | None = None,
 ) -> list[Scorer]:
@@ -205,7 +204,7 @@ def load_scorers(
     doubled = sorted({path for path in paths if list(paths).count(path) > 1})
     if doubled:
         raise LoadError(f"score function listed twice: {', '.join(doubled)}", hint="name each --eval-fn once")
-    threads = threads or ScoreThreads()
+    threads = ScoreThreads()
     scorers: list[Scorer] = []
     for path in paths:
         if path.startswith("rubric:"):

@@ -211,8 +211,7 @@ async def apply(
         journal.move(resume.moved)
     if resume.regrade:
         await regrade(journal, plan, rows, scorers, resume.regrade, hashes)
-    drop = resume.rerun | resume.retry | resume.gone
-    if drop:
+    if drop := resume.rerun | resume.retry | resume.gone:
         journal.drop(drop)
 
 

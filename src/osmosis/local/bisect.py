@@ -189,8 +189,7 @@ class _Search:
 
     def _scale(self) -> tuple[float, float]:
         every = [value for values in self._values.values() for row in values.values() for value in row.values()]
-        low, high = min([0.0, *every]), max([1.0, *every])
-        return low, high
+        return min([0.0, *every]), max([1.0, *every])
 
     def counts(self) -> dict[str, dict[int, tuple[float, int]]]:
         low, high = self._scale()

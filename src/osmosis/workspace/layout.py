@@ -71,17 +71,12 @@ class Workspace:
 
     def configs(self, kind: ConfigKind | None = None) -> Iterator[tuple[ConfigKind, Path]]:
         for each in CONFIG_KINDS if kind is None else (kind,):
-            folder = self.root / "configs" / each
-            if folder.is_dir():
-                for path in sorted(folder.rglob("*.toml")):
-                    if path.stem not in RESERVED_NAMES:  # `default.toml` explains every key, and is not run
-                        yield each, path
+            for path in sorted((self.root / "configs" / each).rglob("*.toml")):
+                if path.stem not in RESERVED_NAMES:  # `default.toml` explains every key, and is not run
+                    yield each, path
 
     def datasets(self) -> list[Path]:
-        folder = self.root / "data"
-        if not folder.is_dir():
-            return []
-        return sorted(p for p in folder.rglob("*") if p.suffix in DATASET_SUFFIXES and p.is_file())
+        return sorted(p for p in (self.root / "data").rglob("*") if p.suffix in DATASET_SUFFIXES and p.is_file())
 
     def local_dataset(self, name: str) -> Path | None:
         return next((p for p in self.datasets() if p.stem == name), None)

@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -294,11 +294,6 @@ def sampling(settings: Mapping[str, Any], texts: Sequence[str]) -> JsonObject:
         raise UsageError(f"--top-p must be above 0 and at most 1, got {params['top_p']}")
     if params.get("max_tokens", 1) < 1:
         raise UsageError(f"--max-tokens must be at least 1, got {params['max_tokens']}")
-    return {**params, **_parse_params(texts, params)}
-
-
-def _parse_params(texts: Sequence[str], named: Collection[str]) -> JsonObject:
-    params: JsonObject = {}
     for text in texts:
         key, equals, value = text.partition("=")
         key = key.strip()
@@ -306,7 +301,7 @@ def _parse_params(texts: Sequence[str], named: Collection[str]) -> JsonObject:
             raise UsageError(f"--param {text!r} is not key=value", hint="--param top_k=40")
         if key in _NO_PARAMS:
             raise UsageError(f"{key} is not a sampling parameter", hint=_NO_PARAMS[key])
-        if key in params or key in named:
+        if key in params:
             raise UsageError(f"{key} is given twice", hint=f"keep either --param {key}=... or the other option")
         params[key] = parse_value(value)
     return params

@@ -3,7 +3,7 @@
 import pdb
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -32,10 +32,9 @@ from osmosis.errors import InteractiveRequired, ValidationError
 from osmosis.local.replay import Replayed, replay
 from osmosis.local.run_options import RunOptions
 from osmosis.local.viewing.remote_run import config_of
-from osmosis.records.api.runs import RunDetail
 from osmosis.records.run.plan import EvalPlan
 from osmosis.records.run.rollout import Rollout
-from osmosis.workspace.layout import Workspace, find_workspace
+from osmosis.workspace.layout import find_workspace
 
 _NEAR = 1
 
@@ -67,7 +66,11 @@ def recording(
     workspace, config = find_workspace(ctx.cwd), config_of(detail)
     continue_inside(ctx, workspace.root, config.experiment.rollout)
     apply_environment(ctx, config.env, config.secret_names(), secrets_file)
-    _say_commit(ctx, workspace, detail)
+    with suppress(GitError):
+        commit = Git(workspace.root).text("rev-parse", "HEAD").strip()
+        if detail.commit_sha and commit != detail.commit_sha:
+            message = f"the run was of commit {detail.commit_sha[:10]}; this replays the code that is here"
+            ctx.output.say(message, style="dim")
     with TemporaryDirectory(prefix="osmosis-replay-") as temporary:
         folder = Path(temporary)
         (folder / "rollouts.jsonl").write_bytes(rollout.to_line())
@@ -87,17 +90,6 @@ def recording(
             needs_scores=False,
         )
         yield Recording(plan, options, folder, rollout, detail.run.name)
-
-
-def _say_commit(ctx: AppContext, workspace: Workspace, detail: RunDetail) -> None:
-    try:
-        commit = Git(workspace.root).text("rev-parse", "HEAD").strip()
-    except GitError:
-        return
-    if detail.commit_sha and commit != detail.commit_sha:
-        ctx.output.say(
-            f"the run was of commit {detail.commit_sha[:10]}; this replays the code that is here", style="dim"
-        )
 
 
 def replay_rollout(

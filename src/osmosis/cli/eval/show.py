@@ -270,7 +270,13 @@ def draw_rollout(console: Console, rollout: Rollout, *, expected: str | None = N
     for key, value in (("metrics", rollout.metrics), ("info", rollout.info)):
         if value:
             console.print(Text(f"{key}  {clean(json.dumps(value, ensure_ascii=False))}", style="dim"))
-    draw_failure(console, rollout)
+    if (failure := rollout.failure) is not None:
+        where = f"failed in {failure.phase.value}: {failure.category.value}"
+        console.print(Text(clean(f"{where}: {failure.message}"), style="red"))
+        if failure.traceback:
+            console.print(Text(clean(failure.traceback), style="dim"))
+        if failure.fix:
+            console.print(Text(clean(f"fix: {failure.fix}"), style="yellow"))
     console.print(Text(" · ".join(facts(rollout)), style="dim"))
 
 
@@ -285,18 +291,6 @@ def _score_lines(name: str, score: Score) -> Iterator[Text]:
         yield Text(f"  {clean(part)}  {number:g}")
     if score.reason:
         yield Text("  " + clean(score.reason).replace("\n", "\n  "), style="dim")
-
-
-def draw_failure(console: Console, rollout: Rollout) -> None:
-    failure = rollout.failure
-    if failure is None:
-        return
-    where = f"failed in {failure.phase.value}: {failure.category.value}"
-    console.print(Text(clean(f"{where}: {failure.message}"), style="red"))
-    if failure.traceback:
-        console.print(Text(clean(failure.traceback), style="dim"))
-    if failure.fix:
-        console.print(Text(clean(f"fix: {failure.fix}"), style="yellow"))
 
 
 def facts(rollout: Rollout) -> Sequence[str]:

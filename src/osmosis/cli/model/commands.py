@@ -167,7 +167,7 @@ def deploy(name: Name, wait: Wait = False) -> OperationResult:
     with ctx.client() as client:
         deployment = client.models.deploy(name)
         label = deployment.model_name or name
-        row = find_model(client, label)
+        _, row = client.models.find(label)
         if wait:
             row = _until_served(ctx, client, label)
     state = row.deployment_state or deployment.state or "starting"
@@ -203,10 +203,6 @@ def logs(name: Name, limit: Lines = 50, cursor: Cursor = None) -> ListResult:
     return log_result(ctx, page, page.logs)
 
 
-def find_model(client: PlatformClient, name: str) -> ModelRow:
-    return client.models.find(name)[1]
-
-
 def describe_inference(row: ModelRow, environ: Mapping[str, str]) -> dict[str, str]:
     base = environ.get(INFERENCE_URL, "").rstrip("/")
     url = (base if base.endswith("/v1") else f"{base}/v1") if base else row.inference_url or ""
@@ -224,7 +220,7 @@ def _until_served(ctx: AppContext, client: PlatformClient, name: str) -> ModelRo
     ctx.output.say(f"loading {name}; the first time, the trainer's environment is made", style="dim")
     deadline = time.monotonic() + WAIT_S
     while True:
-        row = find_model(client, name)
+        _, row = client.models.find(name)
         if row.deployment_state == "serving":
             return row
         if row.deployment_state in ("failed", "stopped", "stopping"):
@@ -306,7 +302,7 @@ def use(name: Name) -> DetailResult:
     """
     ctx = current()
     with ctx.client() as client:
-        at = describe_inference(find_model(client, name), ctx.environ)
+        at = describe_inference(client.models.find(name)[1], ctx.environ)
     variables = variables_of(at["inference_url"], "$OSMOSIS_TOKEN", at["inference_model"])
     programs = {name: harness.use for name, harness in load_harnesses().items()}
     fields = {"variables": variables, "programs": programs}

@@ -99,13 +99,13 @@ def _choose_folder(ctx: AppContext, name: str | None, here: bool) -> tuple[str, 
         dest = ctx.cwd.resolve()
         return name or dest.name.lower(), dest
     if name is None:
-
-        def fits(text: str) -> bool | str:
-            return (
-                bool(WORKSPACE_NAME.match(text)) or "small letters, digits, - _ and ., starting with a letter or digit"
-            )
-
-        name = prompts.ask(ctx, "Workspace name:", flag="give NAME or --here", validate=fits)
+        rule = "small letters, digits, - _ and ., starting with a letter or digit"
+        name = prompts.ask(
+            ctx,
+            "Workspace name:",
+            flag="give NAME or --here",
+            validate=lambda text: bool(WORKSPACE_NAME.match(text)) or rule,
+        )
     return Path(name).name if name else "", ctx.path(name)
 
 

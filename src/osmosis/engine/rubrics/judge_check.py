@@ -82,8 +82,7 @@ def _check(judge: Scorer, answers: Sequence[Answer], before: Sequence[Score], af
     replies = sum(score.replied is not None for score in (*before, *after))
     if not pairs:
         return JudgeCheck(judge.name, len(answers), len(answers), replies, None, None, None, None, None)
-    low, high = judge.bounds or (0.0, 1.0)
-    bounds: Bounds = (low, high)
+    bounds: Bounds = judge.bounds or (0.0, 1.0)
     moves = [fmean(changes) for changes in by_row.values()]
     difference = difference_of(moves, (min(seen), max(seen)), bounds)
     length = spearman(pairs) if len(pairs) >= LEAST_ANSWERS else None
