@@ -5,9 +5,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from osmosis.base.jsonable import JsonObject
+from osmosis.records.run.rollout import Completion
 
 from . import chat, gemini, messages, responses
-from .call import Call, EndpointError, Envelope, Reply, ReplyStream
+from .call import Call, EndpointError, Envelope, ReplyStream
 
 __all__ = [
     "CHAT",
@@ -28,7 +29,7 @@ class Dialect:
     name: str
     parse: Callable[[JsonObject], Call]
     """Returns the call of a request; raises `EndpointError` 400."""
-    render: Callable[[Call, Reply, Envelope], JsonObject]
+    render: Callable[[Call, Completion, Envelope], JsonObject]
     stream: type[ReplyStream]
     error_body: Callable[[EndpointError], JsonObject]
 

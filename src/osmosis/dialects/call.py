@@ -8,12 +8,12 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import NoReturn, Protocol
+from typing import NoReturn
 
 import orjson
 
 from osmosis.base.jsonable import JsonObject
-from osmosis.records.run.rollout import Category, Message, Usage
+from osmosis.records.run.rollout import Category, Completion, Message
 
 MODEL_FAILED = 424
 """The model failed after our own retries: a status that no client library retries."""
@@ -65,22 +65,6 @@ class Call:
         self.messages.append({**message, **{key: value for key, value in optional.items() if value}})
 
 
-class Reply(Protocol):
-    """The answer of a model; `llm.model.Completion` is one."""
-
-    message: Message
-    finish_reason: str | None
-    usage: Usage
-    model: str | None
-    token_ids: list[int] | None
-    logprobs: list[float] | None
-    prompt_token_ids: list[int] | None
-    top_logprobs: list[JsonObject] | None
-    choices: list[JsonObject]
-    fingerprint: str | None
-    raw_id: str | None
-
-
 @dataclass(slots=True)
 class Envelope:
     """The surroundings of a reply: the model's name, and the handle planted in every slot that clients return."""
@@ -108,7 +92,7 @@ class ReplyStream(ABC):
     def delta(self, delta: JsonObject, logprobs: JsonObject | None = None) -> bytes: ...
 
     @abstractmethod
-    def finish(self, reply: Reply) -> bytes:
+    def finish(self, reply: Completion) -> bytes:
         """Return what was not sent yet, all of a reply that came whole, and the end."""
 
     @abstractmethod
@@ -135,7 +119,7 @@ class ItemStream(ReplyStream):
                 events.append(self._more_arguments(index, function["arguments"]))
         return b"".join(events)
 
-    def finish(self, reply: Reply) -> bytes:
+    def finish(self, reply: Completion) -> bytes:
         events = []
         for key, sent in list(self._sent.items()):
             text = reasoning_of(reply.message) if key == "reasoning_content" else answer_text(reply.message)
@@ -163,7 +147,7 @@ class ItemStream(ReplyStream):
     def on_arguments(self, index: int, text: str) -> bytes: ...
 
     @abstractmethod
-    def end(self, reply: Reply) -> bytes: ...
+    def end(self, reply: Completion) -> bytes: ...
 
     def _text(self, key: str, text: str) -> bytes:
         self._sent[key] += text

@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Iterator
 
 from osmosis.base.jsonable import JsonObject
+from osmosis.records.run.rollout import Completion
 
 from .call import (
     CHUNK_CHARS,
@@ -13,7 +14,6 @@ from .call import (
     Call,
     EndpointError,
     Envelope,
-    Reply,
     ReplyStream,
     arguments_text,
     bad_request,
@@ -47,7 +47,7 @@ def parse(body: JsonObject) -> Call:
     )
 
 
-def render(call: Call, reply: Reply, envelope: Envelope) -> JsonObject:
+def render(call: Call, reply: Completion, envelope: Envelope) -> JsonObject:
     tool_calls = reply.message.get("tool_calls")
     body = completion_body(reply, model=envelope.model)
     if tool_calls and not reply.choices:
@@ -63,7 +63,7 @@ def error_body(error: EndpointError) -> JsonObject:
     return {"error": {"message": error.message, "type": kind, "code": error.code}}
 
 
-def completion_body(done: Reply, *, model: str = "") -> JsonObject:
+def completion_body(done: Completion, *, model: str = "") -> JsonObject:
     """Build a `chat.completion` object; `model` is named when the completion does not name its own. Token ids and
     log-probabilities are included when the model gave them."""
     choice: JsonObject = {
@@ -88,12 +88,12 @@ def completion_body(done: Reply, *, model: str = "") -> JsonObject:
     return body
 
 
-def token_extras(done: Reply) -> dict[str, object]:
+def token_extras(done: Completion) -> dict[str, object]:
     extras = {"token_ids": done.token_ids, "logprobs": done.logprobs, "prompt_token_ids": done.prompt_token_ids}
     return {key: value for key, value in extras.items() if value is not None}
 
 
-def usage_body(done: Reply) -> dict[str, object]:
+def usage_body(done: Completion) -> dict[str, object]:
     usage = done.usage
     return {
         "prompt_tokens": usage.prompt_tokens,
@@ -137,10 +137,10 @@ class ChatStream(ReplyStream):
                 self._others.add(key)
         return self._event(delta, of_tokens=logprobs)
 
-    def finish(self, reply: Reply) -> bytes:
+    def finish(self, reply: Completion) -> bytes:
         return b"".join(self.rest(reply))
 
-    def rest(self, done: Reply) -> Iterator[bytes]:
+    def rest(self, done: Completion) -> Iterator[bytes]:
         for key, value in done.message.items():
             if key in ("role", "tool_calls") or value is None or key in self._others:
                 continue

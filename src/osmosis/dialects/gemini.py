@@ -7,6 +7,7 @@ import re
 import orjson
 
 from osmosis.base.jsonable import JsonObject
+from osmosis.records.run.rollout import Completion
 
 from .call import (
     MODEL_FAILED,
@@ -14,7 +15,6 @@ from .call import (
     EndpointError,
     Envelope,
     ItemStream,
-    Reply,
     answer_text,
     arguments_object,
     bad_request,
@@ -181,7 +181,7 @@ def _part(part: JsonObject) -> JsonObject:
     return image_part(url) if str(data.get("mimeType")).startswith("image/") else file_part(url)
 
 
-def render(call: Call, reply: Reply, envelope: Envelope) -> JsonObject:
+def render(call: Call, reply: Completion, envelope: Envelope) -> JsonObject:
     parts: list[JsonObject] = []
     if reasoning := reasoning_of(reply.message):
         parts.append({"text": reasoning, "thought": True})
@@ -193,7 +193,7 @@ def render(call: Call, reply: Reply, envelope: Envelope) -> JsonObject:
     return _chunk(envelope, parts, reply)
 
 
-def _calls(reply: Reply, envelope: Envelope) -> list[JsonObject]:
+def _calls(reply: Completion, envelope: Envelope) -> list[JsonObject]:
     calls = []
     for index, tool in enumerate(reply.message.get("tool_calls") or ()):
         call_id, function = envelope.claim(str(tool.get("id") or f"call_{index}")), tool["function"]
@@ -202,7 +202,7 @@ def _calls(reply: Reply, envelope: Envelope) -> list[JsonObject]:
     return calls
 
 
-def _chunk(envelope: Envelope, parts: list[JsonObject], reply: Reply | None = None) -> JsonObject:
+def _chunk(envelope: Envelope, parts: list[JsonObject], reply: Completion | None = None) -> JsonObject:
     candidate: JsonObject = {"content": {"role": "model", "parts": parts}, "index": 0}
     body = {"candidates": [candidate], "modelVersion": envelope.model, "responseId": envelope.handle}
     if reply is None:
@@ -212,7 +212,7 @@ def _chunk(envelope: Envelope, parts: list[JsonObject], reply: Reply | None = No
     return {**body, "usageMetadata": usage_body(reply)}
 
 
-def usage_body(reply: Reply) -> JsonObject:
+def usage_body(reply: Completion) -> JsonObject:
     usage = reply.usage
     return {
         "promptTokenCount": usage.prompt_tokens,
@@ -244,7 +244,7 @@ class GeminiStream(ItemStream):
     def on_arguments(self, index: int, text: str) -> bytes:
         return b""
 
-    def end(self, reply: Reply) -> bytes:
+    def end(self, reply: Completion) -> bytes:
         parts = _calls(reply, self.envelope) or [{"text": ""}]
         parts[-1]["thoughtSignature"] = self.envelope.handle
         return event(_chunk(self.envelope, parts, reply))

@@ -5,7 +5,7 @@ between two tool calls of one answer."""
 import orjson
 
 from osmosis.base.jsonable import JsonObject
-from osmosis.records.run.rollout import Category, Message
+from osmosis.records.run.rollout import Category, Completion, Message
 
 from .call import (
     MODEL_FAILED,
@@ -13,7 +13,6 @@ from .call import (
     EndpointError,
     Envelope,
     ItemStream,
-    Reply,
     answer_text,
     arguments_object,
     bad_request,
@@ -154,7 +153,7 @@ def tool_use_block(call_id: object, call: JsonObject) -> JsonObject:
     return {"type": "tool_use", "id": call_id, "name": function.get("name"), "input": arguments_object(function)}
 
 
-def render(call: Call, reply: Reply, envelope: Envelope) -> JsonObject:
+def render(call: Call, reply: Completion, envelope: Envelope) -> JsonObject:
     blocks: list[JsonObject] = []
     if reasoning := reasoning_of(reply.message):
         blocks.append({"type": "thinking", "thinking": reasoning, "signature": envelope.handle})
@@ -177,13 +176,13 @@ def _head(envelope: Envelope) -> JsonObject:
     }
 
 
-def _stop(reply: Reply) -> str:
+def _stop(reply: Completion) -> str:
     if reply.message.get("refusal"):
         return "refusal"
     return STOPS.get(reply.finish_reason or "", "end_turn")
 
 
-def usage_body(reply: Reply) -> JsonObject:
+def usage_body(reply: Completion) -> JsonObject:
     usage = reply.usage
     return {
         "input_tokens": max(0, usage.prompt_tokens - usage.cached_tokens - usage.cache_write_tokens),
@@ -230,7 +229,7 @@ class MessagesStream(ItemStream):
     def on_arguments(self, index: int, text: str) -> bytes:
         return self._delta({"type": "input_json_delta", "partial_json": text}) if self._open == index else b""
 
-    def finish(self, reply: Reply) -> bytes:
+    def finish(self, reply: Completion) -> bytes:
         # Whole arguments that are no object would break the client's parser in the middle of the stream.
         calls = reply.message.get("tool_calls")
         if calls and not self._arguments:
@@ -238,7 +237,7 @@ class MessagesStream(ItemStream):
             reply.message = {**reply.message, "tool_calls": safe}
         return super().finish(reply)
 
-    def end(self, reply: Reply) -> bytes:
+    def end(self, reply: Completion) -> bytes:
         usage, delta = usage_body(reply), {"stop_reason": _stop(reply), "stop_sequence": None}
         last = self._named("message_delta", delta=delta, usage=usage)
         return self._close() + last + self._named("message_stop")

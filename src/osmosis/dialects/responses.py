@@ -5,7 +5,7 @@ https://platform.openai.com/docs/api-reference/responses. Stateless here: `previ
 import orjson
 
 from osmosis.base.jsonable import JsonObject
-from osmosis.records.run.rollout import Category
+from osmosis.records.run.rollout import Category, Completion
 
 from . import chat
 from .call import (
@@ -13,7 +13,6 @@ from .call import (
     EndpointError,
     Envelope,
     ItemStream,
-    Reply,
     answer_text,
     arguments_object,
     arguments_text,
@@ -176,7 +175,7 @@ def _part(part: JsonObject) -> JsonObject:
     bad_request(f"content of type {kind} without its data is not supported: send it inline")
 
 
-def render(call: Call, reply: Reply, envelope: Envelope) -> JsonObject:
+def render(call: Call, reply: Completion, envelope: Envelope) -> JsonObject:
     output: list[JsonObject] = []
     if reasoning := reasoning_of(reply.message):
         output.append(_reasoning(envelope, reasoning))
@@ -211,7 +210,7 @@ def _function_call(call: Call, envelope: Envelope, index: int, call_id: str, nam
     return {"type": "function_call", **head, "name": native_name, **namespace, "arguments": arguments}
 
 
-def _response(call: Call, envelope: Envelope, output: list[JsonObject], reply: Reply | None) -> JsonObject:
+def _response(call: Call, envelope: Envelope, output: list[JsonObject], reply: Completion | None) -> JsonObject:
     reasons = {"length": "max_output_tokens", "content_filter": "content_filter"}
     reason = reasons.get(reply.finish_reason or "") if reply else None
     return {
@@ -235,7 +234,7 @@ def _response(call: Call, envelope: Envelope, output: list[JsonObject], reply: R
     }
 
 
-def usage_body(reply: Reply) -> JsonObject:
+def usage_body(reply: Completion) -> JsonObject:
     usage = reply.usage
     return {
         "input_tokens": usage.prompt_tokens,
@@ -304,7 +303,7 @@ class ResponsesStream(ItemStream):
             return b""
         return self._of_item("response.function_call_arguments.delta", delta=text)
 
-    def end(self, reply: Reply) -> bytes:
+    def end(self, reply: Completion) -> bytes:
         closed = self._close()
         response = _response(self.call, self.envelope, self._output, reply)
         return closed + self._event(f"response.{response['status']}", response=response)

@@ -8,7 +8,8 @@ from typing import Protocol, TypedDict, runtime_checkable
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.records.run.plan import ModelSpec, Retry
-from osmosis.records.run.rollout import CallTokens, Message, Usage
+from osmosis.records.run.rollout import Completion as Completion
+from osmosis.records.run.rollout import Message
 
 
 @dataclass(slots=True)
@@ -54,35 +55,6 @@ def sampling(spec: ModelSpec, request: ChatRequest) -> JsonObject:
     if request.attempt and isinstance(seed, int) and seed == spec.params.get("seed"):
         params["seed"] = seed + request.attempt
     return params
-
-
-@dataclass(slots=True)
-class Completion:
-    message: Message
-    finish_reason: str | None
-    usage: Usage
-    model: str | None = None
-    token_ids: list[int] | None = None
-    logprobs: list[float] | None = None
-    prompt_token_ids: list[int] | None = None
-    top_logprobs: list[JsonObject] | None = None
-    """The endpoint's log-probabilities by token: `token`, `logprob` and the likeliest others (`top_logprobs`)."""
-    choices: list[JsonObject] = field(default_factory=list)
-    """Every answer in the wire form, where more than one was asked for (`n`); `message` is the first."""
-    fingerprint: str | None = None
-    retries: int = 0
-    cached: bool = False
-    raw_id: str | None = None
-
-    @property
-    def tokens(self) -> CallTokens | None:
-        prompt, completion = self.prompt_token_ids, self.token_ids
-        logprobs, top = self.logprobs, self.top_logprobs
-        if not (prompt or completion or logprobs or top):
-            return None
-        return CallTokens.model_construct(
-            prompt_token_ids=prompt, completion_token_ids=completion, logprobs=logprobs, top_logprobs=top
-        )
 
 
 class ModelOptions(TypedDict, total=False):

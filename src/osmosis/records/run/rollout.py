@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
 from typing import Literal, TypedDict
@@ -178,6 +179,37 @@ class CallTokens(Record):
     logprobs: list[float] | None = None
     top_logprobs: list[JsonObject] | None = None
     """By token: `token`, `logprob` and the likeliest others."""
+
+
+@dataclass(slots=True)
+class Completion:
+    """The answer of a model."""
+
+    message: Message
+    finish_reason: str | None
+    usage: Usage
+    model: str | None = None
+    token_ids: list[int] | None = None
+    logprobs: list[float] | None = None
+    prompt_token_ids: list[int] | None = None
+    top_logprobs: list[JsonObject] | None = None
+    """The endpoint's log-probabilities by token: `token`, `logprob` and the likeliest others (`top_logprobs`)."""
+    choices: list[JsonObject] = field(default_factory=list)
+    """Every answer in the wire form, where more than one was asked for (`n`); `message` is the first."""
+    fingerprint: str | None = None
+    retries: int = 0
+    cached: bool = False
+    raw_id: str | None = None
+
+    @property
+    def tokens(self) -> CallTokens | None:
+        prompt, completion = self.prompt_token_ids, self.token_ids
+        logprobs, top = self.logprobs, self.top_logprobs
+        if not (prompt or completion or logprobs or top):
+            return None
+        return CallTokens.model_construct(
+            prompt_token_ids=prompt, completion_token_ids=completion, logprobs=logprobs, top_logprobs=top
+        )
 
 
 class ModelCall(Record):
