@@ -10,7 +10,6 @@ from osmosis.base.jsonable import JsonObject
 from osmosis.dialects import CHAT, GEMINI, MESSAGES, RESPONSES, Call, Dialect, messages_client, responses_client
 from osmosis.dialects.call import (
     Envelope,
-    Reply,
     arguments_object,
     chat_reply,
     objects,
@@ -22,7 +21,7 @@ from osmosis.dialects.call import (
 )
 from osmosis.dialects.chat import ChatStream
 from osmosis.dialects.gemini import CHOICES, PARAMS, _add_model
-from osmosis.records.run.rollout import Message
+from osmosis.records.run.rollout import Completion, Message
 
 
 def build(dialect: Dialect, call: Call) -> JsonObject:
@@ -140,7 +139,7 @@ READ: dict[str, Callable[[JsonObject], JsonObject]] = {
 }
 
 
-def completion_events(done: Reply, *, model: str, with_usage: bool) -> Iterator[bytes]:
+def completion_events(done: Completion, *, model: str, with_usage: bool) -> Iterator[bytes]:
     """Yield a completion that was never streamed as server-sent events: role, text, tool calls, finish reason, usage,
     `[DONE]`."""
     stream = ChatStream(Call([], with_usage=with_usage), Envelope(done.model or model, raw_id=done.raw_id))

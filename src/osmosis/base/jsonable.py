@@ -32,6 +32,11 @@ def iterate_leaves(value: object, path: str = "") -> Iterator[tuple[str, object]
         yield path, value
 
 
+def objects_in(value: object) -> list[JsonObject]:
+    """Return the objects of a list, without what else is in it; none of anything else."""
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
 def copy_as_json(value: object, place: str = "", refused: list[str] | None = None) -> object:
     """Copy `value` as valid text, 64-bit numbers, lists and dicts with text keys. A mark stands for what could not be
     kept; its place and the reason are added to `refused` (`messages[3].content: it contains itself`)."""

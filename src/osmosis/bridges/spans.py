@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import orjson
 
-from osmosis.base.jsonable import JsonObject
+from osmosis.base.jsonable import JsonObject, objects_in
 from osmosis.bridges.logs import as_text
 from osmosis.records.run.rollout import Message
 
@@ -28,7 +28,7 @@ def read_calls(document: JsonObject) -> Iterator[TracedCall]:
         attributes = read_attributes(span)
         model = attributes.get("gen_ai.response.model") or attributes.get("gen_ai.request.model")
         if attributes.get("gen_ai.operation.name", "chat") in OPERATIONS and model and span.get("spanId"):
-            for event in _objects(span.get("events")):
+            for event in objects_in(span.get("events")):
                 attributes = read_attributes(event) | attributes
             messages, answers = read_conversation(attributes)
             answer = next((message["content"] for message in answers if message["content"]), "")
@@ -36,20 +36,21 @@ def read_calls(document: JsonObject) -> Iterator[TracedCall]:
 
 
 def iterate_spans(document: JsonObject) -> Iterator[JsonObject]:
-    for resource in _objects(document.get("resourceSpans")):
-        for scope in _objects(resource.get("scopeSpans")):
-            yield from _objects(scope.get("spans"))
+    for resource in objects_in(document.get("resourceSpans")):
+        for scope in objects_in(resource.get("scopeSpans")):
+            yield from objects_in(scope.get("spans"))
 
 
 def read_attributes(item: JsonObject) -> JsonObject:
-    values = {str(pair.get("key")): pair.get("value") for pair in _objects(item.get("attributes"))}
+    values = {str(pair.get("key")): pair.get("value") for pair in objects_in(item.get("attributes"))}
     return {key: next(iter(value.values()), None) for key, value in values.items() if isinstance(value, dict)}
 
 
 def read_conversation(attributes: JsonObject) -> tuple[list[Message], list[Message]]:
     """Return the messages of a call's question and of its answer."""
     system = {"role": "system", "parts": load_json(attributes.get("gen_ai.system_instructions"))}
-    messages, answers = (_objects(load_json(attributes.get(f"gen_ai.{name}.messages"))) for name in ("input", "output"))
+    texts = (attributes.get(f"gen_ai.{side}.messages") for side in ("input", "output"))
+    messages, answers = map(objects_in, map(load_json, texts))
     question = [part for message in (system, *messages) for part in _split(message)]
     return question, [part for message in answers for part in _split(message)]
 
@@ -62,7 +63,7 @@ def load_json(value: object) -> object:
 
 
 def _split(message: JsonObject) -> Iterator[Message]:
-    parts = _objects(message.get("parts")) or [{"type": "text", "content": message.get("content")}]
+    parts = objects_in(message.get("parts")) or [{"type": "text", "content": message.get("content")}]
     for part in parts:
         if part.get("type") == "tool_call_response":
             yield {"role": "tool", "tool_call_id": str(part.get("id")), "content": as_text(part.get("response"))}
@@ -75,7 +76,3 @@ def _split(message: JsonObject) -> Iterator[Message]:
     calls = [{"id": id_, "type": "function", "function": function} for id_, function in functions]
     if text or calls:
         yield {"role": str(message.get("role")), "content": text, **({"tool_calls": calls} if calls else {})}
-
-
-def _objects(value: object) -> list[JsonObject]:
-    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []

@@ -39,8 +39,9 @@ def read_journal(folder: Path) -> Iterator[JsonObject]:
 def read_otlp(path: Path) -> Iterator[JsonObject]:
     """Yield a row for each trace that has messages, in the order of their first spans. Raise ValidationError."""
     traces: dict[str, list[JsonObject]] = {}
-    for span in _spans(path):
-        traces.setdefault(span["traceId"], []).append(span)
+    for document in logs.read_lines(path) if path.suffix == ".jsonl" else [logs.read_json(path)]:
+        for span in iterate_spans(document):
+            traces.setdefault(span["traceId"], []).append(span)
     if not traces:
         raise ValidationError(f"{path} has no spans", hint="JSON as OTLP's file exporter writes it: resourceSpans")
     for id, spans in traces.items():
@@ -71,9 +72,3 @@ def _opening(messages: Iterable[Message]) -> list[Message]:
 def _with_metadata(present: object, metadata: JsonObject) -> JsonObject:
     every = {**(present if isinstance(present, dict) else {}), **logs.present(metadata)}
     return {"metadata": every} if every else {}
-
-
-def _spans(path: Path) -> Iterator[JsonObject]:
-    documents = logs.read_lines(path) if path.suffix == ".jsonl" else [logs.read_json(path)]
-    for document in documents:
-        yield from iterate_spans(document)

@@ -28,7 +28,7 @@ def render_request(call: Call) -> JsonObject:
         else:
             _add_turn(body["messages"], message)
     body["tools"] = [_tool(tool) for tool in call.tools or ()]
-    if mark and not _is_marked(body):
+    if mark:
         _mark(body, mark)
     stop = params.pop("stop", None)
     body["stop_sequences"] = [stop] if isinstance(stop, str) else stop
@@ -87,14 +87,12 @@ def _tool(tool: JsonObject) -> JsonObject:
     return {**head, **{key: value for key, value in optional.items() if value}}
 
 
-def _is_marked(body: JsonObject) -> bool:
-    blocks = [*body["system"], *body["tools"], *(block for turn in body["messages"] for block in turn["content"])]
-    return any("cache_control" in block for block in blocks)
-
-
 def _mark(body: JsonObject, mark: JsonObject) -> None:
     """Mark for the provider's cache what later calls begin with: the instructions, which rows share, and in the calls
-    of an agent the conversation so far."""
+    of an agent the conversation so far. What the caller has marked stays as it is."""
+    every = [*body["system"], *body["tools"], *(block for turn in body["messages"] for block in turn["content"])]
+    if any("cache_control" in block for block in every):
+        return
     ends = [body["system"] or body["tools"]]
     if body["messages"] and (body["tools"] or len(body["messages"]) > 1):
         ends.append(body["messages"][-1]["content"])

@@ -41,11 +41,10 @@ def render_request(call: Call) -> JsonObject:
 
 def _items(message: Message) -> list[JsonObject]:
     role, content = message.get("role"), message.get("content")
+    text = content if isinstance(content, str) else [_content(part) for part in parts_of(content)]
     if role == "tool":
-        output = content if isinstance(content, str) else [_content(part) for part in parts_of(content)]
-        return [{"type": "function_call_output", "call_id": message.get("tool_call_id"), "output": output}]
+        return [{"type": "function_call_output", "call_id": message.get("tool_call_id"), "output": text}]
     if role != "assistant":
-        text = content if isinstance(content, str) else [_content(part) for part in parts_of(content)]
         return [{"type": "message", "role": "developer" if role == "system" else role, "content": text}]
     items: list[JsonObject] = []
     if content is not None:

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import orjson
 from typing_extensions import Unpack
 
-from osmosis.base.jsonable import JsonObject, copy_as_json
+from osmosis.base.jsonable import JsonObject, copy_as_json, objects_in
 from osmosis.base.net import is_loopback
 from osmosis.errors import ModelError
 from osmosis.records.run.plan import ModelSpec
@@ -267,8 +267,7 @@ def _logprobs(raw: object) -> list[float] | None:
 
 
 def _top_logprobs(raw: object) -> list[JsonObject] | None:
-    content = raw.get("content") if isinstance(raw, dict) else None
-    entries = [entry for entry in content if isinstance(entry, dict)] if isinstance(content, list) else []
+    entries = objects_in(raw.get("content")) if isinstance(raw, dict) else []
     return entries if any(entry.get("top_logprobs") for entry in entries) else None
 
 

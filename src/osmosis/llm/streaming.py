@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import orjson
 
-from osmosis.base.jsonable import JsonObject
+from osmosis.base.jsonable import JsonObject, objects_in
 from osmosis.dialects import EndpointError
 from osmosis.records.run.rollout import Category
 
@@ -50,7 +50,7 @@ class StreamedBody:
         for key, value in chunk.items():
             if key not in ("choices", "object") and value is not None:
                 self._body[key] = value
-        for choice in _objects(chunk.get("choices")):
+        for choice in objects_in(chunk.get("choices")):
             if not choice.get("index"):
                 self._add(choice)
 
@@ -99,7 +99,7 @@ class StreamedBody:
         if not isinstance(delta, dict):
             return
         new_fields = {key: value for key, value in delta.items() if key != "role" and value not in (None, "", [])}
-        calls = _objects(new_fields.get("tool_calls"))
+        calls = objects_in(new_fields.get("tool_calls"))
         for call in calls:
             self._call(call)
         for key, value in delta.items():
@@ -130,7 +130,3 @@ def _joined(key: str, before: object, more: object) -> object:
     if isinstance(before, list) and isinstance(more, list):
         return before + more
     return more
-
-
-def _objects(value: object) -> list[JsonObject]:
-    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []

@@ -14,7 +14,6 @@ Counts = Mapping[Row, tuple[float, int]]
 """Sum and number of the values, each between 0 and 1, of a version's rollouts at each row."""
 CERTAIN = 0.95
 _JEFFREYS = 0.5
-_LOG_PI = math.log(math.pi)
 
 
 def chances(versions: Sequence[str], counts: Mapping[str, Counts]) -> list[float]:

@@ -21,6 +21,8 @@ from osmosis.errors import LoadError, OsmosisError
 from osmosis.sdk.backend import LocalBackend
 from osmosis.sdk.context import GraderContext
 from osmosis.sdk.grader import Grader
+from osmosis.sdk.types import RolloutSample
+from osmosis.sdk.workflow import AgentWorkflow, TConfig
 
 PACKAGES = {
     "a2a": "a2a-sdk>=1.1,<2",
@@ -31,6 +33,16 @@ PACKAGES = {
     "harbor": "harbor>=0.25,<0.27",
 }
 """Requirement by the word before the colon. A module here has the same name."""
+
+
+class ForeignWorkflow(AgentWorkflow[TConfig]):
+    """Always has its config. One whose package keeps the conversation registers itself, once it has the `sample`."""
+
+    config: TConfig
+    sample: RolloutSample
+
+    async def get_sample(self) -> RolloutSample:
+        return self.sample
 
 
 class KeepReward(Grader[object]):

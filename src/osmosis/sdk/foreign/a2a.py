@@ -26,7 +26,7 @@ from a2a.types import AgentCard, GetTaskRequest, Message, Part, Role, SendMessag
 from a2a.utils.constants import AGENT_CARD_WELL_KNOWN_PATH
 
 from osmosis.base.jsonable import JsonObject
-from osmosis.base.net import is_loopback, parse_host
+from osmosis.base.net import is_loopback
 from osmosis.errors import LoadError, ModelError
 from osmosis.records.run.rollout import Category
 from osmosis.records.run.rollout import Message as ChatMessage
@@ -35,9 +35,8 @@ from osmosis.sdk.chat import text_of
 from osmosis.sdk.context import AgentWorkflowContext
 from osmosis.sdk.simulated_user import SimulatedUser
 from osmosis.sdk.types import AgentWorkflowConfig
-from osmosis.sdk.workflow import AgentWorkflow
 
-from . import ForeignEnvironment
+from . import ForeignEnvironment, ForeignWorkflow
 
 CARD_S, POLL_S = 30.0, 1.0
 _AT_WORK = (TaskState.TASK_STATE_SUBMITTED, TaskState.TASK_STATE_WORKING)
@@ -56,7 +55,7 @@ class RemoteAgent:
     async def __aenter__(self) -> RemoteAgent:
         card = await asyncio.to_thread(fetch_card, self._url, self._key_env)
         self._http = httpx.AsyncClient(
-            headers=_key_header(self._key_env), timeout=self._timeout_s, trust_env=not _is_here(self._url)
+            headers=_key_header(self._key_env), timeout=self._timeout_s, trust_env=not is_loopback(self._url)
         )
         self._client = await create_client(card, ClientConfig(streaming=False, httpx_client=self._http))
         return self
@@ -98,7 +97,7 @@ def fetch_card(url: str, key_env: str = "") -> AgentCard:
     card_url = url if url.endswith(".json") else f"{url.rstrip('/')}{AGENT_CARD_WELL_KNOWN_PATH}"
     hint = "a2a:URL, the address below which /.well-known/agent-card.json is"
     try:
-        with httpx.Client(timeout=CARD_S, trust_env=not _is_here(url)) as client:
+        with httpx.Client(timeout=CARD_S, trust_env=not is_loopback(url)) as client:
             answer = client.get(card_url, headers=_key_header(key_env)).raise_for_status()
         card = parse_agent_card(answer.json())
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
@@ -116,9 +115,8 @@ class RemoteConfig(AgentWorkflowConfig):
     user: str | None = None
 
 
-class RemoteWorkflow(AgentWorkflow[RemoteConfig]):
+class RemoteWorkflow(ForeignWorkflow[RemoteConfig]):
     async def run(self, ctx: AgentWorkflowContext[RemoteConfig]) -> list[ChatMessage]:
-        assert self.config is not None
         person = ctx.metadata.get("user")
         async with RemoteAgent(self.config.url, key_env=self.config.key_env) as agent:
             if not person:
@@ -134,10 +132,6 @@ def open_environment(name: str, options: JsonObject, base_dir: Path) -> ForeignE
         raise LoadError(f"a2a:{name} brings no rows", hint="-d data.jsonl")
 
     return ForeignEnvironment(LocalBackend(RemoteWorkflow, config), make_rows)
-
-
-def _is_here(url: str) -> bool:
-    return is_loopback(parse_host(url))
 
 
 def _key_header(key_env: str) -> dict[str, str]:

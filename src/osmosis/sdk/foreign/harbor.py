@@ -24,9 +24,8 @@ from osmosis.sdk.grader import Grader
 from osmosis.sdk.harbor.backend import HarborBackend
 from osmosis.sdk.harbor.tasks import is_task
 from osmosis.sdk.types import AgentWorkflowConfig, RolloutSample
-from osmosis.sdk.workflow import AgentWorkflow
 
-from . import ForeignEnvironment
+from . import ForeignEnvironment, ForeignWorkflow
 
 PROBLEM = "verifier_problem"
 
@@ -35,9 +34,8 @@ class TasksConfig(AgentWorkflowConfig):
     trials: HarborBackend
 
 
-class TrialWorkflow(AgentWorkflow[TasksConfig]):
+class TrialWorkflow(ForeignWorkflow[TasksConfig]):
     async def run(self, ctx: AgentWorkflowContext[TasksConfig]) -> None:
-        assert self.config is not None
         init = RolloutInit(
             initial_messages=ctx.prompt,
             metadata=ctx.metadata,
@@ -52,9 +50,6 @@ class TrialWorkflow(AgentWorkflow[TasksConfig]):
             self.sample.extra_fields[PROBLEM] = done.err_message
         elif done.status != "success":
             raise RuntimeError(done.err_message)
-
-    async def get_sample(self) -> RolloutSample:
-        return self.sample
 
 
 class TrialGrader(Grader[object]):

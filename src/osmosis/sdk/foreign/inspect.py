@@ -42,9 +42,8 @@ from osmosis.sdk.backend import LocalBackend
 from osmosis.sdk.chat import ChatClient
 from osmosis.sdk.context import AgentWorkflowContext
 from osmosis.sdk.types import AgentWorkflowConfig, RolloutSample
-from osmosis.sdk.workflow import AgentWorkflow
 
-from . import ForeignEnvironment, KeepReward
+from . import ForeignEnvironment, ForeignWorkflow, KeepReward
 
 LETTERS = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0}
 CHOICES = {"any": "required", "none": "none"}
@@ -199,10 +198,9 @@ class TaskConfig(AgentWorkflowConfig):
     feeds: "WeakKeyDictionary[asyncio.AbstractEventLoop, Feed]"
 
 
-class TaskWorkflow(AgentWorkflow[TaskConfig]):
+class TaskWorkflow(ForeignWorkflow[TaskConfig]):
     async def run(self, ctx: AgentWorkflowContext[TaskConfig]) -> None:
         config = self.config
-        assert config is not None
         loop = asyncio.get_running_loop()
         if loop not in config.feeds:
             config.feeds[loop] = Feed(config.task, config.judge)
@@ -215,9 +213,6 @@ class TaskWorkflow(AgentWorkflow[TaskConfig]):
         if done.limit is not None:
             self.sample.extra_fields["limit"] = done.limit.type
         self.sample.reward, self.sample.reason, self.sample.parts = _reward(done, config.score)
-
-    async def get_sample(self) -> RolloutSample:
-        return self.sample
 
 
 def open_environment(name: str, options: JsonObject, base_dir: Path) -> ForeignEnvironment:

@@ -15,10 +15,9 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from tempfile import TemporaryFile
-from urllib.error import URLError
-from urllib.request import urlopen
 
 import aiohttp
+import httpx
 import yaml
 
 from osmosis.base.jsonable import JsonObject
@@ -28,9 +27,8 @@ from osmosis.records.run.rollout import Message
 from osmosis.sdk.backend import LocalBackend
 from osmosis.sdk.context import AgentWorkflowContext
 from osmosis.sdk.types import AgentWorkflowConfig, RolloutSample
-from osmosis.sdk.workflow import AgentWorkflow
 
-from . import ForeignEnvironment, KeepReward
+from . import ForeignEnvironment, ForeignWorkflow, KeepReward
 
 START_S = 180.0
 WAIT_S = 0.2
@@ -91,8 +89,8 @@ class Session:
         answer = await self.ask("mcp", {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}})
         listed = ((answer["data"].get("result") or {}).get("tools")) or []
         if not listed and self.text_field is None:
-            return [_tool("step", self._action.get("description", ""), self._action)]
-        return [_tool(tool["name"], tool.get("description") or "", _schema_of(tool)) for tool in listed]
+            listed = [{"name": "step", "description": self._action.get("description"), "input_schema": self._action}]
+        return [_tool(tool) for tool in listed]
 
     @property
     def text_field(self) -> str | None:
@@ -111,9 +109,8 @@ class Session:
         return {"role": "tool", "tool_call_id": call["id"], "content": seen}
 
 
-class EnvironmentWorkflow(AgentWorkflow[EnvironmentConfig]):
+class EnvironmentWorkflow(ForeignWorkflow[EnvironmentConfig]):
     async def run(self, ctx: AgentWorkflowContext[EnvironmentConfig]) -> None:
-        assert self.config is not None
         async with ctx.chat() as chat, _open_session(self.config) as session:
             tools = await session.list_tools()
             *earlier, last = ctx.prompt
@@ -134,7 +131,6 @@ class EnvironmentWorkflow(AgentWorkflow[EnvironmentConfig]):
                     break
 
     async def get_sample(self) -> RolloutSample:
-        assert self.config is not None
         rewards = self.rewards[-1:] if self.config.reward == "last" else self.rewards
         is_answered = self.messages[-1]["role"] != "user"
         messages = self.messages if is_answered else self.messages[:-1]  # nobody answers what came after the last turn
@@ -199,21 +195,17 @@ def _serve(folder: Path) -> str:
 
 def _get(url: str) -> JsonObject:
     try:
-        with urlopen(url, timeout=10) as answer:
-            body: JsonObject = json.load(answer)
-            return body
-    except (OSError, URLError, ValueError) as error:
+        body: JsonObject = httpx.get(url, timeout=10, follow_redirects=True).raise_for_status().json()
+        return body
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
         raise LoadError(
             f"{url} does not answer as an OpenEnv environment: {error}", hint="openenv:http://HOST:PORT"
         ) from error
 
 
-def _schema_of(tool: JsonObject) -> JsonObject:
-    schema: JsonObject = tool.get("input_schema") or tool.get("inputSchema") or {"type": "object", "properties": {}}
-    return schema
-
-
-def _tool(name: str, description: str, schema: JsonObject) -> JsonObject:
+def _tool(tool: JsonObject) -> JsonObject:
+    schema = tool.get("input_schema") or tool.get("inputSchema") or {"type": "object"}
     properties = {key: field for key, field in schema.get("properties", {}).items() if key != "metadata"}
     parameters = {**schema, "properties": properties}
-    return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
+    head = {"name": tool["name"], "description": tool.get("description") or ""}
+    return {"type": "function", "function": {**head, "parameters": parameters}}

@@ -30,9 +30,8 @@ from osmosis.sdk.backend import LocalBackend
 from osmosis.sdk.chat import MODEL_ID, ChatClient
 from osmosis.sdk.context import AgentWorkflowContext, WorkflowRollout
 from osmosis.sdk.types import AgentWorkflowConfig, RolloutSample
-from osmosis.sdk.workflow import AgentWorkflow
 
-from . import ForeignEnvironment, KeepReward
+from . import ForeignEnvironment, ForeignWorkflow, KeepReward
 
 
 class TasksetConfig(AgentWorkflowConfig):
@@ -58,10 +57,9 @@ class OneAnswer(NullHarness):
         return ProgramResult(0, "", "")
 
 
-class TasksetWorkflow(AgentWorkflow[TasksetConfig]):
+class TasksetWorkflow(ForeignWorkflow[TasksetConfig]):
     async def run(self, ctx: AgentWorkflowContext[TasksetConfig]) -> None:
         config, rollout = self.config, ctx.rollout
-        assert config is not None
         task = type(config.first)(type(config.first.data).model_validate(ctx.metadata["task"]), config.first.config)
         with _key_variable(rollout) as variable:
             client = vf.EvalClientConfig(base_url=rollout.chat_completions_url, api_key_var=variable)
@@ -83,9 +81,6 @@ class TasksetWorkflow(AgentWorkflow[TasksetConfig]):
             extra_fields={"stop_condition": trace.stop_condition} if trace.stop_condition else {},
         )
         rollout.set_sample_source(self)
-
-    async def get_sample(self) -> RolloutSample:
-        return self.sample
 
 
 def open_environment(name: str, options: JsonObject, base_dir: Path) -> ForeignEnvironment:

@@ -10,7 +10,7 @@ import orjson
 from osmosis.base.jsonable import JsonObject
 from osmosis.errors import NotFound
 from osmosis.records.run.history import RowCount
-from osmosis.records.run.rollout import Rollout, RolloutStatus, Score, Usage
+from osmosis.records.run.rollout import Rollout, RolloutStatus, Score
 from osmosis.viewer.page import QueryParams
 
 from .database import RolloutIndex, separate_characters
@@ -93,7 +93,6 @@ def to_fts5(text: str) -> str:
 RolloutKey = tuple[int, int, int]
 _MAX_ATTEMPTS = 100
 _INFINITY = 1e308
-_NO_USAGE = Usage()
 _ORDER = ("step", "row_index", "attempt")
 _DISAGREE = (
     "SELECT step, row_index FROM rollouts GROUP BY step, row_index "
