@@ -7,6 +7,7 @@ from typing import Annotated, TypeVar
 
 from fastapi import Depends, Request
 from fastapi.params import Depends as DependsOn
+from sqlalchemy.orm import Session
 
 from osmosis.errors import AuthRequired
 from osmosis.platform import Platform, tables
@@ -51,11 +52,17 @@ def bearer(request: Request) -> str:
     return token.strip()
 
 
-def caller_with(scope: TokenScope) -> Callable[[Request, Platform], Caller]:
+def caller_with(
+    scope: TokenScope, require: Callable[[Session, tables.Token], None] | None = None
+) -> Callable[[Request, Platform], Caller]:
     """Return the dependency for a token with this scope; it looks the token up at every request."""
 
     def get_caller(request: Request, platform: PlatformDep) -> Caller:
-        return _admit(request, platform, _find_caller(request, platform, scope))
+        caller = _find_caller(request, platform, scope)
+        if require is not None:
+            with platform.db.read() as session:
+                require(session, caller.token)
+        return _admit(request, platform, caller)
 
     return get_caller
 
@@ -67,26 +74,6 @@ def scope_with(scope: TokenScope, action: Action | None = None) -> Callable[[Req
         return _admit(request, platform, _find_scope(request, platform, scope, action or by_method(request)))
 
     return get_scope
-
-
-def get_worker(request: Request, platform: PlatformDep) -> Caller:
-    caller = _find_caller(request, platform, "worker")
-    with platform.db.read() as session:
-        tokens.require_worker(session, caller.token)
-    return _admit(request, platform, caller)
-
-
-def get_person(request: Request, platform: PlatformDep) -> Caller:
-    caller = _find_caller(request, platform, "api")
-    tokens.require_unbound(caller.token)
-    return _admit(request, platform, caller)
-
-
-def get_operator(request: Request, platform: PlatformDep) -> Caller:
-    caller = _find_caller(request, platform, "api")
-    with platform.db.read() as session:
-        tokens.require_operator(session, caller.token)
-    return _admit(request, platform, caller)
 
 
 def get_either(request: Request, platform: PlatformDep) -> tuple[Caller, Scope | None]:
@@ -103,8 +90,8 @@ def may(action: Action) -> DependsOn:
 
 
 CallerDep = Annotated[Caller, Depends(caller_with("api"))]
-OperatorDep = Annotated[Caller, Depends(get_operator)]
-PersonDep = Annotated[Caller, Depends(get_person)]
+OperatorDep = Annotated[Caller, Depends(caller_with("api", tokens.require_operator))]
+PersonDep = Annotated[Caller, Depends(caller_with("api", lambda _, token: tokens.require_unbound(token)))]
 ScopeDep = Annotated[Scope, Depends(scope_with("api"))]
 EitherDep = Annotated[tuple[Caller, Scope | None], Depends(get_either)]
 

@@ -241,10 +241,8 @@ def resolve_served(session: Session, settings: PlatformSettings, workspace_id: s
     """Return the base model, checkpoint, or training run's best checkpoint of `osmosis/NAME`. A NAME with a slash is a
     hub name or a folder. Raise ValidationError with an issue without one."""
     name = model.removeprefix(PLATFORM_MODEL)
-    if "/" in name:
-        return Served(resolve(session, settings, workspace_id, name))
     same = tables.BaseModel.workspace_id == workspace_id, tables.BaseModel.name == name
-    if count_of(session, sa.select(tables.BaseModel).where(*same)):
+    if "/" in name or count_of(session, sa.select(tables.BaseModel).where(*same)):
         return Served(resolve(session, settings, workspace_id, name))
     try:
         checkpoint = find_trained(session, workspace_id, name)

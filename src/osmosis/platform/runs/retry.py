@@ -104,12 +104,6 @@ def copy_run(
     return again
 
 
-def _check_inputs(session: Session, run: tables.Run, secret_values: Mapping[str, str]) -> None:
-    _check_secrets(session, run, secret_values)
-    if not run.dataset_path or run.dataset_id is None:
-        raise Conflict(f"dataset {run.dataset!r} of run {run.name!r} was deleted", hint="submit a new run")
-
-
 def _raise_budget(session: Session, run: tables.Run, request: RetryRun) -> None:
     if request.max_cost is None and request.max_tokens_total is None:
         return
@@ -141,7 +135,7 @@ def _check_budget(run: tables.Run) -> None:
     )
 
 
-def _check_secrets(session: Session, run: tables.Run, secret_values: Mapping[str, str]) -> None:
+def _check_inputs(session: Session, run: tables.Run, secret_values: Mapping[str, str]) -> None:
     unknown = sorted(set(secret_values) - set(run.secret_scopes))
     if unknown:
         raise ValidationError(f"run {run.name!r} does not use: {', '.join(unknown)}", field="secrets")
@@ -153,3 +147,5 @@ def _check_secrets(session: Session, run: tables.Run, secret_values: Mapping[str
     _, missing = secrets.resolve(session, run.workspace_id, run.creator_id, names, secret_values)
     if missing:
         raise NotFound(f"Secret(s) not found: {', '.join(missing)}", hint=f"osmosis secret set {missing[0]}")
+    if not run.dataset_path or run.dataset_id is None:
+        raise Conflict(f"dataset {run.dataset!r} of run {run.name!r} was deleted", hint="submit a new run")

@@ -2,7 +2,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends
 
-from osmosis.platform.auth.dependencies import Caller, PersonDep, PlatformDep, caller_with, get_worker
+from osmosis.platform.auth import tokens
+from osmosis.platform.auth.dependencies import Caller, PersonDep, PlatformDep, caller_with
 from osmosis.platform.http.json_route import JsonRoute
 from osmosis.platform.scheduling import worker_admin, workers
 from osmosis.records.api.body import Nothing
@@ -21,7 +22,7 @@ router = APIRouter(prefix="/api/workers", route_class=JsonRoute)
 people = APIRouter(prefix="/api/cli/workers", route_class=JsonRoute)
 
 WorkerDep = Annotated[Caller, Depends(caller_with("worker"))]
-AsksForWork = Annotated[Caller, Depends(get_worker)]
+AsksForWork = Annotated[Caller, Depends(caller_with("worker", tokens.require_worker))]
 
 
 def _access(caller: Caller) -> workers.WorkerAccess:

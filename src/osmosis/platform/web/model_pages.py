@@ -20,7 +20,7 @@ from osmosis.records.run.rollout import Failure
 from osmosis.viewer.page import Page
 
 from .session import PosterDep, Viewer, ViewerDep, platform_of
-from .templating import html, page, page_router, redirect, render_framed, stream_events
+from .templating import page, page_router, redirect, render_framed, stream_page
 
 router = page_router()
 
@@ -64,13 +64,7 @@ def model_page(request: Request, viewer: ViewerDep, model_id: str) -> Response:
 
 @router.get("/models/{model_id}/events")
 def model_events(request: Request, viewer: ViewerDep, model_id: str) -> Response:
-    platform = platform_of(request)
-
-    def build() -> tuple[str, bool]:
-        view, _ = _build_page(platform, viewer, model_id)
-        return html(view.changing), view.final
-
-    return stream_events(request, viewer, build)
+    return stream_page(request, viewer, lambda: _build_page(platform_of(request), viewer, model_id)[0])
 
 
 def _build_page(platform: Platform, viewer: Viewer, model_id: str) -> tuple[Page, str]:

@@ -26,7 +26,7 @@ from osmosis.viewer.forms import next_url, parse_annotation, parse_marks
 from osmosis.viewer.page import Page, QueryParams
 
 from .session import FormDep, PosterDep, Viewer, ViewerDep, platform_of
-from .templating import html, page_router, redirect, render_framed, stream_events
+from .templating import html, page_router, redirect, render_framed, stream_events, stream_page
 
 router = page_router()
 
@@ -46,12 +46,7 @@ def overview(request: Request, viewer: ViewerDep, at: int = 1) -> Response:
 @router.get("/status/runs")
 def overview_events(request: Request, viewer: ViewerDep, at: int = 1) -> Response:
     platform, params = platform_of(request), QueryParams(request.query_params.multi_items())
-
-    def build() -> tuple[str, bool]:
-        view = _overview(platform, viewer, params, at)
-        return html(view.changing), view.final
-
-    return stream_events(request, viewer, build)
+    return stream_page(request, viewer, lambda: _overview(platform, viewer, params, at))
 
 
 def _overview(platform: Platform, viewer: Viewer, params: QueryParams, at: int) -> Page:

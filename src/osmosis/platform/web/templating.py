@@ -70,6 +70,14 @@ def stream_events(request: Request, viewer: Viewer, build: Build) -> Response:
     return StreamingResponse(stream, media_type="text/event-stream", headers=headers)
 
 
+def stream_page(request: Request, viewer: Viewer, build_page: Callable[[], Page]) -> Response:
+    def build() -> tuple[str, bool]:
+        view = build_page()
+        return html(view.changing), view.final
+
+    return stream_events(request, viewer, build)
+
+
 def redirect(to: str) -> RedirectResponse:
     return RedirectResponse(to, status_code=303, headers=SECURITY)
 

@@ -17,7 +17,7 @@ from osmosis.viewer.page import Page
 from osmosis.viewer.render import SECURITY
 
 from .session import PosterDep, Viewer, ViewerDep, platform_of
-from .templating import html, page, page_router, redirect, render_framed, stream_events
+from .templating import page, page_router, redirect, render_framed, stream_page
 
 router = page_router()
 
@@ -128,13 +128,7 @@ def repository_page(request: Request, viewer: ViewerDep, workspace: str, branch:
 
 @router.get("/{workspace}/repository/events")
 def repository_events(request: Request, viewer: ViewerDep, workspace: str, branch: str = "") -> Response:
-    platform = platform_of(request)
-
-    def build() -> tuple[str, bool]:
-        view = _repository_page(platform, viewer, workspace, branch)
-        return html(view.changing), view.final
-
-    return stream_events(request, viewer, build)
+    return stream_page(request, viewer, lambda: _repository_page(platform_of(request), viewer, workspace, branch))
 
 
 def _repository_page(platform: Platform, viewer: Viewer, workspace: str, branch: str) -> Page:

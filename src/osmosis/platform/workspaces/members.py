@@ -36,7 +36,8 @@ def invite(
     user = users.find(session, person)
     if user is not None:
         if (member := session.get(tables.Member, (workspace.id, user.id))) is not None:
-            message = f"{user.handle} is {_a(member.role)} of {workspace.name} already"
+            article = "an" if member.role[0] in "ao" else "a"
+            message = f"{user.handle} is {article} {member.role} of {workspace.name} already"
             raise Conflict(message, hint=f"osmosis workspace members {user.handle} --role {role}")
         member = tables.Member(workspace_id=workspace.id, user_id=user.id, role=role)
         session.add(member)
@@ -115,10 +116,6 @@ def _keep_an_owner(session: Session, workspace: tables.Workspace, user: tables.U
     if not session.scalar(others):
         hint = "make somebody else owner first: osmosis workspace members PERSON --role owner"
         raise Conflict(f"{user.handle} is the last owner of {workspace.name}", hint=hint, code="LAST_OWNER")
-
-
-def _a(role: str) -> str:
-    return f"{'an' if role[0] in 'ao' else 'a'} {role}"
 
 
 def _body(member: tables.Member, user: tables.User) -> MemberRow:
