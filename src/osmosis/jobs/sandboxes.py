@@ -102,8 +102,8 @@ class JobSandbox:
         return replace(sandbox, network=Network.NONE, description=description)
 
     @classmethod
-    def for_trainer(cls, spec: JobSpec, *, elsewhere: bool, abilities: Abilities | None = None) -> JobSandbox:
-        sandbox = cls.for_model(spec, abilities)
+    def for_trainer(cls, spec: JobSpec, *, elsewhere: bool) -> JobSandbox:
+        sandbox = cls.for_model(spec)
         if sandbox.level < Level.NAMESPACES or not elsewhere:
             return sandbox
         description = (

@@ -34,14 +34,10 @@ class InProcessApi:
         return workers.welcome(self._platform, workers.EMBEDDED, hello)
 
     def round(self, report: WorkerRound) -> WorkerOrders:
-        reachability = self._reachability
-        if reachability is None:
-            return workers.handle_round(self._platform, workers.EMBEDDED, report)
+        was_unreachable = self._reachability.was_unreachable if self._reachability is not None else lambda: False
         if report.jobs:
-            reachability.was_unreachable()  # checked at every round, so that an absence is known when it matters
-        return workers.handle_round(
-            self._platform, workers.EMBEDDED, report, was_unreachable=reachability.was_unreachable
-        )
+            was_unreachable()  # checked at every round, so that an absence is known when it matters
+        return workers.handle_round(self._platform, workers.EMBEDDED, report, was_unreachable=was_unreachable)
 
     def started(self, report: JobStarted) -> None:
         workers.note_started(self._platform, workers.EMBEDDED, report)

@@ -1,7 +1,7 @@
 """Workers as people see and manage them. Everybody sees a worker of all workspaces, and operators manage it; one of a
 workspace, its owners and admins do."""
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
@@ -88,8 +88,8 @@ def _workspace(session: Session, worker: tables.Worker) -> tables.Workspace | No
     return session.get(tables.Workspace, worker.workspace_id) if worker.workspace_id else None
 
 
-def describe_state(worker: tables.Worker, now: datetime | None = None) -> str:
-    if (now or utc_now()) - worker.last_seen > timedelta(seconds=workers.LOST_AFTER_S):
+def describe_state(worker: tables.Worker) -> str:
+    if utc_now() - worker.last_seen > timedelta(seconds=workers.LOST_AFTER_S):
         return "lost"
     if workers.explain_unfit(worker):
         return "unfit"
