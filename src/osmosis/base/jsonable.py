@@ -2,6 +2,7 @@ import copy
 import dataclasses
 import datetime
 import enum
+import json
 import math
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
@@ -30,6 +31,18 @@ def iterate_leaves(value: object, path: str = "") -> Iterator[tuple[str, object]
             yield from iterate_leaves(inner, f"{path}.{key}" if path else str(key))
     else:
         yield path, value
+
+
+def parse_or_text(text: str) -> Any:
+    """Return the value of JSON; what is none is text."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def without_none(values: Mapping[str, object]) -> JsonObject:
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def objects_in(value: object) -> list[JsonObject]:

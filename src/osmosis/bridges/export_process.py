@@ -89,7 +89,10 @@ def send_all(tool: str, run: ExportedRun, over: threading.Event) -> str | None:
     while failures < LAST_TRIES:
         is_last = over.is_set()
         try:
-            exporter = exporter or _load_exporter(tool)(run)
+            if exporter is None:
+                module = importlib.import_module(f"osmosis.bridges.{'curves' if tool in CURVES else 'otlp'}")
+                make: type[Exporter] = getattr(module, f"{tool.capitalize()}Exporter")
+                exporter = make(run)
             records = records if records.points else stream.read(is_last=is_last)
             if records.points:
                 exporter.send(records)
@@ -107,12 +110,6 @@ def send_all(tool: str, run: ExportedRun, over: threading.Event) -> str | None:
         left += len(more)
     unit = "rollouts" if run.kind == "eval" else "steps"
     return f"{f'{left} of {sent + left} {unit}' if left else 'the last figures'} were not sent: {reason}"
-
-
-def _load_exporter(tool: str) -> type[Exporter]:
-    module = importlib.import_module(f"osmosis.bridges.{'curves' if tool in CURVES else 'otlp'}")
-    exporter: type[Exporter] = getattr(module, f"{tool.capitalize()}Exporter")
-    return exporter
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from opentelemetry.sdk.trace import Event, ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
-from osmosis.base.jsonable import JsonObject
+from osmosis.base.jsonable import JsonObject, without_none
 from osmosis.errors import NetworkError
 from osmosis.records.run.rollout import Message, Rollout, Score, Usage
 
@@ -94,7 +94,7 @@ class OtlpExporter:
             _context(rollout, number),
             _context(rollout, 0) if number else None,
             self._resource,
-            _present(attributes),
+            without_none(attributes),
             () if number else [Event(_RESULT, _result(name, each), end) for name, each in rollout.scores.items()],
             kind=SpanKind.CLIENT if number else SpanKind.INTERNAL,
             status=Status(StatusCode.ERROR, problem) if problem else Status(),
@@ -155,11 +155,7 @@ def _parts(message: Message) -> JsonObject:
 def _result(name: str, score: Score) -> JsonObject:
     result = {"name": name, "score.value": score.value, "explanation": score.reason}
     named = {f"gen_ai.evaluation.{key}": value for key, value in result.items()}
-    return _present({**named, "error.type": score.failure and score.failure.category.value})
-
-
-def _present(values: JsonObject) -> JsonObject:
-    return {name: value for name, value in values.items() if value is not None}
+    return without_none({**named, "error.type": score.failure and score.failure.category.value})
 
 
 def _context(rollout: Rollout, number: int) -> SpanContext:

@@ -72,10 +72,9 @@ def read_source(
         yield from (
             read_otlp(path) if kind == "otlp" else _logged(path, None, {}, approve) if is_results else read_tests(path)
         )
-    elif kind == LANGFUSE:
-        yield from _logged(path, LANGFUSE, {}, approve)
     else:
-        yield from _logged(path, None, mapping, approve)
+        is_langfuse = kind == LANGFUSE
+        yield from _logged(path, LANGFUSE if is_langfuse else None, {} if is_langfuse else mapping, approve)
 
 
 def _logged(

@@ -39,7 +39,7 @@ def flatten(rollout: Rollout, row: Mapping[str, object] | None = None) -> dict[s
         "status": rollout.status.value,
         "prompt": _prompt(rollout.messages, row),
         "expected": (row or {}).get("ground_truth"),
-        "answer": _answer(rollout.messages),
+        "answer": next((_text(m) for m in reversed(rollout.messages) if m.get("role") == "assistant"), None),
     }
     for score in rollout.scores.values():
         columns[score.name] = score.value
@@ -67,10 +67,6 @@ def _prompt(messages: list[Message], row: Mapping[str, object] | None) -> str | 
     if row and isinstance(row.get("user_prompt"), str):
         return str(row["user_prompt"])
     return next((_text(message) for message in messages if message.get("role") == "user"), None)
-
-
-def _answer(messages: list[Message]) -> str | None:
-    return next((_text(message) for message in reversed(messages) if message.get("role") == "assistant"), None)
 
 
 def _text(message: Message) -> str:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import logging
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -14,6 +14,7 @@ from typer import Argument, Option
 
 from osmosis.base import paths
 from osmosis.base.hardware import TRAINER_PYTHON, find_python
+from osmosis.base.jsonable import without_none
 from osmosis.base.processes import on_stop
 from osmosis.base.toml import tomllib
 from osmosis.cli.core import prompts
@@ -245,22 +246,18 @@ def worker_config(file: Path | None, flags: WorkerFlags) -> WorkerConfig:
             f"--ray-address and --executor {flags.executor} contradict each other", hint="give one of them"
         )
     data = _read(file) if file is not None else {}
-    data |= _without_none({"executor": flags.executor, "max_jobs": flags.max_jobs})
+    data |= without_none({"executor": flags.executor, "max_jobs": flags.max_jobs})
     if flags.ray_address is not None:
         data["executor"] = "ray"
     gate: dict[str, object] = {"advertise_url": flags.advertise_url, "listen": flags.gate_listen}
     ray: dict[str, object] = {"address": flags.ray_address}
     for name, values in {"ray": ray, "gate": {**gate, "insecure_http": flags.insecure_http or None}}.items():
-        table, options = data.get(name, {}), _without_none(values)
+        table, options = data.get(name, {}), without_none(values)
         if options and isinstance(table, dict):
             data[name] = {**table, **options}
     config = _checked(data, str(file or "worker start"))
     config.gate.refuse()
     return config.model_copy(update={"labels": {**config.labels, **dict(_label(text) for text in flags.labels or [])}})
-
-
-def _without_none(values: Mapping[str, object]) -> dict[str, object]:
-    return {key: value for key, value in values.items() if value is not None}
 
 
 def _read(file: Path) -> dict[str, object]:

@@ -18,7 +18,7 @@ from osmosis.records.run.report import Report
 from osmosis.records.run.rollout import Rollout
 from osmosis.records.run.rows import Key, Row
 from osmosis.sdk.classify import describe
-from osmosis.sdk.user_code import LAST_GRACE_S, stop_tasks
+from osmosis.sdk.user_code import LAST_GRACE_S, retrieve, stop_tasks
 
 from .agent import Agent
 from .attempt import Attempts
@@ -224,7 +224,7 @@ class _Loop:
             journal_failed.cancel()
             if not work.done():
                 work.cancel()
-            work.add_done_callback(_retrieve)
+            work.add_done_callback(retrieve)
 
     async def _cut(self, lanes: Iterable[asyncio.Task[None]]) -> None:
         self.attempts.cutting = True
@@ -287,11 +287,6 @@ class _Loop:
         self.stopped = self.stopped or "stopped on request"
         if running := len(self.attempts.active):
             self.observer.stage(f"waiting for {running} running rollouts: {self.attempts.describe_active()}")
-
-
-def _retrieve(work: asyncio.Future[list[None]]) -> None:
-    if not work.cancelled():
-        work.exception()
 
 
 def _journal_error(error: Exception) -> OsmosisError:

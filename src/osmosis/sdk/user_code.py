@@ -115,7 +115,7 @@ async def run_user_code(
         await stop_task(task, grace_s)
         raise DeadlineExceeded(seconds or 0.0)
     if seconds is not None and time.monotonic() - started > seconds + LATE_S:
-        _retrieve(task)
+        retrieve(task)
         raise DeadlineExceeded(seconds)
     if task.cancelled():
         raise SelfCancelled("the code cancelled its own task")
@@ -137,7 +137,7 @@ async def stop_task(task: asyncio.Task[Any], grace_s: float = GRACE_S, *, name: 
                 names.append(name)
             abandon(task)
         else:
-            _retrieve(task)
+            retrieve(task)
     return stubborn
 
 
@@ -152,10 +152,10 @@ def abandon(task: asyncio.Task[Any]) -> None:
             coroutine.close()
         _resisting[:] = [left for left in _resisting if left.cr_frame is not None]
     task.cancel()
-    task.add_done_callback(_retrieve)
+    task.add_done_callback(retrieve)
 
 
-def _retrieve(task: asyncio.Task[Any]) -> None:
+def retrieve(task: asyncio.Future[Any]) -> None:
     if not task.cancelled():
         task.exception()
 
@@ -169,7 +169,7 @@ async def stop_tasks(tasks: Iterable[asyncio.Task[Any]], grace_s: float) -> list
         return []
     done, pending = await asyncio.wait(running, timeout=grace_s)
     for task in done:
-        _retrieve(task)
+        retrieve(task)
     for task in pending:
         abandon(task)
     return list(pending)

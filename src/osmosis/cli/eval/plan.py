@@ -1,6 +1,5 @@
 """Flags as a plan: every value is written under its key, then the plan's record checks the whole."""
 
-import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,7 +9,7 @@ from typing import Any, get_args
 from pydantic import ValidationError as PydanticError
 from pydantic_core import ErrorDetails
 
-from osmosis.base.jsonable import JsonObject
+from osmosis.base.jsonable import JsonObject, parse_or_text
 from osmosis.base.net import is_http
 from osmosis.cli.eval.flags import BY_NAME, RunFlags
 from osmosis.errors import UsageError, ValidationError
@@ -137,7 +136,7 @@ def _assigned(assignments: Sequence[str]) -> Iterator[tuple[str, str, Any]]:
         if not equals:
             raise UsageError(f"--set {text!r} is not KEY=VALUE", hint="--set limits.cost=5; all: --set help")
         label, path = f"--set {key.strip()}", _plan_path(key.strip())
-        parsed = parse_value(value)
+        parsed = parse_or_text(value)
         if path == "retry.max_retries":
             path, parsed = "retry.max_attempts", _attempts(label, parsed)
         yield label, path, parsed
@@ -303,7 +302,7 @@ def sampling(settings: Mapping[str, Any], texts: Sequence[str]) -> JsonObject:
             raise UsageError(f"{key} is not a sampling parameter", hint=_NO_PARAMS[key])
         if key in params:
             raise UsageError(f"{key} is given twice", hint=f"keep either --param {key}=... or the other option")
-        params[key] = parse_value(value)
+        params[key] = parse_or_text(value)
     return params
 
 
@@ -359,13 +358,6 @@ def parse_price(text: str) -> tuple[float, float]:
     if not (0 <= prompt < math.inf and 0 <= completion < math.inf):
         raise UsageError(f"--price must be two finite numbers, 0 or greater, got {text}")
     return prompt, completion
-
-
-def parse_value(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
 
 
 _READERS = {"rows": parse_rows, "sample": parse_share, "price": parse_price}

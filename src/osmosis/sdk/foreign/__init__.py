@@ -16,7 +16,7 @@ from pathlib import Path
 from urllib.parse import parse_qsl
 
 from osmosis.base.installation import install_command
-from osmosis.base.jsonable import JsonObject
+from osmosis.base.jsonable import JsonObject, parse_or_text
 from osmosis.errors import LoadError, OsmosisError
 from osmosis.sdk.backend import LocalBackend
 from osmosis.sdk.context import GraderContext
@@ -64,7 +64,7 @@ def is_foreign(name: str) -> bool:
 def parse_foreign(text: str) -> tuple[str, JsonObject]:
     """Return the name and the options of `kind:name?options`; a value is JSON, or else text."""
     name, _, query = text.partition(":")[2].partition("?")
-    return name, {key: _read_option(value) for key, value in parse_qsl(query, keep_blank_values=True)}
+    return name, {key: parse_or_text(value) for key, value in parse_qsl(query, keep_blank_values=True)}
 
 
 def open_foreign(text: str, base_dir: Path) -> ForeignEnvironment:
@@ -102,10 +102,3 @@ def _open(text: str, base_dir: Path) -> ForeignEnvironment:
     except Exception as error:
         raise LoadError(f"{text} cannot be opened: {type(error).__name__}: {error}") from error
     return environment
-
-
-def _read_option(text: str) -> object:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
