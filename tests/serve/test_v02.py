@@ -316,6 +316,22 @@ async def test_our_driver_drives_an_agent_loop_in_every_generation(tmp_path: Pat
     assert [request.tools[0]["function"]["name"] for request in model.requests if request.tools] == ["add"] * 3
 
 
+class Prompted(Adds):
+    async def run(self, ctx: RolloutContext) -> RolloutResult:
+        return ctx.complete([{"role": "user", "content": ctx.prompts["task"]}], reward=1.0)
+
+
+async def test_a_served_agent_loop_finds_its_prompts(tmp_path: Path) -> None:
+    prompt = Path(__file__).with_name("prompts") / "task.md"
+    app = loop_app(Prompted(), tmp_path, delivery_policy=QUICK)
+    async with running_app(app) as url, open_proxy(ScriptedModel()) as gate:
+        for generation in ("0.2", "0.4"):
+            async with served(ServerAt(url, generation=generation), gate, plan()) as agent:
+                rollout = await run_attempt(agent, gate.model, plan(), task(attempt=int(generation[-1])))
+            assert rollout.failure is None, (generation, rollout.failure)
+            assert rollout.messages == [{"role": "user", "content": prompt.read_text().strip()}]
+
+
 @pytest.mark.parametrize("generation", ["0.2", "0.3", "0.4"])
 async def test_a_reward_of_nan_is_an_invalid_score_in_every_generation(tmp_path: Path, generation: str) -> None:
     loop = Adds()

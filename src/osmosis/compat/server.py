@@ -33,6 +33,7 @@ from osmosis.records.protocol.v02 import (
 from osmosis.records.run.rollout import Phase
 from osmosis.sdk.agent_loop import RolloutAgentLoop, RolloutContext, RolloutResult
 from osmosis.sdk.classify import agent_error, describe, failure_of
+from osmosis.sdk.prompts import prompts_of
 from osmosis.sdk.sandbox import opening_from, sandbox_while
 from osmosis.sdk.types import finite_reward
 from osmosis.serve.http import document, encode_record, open_session, reply
@@ -289,6 +290,7 @@ class LoopService:
                 request.server_url, request.rollout_id, request.api_key, settings=self.settings, session=self._session
             )
             run.context = RolloutContext(request, tools, llm, time.monotonic())
+            run.context.prompts = prompts_of(type(self.loop))
             trace_into(run.context, self._traces, (request.api_key,))
             url = f"{request.server_url.rstrip('/')}/v1/rollouts/{request.rollout_id}"
             async with sandbox_while(opening_from(os.environ, url, request.api_key)):

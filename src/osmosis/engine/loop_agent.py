@@ -11,6 +11,7 @@ from osmosis.records.run.plan import EvalPlan
 from osmosis.records.run.rollout import Failure, Message, Rollout
 from osmosis.sdk.agent_loop import CompletionsResult, RolloutAgentLoop, RolloutContext, RolloutResult
 from osmosis.sdk.classify import agent_error
+from osmosis.sdk.prompts import prompts_of
 
 from .build_rollout import REWARD, build_rollout, read_reward
 from .rollout_model import RolloutModel
@@ -28,7 +29,11 @@ class LoopAgent:
         request = self._request(task)
         tools = self.loop.get_tools(request)
         context = RolloutContext(
-            request=request, tools=tools, llm=_LoopModel(model, tools), _start_time=time.monotonic()
+            request=request,
+            tools=tools,
+            llm=_LoopModel(model, tools),
+            _start_time=time.monotonic(),
+            prompts=prompts_of(type(self.loop)),
         )
         result: object = await self.loop.run(context)
         failure = _find_failure(result)

@@ -24,6 +24,7 @@ from osmosis.records.protocol.tools import OpenAIFunctionToolSchema
 from osmosis.records.protocol.v02 import LoopStatus, RolloutMetrics, RolloutRequest
 from osmosis.records.run.rollout import Message
 
+from .prompts import Prompts
 from .sandbox import Sandbox, get_sandbox
 
 logger = logging.getLogger(__name__)
@@ -96,6 +97,8 @@ class RolloutContext:
     _tool_latency_ms: float = 0.0
     _num_tool_calls: int = 0
     _debug_dir: str | os.PathLike[str] | None = None
+    prompts: Mapping[str, str] = field(default_factory=lambda: Prompts(Path("prompts")))
+    """The texts of `prompts/NAME.md` beside the agent loop, by name."""
     _trace: _Trace | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -23,6 +23,7 @@ from .chat import Ask, ChatTransport, ask_transport
 from .classify import failure_of, self_cancelled, wire_category
 from .context import AgentWorkflowContext, GraderContext, WorkflowRollout
 from .grader import Grader, GraderClass
+from .prompts import folder_of, prompts_of
 from .sandbox import Opening, opening_from, sandbox_while
 from .score_functions import bounds_of
 from .types import AgentWorkflowConfig, GraderConfig, RolloutSample
@@ -153,13 +154,6 @@ def resolve_class(reference: object, base: type) -> Any:
         missing = ", ".join(sorted(getattr(resolved, "__abstractmethods__", ())))
         raise TypeError(f"{resolved.__name__} cannot be used: it does not define {missing}")
     return resolved
-
-
-def folder_of(cls: type) -> Path:
-    try:
-        return Path(inspect.getfile(cls)).resolve().parent
-    except (TypeError, OSError):
-        return Path.cwd()
 
 
 class GraderRunner:
@@ -299,6 +293,7 @@ class LocalBackend:
             metadata={key: copy_json(value) for key, value in task.metadata.items()},
             artifacts_dir=self._artifacts(task),
             rollout=rollout,
+            prompts=prompts_of(self.workflow),
         )
 
         async def run() -> object:

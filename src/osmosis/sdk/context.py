@@ -12,6 +12,7 @@ from osmosis.base.jsonable import JsonObject, as_float
 from osmosis.records.run.rollout import Message, Score, Usage
 
 from .chat import Ask, ChatClient
+from .prompts import Prompts
 from .sandbox import Sandbox, get_sandbox
 from .types import RolloutSample
 
@@ -110,12 +111,15 @@ class AgentWorkflowContext(_Context, Generic[TConfig]):
         artifacts_dir: Path | None = None,
         *,
         rollout: WorkflowRollout | None = None,
+        prompts: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(artifacts_dir)
         self.prompt = prompt
         """The opening messages: the optional system prompt, then the user's."""
         self.config = config
         self.metadata = metadata or {}
+        self.prompts = Prompts(Path("prompts")) if prompts is None else prompts
+        """The texts of `prompts/NAME.md` beside the workflow, by name."""
         self._rollout = rollout
 
     @property

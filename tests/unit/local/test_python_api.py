@@ -87,6 +87,37 @@ def test_objects_rows_in_memory_and_an_endpoint(folder: Path) -> None:
     assert Run.open(run.name).report == run.report
 
 
+PROMPTED = """
+from osmosis import AgentWorkflow, RolloutAgentLoop
+
+class Chat(RolloutAgentLoop):
+    name = "chat"
+    def get_tools(self, request):
+        return []
+    async def run(self, ctx):
+        return ctx.complete([{"role": "user", "content": ctx.prompts["task"]}], reward=len(ctx.prompts))
+
+class Work(AgentWorkflow):
+    async def run(self, ctx):
+        return [{"role": "user", "content": ctx.prompts[ctx.metadata.get("prompt", "task")]}]
+"""
+
+
+@pytest.mark.parametrize("attribute", ["Chat", "Work"])
+def test_agents_find_their_prompts_beside_their_code_or_above(folder: Path, attribute: str) -> None:
+    for path, text in (("pyproject.toml", ""), ("prompts/task.md", "\nMultiply.\n"), ("agents/code.py", PROMPTED)):
+        (folder / path).parent.mkdir(exist_ok=True)
+        (folder / path).write_text(text)
+    run = evaluate(f"agents/code.py:{attribute}", ROWS[:1], model="offline/echo", scorers=[polite], name=attribute)
+    assert [rollout.messages[0]["content"] for rollout in run.rollouts] == ["Multiply."]
+    if attribute == "Work":
+        rows = [{**ROWS[0], "prompt": "tone"}]
+        [rollout] = evaluate(f"agents/code.py:{attribute}", rows, model="offline/echo", scorers=[polite]).rollouts
+        message = f"there is no prompt 'tone': write {folder / 'prompts' / 'tone.md'}; there are: task"
+        assert rollout.failure is not None
+        assert message in rollout.failure.message
+
+
 async def test_it_works_inside_a_running_loop(folder: Path) -> None:
     run = evaluate(Chat, ROWS, scorers=exact, model="offline/calculator")
     assert run.report.completed == 5

@@ -19,13 +19,13 @@ from osmosis.sdk.backend import (
     Slots,
     WorkflowTask,
     failed_result,
-    folder_of,
     ignore_state,
     max_concurrent_of,
     with_failure,
 )
 from osmosis.sdk.classify import describe, traceback_tail
 from osmosis.sdk.grader import GraderClass
+from osmosis.sdk.prompts import folder_of
 from osmosis.sdk.types import AgentWorkflowConfig, GraderConfig
 from osmosis.sdk.workflow import WorkflowClass
 
