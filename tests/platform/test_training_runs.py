@@ -42,9 +42,9 @@ def test_what_a_training_config_must_not_say_is_refused_by_its_key(shared) -> No
     shared.json("GET", "training-runs/nowhere", expect=404)
 
 
-def evaluate(site, rewards: dict[int, list[float]]) -> str:
+def evaluate(site, rewards: dict[int, list[float]], model: str = "offline/calculator") -> str:
     """An evaluation of the same rollout and dataset, with these rewards by row."""
-    body = {"experiment_config": {**EXPERIMENT, "model_path": "offline/calculator"}, "evaluation_config": {"limit": 4}}
+    body = {"experiment_config": {**EXPERIMENT, "model_path": model}, "evaluation_config": {"limit": 4}}
     run = site.json("POST", "eval-runs", json=body)
     made = [
         Rollout(
@@ -71,6 +71,9 @@ def test_what_a_config_comes_to_is_said_before_it_is_submitted(ready) -> None:
     assert ready.json("POST", "training-runs/check", json=body)["findings"][0]["severity"] == "error"
     named = ready.json("POST", f"training-runs/check?eval_run={good}", json=body)
     assert named["eval_run"] == good
+    of_base = evaluate(ready, {0: [0.0, 1.0]}, model=EXPERIMENT["model_path"])
+    evaluate(ready, {0: [0.0, 1.0]})
+    assert ready.json("POST", "training-runs/check", json=body)["eval_run"] == of_base
     assert ready.json("GET", "training-runs")["training_runs"] == []
 
 

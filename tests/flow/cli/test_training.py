@@ -91,10 +91,11 @@ def test_a_training_run_from_submit_to_retry(place: tuple[Path, Run, RunningPlat
     with platform.parts.db.write() as session:
         row = queue.claim(session, a_worker(session), 60).run
         points = [MetricPoint(key="rollout/raw_reward", step=step, value=step / 10) for step in range(1, 5)]
+        points += [MetricPoint(key="eval/validation/reward", step=step, value=v) for step, v in ((0, 0.3), (4, 0.5))]
         service.store(session, row.id, points)
         lifecycle.end(session, row, JobResult(status=RunStatus.STOPPED), "stopped")
     listed = {row["name"]: row for row in run("train", "list").json["items"]}
-    assert listed[trained]["reward"] == 0.4
+    assert (listed[trained]["reward"], listed[trained]["validation_reward"]) == (0.4, 0.5)
 
     seen = run("train", "metrics", trained, "-o", "curves.json").json
     assert seen["data"]["metrics"][0]["title"] == "Training reward"
@@ -111,10 +112,20 @@ def test_a_training_run_from_submit_to_retry(place: tuple[Path, Run, RunningPlat
         ["2", "0.750", "best"], ["4", "0.500", "ready"]
     ]  # fmt: skip
     assert f"osmosis eval submit --model osmosis/{trained} --held-out-of {trained}" in shown
+    assert f"osmosis model download {trained}" in shown
+    assert "at step 4; 0.300 at step 0" in shown
     resumed = run("train", "resume", trained, "--yes")
     assert resumed.json["message"] == f"run {trained} goes on from its last checkpoint"
     assert run("train", "stop", trained, "--yes").code == 0
     again = run("train", "retry", trained, "--yes").json["resource"]
+    compared = run("train", "compare", trained, again["name"]).json
+    first, second = compared["data"]["runs"]
+    assert (first["figures"]["best_reward"], first["best_checkpoint"]) == (0.4, f"{trained}-step-2")
+    assert first["figures"]["steps"] == 4
+    assert (second["name"], second["figures"]) == (again["name"], {"steps": 0, "rollouts": 0})
+    assert compared["data"]["changed"] == {}
+    assert f"run={resumed.json['resource']['id']}&run={again['id']}" in compared["next_steps_structured"][0]["url"]
+    assert "needs two training runs" in run("train", "compare", trained).error["message"]
     assert (again["name"] != trained, again["status"]) == (True, "pending")
     assert run("train", "stop", again["name"], "--yes").code == 0
     assert run("train", "delete", again["name"], "--yes").code == 0

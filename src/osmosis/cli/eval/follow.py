@@ -169,6 +169,7 @@ def model_steps(detail: RunDetail) -> list[NextStep]:
     return [
         NextStep("evaluate its best checkpoint on rows that it did not train on", command=evaluate),
         NextStep("serve it", command=f"osmosis model deploy {name}"),
+        NextStep("take it with you", command=f"osmosis model download {name}"),
     ]
 
 

@@ -22,7 +22,7 @@ from osmosis.cli.core import completion, prompts
 from osmosis.cli.core.context import AppContext, current
 from osmosis.cli.core.environment import read_secrets_file
 from osmosis.cli.core.paging import Cursor, Everything, Limit, Lines, Offset, Paging, list_result
-from osmosis.cli.core.render import draw_curves, draw_list
+from osmosis.cli.core.render import draw_curves, draw_list, figure_table
 from osmosis.cli.core.results import (
     Column,
     DetailResult,
@@ -43,6 +43,7 @@ from osmosis.errors import NotFound, NothingToRetry, OsmosisError, UsageError, V
 from osmosis.local.run import mark, marks_of
 from osmosis.local.run_options import runs_folder
 from osmosis.metrics.formats import number, percent
+from osmosis.metrics.training_outcome import list_figures
 from osmosis.records.api.runs import RetryRun, RunDetail
 from osmosis.records.api.training import TrainingMetrics
 from osmosis.records.run.annotations import MarkChange, check_tag
@@ -63,6 +64,7 @@ COLUMNS = {
         Column("current_step", "Step", justify="right"),
         Column("total_steps", "Of", justify="right"),
         Column("reward", "Reward", justify="right", show=number),
+        Column("validation_reward", "Validation", justify="right", show=number),
         Column("created_at", "Created", show=when, wide=True),
     ),
     "benchmark": (
@@ -367,7 +369,8 @@ def run_info(ctx: AppContext, kind: RunKind, name: str, output: Path | None = No
     steps = []
     if not detail.run.over:
         steps.append(NextStep("follow it", command=f"osmosis {NOUNS[kind]} wait {detail.run.name}"))
-    if kind == "training":
+    if isinstance(metrics, TrainingMetrics):
+        data["figures"] = {figure.name: figure.value for figure in list_figures(metrics)}
         data["checkpoints"] = [row.to_dict() for row in checkpoints]
         if checkpoints and detail.run.over:
             steps += model_steps(detail)
@@ -375,6 +378,8 @@ def run_info(ctx: AppContext, kind: RunKind, name: str, output: Path | None = No
     def draw(console: Console) -> None:
         draw_detail(detail)(console)
         if isinstance(metrics, TrainingMetrics):
+            console.print()
+            console.print(figure_table("training", list_figures(metrics)))
             console.print()
             draw_curves(console, metrics)
         if checkpoints:

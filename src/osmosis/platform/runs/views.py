@@ -63,7 +63,7 @@ def eval_row(settings: PlatformSettings, run: tables.Run, creator: tables.User |
 
 
 def training_row(
-    settings: PlatformSettings, run: tables.Run, creator: tables.User | None, reward: float | None
+    settings: PlatformSettings, run: tables.Run, creator: tables.User | None, rewards: Mapping[str, float]
 ) -> TrainingRunRow:
     progress = run.progress or tables.StoredProgress()
     return TrainingRunRow.from_row(
@@ -74,7 +74,7 @@ def training_row(
         rollout=NamedRef(id=None, name=run.rollout),
         current_step=progress.get("completed"),
         total_steps=progress.get("total"),
-        reward=reward,
+        **rewards,
     )
 
 
@@ -89,7 +89,7 @@ def build_page(
     if kind == "eval":
         return EvalRunPage(eval_runs=[eval_row(settings, run, users.get(run.creator_id)) for run in runs], **position)
     rewards = service.list_latest_rewards(session, [run.id for run in runs])
-    rows = [training_row(settings, run, users.get(run.creator_id), rewards.get(run.id)) for run in runs]
+    rows = [training_row(settings, run, users.get(run.creator_id), rewards[run.id]) for run in runs]
     return TrainingRunPage(training_runs=rows, **position)
 
 
@@ -126,7 +126,7 @@ def build_detail(
         return EvalRunDetail.model_validate(
             {**shared, **({"quarantine": quarantine_of(run)} if run.quarantine else {})}
         )
-    row = training_row(settings, run, creator, service.list_latest_rewards(session, [run.id]).get(run.id))
+    row = training_row(settings, run, creator, service.list_latest_rewards(session, [run.id])[run.id])
     shared |= {
         "training_run": row.model_copy(update=_waiting(session, run)),
         "model": NamedRef(id=None, name=run.model_path),

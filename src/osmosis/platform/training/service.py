@@ -121,10 +121,17 @@ def _summary(key: str, points: list[tables.MetricPoint]) -> CurveSummary:
     )
 
 
-def list_latest_rewards(session: Session, run_ids: Sequence[str]) -> dict[str, float]:
-    of_runs = tables.MetricPoint.run_id.in_(run_ids), tables.MetricPoint.key == "rollout/raw_reward"
-    query = sa.select(tables.MetricPoint.run_id, tables.MetricPoint.value).where(*of_runs)
-    return {run_id: value for run_id, value in session.execute(query.order_by(tables.MetricPoint.step))}
+LATEST = {"rollout/raw_reward": "reward", "eval/validation/reward": "validation_reward"}
+
+
+def list_latest_rewards(session: Session, run_ids: Sequence[str]) -> dict[str, dict[str, float]]:
+    """Return the last values of the reward and of the validation reward, by their names in lists, for each run."""
+    point = tables.MetricPoint
+    query = sa.select(point.run_id, point.key, point.value).where(point.run_id.in_(run_ids), point.key.in_(LATEST))
+    latest: dict[str, dict[str, float]] = {run_id: {} for run_id in run_ids}
+    for run_id, key, value in session.execute(query.order_by(point.step)):
+        latest[run_id][LATEST[key]] = value
+    return latest
 
 
 def count_rollouts(session: Session, run_id: str) -> int:
@@ -189,7 +196,7 @@ PAGE = 100
 def check(
     session: Session, workspace: tables.Workspace, config: TrainingConfig, eval_run: str | None = None
 ) -> TrainingCheck:
-    """Check a config by the named evaluation, else the newest of its rollout and dataset with rollouts."""
+    """Check a config by the named evaluation, else the base model's, else the newest of its rollout and dataset."""
     dataset = datasets.find(session, workspace, config.experiment.dataset)
     if config.advanced.method == "sft":
         source = sft_data.get_source(session, workspace, config)
@@ -209,9 +216,10 @@ def check(
             tables.Run.dataset == config.experiment.dataset,
             sa.exists().where(tables.Rollout.run_id == tables.Run.id),
         )
-        run = session.scalars(
-            sa.select(tables.Run).where(*same).order_by(tables.Run.created_at.desc()).limit(1)
-        ).first()
+        name = config.experiment.model_path
+        is_of_base = tables.Run.model_path.in_([name, PLATFORM_MODEL + name])
+        order = (is_of_base.desc(), tables.Run.created_at.desc())
+        run = session.scalars(sa.select(tables.Run).where(*same).order_by(*order).limit(1)).first()
     tried = _tried(session, run.id) if run else []
     stored = run.config.get("evaluation", tables.StoredEvaluation()) if run else tables.StoredEvaluation()
     gate = will_it_train(config, plan, tried, at_once=stored.get("batch_size"))

@@ -1,3 +1,4 @@
+from collections.abc import Mapping
 from itertools import takewhile
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -14,6 +15,7 @@ from osmosis.platform.runs import annotations as run_annotations
 from osmosis.platform.runs import lifecycle, views
 from osmosis.platform.runs import retry as run_retry
 from osmosis.platform.runs import routes as run_routes
+from osmosis.platform.training.service import list_latest_rewards
 from osmosis.platform.workspaces import audit
 from osmosis.platform.workspaces import service as workspaces
 from osmosis.records.api.runs import RetryRun
@@ -73,7 +75,9 @@ def _overview(platform: Platform, viewer: Viewer, params: QueryParams, at: int) 
             .where(tables.Run.id.in_(chosen))
             .order_by(*newest)
         )
-        rows = [_run_line(run, names[run.workspace_id], creator) for run, creator in session.execute(query)]
+        lines = session.execute(query).all()
+        rewards = list_latest_rewards(session, [run.id for run, _ in lines if run.kind == "training"])
+        rows = [_run_line(run, names[run.workspace_id], creator, rewards.get(run.id, {})) for run, creator in lines]
     going = any(not entry["state"].over for entry in rows)
     values = {
         "found": rows,
@@ -86,9 +90,11 @@ def _overview(platform: Platform, viewer: Viewer, params: QueryParams, at: int) 
     return Page("overview.html", values, live="_overview.html", final=not going)
 
 
-def _run_line(run: tables.Run, workspace: str, creator: str | None) -> dict[str, Any]:
+def _run_line(run: tables.Run, workspace: str, creator: str | None, rewards: Mapping[str, float]) -> dict[str, Any]:
     report = views.report_of(run)
-    return {"run": run, "state": build_state(run, report), "primary": report.primary if report else None,
+    primary = report.primary if report else None
+    return {"run": run, "state": build_state(run, report), "primary": primary,
+            "reward": primary.mean if primary else rewards.get("validation_reward", rewards.get("reward")),
             "workspace": workspace, "creator": creator, "marks": run_annotations.get_marks(run)}  # fmt: skip
 
 

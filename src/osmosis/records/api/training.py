@@ -25,6 +25,9 @@ class TrainingRunRow(RunRow):
     current_step: int | None = None
     total_steps: int | None = None
     reward: float | None = None
+    """Mean reward of the last step's rollouts."""
+    validation_reward: float | None = None
+    """Mean reward at the last validation."""
 
 
 class TrainingRunPage(Page[TrainingRunRow]):
@@ -81,6 +84,10 @@ class TrainingMetrics(Body):
     status: str | None = None
     overview: TrainingOverview | None = None
     metrics: Annotated[list[Curve], OrEmpty] = Field(default_factory=list)
+
+    def curves(self) -> dict[str, list[tuple[int, float]]]:
+        points = {curve.metric_key: curve.data_points for curve in self.metrics}
+        return {key: [(p.step, p.value) for p in points[key] if p.value is not None] for key in points}
 
 
 class GateFinding(Body):
