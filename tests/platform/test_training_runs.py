@@ -148,6 +148,24 @@ def test_what_a_supervised_run_learns_from_is_checked(ready) -> None:
     assert found["findings"] == []
 
 
+def test_preferences_are_pairs_of_the_best_and_the_worst_rollouts_of_a_row(ready) -> None:
+    evaluate(ready, {0: [0.2, 1.0, 0.9, 0.0, 0.1], 1: [1.0, 1.0], 2: [0.0, 0.5], 3: [0.0, 1.0]})
+    over(ready, "multiply-1")
+    dpo = {"method": "dpo", "from_run": "multiply-1", "pairs_per_row": 2}
+    refused = submit(ready, expect=400, **IMITATES, advanced_config={**dpo, "pairs_per_row": 1})["issues"][0]["message"]
+    assert "has 2 pairs of a worse rollout and one with a score of at least 1, and one step takes 4" in refused
+    config = TrainingConfig.model_validate({"experiment": EXPERIMENT, "advanced": {**dpo, "min_score": 0.9}})
+    with ready.platform.db.read() as session:
+        run = session.scalars(sa.select(tables.Run).where(tables.Run.name == "multiply-1")).one()
+        query = sa.select(tables.Rollout.id, tables.Rollout.row_index, tables.Rollout.reward)
+        scores = {number: (row, reward) for number, row, reward in session.execute(query)}
+        pairs = [[scores[number] for number in pair] for pair in sft_data._pair(session, run, config)]
+        examples = list(sft_data.list_examples(session, run, config, after=1, limit=5))
+    assert sorted(pairs) == [[(0, 0.9), (0, 0.1)], [(0, 1.0), (0, 0.0)], [(3, 1.0), (3, 0.0)]]
+    assert [example.place for example in examples] == [2, 3]
+    assert all(example.rejected is not None for example in examples)
+
+
 def test_an_evaluation_and_a_training_run_of_one_name_are_told_apart(ready) -> None:
     evaluate(ready, {row: [1.0, 0.5] for row in range(4)})
     over(ready, "multiply-1")

@@ -42,7 +42,8 @@ OTHERWISE: dict[str, dict[str, tuple[Any, dict[str, Any]]]] = {
         "gradient_checkpointing": (False, {}), "seed": (1, {}), "tune": ("full", {}),
         "max_staleness": (1, {}), "trainer_gpus": (2, {}), "test_rows": (4, {}),
         "importance": ("sequence_mask", {}), "importance_cap": (3.0, {}), "ratio_max": (3.0, {}),
-        "micro_batch_tokens": (4096, {}), "chat_template_kwargs": ({"enable_thinking": False}, {}),
+        "micro_batch_tokens": (4096, {}), "beta": (0.3, {"method": "dpo", "from_run": "a-1"}),
+        "chat_template_kwargs": ({"enable_thinking": False}, {}),
     },
 }  # fmt: skip
 """Of each key, a value that is not its default, and what it needs beside it."""
@@ -50,6 +51,7 @@ ELSEWHERE = {
     "failures": training_work.__file__,
     "from_run": sft_data.__file__,
     "min_score": sft_data.__file__,
+    "pairs_per_row": sft_data.__file__,
     "tokenizer": job_spec.__file__,
     "resources": placement.__file__,
     "priority": submit.__file__,
@@ -78,7 +80,7 @@ def outcome(tables: dict[str, dict[str, Any]]) -> str:
         run_id="r", run_name="r-1", kind="training", platform_url="http://127.0.0.1:1", repository="r",
         commit_sha="0" * 40, config=config, dataset_path="d.jsonl", rows=list(range(80)), work_dir="w", cache_dir="c",
     )  # fmt: skip
-    examples = Examples(Path("e.jsonl"), 80) if config.advanced.method == "sft" else None
+    examples = Examples(Path("e.jsonl"), 80) if config.advanced.method != "grpo" else None
     plan = trainer_plan(config, spec, models_dir=Path("m"), gpus=GPUS, examples=examples)
     rollouts = rollout_plan(config, spec).model_dump_json()
     try:

@@ -122,6 +122,8 @@ def test_a_request_with_a_key_that_nothing_reads_is_refused() -> None:
         ({"advanced": {"engine": "tinker"}}, "advanced.base_url", "base_url is missing"),
         ({"advanced": {"base_url": "http://x"}}, "advanced.base_url", 'no effect without engine = "tinker"'),
         ({"advanced": {"method": "sft"}}, "advanced.from_run", "from_run is missing"),
+        ({"advanced": {"method": "dpo"}}, "advanced.from_run", "from_run is missing"),
+        ({"advanced": {"method": "sft", "from_run": "a-1", "beta": 1}}, "advanced.beta", 'without method = "dpo"'),
         ({"advanced": {"min_score": 1.0}}, "advanced.min_score", 'no effect without method = "sft"'),
         ({"advanced": {"method": "sft", "from_run": "a-1", "kl": 0.1}}, "advanced.kl", 'without method = "grpo"'),
         ({"advanced": {"lora_targets": []}}, "advanced.lora_targets", "not empty"),

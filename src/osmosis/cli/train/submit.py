@@ -162,7 +162,7 @@ def probe_config(config: TrainingConfig, rows: int) -> EvalConfig:
         )
     if advanced.method != "grpo":
         raise ValidationError(
-            '--probe says whether new rollouts would differ, and method = "sft" makes none',
+            f'--probe says whether new rollouts would differ, and method = "{advanced.method}" makes none',
             hint="submit without --probe",
         )
     return EvalConfig(

@@ -87,7 +87,7 @@ class TrainingJob(Job):
         context, exports = self.context, open_exports(self.context)
         gpu_count = len(await asyncio.to_thread(list_gpus, context.environ))
         fetched_checkpoint = await self._fetch_folders() if context.spec.elsewhere else False
-        examples = await load_examples(context, self.config) if self.config.advanced.method == "sft" else None
+        examples = await load_examples(context, self.config) if self.config.advanced.method != "grpo" else None
         plan = trainer_plan(self.config, context.spec, models_dir=self._models_dir, gpus=gpu_count, examples=examples)
         check_reach(context.spec.gate, self._server_urls)
         names = (engine_secret(self.config), self.config.advanced.rollout_server_key_env)
@@ -309,7 +309,7 @@ def engine_secret(config: TrainingConfig) -> str | None:
 
 
 def _describe_training(model: str, plan: TrainerPlan) -> str:
-    if plan.method == "sft":
+    if plan.method != "grpo":
         return f"training {model}: {plan.steps} steps of {plan.rows_per_step} examples"
     held_out = f", {len(plan.validation_rows)} rows held out" if plan.validation_rows else ""
     rollouts = f"{plan.rows_per_step} rows x {plan.samples_per_row} rollouts"

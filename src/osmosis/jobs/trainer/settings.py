@@ -91,12 +91,13 @@ def _too_small(plan: TrainingPlan, examples: Examples | None) -> Exception:
         message = f"the dataset is too small: {rows} rows are left to train on{note}, and one step takes {plan.batch}"
         fix = f"lower [training].rollout_batch_size to {rows} or less, add rows, or lower [advanced].validation_rows"
     else:
-        message = f"there are {examples.count} rollouts to learn from, and one step takes {plan.batch}"
+        message = f"there are {examples.count} examples to learn from, and one step takes {plan.batch}"
         fix = "lower [training].rollout_batch_size or [advanced].min_score, or name a run with more passed rollouts"
     return setup_failure(message, fix=fix, category=Category.BAD_REQUEST)
 
 
 STEP = "examples"
+_UNITS = {"sft": "rollouts", "dpo": "pairs of rollouts"}
 FILE = "examples.jsonl"
 MOST_BYTES = 16 << 30
 
@@ -118,7 +119,7 @@ async def load_examples(context: JobContext, config: TrainingConfig) -> Examples
             message = f"the rollouts to learn from cannot be had: {problem.message}"
             raise setup_failure(message, fix=problem.hint, category=Category.BAD_REQUEST) from problem
     count = await asyncio.to_thread(_lines, path)
-    context.log.write(STEP, f"{count} rollouts of {config.advanced.from_run} to learn from")
+    context.log.write(STEP, f"{count} {_UNITS[config.advanced.method]} of {config.advanced.from_run} to learn from")
     return Examples(path, count)
 
 
@@ -128,7 +129,8 @@ async def _fetch(examples: AsyncIterator[StoredExample], path: Path) -> None:
         async for example in examples:
             if not example.messages:
                 continue
-            line = Example(messages=example.messages, tools=example.tools).to_line()
+            worse = Example(messages=example.rejected, tools=example.tools) if example.rejected else None
+            line = Example(messages=example.messages, tools=example.tools, rejected=worse).to_line()
             size += len(line)
             if size > MOST_BYTES:
                 message = f"the rollouts to learn from have more than {MOST_BYTES >> 30} GB"

@@ -168,7 +168,7 @@ def _size_issues(
 ) -> list[dict[str, str]]:
     if not isinstance(config, TrainingConfig):
         return []
-    if config.advanced.method == "sft":
+    if config.advanced.method != "grpo":
         try:
             message = sft_data.explain_too_few(session, workspace, config)
         except ValidationError as error:
@@ -279,7 +279,7 @@ def _settled(
 ) -> EvalConfig | TrainingConfig:
     if not isinstance(config, TrainingConfig):
         return config
-    if config.advanced.method != "sft":
+    if config.advanced.method == "grpo":
         rows = datasets.find(session, workspace, config.experiment.dataset).row_count or 0
         batch = plan_training(config, range(rows)).batch
         return config.model_copy(update={"training": config.training.model_copy(update={"rollout_batch_size": batch})})

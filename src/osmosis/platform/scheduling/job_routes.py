@@ -162,8 +162,8 @@ def examples(
     with platform.db.read() as session:
         run = leases.require_lease(session, run_id, token).run
         config = TrainingConfig.model_validate(run.config)
-        if config.advanced.method != "sft":
-            raise ValidationError(f"run {run.name!r} imitates nothing")
+        if config.advanced.method == "grpo":
+            raise ValidationError(f"run {run.name!r} learns from no other run")
         workspace = session.get_one(tables.Workspace, run.workspace_id)
         source = sft_data.get_source(session, workspace, config)
         lines = [

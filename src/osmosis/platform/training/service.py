@@ -181,7 +181,7 @@ def _find_training(session: Session, workspace_id: str, adapter: str | None) -> 
 
 def _rows_trained_on(session: Session, workspace: tables.Workspace, run: tables.Run, step: int) -> set[str]:
     config = TrainingConfig.model_validate(run.config)
-    if config.advanced.method == "sft":
+    if config.advanced.method != "grpo":
         return sft_data.list_row_keys(session, workspace, config)
     validation = set(plan_training(config, run.rows).validation_rows)
     query = sa.select(tables.Rollout.row_index, tables.Rollout.row_key).distinct()
@@ -198,7 +198,7 @@ def check(
 ) -> TrainingCheck:
     """Check a config by the named evaluation, else the base model's, else the newest of its rollout and dataset."""
     dataset = datasets.find(session, workspace, config.experiment.dataset)
-    if config.advanced.method == "sft":
+    if config.advanced.method != "grpo":
         source = sft_data.get_source(session, workspace, config)
         examples = sft_data.count_examples(session, source, config)
         plan = plan_training(config, range(dataset.row_count or 0), examples=examples)

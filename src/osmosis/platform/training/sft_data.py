@@ -1,6 +1,8 @@
-"""The examples of supervised training (`method = "sft"`): rollouts of an earlier run with a sufficient score. The
-stored config names that run, so a job can ask for no other."""
+"""The examples of training without new rollouts: those of an earlier run with a sufficient score (`method = "sft"`), or
+pairs of such a one and a worse one of the same row (`"dpo"`). The stored config names that run, so a job can ask for no
+other."""
 
+from collections import defaultdict
 from collections.abc import Iterator
 
 import orjson
@@ -51,6 +53,8 @@ def least_score(run: tables.Run, config: TrainingConfig) -> float:
 
 
 def count_examples(session: Session, run: tables.Run, config: TrainingConfig) -> int:
+    if config.advanced.method == "dpo":
+        return len(_pair(session, run, config))
     return session.scalar(sa.select(sa.func.count()).select_from(_chosen(run, config).subquery())) or 0
 
 
@@ -59,8 +63,9 @@ def explain_too_few(session: Session, workspace: tables.Workspace, config: Train
     examples = count_examples(session, run, config)
     if examples >= batch:
         return None
+    unit = "rollouts" if config.advanced.method == "sft" else "pairs of a worse rollout and one"
     score = least_score(run, config)
-    return f"run {run.name!r} has {examples} rollouts with a score of at least {score:g}, and one step takes {batch}"
+    return f"run {run.name!r} has {examples} {unit} with a score of at least {score:g}, and one step takes {batch}"
 
 
 def list_row_keys(session: Session, workspace: tables.Workspace, config: TrainingConfig) -> set[str]:
@@ -74,12 +79,22 @@ def list_row_keys(session: Session, workspace: tables.Workspace, config: Trainin
 def list_examples(
     session: Session, run: tables.Run, config: TrainingConfig, *, after: int, limit: int
 ) -> Iterator[StoredExample]:
-    query = _chosen(run, config).where(tables.Rollout.id > after).order_by(tables.Rollout.id).limit(limit)
+    if config.advanced.method == "dpo":
+        pairs = enumerate(_pair(session, run, config)[after : after + limit], after + 1)
+        rows: Iterator[tuple[int, str, str]] = (
+            (number, session.get_one(tables.Rollout, better).body, session.get_one(tables.Rollout, worse).body)
+            for number, (better, worse) in pairs
+        )
+    else:
+        query = _chosen(run, config).where(tables.Rollout.id > after).order_by(tables.Rollout.id).limit(limit)
+        rows = ((position, body, "{}") for position, body in session.execute(query))
     sent = 0
-    for position, body in session.execute(query):
-        record = orjson.loads(body)
-        yield StoredExample(place=position, messages=record.get("messages") or [], tools=record.get("tools"))
-        sent += len(body)
+    for position, body, worse_body in rows:
+        record, rejected = orjson.loads(body), orjson.loads(worse_body).get("messages")
+        yield StoredExample(
+            place=position, messages=record.get("messages") or [], tools=record.get("tools"), rejected=rejected
+        )
+        sent += len(body) + len(worse_body)
         if sent >= PAGE_BYTES:
             return
 
@@ -90,6 +105,24 @@ def _chosen(run: tables.Run, config: TrainingConfig) -> sa.Select[int, str]:
         tables.Rollout.status == RolloutStatus.SUCCESS.value,
         tables.Rollout.reward >= least_score(run, config),
     )
+
+
+def _pair(session: Session, run: tables.Run, config: TrainingConfig) -> list[tuple[int, int]]:
+    """Return ids of preferred and of worse rollouts: by row, the best and the worst first."""
+    least = least_score(run, config)
+    query = sa.select(tables.Rollout.id, tables.Rollout.row_key, tables.Rollout.reward).where(
+        tables.Rollout.run_id == run.id,
+        tables.Rollout.status == RolloutStatus.SUCCESS.value,
+        tables.Rollout.reward.is_not(None),
+    )
+    rows: dict[str, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
+    for position, row, reward in session.execute(query.order_by(tables.Rollout.reward.desc(), tables.Rollout.id)):
+        rows[row][float(reward or 0) < least].append(position)
+    pairs = []
+    for better, worse in rows.values():
+        count = min(config.advanced.pairs_per_row, max(len(better), len(worse))) if better and worse else 0
+        pairs += [(better[at % len(better)], worse[-1 - at % len(worse)]) for at in range(count)]
+    return pairs
 
 
 def _refused(message: str, fix: str) -> ValidationError:

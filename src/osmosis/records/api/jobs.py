@@ -86,6 +86,8 @@ class StoredExample(Body):
     """Cursor: ask for what comes `after` it."""
     messages: list[Message]
     tools: list[JsonObject] | None = None
+    rejected: list[Message] | None = None
+    """A worse rollout of the same row (`dpo`)."""
 
 
 class JobModel(RequestBody):

@@ -106,7 +106,7 @@ class TrainingCheck(Body):
     """The evaluation that was read; None when there is none of this rollout and dataset."""
     eval_model: str | None = None
     examples: int | None = None
-    """For `method = "sft"`: number of rollouts of that run that it learns from."""
+    """For `method = "sft"` or `"dpo"`: number of rollouts of that run, or pairs of them, that it learns from."""
     steps: int = 0
     training_rows: int = 0
     validation_rows: int = 0

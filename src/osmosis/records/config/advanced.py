@@ -85,7 +85,7 @@ ServerUrls = Annotated[list[Annotated[str, AfterValidator(_server_url)]], Field(
 LocalServers = Annotated[int, Field(ge=1, le=64)]
 Engine = Literal["local", "tinker"]
 SamplerName = Literal["builtin", "vllm"]
-Method = Literal["grpo", "sft"]
+Method = Literal["grpo", "sft", "dpo"]
 Loss = Literal["grpo", "dr_grpo", "dapo", "gspo", "cispo", "rejection"]
 Tune = Literal["lora", "full"]
 Importance = Literal["auto", "off", "token_truncate", "token_mask", "sequence_truncate", "sequence_mask"]
@@ -118,11 +118,18 @@ class TrainingAdvanced(Advanced):
     """With `engine = "tinker"`: the source of the tokenizer and chat template: a base model on the platform, a hub name
     or a folder. Default: `model_path`, as a hub name."""
     method: Method = "grpo"
-    """`grpo` learns from the scores of new rollouts, `sft` from the passed rollouts of an earlier run."""
+    """`grpo` learns from the scores of new rollouts, `sft` from the passed rollouts of an earlier run, `dpo` from what
+    makes those better than the others of their row."""
     from_run: str | None = Field(default=None, min_length=1, examples=["multiply-1"])
-    """With `method = "sft"`: the run here to learn from; `training/NAME` if an evaluation also has that name."""
+    """With `method = "sft"` or `"dpo"`: the run here to learn from; `training/NAME` if an evaluation has that name,
+    too."""
     min_score: float | None = Field(default=None, examples=[1.0])
-    """With `method = "sft"`: lowest score of the rollouts to learn from. Default: that run's pass_threshold."""
+    """With `method = "sft"` or `"dpo"`: lowest score of the rollouts to imitate, or to prefer. Default: that run's
+    pass_threshold."""
+    pairs_per_row: int = Field(default=4, ge=1, le=1000)
+    """With `method = "dpo"`: most pairs of a preferred and another rollout of the same row."""
+    beta: float = Field(default=0.1, gt=0)
+    """With `method = "dpo"`: the larger, the closer the model stays to the base model."""
     max_steps: int | None = Field(default=None, ge=1, examples=[100])
     """Stop after N steps, even if the epochs are not complete."""
     validation_rows: int | None = Field(default=None, ge=0, examples=[32])
@@ -196,11 +203,12 @@ class TrainingAdvanced(Advanced):
         yield from cls._only(written, sampler_engine, "tinker", 'engine = "tinker" or sampler = "vllm"', _OF_SERVERS)
         yield from cls._only(written, engine, "tinker", 'engine = "tinker"', ("tokenizer",))
         yield from cls._only(written, engine, "local", 'engine = "local"', _OF_LOCAL)
-        yield from cls._only(written, method, "sft", 'method = "sft"', ("from_run", "min_score"))
+        yield from cls._only(written, method != "grpo", True, 'method = "sft" or "dpo"', ("from_run", "min_score"))
+        yield from cls._only(written, method, "dpo", 'method = "dpo"', ("pairs_per_row", "beta"))
         yield from cls._only(written, method, "grpo", 'method = "grpo"', _OF_GRPO)
         yield from cls._servers(written)
-        if engine == "tinker" and method == "sft":
-            problem = 'method = "sft" needs engine = "local"'
+        if engine == "tinker" and method != "grpo":
+            problem = f'method = "{method}" needs engine = "local"'
             yield broken_at(problem, 'write engine = "local", or imitate with that server\'s own tools', "method")
         loss = written.get("loss")
         clipped = f"another loss than {loss}"
@@ -221,7 +229,7 @@ class TrainingAdvanced(Advanced):
         for name in sorted(set(failures) - set(allowed)) if isinstance(failures, Mapping) else ():
             problem = f"{name} is not caused by the model's answers, so it is no result"
             yield broken_at(problem, f"keep only {', '.join(allowed)}", "failures")
-        if method == "sft" and not written.get("from_run"):
+        if method != "grpo" and not written.get("from_run"):
             problem = "from_run is missing (the run whose rollouts are learned from)"
             yield broken_at(problem, 'from_run = "NAME", as osmosis eval list shows it', "from_run")
 

@@ -25,7 +25,7 @@ class TrainingPlan:
     test_rows: list[int]
     """Indices of the rows that the run never sees."""
     batch: int
-    """Rows of a step, or examples (`sft`)."""
+    """Rows of a step, or examples (`sft`, `dpo`)."""
     samples: int
     """Rollouts of a row and step."""
     steps: int
@@ -37,18 +37,19 @@ class TrainingPlan:
 
     @property
     def at_once(self) -> int:
-        """Rollouts of a step, all in flight together; for `sft`, its examples."""
+        """Rollouts of a step, all in flight together; without rollouts, its examples."""
         return self.batch * self.samples
 
 
 def plan_training(config: TrainingConfig, rows: Sequence[int], *, examples: int = 0) -> TrainingPlan:
     """Apply `config` to the selected `rows`. A step takes whole batches: the rest of an epoch is left out.
 
-    `examples`: number of rollouts that `method = "sft"` learns from; the rows are then for validation only."""
+    `examples`: number of rollouts (`method = "sft"`) or pairs of them (`"dpo"`) to learn from; the rows are then for
+    validation only."""
     options, advanced = config.training, config.advanced
     training, held_out, test = split_rows(rows, advanced.validation_rows, advanced.seed, advanced.test_rows)
     batch, samples, passed = options.rollout_batch_size, options.n_samples_per_prompt, len(training)
-    if advanced.method == "sft":
+    if advanced.method != "grpo":
         training, samples, passed = [], 1, examples
     elif "rollout_batch_size" not in options.model_fields_set:
         batch = min(batch, max(1, passed))  # a default adapts to a small dataset

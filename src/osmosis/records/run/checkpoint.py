@@ -24,7 +24,7 @@ class CheckpointManifest(Record):
     run: str
     step: int
     kind: Literal["regular", "stop", "final"]
-    method: Literal["grpo", "sft"]
+    method: Literal["grpo", "sft", "dpo"]
     fingerprint: str
     base_model: str
     reward: float | None = None

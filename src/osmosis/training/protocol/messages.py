@@ -18,6 +18,8 @@ class Example(Record):
     token_ids: list[int] = Field(default_factory=list)
     mask: list[int] = Field(default_factory=list)
     """As long as `token_ids`: 1 = trained on."""
+    rejected: Example | None = None
+    """A worse one, to prefer this one to (`dpo`)."""
 
     @model_validator(mode="after")
     def _one_of_both(self) -> Example:

@@ -52,7 +52,7 @@ class TrainerPlan(Record):
     `sampler_url`, given a new LoRA adapter after each step; its key is in the environment variable `VLLM_API_KEY`.
     """
     sampler_url: str | None = None
-    method: Literal["grpo", "sft"] = "grpo"
+    method: Literal["grpo", "sft", "dpo"] = "grpo"
     model_path: str
     """Folder of the base model: `config.json`, tokenizer, safetensors. For `tinker`, the name the server knows."""
     base_model: str | None = None
@@ -68,7 +68,7 @@ class TrainerPlan(Record):
     validation_rows: list[int] = Field(default_factory=list)
     examples_path: str | None = None
     steps: int = Field(ge=1)
-    """Rollout steps in all (`grpo`), optimizer steps in all (`sft`); a resumed run ends at the same step."""
+    """Rollout steps in all (`grpo`), optimizer steps in all (`sft`, `dpo`); a resumed run ends at the same step."""
     rows_per_step: int = Field(ge=1)
     samples_per_row: int = Field(default=8, ge=1)
     validation_samples: int = Field(default=1, ge=1)
@@ -105,6 +105,8 @@ class TrainerPlan(Record):
     importance_cap: float = Field(default=2.0, gt=0)
     scale_rewards: Literal["group", "batch", "none"] = "group"
     """The standard deviation that divides advantages; `dr_grpo` divides by none."""
+    beta: float = Field(default=0.1, gt=0)
+    """Scale of the log-ratios that `dpo` compares."""
     max_staleness: int = Field(default=0, ge=0)
     """How many updates may come between the beginning of a rollout and its own; 0: every rollout is on policy."""
     num_iterations: int = Field(default=1, ge=1)
@@ -132,7 +134,7 @@ class TrainerPlan(Record):
             if self.samples_per_row < 2:
                 raise ValueError("samples_per_row must be at least 2: an advantage compares the answers to one row")
         elif not self.examples_path:
-            raise ValueError("method sft needs examples_path")
+            raise ValueError(f"method {self.method} needs examples_path")
         if self.engine == "tinker" and not self.engine_url:
             raise ValueError("engine tinker needs engine_url")
         if self.sampler == "vllm" and not self.sampler_url:

@@ -33,7 +33,7 @@ from .errors import TrainingFailed
 from .examples import LabeledExample, read_examples
 from .load_model import Loaded, free_memory, peak_memory
 from .loop import Rollouts, TrainingLoop
-from .losses import importance_weights, kl_estimate, policy_loss, token_logprobs
+from .losses import importance_weights, kl_estimate, policy_loss, preference_loss, sum_by_sequence, token_logprobs
 from .packing import Layout, MicroBatch, Part, pack, plant
 from .remote_sampler import VllmServer
 from .service import TrainerService
@@ -71,8 +71,8 @@ class Figures:
     def values(self, plan: TrainerPlan) -> dict[str, float]:
         tokens = max(1, self.tokens)
         values = {"train/loss": self.loss, "train/entropy_loss": self.entropy / tokens}
-        if plan.method == "sft":
-            return {**values, "train/token_accuracy": self.hits / tokens}
+        if plan.method != "grpo":
+            return values | ({"train/token_accuracy": self.hits / tokens} if plan.method == "sft" else {})
         if self.kl_tokens:
             values["train/kl"] = self.kl / self.kl_tokens
         values |= {
@@ -109,8 +109,11 @@ class LocalEngine(TrainingLoop):
     ) -> None:
         super().__init__(plan, ranks, service, store, resumed.step if resumed else 0)
         self.loaded, self.device = loaded, loaded.device
+        self.temperature = plan.temperature if plan.method == "grpo" else 1.0
         self.server: VllmServer | None = None
-        self.reference = deepcopy(loaded.model).eval() if plan.tune == "full" and plan.kl else None
+        self.reference = (
+            deepcopy(loaded.model).eval() if plan.tune == "full" and (plan.kl or plan.method == "dpo") else None
+        )
         self.model = _trainable_model(plan, loaded)
         self.module = self.model.get_base_model() if plan.tune == "lora" else self.model
         self.weights = [weight for weight in self.model.parameters() if weight.requires_grad]
@@ -123,8 +126,8 @@ class LocalEngine(TrainingLoop):
         self.module.get_output_embeddings().register_forward_pre_hook(self._select_sources)
         self.budget = plan.micro_batch_tokens or self._measure_budget()
         self.layout = self._choose_layout()
-        self.examples: list[LabeledExample] = []
-        if plan.method == "sft":
+        self.examples: list[list[LabeledExample]] = []
+        if plan.method != "grpo":
             self.examples = read_examples(plan, loaded.tokenizer, service)
 
     def publish(self) -> None:
@@ -146,9 +149,9 @@ class LocalEngine(TrainingLoop):
 
     def update(self, rollouts: Rollouts) -> dict[str, float]:
         plan = self.plan
-        if plan.method == "sft":
+        if plan.method != "grpo":
             rows = rows_of_step(range(len(self.examples)), plan.rows_per_step, self.step + 1, plan.seed)
-            parts = _label([self.examples[row] for row in rows])
+            parts = _label([self.examples[row] for row in rows], plan)
         else:
             parts = [[_to_part(weighed) for weighed in rollout] for rollout in weigh_rollouts(rollouts, plan)]
         if not parts:
@@ -180,6 +183,7 @@ class LocalEngine(TrainingLoop):
         old: dict[int, Tensor] = {}
         figures = Figures()
         norm = 0.0
+        preferences = self._compare_pairs([batch for _, batch in every]) if plan.method == "dpo" else {}
         iterations = plan.num_iterations if plan.method == "grpo" else 1
         for _ in range(iterations):
             self.optimizer.zero_grad(set_to_none=True)
@@ -193,16 +197,16 @@ class LocalEngine(TrainingLoop):
         peak = peak_memory(self.device)
         if self.service is not None:
             self.service.health.peak_memory_bytes = peak
-        return {**total.values(plan), "train/grad_norm": norm, "perf/memory_gib": peak / 2**30}
+        return {**total.values(plan), **preferences, "train/grad_norm": norm, "perf/memory_gib": peak / 2**30}
 
     def _add_gradient(self, batch: MicroBatch, number: int, old: dict[int, Tensor], *, measure: bool) -> Figures:
         plan = self.plan
         logits = self._logits(self.model, batch)
-        now, entropy = token_logprobs(logits, batch.targets, plan.temperature if plan.method == "grpo" else 1.0)
+        now, entropy = token_logprobs(logits, batch.targets, self.temperature)
         figures = Figures(tokens=len(now), entropy=float(entropy.sum()))
-        if plan.method == "sft":
+        if plan.method != "grpo":
             figures.hits = int((logits.detach().argmax(-1) == batch.targets).sum())
-            loss = -(now * batch.weights).sum()
+            loss = -(now * batch.weights * batch.advantages).sum()
         else:
             if is_first := number not in old:
                 old[number] = now.detach()
@@ -222,6 +226,27 @@ class LocalEngine(TrainingLoop):
         loss.backward()
         figures.loss = float(loss.detach())
         return figures
+
+    def _compare_pairs(self, batches: list[MicroBatch]) -> dict[str, float]:
+        """Make the slope of the preference loss (`losses`) the advantage of each part; return figures of the step."""
+        gains: dict[int, float] = {}
+        for batch in batches:
+            on_device = batch.to(self.device)
+            with torch.no_grad():
+                now, _ = token_logprobs(self._logits(self.model, on_device), on_device.targets, self.temperature)
+            change = sum_by_sequence(now - self._reference_logprobs(on_device), on_device.sequences)
+            gains |= dict(zip(batch.numbers.tolist(), change.tolist(), strict=True))
+        for share in self.ranks.gather(gains):
+            gains |= share
+        by_part = torch.tensor([gains[number] for number in range(len(gains))])
+        losses, margins, slopes = preference_loss(self.plan, by_part)
+        for batch in batches:
+            batch.advantages = slopes[batch.numbers][batch.sequences]
+        return {
+            "train/loss": float(losses.mean()),
+            "train/reward_margin": float(margins.mean()),
+            "train/preference_accuracy": float((margins > 0).float().mean()),
+        }
 
     def _step_optimizer(self) -> float:
         for weight in self.weights:
@@ -268,7 +293,7 @@ class LocalEngine(TrainingLoop):
                     input_ids=batch.input_ids, position_ids=batch.positions, attention_mask=batch.mask, use_cache=False
                 )
                 logits = output.logits.flatten(0, 1)[batch.sources]
-            return token_logprobs(logits, batch.targets, self.plan.temperature)[0]
+            return token_logprobs(logits, batch.targets, self.temperature)[0]
 
     # --- memory and layout ---
 
@@ -370,10 +395,13 @@ def _to_part(weighed: WeighedSequence) -> Part:
     )
 
 
-def _label(examples: list[LabeledExample]) -> list[list[Part]]:
-    trained = [np.flatnonzero(np.asarray(example.mask[1:])) + 1 for example in examples]
-    weight = 1.0 / max(1, sum(map(len, trained)))
-    return [
-        [Part(np.asarray(example.token_ids, dtype=np.int32), where, np.zeros(len(where), np.float32), weight=weight)]
-        for example, where in zip(examples, trained, strict=True)
+def _label(examples: list[list[LabeledExample]], plan: TrainerPlan) -> list[list[Part]]:
+    sides = [side for example in examples for side in example]
+    trained = [np.flatnonzero(np.asarray(side.mask[1:])) + 1 for side in sides]
+    weight = 1.0 / max(1, sum(map(len, trained))) if plan.method == "sft" else 1.0
+    parts = [
+        Part(np.asarray(side.token_ids, np.int32), where, np.zeros(len(where), np.float32), 1.0, weight, number)
+        for number, (side, where) in enumerate(zip(sides, trained, strict=True))
     ]
+    size = len(parts) // len(examples)
+    return [parts[at : at + size] for at in range(0, len(parts), size)]

@@ -1,4 +1,4 @@
-"""The examples of a supervised run (`method = "sft"`) as token ids and masks: only the model's tokens are learned."""
+"""The examples of a run without rollouts (`sft`, `dpo`) as token ids and masks: only the model's tokens are learned."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,24 +23,26 @@ class LabeledExample:
     """1 for each token that is learned."""
 
 
-def read_examples(plan: TrainerPlan, tokenizer: Any, service: TrainerService | None) -> list[LabeledExample]:
-    """Return the examples that fit; the others are counted in a notice. Raise `TrainingFailed` (data)."""
+def read_examples(plan: TrainerPlan, tokenizer: Any, service: TrainerService | None) -> list[list[LabeledExample]]:
+    """Return the examples that fit, each with the one it is preferred to, if any. The others are counted in a notice.
+    Raise `TrainingFailed` (data)."""
     longest = plan.max_prompt_length + plan.max_response_length
     prompts = Prompts(tokenizer, plan.chat_template_kwargs)
-    examples: list[LabeledExample] = []
+    examples: list[list[LabeledExample]] = []
     long = unreadable = empty = 0
     for example in _read(Path(str(plan.examples_path))):
         try:
-            ids, mask = tokenize_example(example, prompts, tokenizer.eos_token_id)
+            sides = [example] if example.rejected is None else [example, example.rejected]
+            labeled = [LabeledExample(*tokenize_example(side, prompts, tokenizer.eos_token_id)) for side in sides]
         except ModelError:
             unreadable += 1
             continue
-        if len(ids) > longest:
+        if any(len(side.token_ids) > longest for side in labeled):
             long += 1
-        elif not any(mask):
+        elif not all(any(side.mask) for side in labeled):
             empty += 1
         else:
-            examples.append(LabeledExample(ids, mask))
+            examples.append(labeled)
     left = f"{long} longer than {longest} tokens, {unreadable} the chat template rejects, {empty} without an answer"
     if len(examples) < plan.rows_per_step:
         raise TrainingFailed(

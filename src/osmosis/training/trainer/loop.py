@@ -97,7 +97,7 @@ class TrainingLoop(ABC):
     def _collect(self) -> Rollouts:
         """Return the rollouts of the next step. Raise `Stopped` when the job stops the run instead of answering."""
         plan, service, step = self.plan, self.service, self.step + 1
-        if service is None or plan.method == "sft":
+        if service is None or plan.method != "grpo":
             if service is not None and service.stop_requested.is_set():
                 raise Stopped
             return []

@@ -11,6 +11,9 @@ With the log-probability l of a token now, l_old before the step's first update 
   arXiv:2512.02556);
 - importance weight: exp(l_old - l_sampled), of the token or of the whole sequence, truncated at `importance_cap`, or 0
   beyond it (Yao et al. 2025, "Your efficient RL framework secretly brings you off-policy RL training").
+
+`dpo` compares two parts by their sums of l - l_reference: -log sigmoid(beta (the better one's - the worse one's))
+(Rafailov et al. 2023, arXiv:2305.18290). Its gradient is that of l, weighed with a slope of its own for each part.
 """
 
 from dataclasses import dataclass
@@ -48,6 +51,14 @@ def policy_loss(plan: TrainerPlan, now: Tensor, old: Tensor, advantages: Tensor,
         bounded = ratio if plan.ratio_max is None else ratio.clamp(max=plan.ratio_max)
         per_token = -torch.min(bounded * advantages, ratio.clamp(low, high) * advantages)
     return PolicyLoss(per_token, ratio, (ratio < low) & (advantages < 0), (ratio > high) & (advantages > 0))
+
+
+def preference_loss(plan: TrainerPlan, gains: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return loss and margin of each pair, and the slope of their mean for each part. `gains`: by part, the better one
+    of a pair first, how much likelier it is than with the base model."""
+    margins = plan.beta * (gains[::2] - gains[1::2])
+    slopes = plan.beta * torch.sigmoid(-margins) / len(margins)
+    return -torch.nn.functional.logsigmoid(margins), margins, torch.stack([slopes, -slopes], 1).flatten()
 
 
 def importance_weights(plan: TrainerPlan, old: Tensor, sampled: Tensor, sequences: Tensor) -> Tensor:

@@ -34,6 +34,8 @@ class Part:
     advantage: float = 1.0
     weight: float = 1.0
     """Of each trained token in the loss."""
+    number: int = 0
+    """Number of the part in the step, for a loss that compares parts."""
 
 
 @dataclass(slots=True)
@@ -82,6 +84,8 @@ class MicroBatch:
     weights: Tensor
     sequences: Tensor
     """The number of each one's part in this micro-batch."""
+    numbers: Tensor
+    """Numbers of its parts in the step."""
     tokens: int
 
     def to(self, device: torch.device) -> MicroBatch:
@@ -160,6 +164,7 @@ def _build(rows: list[list[Tree]], layout: Layout) -> MicroBatch:
         advantages=torch.tensor([part.advantage for part in parts]).repeat_interleave(torch.tensor(counts)),
         weights=torch.tensor([part.weight for part in parts]).repeat_interleave(torch.tensor(counts)),
         sequences=torch.arange(len(parts)).repeat_interleave(torch.tensor(counts)),
+        numbers=torch.tensor([part.number for part in parts]),
         tokens=sum(tree.length for row in rows for tree in row),
     )
 

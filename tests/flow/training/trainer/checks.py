@@ -25,7 +25,7 @@ from safetensors.torch import load_file
 
 from osmosis.errors import ModelError
 from osmosis.training.protocol.batches import Batch, Sequence
-from osmosis.training.protocol.messages import Collect, HeldTokens, SampledAnswer, SampleDelta, SampleRequest
+from osmosis.training.protocol.messages import Collect, Example, HeldTokens, SampledAnswer, SampleDelta, SampleRequest
 from osmosis.training.protocol.plans import TrainerPlan, rows_of_step
 from osmosis.training.trainer.checkpoints import CheckpointStore
 from osmosis.training.trainer.distributed import Ranks
@@ -38,7 +38,7 @@ from osmosis.training.trainer.prompts import Prompts
 from osmosis.training.trainer.sampler import ContinuousSampler
 from osmosis.training.trainer.sampler_base import Totals
 from osmosis.training.trainer.service import TrainerService
-from support.tiny_task import TOOL
+from support.tiny_task import TOOL, conversation, problem
 from support.trainer_drive import recorded
 
 torch.set_num_threads(1)
@@ -389,6 +389,53 @@ def _forks(model: str, folder: Path) -> dict[str, Any]:
         sampled = sum(sum(one.mask) for one in recorded(forks["events"][0]).sequences)
         found["trained_share"] = values["train/trained_tokens"] / sampled
     return found
+
+
+def preferences(model: str, folder: Path) -> dict[str, Any]:
+    """DPO: loss and gradient beside those of pairs that go through the model alone, and whether it learns."""
+    draw, lines = random.Random(4), []
+    for _ in range(32):
+        a, b = problem(draw)
+        better, worse = conversation(a, b, draw, 1.0), conversation(a, b, draw, 0.0)
+        lines.append(Example(messages=better, tools=[TOOL], rejected=Example(messages=worse, tools=[TOOL])))
+    path = folder / "pairs.jsonl"
+    path.write_bytes(b"".join(line.to_line() for line in lines))
+    changes: dict[str, Any] = {
+        "method": "dpo", "examples_path": str(path), "rows": [], "rows_per_step": 8, "beta": 0.3, "lr": 1e-3,
+        "micro_batch_tokens": 150,
+    }  # fmt: skip
+    the_plan = plan(model, folder / "dpo", max_response_length=200, steps=12, **changes)
+    engine = LocalEngine(the_plan, load(the_plan), Ranks(), Replay(recorded), CheckpointStore(the_plan))
+    generator = torch.Generator().manual_seed(3)
+    for name, weight in engine.model.named_parameters():
+        if "lora_B" in name:
+            weight.data.normal_(0, 0.02, generator=generator)
+    examples = [engine.examples[row] for row in rows_of_step(range(32), 8, 1, the_plan.seed)]
+
+    def likelihood(side: Any) -> Any:
+        ids = torch.tensor([side.token_ids])
+        every = torch.log_softmax(engine.model(input_ids=ids).logits[0, :-1].float(), -1)
+        return (every.gather(1, ids[0, 1:, None]).squeeze(1) * torch.tensor(side.mask[1:])).sum()
+
+    losses = []
+    for better, worse in examples:
+        with torch.no_grad(), engine.model.disable_adapter():
+            base = likelihood(better) - likelihood(worse)
+        losses.append(-torch.sigmoid(0.3 * (likelihood(better) - likelihood(worse) - base)).log())
+    torch.stack(losses).mean().backward()
+    expected = [weight.grad.clone() for weight in engine.weights]
+    engine._step_optimizer = lambda: 0.0
+    values = engine.update([])
+    largest = max(float(gradient.abs().max()) for gradient in expected)
+    wrong = max(float((weight.grad - own).abs().max()) for weight, own in zip(engine.weights, expected, strict=True))
+    events = train(the_plan)["events"]
+    curves = [event.values for event in events if event.type == "metrics"]
+    return {
+        "loss": abs(values["train/loss"] - float(torch.stack(losses).mean())),
+        "gradient": wrong / largest,
+        "curves": {key: [one[f"train/{key}"] for one in curves]
+                   for key in ("loss", "reward_margin", "preference_accuracy")},
+    }  # fmt: skip
 
 
 def diverged(model: str, folder: Path) -> dict[str, Any]:

@@ -1,6 +1,8 @@
 """What moves the weights: advantages of scored rollouts, over the model's own tokens, and nothing else."""
 
 import json
+import math
+import statistics
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ MOVED = 3e-3
 
 @pytest.fixture(scope="module")
 def found(checks: Any) -> dict[str, Any]:
-    results: dict[str, Any] = checks("updates", "order", "diverged", "packing")
+    results: dict[str, Any] = checks("updates", "order", "diverged", "packing", "preferences")
     return results
 
 
@@ -52,6 +54,15 @@ def test_losses_and_gradients_are_those_of_trl(
     apart = found["losses"]
     assert {"grpo", "dapo", "dr_grpo", "gspo", "cispo", "rejection"} < apart.keys()
     assert {name: values for name, values in apart.items() if max(values) > 1e-4} == {}
+
+
+def test_preferences_are_learned_with_the_loss_of_dpo(found: dict[str, Any]) -> None:
+    learned = found["preferences"]
+    assert max(learned["loss"], learned["gradient"]) < 1e-4, "beside pairs that go through the model alone"
+    curves = learned["curves"]
+    assert curves["loss"][0] == pytest.approx(math.log(2), abs=1e-5), "an adapter that is still the base model"
+    assert statistics.fmean(curves["reward_margin"][-3:]) > 0.5
+    assert statistics.fmean(curves["preference_accuracy"][-3:]) > 0.9
 
 
 def test_a_long_rollout_costs_its_own_tokens_and_pads_no_other(found: dict[str, Any]) -> None:
