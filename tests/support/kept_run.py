@@ -11,8 +11,10 @@ from osmosis.records.run.quarantine import RowQuarantine
 from osmosis.records.run.report import Report
 from osmosis.records.run.rollout import Rollout
 from osmosis.records.run.rows import Row
+from osmosis.viewer.diff import CodePair, pair_code
 from osmosis.viewer.index.database import IndexProgress, RolloutIndex
 from osmosis.viewer.index.search import Search
+from osmosis.viewer.run_library import RunCard
 from osmosis.viewer.run_source import CheckpointLine, Link, Origin, RolloutTable, RunContext, RunSettings, RunState
 
 
@@ -96,3 +98,24 @@ class KeptRun:
 
     def log(self, level: str, *, cursor: str | None = None, newer: bool = False) -> LogPage:
         return LogPage(logs=list(self.lines))
+
+
+@dataclass
+class Shelf:
+    """Runs in memory as a library."""
+
+    kept: dict[str, KeptRun]
+
+    def run(self, id: str) -> KeptRun:
+        if id not in self.kept:
+            raise NotFound("no such run")
+        return self.kept[id]
+
+    def cards(self) -> Sequence[RunCard]:
+        return [RunCard(id_, run.run.name, run.run) for id_, run in self.kept.items()]
+
+    def code(self, a: str, b: str) -> CodePair:
+        return pair_code(self.run(a), self.run(b), ())
+
+    def quarantine(self) -> RowQuarantine:
+        return RowQuarantine()

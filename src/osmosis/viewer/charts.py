@@ -3,14 +3,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from osmosis.metrics.training import curve_info, in_order
 from osmosis.records.run.history import History
-from osmosis.records.run.job import MetricPoint
 
 BINS = 20
 BINS_LEFT, BINS_TOP, BINS_WIDTH, BINS_HEIGHT = 44.0, 18.0, 580.0, 120.0
-MAX_DOTS = 120
-"""Points of a curve that all get a dot; of a longer curve only some do, the last one among them."""
 HISTORY_WIDTH, HISTORY_HEIGHT = 640.0, 220.0
 LEFT, RIGHT, TOP, BOTTOM = 56.0, 12.0, 12.0, 26.0
 MAX_SERIES = 6
@@ -36,28 +32,6 @@ class Histogram:
     threshold_x: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Dot:
-    x: float
-    y: float
-    title: str
-
-
-@dataclass(frozen=True, slots=True)
-class CurveChart:
-    key: str
-    title: str
-    about: str
-    points: str
-    dots: tuple[Dot, ...]
-    first: str
-    latest: str
-    low: str
-    high: str
-    first_step: int
-    steps: int
-
-
 def histogram(values: Sequence[float], threshold: float) -> Histogram | None:
     if len(values) < 2 or values[0] == values[-1]:
         return None
@@ -80,37 +54,6 @@ def histogram(values: Sequence[float], threshold: float) -> Histogram | None:
     inside = low < threshold <= high
     threshold_x = round(BINS_LEFT + BINS_WIDTH * (threshold - low) / (high - low), 1) if inside else None
     return Histogram(bars, ticks, highest, len(values), threshold_x)
-
-
-def curves(points: Sequence[MetricPoint]) -> list[tuple[str, list[CurveChart]]]:
-    by_key: dict[str, list[MetricPoint]] = {}
-    for point in points:
-        by_key.setdefault(point.key, []).append(point)
-    groups: dict[str, list[CurveChart]] = {}
-    for key in in_order(by_key):
-        groups.setdefault(curve_info(key).group, []).append(_curve(key, by_key[key]))
-    return list(groups.items())
-
-
-def _curve(key: str, points: list[MetricPoint]) -> CurveChart:
-    values = [point.value for point in points]
-    low, high = min(values), max(values)
-    first_step, last_step = points[0].step, points[-1].step
-    steps, height = (last_step - first_step) or 1, (high - low) or 1.0
-    dots = [
-        Dot(
-            round(70 + 520 * (point.step - first_step) / steps, 1),
-            round(150 - 140 * (point.value - low) / height, 1),
-            f"step {point.step}: {point.value:.4g}",
-        )
-        for point in points
-    ]
-    line = " ".join(f"{dot.x},{dot.y}" for dot in dots)
-    stride = -(-len(dots) // MAX_DOTS)
-    info = curve_info(key)
-    first, latest, least, most = (f"{value:.4g}" for value in (values[0], values[-1], low, high))
-    visible = tuple(dots[::-stride][::-1])
-    return CurveChart(key, info.title, info.about, line, visible, first, latest, least, most, first_step, last_step)
 
 
 @dataclass(frozen=True, slots=True)

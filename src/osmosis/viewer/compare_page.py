@@ -20,6 +20,7 @@ from .page import Page, QueryParams
 from .render import pretty
 from .run_library import Library
 from .run_source import RunSource, RunState
+from .training_charts import training_compare_page
 
 MAX_RUNS = 12
 PER_PAGE = 50
@@ -93,6 +94,11 @@ def compare_page(library: Library, params: QueryParams) -> Page:
     if len(ids) < 2:
         raise UsageError("a comparison needs two runs", hint="choose them in the list of runs: /compare?run=A&run=B")
     sources = _sort_runs({id_: library.run(id_) for id_ in ids}, params.text("baseline"))
+    kinds = {source.state().kind for source in sources.values()}
+    if len(kinds) > 1:
+        raise UsageError("an evaluation and a training run have nothing in common", hint="choose runs of one kind")
+    if kinds == {"training"}:
+        return training_compare_page(list(sources.values()), params)
     # A row in quarantine for one of them is so for all: pairs are compared.
     rows = [*library.quarantine().row, *(row for source in sources.values() for row in source.quarantine().row)]
     quarantine = RowQuarantine(row=[row for number, row in enumerate(rows) if row not in rows[:number]])

@@ -18,7 +18,7 @@ from .run_source import RunSource
 
 CODE_PATHS = ("compare/code", "compare/code.json")
 RUN_PAGES: dict[str, Callable[[RunSource, QueryParams], Page | Document]] = {
-    "": lambda source, params: run_pages.run_page(source),
+    "": run_pages.run_page,
     "config": lambda source, params: run_pages.config_page(source),
     "logs": run_pages.log_page,
     "rollouts": rollouts_page,

@@ -2,9 +2,10 @@ from collections.abc import Mapping
 
 from osmosis.metrics.figures import figures, grouped
 from osmosis.metrics.quarantine import judged
+from osmosis.metrics.training_outcome import training_figures
 from osmosis.metrics.warnings import alarms, training_alarms
 
-from .charts import curves, histogram
+from .charts import histogram
 from .diff import split_files
 from .index.search import RolloutLine, RolloutQuery
 from .page import Page, QueryParams, run_header
@@ -12,6 +13,7 @@ from .render import pretty
 from .rollout_page import build_calibrations
 from .rollouts_page import rollout_url
 from .run_source import LEVELS, RunSource, RunState
+from .training_charts import SMOOTHING, ChartedRun, build_charts
 
 MAX_WORST = 6
 _NO_FIGURES: dict[str, object] = dict.fromkeys(("report", "counted", "histogram", "best"))
@@ -19,11 +21,12 @@ _NO_FIGURES |= dict.fromkeys(("cards", "groups", "worst", "parts", "curves", "ch
 CONFIG_TABLES = ("experiment", "evaluation", "training", "sampling", "checkpoints", "advanced", "env", "secrets")
 
 
-def run_page(source: RunSource) -> Page:
+def run_page(source: RunSource, params: QueryParams) -> Page:
     run = source.state()
     origin = source.origin()
-    values = {**run_header(source, run, "overview"), **_figures(source, run), "origin": origin}
+    values = {**run_header(source, run, "overview"), **_figures(source, run, params), "origin": origin}
     values["calibrations"] = build_calibrations(source)
+    values["params"] = params
     values["changes"] = split_files(origin.snapshot.diff) if origin.snapshot else []
     record = ("run", "report", "origin", "curves", "checkpoints", "calibrations", "parts")
     return Page("run.html", values, record, live="_run.html", final=run.over)
@@ -56,19 +59,17 @@ def log_page(source: RunSource, params: QueryParams) -> Page:
     return Page("run_logs.html", values, ("run", "lines"), live="_log.html", final=not following)
 
 
-def _figures(source: RunSource, run: RunState) -> dict[str, object]:
+def _figures(source: RunSource, run: RunState, params: QueryParams) -> dict[str, object]:
     if run.kind == "training":
-        points = source.points()
-        by_key: dict[str, list[tuple[int, float]]] = {}
-        for point in points:
-            by_key.setdefault(point.key, []).append((point.step, point.value))
+        charted = ChartedRun.from_source(source, source.points())
         checkpoints = source.checkpoints()
         scored = [checkpoint for checkpoint in checkpoints if checkpoint.reward is not None]
         best = max(scored, key=lambda checkpoint: (checkpoint.reward or 0.0, checkpoint.step), default=None)
         return {
             **_NO_FIGURES,
-            "alarms": training_alarms(by_key),
-            "curves": curves(points),
+            "cards": [figure for figure in training_figures(charted.curves) if figure.headline],
+            "alarms": training_alarms(charted.curves),
+            "curves": build_charts([charted], params.choice("smooth", SMOOTHING, "none")),
             "checkpoints": checkpoints,
             "best": best.name if best else None,
         }

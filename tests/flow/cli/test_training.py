@@ -92,6 +92,7 @@ def test_a_training_run_from_submit_to_retry(place: tuple[Path, Run, RunningPlat
         row = queue.claim(session, a_worker(session), 60).run
         points = [MetricPoint(key="rollout/raw_reward", step=step, value=step / 10) for step in range(1, 5)]
         points += [MetricPoint(key="eval/validation/reward", step=step, value=v) for step, v in ((0, 0.3), (4, 0.5))]
+        points.append(MetricPoint(key="rollout/forks", step=1, value=0.0))
         service.store(session, row.id, points)
         lifecycle.end(session, row, JobResult(status=RunStatus.STOPPED), "stopped")
     listed = {row["name"]: row for row in run("train", "list").json["items"]}
@@ -140,3 +141,4 @@ def _curves_are_drawn(place: tuple[Path, Run, RunningPlatform], name: str) -> No
     assert "0.1" in line
     assert "0.4" in line
     assert line.rstrip().endswith("█")
+    assert "always the same: Forks 0" in drawn.out

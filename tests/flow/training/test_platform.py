@@ -153,7 +153,7 @@ def test_the_page_draws_the_curves_and_shows_the_rollouts_of_a_step(
         playwright.expect(page.get_by_role("heading", name="Runs")).to_be_visible()
         page.goto(f"{url}/demo/trainings/{killed[0]}")
         for title in ("Training reward", "Validation reward"):
-            curve = page.get_by_role("img", name=re.compile(f"^{title} over steps"))
+            curve = page.get_by_role("group", name=re.compile(f"^{title} over steps"))
             playwright.expect(curve).to_be_visible()
             assert curve.bounding_box()["height"] > 50
         page.goto(f"{page.url}/rollouts?step={STEPS}")

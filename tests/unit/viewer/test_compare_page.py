@@ -2,8 +2,7 @@
 
 import json
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,41 +10,18 @@ import pytest
 from osmosis.errors import NotFound, UsageError
 from osmosis.metrics.compare import compare
 from osmosis.records.run.annotations import Marks
-from osmosis.records.run.quarantine import RowQuarantine
 from osmosis.records.run.rollout import Rollout
 from osmosis.records.run.status import RunStatus
 from osmosis.viewer import routes
 from osmosis.viewer.compare_page import code_page
-from osmosis.viewer.diff import CodeChange, CodePair, pair_code
+from osmosis.viewer.diff import CodeChange
 from osmosis.viewer.page import Document, Page, QueryParams
 from osmosis.viewer.render import build_environment
-from osmosis.viewer.run_library import RunCard
 from osmosis.viewer.run_source import CodeVersion, Fact, Origin, RunSettings, RunState
-from support.kept_run import KeptRun
+from support.kept_run import KeptRun, Shelf
 from support.platform_data import report, rollout, timeout
 
 ENVIRONMENT = build_environment()
-
-
-@dataclass
-class Shelf:
-    """Runs in memory as a library."""
-
-    kept: dict[str, KeptRun]
-
-    def run(self, id: str) -> KeptRun:
-        if id not in self.kept:
-            raise NotFound("no such run")
-        return self.kept[id]
-
-    def cards(self) -> Sequence[RunCard]:
-        return [RunCard(id_, run.run.name, run.run) for id_, run in self.kept.items()]
-
-    def code(self, a: str, b: str) -> CodePair:
-        return pair_code(self.run(a), self.run(b), ())
-
-    def quarantine(self) -> RowQuarantine:
-        return RowQuarantine()
 
 
 def run_of(name: str, values: dict[int, float], **setting: object) -> KeptRun:

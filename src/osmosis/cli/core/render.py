@@ -199,10 +199,17 @@ def draw_curves(console: Console, curves: TrainingMetrics) -> None:
         curve.metric_key: sparkline([point.value for point in curve.data_points if point.value is not None])
         for curve in curves.metrics
     }
+    constant = []
     for row in curves.overview.metric_summaries if curves.overview else []:
+        title = clean(row.title or curve_info(row.key).title)
+        if row.min == row.max and row.min is not None:
+            constant.append(f"{title} {row.min:.4g}")
+            continue
         figures = ("-" if v is None else f"{v:.4g}" for v in (row.initial, row.latest, row.min, row.max))
-        grid.add_row(Text(clean(row.title or curve_info(row.key).title)), *figures, courses.get(row.key, ""))
+        grid.add_row(Text(title), *figures, courses.get(row.key, ""))
     console.print(grid)
+    if constant:
+        console.print(Text(f"always the same: {', '.join(constant)}", style="dim"))
 
 
 def draw_problems(console: Console, problems: Sequence[Problem]) -> None:
