@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,8 +33,9 @@ from .errors import TrainingFailed
 from .examples import LabeledExample, read_examples
 from .load_model import Loaded, free_memory, peak_memory
 from .loop import Rollouts, TrainingLoop
-from .losses import importance_weights, kl_estimate, policy_loss, preference_loss, sum_by_sequence, token_logprobs
+from .losses import importance_weights, kl_estimate, policy_loss, preference_loss, sum_by_sequence
 from .packing import Layout, MicroBatch, Part, pack, plant
+from .predict import CHUNK, TokenPredictor
 from .remote_sampler import VllmServer
 from .service import TrainerService
 
@@ -109,11 +110,11 @@ class LocalEngine(TrainingLoop):
     ) -> None:
         super().__init__(plan, ranks, service, store, resumed.step if resumed else 0)
         self.loaded, self.device = loaded, loaded.device
-        self.temperature = plan.temperature if plan.method == "grpo" else 1.0
+        temperature = plan.temperature if plan.method == "grpo" else 1.0
         self.server: VllmServer | None = None
-        self.reference = (
-            deepcopy(loaded.model).eval() if plan.tune == "full" and (plan.kl or plan.method == "dpo") else None
-        )
+        self.reference: TokenPredictor | None = None
+        if plan.tune == "full" and (plan.kl or plan.method == "dpo"):
+            self.reference = TokenPredictor(deepcopy(loaded.model).eval(), temperature)
         self.model = _trainable_model(plan, loaded)
         self.module = self.model.get_base_model() if plan.tune == "lora" else self.model
         self.weights = [weight for weight in self.model.parameters() if weight.requires_grad]
@@ -122,8 +123,7 @@ class LocalEngine(TrainingLoop):
         )
         if plan.resume_from is not None:
             self._restore(Path(plan.resume_from) / OPTIMIZER)
-        self._sources: Tensor | None = None
-        self.module.get_output_embeddings().register_forward_pre_hook(self._select_sources)
+        self.predict = TokenPredictor(self.model, temperature)
         self.budget = plan.micro_batch_tokens or self._measure_budget()
         self.layout = self._choose_layout()
         self.examples: list[list[LabeledExample]] = []
@@ -201,11 +201,10 @@ class LocalEngine(TrainingLoop):
 
     def _add_gradient(self, batch: MicroBatch, number: int, old: dict[int, Tensor], *, measure: bool) -> Figures:
         plan = self.plan
-        logits = self._logits(self.model, batch)
-        now, entropy = token_logprobs(logits, batch.targets, self.temperature)
+        now, entropy, hits = self.predict(batch)
         figures = Figures(tokens=len(now), entropy=float(entropy.sum()))
         if plan.method != "grpo":
-            figures.hits = int((logits.detach().argmax(-1) == batch.targets).sum())
+            figures.hits = int(hits.sum())
             loss = -(now * batch.weights * batch.advantages).sum()
         else:
             if is_first := number not in old:
@@ -233,7 +232,7 @@ class LocalEngine(TrainingLoop):
         for batch in batches:
             on_device = batch.to(self.device)
             with torch.no_grad():
-                now, _ = token_logprobs(self._logits(self.model, on_device), on_device.targets, self.temperature)
+                now, _, _ = self.predict(on_device)
             change = sum_by_sequence(now - self._reference_logprobs(on_device), on_device.sequences)
             gains |= dict(zip(batch.numbers.tolist(), change.tolist(), strict=True))
         for share in self.ranks.gather(gains):
@@ -265,35 +264,12 @@ class LocalEngine(TrainingLoop):
         self.optimizer.step()
         return norm
 
-    # --- forward passes ---
-
-    def _logits(self, model: Module, batch: MicroBatch) -> Tensor:
-        """Return the logits that predict the trained tokens, and no others: the head is the largest layer."""
-        self._sources = batch.sources
-        try:
-            output = model(
-                input_ids=batch.input_ids, position_ids=batch.positions, attention_mask=batch.mask, use_cache=False
-            )
-        finally:
-            self._sources = None
-        return output.logits[0]
-
-    def _select_sources(self, head: Module, arguments: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
-        if self._sources is None:
-            return None
-        return (arguments[0].flatten(0, 1)[self._sources][None], *arguments[1:])
-
     def _reference_logprobs(self, batch: MicroBatch) -> Tensor:
-        without_adapter = self.model.disable_adapter() if self.plan.tune == "lora" else nullcontext()
-        with torch.no_grad(), without_adapter:
-            if self.reference is None:
-                logits = self._logits(self.model, batch)
-            else:
-                output = self.reference(
-                    input_ids=batch.input_ids, position_ids=batch.positions, attention_mask=batch.mask, use_cache=False
-                )
-                logits = output.logits.flatten(0, 1)[batch.sources]
-            return token_logprobs(logits, batch.targets, self.temperature)[0]
+        with torch.no_grad():
+            if self.reference is not None:
+                return self.reference(batch)[0]
+            with self.model.disable_adapter():
+                return self.predict(batch)[0]
 
     # --- memory and layout ---
 
@@ -303,8 +279,15 @@ class LocalEngine(TrainingLoop):
         config = self.module.config.get_text_config()
         depth = config.num_hidden_layers
         kept = 2 * depth + 34 if self.plan.gradient_checkpointing else 34 * depth
-        per_token = 12 * config.vocab_size + kept * config.hidden_size * self.loaded.dtype.itemsize
-        return min(GPU_TOKENS, max(1, int(MEMORY_SHARE * free_memory(self.device) / per_token)))
+        mask = 4 * (self.plan.max_prompt_length + self.plan.max_response_length)
+        per_token = mask + kept * config.hidden_size * self.loaded.dtype.itemsize
+        per_logits = 12 * config.vocab_size
+        room = MEMORY_SHARE * free_memory(self.device)
+        if self.predict.is_chunked:
+            room -= CHUNK * per_logits
+        else:
+            per_token += per_logits
+        return min(GPU_TOKENS, max(1, int(room / per_token)))
 
     def _choose_layout(self) -> Layout:
         config = self.module.config.get_text_config()
@@ -329,9 +312,9 @@ class LocalEngine(TrainingLoop):
         parts = [Part(ids, np.arange(1, len(ids)), np.zeros(len(ids) - 1, np.float32)) for ids in (tokens, others)]
         with torch.no_grad(), self.sampling_mode():
             together = pack(plant([parts, parts[1:]], layout, 1000), layout, 1000)
-            packed = torch.cat([self._logits(self.model, batch.to(self.device)) for batch in together])
+            packed = torch.cat([self.predict.logits(batch.to(self.device)) for batch in together])
             alone = [
-                self._logits(self.model, pack(plant([[part]], "padded", 99), "padded", 99)[0].to(self.device))
+                self.predict.logits(pack(plant([[part]], "padded", 99), "padded", 99)[0].to(self.device))
                 for part in (*parts, parts[1])
             ]
         return float((packed - torch.cat(alone)).abs().max()) > SAME_LOGITS * max(1.0, float(packed.abs().max()))

@@ -27,6 +27,7 @@ from osmosis.errors import ModelError
 from osmosis.training.protocol.batches import Batch, Sequence
 from osmosis.training.protocol.messages import Collect, Example, HeldTokens, SampledAnswer, SampleDelta, SampleRequest
 from osmosis.training.protocol.plans import TrainerPlan, rows_of_step
+from osmosis.training.trainer import predict
 from osmosis.training.trainer.checkpoints import CheckpointStore
 from osmosis.training.trainer.distributed import Ranks
 from osmosis.training.trainer.engine import LocalEngine
@@ -34,6 +35,7 @@ from osmosis.training.trainer.errors import TrainingFailed
 from osmosis.training.trainer.load_model import load
 from osmosis.training.trainer.packing import Part, pack, plant
 from osmosis.training.trainer.parse_answers import AnswerReader, response_template
+from osmosis.training.trainer.predict import CHUNK
 from osmosis.training.trainer.prompts import Prompts
 from osmosis.training.trainer.sampler import ContinuousSampler
 from osmosis.training.trainer.sampler_base import Totals
@@ -391,6 +393,50 @@ def _forks(model: str, folder: Path) -> dict[str, Any]:
     return found
 
 
+def chunks(model: str, folder: Path) -> dict[str, Any]:
+    """The head a chunk at a time: the same numbers and gradients as over all logits, also where they are capped."""
+    the_plan = plan(model, folder)
+    found: dict[str, Any] = {}
+    saved: list[Any] = []
+    for name in ("plain", "capped"):
+        loaded = load(the_plan)
+        if name == "capped":
+            forward = loaded.model.forward
+
+            def capped(*arguments: Any, forward: Any = forward, **named: Any) -> Any:
+                output = forward(*arguments, **named)
+                output.logits = 5 * torch.tanh(output.logits / 5)
+                return output
+
+            loaded.model.forward = capped
+        engine = LocalEngine(the_plan, loaded, Ranks(), Replay(recorded), CheckpointStore(the_plan))
+        ids = np.array([random.Random(1).randrange(20, 100) for _ in range(90)], dtype=np.int32)
+        [batch] = pack(plant([[Part(ids, np.arange(1, 90), np.zeros(89))]], "trees", 500), "trees", 500)
+        results = []
+        for chunk in (CHUNK, 16):
+            predict.CHUNK = chunk
+            engine.optimizer.zero_grad()
+            saved.clear()
+            with torch.autograd.graph.saved_tensors_hooks(
+                lambda kept: saved.append(kept.shape[-2:]) or kept, lambda x: x
+            ):
+                logprobs, entropy, hits = engine.predict(batch)
+            (logprobs * torch.linspace(-1, 1, 89)).sum().backward()
+            gradient = torch.cat([weight.grad.flatten() for weight in engine.weights if weight.grad is not None])
+            results.append(torch.cat([logprobs.detach(), entropy, hits.float(), gradient]))
+        predict.CHUNK = CHUNK
+        with torch.no_grad():
+            logits = engine.model(input_ids=batch.input_ids).logits[0, :-1]
+        alone = torch.log_softmax(logits, -1).gather(1, batch.targets[:, None]).squeeze(1)
+        found[name] = {
+            "is_chunked": engine.predict.is_chunked,
+            "keeps_logits": logits.shape in saved,
+            "apart": float((results[0] - results[1]).abs().max()),
+            "from_logits": float((results[1][:89] - alone).abs().max()),
+        }
+    return found
+
+
 def preferences(model: str, folder: Path) -> dict[str, Any]:
     """DPO: loss and gradient beside those of pairs that go through the model alone, and whether it learns."""
     draw, lines = random.Random(4), []
@@ -471,14 +517,12 @@ def packing(model: str, folder: Path) -> dict[str, Any]:
 
     def logits(rollouts: list[list[Part]], layout: Any) -> Any:
         together = pack(plant(rollouts, layout, 500), layout, 500)
-        return torch.cat([engine._logits(engine.model, batch) for batch in together])
+        return torch.cat([engine.predict.logits(batch) for batch in together])
 
     with torch.no_grad(), engine.sampling_mode():
         whole = logits([forked, [part(5)]], "trees")
         alone = torch.cat([logits([[one]], "padded") for one in forked])
-        flat = torch.cat(
-            [engine._logits(engine.model, batch) for batch in pack(plant([forked], "flat", 500), "flat", 500)]
-        )
+        flat = torch.cat([engine.predict.logits(batch) for batch in pack(plant([forked], "flat", 500), "flat", 500)])
     apart = [float((whole[: len(alone)] - alone).abs().max())]
     by_length = sorted(forked, key=lambda one: -len(one.token_ids))
     apart.append(float((flat - torch.cat([logits([[one]], "padded") for one in by_length])).abs().max()))

@@ -22,7 +22,7 @@ MOVED = 3e-3
 
 @pytest.fixture(scope="module")
 def found(checks: Any) -> dict[str, Any]:
-    results: dict[str, Any] = checks("updates", "order", "diverged", "packing", "preferences")
+    results: dict[str, Any] = checks("updates", "order", "diverged", "packing", "preferences", "chunks")
     return results
 
 
@@ -69,6 +69,13 @@ def test_a_long_rollout_costs_its_own_tokens_and_pads_no_other(found: dict[str, 
     packed = found["packing"]
     assert packed["padded_share"] < 1.5
     assert packed["same_logits"] < 1e-4, "packed in rows, a tree of parts, and alone"
+
+
+def test_logits_of_a_chunk_after_another_are_those_of_all(found: dict[str, Any]) -> None:
+    plain, capped = found["chunks"]["plain"], found["chunks"]["capped"]
+    assert (plain["is_chunked"], capped["is_chunked"]) == (True, False)
+    assert (plain["keeps_logits"], capped["keeps_logits"]) == (False, True)
+    assert max(max(values["apart"], values["from_logits"]) for values in (plain, capped)) < 1e-5
 
 
 def test_weights_move_by_what_the_model_said_and_never_by_what_the_environment_did(found: dict[str, Any]) -> None:
