@@ -19,7 +19,7 @@ from osmosis.records.run.job import MetricPoint
 from osmosis.records.run.plan import EvalPlan, ModelSpec
 from osmosis.records.run.rollout import Category, Failure, Message, Phase, Rollout, RolloutStatus, Score
 from osmosis.records.run.rows import Row
-from osmosis.training.driver import TrainingRun
+from osmosis.training.collecting import TrainingRun
 from osmosis.training.metrics_file import MetricsFile
 from osmosis.training.protocol.messages import Checkpointed
 from osmosis.training.protocol.plans import TrainerPlan
@@ -58,6 +58,10 @@ class RecordingListener:
     steps: list[int] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
     alarms: list[str] = field(default_factory=list)
+
+    def keys(self) -> list[tuple[int, int, int]]:
+        """(step, row, attempt) of everything that was stored."""
+        return [(rollout.step, rollout.row_index, rollout.attempt) for rollout in self.rollouts]
 
     def on_rollout(self, line: bytes) -> None:
         self.rollouts.append(Rollout.model_validate(orjson.loads(line)))
@@ -127,7 +131,7 @@ def _ended(task: Task, messages: list[Message], found: float | Failure | None) -
     return rollout
 
 
-def run_of(folder: Path, listener: RecordingListener) -> TrainingRun:
+def run_of(folder: Path, listener: RecordingListener, trainer_plan: TrainerPlan | None = None) -> TrainingRun:
     """What surrounds a driver, in this folder; rows are made up."""
 
     async def read_rows(indices: Sequence[int]) -> list[Row]:
@@ -136,6 +140,7 @@ def run_of(folder: Path, listener: RecordingListener) -> TrainingRun:
     plan = EvalPlan(name="train-1", agent="desk", model=ModelSpec(name="base", kind="trained"), dataset="desk")
     return TrainingRun(
         plan=plan,
+        trainer_plan=trainer_plan or plan_of(folder),
         read_rows=read_rows,
         steps_dir=folder / "steps",
         metrics=MetricsFile(folder / "metrics.jsonl"),

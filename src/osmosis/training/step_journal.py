@@ -7,8 +7,9 @@ together or not at all. A complete step is packed with gzip, and unpacked when i
 import gzip
 import re
 import shutil
+import threading
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, cast
 
@@ -19,7 +20,7 @@ from osmosis.base.files import replacing
 from osmosis.base.redact import Redactor
 from osmosis.engine.journal import Journal
 from osmosis.records.run.plan import EvalPlan
-from osmosis.records.run.rollout import Category, Phase, Rollout, RolloutStatus
+from osmosis.records.run.rollout import Category, Phase, Rollout, RolloutStatus, Score
 
 from .protocol.batches import Kind, Sequence
 from .token_sequences import Conversation
@@ -76,16 +77,6 @@ class StoredStepRollout(msgspec.Struct, gc=False):
             return "invalid_score: neither grader nor agent gave it a reward"
         return None
 
-    def find_reward(self, failure_rewards: Mapping[Category, float]) -> float | None:
-        """Return the first score of a rollout that ended well, or what the config gives its failure. None: unscorable,
-        which is no zero."""
-        if self.status is RolloutStatus.SUCCESS:
-            first = next(iter(self.scores.values()), None)
-            return first.value if first else None
-        if self.failure is not None and self.failure.phase in (Phase.AGENT, Phase.MODEL):
-            return failure_rewards.get(self.failure.category)
-        return None
-
     def sequences(self) -> list[Sequence]:
         return [
             Sequence(
@@ -101,6 +92,17 @@ class StoredStepRollout(msgspec.Struct, gc=False):
             )
             for number, part in enumerate(self.tokens)
         ]
+
+
+def find_reward(rollout: Rollout | StoredStepRollout, failure_rewards: Mapping[Category, float]) -> float | None:
+    """Return the first score of a rollout that ended well, or what the config gives its failure. None: unscorable,
+    which is no zero."""
+    if rollout.status is RolloutStatus.SUCCESS:
+        scores: Iterable[Score | StoredScore] = rollout.scores.values()
+        return next((score.value for score in scores), None)
+    if rollout.failure is not None and rollout.failure.phase in (Phase.AGENT, Phase.MODEL):
+        return failure_rewards.get(rollout.failure.category)
+    return None
 
 
 _decode = msgspec.json.Decoder(StoredStepRollout).decode
@@ -128,6 +130,7 @@ class StepJournal(Journal):
         super().__init__(steps / step_folder_name(kind, step), redactor=redactor)
         self._failure_rewards = failure_rewards or {}
         self._conversations: dict[str, Conversation] = {}
+        self._appending = threading.Lock()
 
     @property
     def packed_path(self) -> Path:
@@ -161,6 +164,10 @@ class StepJournal(Journal):
     def keep(self, rollout_id: str, conversation: Conversation) -> None:
         self._conversations[rollout_id] = conversation
 
+    def append_all(self, rollouts: list[Rollout]) -> list[Rollout]:
+        with self._appending:  # groups that begin later have a thread of their own
+            return super().append_all(rollouts)
+
     def stored_line(self, rollout: Rollout, line: bytes) -> bytes:
         conversation = self._conversations.pop(rollout.rollout_id, None) or Conversation()
         tokens = [
@@ -183,7 +190,7 @@ class StepJournal(Journal):
     def stored(self) -> list[StoredStepRollout]:
         stored: dict[tuple[int, int], StoredStepRollout] = {}
         for rollout, _ in self._read(_read_stored):
-            rollout.reward = rollout.find_reward(self._failure_rewards)
+            rollout.reward = find_reward(rollout, self._failure_rewards)
             stored.setdefault((rollout.row_index, rollout.attempt), rollout)
         return [stored[key] for key in sorted(stored)]
 

@@ -40,7 +40,7 @@ OTHERWISE: dict[str, dict[str, tuple[Any, dict[str, Any]]]] = {
         "clip": (0.1, {}), "clip_high": (0.1, {}), "num_iterations": (2, {}), "schedule": ("cosine", {}),
         "warmup_steps": (2, {}), "precision": ("bf16", {}), "gradient_accumulation": (8, {}),
         "gradient_checkpointing": (False, {}), "seed": (1, {}), "tune": ("full", {}),
-        "max_staleness": (1, {}), "trainer_gpus": (2, {}), "test_rows": (4, {}),
+        "max_staleness": (1, {}), "oversample": (1.25, {}), "trainer_gpus": (2, {}), "test_rows": (4, {}),
         "importance": ("sequence_mask", {}), "importance_cap": (3.0, {}), "ratio_max": (3.0, {}),
         "micro_batch_tokens": (4096, {}), "beta": (0.3, {"method": "dpo", "from_run": "a-1"}),
         "chat_template_kwargs": ({"enable_thinking": False}, {}),

@@ -40,9 +40,9 @@ class Life:
             self.trainer = trainer
             async with TrainerClient(trainer.service._socket_path) as link:
                 model = TrainedModel(link, "base", seed=7)
-                agent = self.agent_class(model, **self.agent_settings)  # type: ignore[arg-type]
+                self.agent = agent = self.agent_class(model, **self.agent_settings)  # type: ignore[arg-type]
                 self.batches, self.runs = trainer.batches, agent.runs
-                run = replace(run_of(self.folder, self.listener), failure_rewards=self.failure_rewards)
+                run = replace(run_of(self.folder, self.listener, self.plan), failure_rewards=self.failure_rewards)
                 driver = TrainingDriver(run, link, model, agent)
                 going = asyncio.create_task(driver.run())
                 try:
@@ -246,3 +246,60 @@ async def test_every_sampled_token_is_accounted_for(folder: Path) -> None:
     assert found["fidelity/sampled_tokens"] == in_batches > 0
     assert found["fidelity/twice"] == found["fidelity/lost"] == found["fidelity/foreign_calls"] == 0
     assert any(text.startswith(f"fidelity: {in_batches} tokens sampled") for text in life.listener.said)
+
+
+class Held(TwoTurns):
+    """The first group of step 1 ends only when step 2 has `others` rollouts of its own."""
+
+    others = 4
+    slow: int | None = None
+
+    async def run(self, task: Task, model: RolloutModel) -> Rollout:
+        self.slow = task.row.index if self.slow is None else self.slow
+        if task.step == 1 and task.row.index == self.slow:
+            await until(lambda: sum(step == 2 for step, _, _ in self.runs) >= self.others)
+        return await super().run(task, model)
+
+
+async def test_a_step_begins_without_the_slowest_group_which_counts_for_the_next(folder: Path) -> None:
+    plan = plan_of(folder, validation_rows=[], oversample=1.5, rows=list(range(8)))
+    life = Life(folder, plan, agent_class=Held)
+    assert (await life.go()).step == 3
+    slow = life.agent.slow
+    began = {step: {row for number, row, _ in life.runs if number == step} for step in (1, 2, 3)}
+    assert [len(rows) for rows in began.values()] == [3, 2, 1], "nothing is run that no step needs"
+    trained = [batch.rows for batch in life.batches]
+    assert set(trained[0]) == began[1] - {slow}
+    assert slow in trained[1]
+    assert sorted(row for rows in trained for row in rows) == sorted(row for rows in began.values() for row in rows)
+    assert [len(batch.sequences) for batch in life.batches] == [8, 8, 8]
+    found = {(point.key, point.step): point.value for point in life.listener.metrics}
+    assert (found["rollout/carried_groups", 1], found["rollout/carried_groups", 2]) == (0, 1)
+    assert (found["rollout/staleness", 1], found["rollout/staleness", 2]) == (0, 0.5)
+    assert found["rollout/carried_length_ratio", 2] > 0
+
+    resumed = plan.model_copy(update={"resume_from": str(folder / "models" / "step-000001")})
+    again = Life(folder, resumed)
+    assert (await again.go()).step == 3
+    assert again.runs == [], "all of it is on the disk"
+    assert again.batches == life.batches[1:]
+
+
+async def test_a_stop_keeps_what_a_carried_group_has_and_a_resume_completes_it(folder: Path) -> None:
+    plan = plan_of(folder, validation_rows=[], oversample=1.5, rows=list(range(8)))
+
+    class Endless(Held):
+        others = 99
+
+    life = Life(folder, plan, agent_class=Endless)
+    done = await life.go(stop_when=lambda: sum(rollout.step == 2 for rollout in life.listener.rollouts) == 8)
+    assert (done.stopped, done.step) == (True, 1)
+    slow = life.agent.slow
+    resumed = plan.model_copy(update={"resume_from": str(folder / "models" / "step-000001")})
+    again = Life(folder, resumed)
+    assert (await again.go()).step == 3
+    owed = [run for run in again.runs if run[0] < 3]
+    assert sorted(owed) == [(1, slow, attempt) for attempt in range(4)]
+    assert slow in again.batches[0].rows
+    began = {(step, row) for step, row, _ in (*life.listener.keys(), *again.listener.keys())}
+    assert sum(len(batch.rows) for batch in (life.batches[0], *again.batches)) == len(began)

@@ -40,7 +40,7 @@ from osmosis.records.run.job import CheckpointReport, JobResult, MetricPoint, St
 from osmosis.records.run.rollout import Category
 from osmosis.records.run.rows import Key
 from osmosis.records.run.status import RunStatus
-from osmosis.training.driver import TrainingRun
+from osmosis.training.collecting import TrainingRun
 from osmosis.training.failures import TrainingRunFailed
 from osmosis.training.metrics_file import MetricsFile
 from osmosis.training.models import TrainedModel
@@ -240,6 +240,7 @@ class TrainingJob(Job):
         await self._send_missing(metrics)
         run = TrainingRun(
             plan=rollout_plan(self.config, context.spec),
+            trainer_plan=plan,
             read_rows=rows.at,
             steps_dir=self._steps_dir,
             metrics=metrics,

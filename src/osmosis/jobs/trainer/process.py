@@ -25,7 +25,8 @@ from osmosis.records.base import Record
 from osmosis.records.run.checkpoint import CheckpointManifest, read_manifest
 from osmosis.records.run.rollout import Category, Failure, Phase
 from osmosis.sandbox import Box, Policy, start
-from osmosis.training.driver import TrainingDriver, TrainingRun
+from osmosis.training.collecting import TrainingRun
+from osmosis.training.driver import TrainingDriver
 from osmosis.training.failures import FIXES, TrainerLost, TrainingRunFailed
 from osmosis.training.models import TrainedModel
 from osmosis.training.protocol.client import TrainerClient

@@ -80,7 +80,7 @@ def _importance(config: TrainingConfig) -> Importance:
     advanced = config.advanced
     if advanced.importance != "auto":
         return advanced.importance
-    is_on_policy = advanced.sampler == "builtin" and not advanced.max_staleness
+    is_on_policy = advanced.sampler == "builtin" and not advanced.max_staleness and advanced.oversample == 1
     return "off" if is_on_policy else "token_truncate"
 
 

@@ -179,6 +179,9 @@ class TrainingAdvanced(Advanced):
     Default: a failed rollout has no reward and teaches nothing."""
     max_staleness: int = Field(default=0, ge=0, le=8, examples=[1])
     """Begin the rollouts of so many later steps while a step is trained on; 0 keeps every rollout on policy."""
+    oversample: float = Field(default=1.0, ge=1, le=4, examples=[1.25])
+    """Run so many times the rows that a step needs; it begins when enough of them have ended, and the others count for
+    the next one. These may be one update older than `max_staleness` says."""
     num_iterations: int = Field(default=1, ge=1, le=16)
     """Updates per step, all with the step's rollouts."""
     schedule: Schedule = "constant"
@@ -262,7 +265,7 @@ _OF_LOCAL = (
 )  # fmt: skip
 _OF_GRPO = (
     "loss", "scale_rewards", "kl", "clip", "clip_high", "ratio_max", "importance", "importance_cap", "failures",
-    "max_staleness", "num_iterations",
+    "max_staleness", "num_iterations", "oversample",
 )  # fmt: skip
 
 TABLES: Mapping[str, type[Advanced]] = {"eval": EvalAdvanced, "training": TrainingAdvanced}

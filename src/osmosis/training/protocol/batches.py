@@ -8,7 +8,7 @@ import math
 import statistics
 from array import array
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import orjson
@@ -64,6 +64,8 @@ class Batch:
     step: int
     kind: Kind
     sequences: list[Sequence]
+    rows: list[int] = field(default_factory=list)
+    """Of the groups, in their order; empty: as asked for. Of a second group of a row, attempts go on counting."""
 
     def parts(self) -> dict[tuple[int, int], list[Sequence]]:
         parts: dict[tuple[int, int], list[Sequence]] = defaultdict(list)
@@ -80,7 +82,7 @@ class Batch:
         heads = [
             [s.row, s.attempt, s.part, len(s.token_ids), s.prompt_length, s.reward, s.truncated] for s in self.sequences
         ]
-        head = orjson.dumps({"step": self.step, "kind": self.kind, "sequences": heads})
+        head = orjson.dumps({"step": self.step, "kind": self.kind, "rows": self.rows, "sequences": heads})
         tokens = b"".join(s.token_ids.tobytes() for s in self.sequences)
         logprobs = b"".join(s.logprobs.tobytes() for s in self.sequences)
         return b"".join((head, b"\n", tokens, logprobs, *(s.mask for s in self.sequences)))
@@ -92,7 +94,7 @@ class Batch:
         try:
             head = orjson.loads(data[: max(0, end)])
             heads = [(*map(int, values[:5]), *values[5:7]) for values in head["sequences"]]
-            step, kind = int(head["step"]), head["kind"]
+            step, kind, rows = int(head["step"]), head["kind"], [int(row) for row in head["rows"]]
         except (orjson.JSONDecodeError, KeyError, TypeError, IndexError) as error:
             raise ValueError(f"the head of the batch cannot be read: {error}") from error
         if kind not in ("train", "validation"):
@@ -121,4 +123,4 @@ class Batch:
                 )
             )
             at, after = at + length, after + left
-        return cls(step, kind, sequences)
+        return cls(step, kind, sequences, rows)

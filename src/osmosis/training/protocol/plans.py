@@ -109,6 +109,8 @@ class TrainerPlan(Record):
     """Scale of the log-ratios that `dpo` compares."""
     max_staleness: int = Field(default=0, ge=0)
     """How many updates may come between the beginning of a rollout and its own; 0: every rollout is on policy."""
+    oversample: float = Field(default=1.0, ge=1)
+    """Groups that run for each one that a step needs; those that are left over count for the next step."""
     num_iterations: int = Field(default=1, ge=1)
     lr: float = Field(gt=0, le=1)
     schedule: Schedule = "constant"
@@ -148,6 +150,11 @@ class TrainerPlan(Record):
         """Return a plan that trains nothing, for what loads and samples a model as a trainer does."""
         unused = {"output_dir": "", "steps": 1, "rows_per_step": 1, "lr": 1e-6}
         return cls.model_validate({"run": run, "model_path": model_path, **unused, **fields})
+
+    @property
+    def runs_ahead(self) -> bool:
+        """Return whether rollouts run while a step is trained on."""
+        return self.max_staleness > 0 or self.oversample > 1
 
     @property
     def fingerprint(self) -> str:

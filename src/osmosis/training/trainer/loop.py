@@ -42,8 +42,8 @@ class TrainingLoop(ABC):
         self.sampler: OpenSampler | None = None
         self._reward: float | None = None
         self._validated: dict[int, float | None] = {}
-        self._asked: dict[int, int] = {}
-        """Of the steps whose rollouts are running, that of the weights with which they began."""
+        self._newest = step
+        """The last step whose rollouts were asked for."""
 
     @abstractmethod
     def update(self, rollouts: Rollouts) -> dict[str, float]:
@@ -101,16 +101,21 @@ class TrainingLoop(ABC):
             if service is not None and service.stop_requested.is_set():
                 raise Stopped
             return []
-        for ahead in range(step, min(step + plan.max_staleness, plan.steps) + 1):
-            if ahead not in self._asked:
-                rows = rows_of_step(plan.rows, plan.rows_per_step, ahead, plan.seed)
-                service.ask(Collect(step=ahead, kind="train", rows=rows, samples_per_row=plan.samples_per_row))
-                self._asked[ahead] = self.step
+        while self._newest < min(step + plan.max_staleness, plan.steps):
+            self._newest += 1
+            rows = rows_of_step(plan.rows, plan.rows_per_step, self._newest, plan.seed)
+            service.ask(Collect(step=self._newest, kind="train", rows=rows, samples_per_row=plan.samples_per_row))
         batch = self._wait(step, "train")
         self._reward = batch.mean_reward
         parts = batch.parts()
-        rows = rows_of_step(plan.rows, plan.rows_per_step, step, plan.seed)
-        return [parts.get((row, attempt), []) for row in rows for attempt in range(plan.samples_per_row)]
+        rows = batch.rows or rows_of_step(plan.rows, plan.rows_per_step, step, plan.seed)
+        size = plan.samples_per_row
+        firsts = [rows[:number].count(row) * size for number, row in enumerate(rows)]
+        return [
+            parts.get((row, first + attempt), [])
+            for row, first in zip(rows, firsts, strict=True)
+            for attempt in range(size)
+        ]
 
     def _validate(self) -> None:
         """Report the mean reward of the held-out rows with the present weights; a stop leaves it out."""
@@ -129,7 +134,7 @@ class TrainingLoop(ABC):
     def _wait(self, step: int, kind: Kind) -> Batch:
         assert self.sampler is not None
         assert self.service is not None
-        with self.sampler.open(self.step, keep=self.plan.max_staleness > 0):
+        with self.sampler.open(self.step, keep=self.plan.runs_ahead):
             batch = self.service.wait(step, kind)
         memory = self.sampler.totals.out_of_memory
         if memory and all(sequence.reward is None for sequence in batch.sequences):
@@ -139,10 +144,8 @@ class TrainingLoop(ABC):
     def _report(self, values: dict[str, float]) -> None:
         if self.service is None:
             return
-        if self.plan.method == "grpo":
-            values["rollout/staleness"] = float(self.step - 1 - self._asked.pop(self.step))
-            if self._reward is not None:
-                values["rollout/raw_reward"] = self._reward
+        if self.plan.method == "grpo" and self._reward is not None:
+            values["rollout/raw_reward"] = self._reward
         finite = {key: value for key, value in values.items() if math.isfinite(value)}
         self.service.health.step = self.step
         self.service.emit(StepMetrics(step=self.step, values=finite))

@@ -137,7 +137,7 @@ class VllmServer:
         try:
             self._wait(self._post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(folder)}))
             self._names.append(name)
-            while len(self._names) > 1 + self._plan.max_staleness:
+            while len(self._names) > 1 + self._plan.max_staleness + (self._plan.oversample > 1):
                 oldest = self._names.pop(0)
                 self._wait(self._post("/v1/unload_lora_adapter", {"lora_name": oldest}))
                 shutil.rmtree(self._folder / oldest, ignore_errors=True)

@@ -9,7 +9,7 @@ import logging
 import os
 import socket
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
 from pathlib import Path
@@ -281,11 +281,13 @@ class TrainerService:
 
 
 def _check_batch(batch: Batch, collect: Collect) -> None:
-    rows, seen = set(collect.rows), set()
+    rows, seen = Counter(batch.rows or collect.rows), set()
+    if rows.total() != len(collect.rows):
+        raise OsmosisError(f"there are {rows.total()} groups instead of {len(collect.rows)}")
     for sequence in batch.sequences:
         key = (sequence.row, sequence.attempt, sequence.part)
         where = f"row {sequence.row}, attempt {sequence.attempt}, part {sequence.part}"
-        if sequence.row not in rows or not 0 <= sequence.attempt < collect.samples_per_row:
+        if not 0 <= sequence.attempt < collect.samples_per_row * rows[sequence.row]:
             raise OsmosisError(f"{where} was not asked for")
         if key in seen:
             raise OsmosisError(f"{where} comes twice")

@@ -1,0 +1,103 @@
+"""Which groups each training step has: `groups.json` in the folder of a step's rollouts. A group is the rollouts of a
+row that begin in one step. Usually it is trained on in that step; with `oversample` it may be carried over into a later
+one. What a step consists of is written down before it is trained on, so that a killed run has the same steps again."""
+
+import math
+import random
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from pydantic import Field
+
+from osmosis.base.files import write_text
+from osmosis.records.base import Record
+
+from .protocol.plans import TrainerPlan, rows_of_step
+from .step_journal import list_stored_steps, step_folder_name
+
+FILE = "groups.json"
+
+
+class Group(NamedTuple):
+    step: int
+    """In which it began."""
+    row: int
+
+
+class StepGroups(Record):
+    version: int
+    """Of the weights with which its groups began: the number of updates before."""
+    rows: list[int] = Field(default_factory=list)
+    """Of the groups that began in this step, in their order."""
+    trained: list[Group] = Field(default_factory=list)
+    """Empty until the step has all."""
+
+
+class GroupLedger:
+    def __init__(self, steps_dir: Path, plan: TrainerPlan) -> None:
+        self._steps_dir = steps_dir
+        self._plan = plan
+        self._steps: dict[int, StepGroups] = {}
+        for kind, step in list_stored_steps(steps_dir):
+            path = self._path(step)
+            if kind == "train" and path.exists():
+                self._steps[step] = StepGroups.model_validate_json(path.read_bytes())
+
+    def find(self, step: int) -> StepGroups | None:
+        return self._steps.get(step)
+
+    def get(self, step: int) -> StepGroups:
+        return self._steps[step]
+
+    def version(self, group: Group) -> int:
+        return self._steps[group.step].version
+
+    def begin(self, step: int, rows: Sequence[int], version: int) -> None:
+        self._steps[step] = StepGroups(version=version, rows=list(rows))
+        self._write(step)
+
+    def settle(self, step: int, trained: Sequence[Group]) -> None:
+        self._steps[step].trained = list(trained)
+        self._write(step)
+
+    def list_unused(self) -> list[Group]:
+        """Return the groups that no step has used yet, in the order in which they began."""
+        used = {group for groups in self._steps.values() for group in groups.trained}
+        groups = [Group(step, row) for step in sorted(self._steps) for row in self._steps[step].rows]
+        return [group for group in groups if group not in used]
+
+    def draw(self, step: int, count: int) -> list[int]:
+        """Return rows for new groups of a step: those that came least often, each pass over the rows in an order drawn
+        from the seed; a row in flight only where there is no other."""
+        plan = self._plan
+        passes: dict[int, int] = defaultdict(int)
+        for number in range(1, step):
+            if number in self._steps:
+                rows = self._steps[number].rows
+            else:  # another machine was at it
+                rows = rows_of_step(plan.rows, plan.rows_per_step, number, plan.seed)
+            for row in rows:
+                passes[row] += 1
+        busy = {group.row for group in self.list_unused()}
+        ranks: dict[int, dict[int, int]] = {}
+        for number in {passes[row] for row in plan.rows}:
+            order = list(plan.rows)
+            random.Random(f"{plan.seed}/{number}").shuffle(order)
+            ranks[number] = {row: rank for rank, row in enumerate(order)}
+        return sorted(plan.rows, key=lambda row: (row in busy, passes[row], ranks[passes[row]][row]))[:count]
+
+    def count_due(self, steps: Sequence[int]) -> int:
+        """Return how many groups to begin now that these steps wait for theirs; in the end no more than are needed."""
+        plan, size = self._plan, self._plan.rows_per_step
+        wanted = size * len(steps) + math.ceil((plan.oversample - 1) * size - 1e-9)
+        left = size * (plan.steps - min(steps) + 1)
+        return max(0, min(wanted, left) - len(self.list_unused()))
+
+    def _path(self, step: int) -> Path:
+        return self._steps_dir / step_folder_name("train", step) / FILE
+
+    def _write(self, step: int) -> None:
+        self._path(step).parent.mkdir(parents=True, exist_ok=True)
+        write_text(self._path(step), self._steps[step].model_dump_json(), durable=True)
