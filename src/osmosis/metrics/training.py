@@ -250,6 +250,8 @@ CURVES: Sequence[CurveInfo] = [
         ("rollout/staleness", "staleness", "Staleness", _TOKENS, "updates since a step's rollouts began"),
         ("rollout/carried_groups", "carried_groups", "Carried groups", _TOKENS, "of a step that began in earlier ones"),
         ("rollout/carried_length_ratio", "carried_length", "Length of carried groups", _TOKENS, "to the step's mean"),
+        ("rollout/replaced_groups", "replaced_groups", "Replaced groups", _TOKENS, "whose rewards were all the same"),
+        ("rollout/replaced_rollouts", "replaced_rollouts", "Replaced rollouts", _TOKENS, "in those groups"),
         ("fidelity/sampled_tokens", "sampled_tokens", "Sampled tokens", _TOKENS, "in a step"),
         ("train/trained_tokens", "trained_tokens", "Trained tokens", _TOKENS, "each once"),
         ("fidelity/unscored_tokens", "unscored_tokens", "Tokens without a reward", _TOKENS, "of failed rollouts"),

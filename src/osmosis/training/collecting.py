@@ -142,12 +142,12 @@ class Collector:
 
     @property
     def _draws_rows(self) -> bool:
-        return self._trainer_plan.oversample > 1
+        return self._trainer_plan.oversample > 1 or self._trainer_plan.replace_no_signal > 0
 
     async def _load(self, step: int) -> None:
         """Read what is stored of the groups that this step may use, and run what is missing."""
         groups = [group for group in self._ledger.list_unused() if group.step <= step]
-        needed = {group.step for group in (*groups, *self._ledger.get(step).trained)}
+        needed = {step, *(group.step for group in (*groups, *self._ledger.get(step).trained))}
         for number in sorted(needed - self._journals.keys()):
             journal = self._journals[number] = self._journal("train", number)
             for rollout in await asyncio.to_thread(journal.stored):
@@ -170,10 +170,29 @@ class Collector:
         ended = [group for group in groups if self._has_ended(group)]
         if any(step - ledger.version(group) > plan.max_staleness + 1 for group in groups if not self._has_ended(group)):
             return False  # of a later step, it would be too old
-        if len(ended) < plan.rows_per_step:
+        silent = [group for group in ended if plan.replace_no_signal and self._is_silent(group)]
+        budget = self._replace(step, len(silent))
+        telling = [group for group in ended if group not in silent]
+        if len(telling) + max(0, len(silent) - budget) < plan.rows_per_step:
             return False
-        ledger.settle(step, ended[: plan.rows_per_step])
+        trained = (telling + silent)[: plan.rows_per_step]
+        ledger.settle(step, trained, [group for group in silent if group not in trained][:budget])
         return True
+
+    def _is_silent(self, group: Group) -> bool:
+        """Return whether all rewards are the same: such a group teaches nothing."""
+        return len({reward for reward in self._rewards[group].values() if reward is not None}) < 2
+
+    def _replace(self, step: int, silent: int) -> int:
+        """Begin a group for each silent one, within the budget; return how many may be replaced."""
+        budget = self._trainer_plan.replace_no_signal
+        while self._ledger.get(step).extra < min(silent, budget):
+            rows = self._ledger.draw(step, 1)
+            if not rows:
+                return self._ledger.get(step).extra
+            self._ledger.begin_extra(step, rows[0])
+            self._start(step, rows)
+        return budget
 
     # --- running groups ---
 
@@ -254,8 +273,11 @@ class Collector:
     def _measure(self, step: int, groups: Sequence[Group], rollouts: Sequence[StoredStepRollout]) -> dict[str, float]:
         figures = step_figures(rollouts, "train")
         figures["rollout/staleness"] = fmean([step - 1 - self._ledger.version(group) for group in groups])
+        size = self._trainer_plan.samples_per_row
+        if self._trainer_plan.replace_no_signal:
+            replaced = float(len(self._ledger.get(step).replaced))
+            figures |= {"rollout/replaced_groups": replaced, "rollout/replaced_rollouts": replaced * size}
         if self._trainer_plan.oversample > 1:
-            size = self._trainer_plan.samples_per_row
             carried = [index for index, group in enumerate(groups) if group.step < step]
             lengths = [count_sampled_tokens(rollouts[at : at + size]) for at in range(0, len(rollouts), size)]
             figures["rollout/carried_groups"] = float(len(carried))

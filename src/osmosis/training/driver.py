@@ -172,7 +172,8 @@ class TrainingDriver:
             f"fidelity: {totals['sampled_tokens']:.0f} tokens sampled, {trained:.0f} trained on ({share:.1f} %), "
             f"{totals['unscored_tokens']:.0f} of rollouts without a reward, {totals['twice']:.0f} twice, "
             f"{totals['lost']:.0f} lost, {totals['repaired']:.0f} calls spelled as sampled instead of as rendered, "
-            f"{totals['foreign_calls']:.0f} calls outside of rollouts, {metrics.total('rollout/forks'):.0f} forks"
+            f"{totals['foreign_calls']:.0f} calls outside of rollouts, {metrics.total('rollout/forks'):.0f} forks; "
+            f"{metrics.total('rollout/replaced_rollouts'):.0f} rollouts replaced"
         )
 
     def _report_rollouts(self, collect: Collect, step: StepRollouts) -> None:
@@ -184,6 +185,8 @@ class TrainingDriver:
             mean += f" of the {len(rewards)} with one"
         resumed = f", {len(rollouts) - new} of them from before" if len(rollouts) > new else ""
         silent = f", {no_signal_ratio(rollouts) * 100:.0f} % of rows without signal" if is_train else ""
+        replaced = step.figures.get("rollout/replaced_groups")
+        silent += f" after {replaced:.0f} such rows were replaced" if replaced else ""
         listener.on_message(f"{name}: {len(rollouts)} rollouts{resumed}, {mean}{silent}")
         if ignored := self._model.ignored - self._reported_ignored:
             self._reported_ignored |= ignored

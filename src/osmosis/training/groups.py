@@ -1,10 +1,11 @@
 """Which groups each training step has: `groups.json` in the folder of a step's rollouts. A group is the rollouts of a
 row that begin in one step. Usually it is trained on in that step; with `oversample` it may be carried over into a later
-one. What a step consists of is written down before it is trained on, so that a killed run has the same steps again."""
+one, and with `replace_no_signal` one that teaches nothing is replaced. What a step consists of is written down before
+it is trained on, so that a killed run has the same steps again."""
 
 import math
 import random
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -31,8 +32,11 @@ class StepGroups(Record):
     """Of the weights with which its groups began: the number of updates before."""
     rows: list[int] = Field(default_factory=list)
     """Of the groups that began in this step, in their order."""
+    extra: int = 0
+    """How many of them began in place of groups without signal."""
     trained: list[Group] = Field(default_factory=list)
     """Empty until the step has all."""
+    replaced: list[Group] = Field(default_factory=list)
 
 
 class GroupLedger:
@@ -58,35 +62,39 @@ class GroupLedger:
         self._steps[step] = StepGroups(version=version, rows=list(rows))
         self._write(step)
 
-    def settle(self, step: int, trained: Sequence[Group]) -> None:
-        self._steps[step].trained = list(trained)
+    def begin_extra(self, step: int, row: int) -> None:
+        self._steps[step].rows.append(row)
+        self._steps[step].extra += 1
+        self._write(step)
+
+    def settle(self, step: int, trained: Sequence[Group], replaced: Sequence[Group]) -> None:
+        self._steps[step].trained, self._steps[step].replaced = list(trained), list(replaced)
         self._write(step)
 
     def list_unused(self) -> list[Group]:
         """Return the groups that no step has used yet, in the order in which they began."""
-        used = {group for groups in self._steps.values() for group in groups.trained}
+        used = {group for groups in self._steps.values() for group in (*groups.trained, *groups.replaced)}
         groups = [Group(step, row) for step in sorted(self._steps) for row in self._steps[step].rows]
         return [group for group in groups if group not in used]
 
     def draw(self, step: int, count: int) -> list[int]:
         """Return rows for new groups of a step: those that came least often, each pass over the rows in an order drawn
-        from the seed; a row in flight only where there is no other."""
-        plan = self._plan
-        passes: dict[int, int] = defaultdict(int)
+        from the seed; a row in flight only where there is no other. Fewer where the step has all rows already."""
+        plan, own = self._plan, self._steps[step].rows if step in self._steps else []
+        passes = Counter(own)
         for number in range(1, step):
             if number in self._steps:
-                rows = self._steps[number].rows
+                passes.update(self._steps[number].rows)
             else:  # another machine was at it
-                rows = rows_of_step(plan.rows, plan.rows_per_step, number, plan.seed)
-            for row in rows:
-                passes[row] += 1
+                passes.update(rows_of_step(plan.rows, plan.rows_per_step, number, plan.seed))
         busy = {group.row for group in self.list_unused()}
         ranks: dict[int, dict[int, int]] = {}
         for number in {passes[row] for row in plan.rows}:
             order = list(plan.rows)
             random.Random(f"{plan.seed}/{number}").shuffle(order)
             ranks[number] = {row: rank for rank, row in enumerate(order)}
-        return sorted(plan.rows, key=lambda row: (row in busy, passes[row], ranks[passes[row]][row]))[:count]
+        rows = [row for row in plan.rows if row not in own]
+        return sorted(rows, key=lambda row: (row in busy, passes[row], ranks[passes[row]][row]))[:count]
 
     def count_due(self, steps: Sequence[int]) -> int:
         """Return how many groups to begin now that these steps wait for theirs; in the end no more than are needed."""

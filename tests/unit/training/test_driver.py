@@ -303,3 +303,42 @@ async def test_a_stop_keeps_what_a_carried_group_has_and_a_resume_completes_it(f
     assert slow in again.batches[0].rows
     began = {(step, row) for step, row, _ in (*life.listener.keys(), *again.listener.keys())}
     assert sum(len(batch.rows) for batch in (life.batches[0], *again.batches)) == len(began)
+
+
+def even_rows(task: Task, answer: str) -> float:
+    """Only even rows have a signal."""
+    return float(task.attempt % 2) if task.row.index % 2 == 0 else 0.0
+
+
+class Backwards(TwoTurns):
+    """The rollouts of a step that began together end the other way round."""
+
+    async def run(self, task: Task, model: RolloutModel) -> Rollout:
+        rollout = await super().run(task, model)
+        await asyncio.sleep(0.05 * (4 - task.attempt) * task.row.index / 8)
+        return rollout
+
+
+@pytest.mark.parametrize("budget", [1, 6])
+async def test_groups_without_signal_are_replaced_within_a_budget(folder: Path, budget: int) -> None:
+    changes = {"validation_rows": [], "rows": list(range(12)), "steps": 2, "replace_no_signal": budget}
+    life = Life(folder, plan_of(folder, **changes), judge=even_rows)
+    await life.go()
+    found = {(point.key, point.step): point.value for point in life.listener.metrics}
+    for batch in life.batches:
+        run = list(dict.fromkeys(row for step, row, _ in life.runs if step == batch.step))
+        silent = [row for row in run if row % 2]
+        assert found["rollout/replaced_groups", batch.step] == len(run) - 2 == min(budget, len(silent))
+        assert found["rollout/replaced_rollouts", batch.step] == 4 * (len(run) - 2)
+        assert batch.rows == [*(row for row in run if row % 2 == 0), *silent][:2]
+        assert len(batch.sequences) == 8
+    assert len(life.runs) > 16, "some are"
+    other = folder / "other"
+    other.mkdir()
+    again = Life(other, plan_of(other, **changes), judge=even_rows, agent_class=Backwards)
+    await again.go()
+    assert [batch.rows for batch in again.batches] == [batch.rows for batch in life.batches]
+    resumed = plan_of(folder, **changes, resume_from=str(folder / "models" / "step-000001"))
+    rest = Life(folder, resumed, judge=even_rows)
+    await rest.go()
+    assert (rest.runs, rest.batches) == ([], life.batches[1:])

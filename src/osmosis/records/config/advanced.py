@@ -182,6 +182,8 @@ class TrainingAdvanced(Advanced):
     oversample: float = Field(default=1.0, ge=1, le=4, examples=[1.25])
     """Run so many times the rows that a step needs; it begins when enough of them have ended, and the others count for
     the next one. These may be one update older than `max_staleness` says."""
+    replace_no_signal: int = Field(default=0, ge=0, le=4096, examples=[16])
+    """Run up to so many more rows in a step, in place of rows whose rollouts all have the same reward."""
     num_iterations: int = Field(default=1, ge=1, le=16)
     """Updates per step, all with the step's rollouts."""
     schedule: Schedule = "constant"
@@ -266,6 +268,7 @@ _OF_LOCAL = (
 _OF_GRPO = (
     "loss", "scale_rewards", "kl", "clip", "clip_high", "ratio_max", "importance", "importance_cap", "failures",
     "max_staleness", "num_iterations", "oversample",
+    "replace_no_signal",
 )  # fmt: skip
 
 TABLES: Mapping[str, type[Advanced]] = {"eval": EvalAdvanced, "training": TrainingAdvanced}

@@ -111,6 +111,8 @@ class TrainerPlan(Record):
     """How many updates may come between the beginning of a rollout and its own; 0: every rollout is on policy."""
     oversample: float = Field(default=1.0, ge=1)
     """Groups that run for each one that a step needs; those that are left over count for the next step."""
+    replace_no_signal: int = Field(default=0, ge=0)
+    """Groups that may run beyond those of a step, in place of some whose rewards are all the same."""
     num_iterations: int = Field(default=1, ge=1)
     lr: float = Field(gt=0, le=1)
     schedule: Schedule = "constant"
