@@ -252,6 +252,7 @@ CURVES: Sequence[CurveInfo] = [
         ("rollout/carried_length_ratio", "carried_length", "Length of carried groups", _TOKENS, "to the step's mean"),
         ("rollout/replaced_groups", "replaced_groups", "Replaced groups", _TOKENS, "whose rewards were all the same"),
         ("rollout/replaced_rollouts", "replaced_rollouts", "Replaced rollouts", _TOKENS, "in those groups"),
+        ("rollout/cut_off", "cut_off", "Cut off", _ANSWERS, "rollouts of a step, by straggler_timeout_s"),
         ("fidelity/sampled_tokens", "sampled_tokens", "Sampled tokens", _TOKENS, "in a step"),
         ("train/trained_tokens", "trained_tokens", "Trained tokens", _TOKENS, "each once"),
         ("fidelity/unscored_tokens", "unscored_tokens", "Tokens without a reward", _TOKENS, "of failed rollouts"),

@@ -32,6 +32,7 @@ from .protocol.messages import Checkpointed, Collect
 from .protocol.plans import TrainerPlan
 from .step_figures import count_sampled_tokens, step_figures
 from .step_journal import StepJournal, StoredStepRollout, find_reward, step_folder_name
+from .stragglers import CUT_OFF, StragglerAgent
 
 
 class TrainingListener(Protocol):
@@ -102,7 +103,8 @@ class Collector:
     async def collect_validation(self, collect: Collect) -> StepRollouts:
         journal = self._journal("validation", collect.step)
         observer = _StepObserver(self._run.listener, journal)
-        await self._evaluate("validation", collect.step, collect.samples_per_row, collect.rows, journal, observer)
+        agent = _StepAgent(self._agent, self._model, journal, step_folder_name("validation", collect.step))
+        await self._evaluate(agent, collect.step, collect.samples_per_row, collect.rows, journal, observer)
         rollouts = await asyncio.to_thread(journal.stored)
         figures = await asyncio.to_thread(step_figures, rollouts, "validation")
         await asyncio.to_thread(journal.pack)
@@ -213,8 +215,13 @@ class Collector:
         if not journal.is_open:
             journal.open(self._run.plan)
         self._writers[step] += 1
+        samples, agent = self._trainer_plan.samples_per_row, self._agent
+        if timeout_s := self._trainer_plan.straggler_timeout_s:
+            count = sum(samples - len(self._rewards[Group(step, row)]) for row in rows)
+            agent = StragglerAgent(agent, count, timeout_s, lambda number: self._report_cut(step, number))
+        step_agent = _StepAgent(agent, self._model, journal, step_folder_name("train", step))
         try:
-            await self._evaluate("train", step, self._trainer_plan.samples_per_row, rows, journal, observer)
+            await self._evaluate(step_agent, step, samples, rows, journal, observer)
         finally:
             self._writers[step] -= 1
             if not self._writers[step]:
@@ -231,15 +238,20 @@ class Collector:
         self._changed.set()
         self._changed = asyncio.Event()
 
+    def _report_cut(self, step: int, count: int) -> None:
+        seconds = f"{self._trainer_plan.straggler_timeout_s:g} s"
+        text = f"step {step}: {count} rollouts are cut off, {seconds} after nine in ten had ended"
+        self._run.listener.on_message(text, warning=True)
+
     async def _evaluate(
-        self, kind: Kind, step: int, samples: int, indices: Sequence[int], journal: StepJournal, observer: Observer
+        self, agent: Agent, step: int, samples: int, indices: Sequence[int], journal: StepJournal, observer: Observer
     ) -> None:
         run = self._run
         rows = await run.read_rows(indices)
         report = await Evaluation(
             _step_plan(run.plan, indices, samples),
             iter(rows),  # of no length: the journal may have rollouts of other rows, too
-            _StepAgent(self._agent, self._model, journal, step_folder_name(kind, step)),
+            agent,
             model=self._model,
             scorers=run.scorers,
             journal=journal,
@@ -277,6 +289,9 @@ class Collector:
         if self._trainer_plan.replace_no_signal:
             replaced = float(len(self._ledger.get(step).replaced))
             figures |= {"rollout/replaced_groups": replaced, "rollout/replaced_rollouts": replaced * size}
+        if self._trainer_plan.straggler_timeout_s:
+            failures = [rollout.failure for rollout in rollouts if rollout.failure is not None]
+            figures["rollout/cut_off"] = float(sum(failure.message.startswith(CUT_OFF) for failure in failures))
         if self._trainer_plan.oversample > 1:
             carried = [index for index, group in enumerate(groups) if group.step < step]
             lengths = [count_sampled_tokens(rollouts[at : at + size]) for at in range(0, len(rollouts), size)]
@@ -311,11 +326,12 @@ class _StepAgent:
 
     async def run(self, task: Task, model: RolloutModel) -> Rollout:
         self._model.start(task.rollout_id, self._part_of_run)
-        rollout = await self._agent.run(task, model)
-        conversation = self._model.take(task.rollout_id)
+        try:
+            rollout = await self._agent.run(task, model)
+        finally:  # what ran out of time has tokens, too
+            self._journal.keep(task.rollout_id, self._model.take(task.rollout_id))
         if self._model.lost.is_set() and rollout.status is RolloutStatus.FAILED:
             await asyncio.Event().wait()  # the steps are about to be cut off: see `TrainingDriver`
-        self._journal.keep(task.rollout_id, conversation)
         return rollout
 
 

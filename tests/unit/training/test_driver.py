@@ -10,6 +10,7 @@ import pytest
 
 from osmosis.engine.rollout_model import RolloutModel
 from osmosis.engine.task import Task
+from osmosis.llm.model import ChatRequest
 from osmosis.records.run.rollout import Category, Failure, Phase, Rollout
 from osmosis.training.driver import TrainingDriver
 from osmosis.training.failures import TrainingRunFailed
@@ -342,3 +343,24 @@ async def test_groups_without_signal_are_replaced_within_a_budget(folder: Path, 
     rest = Life(folder, resumed, judge=even_rows)
     await rest.go()
     assert (rest.runs, rest.batches) == ([], life.batches[1:])
+
+
+async def test_what_still_runs_when_the_rest_has_long_ended_is_cut_off(folder: Path) -> None:
+    class Stuck(TwoTurns):
+        async def run(self, task: Task, model: RolloutModel) -> Rollout:
+            if (task.attempt, task.row.index) == (3, self.runs[0][1] if self.runs else task.row.index):
+                await self.model.complete(ChatRequest(list(task.row.messages()), None, {}, task.rollout_id))
+                await asyncio.Event().wait()
+            return await super().run(task, model)
+
+    life = Life(folder, plan_of(folder, steps=1, validation_rows=[], straggler_timeout_s=0.2), agent_class=Stuck)
+    life.failure_rewards = {Category.TIMEOUT: -1.0}
+    await life.go()
+    (failed,) = [rollout for rollout in life.listener.rollouts if rollout.failure]
+    assert failed.failure is not None
+    assert failed.failure.category is Category.TIMEOUT
+    assert "straggler_timeout_s" in str(failed.failure.fix)
+    (cut,) = [s for s in life.batches[0].sequences if s.reward == -1.0]
+    assert (cut.row, cut.attempt, cut.sampled) == (failed.row_index, 3, 3), "with what it has sampled"
+    assert life.listener.alarms == ["step 1: 1 rollouts are cut off, 0.2 s after nine in ten had ended"]
+    assert {point.key: point.value for point in life.listener.metrics}["rollout/cut_off"] == 1

@@ -184,6 +184,9 @@ class TrainingAdvanced(Advanced):
     the next one. These may be one update older than `max_staleness` says."""
     replace_no_signal: int = Field(default=0, ge=0, le=4096, examples=[16])
     """Run up to so many more rows in a step, in place of rows whose rollouts all have the same reward."""
+    straggler_timeout_s: float | None = Field(default=None, gt=0, examples=[60.0])
+    """Once nine in ten of a step's rollouts have ended, cut the others off after so many seconds, as a timeout.
+    Default: they have all of `agent_workflow_timeout_s`."""
     num_iterations: int = Field(default=1, ge=1, le=16)
     """Updates per step, all with the step's rollouts."""
     schedule: Schedule = "constant"
@@ -268,7 +271,7 @@ _OF_LOCAL = (
 _OF_GRPO = (
     "loss", "scale_rewards", "kl", "clip", "clip_high", "ratio_max", "importance", "importance_cap", "failures",
     "max_staleness", "num_iterations", "oversample",
-    "replace_no_signal",
+    "replace_no_signal", "straggler_timeout_s",
 )  # fmt: skip
 
 TABLES: Mapping[str, type[Advanced]] = {"eval": EvalAdvanced, "training": TrainingAdvanced}
