@@ -62,7 +62,7 @@ class TrainingRun:
     listener: TrainingListener
     scorers: Sequence[Scorer] = ()
     failure_rewards: Mapping[Category, float] = field(default_factory=dict)
-    """Of failures that the policy causes; others have none, and teach nothing."""
+    """The failures that the policy causes; others have no reward, and teach nothing."""
     hashes: Mapping[str, str] = field(default_factory=dict)
     redactor: Redactor | None = None
 
@@ -70,9 +70,9 @@ class TrainingRun:
 @dataclass(slots=True)
 class StepRollouts:
     rows: list[int]
-    """Of the groups, in their order."""
+    """One for each group, in their order."""
     rollouts: list[StoredStepRollout]
-    """By group; of a second group of a row, attempts go on counting."""
+    """In the order of groups; attempts of a second group of a row go on counting."""
     figures: dict[str, float]
     new: int
     """How many of them were run now, and not found on the disk."""
@@ -90,7 +90,7 @@ class Collector:
         self._journals: dict[int, StepJournal] = {}
         self._writers: Counter[int] = Counter()
         self._rewards: dict[Group, dict[int, float | None]] = defaultdict(dict)
-        """By attempt, of all that is stored of a group."""
+        """All that is stored of a group, by attempt."""
         self._new: Counter[Group] = Counter()
         self._running: set[asyncio.Task[None]] = set()
         self._error: BaseException | None = None

@@ -1,4 +1,4 @@
-"""Which groups each training step has: `groups.json` in the folder of a step's rollouts. A group is the rollouts of a
+"""The groups of each training step: `groups.json` in the folder of a step's rollouts. A group is the rollouts of a
 row that begin in one step. Usually it is trained on in that step; with `oversample` it may be carried over into a later
 one, and with `replace_no_signal` one that teaches nothing is replaced. What a step consists of is written down before
 it is trained on, so that a killed run has the same steps again."""
@@ -29,11 +29,11 @@ class Group(NamedTuple):
 
 class StepGroups(Record):
     version: int
-    """Of the weights with which its groups began: the number of updates before."""
+    """The number of updates before its groups began."""
     rows: list[int] = Field(default_factory=list)
-    """Of the groups that began in this step, in their order."""
+    """One for each group that began in this step, in their order."""
     extra: int = 0
-    """How many of them began in place of groups without signal."""
+    """The number of them that began in place of groups without signal."""
     trained: list[Group] = Field(default_factory=list)
     """Empty until the step has all."""
     replaced: list[Group] = Field(default_factory=list)

@@ -65,7 +65,7 @@ class Batch:
     kind: Kind
     sequences: list[Sequence]
     rows: list[int] = field(default_factory=list)
-    """Of the groups, in their order; empty: as asked for. Of a second group of a row, attempts go on counting."""
+    """One for each group, in their order; empty: as asked for. Attempts of a second group of a row go on counting."""
 
     def parts(self) -> dict[tuple[int, int], list[Sequence]]:
         parts: dict[tuple[int, int], list[Sequence]] = defaultdict(list)
