@@ -46,7 +46,6 @@ def remove_folders(*folders: Path) -> None:
 
 
 def read_marker(folder: Path) -> JsonObject | None:
-    """Return the marker of a complete environment, which counts as a use; None without one."""
     try:
         marker: JsonObject = json.loads((folder / MARKER).read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -185,7 +185,13 @@ class Git:
         finally:
             if process.returncode is None:
                 self._kill(process)
-                _reap(process)
+                try:
+                    process.communicate(timeout=_REAP_S)
+                except subprocess.TimeoutExpired:  # something it started got away and holds the pipe
+                    streams: tuple[IO[bytes] | None, ...] = (process.stdin, process.stdout, process.stderr)
+                    for stream in streams:
+                        if stream is not None:
+                            stream.close()
         stderr = without_credentials(err.decode("utf-8", "replace")).strip()
         if log:
             for line in stderr.splitlines():
@@ -236,13 +242,3 @@ def explain_failure(args: tuple[str, ...], stderr: str, status: int) -> GitError
             stderr=stderr,
         )
     return GitError(f"git {_name(args)} failed: {summarize_stderr(stderr)}", stderr=stderr, exit_status=status)
-
-
-def _reap(process: subprocess.Popen[bytes]) -> None:
-    try:
-        process.communicate(timeout=_REAP_S)
-    except subprocess.TimeoutExpired:  # something it started got away and holds the pipe
-        streams: tuple[IO[bytes] | None, ...] = (process.stdin, process.stdout, process.stderr)
-        for stream in streams:
-            if stream is not None:
-                stream.close()

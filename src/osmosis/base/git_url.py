@@ -23,7 +23,6 @@ WEB_HOSTS = ("github.com", "codeberg.org")
 class GitUrl:
     scheme: str
     host: str | None
-    """Lower-case, with a port that is not the scheme's default; None for a path."""
     path: str
     """Path of the repository on the host, without outer slashes and `.git`."""
     identity: str | None

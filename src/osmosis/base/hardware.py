@@ -43,7 +43,6 @@ def list_gpus(environ: Mapping[str, str]) -> list[Gpu]:
 
 
 def gpu_names(environ: Mapping[str, str]) -> list[str]:
-    """Return what CUDA_VISIBLE_DEVICES calls the GPUs that it leaves, or would call all of them."""
     count = len(list_gpus(environ))
     value = environ.get("CUDA_VISIBLE_DEVICES")
     return [str(number) for number in range(count)] if value is None else [n.strip() for n in value.split(",")][:count]
@@ -80,7 +79,6 @@ def _numbers(name: str) -> tuple[int, ...]:
 
 
 def _itself(program: str, version: tuple[int, int]) -> Path | None:
-    """Return the interpreter behind a launcher: some launchers of version managers refuse to start."""
     command = [program, "-I", "-c", "import sys; print(*sys.version_info[:2], sys.executable)"]
     try:
         output = subprocess.run(command, capture_output=True, text=True, timeout=ASK_S, check=False).stdout.split(

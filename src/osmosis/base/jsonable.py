@@ -34,7 +34,6 @@ def iterate_leaves(value: object, path: str = "") -> Iterator[tuple[str, object]
 
 
 def parse_or_text(text: str) -> Any:
-    """Return the value of JSON; what is none is text."""
     try:
         return json.loads(text)
     except ValueError:
@@ -46,7 +45,6 @@ def without_none(values: Mapping[str, object]) -> JsonObject:
 
 
 def objects_in(value: object) -> list[JsonObject]:
-    """Return the objects of a list, without what else is in it; none of anything else."""
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 

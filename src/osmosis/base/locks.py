@@ -1,5 +1,3 @@
-"""Locks on files: one process at a time, and never left behind by one that was killed."""
-
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator

@@ -39,7 +39,6 @@ def is_model_file(name: str) -> bool:
 
 
 def list_model_files(folder: Path) -> list[Path]:
-    """Return the model's files by name; raise ValidationError when there is no model."""
     if not folder.is_dir():
         raise ValidationError(f"{folder} is not a folder", hint="name the folder that save_pretrained wrote")
     present = [path for path in sorted(folder.iterdir()) if path.is_file()]
@@ -56,7 +55,6 @@ def list_model_files(folder: Path) -> list[Path]:
 
 
 def check_model(folder: Path) -> FolderFacts:
-    """Read the facts; raise ValidationError for a missing, broken or too large file."""
     files = {path.name: path for path in list_model_files(folder)}
     size = sum(path.stat().st_size for path in files.values())
     if len(files) > MAX_FILES or size > MAX_BYTES:

@@ -89,7 +89,6 @@ class Redactor:
         return re.compile("|".join(re.sub(r"%([0-9A-F])([0-9A-F])", _any_digits, code) for code in codes))
 
     def _wrapped(self, squeezed: str) -> re.Pattern[str] | None:
-        """Return the encodings that this text holds without its line ends; None for none."""
         codes = [code for code in self._codes if code in squeezed]
         return re.compile("|".join(_BREAK.join(code) for code in map(_escaped, codes))) if codes else None
 

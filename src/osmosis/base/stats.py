@@ -1,5 +1,3 @@
-"""Statistics over plain numbers, without randomness."""
-
 import math
 from bisect import bisect_left, bisect_right
 from collections import Counter

@@ -92,7 +92,6 @@ def build_wheel(cache_dir: Path) -> Wheel:
 
 
 def list_requirements(extra: str) -> list[str]:
-    """Return what a process needs that uses the records, files and HTTP of osmosis, and an extra, without osmosis."""
     requirements = []
     for line in _distribution().requires or ():
         requirement, _, marker = (part.strip() for part in line.partition(";"))

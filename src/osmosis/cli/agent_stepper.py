@@ -1,5 +1,3 @@
-"""Step through one row of `osmosis test --interactive`: the model is wrapped and stops after every answer."""
-
 import asyncio
 import json
 import signal

@@ -145,7 +145,6 @@ def _describe(login: tuple[str, str | None]) -> str:
 
 
 def _choose_logins(ctx: AppContext, credentials: CredentialStore, *, everywhere: bool) -> list[tuple[str, str | None]]:
-    """Return platform and workspace of the logins to end; asks where several are stored and no option says which."""
     logins = credentials.logins()
     if everywhere:
         return logins
@@ -224,7 +223,6 @@ def _still_good(ctx: AppContext, stored: Login, trusted: str) -> bool:
 
 
 def _with_workspaces(ctx: AppContext, fresh: Login, trusted: str) -> Login:
-    """Return the login with the workspaces of its person, or with the one that `--workspace` names."""
     with PlatformClient(fresh.url, fresh.token, warn=ctx.output.warn, ca_file=trusted) as client:
         rows = client.workspaces.list()
     name = ctx.options.workspace

@@ -147,7 +147,13 @@ def upload(
             return OperationResult("dataset.upload", "Cancelled.", status="cancelled")
         with byte_progress(ctx, path.stat().st_size, path.name) as moved:
             row = client.datasets.upload(path, overwrite_id=present.id if present else None, progress=moved)
-        row = _until_ready(client, row)
+        deadline = time.monotonic() + READY_TIMEOUT_S
+        while row.in_progress and time.monotonic() < deadline:
+            time.sleep(0.5)
+            row = client.datasets.get(row.id)
+        if row.status in ("error", "cancelled"):
+            why = row.error or "no reason given"
+            raise ValidationError(f"the platform refused the dataset: {why}", hint="osmosis check FILE")
         scope = scope_of(client)
     count = f", {row.row_count} rows" if row.row_count is not None else ""
     message = f"dataset {row.file_name or path.stem} is {row.status}{count}"
@@ -161,17 +167,6 @@ def _present(client: PlatformClient, name: str) -> DatasetEntry | None:
     except NotFound:
         return None
     return row if row.ready else None
-
-
-def _until_ready(client: PlatformClient, row: DatasetEntry) -> DatasetEntry:
-    deadline = time.monotonic() + READY_TIMEOUT_S
-    while row.in_progress and time.monotonic() < deadline:
-        time.sleep(0.5)
-        row = client.datasets.get(row.id)
-    if row.status in ("error", "cancelled"):
-        why = row.error or "no reason given"
-        raise ValidationError(f"the platform refused the dataset: {why}", hint="osmosis check FILE")
-    return row
 
 
 def _check(path: Path) -> JsonObject:

@@ -62,7 +62,15 @@ def quickstart(
     if workspace:
         ctx.options = replace(ctx.options, workspace=workspace)
     choice = choose_model(ctx, model=model, base_url=base_url, api_key_env=api_key_env)
-    demo = _demo(ctx, folder)
+    root = ctx.path(folder).absolute()
+    if root.exists() and not root.is_dir():
+        raise ValidationError(f"{root} is a file", hint="osmosis quickstart --dir FOLDER")
+    environ = dict(ctx.environ)
+    if not ctx.options.platform:
+        for name in _ELSEWHERE:
+            environ.pop(name, None)
+        environ |= {"OSMOSIS_DATA_DIR": str(root / "platform"), "OSMOSIS_CONFIG_DIR": str(root / "config")}
+    demo = Demo(ctx, root, root / (ctx.options.workspace or "demo"), environ, cwd=ctx.cwd)
     try:
         result = _walk(demo, choice)
     except StepDeclined:
@@ -72,18 +80,6 @@ def quickstart(
         ctx.output.say("stopped; run the same command to continue", style="yellow")
         raise
     return _finished(demo, choice, result)
-
-
-def _demo(ctx: AppContext, folder: Path) -> Demo:
-    root = ctx.path(folder).absolute()
-    if root.exists() and not root.is_dir():
-        raise ValidationError(f"{root} is a file", hint="osmosis quickstart --dir FOLDER")
-    environ = dict(ctx.environ)
-    if not ctx.options.platform:
-        for name in _ELSEWHERE:
-            environ.pop(name, None)
-        environ |= {"OSMOSIS_DATA_DIR": str(root / "platform"), "OSMOSIS_CONFIG_DIR": str(root / "config")}
-    return Demo(ctx, root, root / (ctx.options.workspace or "demo"), environ, cwd=ctx.cwd)
 
 
 def _walk(demo: Demo, choice: ModelChoice) -> Result:

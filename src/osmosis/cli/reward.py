@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from rich.console import Console
 from rich.text import Text
@@ -24,9 +24,6 @@ from osmosis.engine.reward_audit import load_reward, try_reward
 from osmosis.errors import UsageError, ValidationError
 from osmosis.metrics.reward_audit import ALLOWED, Battery, Probed
 from osmosis.records.run.plan import Selection
-
-if TYPE_CHECKING:
-    from osmosis.records.run.rows import Row
 
 ROWS = 50
 JUDGED_ROWS = 5
@@ -100,10 +97,17 @@ def test(flags: RewardFlags) -> DetailResult:
     assert ref.module is not None
     scorer = load_reward(ref.module, ref.base_dir, timeout_s=flags.timeout, environ=ctx.environ)
     judged = ref.module.startswith("rubric:")
+    limit = flags.limit or (JUDGED_ROWS if judged else ROWS)
+    facts = scan_dataset(data, Selection())
+    facts.refuse_bad(data)
+    step = max(1, facts.selected // limit)
+    rows = [row for i, row in enumerate(read_rows(data, Selection())) if i % step == 0][:limit]
+    if len(rows) < 2:
+        raise ValidationError(f"{data} has {len(rows)} rows; at least 2 are needed", hint="use a larger dataset")
     batteries = asyncio.run(
         try_reward(
             scorer,
-            _rows(data, flags.limit or (JUDGED_ROWS if judged else ROWS)),
+            rows,
             forms=flags.form,
             allowed=flags.allow,
             concurrency=AT_ONCE if judged else 1,
@@ -133,16 +137,6 @@ def _chosen(batteries: list[Battery], score: str | None) -> list[Battery]:
         names = ", ".join(battery.score for battery in batteries)
         raise UsageError(f"there is no score {score!r}: {names}", hint=f"--score {batteries[0].score}")
     return matching
-
-
-def _rows(data: Path, limit: int) -> list[Row]:
-    facts = scan_dataset(data, Selection())
-    facts.refuse_bad(data)
-    step = max(1, facts.selected // limit)
-    rows = [row for i, row in enumerate(read_rows(data, Selection())) if i % step == 0][:limit]
-    if len(rows) < 2:
-        raise ValidationError(f"{data} has {len(rows)} rows; at least 2 are needed", hint="use a larger dataset")
-    return rows
 
 
 def _progress(ctx: AppContext, label: str) -> Callable[[int, int], None]:

@@ -64,7 +64,6 @@ class RunFinder:
         return of_folder(folder)
 
     def on_platform(self, name: str) -> bool:
-        """Return whether the platform has an evaluation of exactly this name; False when it cannot be asked."""
         try:
             return bool(self._platform().evals.get(name).run.name == name)
         except OsmosisError:

@@ -19,7 +19,7 @@ from osmosis.base.processes import on_stop
 from osmosis.base.toml import tomllib
 from osmosis.cli.core import prompts
 from osmosis.cli.core.app import new_app, takes
-from osmosis.cli.core.context import AppContext, current
+from osmosis.cli.core.context import current
 from osmosis.cli.core.results import Column, ListResult, NextStep, OperationResult, build_columns, when
 from osmosis.client.settings import CA_FILE, check_ca_file
 from osmosis.errors import UsageError, ValidationError
@@ -136,7 +136,18 @@ def start(flags: WorkerFlags) -> int:
     logging.getLogger("httpx").setLevel(logging.WARNING)
     command = (sys.executable, "-m", "osmosis.jobs")
     executor = executor_for(config, ctx.environ, local_command=command, folder=folder, sandboxed=not flags.no_sandbox)
-    with HttpPlatformApi(url, _token(ctx, flags.token_file), ca_file=trusted) as api:
+    if flags.token_file is None:
+        token = ctx.environ.get(TOKEN_VARIABLE, "")
+        where = f"--token-file FILE is missing, and {TOKEN_VARIABLE} is not set"
+    else:
+        try:
+            token = flags.token_file.read_text(encoding="utf-8").strip()
+        except OSError as problem:
+            raise UsageError(f"--token-file: {flags.token_file}: {problem.strerror or problem}") from None
+        where = f"--token-file: {flags.token_file} is empty"
+    if not token:
+        raise UsageError(where, hint="osmosis token create NAME --scope worker > worker.token")
+    with HttpPlatformApi(url, token, ca_file=trusted) as api:
         worker = Worker(api, executor, plan)
         on_stop(worker.ask_to_stop)
         try:
@@ -200,21 +211,6 @@ def delete(
     words = f"worker {name} is removed" + (f"; {released} jobs continue on other workers" if released else "")
     step = NextStep("delete its token, too", command="osmosis token list")
     return OperationResult("worker.remove", words, {"name": name, "released": released}, next_steps=[step])
-
-
-def _token(ctx: AppContext, file: Path | None) -> str:
-    if file is None:
-        token = ctx.environ.get(TOKEN_VARIABLE, "")
-        where = f"--token-file FILE is missing, and {TOKEN_VARIABLE} is not set"
-    else:
-        try:
-            token = file.read_text(encoding="utf-8").strip()
-        except OSError as problem:
-            raise UsageError(f"--token-file: {file}: {problem.strerror or problem}") from None
-        where = f"--token-file: {file} is empty"
-    if not token:
-        raise UsageError(where, hint="osmosis token create NAME --scope worker > worker.token")
-    return token
 
 
 def _sandbox(required: bool, off: bool, allow: Sequence[str]) -> SandboxSettings:

@@ -265,7 +265,6 @@ def is_valid_hostname_or_ip(value: str) -> bool:
 
 
 def detect_public_ip() -> str:
-    """Return this machine's public IPv4 address; raise `PublicIPDetectionError` without one (after at most 16 s)."""
     gcp, azure = partial(_fetch, _GCP, {"Metadata-Flavor": "Google"}), partial(_fetch, _AZURE, {"Metadata": "true"})
     address = first_address({"aws": _from_aws, "gcp": gcp, "azure": azure}, _CLOUD_TOTAL_S)
     if address is None:

@@ -54,7 +54,6 @@ _settings: RolloutSettings | None = None
 
 
 def get_settings() -> RolloutSettings:
-    """Return the process's settings, read from the environment once; `SettingsError` names a bad variable."""
     global _settings
     if _settings is None:
         try:

@@ -54,9 +54,6 @@ class ValidationResult:
 
 
 def validate_agent_loop(loop: Any, *, request: RolloutRequest | None = None) -> ValidationResult:
-    """Return the problems of `loop`: its name, what `get_tools(request)` gives, and that `run` is a coroutine function.
-
-    `request` is the argument of `get_tools`; a made-up one by default."""
     check = _Check()
     check.name(loop)
     check.run(loop)

@@ -58,7 +58,6 @@ class Call:
     def add_assistant(
         self, texts: list[str], reasoning: str, tool_calls: list[JsonObject], handles: list[str], **more: object
     ) -> None:
-        """Add an assistant message of these parts; what is empty is left out."""
         optional = {"reasoning_content": reasoning, **more, "tool_calls": tool_calls}
         message = {"role": "assistant", "content": "".join(texts) if texts else None}
         self.handles[len(self.messages)] = [handle for handle in handles if handle]
@@ -173,7 +172,6 @@ def event(body: Mapping[str, object], name: str = "") -> bytes:
 
 
 def objects(value: object, where: str) -> list[JsonObject]:
-    """Return a list of objects; raise for anything else, naming the place."""
     if value is None:
         return []
     if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
@@ -199,7 +197,6 @@ def reasoning_of(message: Message) -> str:
 
 
 def join_parts(parts: list[JsonObject]) -> str | list[JsonObject]:
-    """Return parts of content, as text when they are only one text."""
     return parts[0]["text"] if len(parts) == 1 and parts[0].get("type") == "text" else parts
 
 
@@ -270,7 +267,6 @@ def url_of_part(part: JsonObject) -> tuple[str, str, str]:
 
 
 def split_data_url(url: str) -> tuple[str, str] | None:
-    """Return media type and base64 of a data URL; None for any other."""
     head, comma, data = url.partition(",")
     return (head[5:].partition(";")[0], data) if comma and head.startswith("data:") else None
 

@@ -128,7 +128,6 @@ def _add_item(call: Call, item: JsonObject, where: str) -> None:
 
 
 def add_to_assistant(call: Call, item: JsonObject, kind: str) -> None:
-    """Add an item to the assistant message that it belongs to: items of one answer follow each other."""
     last = call.messages[-1] if call.messages else {}
     ends = kind == "reasoning" and (last.get("content") is not None or last.get("tool_calls"))
     if last.get("role") != "assistant" or ends:

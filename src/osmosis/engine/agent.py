@@ -1,5 +1,3 @@
-"""The one way in which the engine attempts a task."""
-
 from typing import Protocol
 
 from osmosis.records.run.rollout import Rollout

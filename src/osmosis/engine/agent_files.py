@@ -34,7 +34,6 @@ _TALK = ("readme", "license", "changelog", "contributing", ".gitignore", ".gitat
 
 
 def is_agent_file(path: PurePath) -> bool:
-    """Return whether a file that git tracks, by its path in the agent's folder, can change what the agent does."""
     return not _SKIPPED.intersection(path.parts) and not path.name.lower().startswith(_TALK)
 
 

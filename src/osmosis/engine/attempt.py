@@ -1,5 +1,3 @@
-"""Run and score one attempt: the same in the loop's own process and in its workers."""
-
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence

@@ -85,7 +85,6 @@ def add_info(rollout: Rollout, info: Mapping[str, object]) -> None:
 
 
 def numbers(measured: Mapping[str, object]) -> dict[str, float]:
-    """Return the measurements that are finite numbers; true and false are 1 and 0."""
     readings = {to_valid_text(str(name)): as_number(value) for name, value in measured.items()}
     return {name: number for name, (number, _) in readings.items() if number is not None}
 

@@ -82,7 +82,6 @@ class Evaluation:
     limiter: Limiter | None = None
     spending: Spending | None = None
     wait_for_room: Callable[[], Awaitable[object]] | None = None
-    """Awaited before each rollout starts."""
     step: int = 0
     stuck_s: float = STUCK_S
     only: Collection[Key] | None = None
@@ -91,7 +90,6 @@ class Evaluation:
     """Content of the journal, when it was read already and has not changed since."""
 
     async def run(self) -> Report:
-        """Run the rollouts that the journal does not hold yet, and report on all."""
         journal = self.journal
         if journal is None or journal.is_open:
             return await _Loop(self).run()
@@ -162,7 +160,17 @@ class _Loop:
         if recorder.error is not None:
             self._end_session(recorder)
             raise _journal_error(recorder.error) from recorder.error
-        return self._report()
+        report = self.stored.summary.report(
+            rows=self.rows_seen if self.exhausted else self.selected,
+            duration_ms=round(self._duration_ms(), 1),
+            dataset_rows=self.evaluation.dataset_rows,
+            stopped=self.stopped,
+        )
+        if self.journal is not None:
+            self.journal.session_took((time.monotonic() - self._started) * 1000)
+            self.journal.write_report(report)
+        self.observer.finished(report)
+        return report
 
     def _width(self) -> int:
         if self.evaluation.agent is None or self.stopped is not None:
@@ -241,19 +249,6 @@ class _Loop:
                 self._running_at = now
                 running = self.stored.summary.running(rows=self.selected, duration_ms=self._duration_ms())
             self.observer.rollout(rollout, running)
-
-    def _report(self) -> Report:
-        report = self.stored.summary.report(
-            rows=self.rows_seen if self.exhausted else self.selected,
-            duration_ms=round(self._duration_ms(), 1),
-            dataset_rows=self.evaluation.dataset_rows,
-            stopped=self.stopped,
-        )
-        if self.journal is not None:
-            self.journal.session_took((time.monotonic() - self._started) * 1000)
-            self.journal.write_report(report)
-        self.observer.finished(report)
-        return report
 
     def _duration_ms(self) -> float:
         before = self.journal.duration_before() if self.journal is not None else 0.0

@@ -1,5 +1,3 @@
-"""Limits that end a run early: a budget, repeated failures, a person, a time limit."""
-
 import asyncio
 import time
 from collections import deque
@@ -132,7 +130,6 @@ class Limiter:
             self._admit()
 
     def rate_limited(self, seconds: float) -> None:
-        """Halve the limit, once per cooldown."""
         self._shrink(0.5, max(_COOLDOWN_S, seconds))
 
     def lagging(self, seconds: float) -> None:

@@ -1,5 +1,3 @@
-"""Load what a person names: an agent loop or a workflow with its grader, score functions and rubrics."""
-
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -72,7 +70,6 @@ def load_agent(path: str, base_dir: Path, *, grader: str | GraderClass | None = 
 
 
 def load_grading(path: str, base_dir: Path) -> LoadedAgent:
-    """Load what grades the programs that have ended: a `Grader`, of a file or `module:Class`."""
     module = load_module(path.partition(":")[0], base_dir)
     grader = _grader_class(path, base_dir) if ":" in path else _only_grader(path, module)
     if grader is None:
@@ -82,7 +79,6 @@ def load_grading(path: str, base_dir: Path) -> LoadedAgent:
 
 
 def agent_of(target: object, name: str, base_dir: Path, *, grader: str | GraderClass | None = None) -> LoadedAgent:
-    """Return the agent that an object is, as `load_agent` would; errors call it `name`."""
     owner = target if inspect.isclass(target) else type(target)
     agent = _agent(name, target, sys.modules.get(owner.__module__), grader, base_dir)
     agent.files = source_of(target, base_dir)[0]
@@ -123,7 +119,6 @@ def _loop(path: str, target: object) -> RolloutAgentLoop | None:
 def _backend(
     path: str, target: object, module: ModuleType | None, grader: str | GraderClass | None, base_dir: Path
 ) -> LocalBackend:
-    """Return the backend of this workflow; the grader is the given one, else the only one of the module."""
     grader_class = _grader_class(grader, base_dir)
     if isinstance(target, LocalBackend):
         if grader_class is not None:
@@ -164,7 +159,6 @@ _OURS = ("osmosis", "osmosis_ai")
 
 
 def _own(module: ModuleType, base: type) -> list[Any]:
-    """Return the classes that a module defines, else those that it imports from a package of the rollout."""
     classes = [v for v in vars(module).values() if inspect.isclass(v) and issubclass(v, base)]
     concrete = [v for v in classes if not inspect.isabstract(v) and v.__module__.partition(".")[0] not in _OURS]
     return [v for v in concrete if v.__module__ == module.__name__] or concrete
@@ -181,7 +175,6 @@ def _only_grader(path: str, module: ModuleType | None) -> GraderClass | None:
 
 
 def _only_agent(path: str, module: ModuleType) -> object:
-    """Return the one agent that a module defines, an instance or else a class; raise LoadError for none and several."""
     ready = [v for v in vars(module).values() if isinstance(v, (RolloutAgentLoop, LocalBackend))]
     candidates = list(dict.fromkeys(ready)) or _own(module, RolloutAgentLoop) or _own(module, AgentWorkflow)
     if len(candidates) == 1:
@@ -200,7 +193,6 @@ def load_scorers(
     environ: Mapping[str, str] | None = None,
     functions: Mapping[str, Callable[..., object]] | None = None,
 ) -> list[Scorer]:
-    """Load score functions by name, `module:function` or `rubric:file.yaml#id`; `functions` are loaded already."""
     doubled = sorted({path for path in paths if list(paths).count(path) > 1})
     if doubled:
         raise LoadError(f"score function listed twice: {', '.join(doubled)}", hint="name each --eval-fn once")

@@ -1,5 +1,3 @@
-"""Load `module:attribute`, and explain failures by file and line."""
-
 import difflib
 import hashlib
 import importlib

@@ -1,5 +1,3 @@
-"""An agent loop as the engine's agent."""
-
 import time
 from dataclasses import dataclass
 from typing import Any

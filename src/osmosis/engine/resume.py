@@ -93,7 +93,18 @@ def plan_resume(
         if stored.hashes == now and not resume.files:
             resume.reuse += 1
         else:
-            _sort(resume, (stored.step, row_key, stored.attempt), stored, now)
+            key = (stored.step, row_key, stored.attempt)
+            then = stored.hashes
+            names = [name for name in (*_RERUN, "score") if name in then and name in now]
+            differs = [name for name in names if then[name] != now[name] or resume.files.get(name)]
+            for name in differs:
+                resume.changed[name] = resume.changed.get(name, 0) + 1
+            if any(name in _RERUN for name in differs):
+                resume.rerun.add(key)
+            elif differs and stored.status is RolloutStatus.SUCCESS:
+                resume.regrade.add(key)
+            else:
+                resume.reuse += 1
     resume.moved = match.moved
     if not resume.pending:
         resume.stored = figures
@@ -133,7 +144,6 @@ class RegradePlan(ResumePlan):
 def plan_regrade(
     journal: Journal, rows: Iterable[Row], selected: SelectedRows, *, failed_only: bool = False
 ) -> RegradePlan:
-    """Plan for every rollout that ended well; with `failed_only` for those that lack a score."""
     regrade_plan, match = RegradePlan(), Matching(selected)
     done: set[Key] = set()
     keys = {rollout.row_key: row_key for rollout, row_key in _matched(journal.rollouts(done), done, match)}
@@ -173,20 +183,6 @@ def _check_openings(journal: Journal, changed: dict[int, list[list[Message]]], r
             hint=f"osmosis eval resume {name} runs them again; or restore the dataset",
             rows=sorted(left),
         )
-
-
-def _sort(resume: ResumePlan, key: Key, stored: Rollout, now: Mapping[str, str]) -> None:
-    then = stored.hashes
-    names = [name for name in (*_RERUN, "score") if name in then and name in now]
-    differs = [name for name in names if then[name] != now[name] or resume.files.get(name)]
-    for name in differs:
-        resume.changed[name] = resume.changed.get(name, 0) + 1
-    if any(name in _RERUN for name in differs):
-        resume.rerun.add(key)
-    elif differs and stored.status is RolloutStatus.SUCCESS:
-        resume.regrade.add(key)
-    else:
-        resume.reuse += 1
 
 
 def _failed(stored: Rollout, classes: Sequence[str]) -> bool:

@@ -40,7 +40,6 @@ class RunFolder:
         return self.run_path.exists()
 
     def lock(self) -> None:
-        """Keep other processes from writing here until `close`; raise `Conflict` while one does."""
         if self._lock is not None:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -74,7 +73,6 @@ class RunFolder:
             raise ValidationError(f"{self.run_path} has no plan that this version can read: {error}") from error
 
     def report(self) -> Report | None:
-        """Read the stored report; None while the run has not ended."""
         try:
             return Report.model_validate_json(self.report_path.read_bytes())
         except FileNotFoundError:

@@ -74,7 +74,6 @@ class Watchdog:
     run_s: float | None = None
     """Time limit of the run."""
     on_beat: Callable[[], None] | None = None
-    """Called with each beat of the loop."""
     on_end: Callable[[], None] | None = None
     """Called from a thread, before this process is ended."""
 

@@ -1,5 +1,3 @@
-"""A workflow and its grader as the engine's agent, through the SDK's `LocalBackend`."""
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

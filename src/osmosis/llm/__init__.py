@@ -21,7 +21,6 @@ __all__ = ["ChatRequest", "Completion", "Model", "Piece", "Signals", "open_model
 
 
 def open_model(spec: ModelSpec, *, cache_dir: Path | None = None, **options: Unpack[ModelOptions]) -> Model:
-    """Open the model of this spec, without asking it; `cache_dir` stores answers."""
     model: Model
     if spec.kind == "offline":
         model = OfflineModel(spec)

@@ -1,5 +1,3 @@
-"""Turn HTTP statuses and bodies into one `ModelError` with a category. Knows no client library."""
-
 import re
 
 import orjson
@@ -107,7 +105,6 @@ def status_of(error: BaseException) -> int | None:
 
 
 def http_error(status: int, body: bytes, *, model: str, retry_after: str | None = None) -> ModelError:
-    """Return the error of an answer with this status and body; `retry_after` is the header as received."""
     text = error_text(body)
     category = category_of(status, body[:4000].decode("utf-8", "replace"))
     detail = f": {text}" if text else ""
@@ -121,7 +118,6 @@ def http_error(status: int, body: bytes, *, model: str, retry_after: str | None 
 
 
 def reported_error(error: object, *, model: str) -> ModelError:
-    """Return the error that an answer with status 200 reports; its `code` counts like an HTTP status."""
     code = str(error.get("code") or error.get("status") or "") if isinstance(error, dict) else ""
     text = orjson.dumps({"error": error}, default=str)
     status = int(code) if re.fullmatch("[45][0-9]{2}", code) else 429 if "rate_limit" in code else 502

@@ -119,7 +119,6 @@ class HttpEndpoint:
 
 
 def _find_redirect(url: str, reply: HttpReply) -> str | None:
-    """Return where a redirect leads that keeps method and body (307, 308), on the same host."""
     if reply.status not in (307, 308):
         return None
     location = urljoin(url, reply.headers.get("location", ""))
@@ -136,7 +135,6 @@ def _has_proxy(url: str) -> bool:
 
 
 async def read_body(reply: aiohttp.ClientResponse, on_data: OnData | None = None) -> bytes:
-    """Read the body as it arrives; raise `ConnectionFailed` when it is too large."""
     body = bytearray()
     async for part in reply.content.iter_any():  # aiohttp decompresses what some servers compress uninvited
         body += part

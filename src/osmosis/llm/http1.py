@@ -62,7 +62,6 @@ class Http1Pool:
         self._tls: ssl.SSLContext | None = None
 
     async def post(self, address: Address, head: bytes, payload: bytes, on_data: OnData | None = None) -> HttpReply:
-        """Send a request with this head, which lacks only its length; raise `ConnectionFailed` without an answer."""
         request = b"%sContent-Length: %d\r\n\r\n%s" % (head, len(payload), payload)
         while True:
             connection = await self._connect(address)

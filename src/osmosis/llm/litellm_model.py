@@ -63,7 +63,6 @@ class LiteLLMModel(RetryingModel):
 
 
 def supports_schema(model: str) -> bool:
-    """Return whether LiteLLM knows that the model takes a JSON schema as its response format."""
     litellm = _litellm()
     try:
         return bool(litellm.supports_response_schema(model=model.replace("/responses/", "/")))

@@ -49,7 +49,6 @@ class ChatRequest:
 
 
 def sampling(spec: ModelSpec, request: ChatRequest) -> JsonObject:
-    """Return the sampling parameters of one call: the model's own, then the request's."""
     params = {**spec.params, **request.params} if request.params else dict(spec.params)
     seed = params.get("seed")
     if request.attempt and isinstance(seed, int) and seed == spec.params.get("seed"):

@@ -1,5 +1,3 @@
-"""Stand-ins for a model: deterministic, without network, account or key."""
-
 import hashlib
 import re
 from collections.abc import Callable
@@ -141,7 +139,10 @@ def choose_tool(tools: list[JsonObject], operation: str) -> tuple[str, str, str]
     tools_with_numbers = []
     for tool in tools:
         function = tool.get("function") or {}
-        operands = _numeric_parameters(function.get("parameters") or {})
+        parameters = function.get("parameters") or {}
+        properties: JsonObject = parameters.get("properties") or {}
+        numeric = [name for name, schema in properties.items() if _takes_number(schema or {})]
+        operands = [name for name in numeric if name in (parameters.get("required") or numeric)]
         if len(operands) >= 2:
             tools_with_numbers.append((str(function.get("name")), operands[0], operands[1]))
     named = [tool for tool in tools_with_numbers if operation in tool[0].lower()]
@@ -149,12 +150,6 @@ def choose_tool(tools: list[JsonObject], operation: str) -> tuple[str, str, str]
         return named[0]
     operations = [tool for tool in tools_with_numbers if any(o in tool[0].lower() for o in _APPLY)]
     return tools_with_numbers[0] if len(tools_with_numbers) == 1 and not operations else None
-
-
-def _numeric_parameters(parameters: JsonObject) -> list[str]:
-    properties: JsonObject = parameters.get("properties") or {}
-    numeric = [name for name, schema in properties.items() if _takes_number(schema or {})]
-    return [name for name in numeric if name in (parameters.get("required") or numeric)]
 
 
 def mistaken(value: float, request: ChatRequest, seed: int) -> float:

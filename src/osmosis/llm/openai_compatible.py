@@ -100,7 +100,6 @@ async def ask(
     limit: str = "the time limit",
     on_data: OnData | None = None,
 ) -> bytes:
-    """Send one request without retries; return its body, or raise `ModelError`."""
     try:
         payload = orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
     except TypeError:
@@ -118,22 +117,18 @@ async def ask(
         return orjson.dumps(FILTERED)
     if reply.status != 200:
         raise http_error(reply.status, reply.body, model=name, retry_after=reply.headers.get("retry-after"))
-    return _utf8(reply.body, reply.charset)
+    try:
+        if reply.charset and codecs.lookup(reply.charset).name not in ("utf-8", "ascii"):
+            return reply.body.decode(reply.charset).encode()
+    except (LookupError, UnicodeError):
+        pass  # not what the header says: read as it is
+    return reply.body.removeprefix(codecs.BOM_UTF8)
 
 
 FILTERED: JsonObject = {
     "choices": [{"message": {"role": "assistant", "content": ""}, "finish_reason": "content_filter"}]
 }
 """A prompt that a filter refused, in the form in which a filtered answer comes: both are the same finding."""
-
-
-def _utf8(body: bytes, charset: str | None) -> bytes:
-    try:
-        if charset and codecs.lookup(charset).name not in ("utf-8", "ascii"):
-            return body.decode(charset).encode()
-    except (LookupError, UnicodeError):
-        pass  # not what the header says: read as it is
-    return body.removeprefix(codecs.BOM_UTF8)
 
 
 def parse_body(raw: bytes, *, model: str) -> Any:
@@ -155,7 +150,6 @@ def parse_body(raw: bytes, *, model: str) -> Any:
 
 
 def read_completion(raw: bytes, *, model: str, price: Price | None = None) -> Completion:
-    """Parse the completion in a reply's body; raise `ModelError` (`bad_response`) when there is none."""
     return completion_of(parse_body(raw, model=model), model=model, price=price)
 
 

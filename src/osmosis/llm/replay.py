@@ -1,5 +1,3 @@
-"""A model that answers from a run's journal."""
-
 from pathlib import Path
 
 import orjson

@@ -1,5 +1,3 @@
-"""Repeat a model call that may succeed next time."""
-
 import asyncio
 import random
 import time
@@ -52,7 +50,13 @@ class RetryingModel:
                     raise
                 retries += 1
                 if error.category == Category.RATE_LIMIT.value:
-                    self._close_gate(error, retries)
+                    # Zero is replaced by our growing delay: "Retry-After: 0" again and again would cause a retry storm.
+                    delay = error.retry_after or self._delay(retries)
+                    # Nobody waits longer than the budget: an endpoint that says "tomorrow" is asked once more.
+                    delay = min(delay, self.retry.rate_limit_budget_s)
+                    self._closed_until = max(self._closed_until, time.monotonic() + max(delay, 0.01))
+                    if self.signals is not None:
+                        self.signals.rate_limited(delay)
                     if waited >= self.retry.rate_limit_budget_s:
                         error.message += f" (after waiting {waited:.0f} s for rate limits)"
                         raise
@@ -70,12 +74,3 @@ class RetryingModel:
 
     def _delay(self, failures: int) -> float:
         return backoff_delay(failures, base_s=self.retry.base_delay_s, max_s=self.retry.max_delay_s)
-
-    def _close_gate(self, error: ModelError, retries: int) -> None:
-        # "Retry-After: 0" again and again would cause a retry storm, so zero is replaced by our growing delay.
-        delay = error.retry_after or self._delay(retries)
-        # Nobody waits longer than the budget: an endpoint that says "tomorrow" is asked once more, then given up.
-        delay = min(delay, self.retry.rate_limit_budget_s)
-        self._closed_until = max(self._closed_until, time.monotonic() + max(delay, 0.01))
-        if self.signals is not None:
-            self.signals.rate_limited(delay)

@@ -229,7 +229,6 @@ def _certain(commits: Sequence[Commit], chance: Sequence[float], unscored: set[s
 
 
 def _list_commits(root: Path, good: str, bad: str, *, dataset: Path) -> list[Commit]:
-    """List the good commit and all after it up to the bad one, each with the digest of its files."""
     git = Git(root)
     try:
         git.text("merge-base", "--is-ancestor", good, bad)

@@ -88,7 +88,10 @@ def _prepare(plan: EvalPlan, options: RunOptions) -> PreparedRun:
     plan = plan.model_copy(update=update)
     key = key_for(plan.model, options.environ, options.api_key)
     redactor = _redactor(plan, declared_secrets(options.secrets, options.environ, key, source.server_key))
-    hashes = _hashes(plan, options, source)
+    hashes = plan_hashes(plan, agent_files=source.files, base_dir=options.base_dir, objects=options.objects(plan))
+    if options.grader:
+        named = options.grader if isinstance(options.grader, str) else options.grader.__qualname__
+        hashes["agent"] = digest(hashes["agent"], named)
     resume = ResumePlan(owed=facts.selected * plan.attempts)
     files = None
     if journal is not None:
@@ -113,14 +116,6 @@ def _scan(plan: EvalPlan, options: RunOptions, rows: SelectedRows | None) -> Dat
         raise ValidationError(f"{dataset} has no rows to run", hint="check --rows, --offset and --limit")
     check_columns(dataset, facts.columns, plan.group_by)
     return facts
-
-
-def _hashes(plan: EvalPlan, options: RunOptions, source: RolloutSource) -> dict[str, str]:
-    hashes = plan_hashes(plan, agent_files=source.files, base_dir=options.base_dir, objects=options.objects(plan))
-    if options.grader:
-        named = options.grader if isinstance(options.grader, str) else options.grader.__qualname__
-        hashes["agent"] = digest(hashes["agent"], named)
-    return hashes
 
 
 def _agent_files(plan: EvalPlan, options: RunOptions, source: RolloutSource) -> AgentFiles | None:

@@ -1,5 +1,3 @@
-"""A checked local run that can start. `PreparedRun.run` spends."""
-
 from __future__ import annotations
 
 import asyncio
@@ -105,7 +103,6 @@ class PreparedRun:
         return rows_of(self.options.dataset(self.plan), self.plan, self.facts)
 
     def open_model(self, signals: Signals | None = None) -> Model:
-        """Open the plan's model; `signals` receives the times and rate limits of calls."""
         return open_model(
             self.plan.model,
             api_key=self.key,

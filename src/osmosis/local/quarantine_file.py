@@ -29,7 +29,6 @@ def file_of_run(folder: Path) -> Path | None:
 
 
 def read(path: Path) -> RowQuarantine:
-    """Read the file; empty when there is none. Raise ValidationError with every problem."""
     try:
         return parse_quarantine(path.read_text(encoding="utf-8"), str(path))
     except FileNotFoundError:
@@ -47,7 +46,6 @@ _RUNS_SEARCHED = 50
 
 
 def check_row(cwd: Path, key: str, dataset: str) -> None:
-    """Raise NotFound when runs of this workspace over the dataset (any, when empty) have rows, and none of this key."""
     runs = sorted(runs_folder(cwd).glob("*/run.json"), key=lambda path: path.stat().st_mtime, reverse=True)
     searched = []
     for path in runs[:_RUNS_SEARCHED]:

@@ -1,5 +1,3 @@
-"""Run one stored rollout again with the recorded answers of the model."""
-
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass

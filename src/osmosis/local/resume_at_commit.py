@@ -23,7 +23,6 @@ _BEFORE = "before_extension"
 
 
 def check_extendable(journal: Journal) -> None:
-    """Raise ValidationError for a run that no command of this machine can continue."""
     local = journal.run().get("local")
     if not isinstance(local, dict) or local.get("objects"):
         raise ValidationError(
@@ -76,10 +75,6 @@ def _resume(
         out.seek(0)
         err.seek(0)
         output, errors = out.read(), err.read()
-    _raise_error(output, errors, journal.folder.name)
-
-
-def _raise_error(output: bytes, errors: bytes, name: str) -> None:
     lines = [*output.splitlines(), *errors.splitlines()]
     documents = [json.loads(line) for line in lines if line.startswith(b"{") and line.endswith(b"}")]
     for document in documents:
@@ -88,7 +83,9 @@ def _raise_error(output: bytes, errors: bytes, name: str) -> None:
             raise kind(error["message"], **error["details"])
     if not documents:
         last = (errors.decode(errors="replace").strip().splitlines() or ["it said nothing"])[-1]
-        raise ValidationError(f"run {name} could not be resumed: {last}", hint=f"osmosis eval resume {name}")
+        raise ValidationError(
+            f"run {journal.folder.name} could not be resumed: {last}", hint=f"osmosis eval resume {journal.folder.name}"
+        )
 
 
 @contextmanager

@@ -77,7 +77,6 @@ class RolloutSource:
 
 
 def load_source(plan: EvalPlan, options: RunOptions) -> RolloutSource:
-    """Load the source of rollouts; raise ValidationError for a missing folder or key, and every error of loading."""
     base_dir, environ = options.base_dir, options.environ
     if options.agent is not None:
         agent = agent_of(options.agent, plan.agent, base_dir, grader=options.grader)
@@ -107,7 +106,6 @@ def load_source(plan: EvalPlan, options: RunOptions) -> RolloutSource:
 
 
 def agent_kind(agent: str) -> tuple[str, str]:
-    """Return the kind of a plan's agent (`server`, `mcp`, `command` or `module`) and its target."""
     kind, _, target = agent.partition(":")
     if kind == "server" and target.startswith(("http://", "https://")):
         return kind, target

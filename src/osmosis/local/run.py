@@ -1,5 +1,3 @@
-"""A local run that is over, or was cut off. Reads a run's folder; changes nothing in it."""
-
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
@@ -154,7 +152,6 @@ class Run:
 
 
 def stored_report(journal: Journal) -> Report | None:
-    """Return the report of a run that ended; None while one is running, or after one that was killed."""
     sessions = journal.run().get("sessions") or []
     if sessions and ("ended_at" not in sessions[-1] or sessions[-1].get("stopped") == CUT_OFF):
         return None  # the report on disk, if any, is of an earlier session
@@ -193,7 +190,6 @@ FILE = "marks.json"
 
 
 def marks_of(folder: Path) -> Marks:
-    """Read the marks of the run in this folder; empty when there are none, or when they cannot be read."""
     try:
         return Marks.model_validate_json((folder / FILE).read_bytes())
     except (FileNotFoundError, pydantic.ValidationError):

@@ -1,5 +1,3 @@
-"""How a plan is carried out on this machine: folders, objects, keys, and who watches and answers."""
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -141,7 +139,6 @@ def runs_folder(cwd: Path) -> Path:
 
 
 def write_foreign_dataset(agent: str, base_dir: Path, runs_dir: Path) -> Path:
-    """Write the rows of another package's environment beside the runs, under its name; return the file."""
     path = runs_dir.parent / "rows" / f"{re.sub(r'[^A-Za-z0-9]+', '-', agent).strip('-')}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
     write_rows(open_foreign(agent, base_dir).make_rows(), path)

@@ -123,7 +123,6 @@ class Calibrated:
 
 
 def verdicts(annotations: Iterable[Annotation], rollouts: Iterable[JsonObject], threshold: float) -> Verdicts:
-    """Pair the verdicts of stored rollouts with people's labels; rollouts without a label are skipped."""
     by_place: dict[tuple[int, int, int], list[Annotation]] = {}
     for annotation in annotations:
         by_place.setdefault(annotation.place, []).append(annotation)

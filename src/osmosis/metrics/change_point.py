@@ -34,7 +34,6 @@ def chances(versions: Sequence[str], counts: Mapping[str, Counts]) -> list[float
 
 
 def next_version(versions: Sequence[str], chance: Sequence[float], excluded: Collection[str]) -> int | None:
-    """Return the version to measure; None when every version between the ends is excluded or certain."""
     changed = [math.fsum(chance[: position + 1]) for position in range(len(versions))]
     positions = [position for position in range(1, len(versions) - 1) if versions[position] not in excluded]
     best = min(positions, key=lambda position: abs(changed[position] - 0.5), default=None)

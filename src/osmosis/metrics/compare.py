@@ -193,7 +193,17 @@ def _compare(
     in_order = sorted(b_of, key=lambda row: before.places[row])
     by_row = _rows(in_order, values_a), _rows(in_order, values_b)
     scored = _Paired(*({row: [v for v in by[row] if v is not None] for row in in_order} for by in by_row))
-    _check_rows(scored, row_of, name, before, set_aside)
+    if not row_of:
+        raise ValidationError("the two runs have no rows in common", hint="compare runs over the same dataset")
+    if not scored.rows and len(set_aside) == len(row_of):
+        raise ValidationError(
+            "every row that the two runs have in common is in quarantine", hint="osmosis eval quarantine"
+        )
+    if not scored.rows:
+        raise ValidationError(
+            f"the two runs have no rows that both have the score {name!r} of",
+            hint=f"compare runs over the same rows; scores: {', '.join(before.names) or 'none'}",
+        )
     some = [row for row in in_order if any(value is not None for by in by_row for value in by[row])]
     zeros = _Paired(*({row: [v or 0.0 for v in by[row]] for row in some} for by in by_row))
     edited = {row for row, key in b_of.items() if len({before.hashes.get(row), after.hashes.get(key), None}) > 2}
@@ -334,20 +344,6 @@ class _Paired:
                 hint="name a larger change, or none: then a row may change by the score's whole range",
             )
         return difference_of(changes, (min(values), max(values)), declared, looks, level, largest_change)
-
-
-def _check_rows(scored: _Paired, row_of: Mapping[str, str], name: str, a: _Side, excluded: Collection[str]) -> None:
-    if not row_of:
-        raise ValidationError("the two runs have no rows in common", hint="compare runs over the same dataset")
-    if not scored.rows and len(excluded) == len(row_of):
-        raise ValidationError(
-            "every row that the two runs have in common is in quarantine", hint="osmosis eval quarantine"
-        )
-    if not scored.rows:
-        raise ValidationError(
-            f"the two runs have no rows that both have the score {name!r} of",
-            hint=f"compare runs over the same rows; scores: {', '.join(a.names) or 'none'}",
-        )
 
 
 def _scored(values: Values) -> int:

@@ -48,7 +48,6 @@ def judged(
     plan: EvalPlan | Terms | None = None,
     score_names: Sequence[str] | None = None,
 ) -> Judged:
-    """Return the report without quarantined rows; the report itself when it has none of them."""
     mine = quarantine.of([dataset])
     met = mine.sorted_out(rollout.row_key or "" for rollout in outcomes()) if mine.row else SortedOut((), ())
     if not met.held:

@@ -1,5 +1,3 @@
-"""The values of one score and their figures, row by row, independent of the order of arrival."""
-
 from __future__ import annotations
 
 import math
@@ -220,7 +218,6 @@ class Reducer:
 
 
 def reducer(name: str, *, attempts: int | None = None) -> Reducer:
-    """Return a reducer by name; raise ValidationError for an unknown one, or one that needs more than `attempts`."""
     if name in _PLAIN:
         return Reducer(name, name)
     match = re.fullmatch(r"(at-least-|pass@|pass\^)([1-9][0-9]{0,8})", name)

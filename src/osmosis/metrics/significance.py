@@ -61,10 +61,6 @@ def difference_of(
     level: float = LEVEL,
     largest_change: float | None = None,
 ) -> Difference:
-    """Test the difference of each row; `extremes`: least and greatest score of either run, a failure as 0.
-
-    `looks`: number of differences that the verdict looks at, which is right at this `level`. `largest_change`: the most
-    that a row can change by, where that is known to be less than the score's range."""
     scale = (0.0, largest_change) if largest_change is not None else scale_of(extremes, declared)
     level = 1 - (1 - level) / looks
     enough = 0.5 ** len(rows) < 1 - level if scale else len(rows) >= ROWS_WITHOUT_BOUNDS

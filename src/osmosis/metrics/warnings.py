@@ -75,7 +75,6 @@ def issue_of_reason(finish_reason: str | None) -> AnswerIssue | None:
 
 
 def answer_issue(messages: Sequence[Message], finish_reason: str | None) -> AnswerIssue | None:
-    """Return the issue of the last answer; None when there is none, or no answer."""
     issue = issue_of_reason(finish_reason)
     if issue is not None:
         return issue
@@ -209,7 +208,6 @@ def _validated(curves: Mapping[str, Curve]) -> bool:
 
 
 def _ends(curves: Mapping[str, Curve], key: str) -> tuple[list[float], list[float]]:
-    """Return the first and the last steps' values; nothing where there are too few."""
     values = [value for _, value in curves.get(key, ())]
     first = values[:LASTING] if len(values) >= 2 * LASTING else []
     return first, values[-LASTING:] if len(values) >= LASTING else []

@@ -248,7 +248,6 @@ def trajectory_from_rollout(rollout: Rollout, *, version: str) -> Trajectory:
 
 
 def messages_from_trajectory(document: Mapping[str, Any]) -> list[Message]:
-    """Return the chat messages of an ATIF document of any version, which is read leniently."""
     messages: list[Message] = []
     for step in document.get("steps") or ():
         source, content = step.get("source"), step.get("message")
@@ -332,7 +331,9 @@ def _tool_call(call: object, stand_in: str) -> ToolCall:
 def _observe(steps: list[Step], message: Message) -> None:
     """Put a tool's result on the step that requested it: the last one with that call id, as ids may repeat."""
     call_id = message.get("tool_call_id")
-    step = next((step for step in reversed(steps) if _has_call(step, call_id)), None)
+    step = next(
+        (step for step in reversed(steps) if any(call.tool_call_id == call_id for call in step.tool_calls or ())), None
+    )
     extra = {str(key): value for key, value in message.items() if key not in ("role", "content") and value is not None}
     if step is not None:
         extra.pop("tool_call_id")
@@ -343,10 +344,6 @@ def _observe(steps: list[Step], message: Message) -> None:
     )
     step = step or _unasked(steps)
     step.observation = Observation(results=[*(step.observation.results if step.observation else ()), result])
-
-
-def _has_call(step: Step, call_id: object) -> bool:
-    return any(call.tool_call_id == call_id for call in step.tool_calls or ())
 
 
 def _unasked(steps: list[Step]) -> Step:

@@ -47,7 +47,6 @@ def namespace_program(abilities: Abilities) -> list[str]:
 
 
 def landlock_version() -> int:
-    """Return the version of Landlock that the kernel offers this process, 0 or less for none."""
     return int(ctypes.CDLL(None).syscall(LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), VERSION_ONLY))
 
 

@@ -1,5 +1,3 @@
-"""Run a sandboxed command to its end, within its limits. Blocks."""
-
 import contextlib
 import math
 import os

@@ -122,7 +122,6 @@ def build_rules(policy: Policy, tmp: Path) -> bytes:
 
 
 def give_folders(policy: Policy, tmp: Path) -> None:
-    """Make the folders that it may change those of the other user, where there is one."""
     if os.geteuid() != 0:
         return
     for folder in _changed_folders(policy, tmp):

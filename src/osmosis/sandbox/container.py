@@ -180,7 +180,6 @@ class ContainerLaunch:
         return 128 - code if code in SIGNAL_CODES else code
 
     def close(self) -> None:
-        """Remove the container. May be called twice."""
         if self._environ >= 0:
             os.close(self._environ)
             self._environ = -1

@@ -198,7 +198,6 @@ class Launch:
             select.select([self._first], [], [], SETTLE_S)
 
     def close(self) -> None:
-        """Free what is left after the end. May be called twice."""
         self.end()
         self._close_fds()
         for name in ("_info", "_gate", "_first"):

@@ -73,7 +73,6 @@ class SandboxNetwork:
             self._order(do="unreachable", network=network)
 
     def close(self) -> None:
-        """End what keeps the namespace; may be called twice."""
         self._orders.close()
         if self._router_life is not None:
             os.close(self._router_life)

@@ -122,15 +122,6 @@ def enter_root(base: str = "/tmp") -> None:
     os.chdir("/")
 
 
-def apply_filter(program: bytes) -> None:
-    class Program(ctypes.Structure):
-        _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p))
-
-    filter_program = Program(len(program) // 8, program)
-    if libc.prctl(PR_SET_SECCOMP, 2, ctypes.byref(filter_program), 0, 0):
-        raise OSError(ctypes.get_errno(), "the system call filter is refused")
-
-
 def read_arguments(words: list[str]) -> Iterator[str]:
     words = list(words)
     while words:
@@ -232,7 +223,13 @@ def run_first_process(options: list[str], command: list[str]) -> int:
         try:
             os.setsid()
             if program:
-                apply_filter(program)
+
+                class Program(ctypes.Structure):
+                    _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p))
+
+                filter_program = Program(len(program) // 8, program)
+                if libc.prctl(PR_SET_SECCOMP, 2, ctypes.byref(filter_program), 0, 0):
+                    raise OSError(ctypes.get_errno(), "the system call filter is refused")
             environ = dict(pair.split("=", 1) for pair in others["--setenv"])
             execute(command, {**environ, "PWD": others["--chdir"][0]})
         except OSError as problem:
@@ -247,7 +244,6 @@ def run_first_process(options: list[str], command: list[str]) -> int:
 
 
 def execute(command: list[str], environ: dict[str, str]) -> None:
-    """Become the command, as `os.execvpe` would, which imports a module that is not in the new root."""
     folders = [""] if "/" in command[0] else environ.get("PATH", os.defpath).split(":")
     paths = [os.path.join(folder, command[0]) for folder in folders]
     os.execve(next((path for path in paths if os.access(path, os.X_OK)), paths[0]), command, environ)

@@ -1,5 +1,3 @@
-"""Run a sandboxed process beside its caller, in an event loop: a rollout server."""
-
 import asyncio
 import contextlib
 import socket
@@ -37,7 +35,6 @@ class Box:
 
     @property
     def stdin(self) -> asyncio.StreamWriter:
-        """Return its stdin, for a box that was started with one."""
         assert self._process.stdin is not None
         return self._process.stdin
 
@@ -79,7 +76,6 @@ class Box:
         self.kill()
 
     def kill(self) -> None:
-        """End it with everything it started; `wait` returns soon."""
         self._launch.end()
 
     async def wait(self) -> int:

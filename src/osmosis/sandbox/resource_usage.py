@@ -121,7 +121,6 @@ _VERSION_2 = re.compile(r"^0::(/.*)$", re.MULTILINE)
 
 
 def find_parent_group(root: Path = ROOT, own: Path = OWN) -> Path | None:
-    """Find the group below which we may make others, with memory among its controllers; None without one."""
     try:
         match = _VERSION_2.search(own.read_text(encoding="ascii"))
         if match is None or not (root / "cgroup.controllers").exists():

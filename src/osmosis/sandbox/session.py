@@ -1,5 +1,3 @@
-"""A sandbox with a folder, in which commands run one after another or at once: the tools of one rollout."""
-
 from __future__ import annotations
 
 import contextlib
@@ -110,7 +108,6 @@ class Session:
         return str(self.folder) if self.kind.level < Level.NAMESPACES else WORK
 
     def run(self, command: SessionCommand, stop: threading.Event | None = None) -> LimitedResult:
-        """Run one command to its end. Raise `SandboxUnavailable` when the level cannot do it."""
         if not command.argv or any("\0" in part for part in command.argv):
             raise ValidationError("a command is a list of strings without NUL, the first of them a program")
         most = self.kind.most
@@ -178,7 +175,6 @@ class Session:
         return Session(self.kind)
 
     def close(self) -> None:
-        """Remove its files. May be called twice."""
         if self._outer is not None:
             shutil.rmtree(self._outer, ignore_errors=True)
 

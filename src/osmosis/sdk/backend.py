@@ -1,5 +1,3 @@
-"""Run workflows and graders in this process."""
-
 from __future__ import annotations
 
 import asyncio
@@ -141,7 +139,6 @@ def max_concurrent_of(config: AgentWorkflowConfig | GraderConfig | None) -> int 
 
 
 def resolve_class(reference: object, base: type) -> Any:
-    """Return the class behind a class or a `"module:Class"` string; `TypeError` when it is not a usable `base`."""
     resolved = reference
     if isinstance(reference, str):
         module, _, attribute = reference.rpartition(":" if ":" in reference else ".")

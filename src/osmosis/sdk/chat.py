@@ -70,7 +70,6 @@ def text_of(message: Message) -> str:
 
 
 def parse_completion(body: Any) -> ChatCompletion:
-    """Parse a chat-completions response; `ModelError` (bad_response) when it is not one."""
     return ChatCompletion.of(completion_of(body, model=_NAME), body)
 
 

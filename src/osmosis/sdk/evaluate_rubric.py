@@ -134,8 +134,6 @@ async def _ask(judge: Judge, question: JudgeQuestion) -> Verdict:
 
 @dataclass(frozen=True)
 class RubricResult:
-    """The result of generation 0.3's `evaluate_rubric`. Awaiting it returns itself."""
-
     score: float
     explanation: str
 

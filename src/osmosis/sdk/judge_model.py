@@ -135,7 +135,6 @@ def _tell_unknown(keys: str) -> None:
 def resolve_api_key(
     model_info: Mapping[str, object], provider: str, *, environ: Mapping[str, str] | None = None
 ) -> str | None:
-    """Return `api_key`, else the variable `api_key_env` names, else the provider's own; None where none is needed."""
     # Rewards call this wherever they run; the documented source of keys is the process's environment.
     variables = os.environ if environ is None else environ
     own_key = model_info.get("api_key")

@@ -242,7 +242,6 @@ def _location_of(exc: Exception, source: Path) -> str:
 
 
 def find_server(source: Path) -> Any:
-    """Find the FastMCP server that `source` (a folder or a file) defines; `LookupError` when there is none."""
     from fastmcp import FastMCP
 
     folder = source if source.is_dir() else source.parent

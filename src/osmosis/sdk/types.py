@@ -1,5 +1,3 @@
-"""Configs of workflows and graders, and the sample of a rollout."""
-
 import copy
 import logging
 import math

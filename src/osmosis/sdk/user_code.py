@@ -1,5 +1,3 @@
-"""Run user code: contained, under a time limit, off the event loop."""
-
 from __future__ import annotations
 
 import asyncio
@@ -39,8 +37,6 @@ left_behind: ContextVar[list[str] | None] = ContextVar("osmosis_left_behind", de
 
 
 class LoopUser(Protocol):
-    """The attempt to which code on the event loop belongs."""
-
     held_s: float
     ends_at: float | None
     """When its code has to end, on the monotonic clock; None without a limit."""

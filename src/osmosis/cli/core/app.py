@@ -144,9 +144,6 @@ def _keep_examples(command: Any) -> None:
 
 
 def find_command(root: TyperGroup, words: Sequence[str]) -> tuple[Any, list[str], list[str]]:
-    """Return the command that the first words name, its path, and the remaining words.
-
-    Raise UsageError for a word that is no command."""
     command: Any = root
     path: list[str] = []
     rest = respell(list(words))
@@ -193,7 +190,6 @@ def check_word(word: str, choices: Sequence[Word], problem: str) -> Word:
 
 
 def usage_error(wrong: Any, path: str = "osmosis") -> UsageError:
-    """Return typer's error in our words; `path` is the command, used when typer does not name it."""
     ctx = getattr(wrong, "ctx", None)
     path = ctx.command_path if ctx else path
     message = wrong.format_message().replace("Value error, ", "")  # pydantic's prefix

@@ -29,7 +29,6 @@ def _find_workspace(ctx: AppContext) -> tuple[str | None, str | None]:
 
 
 def open_client(ctx: AppContext, *, auth: bool = True, scoped: bool = True) -> PlatformClient:
-    """Return a client; `auth` requires a login, `scoped` selects a workspace when one is known."""
     url = ctx.platform_url
     store = CredentialStore(ctx.environ)
     workspace, identity = _find_workspace(ctx) if scoped else (None, None)

@@ -55,7 +55,6 @@ class AppContext:
 
     @property
     def platform_url(self) -> str:
-        """Return the URL of `--platform`, of `OSMOSIS_PLATFORM_URL` or the local one, normalized and checked."""
         from osmosis.client.settings import platform_url
 
         return platform_url(self.environ, self.options.platform)
@@ -64,7 +63,6 @@ class AppContext:
         return self.cwd / Path(value).expanduser()
 
     def client(self, *, auth: bool = True, scoped: bool = True) -> PlatformClient:
-        """Return a platform client; `auth` raises AuthRequired without a login, `scoped` selects a workspace."""
         from osmosis.cli.core.connect import open_client
 
         return open_client(self, auth=auth, scoped=scoped)

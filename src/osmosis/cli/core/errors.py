@@ -30,7 +30,6 @@ def explain_exception(error: Exception, words: Sequence[str], environ: Mapping[s
 
 
 def refused_by_machine(error: OSError) -> OsmosisError | None:
-    """Return the error to show; None when the machine is not the cause."""
     if error.errno not in FULL | _CLOSED | _OTHER or isinstance(error, ConnectionError):
         return None
     why = (error.strerror or "refused").lower()

@@ -12,7 +12,6 @@ from osmosis.errors import InteractiveRequired
 
 
 def confirm(ctx: AppContext, question: str, *, default: bool = True) -> bool:
-    """Return whether the person agrees; `--yes` answers in advance."""
     if ctx.options.yes:
         return True
     require_person(ctx, question, ["--yes"])

@@ -92,7 +92,6 @@ BY_NAME = {flag.name: flag for flag in PLAN_FLAGS}
 def plan_parameters(
     *names: str, helps: Mapping[str, str] | None = None, hidden: Collection[str] = ()
 ) -> list[inspect.Parameter]:
-    """Return the parameters of these plan flags, of all without names; `helps` replaces help texts."""
     flags = [BY_NAME[name] for name in names] if names else list(PLAN_FLAGS)
     texts = {**(helps or {}), **dict.fromkeys(hidden, "")}
     return [flag._replace(help=texts.get(flag.name, flag.help)).parameter() for flag in flags]

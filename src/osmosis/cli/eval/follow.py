@@ -153,7 +153,6 @@ def run_ref(detail: RunDetail) -> dict[str, object]:
 
 
 def judge_run(client: PlatformClient, detail: RunDetail) -> Judged | None:
-    """Return the figures that decide, without rows in quarantine; None when no row is in quarantine."""
     if detail.report is None or detail.quarantine is None or not detail.quarantine.row:
         return None
     dataset = (detail.dataset or NamedRef()).name or ""
@@ -161,7 +160,6 @@ def judge_run(client: PlatformClient, detail: RunDetail) -> Judged | None:
 
 
 def model_steps(detail: RunDetail) -> list[NextStep]:
-    """Return what to do with a training run's best checkpoint; nothing where it stays on a server elsewhere."""
     if ((detail.config or {}).get("advanced") or {}).get("engine", "local") != "local":
         return []
     name = detail.run.name

@@ -83,7 +83,6 @@ def _refuse_local_flags(flags: RunFlags) -> None:
 
 
 def refuse_agent(ctx: AppContext, flags: RunFlags, url: str) -> UsageError:
-    """Return the error for `-m ... --on URL`, with the command that does it: a platform runs only configs."""
     why = "--on runs a config of a workspace, and these flags name code and rows of this folder"
     try:
         workspace = find_workspace(ctx.cwd)
@@ -133,7 +132,6 @@ class SetSubmit:
 
 
 def submit_set(ctx: AppContext, url: str, submit: SetSubmit) -> ListResult:
-    """Submit the runs that do not exist yet; a refused one becomes a line of the table."""
     for key in ("prices", "arms"):
         if getattr(submit.eval_set, key):
             raise UsageError(f"{key} of a set count on this machine only", hint=f"leave {key} out with --on")

@@ -1,5 +1,3 @@
-"""Flags as a plan: every value is written under its key, then the plan's record checks the whole."""
-
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -63,7 +61,6 @@ def config_plan(config: EvalConfig, flags: RunFlags, dataset: Path) -> EvalPlan:
 
 
 def config_model(config: EvalConfig, flags: RunFlags) -> ModelSpec:
-    """Return the config's model, or the given one, at the config's endpoint unless another is given."""
     spec = ModelSpec.from_config(config)
     if flags.model is not None or flags.base_url is not None:
         base_url, key = choose_endpoint(config, flags.model, flags.base_url)
@@ -283,7 +280,6 @@ def baseline_specs(flags: RunFlags) -> list[ModelSpec]:
 
 
 def sampling(settings: Mapping[str, Any], texts: Sequence[str]) -> JsonObject:
-    """Return the sampling parameters of flags and of `--param`; raise UsageError for one that is given twice."""
     params: JsonObject = {
         name: settings[name] for name in ("temperature", "top_p", "max_tokens", "seed") if name in settings
     }

@@ -69,7 +69,15 @@ def run_local(ctx: AppContext, plan: EvalPlan, options: RunOptions, ending: Endi
     with print_aside():
         prepared = prepare(plan, options)
         try:
-            _announce(ctx, prepared, terminal, quiet=ending.quiet)
+            let_through(ctx, prepared)
+            for line in prepared.remarks:
+                terminal.say(line)
+            # Outside a workspace, no dataset that a person looks at is on its way to a platform.
+            of_platform = ctx.mode is Mode.JSON or any(
+                (folder / "rollouts").is_dir() for folder in (ctx.cwd, *ctx.cwd.parents)
+            )
+            for warning in prepared.facts.warnings(of_platform=of_platform) if not ending.quiet else ():
+                ctx.output.warn("DATASET", prepared.redactor.text(warning["message"]))
             prepared.agree()
             run, interrupted = run_stoppable(prepared.run, terminal.say)
         except Declined as declined:
@@ -94,16 +102,6 @@ def let_through(ctx: AppContext, prepared: PreparedRun) -> None:
     for each in (prepared, *prepared.baselines):
         if ctx.options.offline and each.plan.model.base_url:
             allow_host(each.plan.model.base_url)
-
-
-def _announce(ctx: AppContext, prepared: PreparedRun, terminal: Terminal, *, quiet: bool) -> None:
-    let_through(ctx, prepared)
-    for line in prepared.remarks:
-        terminal.say(line)
-    # Outside a workspace, no dataset that a person looks at is on its way to a platform.
-    of_platform = ctx.mode is Mode.JSON or any((folder / "rollouts").is_dir() for folder in (ctx.cwd, *ctx.cwd.parents))
-    for warning in prepared.facts.warnings(of_platform=of_platform) if not quiet else ():
-        ctx.output.warn("DATASET", prepared.redactor.text(warning["message"]))
 
 
 def _journal(prepared: PreparedRun, run: Run) -> Journal:

@@ -114,7 +114,6 @@ def run_agent(ctx: AppContext, flags: RunFlags) -> DetailResult | int:
 
 
 def read_export(texts: Sequence[str], config: Export | None = None) -> Export | None:
-    """Return the targets of flags, in place of those of a config. Raise UsageError that says what to type."""
     if not texts:
         return config
     try:

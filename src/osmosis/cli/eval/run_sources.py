@@ -1,5 +1,3 @@
-"""The rollouts of one evaluation, stored on this machine or on a platform, for commands that take either."""
-
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path

@@ -103,7 +103,6 @@ class Marking(MarkChange):
     def parse(
         cls, *, tags: list[str] | None = None, remove_tags: list[str] | None = None, **values: object
     ) -> Marking | None:
-        """Return the change that flags name; None when they name none. Raise UsageError for one that is too long."""
         values = {key: value for key, value in values.items() if value is not None}
         if not (tags or remove_tags or values):
             return None
@@ -258,8 +257,6 @@ class RunCommands:
 
 
 def _document(method: Callable[..., object], text: str, *examples: str, name: object = None) -> Callable[..., object]:
-    """Return the method as a command with a help text, whose argument `name` is completed as `name` says."""
-
     @functools.wraps(method)
     def command(**values: object) -> object:
         return method(**values)

@@ -87,7 +87,13 @@ def run_set(ctx: AppContext, word: str, flags: RunFlags) -> ListResult:
         raise UsageError("--baseline and --on cannot be used together", hint=hint)
     if flags.fail_on_regression and baseline is None:
         raise UsageError("--fail-on-regression needs --baseline", hint="--baseline NAME of an earlier execution")
-    _refuse_run_flags(flags)
+    unset = asdict(RunFlags())
+    others = [flag for flag, value in asdict(flags).items() if value and value != unset[flag] and flag not in _OF_SET]
+    if refused := [*flags.settings, *others]:
+        raise UsageError(
+            f"--{refused[0].replace('_', '-')} is not for a set",
+            hint=f"the set's own keys are {', '.join(EvalSet.model_fields)}; write the rest into its configs",
+        )
     workspace = find_workspace(ctx.cwd)
     path = _file(ctx, workspace, word)
     eval_set = read_set(path)
@@ -118,16 +124,6 @@ def _name_of_earlier(run: SetRun, name: str, baseline: str | None) -> str | None
 
 
 _OF_SET = {"words", "name", "on", "baseline", "fail_on_regression", "secrets_file", "quiet", "verbose", "settings"}
-
-
-def _refuse_run_flags(flags: RunFlags) -> None:
-    unset = asdict(RunFlags())
-    others = [flag for flag, value in asdict(flags).items() if value and value != unset[flag] and flag not in _OF_SET]
-    if refused := [*flags.settings, *others]:
-        raise UsageError(
-            f"--{refused[0].replace('_', '-')} is not for a set",
-            hint=f"the set's own keys are {', '.join(EvalSet.model_fields)}; write the rest into its configs",
-        )
 
 
 def read_set(path: Path) -> EvalSet:
@@ -217,7 +213,6 @@ def _go(ctx: AppContext, words: list[str]) -> tuple[bool, str | None]:
 
 
 def _compare(lines: list[SetLine], runs: Path, quarantine: RowQuarantine) -> None:
-    """Compare each run with the baseline's, or its first arm's; p-values are adjusted for their number (Holm)."""
     for line in lines:
         before, after = Journal(runs / str(line.before)), Journal(runs / line.name)
         if line.before is None or not (before.exists and after.exists):

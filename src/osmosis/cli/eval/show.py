@@ -114,7 +114,6 @@ class RolloutPlace:
 
     @classmethod
     def parse(cls, text: str) -> RolloutPlace:
-        """Return the rollout of `12` (row 12, first attempt) or `12/2` (third attempt); raise UsageError."""
         row, slash, attempt = text.partition("/")
         if not (row.isdecimal() and (attempt.isdecimal() or not slash)):
             raise UsageError(f"{text!r} is not a rollout", hint="ROW or ROW/ATTEMPT, counted from 0: 12/1")

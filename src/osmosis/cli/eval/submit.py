@@ -129,7 +129,6 @@ def submit_checked(
     check: Callable[[SubmitCase], SubmitVerdict],
     build_body: Callable[[SubmitCase], Mapping[str, object]] = SubmitCase.request_body,
 ) -> OperationResult:
-    """Submit what is known to be a valid file; `config` is what the checks are about."""
     try:
         client = ctx.client()
     except AuthRequired as login:

@@ -7,7 +7,6 @@ from pydantic import ValidationError as PydanticError
 from osmosis.cli.core.context import AppContext
 from osmosis.cli.core.environment import read_secrets_file
 from osmosis.cli.eval.submit_case import SubmitCase, SubmitOptions
-from osmosis.client import PlatformClient
 from osmosis.errors import AuthRequired, InteractiveRequired, NotFound, OsmosisError, ValidationError
 from osmosis.records.api.datasets import DatasetEntry
 from osmosis.records.config.run_config import Experiment
@@ -36,7 +35,6 @@ def check_scope(case: SubmitCase) -> None:
 
 
 def check_code(case: SubmitCase) -> list[Problem]:
-    """Return the problems of this code; print warnings, and make a snapshot when asked for."""
     options, experiment, source = case.options, case.config.experiment, case.facts.source
     state = case.answers.sync.result() if source is not None and source.identity is not None else None
     problems = _check(options, case.facts, experiment, state)
@@ -79,7 +77,6 @@ def warn_of(ctx: AppContext, problems: Sequence[Problem]) -> None:
 
 
 def find_secrets(case: SubmitCase) -> list[str]:
-    """Collect secrets from `--secrets-file`, the platform or the environment; return missing names."""
     required = case.config.secret_names()
     values = read_secrets_file(case.ctx, case.options.secrets_file) if case.options.secrets_file else {}
     if unknown := sorted(set(values) - set(required)):
@@ -98,15 +95,6 @@ def find_secrets(case: SubmitCase) -> list[str]:
             case.secrets[name] = value
             missing.remove(name)
     return missing
-
-
-def _missing_secrets(ctx: AppContext, client: PlatformClient, table: object, secrets_file: str | None) -> list[str]:
-    required = table.get("required") if isinstance(table, dict) else None
-    names = [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
-    values = read_secrets_file(ctx, secrets_file) if secrets_file and names else {}
-    registered = {row.name for row in client.secrets.all()} if names else set()
-    available = {*values, *registered, *(name for name in names if ctx.environ.get(name))}
-    return [name for name in dict.fromkeys(names) if name not in available]
 
 
 def explain_refusal(case: SubmitCase, errors: Sequence[Problem], missing: Sequence[str] = ()) -> OsmosisError:
@@ -140,7 +128,13 @@ def explain_config(
             has_remote = facts.source is not None and facts.source.identity is not None
             problems = _errors(_check(options, facts, experiment, client.sync.state() if has_remote else None))
             problems += _dataset_problems(lambda: client.datasets.get(experiment.dataset), experiment.dataset)
-            problems += _secret_problems(_missing_secrets(ctx, client, file.data.get("secrets"), options.secrets_file))
+            table: object = file.data.get("secrets")
+            required = table.get("required") if isinstance(table, dict) else None
+            names = [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
+            values = read_secrets_file(ctx, options.secrets_file) if options.secrets_file and names else {}
+            registered = {row.name for row in client.secrets.all()} if names else set()
+            available = {*values, *registered, *(name for name in names if ctx.environ.get(name))}
+            problems += _secret_problems([name for name in dict.fromkeys(names) if name not in available])
     except AuthRequired as login:
         problems.append(_login_problem(login))
     except (OsmosisError, PydanticError):

@@ -74,16 +74,6 @@ class StartFlags:
         ),
     ] = None
 
-    def build_arguments(self) -> list[str]:
-        words = []
-        for name in _PASSED_ON:
-            flag, value = f"--{name.replace('_', '-')}", getattr(self, name)
-            if isinstance(value, bool):
-                words += [flag] if value else []
-            elif value is not None:
-                words += [f"{flag}={each}" for each in (value if isinstance(value, list) else [value])]
-        return words
-
 
 @takes(StartFlags)
 def start(flags: StartFlags) -> OperationResult:
@@ -99,7 +89,14 @@ def start(flags: StartFlags) -> OperationResult:
     data_dir = local_platform.data_dir_of(ctx.environ)
     if flags.require_sandbox and flags.no_sandbox:
         raise UsageError("--require-sandbox and --no-sandbox contradict each other", hint="give one of them")
-    plan = StartPlan(data_dir, flags.host, flags.port, flags.database_url, flags.build_arguments())
+    words = []
+    for name in _PASSED_ON:
+        flag, value = f"--{name.replace('_', '-')}", getattr(flags, name)
+        if isinstance(value, bool):
+            words += [flag] if value else []
+        elif value is not None:
+            words += [f"{flag}={each}" for each in (value if isinstance(value, list) else [value])]
+    plan = StartPlan(data_dir, flags.host, flags.port, flags.database_url, words)
     running, started = local_platform.start(plan, ctx.environ, say=ctx.output.say)
     ctx.output.say(f"rollouts run at {'level 0 (--no-sandbox)' if flags.no_sandbox else probe().describe}")
     if not started and flags.port not in (None, 0, running.port):

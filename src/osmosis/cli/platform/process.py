@@ -53,7 +53,6 @@ class StartPlan:
     flags: Sequence[str] = ()
 
     def environ(self) -> dict[str, str]:
-        """Return variables for the process: a database URL holds a password, which the command line would reveal."""
         return {"OSMOSIS_DATABASE_URL": self.database_url} if self.database_url else {}
 
     def command(self, port: int) -> list[str]:
@@ -103,7 +102,6 @@ def start(
 
 
 def stop(data_dir: Path, *, force: bool = False, timeout_s: float = STOP_TIMEOUT_S) -> Running | None:
-    """Stop the platform with SIGTERM, or SIGKILL with `force`; return it, None when none ran."""
     running = find(data_dir)
     if running is None:
         (data_dir / "platform.json").unlink(missing_ok=True)
@@ -130,7 +128,6 @@ def stop(data_dir: Path, *, force: bool = False, timeout_s: float = STOP_TIMEOUT
 
 
 def choose_port(plan: StartPlan, say: Callable[[str], None] = lambda _: None) -> int:
-    """Return the given port, else the last one used here, else 7575, else any free one."""
     if plan.port is not None:
         if plan.port and not _free(plan.host, plan.port):
             raise Conflict(

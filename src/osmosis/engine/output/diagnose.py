@@ -58,7 +58,6 @@ class Why:
 
 
 def explain(journal: Journal, *, now: float | None = None) -> Why:
-    """Diagnose the run in this journal at `now`, in seconds since the epoch; raise NotFound without a run."""
     now = time.time() if now is None else now
     run, plan, pulse = journal.run(), journal.plan(), journal.pulse() or {}
     stored = list(journal.lines())

@@ -20,7 +20,6 @@ _ROLLOUT = re.compile(r"^rollouts/([^/]+)/(.+)\Z")
 
 
 def export(journal: Journal, folder: Path) -> JsonObject:
-    """Write the files of a complete run below `folder`; return their manifest."""
     plan, report = journal.plan(), complete_report(journal)
     (folder / "trajectories").mkdir(parents=True, exist_ok=True)
     rows: set[int] = set()
@@ -50,7 +49,6 @@ def export(journal: Journal, folder: Path) -> JsonObject:
 
 
 def complete_report(journal: Journal) -> Report:
-    """Return the report of a complete run; raise Conflict otherwise, with the command that continues it."""
     report, name = journal.report(), journal.plan().name
     if report is None or report.completed < report.total:
         done = f": {report.completed} of {report.total} rollouts" if report else ""

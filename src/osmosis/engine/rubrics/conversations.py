@@ -1,5 +1,3 @@
-"""Conversation files (JSONL) to be judged, read with the line of every problem."""
-
 import hashlib
 import json
 import math
@@ -51,7 +49,6 @@ class RubricRecord:
 
 
 def load_rubric_records(path: Path, rubric_id: str | None = None) -> list[RubricRecord]:
-    """Return the records of a JSONL file; with `rubric_id` only those of that rubric (case does not matter)."""
     issues: list[dict[str, object]] = []
     records: list[RubricRecord] = []
     total = 0

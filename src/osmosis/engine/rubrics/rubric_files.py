@@ -1,5 +1,3 @@
-"""Rubric files (YAML), read with the line of every problem."""
-
 from __future__ import annotations
 
 import difflib

@@ -1,5 +1,3 @@
-"""The report of a rubric run: statistics, JSON, the comparison with an earlier one."""
-
 from __future__ import annotations
 
 import json

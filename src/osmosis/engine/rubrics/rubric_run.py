@@ -102,7 +102,6 @@ def runs_folder(report: Path) -> Path:
 
 
 def check_resumable(report: Path) -> None:
-    """Raise `ValidationError` when an earlier version wrote the run behind this report file."""
     earlier = report.with_name(f"{report.stem}{_EARLIER}")
     if earlier.is_file() and not Journal(runs_folder(report)).exists:
         raise ValidationError(
@@ -122,7 +121,6 @@ def judged_already(job: RubricJob, folder: Path) -> int:
 async def run_rubric(
     job: RubricJob, folder: Path, *, resume: bool = False, on_run: OnRun | None = None
 ) -> list[RubricRun]:
-    """Judge every record `number` times; return all judgements in order of record and run."""
     journal = Journal(folder, redactor=Redactor([str(job.config.model_info.get("api_key") or "")]))
     journal.lock()
     try:
@@ -209,7 +207,6 @@ class RecordScorer:
 async def ask_function(
     config: RubricConfig, record: RubricRecord, function: Callable[..., Any]
 ) -> tuple[float, str | None, object]:
-    """Return score, explanation and raw answer of a rubric function; raise what it raises."""
     parameters = inspect.signature(function).parameters
     judge_like = "rubric" in parameters or "model_info" in parameters
     if "extra_info" not in parameters and any(p.kind is p.VAR_KEYWORD for p in parameters.values()):

@@ -58,7 +58,6 @@ class LocalLibrary:
         return self._local_run(id)
 
     def mark(self, id: str, change: MarkChange) -> str:
-        """Change the marks of a run; return its name in addresses afterwards."""
         folder = mark(self._writable_run(id).folder, change)
         return next((name for name, other in self._run_folders().items() if other == folder), folder.name)
 

@@ -1,5 +1,3 @@
-"""An evaluation on the platform as a `viewer.run_source.RunSource`, read-only."""
-
 import hashlib
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -231,7 +229,6 @@ class RemoteFeed:
 
 
 def fetch_rows(client: PlatformClient, name: str) -> Iterator[Row]:
-    """Yield the rows of a platform's dataset; none of one beyond `MAX_DATASET_BYTES`."""
     dataset = client.datasets.get(name)
     if (dataset.file_size or 0) > MAX_DATASET_BYTES:
         return

@@ -1,5 +1,3 @@
-"""The server of `osmosis view`, on this machine alone."""
-
 import hmac
 import secrets
 import signal
@@ -101,7 +99,6 @@ def render_static(page: Page) -> str:
 
 
 def index_runs(library: LocalLibrary, on_progress: Callable[[str, float], None]) -> None:
-    """Index every run completely; `on_progress` receives the name and the percentage of one that takes long."""
     for card in library.cards():
         while card.state is not None and not (progress := library.run(card.id).table().progress).complete:
             on_progress(card.name, progress.share)

@@ -28,7 +28,6 @@ class Body(Record):
 
     @classmethod
     def from_row(cls: type[BodyT], row: object, **values: object) -> BodyT:
-        """Return the body of a stored row; `values` are what the row lacks, or calls otherwise."""
         names = [name for name in cls.model_fields if name not in values and hasattr(row, name)]
         return cls.model_validate({**{name: getattr(row, name) for name in names}, **values})
 

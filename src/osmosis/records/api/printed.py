@@ -1,5 +1,3 @@
-"""Output of commands under `--json` beyond one body of the API; see `osmosis schema`."""
-
 from typing import Literal
 
 from osmosis.records.api.accounts import WorkspaceRole, WorkspaceRow

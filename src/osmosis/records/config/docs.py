@@ -1,5 +1,3 @@
-"""Field docstrings as descriptions, for generated pages and JSON Schemas."""
-
 import ast
 import inspect
 from collections.abc import Iterator

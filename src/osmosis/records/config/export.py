@@ -1,5 +1,3 @@
-"""`[export]` of a config: the tools that get the figures and rollouts of a run while it goes on."""
-
 from __future__ import annotations
 
 import re

@@ -133,7 +133,6 @@ class Experiment(Table):
 
     @property
     def agent(self) -> str:
-        """Return the agent as a plan names it."""
         if self.command is None:
             return f"rollouts/{self.rollout}/{self.file}"
         words = [self.command] if isinstance(self.command, str) else map(_quote, self.command)

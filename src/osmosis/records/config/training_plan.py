@@ -1,5 +1,3 @@
-"""A training config applied to rows: which of them train, validate and test, and how many steps that takes."""
-
 from __future__ import annotations
 
 import random
@@ -16,8 +14,6 @@ HELD_OUT_AT_MOST = 32
 
 @dataclass(frozen=True, slots=True)
 class TrainingPlan:
-    """A training config applied to rows."""
-
     rows: list[int]
     """Indices of the rows that train, in the order of the file."""
     validation_rows: list[int]

@@ -205,7 +205,6 @@ class GateAddress(Table):
 
     @property
     def template(self) -> str:
-        """The advertised URL with any port, for parsing."""
         return self.advertise_url.replace(PORT, "1")
 
     def refuse(self) -> None:
@@ -224,7 +223,6 @@ class GateAddress(Table):
         self.refuse_plain(self.template)
 
     def refuse_plain(self, url: str) -> None:
-        """Raise UsageError for an address beyond this machine without TLS, unless that is allowed."""
         if url and not self.insecure_http and not url.startswith("https://") and not is_loopback(url):
             raise UsageError(
                 f"{url} is plain http: whoever is in between reads conversations and keys",

@@ -177,7 +177,6 @@ class Decision(Record):
 
     @property
     def next_look(self) -> int | None:
-        """Index of the next look; None when the test is over."""
         if self.verdict is not None:
             return None
         return next((i for i, look in enumerate(self.looks) if not look.done), None)

@@ -124,7 +124,6 @@ class JobSpec(Record):
 
     @property
     def submitted(self) -> EvalConfig | TrainingConfig:
-        """The config of a run; raises TypeError for a job without one."""
         if isinstance(self.config, ModelJob):
             raise TypeError(f"a job of kind {self.kind} has no config")
         return self.config
@@ -139,7 +138,6 @@ class JobSpec(Record):
 
     @property
     def elsewhere(self) -> bool:
-        """Return whether the job shares no disk with the platform, so that its files have to be sent."""
         return self.kind in ("eval", "training") and not self.repository
 
 
@@ -223,7 +221,6 @@ class HeartbeatReply(Record):
 
 
 def hold_file(folder: Path) -> Path:
-    """Return the file beside a checkpoint's folder that marks it as in use, against pruning."""
     return folder.with_name(f".{folder.name}.held")
 
 

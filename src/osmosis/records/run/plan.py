@@ -80,7 +80,6 @@ class ModelSpec(Record):
 
     @classmethod
     def from_config(cls, config: EvalConfig) -> ModelSpec:
-        """Return the model of a config, with its `[advanced]` endpoint, key variable and parameters."""
         advanced = config.advanced
         return cls.parse(
             config.experiment.model_path,
@@ -91,7 +90,6 @@ class ModelSpec(Record):
 
 
 def split_model(text: str) -> tuple[str, str | None]:
-    """Split `NAME@URL` into the model's name and its base URL."""
     name, at, url = text.rpartition("@")
     return (name, url) if at and is_http(url) else (text, None)
 
@@ -204,7 +202,6 @@ class RolloutLimits(Record):
 
     @property
     def calls_differ(self) -> bool:
-        """Return whether any limit but the time is set."""
         return any(
             limit is not None for limit in (self.max_tokens, self.max_cost_usd, self.max_turns, self.max_messages)
         )
@@ -237,7 +234,6 @@ class ProgramSpec(Record):
         return cls(**program, environ=environ, grader=grader)
 
     def folders(self, base_dir: Path) -> dict[str, Path]:
-        """Return the folders to copy, by key; raise for one that is missing or outside."""
         names = {"folder": self.folder, "home": self.home}
         return {key: folder_inside(base_dir, name, f"program.{key}") for key, name in names.items() if name}
 
@@ -337,7 +333,6 @@ class EvalPlan(Record):
         )
 
     def facts(self) -> Iterator[tuple[str, str]]:
-        """Yield the first facts of a report, as pairs of name and text."""
         yield "model", self.model.name + (f" at {self.model.base_url}" if self.model.base_url else "")
         yield "agent", self.agent
         yield "dataset", self.dataset + (f" (sha256 {self.dataset_hash[:12]})" if self.dataset_hash else "")

@@ -61,7 +61,6 @@ class RowQuarantine(Strict):
 
 
 def parse_quarantine(text: str, where: str = NAME) -> RowQuarantine:
-    """Parse the file; raise ValidationError with every problem."""
     # Every evaluation asks for the file, and most workspaces have none.
     if sys.version_info >= (3, 11):
         import tomllib

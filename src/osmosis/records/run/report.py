@@ -1,5 +1,3 @@
-"""Figures of a run. `osmosis.metrics` computes them; command line and pages show them and compute nothing."""
-
 from pydantic import Field
 
 from osmosis.records.base import Record

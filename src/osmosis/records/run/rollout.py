@@ -1,5 +1,3 @@
-"""The result of one attempt at one row, for engine, resume, platform, pages and training."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -60,7 +58,6 @@ class Category(str, Enum):
 
     @property
     def is_infrastructure(self) -> bool:
-        """Return whether it says nothing about the agent's work."""
         return self not in (Category.AGENT_ERROR, Category.SCORE_ERROR, Category.INVALID_SCORE)
 
 
@@ -183,8 +180,6 @@ class CallTokens(Record):
 
 @dataclass(slots=True)
 class Completion:
-    """The answer of a model."""
-
     message: Message
     finish_reason: str | None
     usage: Usage

@@ -1,5 +1,3 @@
-"""Rows of a dataset: keys, samples, and the shards and scores of a run over them."""
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime

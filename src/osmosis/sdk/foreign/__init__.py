@@ -68,7 +68,6 @@ def parse_foreign(text: str) -> tuple[str, JsonObject]:
 
 
 def open_foreign(text: str, base_dir: Path) -> ForeignEnvironment:
-    """Return the environment of `kind:name?options`; modules of `base_dir` come first. Raise LoadError."""
     if (base := str(base_dir.resolve())) not in sys.path:
         sys.path.insert(0, base)
     return _open(text, base_dir.resolve())

@@ -167,7 +167,14 @@ class HarborBackend:
         try:
             trial = await asyncio.to_thread(self._preparation.trial, init, tell)
         except Exception as exc:  # noqa: BLE001 - one rollout: a row, a task or a disk may be anything
-            return _not_started(exc)
+            readable = isinstance(exc, (ValueError, TypeError))
+            failure = Failure(
+                phase=Phase.SETUP,
+                category=Category.BAD_REQUEST if readable else Category.UNKNOWN,
+                message=str(exc) if readable or isinstance(exc, RuntimeError) else describe(exc),
+                traceback=None if readable else traceback_tail(exc),
+            )
+            return with_failure(ExecutionResult("failure"), failure, "validation_error" if readable else "agent_error")
         try:
             try:
                 result = await self._through_harbor(trial)
@@ -269,17 +276,6 @@ def _redacted(result: ExecutionResult, init: RolloutInit) -> ExecutionResult:
     )
     result.failure, result.err_message, result.traceback = clean, clean.message, clean.traceback
     return result
-
-
-def _not_started(exc: Exception) -> ExecutionResult:
-    readable = isinstance(exc, (ValueError, TypeError))
-    failure = Failure(
-        phase=Phase.SETUP,
-        category=Category.BAD_REQUEST if readable else Category.UNKNOWN,
-        message=str(exc) if readable or isinstance(exc, RuntimeError) else describe(exc),
-        traceback=None if readable else traceback_tail(exc),
-    )
-    return with_failure(ExecutionResult("failure"), failure, "validation_error" if readable else "agent_error")
 
 
 def _bundle(bundle: bool | str | os.PathLike[str]) -> bool | Path:

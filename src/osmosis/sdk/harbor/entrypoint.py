@@ -68,22 +68,6 @@ def load_config(described: Mapping[str, object] | None) -> AgentWorkflowConfig |
     return config
 
 
-def result_body(result: ExecutionResult) -> JsonObject:
-    sample = result.sample
-    body: JsonObject = {
-        "protocol": PROTOCOL,
-        "status": result.status,
-        "err_category": result.err_category,
-        "failure": result.failure.to_dict() if result.failure else None,
-        "info": json_safe(result.info, "info"),
-        "sample": None,
-    }
-    if sample is not None:
-        names = ("messages", "trajectory_messages", "metrics", "extra_fields", "remove_sample")
-        body["sample"] = {name: json_safe(getattr(sample, name), name) for name in names}
-    return body
-
-
 def check(protocol: str, requirements: Path) -> bool:
     """Return whether this Python speaks `protocol` and has all requirements; a wheel among them is the SDK itself."""
     from importlib.metadata import PackageNotFoundError, version
@@ -113,7 +97,19 @@ def main(arguments: list[str]) -> int:
     request = json.loads(request_file.read_text(encoding="utf-8"))
     result = asyncio.run(run(request, os.environ, artifacts))
     result_file.parent.mkdir(parents=True, exist_ok=True)
-    write_json(result_file, result_body(result))
+    sample = result.sample
+    body: JsonObject = {
+        "protocol": PROTOCOL,
+        "status": result.status,
+        "err_category": result.err_category,
+        "failure": result.failure.to_dict() if result.failure else None,
+        "info": json_safe(result.info, "info"),
+        "sample": None,
+    }
+    if sample is not None:
+        names = ("messages", "trajectory_messages", "metrics", "extra_fields", "remove_sample")
+        body["sample"] = {name: json_safe(getattr(sample, name), name) for name in names}
+    write_json(result_file, body)
     conversation = result.sample.trajectory_messages if result.sample is not None else None
     if conversation:
         prompt_length = len(request["messages"])

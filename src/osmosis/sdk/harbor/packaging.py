@@ -1,5 +1,3 @@
-"""Package a rollout's code for a sandbox: the folder, its module name there, and the workflow's config."""
-
 import inspect
 import io
 import os

@@ -59,7 +59,17 @@ class Preparation:
     _unusable: str | None = None
 
     def trial(self, init: RolloutInit, tell: OnState) -> PreparedTrial:
-        self._preflight()
+        with self._making:
+            if not self._preflighted:
+                from harbor.environments.factory import EnvironmentFactory
+
+                try:
+                    EnvironmentFactory.run_preflight(self.environment.type, self.environment.import_path)
+                except SystemExit as exc:  # how Harbor says that credentials or an engine are missing
+                    self._unusable = str(exc.code)
+                self._preflighted = True
+        if self._unusable is not None:
+            raise RuntimeError(f"the sandbox in environment_config cannot be used: {self._unusable}")
         task = self.tasks.of_row(init.metadata or {})
         verifies = has_tests(task)
         if not verifies and not self.has_grader and init.grade:
@@ -125,20 +135,6 @@ class Preparation:
                 override_timeout_sec=init.grader_timeout_sec, disable=not verifies or not init.grade
             ),
         )
-
-    def _preflight(self) -> None:
-        """Run Harbor's own check of the environment once; every later rollout fails with its message."""
-        with self._making:
-            if not self._preflighted:
-                from harbor.environments.factory import EnvironmentFactory
-
-                try:
-                    EnvironmentFactory.run_preflight(self.environment.type, self.environment.import_path)
-                except SystemExit as exc:  # how Harbor says that credentials or an engine are missing
-                    self._unusable = str(exc.code)
-                self._preflighted = True
-        if self._unusable is not None:
-            raise RuntimeError(f"the sandbox in environment_config cannot be used: {self._unusable}")
 
     def _scratch_folder(self) -> Path:
         with self._making:

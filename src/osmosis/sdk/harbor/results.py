@@ -1,5 +1,3 @@
-"""Turn a finished trial into an `ExecutionResult`."""
-
 import json
 import math
 from collections.abc import Mapping
@@ -94,7 +92,6 @@ def build_result(trial: FinishedTrial) -> ExecutionResult:
 
 
 def read_result(path: Path) -> JsonObject | None:
-    """Read the result of `entrypoint.py`; None when it is not readable, or is a link (into this machine)."""
     if path.is_symlink():
         return None
     try:
@@ -204,7 +201,6 @@ ROLES = {"system": "system", "user": "user", "agent": "assistant"}
 
 
 def read_messages(path: Path) -> list[Message]:
-    """Read the messages of the document; none when there is no document, no valid one, or a link."""
     steps = (read_result(path) or {}).get("steps")
     messages: list[Message] = []
     for step in steps if isinstance(steps, list) else ():

@@ -1,5 +1,3 @@
-"""Check the arguments of `HarborBackend` and convert them to Harbor's types, once."""
-
 import importlib
 import inspect
 import os
@@ -42,7 +40,6 @@ def require_harbor() -> None:
 
 
 def choose_agent(agent: object, code_dir: Path | None) -> AgentChoice:
-    """Resolve a class, a `"module:Class"` string, one of Harbor's names, or None for the oracle."""
     from harbor.agents.base import BaseAgent
     from harbor.models.agent.name import AgentName
 
@@ -66,7 +63,6 @@ def choose_agent(agent: object, code_dir: Path | None) -> AgentChoice:
 
 
 def environment_of(environment: object) -> Any:
-    """Build Harbor's `EnvironmentConfig` from one, its fields, a type's name or an import path; None is Docker."""
     from harbor.models.environment_type import EnvironmentType
     from harbor.models.trial.config import EnvironmentConfig
 

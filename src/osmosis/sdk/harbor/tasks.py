@@ -1,5 +1,3 @@
-"""Find or render the Harbor task of a row."""
-
 from __future__ import annotations
 
 import json
@@ -73,14 +71,12 @@ def has_tests(task: Path) -> bool:
 
 
 def instruction_of(task: Path, init: RolloutInit) -> Instruction:
-    """Return the instruction of a template for this row; `ValueError` when it is empty."""
     path = task / "instruction.md"
     text = path.read_text(encoding="utf-8") if path.is_file() else None
     return from_row(init.initial_messages, init.metadata or {}, text)
 
 
 def copy_task(task: Path, into: Path) -> Path:
-    """Copy `task` into `into` under its own name: images are cached by it."""
     copy = into / task.name
     shutil.copytree(task, copy, symlinks=True)
     return copy
@@ -111,7 +107,6 @@ class Instruction:
 
 
 def from_row(messages: list[Message], metadata: Mapping[str, object], template: str | None) -> Instruction:
-    """Render a template's `instruction.md` for a row; `ValueError` when it cannot be rendered."""
     prompt = _last_user(messages)
     text = template or ""
     if "{{" in text or "{%" in text:

@@ -27,7 +27,6 @@ class Conversation:
 
 
 def get_rollout() -> WorkflowRollout:
-    """Return the running rollout; `RuntimeError` outside of one and without `OSMOSIS_CHAT_COMPLETIONS_URL`."""
     rollout = get_rollout_context()
     if rollout is None:
         rollout = WorkflowRollout()

@@ -22,8 +22,6 @@ FINISH_REASONS: Mapping[object, str | None] = {
 }
 """Stop reasons in the words of rollouts, where the model's own does not do; others are the same in both."""
 UNATTENDED = ("bypassPermissions", "agent-full-access", "full-access", "yolo", "auto-approve")
-"""Modes in which a program neither asks a second model what it may do nor starts a sandbox inside ours: Claude Code's,
-Codex's by its two adapters, those of Gemini CLI and Qwen Code, and Vibe's."""
 _HELLO: JsonObject = {
     "protocolVersion": 1,
     "clientCapabilities": {"fs": {"readTextFile": False, "writeTextFile": False}, "terminal": False},
@@ -46,7 +44,6 @@ class AcpClient:
     _last_id: int = 0
 
     async def prompt(self, text: str, folder: str, servers: list[JsonObject]) -> str:
-        """Return the reason for which the program stopped; raise `AcpError`."""
         spoken = (await self._ask("initialize", _HELLO)).get("protocolVersion")
         if spoken != 1:
             raise AcpError(f"it speaks version {spoken} of the protocol, not 1")

@@ -178,7 +178,6 @@ class ModelProxy:
         return endpoint
 
     def check_bearer(self, request: Request) -> None:
-        """Raise for a caller without any rollout's bearer, where others can call: its body is not read."""
         if self.advertise_url:
             self._find_by_bearer(request, self._open, self._closed)
 
@@ -191,7 +190,6 @@ class ModelProxy:
         raise EndpointError(401, "the bearer token is missing or belongs to no rollout", "auth")
 
     def authenticate(self, request: Request) -> RolloutEndpoint:
-        """Return the endpoint that the request's path names, else that of its bearer alone."""
         rollout_id = request.path_params.get("rollout_id")
         if rollout_id is not None:
             return self.find_endpoint(rollout_id, request)
@@ -212,7 +210,14 @@ class ModelProxy:
             if endpoint.model is None:
                 raise EndpointError(404, f"no open rollout {endpoint.rollout_id!r} here", "not_found")
             try:
-                done = await self._complete(endpoint, endpoint.model, question)
+                try:
+                    done = await endpoint.model.complete(question)
+                except LimitReached as limit:
+                    raise EndpointError(400, f"this rollout is over: {limit.reason}", Category.BUDGET.value) from limit
+                except ModelError as exc:
+                    self._observe(endpoint, question, endpoint.model.calls[-1], None)
+                    raise EndpointError(_STATUS.get(exc.category, MODEL_FAILED), exc.message, exc.category) from exc
+                self._observe(endpoint, question, endpoint.model.calls[-1], done)
                 model_call = endpoint.model.calls[-1]
                 model_call.purpose = purpose or None
                 done.message = turns.add(envelope, digest, done.message, model_call)
@@ -237,17 +242,6 @@ class ModelProxy:
         name = self.model.spec.name
         samples = {endpoint.rollout_id: {"model_name": name, "llm_call_metrics": calls}}
         return {"status": "ok", "trajectory": {"model_name": name, "samples": samples}}
-
-    async def _complete(self, endpoint: RolloutEndpoint, model: RolloutModel, question: ChatRequest) -> Completion:
-        try:
-            done = await model.complete(question)
-        except LimitReached as limit:
-            raise EndpointError(400, f"this rollout is over: {limit.reason}", Category.BUDGET.value) from limit
-        except ModelError as exc:
-            self._observe(endpoint, question, model.calls[-1], None)
-            raise EndpointError(_STATUS.get(exc.category, MODEL_FAILED), exc.message, exc.category) from exc
-        self._observe(endpoint, question, model.calls[-1], done)
-        return done
 
     def _question(self, endpoint: RolloutEndpoint, dialect: Dialect, call: Call) -> ChatRequest:
         params, n = call.params, call.params.pop("n", None)
@@ -290,7 +284,6 @@ def override_sampling(params: JsonObject, own: Mapping[str, object]) -> JsonObje
 def document_body(
     summary: str, request: type[Record], response: type[Record], statuses: Sequence[int], bearer: Bearer = "rolloutKey"
 ) -> JsonObject:
-    """Document a route whose body is read by the route, after authentication."""
     content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{request.__name__}"}}}
     documented_route = document(summary, response, statuses, bearer, ModelErrorReply)
     return documented_route | {"openapi_extra": {"requestBody": {"required": True, "content": content}}}

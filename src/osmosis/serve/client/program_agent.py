@@ -148,7 +148,6 @@ class ProgramAgent:
         return {**result, "stdout": "".join(client.pieces).strip()[-OUTPUT_BYTES:], "stderr": await errors}
 
     def _environ(self, row: Row, endpoint: RolloutEndpoint) -> dict[str, str]:
-        """Return the program's variables: nothing of the operator's but PATH and what the plan names."""
         prefix, key, variables = endpoint.prefix, endpoint.bearer, self._variables
         named = {name: variables[name] for name in self._program.environ if name in variables}
         return {
@@ -178,7 +177,12 @@ class ProgramAgent:
             _extract_ref(self._base_dir, str(ref), work)
         files, key = row.data.get("files") or {}, f"row {row.index}: files"
         if isinstance(files, str):
-            _copy_over(folder_inside(self._base_dir, files, key), work)
+            source = folder_inside(self._base_dir, files, key)
+            for path in source.rglob("*"):
+                entry = work / path.relative_to(source)
+                if entry.is_symlink() or (path.is_symlink() and entry.is_file()):
+                    entry.unlink()
+            shutil.copytree(source, work, symlinks=True, dirs_exist_ok=True)
             files = {}
         if not isinstance(files, dict):
             raise ValidationError(f"{key} must be an object of texts by path, or a folder", hint="see docs/agents.md")
@@ -247,15 +251,6 @@ def _fill(text: str, endpoint: RolloutEndpoint, model: str) -> str:
     for mark, value in (("@URL@", endpoint.prefix), ("@KEY@", endpoint.bearer), ("@MODEL@", model)):
         text = text.replace(mark, value)
     return text
-
-
-def _copy_over(source: Path, target: Path) -> None:
-    """Copy into a folder that has files; what is a link there is replaced, not followed."""
-    for path in source.rglob("*"):
-        entry = target / path.relative_to(source)
-        if entry.is_symlink() or (path.is_symlink() and entry.is_file()):
-            entry.unlink()
-    shutil.copytree(source, target, symlinks=True, dirs_exist_ok=True)
 
 
 def _write_files(folder: Path, files: Mapping[str, object], key: str) -> Session:

@@ -164,7 +164,16 @@ class ServedRollouts:
     async def _attempt(self, task: Task, model: RolloutModel) -> Rollout:
         task.enter("rollout server")
         endpoint = self.proxy.open_rollout(task.rollout_id, model=model, base_url=self.at.proxy_url)
-        limits = self._time_limits(endpoint, task, model)
+        agent_s = self.plan.timeouts.agent_s if self.protocol.sends_limits else None
+        limits = RolloutTimeLimits(agent_s, self._limit_s())
+
+        def on_state(stage: str) -> None:
+            task.enter(stage)
+            if stage == "score":
+                limits.end_agent()
+
+        endpoint.on_state, endpoint.on_begin = on_state, limits.begin_agent
+        model.on_wait = limits.extend
         try:
             try:
                 ended = await self._bounded(endpoint, task, limits)
@@ -177,19 +186,6 @@ class ServedRollouts:
             return _rollout(task, model, ended)
         finally:
             self.proxy.close_rollout(endpoint)
-
-    def _time_limits(self, endpoint: RolloutEndpoint, task: Task, model: RolloutModel) -> RolloutTimeLimits:
-        agent_s = self.plan.timeouts.agent_s if self.protocol.sends_limits else None
-        limits = RolloutTimeLimits(agent_s, self._limit_s())
-
-        def on_state(stage: str) -> None:
-            task.enter(stage)
-            if stage == "score":
-                limits.end_agent()
-
-        endpoint.on_state, endpoint.on_begin = on_state, limits.begin_agent
-        model.on_wait = limits.extend
-        return limits
 
     async def _bounded(self, endpoint: RolloutEndpoint, task: Task, limits: RolloutTimeLimits) -> ServerResult:
         if self._death is not None:

@@ -85,7 +85,13 @@ def create_rollout_server(
     service = RolloutService(backend, runtime, instance_id=environ.get(INSTANCE_VARIABLE), traces=traces, files=files)
     app = build_app("Osmosis rollout server", runtime, lifespan, api_key=api_key, configure_logging=configure_logging)
     app.include_router(rollout_routes(service))
-    app.include_router(health_route(service))
+    router = new_router()
+
+    @router.get("/health", **document("Health; its keys identify the generation", ServerHealth, bearer=None))
+    async def health() -> Response:
+        return reply(service.health())
+
+    app.include_router(router)
     app.state.rollouts = service
     return app
 
@@ -184,16 +190,6 @@ def rollout_routes(service: RolloutService) -> APIRouter:
     return router
 
 
-def health_route(service: RolloutService) -> APIRouter:
-    router = new_router()
-
-    @router.get("/health", **document("Health; its keys identify the generation", ServerHealth, bearer=None))
-    async def health() -> Response:
-        return reply(service.health())
-
-    return router
-
-
 def open_trace_folder(
     folder: str | os.PathLike[str] | None, runtime: ServerRuntime, api_key: str | None, environ: Mapping[str, str]
 ) -> TraceFolder | None:
@@ -220,7 +216,6 @@ def default_spool_folder(environ: Mapping[str, str], agent: str) -> Path:
 
 
 def configure_logs(level: int = logging.INFO) -> None:
-    """Send osmosis' log lines to stderr, unless the process has its own logging."""
     logger = logging.getLogger("osmosis")
     if not logger.handlers and not logging.getLogger().handlers:
         handler = logging.StreamHandler()

@@ -89,7 +89,6 @@ def crashed_outcome(exc: BaseException) -> RolloutOutcome:
 
 
 def outcome_of_execution(result: ExecutionResult) -> RolloutOutcome:
-    """Translate a backend's result; what the workflow reported goes into the sample's `extra_fields`."""
     sample = result.sample.to_wire() if result.sample is not None else None
     if sample is not None and result.info:
         sample.extra_fields = {**json_safe(result.info, "info"), **sample.extra_fields}
@@ -254,17 +253,14 @@ class RolloutQueue:
         while self._queue and self._slot_free():
             entry = self._queue.popleft()
             if entry.outcome is None:
-                self._start(entry)
-
-    def _start(self, entry: AcceptedRollout) -> None:
-        loop = asyncio.get_running_loop()
-        self._running += 1
-        entry.holds_slot = True
-        entry.started_at = loop.time()
-        entry.switch("running")
-        message = f"the rollout exceeded its time limit of {entry.limit_s:g} s"
-        entry.timer = loop.call_later(entry.limit_s, self.end, entry, failed_outcome(message, Category.TIMEOUT))
-        entry.task = loop.create_task(self._run(entry))
+                loop = asyncio.get_running_loop()
+                self._running += 1
+                entry.holds_slot = True
+                entry.started_at = loop.time()
+                entry.switch("running")
+                message = f"the rollout exceeded its time limit of {entry.limit_s:g} s"
+                entry.timer = loop.call_later(entry.limit_s, self.end, entry, failed_outcome(message, Category.TIMEOUT))
+                entry.task = loop.create_task(self._run(entry))
 
     async def _run(self, entry: AcceptedRollout) -> None:
         try:

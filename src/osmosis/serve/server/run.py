@@ -87,7 +87,6 @@ def choose_key(explicit: str | None, *, local: bool) -> tuple[str | None, str]:
 
 
 def choose_host(explicit: str | None, *, local: bool) -> str:
-    """Return the address to listen on: in local mode, which has no key, one that only this machine reaches."""
     if local and explicit is not None and not is_loopback(explicit):
         raise ServeError(
             f"local mode has no API key, so it does not listen on {explicit}, which others can reach",

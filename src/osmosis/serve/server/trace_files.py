@@ -129,7 +129,6 @@ class EndedRollout:
 
     @property
     def messages(self) -> list[Message] | None:
-        """Return the conversation to keep: its opening when there is no sample; None for none."""
         sample = self.execution.sample if self.execution is not None else None
         return sample.trajectory_messages if sample is not None else self.init.initial_messages
 
