@@ -17,6 +17,7 @@ _EXTRA = re.compile(r"""extra\s*==\s*['"]([^'"]+)['"]""")
 
 
 def install_command(*packages: str) -> str:
+    """Return the command that installs packages into this Python; one that `uv` made has no pip."""
     python = shlex.quote(sys.executable)
     has_pip = importlib.util.find_spec("pip") is not None
     return " ".join(

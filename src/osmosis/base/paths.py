@@ -1,3 +1,5 @@
+"""Folders of this machine. Creates nothing."""
+
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -8,6 +10,7 @@ DEFAULT_PLATFORM_URL = "http://127.0.0.1:7575"
 
 
 def config_dir(environ: Mapping[str, str]) -> Path:
+    """Return the folder of credentials and settings: `OSMOSIS_CONFIG_DIR`, else `$XDG_CONFIG_HOME/osmosis`."""
     if moved := environ.get("OSMOSIS_CONFIG_DIR"):
         return Path(moved).expanduser()
     if xdg := environ.get("XDG_CONFIG_HOME"):
@@ -16,6 +19,7 @@ def config_dir(environ: Mapping[str, str]) -> Path:
 
 
 def data_dir(environ: Mapping[str, str]) -> Path:
+    """Return the folder of the embedded platform: `OSMOSIS_DATA_DIR`, else the user data directory."""
     if moved := environ.get("OSMOSIS_DATA_DIR"):
         return Path(moved).expanduser()
     import platformdirs  # a fiftieth of the start of an evaluation, which asks for neither folder
@@ -24,6 +28,7 @@ def data_dir(environ: Mapping[str, str]) -> Path:
 
 
 def cache_dir(environ: Mapping[str, str]) -> Path:
+    """Return the folder of environments, wheels and downloads: `OSMOSIS_CACHE_DIR`, else the user cache."""
     if moved := environ.get("OSMOSIS_CACHE_DIR"):
         return Path(moved).expanduser()
     import platformdirs

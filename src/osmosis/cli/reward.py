@@ -1,7 +1,5 @@
 """`osmosis reward test`: exits with 1 when a worthless answer earns more than `--allow`, or nothing can be told."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Messages for invalid configs: pydantic's errors become issues that name the key and what to type."""
 
-from __future__ import annotations
-
 import json
 import types
 from collections.abc import Iterator, Mapping

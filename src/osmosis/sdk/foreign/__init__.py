@@ -3,8 +3,6 @@
 Options follow the name as in a URL: `reasoning-gym:chain_sum?size=50&seed=1`. The package lives where the agent runs
 and is imported here, when it is named; a module for each turns its tasks into rows and its rollout into a workflow."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import sys
