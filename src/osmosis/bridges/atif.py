@@ -66,6 +66,8 @@ def _convert(files: Sequence[Path], root: Path) -> Iterator[LoggedRollout]:
         row = logs.row_of(id, next((str(m["content"]) for m in messages if m["role"] == "user"), ""))
         totals, steps = document.get("final_metrics") or {}, document.get("steps") or []
         sub_agents = document.get("subagent_trajectories") or []
+        times = result.get("agent_execution") or {}
+        start, end = logs.parse_time(times.get("started_at")), logs.parse_time(times.get("finished_at"))
         yield logs.logged(
             row,
             messages,
@@ -77,7 +79,7 @@ def _convert(files: Sequence[Path], root: Path) -> Iterator[LoggedRollout]:
             ),
             calls=list(_calls(steps)),
             num_tool_calls=logs.tool_calls(steps),
-            duration_ms=_duration_ms(result),
+            duration_ms=1000 * (end - start).total_seconds() if start and end else 0.0,
             model=(document.get("agent") or {}).get("model_name"),
             info={"sub_agents": len(sub_agents)} if sub_agents else {},
         )
@@ -108,9 +110,3 @@ def _calls(steps: Sequence[JsonObject]) -> Iterator[ModelCall]:
         if metrics and not step.get("is_copied_context"):
             usage = logs.usage_of(metrics, "prompt_tokens", "completion_tokens", "cached_tokens", "cost_usd")
             yield ModelCall(started_ms=0.0, duration_ms=0.0, usage=usage, model=step.get("model_name"))
-
-
-def _duration_ms(result: JsonObject) -> float:
-    times = result.get("agent_execution") or {}
-    start, end = logs.parse_time(times.get("started_at")), logs.parse_time(times.get("finished_at"))
-    return 1000 * (end - start).total_seconds() if start and end else 0.0

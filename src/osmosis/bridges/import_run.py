@@ -57,26 +57,22 @@ def read_logs(path: Path, format: str | None = None, mapping: Mapping[str, str] 
     if format is not None and format not in FORMATS:
         raise UsageError(f"{format!r} is not a format", hint=f"one of: {', '.join(FORMATS)}")
     with _refuse_unreadable(path, format or "a known tool"):
-        return _read_logs(path, format, mapping)
-
-
-def _read_logs(path: Path, format: str | None, mapping: Mapping[str, str] | None) -> list[LoggedRun]:
-    if mapping or format == mapped.NAME:
-        return mapped.read(path, mapping or {})
-    for reader in READERS:
-        if format == reader.NAME or (format is None and reader.is_log(path)):
-            runs: list[LoggedRun] = reader.read(path)
-            return runs
-    # After the others, which look at a beginning only: this reads the whole file.
-    if format == mapped.LANGFUSE or (path.is_file() and mapped.is_langfuse(path)):
-        return mapped.read(path, {}, format=mapped.LANGFUSE)
-    if path.is_dir():
-        files = [file for file in sorted(path.iterdir()) if file.is_file() and inspect_ai.is_log(file)]
-        if files:
-            return [run for file in files for run in inspect_ai.read(file)]
-    if path.is_file() and path.suffix in (".json", ".jsonl"):
-        return mapped.read(path, {})
-    raise ValidationError(f"{path} has no format that is recognised", hint=f"give --format: {', '.join(FORMATS)}")
+        if mapping or format == mapped.NAME:
+            return mapped.read(path, mapping or {})
+        for reader in READERS:
+            if format == reader.NAME or (format is None and reader.is_log(path)):
+                runs: list[LoggedRun] = reader.read(path)
+                return runs
+        # After the others, which look at a beginning only: this reads the whole file.
+        if format == mapped.LANGFUSE or (path.is_file() and mapped.is_langfuse(path)):
+            return mapped.read(path, {}, format=mapped.LANGFUSE)
+        if path.is_dir():
+            files = [file for file in sorted(path.iterdir()) if file.is_file() and inspect_ai.is_log(file)]
+            if files:
+                return [run for file in files for run in inspect_ai.read(file)]
+        if path.is_file() and path.suffix in (".json", ".jsonl"):
+            return mapped.read(path, {})
+        raise ValidationError(f"{path} has no format that is recognised", hint=f"give --format: {', '.join(FORMATS)}")
 
 
 def import_run(logged: LoggedRun, folder: Path, *, source: Path, pass_threshold: float = 1.0) -> Imported:

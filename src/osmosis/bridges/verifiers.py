@@ -108,20 +108,16 @@ def _branch(nodes: list[JsonObject]) -> list[Message]:
     messages: list[Message] = []
     index: int | None = len(nodes) - 1 if nodes else None
     while index is not None:
-        messages.append(_message(nodes[index]["message"]))
+        plain = {key: value for key, value in nodes[index]["message"].items() if value is not None}
+        calls = plain.get("tool_calls")
+        if calls and "function" not in calls[0]:
+            plain["tool_calls"] = [
+                {"id": call.get("id"), "type": "function", "function": {key: call.get(key) for key in _FUNCTION}}
+                for call in calls
+            ]
+        messages.append(plain)
         index = nodes[index].get("parent")
     return messages[::-1]
-
-
-def _message(message: JsonObject) -> Message:
-    plain = {key: value for key, value in message.items() if value is not None}
-    calls = plain.get("tool_calls")
-    if calls and "function" not in calls[0]:
-        plain["tool_calls"] = [
-            {"id": call.get("id"), "type": "function", "function": {key: call.get(key) for key in _FUNCTION}}
-            for call in calls
-        ]
-    return plain
 
 
 def _call(call: JsonObject, start: float) -> ModelCall:

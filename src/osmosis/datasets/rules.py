@@ -152,7 +152,12 @@ class PlatformRules:
         if self.faults:
             return ()
         if self._same_columns and tuple(data) != self._in_order and data.keys() != self.columns:
-            return (self._other_columns(data),)
+            parts = []
+            if lost := sorted(self.columns - data.keys()):
+                parts.append(f"lacks {', '.join(map(repr, lost))}")
+            if new := sorted(data.keys() - self.columns):
+                parts.append(f"adds {', '.join(map(repr, new))}")
+            return (RowFault(SAME_COLUMNS, f"columns differ from the first row: {' and '.join(parts)}"),)
         if self._metadata:
             return self._in_metadata(data.get("metadata"), line)
         if data.get("user_prompt") is None:  # a blank one is an error
@@ -161,14 +166,6 @@ class PlatformRules:
         if truth is None or (isinstance(truth, str) and (not truth or truth.isspace())):
             return (RowFault(GROUND_TRUTH, f"no {self._truth}", self._truth),)
         return ()
-
-    def _other_columns(self, data: dict[str, object]) -> RowFault:
-        parts = []
-        if lost := sorted(self.columns - data.keys()):
-            parts.append(f"lacks {', '.join(map(repr, lost))}")
-        if new := sorted(data.keys() - self.columns):
-            parts.append(f"adds {', '.join(map(repr, new))}")
-        return RowFault(SAME_COLUMNS, f"columns differ from the first row: {' and '.join(parts)}")
 
     def _in_metadata(self, value: object, line: bytes | None) -> Sequence[RowFault]:
         if not isinstance(value, dict) or not value:

@@ -295,15 +295,11 @@ class _Scan:
         if "id" not in data and "id" not in self.source.header:
             self._ids = None
         columns = [name.strip() for name in self.source.header] or list(data)
-        rules = PlatformRules(_list_known_columns(columns), same_columns=not self.source.header)
+        named = normalize_row(dict.fromkeys(columns), {})
+        rules = PlatformRules(list(named) if isinstance(named, dict) else columns, same_columns=not self.source.header)
         for fault in rules.faults:
             self.facts.add(fault)
         return rules
-
-
-def _list_known_columns(columns: list[str]) -> list[str]:
-    named = normalize_row(dict.fromkeys(columns), {})
-    return list(named) if isinstance(named, dict) else columns
 
 
 @dataclass(slots=True)
@@ -322,7 +318,10 @@ def _selected(
     elif selection.limit is not None:
         last = first + selection.limit - 1
     if selection.sample is not None and selection.rows is None:
-        chosen = _draw(source.path, selection, first, last)
+        total = count_rows(source.path)
+        population = range(first, total if last is None else min(total, last + 1))
+        size = min(len(population), max(1, round(len(population) * (selection.sample or 0.0))))
+        chosen = set(random.Random(selection.seed).sample(population, size))
         last = max(chosen, default=-1)
     index = -1
     usual: dict[tuple[str, ...], bool] = {}
@@ -336,13 +335,6 @@ def _selected(
                 continue
         yield index, line, normalize_row(data, usual), raw
     end.rows = index + 1
-
-
-def _draw(path: Path, selection: Selection, first: int, last: int | None) -> set[int]:
-    total = count_rows(path)
-    population = range(first, total if last is None else min(total, last + 1))
-    size = min(len(population), max(1, round(len(population) * (selection.sample or 0.0))))
-    return set(random.Random(selection.seed).sample(population, size))
 
 
 MISSING = "(none)"

@@ -86,6 +86,9 @@ def rollout_page(source: RunSource, row_index: int, attempt: int, params: QueryP
     context, annotations = source.context(), source.annotations()
     in_step = run.kind == "training" and params.text("only") == "step"
     back = params.without("step", "only").link(step=step if in_step else None)
+    expected = expected_answer(row)
+    answers = (message_text(message) for message in reversed(record.messages) if message.get("role") == "assistant")
+    answer = next(answers, "")
     parts = RolloutParts(
         outcome=next((line.outcome for line in attempts if line.attempt == attempt), "failed"),
         before=_neighbour(run, near.before, tail),
@@ -96,7 +99,7 @@ def rollout_page(source: RunSource, row_index: int, attempt: int, params: QueryP
             (line.attempt, line.outcome, rollout_url(run, (row_index, line.attempt, step), tail)) for line in attempts
         ],
         row=row,
-        answer=_compare_answer(record, row),
+        answer=AnswerComparison(expected, answer, diff_words(expected, answer)),
         spans=build_timeline(record),
         calibrated={
             score.score: score
@@ -120,13 +123,6 @@ def rollout_page(source: RunSource, row_index: int, attempt: int, params: QueryP
         "total": len(record.messages),
     }
     return Page("rollout.html", values, ("run", "found", "judged", "record"))
-
-
-def _compare_answer(record: Rollout, row: Mapping[str, object]) -> AnswerComparison:
-    expected = expected_answer(row)
-    answers = (message_text(message) for message in reversed(record.messages) if message.get("role") == "assistant")
-    answer = next(answers, "")
-    return AnswerComparison(expected, answer, diff_words(expected, answer))
 
 
 def _neighbour(run: RunState, key: RolloutKey | None, tail: str) -> Neighbour | None:

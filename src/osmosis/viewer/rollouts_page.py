@@ -11,7 +11,7 @@ from osmosis.metrics.formats import score as format_score
 
 from .columns import DEFAULT_COLUMNS, FIXED, Cell, TableColumn, build_cell, build_columns, find_column, short_name
 from .index.database import IndexProgress
-from .index.search import FILTERS, OUTCOMES, RolloutKey, RolloutLine, RolloutQuery, Search, parse_query
+from .index.search import FILTERS, OUTCOMES, RolloutKey, RolloutLine, RolloutQuery, parse_query
 from .page import Document, Page, QueryParams, run_header
 from .run_source import RunSource, RunState
 
@@ -102,7 +102,11 @@ def rollouts_page(source: RunSource, params: QueryParams) -> Page:
         progress=table.progress,
         query=query,
     )
-    choices = _column_choices(search, columns, params)
+    chosen = {column.name for column in columns}
+    names = [*FIXED, *(f"score:{name}" for name in search.score_names()), *(f"row:{name}" for name in search.columns())]
+    names += [*search.extras(), *params.all("col")]
+    options = ((name, find_column(name)) for name in dict.fromkeys(names))
+    choices = [ColumnChoice(name, _choice_title(name, column), name in chosen) for name, column in options if column]
     form = FilterForm(search.categories(), search.tool_names(), scores, search.labels(), choices)
     values = {
         **run_header(source, run, "rollouts"),
@@ -176,14 +180,6 @@ def _heading(column: TableColumn, query: RolloutQuery, params: QueryParams) -> H
     direction = "up" if is_sorted and query.down else "down"
     order = ("descending" if query.down else "ascending") if is_sorted else ""
     return Heading(column, params.link(sort=column.sort, dir=direction, at=None), order)
-
-
-def _column_choices(search: Search, columns: Sequence[TableColumn], params: QueryParams) -> list[ColumnChoice]:
-    chosen = {column.name for column in columns}
-    names = [*FIXED, *(f"score:{name}" for name in search.score_names()), *(f"row:{name}" for name in search.columns())]
-    names += [*search.extras(), *params.all("col")]
-    options = ((name, find_column(name)) for name in dict.fromkeys(names))
-    return [ColumnChoice(name, _choice_title(name, column), name in chosen) for name, column in options if column]
 
 
 def _choice_title(name: str, column: TableColumn) -> str:

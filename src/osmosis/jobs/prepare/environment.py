@@ -5,7 +5,7 @@ import hashlib
 import json
 import secrets
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
@@ -113,11 +113,17 @@ class Builder:
             await uv("venv", *options, "--python", str(interpreter.path), str(env))
             await uv(*await self._install_arguments(project, making, uv, extras))
             frozen = await uv("pip", "freeze", "--python", str(env), quiet=True)
-            mark = {
-                "python": interpreter.version,
-                "interpreter": str(interpreter.path),
-                "packages": _packages(frozen.stdout.splitlines(), self.wheel),
-            }
+            packages = {}
+            for line in frozen.stdout.splitlines():
+                name, separator, version = line.partition("==")
+                if separator:
+                    packages[name.strip().lower()] = version.strip()
+                elif " @ " in line:
+                    name, _, url = line.partition(" @ ")
+                    packages[name.strip().lower()] = (
+                        self.wheel.version if self.wheel.path.as_uri() in url else url.strip()
+                    )
+            mark = {"python": interpreter.version, "interpreter": str(interpreter.path), "packages": packages}
             await asyncio.to_thread(remove_folders, making / COPY)
             (making / MARKER).write_text(json.dumps(mark, indent=1), encoding="utf-8")
             making.rename(folder)
@@ -255,15 +261,3 @@ def _finished(folder: Path) -> Environment | None:
         return None
     environment = Environment(folder / ENV, marker["packages"], marker["python"], Path(marker["interpreter"]))
     return environment if environment.python.exists() else None
-
-
-def _packages(lines: Iterable[str], wheel: Wheel) -> dict[str, str]:
-    packages = {}
-    for line in lines:
-        name, separator, version = line.partition("==")
-        if separator:
-            packages[name.strip().lower()] = version.strip()
-        elif " @ " in line:
-            name, _, url = line.partition(" @ ")
-            packages[name.strip().lower()] = wheel.version if wheel.path.as_uri() in url else url.strip()
-    return packages

@@ -105,7 +105,12 @@ def describe_failure(
         fix = f"try: osmosis check {project.label.rpartition('/')[2]}; or remove [build-system] if it is no package"
         message = f"{project.label}: the project itself cannot be built: {reason(done.output)}"
         return setup_failure(message, fix=fix, tail=tail)
-    culprits = _culprits(done.output, project)
+    lowered = done.output.lower()
+    culprits = []
+    for requirement in project.dependencies:
+        pattern = rf"(?<![\w.-]){re.escape(canonicalize_name(requirement.name))}(?![\w-])"
+        if re.search(pattern, lowered):
+            culprits.append(str(requirement))
     named = f" ({', '.join(culprits)})" if culprits else ""
     message = f"{project.where}: a dependency cannot be installed{named}: {reason(done.output)}"
     fix = f"fix the dependency in {project.where}, commit, push and submit again"
@@ -120,13 +125,3 @@ def reason(output: str) -> str:
     parts = [_MARKS.sub("", line).strip() for line in lines[start : start + 8] if not line.startswith("hint:")]
     text = " ".join(part for part in parts if part)
     return text if len(text) <= MAX_REASON else text[: MAX_REASON - 3] + "..."
-
-
-def _culprits(output: str, project: RolloutProject) -> list[str]:
-    lowered = output.lower()
-    named = []
-    for requirement in project.dependencies:
-        pattern = rf"(?<![\w.-]){re.escape(canonicalize_name(requirement.name))}(?![\w-])"
-        if re.search(pattern, lowered):
-            named.append(str(requirement))
-    return named

@@ -184,11 +184,23 @@ def _finish(platform: Platform, work: Work) -> None:
             )
         facts = _check(target, size)
         if facts["found"] > (work.can_be_short and facts["rows"] < MIN_ROWS):
-            raise _refusal(work, facts)
+            issues, count = facts["issues"], facts["found"]
+            more = f" (the first {len(issues)} are listed)" if count > len(issues) else ""
+            raise DatasetError(
+                f"dataset {work.name!r} has {count} problem{'s' if count != 1 else ''}{more}",
+                hint="fix the file and upload it again; check it before with: osmosis check FILE",
+                issues=issues,
+            )
         objects.put(key, target)
     except NetworkError:  # of the object store: nothing is wrong with the file
         target.unlink(missing_ok=True)
-        _reopen(platform, work)
+        with platform.db.write() as session:
+            upload = session.get(tables.Upload, work.upload_id)
+            dataset = session.get(tables.Dataset, work.dataset_id)
+            if upload is not None:
+                upload.status, upload.updated_at = "open", utc_now()
+            if dataset is not None and dataset.path is None:
+                dataset.status, dataset.updated_at = DatasetStatus.UPLOADING.value, utc_now()
         raise
     except OsmosisError as error:
         target.unlink(missing_ok=True)
@@ -209,26 +221,6 @@ def _check(path: Path, size: int) -> UploadFacts:
     command = ["-m", "osmosis.datasets.upload_reader"]
     facts = read_with(command, options, what="this file", files=[path], seconds=READ_S + size / BYTES_PER_S)
     return cast(UploadFacts, facts)
-
-
-def _reopen(platform: Platform, work: Work) -> None:
-    with platform.db.write() as session:
-        upload = session.get(tables.Upload, work.upload_id)
-        dataset = session.get(tables.Dataset, work.dataset_id)
-        if upload is not None:
-            upload.status, upload.updated_at = "open", utc_now()
-        if dataset is not None and dataset.path is None:
-            dataset.status, dataset.updated_at = DatasetStatus.UPLOADING.value, utc_now()
-
-
-def _refusal(work: Work, facts: UploadFacts) -> DatasetError:
-    issues, count = facts["issues"], facts["found"]
-    more = f" (the first {len(issues)} are listed)" if count > len(issues) else ""
-    return DatasetError(
-        f"dataset {work.name!r} has {count} problem{'s' if count != 1 else ''}{more}",
-        hint="fix the file and upload it again; check it before with: osmosis check FILE",
-        issues=issues,
-    )
 
 
 def _refuse(platform: Platform, work: Work, issues: list[dict[str, str]], message: str) -> None:

@@ -45,7 +45,17 @@ def create(
     overwrite_id: str | None = None,
 ) -> tuple[tables.Dataset, tables.Upload]:
     """Create a dataset that waits for its file; raise Conflict with `existing_dataset_id` if the name is in use."""
-    _check_new(file)
+    issues, name = [], file.name
+    if not name.strip() or len(name) > MAX_NAME or any(c in "/\\" or not c.isprintable() for c in name):
+        issues.append(
+            {"key": "file_name", "message": f"must be a file name without suffix, of at most {MAX_NAME} characters"}
+        )
+    if file.format not in FORMATS:
+        issues.append({"key": "extension", "message": f"must be one of {', '.join(FORMATS)}"})
+    if not 0 < file.size <= MAX_BYTES:
+        issues.append({"key": "file_size", "message": "must be more than 0 and at most 5 GB"})
+    if issues:
+        raise ValidationError("this file cannot be used as a dataset", issues=issues)
     dataset = _to_fill(session, workspace, file.name, overwrite_id)
     quotas.check_dataset(session, workspace, file.size, new=dataset is None)
     if dataset is None:
@@ -75,20 +85,6 @@ def _to_fill(
         hint = "replace it with --overwrite, or rename the file"
         raise Conflict(f"a dataset named {name!r} already exists", hint=hint, existing_dataset_id=dataset.id)
     return dataset
-
-
-def _check_new(file: NewFile) -> None:
-    issues, name = [], file.name
-    if not name.strip() or len(name) > MAX_NAME or any(c in "/\\" or not c.isprintable() for c in name):
-        issues.append(
-            {"key": "file_name", "message": f"must be a file name without suffix, of at most {MAX_NAME} characters"}
-        )
-    if file.format not in FORMATS:
-        issues.append({"key": "extension", "message": f"must be one of {', '.join(FORMATS)}"})
-    if not 0 < file.size <= MAX_BYTES:
-        issues.append({"key": "file_size", "message": "must be more than 0 and at most 5 GB"})
-    if issues:
-        raise ValidationError("this file cannot be used as a dataset", issues=issues)
 
 
 def _to_overwrite(

@@ -139,7 +139,13 @@ def connect_external(
         if former.kind == "external" and former.url == remote.url:
             former.status, former.trusted, former.secret_name = "active", trusted, secret
             return former
-        _refuse_while_running(session, former)
+        running = sa.select(tables.Run).where(
+            tables.Run.repository_id == former.id,
+            tables.Run.status.in_([RunStatus.PENDING.value, RunStatus.RUNNING.value]),
+        )
+        if open_runs := count_of(session, running):
+            message = f"{open_runs} run(s) of {former.full_name} have not finished"
+            raise Conflict(message, hint="wait for them to finish, or stop them first")
         session.delete(former)
         session.flush()
     repository = tables.Repository(
@@ -147,13 +153,3 @@ def connect_external(
     )
     repository.secret_name = secret
     return _add(session, settings, repository, settings.mirrors_dir)
-
-
-def _refuse_while_running(session: Session, repository: tables.Repository) -> None:
-    running = sa.select(tables.Run).where(
-        tables.Run.repository_id == repository.id,
-        tables.Run.status.in_([RunStatus.PENDING.value, RunStatus.RUNNING.value]),
-    )
-    if open_runs := count_of(session, running):
-        message = f"{open_runs} run(s) of {repository.full_name} have not finished"
-        raise Conflict(message, hint="wait for them to finish, or stop them first")

@@ -110,7 +110,10 @@ class _Sweep:
 
     def find(self) -> Iterator[Waste]:
         yield from self._scratch()
-        yield from self._without_row()
+        for kind, folder, reason, check in OWNED:
+            yield from self._orphans(
+                kind, _entries(self.settings.located(folder)), reason, partial(self._has_row, check)
+            )
         yield from self._dataset_files()
         yield from self._ended_runs()
         yield from self._logs()
@@ -162,12 +165,6 @@ class _Sweep:
     def _scratch(self) -> Iterator[Waste]:
         left = [path for path in _entries(self.settings.data_dir) if path.name.startswith(SCRATCH_PREFIXES)]
         return self._orphans("leftovers", left, "a process was ended before it could remove it", lambda path: False)
-
-    def _without_row(self) -> Iterator[Waste]:
-        for kind, folder, reason, check in OWNED:
-            yield from self._orphans(
-                kind, _entries(self.settings.located(folder)), reason, partial(self._has_row, check)
-            )
 
     def _dataset_files(self) -> Iterator[Waste]:
         for folder in _entries(self.settings.objects_dir / "datasets"):

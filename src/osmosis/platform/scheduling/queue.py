@@ -39,7 +39,14 @@ def enqueue_run(session: Session, run: tables.Run) -> list[tables.Job]:
     session.flush()
     session.execute(sa.delete(tables.Job).filter_by(run_id=run.id))
     session.info[WORK] = True
-    count = _count_shards(session, run)
+    advanced = run.config.get("advanced")
+    divisible = run.kind == "eval" and not placement.explain_own_disk(run)
+    shards = advanced.get("shards", 1) if isinstance(advanced, dict) and divisible else 1
+    concurrency = run.config.get("evaluation", {}).get("batch_size", 1)
+    room = 0
+    if shards == "auto":
+        room = sum(worker.max_jobs for worker in placement.list_workers(session, run.workspace_id)) or 1
+    count = count_shards(shards, rows=run.sampled_rows, concurrency=concurrency, room=room)
     needs = placement.read_needs(run)
     jobs = [
         tables.Job(
@@ -62,17 +69,6 @@ def enqueue_run(session: Session, run: tables.Run) -> list[tables.Job]:
     if count > 1:
         lifecycle.log(session, run, f"its rows are split into {count} shards, each with its own job")
     return jobs
-
-
-def _count_shards(session: Session, run: tables.Run) -> int:
-    advanced = run.config.get("advanced")
-    divisible = run.kind == "eval" and not placement.explain_own_disk(run)
-    shards = advanced.get("shards", 1) if isinstance(advanced, dict) and divisible else 1
-    concurrency = run.config.get("evaluation", {}).get("batch_size", 1)
-    room = 0
-    if shards == "auto":
-        room = sum(worker.max_jobs for worker in placement.list_workers(session, run.workspace_id)) or 1
-    return count_shards(shards, rows=run.sampled_rows, concurrency=concurrency, room=room)
 
 
 def rollouts_of(run: tables.Run) -> int:

@@ -25,7 +25,10 @@ def store(session: Session, settings: PlatformSettings, run: tables.Run, reports
     """Store new checkpoints, forget removed ones, and return how many were new. Raise ValidationError for a path
     outside the run's folder."""
     rows = {row.step: row for row in session.scalars(sa.select(tables.Checkpoint).filter_by(run_id=run.id))}
-    used = list_in_use(session, run.workspace_id)
+    used = set[str]()
+    for table, column in ((tables.Deployment, tables.Deployment.name), (tables.Merge, tables.Merge.adapter)):
+        live = sa.select(column).where(table.workspace_id == run.workspace_id, lifecycle.is_live(table))
+        used.update(session.scalars(live))
     for checkpoint in rows.values():
         if checkpoint.name not in used:
             hold_file(settings.located(checkpoint.path)).unlink(missing_ok=True)
@@ -62,14 +65,6 @@ def store(session: Session, settings: PlatformSettings, run: tables.Run, reports
 
 def list_paths(session: Session, run_id: str) -> set[str]:
     return set(session.scalars(sa.select(tables.Checkpoint.path).filter_by(run_id=run_id)))
-
-
-def list_in_use(session: Session, workspace_id: str) -> set[str]:
-    names = set[str]()
-    for table, column in ((tables.Deployment, tables.Deployment.name), (tables.Merge, tables.Merge.adapter)):
-        live = sa.select(column).where(table.workspace_id == workspace_id, lifecycle.is_live(table))
-        names.update(session.scalars(live))
-    return names
 
 
 def hold(settings: PlatformSettings, checkpoint: tables.Checkpoint) -> None:

@@ -56,6 +56,7 @@ def _index(rollout: JsonObject, position: int, threshold: float) -> IndexedRollo
     usage = rollout.get("usage") or {}
     calls = list(_tool_calls(messages))
     prompt = next((message_text(message) for message in messages if message.get("role") == "user"), "")
+    answers = (message_text(message) for message in reversed(messages) if message.get("role") == "assistant")
     columns: dict[str, Value] = {
         "step": rollout.get("step", 0),
         "row_index": rollout["row_index"],
@@ -72,7 +73,7 @@ def _index(rollout: JsonObject, position: int, threshold: float) -> IndexedRollo
         "category": failure.get("category"),
         "model": rollout.get("model"),
         "prompt": prompt[:EXCERPT],
-        "answer": last_answer(messages)[-EXCERPT:],
+        "answer": next((answer for answer in answers if answer), "")[-EXCERPT:],
         "failure": str(failure.get("message") or "")[:EXCERPT],
         "finish": rollout.get("finish_reason"),
         "issue": rollout.get("answer_issue"),
@@ -113,11 +114,6 @@ def message_text(message: JsonObject) -> str:
         parts = (part.get("text") if isinstance(part, dict) else part for part in content)
         return "\n".join(part for part in parts if isinstance(part, str))
     return "" if content is None else str(content)
-
-
-def last_answer(messages: list[JsonObject]) -> str:
-    answers = (message_text(message) for message in reversed(messages) if message.get("role") == "assistant")
-    return next((answer for answer in answers if answer), "")
 
 
 def _tool_calls(messages: list[JsonObject]) -> Iterator[JsonObject]:
