@@ -92,8 +92,7 @@ def import_run(logged: LoggedRun, folder: Path, *, source: Path, pass_threshold:
     shutil.rmtree(draft, ignore_errors=True)  # of an import that was killed
     journal = Journal(draft)
     try:
-        facts = {"created_at": logged.created_at.isoformat()} if logged.created_at else {}
-        journal.open(plan, facts=facts)
+        journal.open(plan, facts={"created_at": logged.created_at.isoformat()} if logged.created_at else {})
         with _refuse_unreadable(source, logged.format):
             rows, plan, summary, spent_ms = _store(logged, journal, plan)
         journal.note(plan=plan.model_dump(mode="json"), rows=rows)

@@ -6,35 +6,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from osmosis.client.http import Params, Section
-from osmosis.records.api.accounts import (
-    BrowserLink,
-    ConnectRepository,
-    DeviceOffer,
-    DevicePoll,
-    DeviceStart,
-    IssuedLogin,
-    NewToken,
-    NewWorkspace,
-    TokenList,
-    TokenRow,
-    Verified,
-    WorkspaceList,
-    WorkspaceRow,
-)
-from osmosis.records.api.people import (
-    AuditPage,
-    AuditRow,
-    MemberList,
-    MemberRole,
-    MemberRow,
-    NewMember,
-    NewPerson,
-    PersonList,
-    PersonRow,
-    Quota,
-    QuotaUse,
-    WantedLink,
-)
+from osmosis.records.api import accounts as account_api
+from osmosis.records.api import people as people_api
 from osmosis.records.api.policy import Role
 from osmosis.records.api.workers import WorkerList, WorkerRemoved, WorkerRow
 from osmosis.records.api.workspaces import WIRE_SCOPE, NewSecret, SecretName, SecretPage, SecretRow, WebhookAddress
@@ -44,31 +17,31 @@ if TYPE_CHECKING:
 
 
 class Accounts(Section):
-    def authorize(self, device_name: str) -> DeviceOffer:
-        body = DeviceStart(device_name=device_name)
-        return self._http.read(DeviceOffer, "POST", "device/authorize", json=body, scoped=False)
+    def authorize(self, device_name: str) -> account_api.DeviceOffer:
+        body = account_api.DeviceStart(device_name=device_name)
+        return self._http.read(account_api.DeviceOffer, "POST", "device/authorize", json=body, scoped=False)
 
-    def poll(self, device_code: str) -> IssuedLogin:
+    def poll(self, device_code: str) -> account_api.IssuedLogin:
         """Return the login once it is approved; raise with `authorization_pending` or `slow_down` as the text
         before."""
-        body = DevicePoll(device_code=device_code)
-        return self._http.read(IssuedLogin, "POST", "device/token", json=body, scoped=False)
+        body = account_api.DevicePoll(device_code=device_code)
+        return self._http.read(account_api.IssuedLogin, "POST", "device/token", json=body, scoped=False)
 
-    def bootstrap(self, device_name: str) -> IssuedLogin:
-        body = DeviceStart(device_name=device_name)
-        return self._http.read(IssuedLogin, "POST", "bootstrap", json=body, scoped=False)
+    def bootstrap(self, device_name: str) -> account_api.IssuedLogin:
+        body = account_api.DeviceStart(device_name=device_name)
+        return self._http.read(account_api.IssuedLogin, "POST", "bootstrap", json=body, scoped=False)
 
-    def verify(self) -> Verified:
-        return self._http.read(Verified, "GET", "verify")
+    def verify(self) -> account_api.Verified:
+        return self._http.read(account_api.Verified, "GET", "verify")
 
-    def browser_link(self) -> BrowserLink:
-        return self._http.read(BrowserLink, "POST", "browser-login", json={}, scoped=False)
+    def browser_link(self) -> account_api.BrowserLink:
+        return self._http.read(account_api.BrowserLink, "POST", "browser-login", json={}, scoped=False)
 
-    def tokens(self) -> list[TokenRow]:
-        return self._http.read(TokenList, "GET", "tokens", scoped=False).tokens
+    def tokens(self) -> list[account_api.TokenRow]:
+        return self._http.read(account_api.TokenList, "GET", "tokens", scoped=False).tokens
 
-    def make_token(self, wish: NewToken) -> IssuedLogin:
-        return self._http.read(IssuedLogin, "POST", "tokens", json=wish, scoped=False)
+    def make_token(self, wish: account_api.NewToken) -> account_api.IssuedLogin:
+        return self._http.read(account_api.IssuedLogin, "POST", "tokens", json=wish, scoped=False)
 
     def revoke(self, token_id: str, *, logout: bool = False) -> None:
         """Revoke a token and its descendants; at a `logout`, tokens created by name stay."""
@@ -81,18 +54,22 @@ class Workspaces(Section):
         super().__init__(http)
         self.access = AccessClient(http)
 
-    def list(self) -> list[WorkspaceRow]:
-        return self._http.read(WorkspaceList, "GET", "workspaces", scoped=False).workspaces
+    def list(self) -> list[account_api.WorkspaceRow]:
+        return self._http.read(account_api.WorkspaceList, "GET", "workspaces", scoped=False).workspaces
 
-    def find(self, name: str) -> WorkspaceRow | None:
+    def find(self, name: str) -> account_api.WorkspaceRow | None:
         return next((row for row in self.list() if row.name == name), None)
 
-    def create(self, name: str) -> WorkspaceRow:
-        return self._http.read(WorkspaceRow, "POST", "workspaces", json=NewWorkspace(name=name), scoped=False)
+    def create(self, name: str) -> account_api.WorkspaceRow:
+        return self._http.read(
+            account_api.WorkspaceRow, "POST", "workspaces", json=account_api.NewWorkspace(name=name), scoped=False
+        )
 
-    def rename(self, name: str, new: str) -> WorkspaceRow:
+    def rename(self, name: str, new: str) -> account_api.WorkspaceRow:
         path = f"workspaces/{quote(name, safe='')}"
-        return self._http.read(WorkspaceRow, "PATCH", path, json=NewWorkspace(name=new), scoped=False)
+        return self._http.read(
+            account_api.WorkspaceRow, "PATCH", path, json=account_api.NewWorkspace(name=new), scoped=False
+        )
 
     def delete(self, name: str) -> None:
         self._http.call("DELETE", f"workspaces/{quote(name, safe='')}", scoped=False)
@@ -100,10 +77,10 @@ class Workspaces(Section):
     def webhook(self) -> WebhookAddress:
         return self._http.read(WebhookAddress, "GET", "webhook")
 
-    def connect(self, name: str, repository_url: str, secret: str | None = None) -> WorkspaceRow:
+    def connect(self, name: str, repository_url: str, secret: str | None = None) -> account_api.WorkspaceRow:
         path = f"workspaces/{quote(name, safe='')}/connect"
-        body = ConnectRepository(repository_url=repository_url, secret=secret)
-        return self._http.read(WorkspaceRow, "POST", path, json=body, scoped=False)
+        body = account_api.ConnectRepository(repository_url=repository_url, secret=secret)
+        return self._http.read(account_api.WorkspaceRow, "POST", path, json=body, scoped=False)
 
 
 class AccessClient(Section):
@@ -113,23 +90,27 @@ class AccessClient(Section):
         self.people = People(http)
         self.audit = Audit(http)
 
-    def quota(self) -> QuotaUse:
-        return self._http.read(QuotaUse, "GET", "quota")
+    def quota(self) -> people_api.QuotaUse:
+        return self._http.read(people_api.QuotaUse, "GET", "quota")
 
-    def set_quota(self, workspace: str, wish: Quota) -> QuotaUse:
+    def set_quota(self, workspace: str, wish: people_api.Quota) -> people_api.QuotaUse:
         path = f"workspaces/{quote(workspace, safe='')}/quota"
-        return self._http.read(QuotaUse, "PUT", path, json=wish.model_dump(exclude_none=True), scoped=False)
+        return self._http.read(people_api.QuotaUse, "PUT", path, json=wish.model_dump(exclude_none=True), scoped=False)
 
 
 class Members(Section):
-    def list(self) -> list[MemberRow]:
-        return self._http.read(MemberList, "GET", "members").members
+    def list(self) -> list[people_api.MemberRow]:
+        return self._http.read(people_api.MemberList, "GET", "members").members
 
-    def invite(self, person: str, role: Role) -> MemberRow:
-        return self._http.read(MemberRow, "POST", "members", json=NewMember(person=person, role=role))
+    def invite(self, person: str, role: Role) -> people_api.MemberRow:
+        return self._http.read(
+            people_api.MemberRow, "POST", "members", json=people_api.NewMember(person=person, role=role)
+        )
 
-    def change(self, person: str, role: Role) -> MemberRow:
-        return self._http.read(MemberRow, "PUT", f"members/{quote(person, safe='')}", json=MemberRole(role=role))
+    def change(self, person: str, role: Role) -> people_api.MemberRow:
+        return self._http.read(
+            people_api.MemberRow, "PUT", f"members/{quote(person, safe='')}", json=people_api.MemberRole(role=role)
+        )
 
     def remove(self, person: str) -> None:
         self._http.call("DELETE", f"members/{quote(person, safe='')}")
@@ -138,28 +119,30 @@ class Members(Section):
 class People(Section):
     """Everybody the platform knows; for operators."""
 
-    def list(self) -> list[PersonRow]:
-        return self._http.read(PersonList, "GET", "users", scoped=False).users
+    def list(self) -> list[people_api.PersonRow]:
+        return self._http.read(people_api.PersonList, "GET", "users", scoped=False).users
 
-    def add(self, person: NewPerson) -> PersonRow:
-        return self._http.read(PersonRow, "POST", "users", json=person, scoped=False)
+    def add(self, person: people_api.NewPerson) -> people_api.PersonRow:
+        return self._http.read(people_api.PersonRow, "POST", "users", json=person, scoped=False)
 
     def remove(self, handle: str, heir: str | None = None) -> None:
         self._http.call("DELETE", f"users/{quote(handle, safe='')}", params={"heir": heir}, scoped=False)
 
-    def link(self, handle: str, hours: int) -> BrowserLink:
+    def link(self, handle: str, hours: int) -> account_api.BrowserLink:
         path = f"users/{quote(handle, safe='')}/link"
-        return self._http.read(BrowserLink, "POST", path, json=WantedLink(hours=hours), scoped=False)
+        return self._http.read(
+            account_api.BrowserLink, "POST", path, json=people_api.WantedLink(hours=hours), scoped=False
+        )
 
     def unlink(self, handle: str) -> None:
         self._http.call("DELETE", f"users/{quote(handle, safe='')}/identities", scoped=False)
 
 
 class Audit(Section):
-    def entries(self, *, count: int | None, everywhere: bool, action: str, actor: str) -> Iterator[AuditRow]:
+    def entries(self, *, count: int | None, everywhere: bool, action: str, actor: str) -> Iterator[people_api.AuditRow]:
         """Yield the newest `count` entries (None: all) of the workspace, or of the whole platform."""
         path = "platform/audit" if everywhere else "audit"
-        pages = self._http.pages(AuditPage, path, params={"action": action, "actor": actor})
+        pages = self._http.pages(people_api.AuditPage, path, params={"action": action, "actor": actor})
         return islice((row for page in pages for row in page.entries), count)
 
 

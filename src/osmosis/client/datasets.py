@@ -9,27 +9,9 @@ from osmosis.base.net import backoff_delay
 from osmosis.client.http import Params, Section
 from osmosis.client.transfer import Progress
 from osmosis.errors import NotFound, OsmosisError, PlatformError, RateLimited, ValidationError
+from osmosis.records.api import datasets as dataset_api
+from osmosis.records.api import models as model_api
 from osmosis.records.api.body import LogPage
-from osmosis.records.api.datasets import (
-    AbortDataset,
-    CompleteDataset,
-    CreatedDataset,
-    DatasetDownload,
-    DatasetEntry,
-    DatasetPage,
-    NewDataset,
-)
-from osmosis.records.api.models import (
-    AnnouncedFile,
-    MergeRequest,
-    ModelFile,
-    ModelFiles,
-    ModelFileUpload,
-    ModelMerge,
-    ModelPath,
-    ModelUpload,
-    NewModel,
-)
 from osmosis.records.api.training import ModelDeployment, ModelPage, ModelRow
 
 COMPLETE_TIMEOUT_S = 120.0
@@ -37,14 +19,14 @@ COMPLETE_TRIES = 5
 
 
 class Datasets(Section):
-    def page(self, *, limit: int = 50, offset: int = 0) -> DatasetPage:
-        return self._http.read(DatasetPage, "GET", "datasets", params={"limit": limit, "offset": offset})
+    def page(self, *, limit: int = 50, offset: int = 0) -> dataset_api.DatasetPage:
+        return self._http.read(dataset_api.DatasetPage, "GET", "datasets", params={"limit": limit, "offset": offset})
 
-    def all(self) -> list[DatasetEntry]:
-        return [row for page in self._http.pages(DatasetPage, "datasets") for row in page.datasets]
+    def all(self) -> list[dataset_api.DatasetEntry]:
+        return [row for page in self._http.pages(dataset_api.DatasetPage, "datasets") for row in page.datasets]
 
-    def get(self, name: str) -> DatasetEntry:
-        return self._http.read(DatasetEntry, "GET", f"datasets/{_word(name)}")
+    def get(self, name: str) -> dataset_api.DatasetEntry:
+        return self._http.read(dataset_api.DatasetEntry, "GET", f"datasets/{_word(name)}")
 
     def delete(self, name: str) -> None:
         self._http.call("DELETE", f"datasets/{_word(name)}")
@@ -53,33 +35,37 @@ class Datasets(Section):
         params: Params = {"limit": limit, "direction": "older", "cursor": cursor}
         return self._http.read(LogPage, "GET", f"datasets/{_word(name)}/logs", params=params)
 
-    def upload(self, path: Path, *, overwrite_id: str | None = None, progress: Progress | None = None) -> DatasetEntry:
+    def upload(
+        self, path: Path, *, overwrite_id: str | None = None, progress: Progress | None = None
+    ) -> dataset_api.DatasetEntry:
         """Create the dataset, send the bytes, complete. A failure aborts the upload."""
         extension = path.suffix.lstrip(".").lower()
-        announced = NewDataset(
+        announced = dataset_api.NewDataset(
             file_name=path.stem, file_size=path.stat().st_size, extension=extension, overwrite_dataset_id=overwrite_id
         )
-        created = self._http.read(CreatedDataset, "POST", "datasets", json=announced)
+        created = self._http.read(dataset_api.CreatedDataset, "POST", "datasets", json=announced)
         try:
             parts = self._http.transfer.upload(path, created.upload, progress)
-            sent = CompleteDataset(file_extension=extension, parts=parts or None, upload_id=created.upload.upload_id)
+            sent = dataset_api.CompleteDataset(
+                file_extension=extension, parts=parts or None, upload_id=created.upload.upload_id
+            )
             for attempt in range(COMPLETE_TRIES):
                 try:
                     url = f"datasets/{created.id}/complete"
-                    return self._http.read(DatasetEntry, "POST", url, json=sent, timeout=COMPLETE_TIMEOUT_S)
+                    return self._http.read(dataset_api.DatasetEntry, "POST", url, json=sent, timeout=COMPLETE_TIMEOUT_S)
                 except RateLimited:
                     if attempt == COMPLETE_TRIES - 1:
                         raise
                     time.sleep(backoff_delay(attempt + 1, base_s=0.5, max_s=8.0))
             raise AssertionError("unreachable")
         except BaseException:
-            abort = AbortDataset(upload_id=created.upload.upload_id)
+            abort = dataset_api.AbortDataset(upload_id=created.upload.upload_id)
             with suppress(OsmosisError):  # the platform sweeps unfinished uploads; the first error is the one to show
                 self._http.call("POST", f"datasets/{created.id}/abort", json=abort, timeout=5.0)
             raise
 
-    def download(self, name: str, destination: Path, progress: Progress | None = None) -> DatasetDownload:
-        answer = self._http.read(DatasetDownload, "GET", f"datasets/{_word(name)}/download")
+    def download(self, name: str, destination: Path, progress: Progress | None = None) -> dataset_api.DatasetDownload:
+        answer = self._http.read(dataset_api.DatasetDownload, "GET", f"datasets/{_word(name)}/download")
         self._http.transfer.download(answer.presigned_url, destination, progress)
         return answer
 
@@ -117,38 +103,40 @@ class Models(Section):
     def undeploy(self, name: str) -> ModelDeployment:
         return self._http.read(ModelDeployment, "POST", f"models/{_word(name)}/undeploy", json={})
 
-    def merge(self, name: str, wish: MergeRequest) -> ModelMerge:
-        return self._http.read(ModelMerge, "POST", f"models/{_word(name)}/merge", json=wish)
+    def merge(self, name: str, wish: model_api.MergeRequest) -> model_api.ModelMerge:
+        return self._http.read(model_api.ModelMerge, "POST", f"models/{_word(name)}/merge", json=wish)
 
-    def merged(self, name: str) -> ModelMerge:
-        return self._http.read(ModelMerge, "GET", f"models/{_word(name)}/merge")
+    def merged(self, name: str) -> model_api.ModelMerge:
+        return self._http.read(model_api.ModelMerge, "GET", f"models/{_word(name)}/merge")
 
     def delete(self, kind: str, name: str) -> None:
         self._http.call("DELETE", _path(kind, name))
 
-    def announce(self, name: str, files: list[AnnouncedFile]) -> ModelUpload:
-        return self._http.read(ModelUpload, "POST", "models/base", json=NewModel(name=name, files=files))
+    def announce(self, name: str, files: list[model_api.AnnouncedFile]) -> model_api.ModelUpload:
+        return self._http.read(
+            model_api.ModelUpload, "POST", "models/base", json=model_api.NewModel(name=name, files=files)
+        )
 
-    def send(self, announced: ModelUpload, folder: Path, progress: Progress | None = None) -> ModelRow:
+    def send(self, announced: model_api.ModelUpload, folder: Path, progress: Progress | None = None) -> ModelRow:
         base = f"models/base/{announced.id}"
         for file in announced.pending:
-            body = ModelPath(path=file.path)
+            body = model_api.ModelPath(path=file.path)
             while True:
-                plan = self._http.read(ModelFileUpload, "POST", f"{base}/uploads", json=body)
+                plan = self._http.read(model_api.ModelFileUpload, "POST", f"{base}/uploads", json=body)
                 if not plan.upload.presigned_urls:
                     break
                 self._http.transfer.upload(folder / file.path, plan.upload, progress)
             self._http.call("POST", f"{base}/uploads/complete", json=body, timeout=JOIN_TIMEOUT_S)
         return self._http.read(ModelRow, "POST", f"{base}/finalize", json={}, timeout=JOIN_TIMEOUT_S)
 
-    def files(self, kind: str, name: str) -> ModelFiles:
-        files = self._http.read(ModelFiles, "GET", f"{_path(kind, name)}/files")
+    def files(self, kind: str, name: str) -> model_api.ModelFiles:
+        files = self._http.read(model_api.ModelFiles, "GET", f"{_path(kind, name)}/files")
         for named in (files.name, *(file.path for file in files.files)):
             if Path(named).name != named or named.startswith("."):
                 raise PlatformError(f"the platform named a file outside the folder: {named}")
         return files
 
-    def fetch(self, file: ModelFile, folder: Path, progress: Progress | None = None) -> bool:
+    def fetch(self, file: model_api.ModelFile, folder: Path, progress: Progress | None = None) -> bool:
         """Download one file into `folder`; return False when it is there already. Raise ValidationError when it is
         damaged."""
         target = folder / file.path
@@ -161,8 +149,8 @@ class Models(Section):
         return True
 
 
-def announce_file(path: Path) -> AnnouncedFile:
-    return AnnouncedFile(path=path.name, size=path.stat().st_size, sha256=file_sha256(path))
+def announce_file(path: Path) -> model_api.AnnouncedFile:
+    return model_api.AnnouncedFile(path=path.name, size=path.stat().st_size, sha256=file_sha256(path))
 
 
 def _same(path: Path, sha256: str | None) -> bool:

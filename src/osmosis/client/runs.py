@@ -6,37 +6,10 @@ from urllib.parse import quote
 
 from osmosis.client.http import Section
 from osmosis.errors import NotFound
+from osmosis.records.api import runs as run_api
+from osmosis.records.api import training as training_api
 from osmosis.records.api.benchmarks import BenchmarkRunDetail, BenchmarkRunPage
 from osmosis.records.api.body import LogPage
-from osmosis.records.api.runs import (
-    EvalMetrics,
-    EvalRunDetail,
-    EvalRunPage,
-    FileAddresses,
-    MarkedRun,
-    OutcomePage,
-    RetriedRun,
-    RetryRun,
-    RolloutPage,
-    RunDetail,
-    RunFile,
-    RunFiles,
-    RunPage,
-    RunPriority,
-    RunRow,
-    SubmittedRun,
-    WantedFile,
-    WantedFiles,
-)
-from osmosis.records.api.training import (
-    CheckpointList,
-    CheckpointRow,
-    TrainedRows,
-    TrainingCheck,
-    TrainingMetrics,
-    TrainingRunDetail,
-    TrainingRunPage,
-)
 from osmosis.records.run.annotations import MarkChange
 from osmosis.records.run.history import History
 from osmosis.records.run.rollout import Rollout
@@ -57,9 +30,9 @@ class Runs(Section):
     changing ones need the name. `platform:NAME` is the same as NAME."""
 
     noun: ClassVar[str]
-    listed: ClassVar[type[RunPage]]
-    whole: ClassVar[type[RunDetail]]
-    figures: ClassVar[type[EvalMetrics] | type[TrainingMetrics]]
+    listed: ClassVar[type[run_api.RunPage]]
+    whole: ClassVar[type[run_api.RunDetail]]
+    figures: ClassVar[type[run_api.EvalMetrics] | type[training_api.TrainingMetrics]]
     outputs: ClassVar[str] = "samples"
 
     def __init__(self, http: PlatformClient) -> None:
@@ -72,33 +45,33 @@ class Runs(Section):
         tagged._tag = tag
         return tagged
 
-    def page(self, *, limit: int = 50, offset: int = 0) -> RunPage:
+    def page(self, *, limit: int = 50, offset: int = 0) -> run_api.RunPage:
         params = {"limit": limit, "offset": offset, "tag": self._tag}
         return self._http.read(self.listed, "GET", self.noun, params=params)
 
-    def all(self) -> list[RunRow]:
+    def all(self) -> list[run_api.RunRow]:
         return [
             row for page in self._http.pages(self.listed, self.noun, params={"tag": self._tag}) for row in page.rows
         ]
 
-    def get(self, name: str) -> RunDetail:
+    def get(self, name: str) -> run_api.RunDetail:
         return self._found(name, lambda full: self._http.read(self.whole, "GET", self._path(full)))
 
-    def metrics(self, name: str) -> EvalMetrics | TrainingMetrics:
+    def metrics(self, name: str) -> run_api.EvalMetrics | training_api.TrainingMetrics:
         return self._found(name, lambda full: self._http.read(self.figures, "GET", self._path(full, "metrics")))
 
-    def submit(self, body: Mapping[str, object]) -> SubmittedRun:
-        return self._http.read(SubmittedRun, "POST", self.noun, json=body)
+    def submit(self, body: Mapping[str, object]) -> run_api.SubmittedRun:
+        return self._http.read(run_api.SubmittedRun, "POST", self.noun, json=body)
 
     def stop(self, name: str) -> None:
         self._http.call("POST", self._path(name, "stop"), json={})
 
-    def mark(self, name: str, change: MarkChange) -> MarkedRun:
-        return self._http.read(MarkedRun, "PATCH", self._path(name), json=change.to_dict())
+    def mark(self, name: str, change: MarkChange) -> run_api.MarkedRun:
+        return self._http.read(run_api.MarkedRun, "PATCH", self._path(name), json=change.to_dict())
 
-    def prioritize(self, name: str, priority: int) -> RunPriority:
-        body = RunPriority(priority=priority)
-        return self._http.read(RunPriority, "PUT", self._path(name, "priority"), json=body)
+    def prioritize(self, name: str, priority: int) -> run_api.RunPriority:
+        body = run_api.RunPriority(priority=priority)
+        return self._http.read(run_api.RunPriority, "PUT", self._path(name, "priority"), json=body)
 
     def delete(self, name: str) -> None:
         self._http.call("DELETE", self._path(name))
@@ -109,13 +82,15 @@ class Runs(Section):
         params = {"limit": limit, "direction": "newer" if newer else "older", "cursor": cursor}
         return self._found(name, lambda full: self._http.read(LogPage, "GET", self._path(full, "logs"), params=params))
 
-    def manifest(self, name: str, *, types: str, rows: str | None = None) -> RunFiles:
+    def manifest(self, name: str, *, types: str, rows: str | None = None) -> run_api.RunFiles:
         params = {"types": types, "rows": rows}
-        return self._http.read(RunFiles, "GET", self._path(name, f"{self.outputs}/manifest"), params=params)
+        return self._http.read(run_api.RunFiles, "GET", self._path(name, f"{self.outputs}/manifest"), params=params)
 
-    def download_urls(self, name: str, files: Sequence[RunFile]) -> dict[str, str]:
-        body = WantedFiles(items=[WantedFile(path=file.path, token=file.token) for file in files])
-        answer = self._http.read(FileAddresses, "POST", self._path(name, f"{self.outputs}/download-urls"), json=body)
+    def download_urls(self, name: str, files: Sequence[run_api.RunFile]) -> dict[str, str]:
+        body = run_api.WantedFiles(items=[run_api.WantedFile(path=file.path, token=file.token) for file in files])
+        answer = self._http.read(
+            run_api.FileAddresses, "POST", self._path(name, f"{self.outputs}/download-urls"), json=body
+        )
         return {item.path: item.url for item in answer.items if item.url}
 
     def _found(self, name: str, ask: Callable[[str], T]) -> T:
@@ -139,40 +114,42 @@ WHOLE = 50
 
 class EvalRuns(Runs):
     noun = "eval-runs"
-    listed = EvalRunPage
-    whole = EvalRunDetail
-    figures = EvalMetrics
+    listed = run_api.EvalRunPage
+    whole = run_api.EvalRunDetail
+    figures = run_api.EvalMetrics
 
-    def retry(self, name: str, request: RetryRun) -> RetriedRun:
+    def retry(self, name: str, request: run_api.RetryRun) -> run_api.RetriedRun:
         """Retry failed and skipped rollouts. Raise NothingToRetry when all succeeded, unless `everything`; Conflict
         when the run has spent its budget and no larger one is given."""
-        return self._http.read(RetriedRun, "POST", self._path(name, "retry"), json=request)
+        return self._http.read(run_api.RetriedRun, "POST", self._path(name, "retry"), json=request)
 
-    def rollouts(self, name: str, *, limit: int = 50, offset: int = 0, status: str | None = None) -> RolloutPage:
+    def rollouts(
+        self, name: str, *, limit: int = 50, offset: int = 0, status: str | None = None
+    ) -> run_api.RolloutPage:
         params = {"limit": limit, "offset": offset, "status": status}
         return self._found(
-            name, lambda full: self._http.read(RolloutPage, "GET", self._path(full, "rollouts"), params=params)
+            name, lambda full: self._http.read(run_api.RolloutPage, "GET", self._path(full, "rollouts"), params=params)
         )
 
     def outcomes(self, name: str) -> Iterator[Rollout]:
-        for page in self._http.pages(OutcomePage, self._path(name, "outcomes"), limit=OUTCOMES):
+        for page in self._http.pages(run_api.OutcomePage, self._path(name, "outcomes"), limit=OUTCOMES):
             yield from page.outcomes
 
-    def arrived(self, name: str, *, after: int) -> Iterator[OutcomePage]:
+    def arrived(self, name: str, *, after: int) -> Iterator[run_api.OutcomePage]:
         """Yield all rollouts but the first ones, with conversations, in the order of arrival."""
         return self._http.pages(
-            OutcomePage, self._path(name, "outcomes"), limit=WHOLE, offset=after, params={"whole": 1}
+            run_api.OutcomePage, self._path(name, "outcomes"), limit=WHOLE, offset=after, params={"whole": 1}
         )
 
     def trained_rows(self, name: str) -> set[str]:
         try:
-            return set(self._http.read(TrainedRows, "GET", self._path(name, "trained-rows")).rows)
+            return set(self._http.read(training_api.TrainedRows, "GET", self._path(name, "trained-rows")).rows)
         except NotFound:
             return set()
 
     def amount(self, name: str) -> int:
         params = {"limit": 1, "offset": 0}
-        page = self._http.read(OutcomePage, "GET", self._path(name, "outcomes"), params=params)
+        page = self._http.read(run_api.OutcomePage, "GET", self._path(name, "outcomes"), params=params)
         return page.total_count or len(page.outcomes)
 
     def rollout(self, name: str, row: int, attempt: int) -> Rollout:
@@ -187,31 +164,34 @@ class BenchmarkRuns(Runs):
     noun = "benchmark-runs"
     listed = BenchmarkRunPage
     whole = BenchmarkRunDetail
-    figures = EvalMetrics
+    figures = run_api.EvalMetrics
     outputs = "outputs"
 
 
 class TrainingRuns(Runs):
     noun = "training-runs"
-    listed = TrainingRunPage
-    whole = TrainingRunDetail
-    figures = TrainingMetrics
+    listed = training_api.TrainingRunPage
+    whole = training_api.TrainingRunDetail
+    figures = training_api.TrainingMetrics
 
-    def check(self, body: Mapping[str, object], *, eval_run: str | None = None) -> TrainingCheck:
+    def check(self, body: Mapping[str, object], *, eval_run: str | None = None) -> training_api.TrainingCheck:
         path = f"{self.noun}/check" + (f"?eval_run={quote(eval_run, safe='')}" if eval_run else "")
-        return self._http.read(TrainingCheck, "POST", path, json=body)
+        return self._http.read(training_api.TrainingCheck, "POST", path, json=body)
 
-    def resume(self, name: str, secrets: Mapping[str, str] | None = None) -> SubmittedRun:
+    def resume(self, name: str, secrets: Mapping[str, str] | None = None) -> run_api.SubmittedRun:
         return self._again(name, "resume", secrets)
 
-    def retry(self, name: str, secrets: Mapping[str, str] | None = None) -> SubmittedRun:
+    def retry(self, name: str, secrets: Mapping[str, str] | None = None) -> run_api.SubmittedRun:
         return self._again(name, "retry", secrets)
 
-    def _again(self, name: str, how: str, secrets: Mapping[str, str] | None) -> SubmittedRun:
-        body = RetryRun(secrets=dict(secrets)) if secrets else RetryRun()
-        return self._http.read(SubmittedRun, "POST", self._path(name, how), json=body)
+    def _again(self, name: str, how: str, secrets: Mapping[str, str] | None) -> run_api.SubmittedRun:
+        body = run_api.RetryRun(secrets=dict(secrets)) if secrets else run_api.RetryRun()
+        return self._http.read(run_api.SubmittedRun, "POST", self._path(name, how), json=body)
 
-    def checkpoints(self, name: str) -> list[CheckpointRow]:
+    def checkpoints(self, name: str) -> list[training_api.CheckpointRow]:
         return self._found(
-            name, lambda full: self._http.read(CheckpointList, "GET", self._path(full, "checkpoints")).checkpoints
+            name,
+            lambda full: (
+                self._http.read(training_api.CheckpointList, "GET", self._path(full, "checkpoints")).checkpoints
+            ),
         )

@@ -52,8 +52,7 @@ def normalize_url(value: str) -> str:
     text = value.strip()
     try:
         if "://" not in text:
-            loopback = is_loopback("http://" + text)
-            text = ("http://" if loopback else "https://") + text
+            text = ("http://" if is_loopback("http://" + text) else "https://") + text
         parts = urlsplit(text)
         host, port = parts.hostname or "", parts.port
     except ValueError as error:

@@ -15,16 +15,7 @@ from osmosis.base.net import backoff_delay, is_loopback
 from osmosis.client.http import Section
 from osmosis.client.settings import trust
 from osmosis.errors import NetworkError, NotFound, PlatformError, ValidationError
-from osmosis.records.api.datasets import (
-    ImportPart,
-    ImportPaths,
-    ImportSent,
-    ImportSession,
-    ImportUpload,
-    ImportUploads,
-    SentPart,
-    UploadPlan,
-)
+from osmosis.records.api import datasets as dataset_api
 
 Result = TypeVar("Result")
 Progress = Callable[[int], None]
@@ -40,7 +31,9 @@ class Transfer:
         self._ca_file = ca_file
         """Certificates of the platform; an object store elsewhere is verified by the public ones."""
 
-    def upload(self, path: Path, plan: UploadPlan, progress: Progress | None = None) -> list[SentPart]:
+    def upload(
+        self, path: Path, plan: dataset_api.UploadPlan, progress: Progress | None = None
+    ) -> list[dataset_api.SentPart]:
         total = path.stat().st_size
         if plan.method != "multipart" or plan.part_size is None:
             self._put(plan.presigned_url or "", path, (0, total), plan.upload_headers, progress)
@@ -50,11 +43,10 @@ class Transfer:
         for part in plan.presigned_urls:
             number = part.part_number
             start = (number - 1) * size
-            span = (start, min(size, total - start))
-            etag = self._put(part.presigned_url, path, span, {}, progress)
+            etag = self._put(part.presigned_url, path, (start, min(size, total - start)), {}, progress)
             if not etag:
                 raise PlatformError(f"the object store sent no ETag for part {number} of {path.name}")
-            parts.append(SentPart(PartNumber=number, ETag=etag))
+            parts.append(dataset_api.SentPart(PartNumber=number, ETag=etag))
         return parts
 
     def download(self, url: str, destination: Path, progress: Progress | None = None) -> int:
@@ -154,21 +146,25 @@ FINALIZE_TIMEOUT_S = 300.0
 
 
 class Imports(Section):
-    def open(self, manifest: Mapping[str, object]) -> ImportSession:
-        return self._http.read(ImportSession, "POST", PATH, json=manifest, timeout=IMPORT_TIMEOUT_S)
+    def open(self, manifest: Mapping[str, object]) -> dataset_api.ImportSession:
+        return self._http.read(dataset_api.ImportSession, "POST", PATH, json=manifest, timeout=IMPORT_TIMEOUT_S)
 
-    def send(self, opened: ImportSession, folder: Path, progress: Progress | None = None) -> ImportSession:
+    def send(
+        self, opened: dataset_api.ImportSession, folder: Path, progress: Progress | None = None
+    ) -> dataset_api.ImportSession:
         session = opened.session_id
         pending = [file.path for file in opened.pending]
         with ThreadPoolExecutor(AT_ONCE) as pool:
             for start in range(0, len(pending), BATCH):
-                body = ImportPaths(paths=list(pending[start : start + BATCH]))
-                plans = self._http.read(ImportUploads, "POST", f"{PATH}/{session}/uploads", json=body).files
+                body = dataset_api.ImportPaths(paths=list(pending[start : start + BATCH]))
+                plans = self._http.read(dataset_api.ImportUploads, "POST", f"{PATH}/{session}/uploads", json=body).files
                 list(pool.map(lambda plan: self._send_one(session, folder, plan, progress), plans))
-        return self._http.read(ImportSession, "POST", f"{PATH}/{session}/finalize", json={}, timeout=FINALIZE_TIMEOUT_S)
+        return self._http.read(
+            dataset_api.ImportSession, "POST", f"{PATH}/{session}/finalize", json={}, timeout=FINALIZE_TIMEOUT_S
+        )
 
-    def _send_one(self, session: str, folder: Path, plan: ImportUpload, progress: Progress | None) -> None:
+    def _send_one(self, session: str, folder: Path, plan: dataset_api.ImportUpload, progress: Progress | None) -> None:
         parts = self._http.transfer.upload(folder / plan.path, plan.upload, progress)
-        sent = [ImportPart(part_number=part.PartNumber, etag=part.ETag) for part in parts]
-        body = ImportSent(path=plan.path, parts=sent or None)
+        sent = [dataset_api.ImportPart(part_number=part.PartNumber, etag=part.ETag) for part in parts]
+        body = dataset_api.ImportSent(path=plan.path, parts=sent or None)
         self._http.call("POST", f"{PATH}/{session}/uploads/complete", json=body, timeout=IMPORT_TIMEOUT_S)

@@ -9,21 +9,11 @@ from typing import Any, TypeVar
 import aiohttp
 import orjson
 
+from osmosis import errors
 from osmosis.base.net import backoff_delay, is_loopback, parse_retry_after
-from osmosis.errors import (
-    AuthRequired,
-    DiskFull,
-    Forbidden,
-    LeaseLost,
-    NetworkError,
-    NotFound,
-    OsmosisError,
-    ValidationError,
-    from_wire,
-)
 
 TIMEOUT_S = 60.0
-TRY_AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504, DiskFull.http_status})
+TRY_AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504, errors.DiskFull.http_status})
 PATIENCE_S = 900.0
 CHUNK = 1 << 18
 OUT_OF_RANGE = 416
@@ -40,7 +30,7 @@ class JobClient:
 
     async def open(self) -> None:
         if not self._base.startswith("https://") and not is_loopback(self._base):
-            raise ValidationError(
+            raise errors.ValidationError(
                 f"{self._base} is neither https nor on this machine: the lease of a job does not go there",
                 hint="give the worker the platform's https:// address: --platform-url https://HOST",
             )
@@ -76,7 +66,7 @@ class JobClient:
         async with self._answer("GET", path, UNHURRIED, headers) as response:
             if response.status == OUT_OF_RANGE:  # another file than before
                 part.unlink()
-                raise NetworkError(f"{self._base}/{path} has changed")
+                raise errors.NetworkError(f"{self._base}/{path} has changed")
             with part.open("ab" if response.status == 206 else "wb") as out:
                 async for piece in response.content.iter_chunked(CHUNK):
                     out.write(piece)
@@ -104,20 +94,20 @@ class JobClient:
                     raise self._refused(path, response, await response.read())
                 yield response
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as problem:
-            raise NetworkError(f"{self._base}: {type(problem).__name__}: {problem}") from problem
+            raise errors.NetworkError(f"{self._base}: {type(problem).__name__}: {problem}") from problem
 
-    def _refused(self, path: str, response: aiohttp.ClientResponse, text: bytes) -> OsmosisError:
+    def _refused(self, path: str, response: aiohttp.ClientResponse, text: bytes) -> errors.OsmosisError:
         if response.status in TRY_AGAIN:
             asked_s = parse_retry_after(response.headers.get("Retry-After"))
-            detail = _object(text).get("message") if response.status == DiskFull.http_status else ""
+            detail = _object(text).get("message") if response.status == errors.DiskFull.http_status else ""
             status = f"HTTP {response.status}{f': {detail}' if detail else ''}"
-            return NetworkError(f"{self._base}/{path}: {status}", retry_after=asked_s)
-        problem = from_wire(response.status, _object(text))
-        if isinstance(problem, LeaseLost):
+            return errors.NetworkError(f"{self._base}/{path}: {status}", retry_after=asked_s)
+        problem = errors.from_wire(response.status, _object(text))
+        if isinstance(problem, errors.LeaseLost):
             return problem
-        if isinstance(problem, (AuthRequired, Forbidden, NotFound)):
+        if isinstance(problem, (errors.AuthRequired, errors.Forbidden, errors.NotFound)):
             # The token is no longer this run's lease, or the run was deleted: either way it is not ours.
-            return LeaseLost(problem.message, status_code=response.status)
+            return errors.LeaseLost(problem.message, status_code=response.status)
         return problem
 
 
@@ -131,10 +121,10 @@ async def patiently(
     while True:
         try:
             return await ask()
-        except NetworkError as problem:
+        except errors.NetworkError as problem:
             left, failures = ends - time.monotonic(), failures + 1
             if left <= 0:
-                raise NetworkError(
+                raise errors.NetworkError(
                     f"the platform has not answered for {patience_s:.0f} s: {problem.message}",
                     hint="start the platform again; it resumes the run from its journal",
                 ) from problem

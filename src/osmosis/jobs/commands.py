@@ -40,8 +40,7 @@ async def run_command(
 ) -> CommandResult:
     """Run `argv` in a sandbox (None: level 0); `log` gets each line of its output. Raise `OSError` when it cannot be
     started."""
-    allowed = replace(policy or Policy(), cwd=cwd, environ=environ)
-    box = await start(argv, allowed, stderr_apart=True)
+    box = await start(argv, replace(policy or Policy(), cwd=cwd, environ=environ), stderr_apart=True)
     if started:
         started(box.pid)
     tail: deque[str] = deque(maxlen=TAIL)

@@ -102,8 +102,7 @@ class LeaseReaper:
     def _gap(self) -> str:
         now, last = time.time(), self._last
         self._last = now
-        settings = self._platform.settings
-        long = max(settings.lease_s / 4, 4 * self._every_s)
+        long = max(self._platform.settings.lease_s / 4, 4 * self._every_s)
         if last is None:
             return "the platform was restarted"
         still = max(now - last, time.monotonic() - self._loop_alive_at if self._loop_alive_at is not None else 0.0)

@@ -37,31 +37,19 @@ from osmosis.records.run.rollout import Failure
 from osmosis.records.run.rows import Row
 from osmosis.records.run.source import SnapshotNote
 from osmosis.records.run.status import RunStatus
+from osmosis.viewer import run_source
 from osmosis.viewer.diff import CodePair, pair_code
 from osmosis.viewer.history import MAX_RUNS
 from osmosis.viewer.index.database import IndexFillers
 from osmosis.viewer.index.search import Search
 from osmosis.viewer.run_library import RunCard, build_card
-from osmosis.viewer.run_source import (
-    LEVELS,
-    Action,
-    CheckpointLine,
-    CodeVersion,
-    Fact,
-    Link,
-    Origin,
-    RolloutTable,
-    RunContext,
-    RunSettings,
-    RunState,
-)
 
 LOG_LINES = 200
 SCOPES = {"user": "personal", "user_override": "personal, overrides the workspace's", "run": "given at submit"}
 WAIT_S = 0.7
 
 
-def build_state(run: tables.Run, report: Report | None, stored: int | None = None) -> RunState:
+def build_state(run: tables.Run, report: Report | None, stored: int | None = None) -> run_source.RunState:
     evaluation = run.config.get("evaluation", {})
     progress = run.progress or tables.StoredProgress()
     total = report.total if report else run.sampled_rows * evaluation.get("n", 1)
@@ -69,7 +57,7 @@ def build_state(run: tables.Run, report: Report | None, stored: int | None = Non
         stored = report.completed if report else progress.get("completed", 0)
     if run.kind != "eval":
         stored, total = progress.get("completed", 0), progress.get("total", 0)
-    return RunState(
+    return run_source.RunState(
         url=f"/runs/{run.id}",
         name=run.name,
         kind="eval" if run.kind == "eval" else "training",
@@ -106,19 +94,19 @@ class DatabaseRun:
         return tally_of(self.session, self.run.id)
 
     @cached_property
-    def _state(self) -> RunState:
+    def _state(self) -> run_source.RunState:
         state = build_state(self.run, self._report, self._tally.total)
         reason = views.explain_waiting(self.session, self.run)
         return replace(state, stage=reason) if reason else state
 
-    def state(self) -> RunState:
+    def state(self) -> run_source.RunState:
         return self._state
 
-    def context(self) -> RunContext:
+    def context(self) -> run_source.RunContext:
         name = self.workspace.name
-        crumbs = (Link("Runs", "/"), Link(name, f"/?workspace={quote(name, safe='')}"))
+        crumbs = (run_source.Link("Runs", "/"), run_source.Link(name, f"/?workspace={quote(name, safe='')}"))
         marks_url = f"/runs/{self.run.id}/marks" if self.author else ""
-        return RunContext(
+        return run_source.RunContext(
             crumbs,
             tuple(self._actions()),
             author=self.author,
@@ -127,18 +115,20 @@ class DatabaseRun:
             can_add_rows=policy.may(self.role, "data"),
         )
 
-    def _actions(self) -> Iterator[Action]:
+    def _actions(self) -> Iterator[run_source.Action]:
         run, url = self.run, f"/runs/{self.run.id}"
         over = RunStatus(run.status).over
         if policy.may(self.role, "run"):
             if not over:
                 stopping = run.stop_requested_at is not None
-                yield Action("Stopping" if stopping else "Stop", f"{url}/stop", enabled=not stopping)
+                yield run_source.Action("Stopping" if stopping else "Stop", f"{url}/stop", enabled=not stopping)
             elif self._can_retry():
                 help_text = "Runs failed and missing rollouts again; keeps the others"
-                yield Action("Retry failed rollouts", f"{url}/retry", help_text)
+                yield run_source.Action("Retry failed rollouts", f"{url}/retry", help_text)
         if over and policy.may(self.role, "delete"):
-            yield Action("Delete", f"{url}/delete", question=f"Delete {run.name} and everything it produced?")
+            yield run_source.Action(
+                "Delete", f"{url}/delete", question=f"Delete {run.name} and everything it produced?"
+            )
 
     def _can_retry(self) -> bool:
         if self.run.kind != "eval" or self.run.imported is not None:
@@ -152,7 +142,7 @@ class DatabaseRun:
     def quarantine(self) -> RowQuarantine:
         return views.quarantine_of(self.run)
 
-    def origin(self) -> Origin:
+    def origin(self) -> run_source.Origin:
         run, imported = self.run, self.run.imported
         creator = self.session.get(tables.User, run.creator_id) if run.creator_id else None
         seed = f", drawn with seed {run.sample_seed}" if run.sample_seed is not None else ""
@@ -161,52 +151,54 @@ class DatabaseRun:
         if imported and _git_of(imported).get("dirty"):
             branch = f"{branch}, with uncommitted changes".lstrip(", ")
         facts = (
-            Fact("Rollout", run.rollout),
-            Fact("Commit", run.commit_sha[:12] or None, code=True, help=run.commit_sha, note=branch),
+            run_source.Fact("Rollout", run.rollout),
+            run_source.Fact("Commit", run.commit_sha[:12] or None, code=True, help=run.commit_sha, note=branch),
             self._repository(),
-            Fact("Model", run.model_path),
+            run_source.Fact("Model", run.model_path),
             self._dataset(),
-            Fact("Rows", f"{run.sampled_rows:,}{of}{seed}"),
-            Fact("Uploaded" if imported else "Submitted", run.created_at, note=f"by {creator.name}" if creator else ""),
+            run_source.Fact("Rows", f"{run.sampled_rows:,}{of}{seed}"),
+            run_source.Fact(
+                "Uploaded" if imported else "Submitted", run.created_at, note=f"by {creator.name}" if creator else ""
+            ),
         )
         snapshot = SnapshotNote.model_validate(run.snapshot) if run.snapshot is not None else None
         dirty = imported is not None and bool(_git_of(imported).get("dirty"))
-        code = CodeVersion(run.commit_sha, f"rollouts/{run.rollout}", dirty) if run.commit_sha else None
+        code = run_source.CodeVersion(run.commit_sha, f"rollouts/{run.rollout}", dirty) if run.commit_sha else None
         events = lifecycle.list_events(self.session, run.id)
         id_ = None if self.run.imported or self.run.snapshot else self.run.repository_id
         repository = self.session.get(tables.Repository, id_) if id_ else None
         web = find_web_page(repository.url) if repository is not None and repository.kind == "external" else ""
-        return Origin((*facts, *self._sandbox()), events, snapshot, web, code)
+        return run_source.Origin((*facts, *self._sandbox()), events, snapshot, web, code)
 
-    def _sandbox(self) -> Iterator[Fact]:
+    def _sandbox(self) -> Iterator[run_source.Fact]:
         if text := (self.run.progress or tables.StoredProgress()).get("sandbox"):
             level, _, network = text.partition("; ")
-            yield Fact("Sandbox", level, note=network)
+            yield run_source.Fact("Sandbox", level, note=network)
 
-    def _repository(self) -> Fact:
+    def _repository(self) -> run_source.Fact:
         if self.run.imported:
             name, git = self.run.imported.get("name"), _git_of(self.run.imported)
             repository = str(git.get("repository") or "none")
-            return Fact("Repository", f"{repository} (made on another machine, as {name})")
+            return run_source.Fact("Repository", f"{repository} (made on another machine, as {name})")
         id_ = self.run.repository_id
         row = self.session.get(tables.Repository, id_) if id_ else None
         if row is None:
-            return Fact("Repository", "no longer connected")
-        return Fact("Repository", row.full_name, f"/{quote(self.workspace.name, safe='')}/repository")
+            return run_source.Fact("Repository", "no longer connected")
+        return run_source.Fact("Repository", row.full_name, f"/{quote(self.workspace.name, safe='')}/repository")
 
-    def _dataset(self) -> Fact:
+    def _dataset(self) -> run_source.Fact:
         if self.run.dataset_id:
-            return Fact("Dataset", self.run.dataset, f"/datasets/{self.run.dataset_id}")
-        return Fact("Dataset", self.run.dataset, note="(a local file)" if self.run.imported else "(deleted)")
+            return run_source.Fact("Dataset", self.run.dataset, f"/datasets/{self.run.dataset_id}")
+        return run_source.Fact("Dataset", self.run.dataset, note="(a local file)" if self.run.imported else "(deleted)")
 
-    def settings(self) -> RunSettings:
+    def settings(self) -> run_source.RunSettings:
         run, imported = self.run, self.run.imported is not None
         pinned = None if imported else "none (the commit was pinned)"
         facts = [
-            Fact("Commit", run.commit_sha or None, code=True),
-            Fact("Branch", run.branch or pinned),
-            Fact("Dataset", run.dataset, note=(run.dataset_sha256 or "")[:16]),
-            Fact("Rows", row_ranges(run.rows)),
+            run_source.Fact("Commit", run.commit_sha or None, code=True),
+            run_source.Fact("Branch", run.branch or pinned),
+            run_source.Fact("Dataset", run.dataset, note=(run.dataset_sha256 or "")[:16]),
+            run_source.Fact("Rows", row_ranges(run.rows)),
         ]
         if not imported:
             seed = str(run.sample_seed) if run.sample_seed is not None else "none (the first rows in order)"
@@ -218,9 +210,9 @@ class DatabaseRun:
                 states = Counter(job.state for job in jobs)
                 running, over = states[tables.QueueState.HELD], states[tables.QueueState.OVER]
                 note = f"{len(jobs)} shards: {running} running, {over} over, {len(jobs) - running - over} waiting"
-            starts = Fact("Job starts", str(sum(job.starts for job in jobs)), note=note)
-            facts += [Fact("Seed", seed), Fact("Secrets", scopes or None), starts]
-        return RunSettings(run.config, "As run" if imported else "Pinned at submit", facts)
+            starts = run_source.Fact("Job starts", str(sum(job.starts for job in jobs)), note=note)
+            facts += [run_source.Fact("Seed", seed), run_source.Fact("Secrets", scopes or None), starts]
+        return run_source.RunSettings(run.config, "As run" if imported else "Pinned at submit", facts)
 
     def rewards(self) -> Sequence[float]:
         return self._tally.rewards
@@ -230,19 +222,21 @@ class DatabaseRun:
         points = self.session.scalars(query.order_by(tables.MetricPoint.key, tables.MetricPoint.step))
         return [MetricPoint(key=p.key, step=p.step, value=p.value, timestamp=p.timestamp) for p in points]
 
-    def checkpoints(self) -> Sequence[CheckpointLine]:
+    def checkpoints(self) -> Sequence[run_source.CheckpointLine]:
         query = sa.select(tables.Checkpoint).where(tables.Checkpoint.run_id == self.run.id)
         checkpoints = self.session.scalars(query.order_by(tables.Checkpoint.step))
-        return [CheckpointLine(row.name, row.step, row.status, row.reward, row.created_at) for row in checkpoints]
+        return [
+            run_source.CheckpointLine(row.name, row.step, row.status, row.reward, row.created_at) for row in checkpoints
+        ]
 
     def trained_rows(self) -> set[str]:
         return training.list_trained_rows(self.session, self.run)
 
-    def table(self) -> RolloutTable:
+    def table(self) -> run_source.RolloutTable:
         return self._table
 
     @cached_property
-    def _table(self) -> RolloutTable:
+    def _table(self) -> run_source.RolloutTable:
         path = self.platform.settings.viewer_index(self.run.id)
         newest = self.session.scalar(
             sa.select(sa.func.max(tables.Rollout.id)).where(tables.Rollout.run_id == self.run.id)
@@ -251,7 +245,7 @@ class DatabaseRun:
         feed = RunFeed(self.platform, self.run.id, epoch, newest or 0, self.run.dataset_path, self.run.rows)
         index, progress = FILLERS.open(path, feed, self._state.pass_threshold, wait_s=WAIT_S)
         index.set_labels(run_marks.version(self.session, self.run.id), self.annotations)
-        return RolloutTable(Search(index), progress)
+        return run_source.RolloutTable(Search(index), progress)
 
     def is_indexed(self, *, wait: bool = False) -> bool:
         return True
@@ -280,7 +274,7 @@ class DatabaseRun:
 
     def log(self, level: str, *, cursor: str | None = None, newer: bool = False) -> LogPage:
         part = LogSlice(limit=LOG_LINES, direction="newer" if newer else "older", cursor=cursor)
-        levels = LEVELS[LEVELS.index(level) :]
+        levels = run_source.LEVELS[run_source.LEVELS.index(level) :]
         owner = sa.and_(tables.RunLog.run_id == self.run.id, tables.RunLog.level.in_(levels))
         return part.fetch(self.session, tables.RunLog, owner)
 

@@ -199,8 +199,7 @@ def _paths(file: ConfigFile, workspace: Workspace) -> Iterable[Problem]:
     severity = "warning" if experiment.get("commit_sha") or experiment.get("branch") else "error"
     folder = workspace.root / "rollouts" / rollout
     if not folder.is_dir():
-        names = [r.name for r in workspace.rollouts()]
-        near = get_close_matches(rollout, names, 1, 0.5)
+        near = get_close_matches(rollout, [r.name for r in workspace.rollouts()], 1, 0.5)
         fix = f'did you mean "{near[0]}"?' if near else f"osmosis rollout new {rollout}"
         where = f"{file.where('experiment.rollout')}: experiment.rollout"
         problem = f"there is no folder rollouts/{rollout}/"

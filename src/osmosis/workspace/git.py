@@ -15,16 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from osmosis.base.git import (
-    QUIET,
-    Git,
-    GitError,
-    GitMissing,
-    NoRepository,
-    explain_failure,
-    no_repository,
-    to_valid_text,
-)
+from osmosis.base import git as base_git
 from osmosis.base.git_url import parse_git_url
 from osmosis.base.redact import without_credentials
 from osmosis.errors import ValidationError
@@ -60,18 +51,18 @@ def open_repository(root: Path, *, read_only: bool = True) -> Iterator[Repo]:
     except ModuleNotFoundError:
         raise
     except ImportError:
-        raise GitMissing("git is not installed, or not on PATH", hint="install git 2.25 or newer") from None
+        raise base_git.GitMissing("git is not installed, or not on PATH", hint="install git 2.25 or newer") from None
     try:
         with git.Repo(root, search_parent_directories=True, expand_vars=False) as repo:
             repo.git = repo.GitCommandWrapperType(os.fspath(root))
-            repo.git.update_environment(**QUIET)
+            repo.git.update_environment(**base_git.QUIET)
             if read_only:
                 repo.git.set_persistent_git_options(c=_READ_ONLY)
             yield repo
     except (git.InvalidGitRepositoryError, git.NoSuchPathError):
-        raise no_repository() from None
+        raise base_git.no_repository() from None
     except git.GitCommandNotFound:
-        raise GitMissing("git is not installed, or not on PATH", hint="install git 2.25 or newer") from None
+        raise base_git.GitMissing("git is not installed, or not on PATH", hint="install git 2.25 or newer") from None
     except git.GitCommandError as error:
         command, status = getattr(error, "command", ("git",)), getattr(error, "status", None)
         stderr, stdout = (
@@ -79,7 +70,7 @@ def open_repository(root: Path, *, read_only: bool = True) -> Iterator[Repo]:
             for name in ("stderr", "stdout")
         )
         text = without_credentials(stderr or stdout)
-        raise explain_failure(tuple(command[1:]), text, status if isinstance(status, int) else 1) from None
+        raise base_git.explain_failure(tuple(command[1:]), text, status if isinstance(status, int) else 1) from None
 
 
 def read_source(root: Path) -> Source | None:
@@ -89,14 +80,14 @@ def read_source(root: Path) -> Source | None:
         with open_repository(root) as repo:
             out = repo.git.status("--porcelain=v2", "--branch", "-z", "--untracked-files=all", "--", ".")
             prefix = "" if (root / ".git").exists() else repo.git.rev_parse("--show-prefix")
-            source = _parse_status(to_valid_text(out), to_valid_text(prefix))
+            source = _parse_status(base_git.to_valid_text(out), base_git.to_valid_text(prefix))
             source.root = str(root)
             if source.detached or source.conflicts:
                 marks = (name for mark, name in _MARKS.items() if Path(repo.git_dir, mark).exists())
                 source.operation = next(marks, None)
             _add_remote(repo, source)
             return source
-    except NoRepository:
+    except base_git.NoRepository:
         return None
 
 
@@ -162,23 +153,23 @@ def read_rollout_files(root: Path, rollout: str, *, large: int = LARGE_FILE) -> 
             if not path:
                 continue
             if meta.startswith("160000"):
-                facts.submodules.append(to_valid_text(path))
+                facts.submodules.append(base_git.to_valid_text(path))
                 continue
             files.append(path)
             file = root / path
             try:
                 size = file.lstat().st_size
                 if size > large:
-                    facts.large.append(FileFact(path=to_valid_text(path), size=size))
+                    facts.large.append(FileFact(path=base_git.to_valid_text(path), size=size))
                 elif size < 1024 and file.is_file():
                     with file.open("rb") as opened:
                         if opened.read(len(LFS_POINTER)) == LFS_POINTER:
-                            facts.lfs.append(to_valid_text(path))
+                            facts.lfs.append(base_git.to_valid_text(path))
             except OSError:
                 pass  # deleted in the working tree: the status says so
         facts.tracked = len(files)
         filtered = _list_lfs_attributes(repo, root, folder, files)
-    facts.lfs = sorted({*facts.lfs, *map(to_valid_text, filtered)})
+    facts.lfs = sorted({*facts.lfs, *map(base_git.to_valid_text, filtered)})
     return facts
 
 
@@ -214,7 +205,7 @@ def _resolve(repo: Repo, revision: str) -> tuple[str | None, str]:
 def init_repository(root: Path, branch: str = "main") -> bool:
     if (root / ".git").exists():
         return False
-    git = Git(root)
+    git = base_git.Git(root)
     git.text("init", "--quiet")
     # Not `init -b`: this works with every git, and before the first commit it only names the branch.
     git.text("symbolic-ref", "HEAD", f"refs/heads/{branch}")
@@ -224,9 +215,9 @@ def init_repository(root: Path, branch: str = "main") -> bool:
 def identity_options(root: Path) -> list[str]:
     """Return `-c` options with a stand-in author when git has no name for the person; else none."""
     try:
-        Git(root).text("-c", "user.useConfigOnly=true", "var", "GIT_COMMITTER_IDENT")
+        base_git.Git(root).text("-c", "user.useConfigOnly=true", "var", "GIT_COMMITTER_IDENT")
         return []
-    except GitError:
+    except base_git.GitError:
         return ["-c", f"user.name={FALLBACK_NAME}", "-c", f"user.email={FALLBACK_EMAIL}"]
 
 
@@ -273,7 +264,7 @@ def _host(url: str) -> str:
 
 def push(root: Path, branch: str, *, remote: str = "origin") -> None:
     """Push a branch and follow it; raise GitError with the other side's message."""
-    git = Git(root)
+    git = base_git.Git(root)
     git.text("push", "--quiet", "--set-upstream", remote, branch, timeout_s=PUSH_TIMEOUT_S)
     if remote == "origin" and not git.text("for-each-ref", "refs/remotes/origin/HEAD"):
         git.text("symbolic-ref", "refs/remotes/origin/HEAD", f"refs/remotes/origin/{branch}")
@@ -306,10 +297,10 @@ def make_snapshot(root: Path, message: str = "snapshot of the working tree") -> 
         base = parent or repo.git.hash_object("-t", "tree", "/dev/null")
         diff = repo.git.diff("--no-color", "--no-ext-diff", base, commit)
         files = repo.git.diff("--name-only", "-z", base, commit)
-    names = tuple(to_valid_text(name) for name in files.split("\0") if name)
-    return Snapshot(commit, parent, f"{SNAPSHOT_REFS}/{commit}", to_valid_text(diff), names)
+    names = tuple(base_git.to_valid_text(name) for name in files.split("\0") if name)
+    return Snapshot(commit, parent, f"{SNAPSHOT_REFS}/{commit}", base_git.to_valid_text(diff), names)
 
 
 def push_snapshot(root: Path, snapshot: Snapshot, *, remote: str = "origin") -> None:
     refs = f"{snapshot.commit}:{snapshot.ref}"
-    Git(root).text("push", "--quiet", remote, refs, timeout_s=PUSH_TIMEOUT_S)
+    base_git.Git(root).text("push", "--quiet", remote, refs, timeout_s=PUSH_TIMEOUT_S)

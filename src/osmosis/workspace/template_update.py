@@ -13,20 +13,9 @@ from osmosis.base.git import Git, sealed_environ
 from osmosis.base.installation import upgrade_command
 from osmosis.errors import Conflict, NotFound, OsmosisError, ValidationError
 
+from . import templates
 from .git import read_source
 from .layout import Workspace
-from .templates import (
-    RECORD_NAME,
-    WORKSPACE,
-    TemplateRecord,
-    copier_answers,
-    current_version,
-    find_template,
-    format_record,
-    read_record,
-    render_raw,
-    templates_dir,
-)
 
 BUNDLE = "templates.bundle"
 _WHO, _WHEN = {"NAME": "osmosis", "EMAIL": "osmosis@localhost"}, "2026-01-01T00:00:00+0000"
@@ -46,7 +35,7 @@ def scratch_git(folder: Path) -> Git:
 
 
 def versions(folder: Path | None = None) -> list[str]:
-    bundle = (folder or templates_dir()) / BUNDLE
+    bundle = (folder or templates.templates_dir()) / BUNDLE
     if not bundle.is_file():
         return []
     heads = scratch_git(bundle.parent).text("bundle", "list-heads", str(bundle)).splitlines()
@@ -61,7 +50,7 @@ def version_key(version: str) -> tuple[int, ...]:
 class Instance:
     label: str
     folder: Path
-    record: TemplateRecord
+    record: templates.TemplateRecord
     latest: str
 
     @property
@@ -83,10 +72,10 @@ class Merged:
 
 
 def list_instances(workspace: Workspace, folder: Path | None = None) -> list[Instance]:
-    latest = current_version(folder)
+    latest = templates.current_version(folder)
     made_from = []
-    for label, directory in [(WORKSPACE, workspace.root), *((r.name, r.path) for r in workspace.rollouts())]:
-        if (record := read_record(directory)) is not None:
+    for label, directory in [(templates.WORKSPACE, workspace.root), *((r.name, r.path) for r in workspace.rollouts())]:
+        if (record := templates.read_record(directory)) is not None:
             made_from.append(Instance(label, directory, record, latest))
     return made_from
 
@@ -94,14 +83,14 @@ def list_instances(workspace: Workspace, folder: Path | None = None) -> list[Ins
 def update_all(workspace: Workspace, labels: list[str], folder: Path | None = None) -> list[Merged]:
     """Merge the newest version of their templates into these instances. Raise, before anything is written, NotFound for
     a label without a template, Conflict on uncommitted changes."""
-    source = folder or templates_dir()
+    source = folder or templates.templates_dir()
     by_label = {i.label: i for i in list_instances(workspace, source)}
     for label in labels:
         if label not in by_label:
             hint = f"created from a template: {', '.join(by_label) or 'nothing here'}"
             raise NotFound(f"{label} was not created from a template", hint=hint)
-        if by_label[label].record.template != WORKSPACE:
-            find_template(by_label[label].record.template, source)
+        if by_label[label].record.template != templates.WORKSPACE:
+            templates.find_template(by_label[label].record.template, source)
     state = read_source(workspace.root)
     if state is None or state.commit is None:
         raise ValidationError(
@@ -127,7 +116,7 @@ def _update_one(workspace: Workspace, instance: Instance, source: Path) -> Merge
             f"this installation does not know version {old.version} of the templates (it has {', '.join(version)})",
             hint=upgrade_command(),
         )
-    new = TemplateRecord(old.template, instance.latest, old.answers)
+    new = templates.TemplateRecord(old.template, instance.latest, old.answers)
     with tempfile.TemporaryDirectory(prefix="osmosis-update-") as scratch, _sealed_git():
         room = Path(scratch)
         base = _rendered(old, room / "base", source / BUNDLE)
@@ -137,7 +126,7 @@ def _update_one(workspace: Workspace, instance: Instance, source: Path) -> Merge
         answers = {name: content for name, content in ours.items() if name not in merged.kept}
         after, merged.conflicts = _by_copier(room / "project", answers, old, new, source / BUNDLE)
     _write(workspace.root, answers, after, merged)
-    (instance.folder / RECORD_NAME).write_text(format_record(new), "utf-8")
+    (instance.folder / templates.RECORD_NAME).write_text(templates.format_record(new), "utf-8")
     return merged
 
 
@@ -152,9 +141,9 @@ def _sealed_git() -> Iterator[None]:
         yield
 
 
-def _rendered(record: TemplateRecord, dest: Path, bundle: Path) -> Files:
-    names = render_raw(record, dest, bundle)
-    return {name: (dest / name).read_bytes() for name in names if not name.endswith(RECORD_NAME)}
+def _rendered(record: templates.TemplateRecord, dest: Path, bundle: Path) -> Files:
+    names = templates.render_raw(record, dest, bundle)
+    return {name: (dest / name).read_bytes() for name in names if not name.endswith(templates.RECORD_NAME)}
 
 
 def _stays(name: str, base: Files, ours: Files, theirs: Files) -> bool:
@@ -163,12 +152,12 @@ def _stays(name: str, base: Files, ours: Files, theirs: Files) -> bool:
 
 
 def _by_copier(
-    project: Path, files: Files, old: TemplateRecord, new: TemplateRecord, bundle: Path
+    project: Path, files: Files, old: templates.TemplateRecord, new: templates.TemplateRecord, bundle: Path
 ) -> tuple[Files, list[str]]:
     """Return the files after copier's update in a scratch repository, and which of them have conflict markers."""
     import copier
 
-    answers = {"_src_path": str(bundle), "_commit": f"v{old.version}", **copier_answers(old)}
+    answers = {"_src_path": str(bundle), "_commit": f"v{old.version}", **templates.copier_answers(old)}
     for name, content in {**files, _ANSWERS: json.dumps(answers).encode()}.items():
         (project / name).parent.mkdir(parents=True, exist_ok=True)
         (project / name).write_bytes(content)
@@ -176,7 +165,7 @@ def _by_copier(
     git.run("init", "--quiet")
     git.run("add", "--all", "--force", ".")
     git.run("commit", "--quiet", "-m", "before the update")
-    data = copier_answers(new)
+    data = templates.copier_answers(new)
     copier.run_update(
         project, data, vcs_ref=f"v{new.version}", defaults=True, overwrite=True, quiet=True, conflict="inline"
     )

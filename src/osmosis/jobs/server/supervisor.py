@@ -81,11 +81,10 @@ class ServerSupervisor:
         self._process: RolloutServerProcess | None = None
 
     async def start(self) -> str:
-        environ = {**self.command.environ, INSTANCE_VARIABLE: uuid.uuid4().hex}
         process = RolloutServerProcess(
             self.command.argv,
             self.command.cwd,
-            environ,
+            {**self.command.environ, INSTANCE_VARIABLE: uuid.uuid4().hex},
             log=self._log.stream(STEP),
             health_timeout_s=self.command.health_timeout_s,
             policy=self.command.policy,

@@ -10,19 +10,7 @@ from osmosis.platform.auth.tokens import IssuedToken
 from osmosis.platform.http.json_route import JsonRoute
 from osmosis.platform.workspaces import audit
 from osmosis.platform.workspaces import service as workspaces
-from osmosis.records.api.accounts import (
-    Account,
-    BrowserLink,
-    DeviceOffer,
-    DevicePoll,
-    DeviceStart,
-    IssuedLogin,
-    NewToken,
-    TokenList,
-    TokenRow,
-    Verified,
-    WorkspaceRole,
-)
+from osmosis.records.api import accounts as account_api
 from osmosis.records.api.body import format_moment
 
 from .rate_limits import address_of, limited
@@ -30,26 +18,28 @@ from .rate_limits import address_of, limited
 router = APIRouter(prefix="/api/cli", route_class=JsonRoute)
 
 
-def token_body(issued: IssuedToken) -> IssuedLogin:
-    values = {"token": issued.text, "user": Account.from_row(issued.user), "token_id": issued.row.id}
-    return IssuedLogin.model_validate(
+def token_body(issued: IssuedToken) -> account_api.IssuedLogin:
+    values = {"token": issued.text, "user": account_api.Account.from_row(issued.user), "token_id": issued.row.id}
+    return account_api.IssuedLogin.model_validate(
         {**values, "expires_at": issued.row.expires_at, "name": issued.row.name, "scopes": issued.row.scopes.split()}
     )
 
 
 @router.post("/device/authorize", dependencies=[limited("login")])
-def authorize(body: DeviceStart, platform: PlatformDep) -> DeviceOffer:
+def authorize(body: account_api.DeviceStart, platform: PlatformDep) -> account_api.DeviceOffer:
     with platform.db.write() as session:
         login = login_flows.start(session, body.device_name)
-    return DeviceOffer.from_row(
+    return account_api.DeviceOffer.from_row(
         login,
         verification_uri=urls.device(platform.settings),
         verification_uri_complete=urls.device(platform.settings, login.user_code),
     )
 
 
-@router.post("/device/token", response_model=IssuedLogin, dependencies=[limited("poll")])
-def device_token(body: DevicePoll, request: Request, platform: PlatformDep) -> IssuedLogin | JSONResponse:
+@router.post("/device/token", response_model=account_api.IssuedLogin, dependencies=[limited("poll")])
+def device_token(
+    body: account_api.DevicePoll, request: Request, platform: PlatformDep
+) -> account_api.IssuedLogin | JSONResponse:
     with platform.db.write() as session:
         answer = login_flows.poll(session, body.device_code)
         if isinstance(answer, str):
@@ -63,7 +53,7 @@ def _note(session: Session, request: Request, issued: IssuedToken, by: str) -> N
 
 
 @router.post("/bootstrap", dependencies=[limited("login")])
-def bootstrap(body: DeviceStart, request: Request, platform: PlatformDep) -> IssuedLogin:
+def bootstrap(body: account_api.DeviceStart, request: Request, platform: PlatformDep) -> account_api.IssuedLogin:
     """Log in with the bootstrap token: whoever can read the platform's own file is its owner."""
     login_flows.check_bootstrap(platform, bearer(request))
     with platform.db.write() as session:
@@ -74,7 +64,7 @@ def bootstrap(body: DeviceStart, request: Request, platform: PlatformDep) -> Iss
 
 
 @router.post("/browser-login")
-def browser_login(platform: PlatformDep, caller: PersonDep) -> BrowserLink:
+def browser_login(platform: PlatformDep, caller: PersonDep) -> account_api.BrowserLink:
     """Return a link that logs a browser in once, for a person whose terminal is logged in. It carries an approved
     device code; it works once and for 15 minutes, and opening it asks before it logs in."""
     with platform.db.write() as session:
@@ -82,44 +72,47 @@ def browser_login(platform: PlatformDep, caller: PersonDep) -> BrowserLink:
         session.flush()
         audit.note(session, caller, "login.link", caller.user.handle)
         login_flows.decide(session, login.user_code, caller.user, approve=True, maker=caller.token)
-    return BrowserLink(url=urls.login(platform.settings, login.device_code), expires_in=login.expires_in)
+    return account_api.BrowserLink(url=urls.login(platform.settings, login.device_code), expires_in=login.expires_in)
 
 
 @router.get("/verify")
-def verify(platform: PlatformDep, either: EitherDep) -> Verified:
+def verify(platform: PlatformDep, either: EitherDep) -> account_api.Verified:
     caller, scope = either
     token = caller.token
-    body = Verified(
-        user=Account.from_row(caller.user), expires_at=format_moment(token.expires_at), token_id=token.id, valid=True
+    body = account_api.Verified(
+        user=account_api.Account.from_row(caller.user),
+        expires_at=format_moment(token.expires_at),
+        token_id=token.id,
+        valid=True,
     )
     if scope is not None:
-        membership = WorkspaceRole(id=scope.workspace.id, name=scope.workspace.name, role=scope.role)
+        membership = account_api.WorkspaceRole(id=scope.workspace.id, name=scope.workspace.name, role=scope.role)
         body.workspace = body.organization = membership
     else:
         with platform.db.read() as session:
             memberships = workspaces.list_workspaces(session, caller.user)
         if memberships:  # a client of generation 0.2 names no workspace: the first is its own
             workspace, role, _ = memberships[0]
-            body.organization = WorkspaceRole(id=workspace.id, name=workspace.name, role=role)
+            body.organization = account_api.WorkspaceRole(id=workspace.id, name=workspace.name, role=role)
     return body
 
 
 @router.get("/tokens")
-def list_tokens(platform: PlatformDep, caller: CallerDep) -> TokenList:
+def list_tokens(platform: PlatformDep, caller: CallerDep) -> account_api.TokenList:
     """List the usable tokens of the person; a token made by name sees itself and what was made with it."""
     with platform.db.read() as session:
         rows = tokens.list_tokens(session, caller.token)
     mine = caller.token.id
-    return TokenList(
+    return account_api.TokenList(
         tokens=[
-            TokenRow.from_row(row, scopes=row.scopes.split(), workspace=workspace, current=row.id == mine)
+            account_api.TokenRow.from_row(row, scopes=row.scopes.split(), workspace=workspace, current=row.id == mine)
             for row, workspace in rows
         ]
     )
 
 
 @router.post("/tokens")
-def make_token(body: NewToken, platform: PlatformDep, caller: CallerDep) -> IssuedLogin:
+def make_token(body: account_api.NewToken, platform: PlatformDep, caller: CallerDep) -> account_api.IssuedLogin:
     """Create a token for a machine; its text appears only in this answer. It may no more than the one that asks."""
     with platform.db.write() as session:
         issued = tokens.create_named(session, caller.token, body)

@@ -94,5 +94,4 @@ def create_user(session: Session, handle: str, *, email: str, name: str, operato
 
 
 def _handle(text: str) -> str:
-    handle = re.sub(r"[^a-z0-9-]+", "-", text.lower()).strip("-")
-    return handle or "local"
+    return re.sub(r"[^a-z0-9-]+", "-", text.lower()).strip("-") or "local"

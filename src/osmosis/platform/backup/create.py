@@ -156,8 +156,7 @@ def _needed(connection: sa.Connection) -> tuple[set[str], list[StoredRepository]
             paths = connection.scalars(sa.select(tables[table].c[column]).distinct())
             files.update(path for path in paths if path)
     rows = connection.execute(sa.select(tables["repositories"])).mappings() if "repositories" in tables else ()
-    repositories = [StoredRepository.model_validate(dict(row)) for row in rows]
-    return files, repositories
+    return files, [StoredRepository.model_validate(dict(row)) for row in rows]
 
 
 def _add_missing(settings: PlatformSettings, objects: Objects, archive: ArchiveWriter, paths: set[str]) -> None:

@@ -32,7 +32,7 @@ from osmosis.records.base import utc_now
 from osmosis.records.run.status import RunStatus
 
 from . import table_dump
-from .archive import ArchiveReader, BackupHeader, BackupManifest, open_reader
+from .archive import ArchiveReader, BackupHeader, BackupManifest, StoredRepository, open_reader
 
 ANNOUNCEMENT = "platform.json"
 START_LOCK = "start.lock"
@@ -227,11 +227,7 @@ def _without_job(row: JsonObject) -> JsonObject:
 
 def _unbundle(settings: PlatformSettings, unpacked: _Unpacked) -> int:
     for repository in unpacked.manifest.repositories:
-        root = unpacked.folder / "data"
-        path = root / repository.path
-        if root.resolve() not in path.resolve().parents:
-            raise ValidationError(f"the backup names a repository outside of the data folder: {repository.path}")
-        folder = RepositoryFolder(repository.id, repository.kind, repository.url, path, repository.default_branch)
+        folder = _locate_repository(unpacked.folder / "data", repository)
         mirror.prepare(folder, settings)
         git = Git.bare(folder.path, sealed_environ(settings.environ), timeout_s=FETCH_S)
         if repository.bundled:
@@ -240,3 +236,10 @@ def _unbundle(settings: PlatformSettings, unpacked: _Unpacked) -> int:
         if repository.head:
             git.run("symbolic-ref", "HEAD", repository.head)
     return len(unpacked.manifest.repositories)
+
+
+def _locate_repository(root: Path, repository: StoredRepository) -> RepositoryFolder:
+    path = root / repository.path
+    if root.resolve() not in path.resolve().parents:
+        raise ValidationError(f"the backup names a repository outside of the data folder: {repository.path}")
+    return RepositoryFolder(repository.id, repository.kind, repository.url, path, repository.default_branch)

@@ -290,8 +290,7 @@ def append_row(platform: Platform, workspace: tables.Workspace, actor: audit.Act
 
 
 def clean(platform: Platform, dataset_id: str) -> None:
-    home = dataset_key(dataset_id)
-    keys = {item.key for item in platform.objects.list(home)}
+    keys = {item.key for item in platform.objects.list(dataset_key(dataset_id))}
     with platform.db.read() as session:
         unused = datasets.list_unused_files(session, dataset_id, keys)
     for key in unused:

@@ -200,8 +200,7 @@ def list_unused_files(session: Session, dataset_id: str, keys: Collection[str]) 
     files = set(keys) - ({dataset.path} if dataset else set())
     if not files:
         return set()
-    query = sa.select(tables.Run.dataset_path).where(tables.Run.dataset_path.in_(files))
-    used = set(session.scalars(query))
+    used = set(session.scalars(sa.select(tables.Run.dataset_path).where(tables.Run.dataset_path.in_(files))))
     arriving = set(
         session.scalars(
             sa.select(tables.Upload.id).where(

@@ -79,7 +79,6 @@ class RepositoryFolder:
     @classmethod
     def of(cls, repository: tables.Repository, settings: PlatformSettings) -> RepositoryFolder:
         path = settings.located(repository.path)
-        credential = get_credential(repository, settings)
         return cls(
             repository.id,
             repository.kind,
@@ -87,7 +86,7 @@ class RepositoryFolder:
             path,
             repository.default_branch,
             repository.trusted,
-            credential,
+            get_credential(repository, settings),
         )
 
     @property
@@ -224,8 +223,7 @@ def find_commit(folder: RepositoryFolder, text: str, settings: PlatformSettings)
     if commit := _in_folder(folder, short, settings.environ):
         return commit
     if folder.kind == "external" and FULL_SHA.fullmatch(short):
-        limited = folder.within(min(LOOK_UP_TIMEOUT_S, settings.sync_limit_s))
-        return _fetch_commit(limited, short, settings)
+        return _fetch_commit(folder.within(min(LOOK_UP_TIMEOUT_S, settings.sync_limit_s)), short, settings)
     return None
 
 

@@ -20,15 +20,8 @@ from osmosis.platform.git import mirror, repositories
 from osmosis.platform.git.discovery import FoundItem, Tree, discover
 from osmosis.platform.git.mirror import Branch, RepositoryFolder
 from osmosis.platform.settings import PlatformSettings
+from osmosis.records.api import workspaces as workspace_api
 from osmosis.records.api.body import format_moment
-from osmosis.records.api.workspaces import (
-    FoundCode,
-    SyncedBranch,
-    SyncedRepository,
-    SyncedRollout,
-    SyncEvent,
-    SyncReport,
-)
 from osmosis.records.base import utc_now
 from osmosis.records.config.run_config import Experiment
 from osmosis.records.run.job import SyncStatus
@@ -87,8 +80,7 @@ def run(db: Database, settings: PlatformSettings, event_id: str) -> None:
                     )
                 )
                 session.execute(sa.update(events).where(events.id == event_id).values(status=SyncStatus.SYNCING.value))
-            named = mirror.fetch(folder, settings)
-            _sync_branches(db, settings, folder, named, event_id=event_id)
+            _sync_branches(db, settings, folder, mirror.fetch(folder, settings), event_id=event_id)
     except OsmosisError as error:
         _fail(db, event_id, _error_text(error))
     except Exception as error:
@@ -280,8 +272,7 @@ def code_for_run(db: Database, settings: PlatformSettings, repository_id: str, e
     `commit_sha` pins it, `branch` means that branch's latest synced commit, neither the default branch's.
     ValidationError names the key."""
     with db.read() as session:
-        repository = session.get_one(tables.Repository, repository_id)
-        folder = RepositoryFolder.of(repository, settings)
+        folder = RepositoryFolder.of(session.get_one(tables.Repository, repository_id), settings)
         branches = known_branches(session, repository_id)
     code = _resolve(folder, branches, settings, branch=experiment.branch, commit_sha=experiment.commit_sha)
     check_entrypoint(folder, settings, code.commit_sha, experiment)
@@ -371,12 +362,12 @@ def list_events(session: Session, repository_id: str, *, limit: int = 20) -> tup
     return list(session.scalars(query.limit(limit))), count_of(session, query)
 
 
-def to_sync_event(event: tables.SyncEvent) -> SyncEvent:
-    return SyncEvent.from_row(event, commit_sha=event.commit_sha or None)
+def to_sync_event(event: tables.SyncEvent) -> workspace_api.SyncEvent:
+    return workspace_api.SyncEvent.from_row(event, commit_sha=event.commit_sha or None)
 
 
-def to_synced_rollout(row: tables.SyncedRollout, repository: tables.Repository) -> SyncedRollout:
-    return SyncedRollout.from_row(
+def to_synced_rollout(row: tables.SyncedRollout, repository: tables.Repository) -> workspace_api.SyncedRollout:
+    return workspace_api.SyncedRollout.from_row(
         row,
         is_active=repository.status == "active",
         last_synced_commit_sha=row.commit_sha,
@@ -385,21 +376,25 @@ def to_synced_rollout(row: tables.SyncedRollout, repository: tables.Repository) 
     )
 
 
-def build_report(session: Session, settings: PlatformSettings, repository: tables.Repository) -> SyncReport:
+def build_report(
+    session: Session, settings: PlatformSettings, repository: tables.Repository
+) -> workspace_api.SyncReport:
     latest, total = list_events(session, repository.id)
     url = repositories.clone_url(settings, repository)
-    about = SyncedRepository(full_name=repository.full_name, url=url, kind=repository.kind, status=repository.status)
+    about = workspace_api.SyncedRepository(
+        full_name=repository.full_name, url=url, kind=repository.kind, status=repository.status
+    )
     branches = sorted(known_branches(session, repository.id).items())
     commit = repository.last_synced_commit
     contents = list_contents(session, repository.id, commit) if commit else []
-    return SyncReport(
+    return workspace_api.SyncReport(
         repository=about,
         status=latest[0].status if latest else None,
         default_branch=repository.default_branch,
         last_synced_commit_sha=repository.last_synced_commit,
         last_synced_at=format_moment(repository.last_synced_at),
-        branches=[SyncedBranch(name=name, commit_sha=commit) for name, commit in branches],
+        branches=[workspace_api.SyncedBranch(name=name, commit_sha=commit) for name, commit in branches],
         events=[to_sync_event(event) for event in latest],
         total_events=total,
-        found=[FoundCode.from_row(row) for row in contents],
+        found=[workspace_api.FoundCode.from_row(row) for row in contents],
     )

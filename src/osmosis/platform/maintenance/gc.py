@@ -169,10 +169,9 @@ class _Sweep:
     def _dataset_files(self) -> Iterator[Waste]:
         for folder in _entries(self.settings.objects_dir / "datasets"):
             keys = {self.settings.stored(path) for path in _entries(folder)}
-            unused = map(self.settings.located, sorted(self._list_unused(folder.name, keys)))
             yield from self._orphans(
                 "datasets",
-                unused,
+                map(self.settings.located, sorted(self._list_unused(folder.name, keys))),
                 UNUSED_DATASET_FILE,
                 lambda path: self._is_used(path.parent.name, self.settings.stored(path)),
             )
@@ -264,8 +263,7 @@ class _Sweep:
         before = self._before_any_live_run(days)
         reason = f"no run used it for {days} days"
         for path in environments.find_unused(cache, before=before):
-            remove = partial(environments.remove, path, before=before)
-            yield self._waste("environments", path, reason, remove)
+            yield self._waste("environments", path, reason, partial(environments.remove, path, before=before))
         with self.platform.db.read() as session:
             workspaces, models = _used_since(session, datetime.fromtimestamp(before, tz=self.now.tzinfo))
         idle = [path for path in _entries(cache / "uv") if path.name not in workspaces]

@@ -124,5 +124,4 @@ def _refusal(error: OsmosisError, request: Request) -> Response:
             status = OVERLOADED
         message, code = str(body["error"]["message"]), str(body["error"]["code"])
         body = dialect.error_body(EndpointError(status, message, code))
-    content = orjson.dumps(body)
-    return Response(content, status, headers, media_type="application/json")
+    return Response(orjson.dumps(body), status, headers, media_type="application/json")

@@ -146,8 +146,7 @@ def object_url(platform: Platform, key: str, path: str, *, method: Method) -> st
 
 def sign_url(platform: Platform, path: str, *, method: str, now: float | None = None) -> str:
     expires = int(now if now is not None else time.time()) + platform.settings.url_lifetime_s
-    signature = platform.vault.sign(f"{method} {path} {expires}")
-    query = urlencode({"expires": expires, "signature": signature})
+    query = urlencode({"expires": expires, "signature": platform.vault.sign(f"{method} {path} {expires}")})
     return f"{platform.settings.url}/api/objects/{quote(path)}?{query}"
 
 

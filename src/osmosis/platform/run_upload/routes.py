@@ -34,8 +34,7 @@ def get_session(session_id: str, platform: PlatformDep, scope: ScopeDep) -> Impo
 @router.post(f"{PREFIX}/{{session_id}}/uploads")
 def uploads(session_id: str, body: ImportPaths, platform: PlatformDep, scope: ScopeDep) -> ImportUploads:
     with platform.db.read() as session:
-        row = sessions.find(session, scope.workspace, session_id)
-        files = sessions.get_files(session, row, body.paths)
+        files = sessions.get_files(session, sessions.find(session, scope.workspace, session_id), body.paths)
     plans = [
         ImportUpload(path=file.path, size=file.size, sha256=file.sha256, upload=sessions.upload_plan(platform, file))
         for file in files

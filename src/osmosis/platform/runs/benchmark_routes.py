@@ -11,23 +11,9 @@ from osmosis.platform.http.json_route import JsonRoute
 from osmosis.platform.objects.parts import SIGNED, sign_url
 from osmosis.platform.paging import LogSliceDep, PageDep
 from osmosis.platform.workspaces import audit
-from osmosis.records.api.benchmarks import (
-    BenchmarkDetail,
-    BenchmarkPage,
-    BenchmarkRunDetail,
-    BenchmarkRunPage,
-    BenchmarkRunRow,
-)
+from osmosis.records.api import benchmarks as benchmark_api
+from osmosis.records.api import runs as run_api
 from osmosis.records.api.body import LogPage
-from osmosis.records.api.runs import (
-    FileAddress,
-    FileAddresses,
-    FileTotals,
-    RunFile,
-    RunFiles,
-    SubmittedRun,
-    WantedFiles,
-)
 
 from . import benchmarks, downloads, lifecycle
 
@@ -37,33 +23,35 @@ RUNS = "/api/cli/benchmark-runs"
 
 @router.get("/api/cli/benchmarks")
 @slow("files")
-def list_benchmarks(platform: PlatformDep, scope: ScopeDep, page: PageDep) -> BenchmarkPage:
+def list_benchmarks(platform: PlatformDep, scope: ScopeDep, page: PageDep) -> benchmark_api.BenchmarkPage:
     with platform.db.read() as session:
         datasets = benchmarks.list_benchmarks(session, scope.workspace)
     rows = [benchmarks.build_benchmark(platform, d) for d in datasets[page.offset : page.offset + page.limit]]
-    return BenchmarkPage(benchmarks=rows, **page.place(len(rows), len(datasets)))
+    return benchmark_api.BenchmarkPage(benchmarks=rows, **page.place(len(rows), len(datasets)))
 
 
 @router.get("/api/cli/benchmarks/{key}")
 @slow("files")
-def get_benchmark(key: str, platform: PlatformDep, scope: ScopeDep) -> BenchmarkDetail:
+def get_benchmark(key: str, platform: PlatformDep, scope: ScopeDep) -> benchmark_api.BenchmarkDetail:
     with platform.db.read() as session:
         dataset = benchmarks.find(session, scope.workspace, key)
         leaderboard = benchmarks.build_leaderboard(session, dataset)
     row = benchmarks.build_benchmark(platform, dataset, is_detail=True)
-    return BenchmarkDetail(benchmark=row, leaderboard=leaderboard)
+    return benchmark_api.BenchmarkDetail(benchmark=row, leaderboard=leaderboard)
 
 
 @router.post(RUNS)
 @slow("checks")
-def create(platform: PlatformDep, scope: ScopeDep, body: dict[str, object] = Body()) -> SubmittedRun:
+def create(platform: PlatformDep, scope: ScopeDep, body: dict[str, object] = Body()) -> run_api.SubmittedRun:
     run, count = benchmarks.submit_run(platform, scope.workspace, scope, body)
     url = urls.run(platform.settings, run.run_ids[0])
-    return SubmittedRun.from_row(run, status="pending", platform_url=url, workflow_id=run.id, task_count=count)
+    return run_api.SubmittedRun.from_row(run, status="pending", platform_url=url, workflow_id=run.id, task_count=count)
 
 
 @router.get(RUNS)
-def list_runs(platform: PlatformDep, scope: ScopeDep, page: PageDep, benchmark: str | None = None) -> BenchmarkRunPage:
+def list_runs(
+    platform: PlatformDep, scope: ScopeDep, page: PageDep, benchmark: str | None = None
+) -> benchmark_api.BenchmarkRunPage:
     conditions = []
     with platform.db.read() as session:
         if benchmark:
@@ -72,11 +60,11 @@ def list_runs(platform: PlatformDep, scope: ScopeDep, page: PageDep, benchmark: 
         query = benchmarks.select_runs(scope.workspace.id, *conditions)
         members = benchmarks.list_members(session, query.limit(page.limit).offset(page.offset))
         rows = [benchmarks.build_row(session, platform.settings, run) for run in members]
-        return BenchmarkRunPage(benchmark_runs=rows, **page.place(len(rows), count_of(session, query)))
+        return benchmark_api.BenchmarkRunPage(benchmark_runs=rows, **page.place(len(rows), count_of(session, query)))
 
 
 @router.get(f"{RUNS}/{{name}}")
-def get_run(name: str, platform: PlatformDep, scope: ScopeDep) -> BenchmarkRunDetail:
+def get_run(name: str, platform: PlatformDep, scope: ScopeDep) -> benchmark_api.BenchmarkRunDetail:
     with platform.db.read() as session:
         members = benchmarks.get_members(session, scope.workspace.id, name)
         return benchmarks.build_detail(session, platform.settings, members)
@@ -90,7 +78,7 @@ def logs(name: str, platform: PlatformDep, scope: ScopeDep, page: LogSliceDep) -
 
 
 @router.post(f"{RUNS}/{{name}}/stop")
-def stop(name: str, platform: PlatformDep, scope: ScopeDep) -> BenchmarkRunRow:
+def stop(name: str, platform: PlatformDep, scope: ScopeDep) -> benchmark_api.BenchmarkRunRow:
     with platform.db.write() as session:
         members = benchmarks.get_members(session, scope.workspace.id, name)
         for run in members[1]:
@@ -101,7 +89,7 @@ def stop(name: str, platform: PlatformDep, scope: ScopeDep) -> BenchmarkRunRow:
 
 @router.get(f"{RUNS}/{{name}}/outputs/manifest")
 @slow("objects")
-def manifest(name: str, platform: PlatformDep, scope: ScopeDep, types: str = "summary,results") -> RunFiles:
+def manifest(name: str, platform: PlatformDep, scope: ScopeDep, types: str = "summary,results") -> run_api.RunFiles:
     selected = [part.strip() for part in types.split(",") if part.strip()]
     if unknown := sorted(set(selected) - {*benchmarks.FILES, "artifacts"}):
         hint = f"use {', '.join(benchmarks.FILES)}, artifacts"
@@ -110,19 +98,21 @@ def manifest(name: str, platform: PlatformDep, scope: ScopeDep, types: str = "su
         members = benchmarks.get_members(session, scope.workspace.id, name)
         paths = [file for kind, file in benchmarks.FILES.items() if kind in selected]
         contents = {path: benchmarks.build_file(session, platform.settings, members, path) for path in paths}
-    files = [RunFile(path=path, size=len(content)) for path, content in contents.items()]
+    files = [run_api.RunFile(path=path, size=len(content)) for path, content in contents.items()]
     for run in members[1] if "artifacts" in selected else ():
         stored, kinds = downloads.list_stored(platform.objects, run.id), "artifacts,trajectories"
         with platform.db.read() as session:
             outputs = downloads.build_manifest(session, platform.settings, run, stored, kinds, None).files
-        files += [RunFile(path=f"artifacts/{run.name}/{file.path}", size=file.size) for file in outputs]
-    return RunFiles(files=files, totals=FileTotals(files=len(files), bytes=sum(file.size or 0 for file in files)))
+        files += [run_api.RunFile(path=f"artifacts/{run.name}/{file.path}", size=file.size) for file in outputs]
+    return run_api.RunFiles(
+        files=files, totals=run_api.FileTotals(files=len(files), bytes=sum(file.size or 0 for file in files))
+    )
 
 
 @router.post(f"{RUNS}/{{name}}/outputs/download-urls")
 def download_urls(
-    name: str, body: WantedFiles, platform: PlatformDep, scope: Annotated[Scope, may("read")]
-) -> FileAddresses:
+    name: str, body: run_api.WantedFiles, platform: PlatformDep, scope: Annotated[Scope, may("read")]
+) -> run_api.FileAddresses:
     downloads.check_paths([item.path for item in body.items])
     with platform.db.read() as session:
         run, evaluations = benchmarks.get_members(session, scope.workspace.id, name)
@@ -131,8 +121,8 @@ def download_urls(
         parts = item.path.split("/", 2)
         is_artifact = len(parts) == 3 and parts[0] == "artifacts" and parts[1] in folders
         path = f"runs/{folders[parts[1]]}/{parts[2]}" if is_artifact else f"benchmark-runs/{run.id}/{item.path}"
-        addresses.append(FileAddress(path=item.path, url=sign_url(platform, path, method="GET")))
-    return FileAddresses(items=addresses, expires_in=platform.settings.url_lifetime_s)
+        addresses.append(run_api.FileAddress(path=item.path, url=sign_url(platform, path, method="GET")))
+    return run_api.FileAddresses(items=addresses, expires_in=platform.settings.url_lifetime_s)
 
 
 @router.get("/api/objects/benchmark-runs/{run_id}/{path:path}", dependencies=SIGNED)

@@ -38,8 +38,7 @@ def retry(session: Session, vault: Vault, run: tables.Run, user: tables.User, re
     run.secret_scopes, _ = secrets.resolve(session, run.workspace_id, run.creator_id, run.secret_scopes, secret_values)
     rollouts.drop_unsuccessful(session, run.id)
     total = run.sampled_rows * run.config.get("evaluation", {}).get("n", 1)
-    stored = len(rollouts.list_keys(session, run.id))
-    missing = total - stored
+    missing = total - len(rollouts.list_keys(session, run.id))
     _raise_budget(session, run, request)
     if missing:
         _check_budget(run)

@@ -26,27 +26,8 @@ from osmosis.platform.runs import downloads, lifecycle, rollouts, submit, views
 from osmosis.platform.runs import retry as run_retry
 from osmosis.platform.scheduling import worker_admin
 from osmosis.platform.workspaces import audit
+from osmosis.records.api import runs as run_api
 from osmosis.records.api.body import LogPage
-from osmosis.records.api.runs import (
-    EvalMetrics,
-    EvalRunDetail,
-    EvalRunPage,
-    FileAddress,
-    FileAddresses,
-    MarkedRun,
-    OutcomePage,
-    RetriedRun,
-    RetryRun,
-    RolloutPage,
-    RolloutRow,
-    RunDetail,
-    RunFiles,
-    RunPage,
-    RunPriority,
-    StoppingRun,
-    SubmittedRun,
-    WantedFiles,
-)
 from osmosis.records.api.training import TrainingRunDetail, TrainingRunPage
 from osmosis.records.run.annotations import MarkChange
 from osmosis.records.run.history import History
@@ -55,8 +36,8 @@ from osmosis.records.run.status import RunKind
 from osmosis.viewer.history import HistoryQuery, build_history
 from osmosis.viewer.index.database import remove_index
 
-ANSWERS: dict[RunKind, tuple[type[RunPage], type[RunDetail]]] = {
-    "eval": (EvalRunPage, EvalRunDetail),
+ANSWERS: dict[RunKind, tuple[type[run_api.RunPage], type[run_api.RunDetail]]] = {
+    "eval": (run_api.EvalRunPage, run_api.EvalRunDetail),
     "training": (TrainingRunPage, TrainingRunDetail),
 }
 
@@ -84,14 +65,16 @@ class RunRoutes:
     def find(self, session: Session, scope: Scope, name: str) -> tables.Run:
         return lifecycle.find(session, scope.workspace, self.kind, name)
 
-    def list_runs(self, platform: PlatformDep, scope: ScopeDep, page: PageDep, tag: str | None = None) -> RunPage:
+    def list_runs(
+        self, platform: PlatformDep, scope: ScopeDep, page: PageDep, tag: str | None = None
+    ) -> run_api.RunPage:
         with platform.db.read() as session:
             runs, total = lifecycle.list_runs(session, page, scope.workspace.id, self.kind, tag)
             users = datasets.find_creators(session, {run.creator_id for run in runs})
             position = page.place(len(runs), total)
             return views.build_page(session, platform.settings, self.kind, runs, users, position)
 
-    def get_run(self, name: str, platform: PlatformDep, scope: ScopeDep) -> RunDetail:
+    def get_run(self, name: str, platform: PlatformDep, scope: ScopeDep) -> run_api.RunDetail:
         with platform.db.read() as session:
             run = self.find(session, scope, name)
             creator = session.get(tables.User, run.creator_id) if run.creator_id else None
@@ -102,22 +85,24 @@ class RunRoutes:
             run = self.find(session, scope, name)
             return page.fetch(session, tables.RunLog, tables.RunLog.run_id == run.id)
 
-    def stop(self, name: str, platform: PlatformDep, scope: ScopeDep) -> StoppingRun:
+    def stop(self, name: str, platform: PlatformDep, scope: ScopeDep) -> run_api.StoppingRun:
         with platform.db.write() as session:
             run = self.find(session, scope, name)
             lifecycle.request_stop(session, run)
             audit.note(session, scope, "run.stop", run.name, workspace=scope.workspace)
             values = {"platform_url": urls.run(platform.settings, run.id), "total_dataset_rows": run.dataset_rows}
-            return StoppingRun.from_row(run, **values, stop_requested=run.stop_requested_at is not None)
+            return run_api.StoppingRun.from_row(run, **values, stop_requested=run.stop_requested_at is not None)
 
-    def mark(self, name: str, platform: PlatformDep, scope: ScopeDep, body: MarkChange) -> MarkedRun:
+    def mark(self, name: str, platform: PlatformDep, scope: ScopeDep, body: MarkChange) -> run_api.MarkedRun:
         with platform.db.write() as session:
             run = self.find(session, scope, name)
             lifecycle.mark(session, run, body)
             audit.note(session, scope, "run.mark", name, workspace=scope.workspace, renamed=body.name)
-            return MarkedRun.from_row(run)
+            return run_api.MarkedRun.from_row(run)
 
-    def prioritize(self, name: str, body: RunPriority, platform: PlatformDep, scope: ScopeDep) -> RunPriority:
+    def prioritize(
+        self, name: str, body: run_api.RunPriority, platform: PlatformDep, scope: ScopeDep
+    ) -> run_api.RunPriority:
         with platform.db.write() as session:
             run = self.find(session, scope, name)
             lifecycle.prioritize(session, run, body.priority, scope.user.name)
@@ -154,39 +139,42 @@ PREFIX = routes.prefix
 
 @router.post(PREFIX)
 @slow("checks")
-def create(platform: PlatformDep, scope: ScopeDep, body: dict[str, object] = Body()) -> SubmittedRun:
-    request = submit.parse(body, "eval")
-    run = submit.submit(platform, scope.workspace, scope, request, kind="eval")
+def create(platform: PlatformDep, scope: ScopeDep, body: dict[str, object] = Body()) -> run_api.SubmittedRun:
+    run = submit.submit(platform, scope.workspace, scope, submit.parse(body, "eval"), kind="eval")
     return views.build_accepted(platform.settings, run, sandbox=worker_admin.describe_sandboxes(platform, run))
 
 
 @router.get(f"{PREFIX}/{{name}}/metrics")
-def metrics(name: str, platform: PlatformDep, scope: ScopeDep) -> EvalMetrics:
+def metrics(name: str, platform: PlatformDep, scope: ScopeDep) -> run_api.EvalMetrics:
     with platform.db.read() as session:
         return views.build_metrics(session, routes.find(session, scope, name))
 
 
 @router.post(f"{PREFIX}/{{name}}/retry")
-def retry(name: str, platform: PlatformDep, scope: ScopeDep, body: RetryRun | None = None) -> RetriedRun:
+def retry(
+    name: str, platform: PlatformDep, scope: ScopeDep, body: run_api.RetryRun | None = None
+) -> run_api.RetriedRun:
     with platform.db.write() as session:
         run = routes.find(session, scope, name)
-        count = run_retry.retry(session, platform.vault, run, scope.user, body or RetryRun())
+        count = run_retry.retry(session, platform.vault, run, scope.user, body or run_api.RetryRun())
         audit.note(session, scope, "run.retry", run.name, workspace=scope.workspace)
         url = urls.run(platform.settings, run.id)
-        return RetriedRun.from_row(run, workflow_id=run.id, retryable_samples=count, platform_url=url)
+        return run_api.RetriedRun.from_row(run, workflow_id=run.id, retryable_samples=count, platform_url=url)
 
 
 @router.get(f"{PREFIX}/{{name}}/rollouts")
 def list_rollouts(
     name: str, platform: PlatformDep, scope: ScopeDep, page: LongPageDep, status: str | None = None
-) -> RolloutPage:
+) -> run_api.RolloutPage:
     with platform.db.read() as session:
         run = routes.find(session, scope, name)
         rows, total = page.fetch(session, rollouts.select_rollouts(run.id, status))
-    return RolloutPage(rollouts=[RolloutRow.from_row(row) for row in rows], **page.place(len(rows), total))
+    return run_api.RolloutPage(
+        rollouts=[run_api.RolloutRow.from_row(row) for row in rows], **page.place(len(rows), total)
+    )
 
 
-@router.get(f"{PREFIX}/{{name}}/outcomes", response_model=OutcomePage)
+@router.get(f"{PREFIX}/{{name}}/outcomes", response_model=run_api.OutcomePage)
 def list_outcomes(name: str, platform: PlatformDep, scope: ScopeDep, page: LongPageDep, whole: bool = False) -> Raw:
     """Rollouts without their conversations, for comparing runs; `whole`: with them, in the order of their arrival."""
     with platform.db.read() as session:
@@ -202,8 +190,7 @@ def list_outcomes(name: str, platform: PlatformDep, scope: ScopeDep, page: LongP
 @router.get(f"{PREFIX}/{{name}}/rollouts/{{row}}/{{attempt}}", response_model=Rollout)
 def get_rollout(name: str, row: int, attempt: int, platform: PlatformDep, scope: ScopeDep) -> Raw:
     with platform.db.read() as session:
-        run = routes.find(session, scope, name)
-        text = rollouts.get_text(session, run.id, row, attempt)
+        text = rollouts.get_text(session, routes.find(session, scope, name).id, row, attempt)
     return Raw(text, media_type="application/json")
 
 
@@ -211,7 +198,7 @@ def get_rollout(name: str, row: int, attempt: int, platform: PlatformDep, scope:
 @slow("objects")
 def manifest(
     name: str, platform: PlatformDep, scope: ScopeDep, types: str | None = None, rows: str | None = None
-) -> RunFiles:
+) -> run_api.RunFiles:
     with platform.db.read() as session:
         run = routes.find(session, scope, name)
     stored = downloads.list_stored(platform.objects, run.id)
@@ -224,8 +211,8 @@ def manifest(
 @router.post(f"{PREFIX}/{{name}}/samples/download-urls")
 @slow("objects")
 def download_urls(
-    name: str, body: WantedFiles, platform: PlatformDep, scope: Annotated[Scope, may("read")]
-) -> FileAddresses:
+    name: str, body: run_api.WantedFiles, platform: PlatformDep, scope: Annotated[Scope, may("read")]
+) -> run_api.FileAddresses:
     downloads.check_paths([item.path for item in body.items])
     with platform.db.read() as session:
         run = routes.find(session, scope, name)
@@ -236,8 +223,8 @@ def download_urls(
     for item, key in zip(body.items, keys, strict=True):
         path = f"runs/{run.id}/{item.path}"
         url = object_url(platform, key, path, method="GET") if key else sign_url(platform, path, method="GET")
-        answer.append(FileAddress(path=item.path, url=url, token=item.token))
-    return FileAddresses(items=answer, expires_in=platform.settings.url_lifetime_s)
+        answer.append(run_api.FileAddress(path=item.path, url=url, token=item.token))
+    return run_api.FileAddresses(items=answer, expires_in=platform.settings.url_lifetime_s)
 
 
 @router.get("/api/objects/runs/{run_id}/{path:path}", dependencies=SIGNED)

@@ -191,8 +191,7 @@ def _code(
     try:
         return sync.code_for_run(platform.db, platform.settings, repository_id, config.experiment)
     except ValidationError as error:
-        code_issues = error.issues or [{"key": "experiment", "message": error.message}]
-        for issue in code_issues:
+        for issue in error.issues or [{"key": "experiment", "message": error.message}]:
             key = str(issue["key"]).replace("experiment_config.", "experiment.")
             issues.append({**issue, "key": key, **({"hint": error.hint} if error.hint else {})})
         return None

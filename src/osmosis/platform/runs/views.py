@@ -14,21 +14,7 @@ from osmosis.platform.scheduling import placement
 from osmosis.platform.settings import PlatformSettings
 from osmosis.platform.training import service
 from osmosis.platform.workspaces import quotas
-from osmosis.records.api.runs import (
-    EvalMetrics,
-    EvalOverview,
-    EvalRunDetail,
-    EvalRunPage,
-    EvalRunRow,
-    NamedRef,
-    PassAtKPoint,
-    RewardStats,
-    RunDetail,
-    RunPage,
-    RunProgress,
-    RunResults,
-    SubmittedRun,
-)
+from osmosis.records.api import runs as run_api
 from osmosis.records.api.training import FileRef, ModelRef, TrainingRunDetail, TrainingRunPage, TrainingRunRow
 from osmosis.records.run.quarantine import RowQuarantine
 from osmosis.records.run.report import BriefReport, Report, ScoreReport
@@ -50,13 +36,13 @@ def _row_values(settings: PlatformSettings, run: tables.Run, creator: tables.Use
     }
 
 
-def eval_row(settings: PlatformSettings, run: tables.Run, creator: tables.User | None) -> EvalRunRow:
-    return EvalRunRow.from_row(
+def eval_row(settings: PlatformSettings, run: tables.Run, creator: tables.User | None) -> run_api.EvalRunRow:
+    return run_api.EvalRunRow.from_row(
         run,
         **_row_values(settings, run, creator),
-        model=NamedRef(name=run.model_path),
-        dataset=NamedRef(id=run.dataset_id, name=run.dataset),
-        rollout=NamedRef(name=run.rollout),
+        model=run_api.NamedRef(name=run.model_path),
+        dataset=run_api.NamedRef(id=run.dataset_id, name=run.dataset),
+        rollout=run_api.NamedRef(name=run.rollout),
         results=_results(run, BriefReport.model_validate(run.report)) if run.report else None,
         config=_config(run),
     )
@@ -71,7 +57,7 @@ def training_row(
         **_row_values(settings, run, creator),
         model=ModelRef(id=None, model_name=run.model_path),
         dataset=FileRef(id=run.dataset_id, file_name=run.dataset),
-        rollout=NamedRef(id=None, name=run.rollout),
+        rollout=run_api.NamedRef(id=None, name=run.rollout),
         current_step=progress.get("completed"),
         total_steps=progress.get("total"),
         **rewards,
@@ -85,9 +71,11 @@ def build_page(
     runs: list[tables.Run],
     users: Mapping[str | None, tables.User],
     position: PagePlace,
-) -> RunPage:
+) -> run_api.RunPage:
     if kind == "eval":
-        return EvalRunPage(eval_runs=[eval_row(settings, run, users.get(run.creator_id)) for run in runs], **position)
+        return run_api.EvalRunPage(
+            eval_runs=[eval_row(settings, run, users.get(run.creator_id)) for run in runs], **position
+        )
     rewards = service.list_latest_rewards(session, [run.id for run in runs])
     rows = [training_row(settings, run, users.get(run.creator_id), rewards[run.id]) for run in runs]
     return TrainingRunPage(training_runs=rows, **position)
@@ -100,11 +88,11 @@ def _config(run: tables.Run) -> JsonObject:
 
 def build_detail(
     session: Session, settings: PlatformSettings, run: tables.Run, creator: tables.User | None
-) -> RunDetail:
+) -> run_api.RunDetail:
     shared: dict[str, object] = {
         "config": _config(run),
-        "dataset": NamedRef(id=run.dataset_id, name=run.dataset),
-        "rollout": NamedRef(id=None, name=run.rollout),
+        "dataset": run_api.NamedRef(id=run.dataset_id, name=run.dataset),
+        "rollout": run_api.NamedRef(id=None, name=run.rollout),
         "entrypoint": run.config.get("experiment", {}).get("entrypoint"),
         "branch": run.branch,
         "commit_sha": run.commit_sha,
@@ -123,22 +111,22 @@ def build_detail(
             figures = _results(run, report).model_copy(update={"reward_stats": reward_stats(session, run, report)})
         about = eval_row(settings, run, creator).model_copy(update={"results": figures, **_waiting(session, run)})
         shared |= {"eval_run": about, "results": figures, "report": report}
-        return EvalRunDetail.model_validate(
+        return run_api.EvalRunDetail.model_validate(
             {**shared, **({"quarantine": quarantine_of(run)} if run.quarantine else {})}
         )
     row = training_row(settings, run, creator, service.list_latest_rewards(session, [run.id])[run.id])
     shared |= {
         "training_run": row.model_copy(update=_waiting(session, run)),
-        "model": NamedRef(id=None, name=run.model_path),
+        "model": run_api.NamedRef(id=None, name=run.model_path),
         "examples_processed_count": service.count_rollouts(session, run.id),
         "notes": None,
     }
     return TrainingRunDetail.model_validate(shared)
 
 
-def _waiting(session: Session, run: tables.Run) -> dict[str, RunProgress]:
+def _waiting(session: Session, run: tables.Run) -> dict[str, run_api.RunProgress]:
     reason = explain_waiting(session, run)
-    return {"progress": RunProgress(stage=reason, completed=0, total=0)} if reason else {}
+    return {"progress": run_api.RunProgress(stage=reason, completed=0, total=0)} if reason else {}
 
 
 def explain_waiting(session: Session, run: tables.Run) -> str:
@@ -148,9 +136,9 @@ def explain_waiting(session: Session, run: tables.Run) -> str:
     return quotas.explain_waiting(session, session.get_one(tables.Workspace, run.workspace_id), run)
 
 
-def build_accepted(settings: PlatformSettings, run: tables.Run, **more: object) -> SubmittedRun:
+def build_accepted(settings: PlatformSettings, run: tables.Run, **more: object) -> run_api.SubmittedRun:
     values = {"platform_url": urls.run(settings, run.id), "total_dataset_rows": run.dataset_rows, **more}
-    return SubmittedRun.from_row(run, **values)
+    return run_api.SubmittedRun.from_row(run, **values)
 
 
 def report_of(run: tables.Run) -> Report | None:
@@ -161,9 +149,9 @@ def quarantine_of(run: tables.Run) -> RowQuarantine:
     return RowQuarantine.model_validate(run.quarantine) if run.quarantine else RowQuarantine()
 
 
-def _results(run: tables.Run, report: Report | BriefReport) -> RunResults:
+def _results(run: tables.Run, report: Report | BriefReport) -> run_api.RunResults:
     primary = report.primary
-    return RunResults(
+    return run_api.RunResults(
         score=primary.mean if primary else None,
         pass_rate=primary.pass_rate if primary else None,
         pass_threshold=report.pass_threshold,
@@ -178,23 +166,23 @@ def _results(run: tables.Run, report: Report | BriefReport) -> RunResults:
     )
 
 
-def reward_stats(session: Session, run: tables.Run, report: Report) -> RewardStats:
+def reward_stats(session: Session, run: tables.Run, report: Report) -> run_api.RewardStats:
     """Return statistics over rollouts with a reward (population standard deviation); None without any."""
     spread = tally_of(session, run.id).spread
     figures: dict[str, float | None] = spread._asdict() if spread else dict.fromkeys(Spread._fields)
-    return RewardStats(**figures, pass_at_k={str(point.k): point.value for point in pass_at_k(report.primary)})
+    return run_api.RewardStats(**figures, pass_at_k={str(point.k): point.value for point in pass_at_k(report.primary)})
 
 
-def pass_at_k(primary: ScoreReport | None) -> list[PassAtKPoint]:
-    return [PassAtKPoint(k=point.k, value=point.value) for point in primary.pass_at_k] if primary else []
+def pass_at_k(primary: ScoreReport | None) -> list[run_api.PassAtKPoint]:
+    return [run_api.PassAtKPoint(k=point.k, value=point.value) for point in primary.pass_at_k] if primary else []
 
 
-def build_metrics(session: Session, run: tables.Run) -> EvalMetrics:
+def build_metrics(session: Session, run: tables.Run) -> run_api.EvalMetrics:
     report = report_of(run)
     stored = tally_of(session, run.id)
     results = _results(run, report) if report else None
     attempts = run.config.get("evaluation", {}).get("n", 1)
-    overview = EvalOverview(
+    overview = run_api.EvalOverview(
         duration_ms=lifecycle.duration_ms(run),
         total_samples=run.sampled_rows * attempts,
         completed_samples=stored.total,
@@ -206,11 +194,11 @@ def build_metrics(session: Session, run: tables.Run) -> EvalMetrics:
         pass_threshold=run.config.get("evaluation", {}).get("pass_threshold"),
         tokens_used=results.total_tokens if results else 0,
     )
-    return EvalMetrics(
+    return run_api.EvalMetrics(
         status=run.status,
         overview=overview,
         reward_stats=reward_stats(session, run, report) if report else None,
         pass_at_k=pass_at_k(report.primary) if report else [],
         report=report,
-        progress=RunProgress.model_validate(run.progress) if run.progress is not None else None,
+        progress=run_api.RunProgress.model_validate(run.progress) if run.progress is not None else None,
     )

@@ -16,23 +16,7 @@ from osmosis.platform.models import merging
 from osmosis.platform.objects.publish import fetch_all, publish_later
 from osmosis.platform.runs import lifecycle, rollouts
 from osmosis.platform.training import checkpoints, service, sft_data
-from osmosis.records.api.jobs import (
-    JobArtifact,
-    JobArtifacts,
-    JobCheckpoints,
-    JobClaim,
-    JobEnd,
-    JobFolders,
-    JobLease,
-    JobLogs,
-    JobMetrics,
-    JobModel,
-    JobRewind,
-    JobSecrets,
-    JobSecretsTaker,
-    StoredCount,
-    StoredKeys,
-)
+from osmosis.records.api import jobs as job_api
 from osmosis.records.config.run_config import TrainingConfig
 from osmosis.records.run.job import HeartbeatReply, JobResult, JobSpec, Progress, RolloutBatch
 
@@ -47,14 +31,14 @@ TokenDep = Annotated[str, Depends(bearer)]
 
 
 @tickets_router.post("/claim")
-def claim(body: JobClaim, ticket: TokenDep, platform: PlatformDep, request: Request) -> JobLease:
+def claim(body: job_api.JobClaim, ticket: TokenDep, platform: PlatformDep, request: Request) -> job_api.JobLease:
     """Give a job that a scheduler started its lease for its ticket, once."""
     _unheard(request)
     with platform.db.write() as session:
         lease = tickets.redeem(session, ticket, body, platform.settings.lease_s)
     if not lease:
         raise Conflict("this ticket was used already", hint="a ticket works once; the run's log notes this")
-    return JobLease(run_id=body.run_id, lease=lease)
+    return job_api.JobLease(run_id=body.run_id, lease=lease)
 
 
 def _unheard(request: Request) -> None:
@@ -80,13 +64,13 @@ def spec(run_id: str, token: TokenDep, platform: PlatformDep) -> JobSpec:
 
 @router.post("/secrets")
 def take_secrets(
-    run_id: str, body: JobSecretsTaker, token: TokenDep, platform: PlatformDep, request: Request
-) -> JobSecrets:
+    run_id: str, body: job_api.JobSecretsTaker, token: TokenDep, platform: PlatformDep, request: Request
+) -> job_api.JobSecrets:
     """Return the secrets of the run to the first who asks under this lease, where nobody can listen on the way."""
     _unheard(request)
     with platform.db.write() as session:
         held_job = leases.require_lease(session, run_id, token)
-        return JobSecrets(values=leases.take_secrets(session, platform.vault, held_job, body.taker))
+        return job_api.JobSecrets(values=leases.take_secrets(session, platform.vault, held_job, body.taker))
 
 
 @router.get("/source", response_class=FileResponse)
@@ -119,13 +103,15 @@ ArtifactsDep = Annotated[job_files.IncomingArtifacts, Depends(_find_artifacts)]
 
 
 @router.get("/artifacts/{rollout_id}")
-def artifacts(incoming: ArtifactsDep) -> JobArtifacts:
-    return JobArtifacts(files=incoming.list_sizes())
+def artifacts(incoming: ArtifactsDep) -> job_api.JobArtifacts:
+    return job_api.JobArtifacts(files=incoming.list_sizes())
 
 
 @router.put("/artifacts/{rollout_id}/{path:path}")
-async def put_artifact(path: str, size: int, incoming: ArtifactsDep, request: Request, offset: int = 0) -> JobArtifact:
-    return JobArtifact(complete=await incoming.take(path, size, offset, request.stream()))
+async def put_artifact(
+    path: str, size: int, incoming: ArtifactsDep, request: Request, offset: int = 0
+) -> job_api.JobArtifact:
+    return job_api.JobArtifact(complete=await incoming.take(path, size, offset, request.stream()))
 
 
 @router.post("/heartbeat")
@@ -135,10 +121,10 @@ def heartbeat(run_id: str, body: Progress, token: TokenDep, platform: PlatformDe
         return leases.heartbeat(session, held_job, body, platform.settings.lease_s)
 
 
-@router.get("/rollouts", response_model=StoredKeys)
+@router.get("/rollouts", response_model=job_api.StoredKeys)
 def stored(
     run_id: str, token: TokenDep, platform: PlatformDep, bodies: bool = False, limit: int = 200, offset: int = 0
-) -> StoredKeys | Response:
+) -> job_api.StoredKeys | Response:
     """List the stored keys; with `bodies=true` one page of the rollouts themselves, one JSON line each."""
     with platform.db.read() as session:
         own = shards.bounds_of(session, leases.require_reader(session, run_id, token))
@@ -146,7 +132,7 @@ def stored(
             limit, offset = max(1, min(limit, 1000)), max(0, offset)
             lines = rollouts.list_bodies(session, run_id, limit=limit, offset=offset, rows=own)
             return Response("".join(f"{line}\n" for line in lines), media_type="application/x-ndjson")
-        return StoredKeys(keys=rollouts.list_keys(session, run_id, rows=own))
+        return job_api.StoredKeys(keys=rollouts.list_keys(session, run_id, rows=own))
 
 
 @router.get("/examples", response_model=None)
@@ -173,60 +159,62 @@ def examples(
 
 
 @router.post("/rollouts")
-def store(run_id: str, body: RolloutBatch, token: TokenDep, platform: PlatformDep) -> StoredCount:
+def store(run_id: str, body: RolloutBatch, token: TokenDep, platform: PlatformDep) -> job_api.StoredCount:
     with platform.db.write() as session:
         held_job = leases.require_lease(session, run_id, token)
         leases.extend(held_job.job, platform.settings.lease_s)
         count = rollouts.store(session, run_id, body.rollouts)
         if count:
             leases.note_progress(held_job.job)
-        return StoredCount(stored=count)
+        return job_api.StoredCount(stored=count)
 
 
 @router.post("/logs")
-def add_logs(run_id: str, body: JobLogs, token: TokenDep, platform: PlatformDep) -> StoredCount:
+def add_logs(run_id: str, body: job_api.JobLogs, token: TokenDep, platform: PlatformDep) -> job_api.StoredCount:
     with platform.db.write() as session:
         held_job = leases.require_lease(session, run_id, token)
         shard = held_job.job.shard if held_job.job.shards > 1 else None
         lifecycle.add_lines(session, held_job.work, body.lines, shard=shard)
-    return StoredCount(stored=len(body.lines))
+    return job_api.StoredCount(stored=len(body.lines))
 
 
 @router.post("/metrics")
-def add_metrics(run_id: str, body: JobMetrics, token: TokenDep, platform: PlatformDep) -> StoredCount:
+def add_metrics(run_id: str, body: job_api.JobMetrics, token: TokenDep, platform: PlatformDep) -> job_api.StoredCount:
     with platform.db.write() as session:
         leases.require_lease(session, run_id, token)
-        return StoredCount(stored=service.store(session, run_id, body.points))
+        return job_api.StoredCount(stored=service.store(session, run_id, body.points))
 
 
 @router.post("/model")
 @slow("objects")
-def add_model(run_id: str, body: JobModel, token: TokenDep, platform: PlatformDep) -> StoredCount:
+def add_model(run_id: str, body: job_api.JobModel, token: TokenDep, platform: PlatformDep) -> job_api.StoredCount:
     with platform.db.read() as session:
         merge = leases.require_lease(session, run_id, token).work
         if not isinstance(merge, tables.Merge):
             raise Conflict(f"run {merge.name!r} makes no model")
     merging.store_model(platform, merge, body.files)
-    return StoredCount(stored=1)
+    return job_api.StoredCount(stored=1)
 
 
 @router.post("/finish")
-def finish(run_id: str, body: JobResult, token: TokenDep, platform: PlatformDep, later: BackgroundTasks) -> JobEnd:
+def finish(
+    run_id: str, body: JobResult, token: TokenDep, platform: PlatformDep, later: BackgroundTasks
+) -> job_api.JobEnd:
     """Take the job's last message. A retry, after a lost answer, changes nothing."""
     later.add_task(shards.merge, platform, run_id)
     later.add_task(run_apart, "objects", publish_later, platform, f"runs/{run_id}/", f"models/runs/{run_id}/")
     with platform.db.write() as session:
         if leases.find_end_status(session, run_id, token) == body.status.value:
-            return JobEnd(status=body.status.value)
+            return job_api.JobEnd(status=body.status.value)
         held_job = leases.require_lease(session, run_id, token)
         leases.finish(session, held_job, body, max_starts=platform.settings.max_starts)
-        return JobEnd(status=held_job.work.status)
+        return job_api.JobEnd(status=held_job.work.status)
 
 
 @router.get("/folders")
 @slow("objects")
-def folders(run_id: str, token: TokenDep, platform: PlatformDep) -> JobFolders:
-    return JobFolders(folders=job_folders.list_folders(platform, _load_sources(platform, run_id, token)))
+def folders(run_id: str, token: TokenDep, platform: PlatformDep) -> job_api.JobFolders:
+    return job_api.JobFolders(folders=job_folders.list_folders(platform, _load_sources(platform, run_id, token)))
 
 
 @router.get("/folders/{name}/{path:path}", response_class=FileResponse)
@@ -246,22 +234,22 @@ CheckpointDep = Annotated[job_folders.IncomingCheckpoint, Depends(_find_checkpoi
 
 @router.get("/checkpoints/{name}")
 @slow("files")
-def checkpoint_there(incoming: CheckpointDep) -> JobArtifacts:
-    return JobArtifacts(files=incoming.list_sizes())
+def checkpoint_there(incoming: CheckpointDep) -> job_api.JobArtifacts:
+    return job_api.JobArtifacts(files=incoming.list_sizes())
 
 
 @router.put("/checkpoints/{name}/{path:path}")
 async def put_checkpoint_file(
     path: str, size: int, incoming: CheckpointDep, request: Request, offset: int = 0
-) -> JobArtifact:
-    return JobArtifact(complete=await incoming.take(path, size, offset, request.stream()))
+) -> job_api.JobArtifact:
+    return job_api.JobArtifact(complete=await incoming.take(path, size, offset, request.stream()))
 
 
 @router.post("/checkpoints")
 @slow("files")
 def add_checkpoints(
-    run_id: str, body: JobCheckpoints, token: TokenDep, platform: PlatformDep, later: BackgroundTasks
-) -> StoredCount:
+    run_id: str, body: job_api.JobCheckpoints, token: TokenDep, platform: PlatformDep, later: BackgroundTasks
+) -> job_api.StoredCount:
     """Store complete checkpoints: in the run's folder, by their paths, or sent here, by their names."""
     settings = platform.settings
     run, elsewhere = _require_training(platform, run_id, token)
@@ -277,16 +265,16 @@ def add_checkpoints(
                 run_apart, "objects", job_folders.delete_unlisted, platform.objects, settings, sorted(removed)
             )
     later.add_task(run_apart, "objects", publish_later, platform, f"models/runs/{run_id}/")
-    return StoredCount(stored=stored)
+    return job_api.StoredCount(stored=stored)
 
 
 @router.post("/rewind")
-def rewind(run_id: str, body: JobRewind, token: TokenDep, platform: PlatformDep) -> StoredCount:
+def rewind(run_id: str, body: job_api.JobRewind, token: TokenDep, platform: PlatformDep) -> job_api.StoredCount:
     """Forget what was stored after a step, which is about to be done again; return how many rollouts that were."""
     with platform.db.write() as session:
         run = leases.require_lease(session, run_id, token).run
         _check_training(run)
-        return StoredCount(stored=service.rewind(session, run, body.step))
+        return job_api.StoredCount(stored=service.rewind(session, run, body.step))
 
 
 def _require_training(platform: Platform, run_id: str, token: str) -> tuple[tables.Run, bool]:

@@ -103,5 +103,4 @@ def add_places(
 
 
 def is_on_our_disk(session: Session, job: tables.Job) -> bool:
-    query = sa.select(tables.Worker.embedded).where(tables.Worker.id == job.worker_id)
-    return bool(session.scalar(query))
+    return bool(session.scalar(sa.select(tables.Worker.embedded).where(tables.Worker.id == job.worker_id)))

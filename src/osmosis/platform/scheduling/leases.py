@@ -233,9 +233,8 @@ def reap(platform: Platform, *, gap: str = "", now: datetime | None = None) -> N
     settings, now = platform.settings, now or utc_now()
     with platform.db.write() as session:
         # Bring back what a clock that was set back since left too far in the future: a dead job would hold its lease.
-        lease_s = max(settings.lease_s, LEASE_INTERVALS * MAX_INTERVAL_S)
         for column, seconds in (
-            (tables.Job.lease_until, lease_s),
+            (tables.Job.lease_until, max(settings.lease_s, LEASE_INTERVALS * MAX_INTERVAL_S)),
             (tables.Job.not_before, MAX_PAUSE_S),
             (tables.Job.paused_until, MAX_ENDPOINT_PAUSE_S),
             (tables.Worker.last_seen, 0.0),

@@ -6,17 +6,8 @@ from osmosis.platform.auth import tokens
 from osmosis.platform.auth.dependencies import Caller, PersonDep, PlatformDep, caller_with
 from osmosis.platform.http.json_route import JsonRoute
 from osmosis.platform.scheduling import worker_admin, workers
+from osmosis.records.api import workers as worker_api
 from osmosis.records.api.body import Nothing
-from osmosis.records.api.workers import (
-    JobStarted,
-    WorkerHello,
-    WorkerLeaves,
-    WorkerList,
-    WorkerOrders,
-    WorkerRemoved,
-    WorkerRound,
-    WorkerWelcome,
-)
 
 router = APIRouter(prefix="/api/workers", route_class=JsonRoute)
 people = APIRouter(prefix="/api/cli/workers", route_class=JsonRoute)
@@ -30,9 +21,9 @@ def _access(caller: Caller) -> workers.WorkerAccess:
 
 
 @people.get("")
-def list_workers(caller: PersonDep, platform: PlatformDep) -> WorkerList:
+def list_workers(caller: PersonDep, platform: PlatformDep) -> worker_api.WorkerList:
     with platform.db.read() as session:
-        return WorkerList(workers=worker_admin.list_rows(session, caller.user))
+        return worker_api.WorkerList(workers=worker_admin.list_rows(session, caller.user))
 
 
 @people.post("/{name}/drain")
@@ -43,30 +34,30 @@ def drain(name: str, caller: PersonDep, platform: PlatformDep) -> Nothing:
 
 
 @people.delete("/{name}")
-def remove(name: str, caller: PersonDep, platform: PlatformDep) -> WorkerRemoved:
+def remove(name: str, caller: PersonDep, platform: PlatformDep) -> worker_api.WorkerRemoved:
     with platform.db.write() as session:
         worker = worker_admin.require_managed(session, caller.user, name)
-        return WorkerRemoved(released=worker_admin.remove(platform, session, caller, worker))
+        return worker_api.WorkerRemoved(released=worker_admin.remove(platform, session, caller, worker))
 
 
 @router.post("/hello")
-def hello(body: WorkerHello, caller: AsksForWork, platform: PlatformDep) -> WorkerWelcome:
+def hello(body: worker_api.WorkerHello, caller: AsksForWork, platform: PlatformDep) -> worker_api.WorkerWelcome:
     return workers.welcome(platform, _access(caller), body)
 
 
 @router.post("/claim")
-def claim(body: WorkerRound, caller: AsksForWork, platform: PlatformDep) -> WorkerOrders:
+def claim(body: worker_api.WorkerRound, caller: AsksForWork, platform: PlatformDep) -> worker_api.WorkerOrders:
     """One round: how the worker's jobs are; the answer says which to end, and has at most one to start."""
     return workers.handle_round(platform, _access(caller), body)
 
 
 @router.post("/started")
-def started(body: JobStarted, caller: WorkerDep, platform: PlatformDep) -> Nothing:
+def started(body: worker_api.JobStarted, caller: WorkerDep, platform: PlatformDep) -> Nothing:
     workers.note_started(platform, _access(caller), body)
     return Nothing()
 
 
 @router.post("/leave")
-def leave(body: WorkerLeaves, caller: WorkerDep, platform: PlatformDep) -> Nothing:
+def leave(body: worker_api.WorkerLeaves, caller: WorkerDep, platform: PlatformDep) -> Nothing:
     workers.leave(platform, _access(caller), body)
     return Nothing()

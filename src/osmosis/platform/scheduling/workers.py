@@ -18,17 +18,7 @@ from osmosis.platform.scheduling import job_spec, leases, placement, queue, tick
 from osmosis.platform.settings import PlatformSettings
 from osmosis.platform.tables import QueueState
 from osmosis.platform.workspaces import secrets
-from osmosis.records.api.workers import (
-    JobOrder,
-    JobStarted,
-    JobWord,
-    KeptJob,
-    WorkerHello,
-    WorkerLeaves,
-    WorkerOrders,
-    WorkerRound,
-    WorkerWelcome,
-)
+from osmosis.records.api import workers as worker_api
 from osmosis.records.base import utc_now
 from osmosis.records.run.job import JOB_PROTOCOL, JobResult
 from osmosis.records.run.rollout import Category, Failure, Phase
@@ -55,7 +45,7 @@ class WorkerAccess:
 EMBEDDED = WorkerAccess(None)
 
 
-def welcome(platform: Platform, access: WorkerAccess, hello: WorkerHello) -> WorkerWelcome:
+def welcome(platform: Platform, access: WorkerAccess, hello: worker_api.WorkerHello) -> worker_api.WorkerWelcome:
     with platform.db.write() as session:
         query = sa.select(tables.Worker).where(tables.Worker.id.in_(hello.ids[:100]))
         query = query.filter_by(embedded=access.embedded, workspace_id=access.workspace_id)
@@ -83,7 +73,7 @@ def welcome(platform: Platform, access: WorkerAccess, hello: WorkerHello) -> Wor
         jobs = _adopt_jobs(session, platform.settings, worker, [row.id for row in earlier])
         for other in earlier[1:]:
             session.delete(other)
-        return WorkerWelcome(
+        return worker_api.WorkerWelcome(
             worker_id=worker.id, name=worker.name, version=__version__, note=explain_unfit(worker), jobs=jobs
         )
 
@@ -91,10 +81,10 @@ def welcome(platform: Platform, access: WorkerAccess, hello: WorkerHello) -> Wor
 def handle_round(
     platform: Platform,
     access: WorkerAccess,
-    report: WorkerRound,
+    report: worker_api.WorkerRound,
     *,
     was_unreachable: Callable[[], bool] = lambda: False,
-) -> WorkerOrders:
+) -> worker_api.WorkerOrders:
     """Return what a worker is to end and to start; raise Forbidden for a removed one. `was_unreachable` tells whether
     heartbeats may have been lost. It is asked before a silent job is ended, outside a transaction."""
     settings = platform.settings
@@ -128,7 +118,7 @@ def handle_round(
             row = sa.update(tables.Worker).where(tables.Worker.id == worker.id)
             session.execute(row.values(last_seen=utc_now(), slots=report.slots))
     orders = _give_jobs(platform, worker, among, report) if has_work and among is not None else []
-    return WorkerOrders(
+    return worker_api.WorkerOrders(
         end=[end.report.lease_id for end in ends],
         start=orders[0] if orders else None,
         more=orders[1:],
@@ -138,7 +128,7 @@ def handle_round(
     )
 
 
-def note_started(platform: Platform, access: WorkerAccess, report: JobStarted) -> None:
+def note_started(platform: Platform, access: WorkerAccess, report: worker_api.JobStarted) -> None:
     with platform.db.write() as session:
         worker = _require_worker(session, access, report.worker_id)
         held_job = _find_held_by(session, worker, report.job_id, report.lease_id)
@@ -160,7 +150,7 @@ def note_started(platform: Platform, access: WorkerAccess, report: JobStarted) -
         lifecycle.log(session, held_job.work, message)
 
 
-def leave(platform: Platform, access: WorkerAccess, report: WorkerLeaves) -> None:
+def leave(platform: Platform, access: WorkerAccess, report: worker_api.WorkerLeaves) -> None:
     with platform.db.write() as session:
         worker = _require_worker(session, access, report.worker_id)
         worker.slots = 0
@@ -186,7 +176,7 @@ def list_held_jobs(session: Session, worker_ids: Sequence[str]) -> list[tables.J
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    report: JobWord
+    report: worker_api.JobWord
     lease_hash: str = ""
     reason: str = ""
     silent: bool = False
@@ -198,7 +188,9 @@ class _End:
         return Loss.SILENT if self.silent else Loss.EXITED
 
 
-def _find_end(session: Session, settings: PlatformSettings, worker: tables.Worker, report: JobWord) -> _End | None:
+def _find_end(
+    session: Session, settings: PlatformSettings, worker: tables.Worker, report: worker_api.JobWord
+) -> _End | None:
     held_job = _find_held_by(session, worker, report.job_id, report.lease_id)
     if held_job is None:
         return _End(report)
@@ -238,13 +230,13 @@ def _is_stop_overdue(session: Session, settings: PlatformSettings, held_job: lea
     return requested_at is not None and now - requested_at > heard
 
 
-def _describe_death(report: JobWord) -> str:
+def _describe_death(report: worker_api.JobWord) -> str:
     how = f"ended with exit code {report.exit_code}" if report.exit_code is not None else "is gone"
     reason = report.reason or f"the job {how} without a result"
     return reason + (f"; its last output:\n{report.words}" if report.words else "")
 
 
-def _extend_after_gap(platform: Platform, access: WorkerAccess, report: WorkerRound) -> None:
+def _extend_after_gap(platform: Platform, access: WorkerAccess, report: worker_api.WorkerRound) -> None:
     settings, now = platform.settings, utc_now()
     with platform.db.read() as session:
         worker = _require_worker(session, access, report.worker_id)
@@ -261,8 +253,8 @@ def _extend_after_gap(platform: Platform, access: WorkerAccess, report: WorkerRo
 
 
 def _give_jobs(
-    platform: Platform, worker: tables.Worker, among: sa.Select[tables.Job], report: WorkerRound
-) -> list[JobOrder]:
+    platform: Platform, worker: tables.Worker, among: sa.Select[tables.Job], report: worker_api.WorkerRound
+) -> list[worker_api.JobOrder]:
     """Give at most one job, or as many shards of one run as there are slots, if the executor starts them together."""
     first = _give_job(platform, worker, among, report.queue_s)
     if first is None:
@@ -279,7 +271,7 @@ def _give_jobs(
 
 def _give_job(
     platform: Platform, worker: tables.Worker, among: sa.Select[tables.Job], queue_s: float
-) -> JobOrder | None:
+) -> worker_api.JobOrder | None:
     with platform.db.write() as session:
         claimed = queue.claim(session, worker, platform.settings.lease_s, among)
         if claimed is None:
@@ -288,7 +280,7 @@ def _give_job(
         if not _check_startable(platform, session, claimed):
             return None
         local = worker.executor == leases.LOCAL
-        return JobOrder(
+        return worker_api.JobOrder(
             job_id=claimed.job.id,
             lease_id=claimed.job.lease_id or "",
             run_id=claimed.work.id,
@@ -333,7 +325,7 @@ def _find_held_by(session: Session, worker: tables.Worker, job_id: str, lease_id
 
 def _adopt_jobs(
     session: Session, settings: PlatformSettings, worker: tables.Worker, ids: Sequence[str]
-) -> list[KeptJob]:
+) -> list[worker_api.KeptJob]:
     kept_jobs = []
     for job in list_held_jobs(session, ids):
         work = lifecycle.get_work(session, job)
@@ -346,7 +338,9 @@ def _adopt_jobs(
         lifecycle.log(session, work, f"{_describe(worker)} was restarted; the job continues")
         lease_id = job.lease_id or ""
         kept_jobs.append(
-            KeptJob(job_id=job.id, lease_id=lease_id, run_name=work.name, kind=kind_of(job), handle=job.handle)
+            worker_api.KeptJob(
+                job_id=job.id, lease_id=lease_id, run_name=work.name, kind=kind_of(job), handle=job.handle
+            )
         )
     return kept_jobs
 

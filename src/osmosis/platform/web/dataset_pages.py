@@ -93,8 +93,7 @@ def announce(
             plan = datasets.build_upload_plan(platform, upload)
     except OsmosisError as error:
         return _error_response(error)
-    places = plan.presigned_urls or []
-    parts = [{"url": part.presigned_url, "size": part.size} for part in places]
+    parts = [{"url": part.presigned_url, "size": part.size} for part in (plan.presigned_urls or [])]
     parts = parts or [{"url": plan.presigned_url, "size": size}]
     return JSONResponse({"id": dataset.id, "upload": upload.id, "parts": parts}, headers=SECURITY)
 

@@ -25,6 +25,7 @@ from osmosis.platform.http.json_route import JsonRoute
 from osmosis.platform.paging import PageDep, PageRange
 from osmosis.platform.workspaces import audit, members, quotas, secrets
 from osmosis.platform.workspaces import service as workspaces
+from osmosis.records.api import people as people_api
 from osmosis.records.api.accounts import (
     BrowserLink,
     ConnectedRepository,
@@ -37,19 +38,6 @@ from osmosis.records.api.accounts import (
     WorkspaceRow,
 )
 from osmosis.records.api.body import Nothing
-from osmosis.records.api.people import (
-    AuditPage,
-    MemberList,
-    MemberRole,
-    MemberRow,
-    NewMember,
-    NewPerson,
-    PersonList,
-    PersonRow,
-    Quota,
-    QuotaUse,
-    WantedLink,
-)
 from osmosis.records.api.workspaces import NewSecret, SecretName, SecretPage, SecretRow
 
 router = APIRouter(prefix="/api/cli", route_class=JsonRoute)
@@ -156,8 +144,7 @@ def quickstart(platform: PlatformDep, caller: CallerDep, organizationId: str = "
         matching = [row for row in mine if row[0].id == organizationId]
         repository = matching[0][2] if matching else None
     connected = repository is not None
-    name = repository.full_name if repository else None
-    about = QuickstartRepository(connected=connected, full_name=name)
+    about = QuickstartRepository(connected=connected, full_name=repository.full_name if repository else None)
     return QuickstartState(repo=about, billing_ready=True, completed=connected)
 
 
@@ -167,13 +154,13 @@ def quickstart_intent(body: QuickstartIntent, caller: CallerDep) -> Nothing:
 
 
 @router.get("/quota")
-def show_quota(platform: PlatformDep, scope: ScopeDep) -> QuotaUse:
+def show_quota(platform: PlatformDep, scope: ScopeDep) -> people_api.QuotaUse:
     with platform.db.read() as session:
         return quotas.build_use(session, scope.workspace)
 
 
 @router.put("/workspaces/{name}/quota")
-def change_quota(name: str, body: Quota, platform: PlatformDep, caller: OperatorDep) -> QuotaUse:
+def change_quota(name: str, body: people_api.Quota, platform: PlatformDep, caller: OperatorDep) -> people_api.QuotaUse:
     """Set what is given; 0 removes a limit; an empty body only asks."""
     with platform.db.write() as session:
         workspace = quotas.find(session, name)
@@ -187,37 +174,37 @@ def change_quota(name: str, body: Quota, platform: PlatformDep, caller: Operator
 @router.get("/audit")
 def list_entries(
     platform: PlatformDep, scope: Annotated[Scope, may("audit")], page: PageDep, action: str = "", actor: str = ""
-) -> AuditPage:
+) -> people_api.AuditPage:
     return _build_audit_page(platform, page, scope.workspace.id, action, actor)
 
 
 @router.get("/platform/audit")
 def list_platform_entries(
     platform: PlatformDep, caller: OperatorDep, page: PageDep, action: str = "", actor: str = ""
-) -> AuditPage:
+) -> people_api.AuditPage:
     return _build_audit_page(platform, page, None, action, actor)
 
 
 def _build_audit_page(
     platform: Platform, page: PageRange, workspace_id: str | None, action: str, actor: str
-) -> AuditPage:
+) -> people_api.AuditPage:
     with platform.db.read() as session:
         query = audit.select_entries(workspace_id=workspace_id, action=action, actor=actor)
         rows, total = page.fetch(session, query)
-    return AuditPage(entries=[audit.build_entry(row) for row in rows], **page.place(len(rows), total))
+    return people_api.AuditPage(entries=[audit.build_entry(row) for row in rows], **page.place(len(rows), total))
 
 
 MembersDep = Annotated[Scope, may("members")]
 
 
 @router.get("/members")
-def list_members(platform: PlatformDep, scope: ScopeDep) -> MemberList:
+def list_members(platform: PlatformDep, scope: ScopeDep) -> people_api.MemberList:
     with platform.db.read() as session:
-        return MemberList(members=members.list_members(session, scope.workspace))
+        return people_api.MemberList(members=members.list_members(session, scope.workspace))
 
 
 @router.post("/members")
-def invite(body: NewMember, platform: PlatformDep, scope: MembersDep) -> MemberRow:
+def invite(body: people_api.NewMember, platform: PlatformDep, scope: MembersDep) -> people_api.MemberRow:
     with platform.db.write() as session:
         row = members.invite(session, scope.workspace, scope.user, scope.role, body.person, body.role)
         action = "member.invite" if row.invited else "member.add"
@@ -226,7 +213,7 @@ def invite(body: NewMember, platform: PlatformDep, scope: MembersDep) -> MemberR
 
 
 @router.put("/members/{person}")
-def change(person: str, body: MemberRole, platform: PlatformDep, scope: MembersDep) -> MemberRow:
+def change(person: str, body: people_api.MemberRole, platform: PlatformDep, scope: MembersDep) -> people_api.MemberRow:
     with audit.change(platform.db, scope, "member.role", person, workspace=scope.workspace, role=body.role) as session:
         return members.change(session, scope.workspace, scope.role, person, body.role)
 
@@ -239,13 +226,13 @@ def remove(person: str, platform: PlatformDep, scope: Annotated[Scope, may("read
 
 
 @router.get("/users")
-def list_people(platform: PlatformDep, caller: OperatorDep) -> PersonList:
+def list_people(platform: PlatformDep, caller: OperatorDep) -> people_api.PersonList:
     with platform.db.read() as session:
-        return PersonList(users=users.list_people(session))
+        return people_api.PersonList(users=users.list_people(session))
 
 
 @router.post("/users")
-def add_person(body: NewPerson, platform: PlatformDep, caller: OperatorDep) -> PersonRow:
+def add_person(body: people_api.NewPerson, platform: PlatformDep, caller: OperatorDep) -> people_api.PersonRow:
     with audit.change(platform.db, caller, "user.add", body.handle, operator=body.operator) as session:
         email = body.email or f"{body.handle}@localhost"
         user = users.create_user(
@@ -264,7 +251,7 @@ def remove_person(handle: str, platform: PlatformDep, caller: OperatorDep, heir:
 
 
 @router.post("/users/{handle}/link")
-def link_person(handle: str, body: WantedLink, platform: PlatformDep, caller: OperatorDep) -> BrowserLink:
+def link_person(handle: str, body: people_api.WantedLink, platform: PlatformDep, caller: OperatorDep) -> BrowserLink:
     with audit.change(platform.db, caller, "user.link", handle, hours=body.hours) as session:
         login = login_flows.link_for(session, users.require(session, handle), caller.token, hours=body.hours)
     return BrowserLink(url=urls.login(platform.settings, login.device_code), expires_in=login.expires_in)

@@ -310,7 +310,6 @@ class Search:
             values = [(line["name"], Score(line["value"])) for line in lines if line["name"] is not None]
             scores = dict(sorted(values, key=lambda pair: rank[pair[0]]))
             status = RolloutStatus.SKIPPED if outcome == "skipped" else RolloutStatus.SUCCESS
-            hashes = {"row": row_hash} if row_hash else {}
             yield Rollout(
                 rollout_id="",
                 row_index=row_index,
@@ -319,7 +318,7 @@ class Search:
                 row_key=row_key,
                 status=status,
                 scores=scores,
-                hashes=hashes,
+                hashes={"row": row_hash} if row_hash else {},
             )
 
     def row_count(self, key: str) -> RowCount | None:
