@@ -86,7 +86,6 @@ def _convert(files: Sequence[Path], root: Path) -> Iterator[LoggedRollout]:
 
 
 def _task_name(trial: Path, file: Path, root: Path) -> str:
-    """Return the task of a trial's folder, which Harbor names `task__random`; else the file's own name."""
     name = trial.name if file.name == "trajectory.json" and trial != root else file.name.partition(".")[0]
     return name.partition("__")[0]
 

@@ -58,14 +58,13 @@ class Exports:
         return [process.pid for _, process in self._processes]
 
     def end(self) -> None:
-        """Say that the run is over; they send what there is."""
         for _, process in self._processes:
             with suppress(OSError, AttributeError):
                 process.stdin.close()  # type: ignore[union-attr]
             process.stdin = None
 
     def close(self, patience_s: float = LAST_WAIT_S) -> Iterator[tuple[ExportTarget, str]]:
-        """Wait for what is still to be sent, for all of them together at most so long; yield what was not, in words."""
+        """Wait for what is still to be sent, at most so long; yield what was not, in words."""
         self.end()
         end = time.monotonic() + patience_s
         for target, process in self._processes:
@@ -81,8 +80,7 @@ class Exports:
 
 
 def send_all(tool: str, run: ExportedRun, over: threading.Event) -> str | None:
-    """Send a run until it is over and all of it is sent. While it goes on, what fails is tried again and again. Return
-    what was not sent, in words."""
+    """Send a run until it is over and all of it is sent; return what was not, in words."""
     stream = EvaluationStream(run) if run.kind == "eval" else TrainingStream(run)
     exporter: Exporter | None = None
     records, sent, failures, reason = Records([], []), 0, 0, ""

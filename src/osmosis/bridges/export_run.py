@@ -40,8 +40,7 @@ def default_path(name: str, format: ExportFormat) -> Path:
 
 
 def export_run(journal: Journal, format: ExportFormat, output: Path, *, overwrite: bool = False) -> int:
-    """Write the run to a file, or for ATIF and Hugging Face to a folder; return the number of rollouts. Secrets were
-    taken out when the run was stored. Raise Conflict when `output` exists."""
+    """Write the run to a file, or a folder (ATIF, Hugging Face); return the number of rollouts. Raise Conflict."""
     if output.exists() and not overwrite:
         raise Conflict(f"{output} exists", hint="--output ANOTHER, or --overwrite")
     plan = journal.plan()
@@ -96,7 +95,6 @@ def write_parquet(rows: Iterable[dict[str, object]], path: Path) -> int:
 
 
 def _array(values: list[object]) -> pa.Array:
-    """Return a column; one of several types, as dataset columns may be, becomes text."""
     try:
         return pa.array(values)
     except (pa.ArrowInvalid, pa.ArrowTypeError):

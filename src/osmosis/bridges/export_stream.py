@@ -26,8 +26,7 @@ BATCH, MOST_ROWS, UPDATED = 200, 10_000, "perf/update_s"
 
 
 class ExportedRun(Record):
-    """A run as its exporters see it: in `folder` are the journal of an evaluation, or the `metrics.jsonl` of a training
-    run; `id` is the same whenever it is sent."""
+    """A run as exporters see it: `folder` has a journal or `metrics.jsonl`; `id` stays the same."""
 
     kind: Literal["eval", "training"] = "eval"
     folder: str
@@ -57,8 +56,7 @@ Rows = Sequence[Mapping[str, object]]
 
 
 class Exporter(Protocol):
-    """Sends a run to a tool. What is sent again changes nothing there. Any exception: it was not sent. `finish` gets
-    the figures of an evaluation and a flat row for each rollout."""
+    """Sends a run to a tool. What is sent again changes nothing there. Any exception: it was not sent."""
 
     def __init__(self, run: ExportedRun) -> None: ...
     def send(self, records: Records) -> None: ...
@@ -103,8 +101,7 @@ class EvaluationStream:
 
 
 class TrainingStream:
-    """Yields each step once, when the next one is trained: its rollouts, its update and its validation are in the file
-    at different times, and tools want steps in order."""
+    """Yields each step once, when the next one is trained: only then all of it is in the file."""
 
     def __init__(self, run: ExportedRun) -> None:
         path = Path(run.folder) / "metrics.jsonl"
@@ -142,7 +139,6 @@ def read_lines(file: IO[bytes], most: int) -> list[bytes]:
 
 
 def stored_run(journal: Journal, **identity: str) -> ExportedRun:
-    """Return an evaluation with its plan as parameters; raise NotFound without one."""
     plan, created = journal.plan(), journal.run()["created_at"]
     options = plan.model_dump(mode="json", exclude_defaults=True, exclude={"name": True, "provenance": {"folder"}})
     run = {"id": f"{plan.name}-{created}", "name": plan.name, **identity}

@@ -16,8 +16,7 @@ from osmosis.records.run.rollout import Category, Failure, Message, Phase, Rollo
 
 @dataclass(slots=True)
 class LoggedRollout:
-    """One attempt at one row. Storing it sets `row_index` and `row_key`, an id where the rollout has none, and the next
-    free number where its attempt is taken."""
+    """One attempt at one row; storing it sets `row_index`, `row_key`, and its id and a free number where needed."""
 
     row: JsonObject
     """With `id`, and `user_prompt` or `messages`; `ground_truth` and `metadata` where the log has them."""
@@ -46,15 +45,13 @@ class LoggedRun:
 def logged(
     row: JsonObject, messages: list[Message], scores: dict[str, Score], failure: Failure | None = None, **more: object
 ) -> LoggedRollout:
-    """Return an attempt; `more` are fields of its rollout. Without a failure and without any score, it counts in no
-    mean."""
+    """Return an attempt; without a failure and without any score, it counts in no mean."""
     status = RolloutStatus.FAILED if failure else RolloutStatus.SUCCESS if scores else RolloutStatus.SKIPPED
     fields: JsonObject = {"rollout_id": "", "row_index": 0, "attempt": 0, **more}
     return LoggedRollout(row, Rollout(**fields, status=status, messages=messages, scores=scores, failure=failure))
 
 
 def head_of(path: Path) -> bytes:
-    """Return the beginning of a `.json` file, nothing of any other."""
     if path.suffix != ".json":
         return b""
     with path.open("rb") as file:
@@ -80,7 +77,6 @@ def present(values: JsonObject) -> JsonObject:
 
 
 def read_json(path: Path) -> JsonObject:
-    """Return the JSON object of a file; raise ValidationError when it has none."""
     try:
         document = orjson.loads(path.read_bytes())
     except orjson.JSONDecodeError as error:
@@ -136,7 +132,6 @@ def conversation(prompt: object, answer: object) -> list[Message]:
 
 
 def numeric(value: object) -> float | None:
-    """Return a number or bool as float; None for what is no number."""
     return float(value) if isinstance(value, (bool, int, float)) and value == value else None
 
 

@@ -79,7 +79,6 @@ def read(path: Path, mapping: Mapping[str, str], *, format: str = NAME) -> list[
 
 
 def check_mapping(mapping: Mapping[str, str], objects: Iterable[JsonObject], path: Path) -> None:
-    """Raise UsageError for a mapped column that none of these objects has."""
     names = {name: None for item in objects for name in item}
     for name, column in mapping.items():
         if column not in names and column.partition(".")[0] not in names:
@@ -88,7 +87,6 @@ def check_mapping(mapping: Mapping[str, str], objects: Iterable[JsonObject], pat
 
 
 def complete_mapping(first: JsonObject, mapping: Mapping[str, str]) -> dict[str, str]:
-    """Return the mapping with the usual columns that the first object has."""
     columns = {name: next((c for c in usual if c in first), None) for name, usual in USUAL_NAMES.items()}
     return {name: column for name, column in {**columns, **mapping}.items() if column}
 

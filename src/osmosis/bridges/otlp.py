@@ -137,7 +137,6 @@ class LangfuseExporter(OtlpExporter):
 
 
 def _content(messages: Sequence[Message]) -> JsonObject:
-    """Return the conversation as its last message and what came before it."""
     sides = {"input": messages[:-1], "output": messages[-1:]}
     return {f"gen_ai.{side}.messages": orjson.dumps([_parts(m) for m in part]).decode() for side, part in sides.items()}
 

@@ -129,8 +129,7 @@ def read_hub(folder: Path, split: str) -> Iterator[JsonObject]:
 
 
 def read_hub_server(name: str, split: str, environ: Mapping[str, str]) -> Iterator[JsonObject]:
-    """Yield the lines of `ORG/NAME` or `ORG/NAME/CONFIG` from the hub's server of datasets (its `/splits` and `/rows`).
-    `HF_TOKEN` opens gated ones, `OSMOSIS_DATASETS_SERVER` is another server."""
+    """Yield the lines of `ORG/NAME[/CONFIG]` from the hub's server of datasets (its `/splits` and `/rows`)."""
     dataset, config = "/".join(name.split("/")[:2]), "/".join(name.split("/")[2:])
     hint = f"hf download --repo-type dataset {dataset} --local-dir data/{Path(dataset).name}, then hf:data/..."
     token = environ.get("HF_TOKEN")

@@ -20,7 +20,6 @@ def flat_rollouts(journal: StoredRollouts) -> Iterator[dict[str, object]]:
 
 
 def read_dataset(plan: EvalPlan) -> dict[str, JsonObject]:
-    """Return the dataset's rows by key; none where it is no longer there, or has changed."""
     path = Path(plan.dataset)
     try:
         return {str(row.data.get("id") or row.content_hash): row.data for row in read_rows(path, Selection())}

@@ -19,7 +19,6 @@ _EVALUATION = "gen_ai.evaluation.result"
 
 
 def read_journal(folder: Path) -> Iterator[JsonObject]:
-    """Yield a row for each row of a run: as its dataset has it, where that is still there."""
     stored = StoredRollouts(folder)
     rows, labels, written = read_dataset(stored.plan()), dict[str, dict[str, str]](), set[str]()
     file = folder / "annotations.jsonl"
@@ -37,7 +36,6 @@ def read_journal(folder: Path) -> Iterator[JsonObject]:
 
 
 def read_otlp(path: Path) -> Iterator[JsonObject]:
-    """Yield a row for each trace that has messages, in the order of their first spans. Raise ValidationError."""
     traces: dict[str, list[JsonObject]] = {}
     for document in logs.read_lines(path) if path.suffix == ".jsonl" else [logs.read_json(path)]:
         for span in iterate_spans(document):

@@ -22,8 +22,7 @@ class Accounts(Section):
         return self._http.read(account_api.DeviceOffer, "POST", "device/authorize", json=body, scoped=False)
 
     def poll(self, device_code: str) -> account_api.IssuedLogin:
-        """Return the login once it is approved; raise with `authorization_pending` or `slow_down` as the text
-        before."""
+        """Return the login once approved; raise with `authorization_pending` or `slow_down` as the text before."""
         body = account_api.DevicePoll(device_code=device_code)
         return self._http.read(account_api.IssuedLogin, "POST", "device/token", json=body, scoped=False)
 
@@ -117,8 +116,6 @@ class Members(Section):
 
 
 class People(Section):
-    """Everybody the platform knows; for operators."""
-
     def list(self) -> list[people_api.PersonRow]:
         return self._http.read(people_api.PersonList, "GET", "users", scoped=False).users
 

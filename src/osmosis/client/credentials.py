@@ -89,8 +89,7 @@ class CredentialStore:
         self.path = paths.config_dir(environ) / "credentials.json"
 
     def find(self, url: str, *, workspace: str | None = None, identity: str | None = None) -> Login | None:
-        """Return the login of a workspace (its name, or the identity of its repository), else the one for all, else the
-        first."""
+        """Return the login of a workspace (name or identity), else the one for all, else the first."""
         if login := environment_login(self.environ, url):
             return login
         platforms = self._read()["platforms"]
@@ -113,8 +112,7 @@ class CredentialStore:
         return [(url, workspace or None) for url, _, workspace in parts]
 
     def ca_file(self, url: str) -> str:
-        """Return the certificates of a platform: `OSMOSIS_CA_FILE`, else those of the login; empty for none. An
-        unreadable store counts as empty here."""
+        """Return the certificates: `OSMOSIS_CA_FILE`, else those of the login; empty without a readable store."""
         if variable := self.environ.get(CA_FILE):
             return check_ca_file(variable, CA_FILE)
         try:
@@ -126,8 +124,7 @@ class CredentialStore:
         return check_ca_file(file, f"the login to {url}") if file else ""
 
     def save(self, login: Login, *, store: str = "auto") -> tuple[Login, Path | None]:
-        """Store a login in `auto` (keyring where it works, else file), `file` or `keyring`. Return the login with the
-        store used, and where an unreadable old store was put aside, if any."""
+        """Return the login with the store used, and where an unreadable old store was put aside, if any."""
         chosen = choose_store(self.environ, store)
         saved = replace(login, store=chosen, created_at=login.created_at or datetime.now(timezone.utc).isoformat())
         entry = {key: value for key, value in asdict(saved).items() if value not in (None, "", {}, [])}

@@ -137,8 +137,7 @@ class Models(Section):
         return files
 
     def fetch(self, file: model_api.ModelFile, folder: Path, progress: Progress | None = None) -> bool:
-        """Download one file into `folder`; return False when it is there already. Raise ValidationError when it is
-        damaged."""
+        """Download one file into `folder`; return False when it is there already. Raise ValidationError."""
         target = folder / file.path
         if target.is_file() and target.stat().st_size == file.size and _same(target, file.sha256):
             return False

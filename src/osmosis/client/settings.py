@@ -47,8 +47,7 @@ def local_url(environ: Mapping[str, str]) -> str:
 
 
 def normalize_url(value: str) -> str:
-    """Normalize a URL: scheme added (http on loopback, else https), default port and trailing slashes dropped, host
-    lower-case."""
+    """Add the scheme (http on loopback, else https), drop default port and trailing slashes, lower the host."""
     text = value.strip()
     try:
         if "://" not in text:

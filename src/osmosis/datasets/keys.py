@@ -88,8 +88,7 @@ class KeyedRollout(Protocol):
 
 
 class Matching:
-    """Finds the present row of each stored rollout: by key, by content, at last by place. `moved`: present key and
-    index by stored row key, of rows that changed."""
+    """Finds the present row of each stored rollout, by key, content or place; `moved`: the rows that changed."""
 
     def __init__(self, rows: SelectedRows) -> None:
         self.rows = rows
@@ -117,8 +116,7 @@ class Matching:
         return next((index for index in self.rows.alike.get(content_hash, ()) if index not in matched), None)
 
     def adopt(self, left: Iterable[KeyedRollout], stored_rows: Container[object]) -> None:
-        """Assign the rest by place: a row in the same place counts as the same row, edited, unless stored rollouts
-        match it. `stored_rows` are the row keys with stored rollouts."""
+        """Assign the rest by place: the row there counts as the same one, edited, unless stored rollouts match it."""
         matched = {now for now in self._known.values() if now is not None}
         for stored in left:
             present = self.rows.at.get(stored.row_index)

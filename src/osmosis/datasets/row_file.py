@@ -31,8 +31,7 @@ class KnownRows:
 
     @classmethod
     def of_dataset(cls, path: Path, rows: Sequence[int], stored: Sequence[str] = ()) -> KnownRows:
-        """Scan the selection once; raise DatasetError for a bad row. `stored`: row keys with stored rollouts, which
-        decide how rows are keyed."""
+        """Scan the selection once; raise DatasetError for a bad row. `stored` row keys decide how rows are keyed."""
         keys = SelectedRows()
         facts = scan_dataset(path, Selection(rows=list(rows)), rows=keys)
         by_id = facts.by_id and (not stored or any(key in keys.places for key in stored))

@@ -78,8 +78,7 @@ class RowFault:
 
 
 def normalize_row(data: object, usual: dict[tuple[str, ...], bool]) -> object:
-    """Return the row with known columns in lower case and `metadata` as an object; or a `RowFault`. `usual` caches
-    column lists that need no renaming, each with whether metadata is among them."""
+    """Return the row with known columns in lower case and `metadata` as an object; or a `RowFault`."""
     if not isinstance(data, dict):
         return data
     names = tuple(data)
@@ -205,8 +204,7 @@ def _blank(value: object) -> bool:
 
 
 def _shape(value: Any) -> Hashable:
-    """Return the shape of an object or list: equal shapes keep the same rules; None where a number may not fit 64
-    bits."""
+    """Return the shape: equal ones keep the same rules; None where a number may not fit 64 bits."""
     keyed = value.__class__ is dict
     kinds: list[Hashable] = []
     for item in value.values() if keyed else value:

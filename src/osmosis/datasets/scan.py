@@ -165,8 +165,7 @@ def scan_dataset(
 
 
 def check_upload(path: Path, *, preview: int = 0) -> DatasetFacts:
-    """Check the whole file as a platform does before it accepts it: a finding of any severity refuses it. Never raises
-    for content: a file that cannot be read is a finding, too."""
+    """Check the whole file as a platform does; a finding of any severity refuses it. Never raises for content."""
     return _Scan(open_source(path), Selection(), preview=preview).go()
 
 
@@ -178,8 +177,7 @@ def read_rows(
     require_ground_truth: bool = False,
     by_id: bool = False,
 ) -> Iterator[Row]:
-    """Yield the selected rows in file order; raise DatasetError for a bad row, or leave it out with `skip_bad`. `by_id`
-    comes from a scan of the same selection."""
+    """Yield the selected rows in file order; raise DatasetError for a bad row, or leave it out with `skip_bad`."""
     keys = RowKeys(by_id=by_id)
     for index, line, data, _ in _selected(open_source(path), selection or Selection(), _End()):
         fault = find_error(data, require_ground_truth)

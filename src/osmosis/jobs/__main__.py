@@ -59,8 +59,7 @@ def main(argv: list[str], standard_input: bytes, environ: Mapping[str, str]) -> 
 
 
 async def load_job(address: JobAddress, entry: JobEntry) -> tuple[JobSpec, Handover]:
-    """Return the job's spec, with its folders on this machine, its lease and its secrets. Raise `LeaseLost` when
-    another process has the job, `NetworkError` when the platform cannot be reached."""
+    """Return the spec with its folders, lease and secrets. Raise `LeaseLost`, or `NetworkError`."""
     lease = entry.lease or await _redeem_ticket(address, entry)
     client = JobClient(address.platform_url, address.run_id, lease, ca_file=entry.ca_file)
     await client.open()

@@ -50,8 +50,7 @@ class JobClient:
     async def request(
         self, method: str, path: str, body: bytes | None, *, timeout_s: float = TIMEOUT_S
     ) -> dict[str, Any]:
-        """Return the JSON object of the answer; for newline-delimited JSON, its `lines`. Raise `NetworkError`,
-        `LeaseLost` or the platform's own error."""
+        """Return the JSON object of the answer; for newline-delimited JSON, its `lines`. Raise OsmosisError."""
         headers, limit = {"Content-Type": "application/json"}, aiohttp.ClientTimeout(total=timeout_s)
         async with self._answer(method, path, limit, headers, data=body) as response:
             text = await response.read()

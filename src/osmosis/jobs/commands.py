@@ -38,8 +38,7 @@ async def run_command(
     policy: Policy | None = None,
     beside: Callable[[Box], AbstractAsyncContextManager[None]] | None = None,
 ) -> CommandResult:
-    """Run `argv` in a sandbox (None: level 0); `log` gets each line of its output. Raise `OSError` when it cannot be
-    started."""
+    """Run `argv` in a sandbox (None: level 0); `log` gets each line of its output. Raise `OSError`."""
     box = await start(argv, replace(policy or Policy(), cwd=cwd, environ=environ), stderr_apart=True)
     if started:
         started(box.pid)

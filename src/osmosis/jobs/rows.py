@@ -23,8 +23,7 @@ class JobRows:
 
     @classmethod
     async def read(cls, context: JobContext, stored: Iterable[Key] = ()) -> JobRows:
-        """Read the keys, fetching rows that are not on this machine. `stored` are keys that the platform has. Raise
-        `DatasetError` for a row that cannot be used."""
+        """Read the keys, fetching rows that are not on this machine. Raise `DatasetError`."""
         spec = context.spec
         if spec.dataset_path:
             path, keys = Path(spec.dataset_path), list({row_key for _, row_key, _ in stored})

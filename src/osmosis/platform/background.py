@@ -37,7 +37,7 @@ async def run_apart(kind: Kind, work: Callable[P, T], /, *args: P.args, **kwargs
 
 
 async def run_in_turn(kind: Kind, key: str, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run works with the same key one after the other, so that those waiting for a lock take one thread."""
+    """Run works with the same key one after the other: those waiting for a lock take one thread."""
     locks = _loop_state().locks
     lock = locks.get((kind, key)) or locks.setdefault((kind, key), asyncio.Lock())
     async with lock:

@@ -49,8 +49,7 @@ class InProcessApi:
 def build_embedded_worker(
     platform: Platform, executor: Executor | None = None, *, reachability: Reachability | None = None
 ) -> Worker:
-    """Return the platform's worker, not yet started. `reachability` is asked before a silent job is ended; None: a
-    silent job is always ended."""
+    """Return the platform's worker; `reachability` is asked before a silent job is ended."""
     settings = platform.settings
     plan = WorkerPlan(
         name=socket.gethostname(),

@@ -370,9 +370,7 @@ class RunFeed:
     def since(self, last_id: int) -> Iterator[tuple[int, int, str]]:
         while True:
             with self.platform.db.read() as session:
-                query = sa.select(tables.Rollout).where(
-                    tables.Rollout.run_id == self.run_id, tables.Rollout.id > last_id
-                )
+                query = sa.select(tables.Rollout).filter_by(run_id=self.run_id).where(tables.Rollout.id > last_id)
                 statement = query.order_by(tables.Rollout.id).limit(PIECE).options(undefer(tables.Rollout.body))
                 bodies = [(row.id, row.body) for row in session.scalars(statement)]
             if not bodies:

@@ -87,7 +87,6 @@ class OpenIdSettings(Settings):
 
     @property
     def secret(self) -> str:
-        """Return the client's secret, empty for a public client; raise ValueError for an unreadable file."""
         if self.client_secret_file is None:
             return self.client_secret.get_secret_value()
         try:

@@ -31,7 +31,6 @@ SECURITY = {
 
 
 def build_environment(*folders: Path) -> Environment:
-    """Load templates from these folders, then the viewer's: their `base.html` frames the run pages, too."""
     loader = FileSystemLoader([*folders, TEMPLATES])
     environment = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True

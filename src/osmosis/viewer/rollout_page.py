@@ -133,7 +133,6 @@ def _neighbour(run: RunState, key: RolloutKey | None, tail: str) -> Neighbour | 
 
 
 def build_calibrations(source: RunSource) -> list[Calibrated]:
-    """Return the agreement with people of each score and version of its scorer; empty where nobody annotated."""
     annotations = source.annotations()
     if not annotations:
         return []
@@ -151,8 +150,7 @@ def _read_rollouts(source: RunSource, places: list[tuple[int, int, int]]) -> Ite
 
 
 def build_timeline(rollout: Rollout) -> Sequence[Span]:
-    """Return model calls and the times between them, in order; empty when no call was recorded. The time after a call
-    that asked for tools is the tools', any other is the agent's own."""
+    """Return model calls and the times between, in order: the tools' after a call for them, else the agent's."""
     calls = sorted(rollout.calls, key=lambda call: call.started_ms)
     if not calls:
         return ()

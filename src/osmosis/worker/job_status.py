@@ -38,7 +38,6 @@ class JobPoller:
         self._todo.put(action)
 
     def poll(self, handles: Mapping[str, Handle]) -> dict[str, JobState]:
-        """Return the states of these jobs; one that was not polled yet lives."""
         if not self._executor.remote:
             return self._ask(handles)
         self._wanted = dict(handles)

@@ -125,7 +125,6 @@ class Worker:
     # --- one round ---
 
     def step(self) -> bool:
-        """Run one round; return whether a job was started, so that another may follow at once."""
         self.executor.reap()
         if self.refused is not None:
             for lease_id, state in self._look().items():

@@ -108,7 +108,6 @@ def locate(path: Path, workspace: Workspace, kind: ConfigKind) -> ConfigFile:
 
 
 def read(file: ConfigFile) -> list[Problem]:
-    """Fill in text, data and lines; return the problem of a file that is not TOML."""
     try:
         file.text = file.path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
@@ -163,7 +162,6 @@ def _syntax_fix(row: str) -> str:
 
 
 def check_file(file: ConfigFile, workspace: Workspace) -> tuple[EvalConfig | TrainingConfig | None, list[Problem]]:
-    """Return everything wrong with one file, and the config of an evaluation or a training without errors."""
     if file.kind == "benchmark":
         return None, check_benchmark(file)[1]
     if unreadable := read(file):

@@ -19,8 +19,7 @@ from .layout import Workspace
 
 
 def set_values(file: ConfigFile, workspace: Workspace, given: Mapping[str, str]) -> dict[str, tuple[Any, Any]]:
-    """Set each `table.key`, also a nested one, to its value (TOML, JSON, or plain text for a text key), all or none;
-    return each value before and after. Raise ValidationError when a key is unknown or the file would become worse."""
+    """Set each `table.key`, all or none; return each value before and after. Raise ValidationError."""
     import tomlkit
     from tomlkit.exceptions import TOMLKitError
 
@@ -58,7 +57,6 @@ def set_values(file: ConfigFile, workspace: Workspace, given: Mapping[str, str])
 
 
 def _uncomment(document: Any, table: str, name: str) -> Any:
-    """Return the document with the comment `# name = ...` of a table as a key of it."""
     import tomlkit
     from tomlkit.exceptions import TOMLKitError
 
@@ -72,7 +70,6 @@ def _uncomment(document: Any, table: str, name: str) -> Any:
 
 
 def _put(document: Any, path: Sequence[str], value: object) -> None:
-    """Write a value under its path; a new key stands above comments that follow its table."""
     import tomlkit
 
     table = document
@@ -131,7 +128,6 @@ def parse_key(kind: str, key: str) -> tuple[list[str], bool]:
 
 
 def _takes_text(annotation: Any) -> bool:
-    """Return whether every value of the type is text, None aside."""
     if get_origin(annotation) is Literal:
         return all(isinstance(value, str) for value in get_args(annotation))
     if get_origin(annotation) is Annotated:
@@ -166,8 +162,7 @@ def parse_value(raw: str, takes_text: bool) -> Any:
 
 
 def list_values(file: ConfigFile, workspace: Workspace) -> list[dict[str, Any]]:
-    """List every key with its value and origin: `file:line`, or `default`. Raise ValidationError for a file with
-    problems."""
+    """List every key with its value and origin: `file:line`, or `default`. Raise ValidationError."""
     config, problems = check_file(file, workspace)
     if config is None:
         raise config_error(file, [p for p in problems if p.severity == "error"])

@@ -51,7 +51,6 @@ def check_machine(environ: Mapping[str, str]) -> list[Problem]:
 
 
 def try_read_source(workspace: Workspace) -> Source | None:
-    """Return git facts; None also when git cannot be asked (`check_machine` says why)."""
     try:
         return read_source(workspace.root)
     except GitError:
@@ -212,7 +211,6 @@ def _sandbox() -> list[Problem]:
 
 
 def repair(workspace: Workspace, source: Source | None) -> list[str]:
-    """Create missing folders and files, refresh schemas, complete .gitignore; return what was done, one line each."""
     done = []
     for name in FOLDERS:
         path = workspace.root / name

@@ -143,8 +143,7 @@ def list_differences(source: Source, sync: SyncState) -> Iterator[Problem]:
 
 
 def next_step(source: Source, sync: SyncState | None) -> tuple[str, str | None] | None:
-    """Return the next step that brings this working tree to the platform, and its command; None when there is none.
-    `sync` None: the platform was not asked, so only earlier steps are considered."""
+    """Return the next step towards the platform, and its command; None when there is none."""
     if source.operation or source.conflicts:
         return f"finish it: {finish_command(source)}", None
     if source.detached and sync and source.commit and not sync.knows(source.commit):
@@ -173,8 +172,7 @@ def finish_command(source: Source) -> str:
 
 
 def list_some(paths: Sequence[str]) -> str:
-    """Format up to three file names and the number of the rest, with the verb: `a.py, b.py are`; paths where names are
-    equal."""
+    """Format up to three file names and the number of the rest, with the verb: `a.py, b.py are`."""
     accepted = [path.rsplit("/", 1)[-1] for path in paths[:3]]
     names = ", ".join(accepted if len(set(accepted)) == len(accepted) else paths[:3])
     if len(paths) == 1:

@@ -44,8 +44,7 @@ _MARKS = {
 
 @contextmanager
 def open_repository(root: Path, *, read_only: bool = True) -> Iterator[Repo]:
-    """Open the repository that holds `root`, with commands in `root`; raise NoRepository, or GitError for what git
-    refuses in the block. `read_only` starts no hook and no file-system monitor."""
+    """Open the repository that holds `root`; raise NoRepository, GitError. `read_only` starts no hook."""
     try:
         import git  # it looks for the program, and refuses to be imported where there is none
     except ModuleNotFoundError:
@@ -74,8 +73,7 @@ def open_repository(root: Path, *, read_only: bool = True) -> Iterator[Repo]:
 
 
 def read_source(root: Path) -> Source | None:
-    """Return the state of the repository that holds `root`, without changes outside of `root`; None when there is
-    none."""
+    """Return the state of the repository that holds `root`; None when there is none."""
     try:
         with open_repository(root) as repo:
             out = repo.git.status("--porcelain=v2", "--branch", "-z", "--untracked-files=all", "--", ".")
@@ -222,7 +220,6 @@ def identity_options(root: Path) -> list[str]:
 
 
 def commit_paths(root: Path, message: str, paths: Sequence[str]) -> str | None:
-    """Add and commit exactly these files; return the commit, or None when they hold nothing new."""
     with open_repository(root, read_only=False) as repo:
         repo.git.add("--", *paths)
         if not repo.git.status("--porcelain", "--untracked-files=no", "--", *paths):
@@ -263,7 +260,6 @@ def _host(url: str) -> str:
 
 
 def push(root: Path, branch: str, *, remote: str = "origin") -> None:
-    """Push a branch and follow it; raise GitError with the other side's message."""
     git = base_git.Git(root)
     git.text("push", "--quiet", "--set-upstream", remote, branch, timeout_s=PUSH_TIMEOUT_S)
     if remote == "origin" and not git.text("for-each-ref", "refs/remotes/origin/HEAD"):

@@ -83,9 +83,7 @@ class Workspace:
 
 
 def find_workspace(start: Path) -> Workspace:
-    """Return the workspace that holds `start`; raise WorkspaceRequired outside one. It is the nearest folder upwards
-    with `rollouts/` and `configs/`, else the top of the git repository with at least one of them, so that a damaged
-    workspace can be diagnosed."""
+    """Return the nearest folder upwards with `rollouts/` and `configs/`, else the git repository with one of them."""
     start = start.resolve()
     for folder in (start, *start.parents):
         root = [(folder / name).is_dir() for name in ("rollouts", "configs")]
@@ -110,7 +108,6 @@ def _below(start: Path) -> str | None:
 
 
 def check_rollout_name(name: str) -> None:
-    """Raise ValidationError unless the name can be a folder under `rollouts/` and a dataset's name."""
     if name in RESERVED_NAMES:
         raise ValidationError(f"rollout name {name!r} is reserved", hint="choose another name, such as my-rollout")
     if not ROLLOUT_NAME.match(name) or len(name) > 64:

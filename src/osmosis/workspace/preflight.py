@@ -46,7 +46,6 @@ class _Case:
 
 
 def gather(root: Path, experiment: Experiment) -> Facts:
-    """Read the facts for `check_submit`; raise GitError when git itself fails."""
     source = read_source(root)
     if source is None:
         return Facts(None)
@@ -237,7 +236,6 @@ MOST_BYTES = 1_000_000
 
 
 def syntax_errors(root: Path, rollout: str) -> Iterator[Problem]:
-    """Return one problem for each file under `rollouts/<rollout>` that Python refuses, with its line."""
     folder = root / "rollouts" / rollout
     files = sorted(path for path in folder.rglob("*.py") if not SKIPPED & set(path.relative_to(folder).parts))
     for path in files[:MOST_FILES]:

@@ -28,8 +28,7 @@ Files = dict[str, bytes]
 
 
 def scratch_git(folder: Path) -> Git:
-    """Return git without the person's configuration, with fixed author and date. Line endings stay as committed: a
-    merge must not see every line as changed."""
+    """Return git without the person's configuration, with fixed author, date and line endings."""
     settings = {"core.autocrlf": "false", "advice.detachedHead": "false", "init.defaultBranch": "main"}
     return Git(folder, {**sealed_environ(os.environ, settings=settings), **_FIXED})
 
@@ -81,8 +80,7 @@ def list_instances(workspace: Workspace, folder: Path | None = None) -> list[Ins
 
 
 def update_all(workspace: Workspace, labels: list[str], folder: Path | None = None) -> list[Merged]:
-    """Merge the newest version of their templates into these instances. Raise, before anything is written, NotFound for
-    a label without a template, Conflict on uncommitted changes."""
+    """Merge the newest version of their templates into these instances. Raise NotFound, Conflict."""
     source = folder or templates.templates_dir()
     by_label = {i.label: i for i in list_instances(workspace, source)}
     for label in labels:
@@ -154,7 +152,6 @@ def _stays(name: str, base: Files, ours: Files, theirs: Files) -> bool:
 def _by_copier(
     project: Path, files: Files, old: templates.TemplateRecord, new: templates.TemplateRecord, bundle: Path
 ) -> tuple[Files, list[str]]:
-    """Return the files after copier's update in a scratch repository, and which of them have conflict markers."""
     import copier
 
     answers = {"_src_path": str(bundle), "_commit": f"v{old.version}", **templates.copier_answers(old)}

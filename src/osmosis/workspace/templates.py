@@ -79,8 +79,7 @@ def template_files(name: str) -> list[str]:
 
 
 def render_workspace(dest: Path, answers: Mapping[str, Any], *, force: bool = False, keep: bool = False) -> list[str]:
-    """Write a new workspace into `dest` (created when absent); return the files written. Files with other content stay
-    with `keep`, are replaced with `force`, else Conflict names each."""
+    """Write a new workspace into `dest`; return the files written. Raise Conflict without `keep` or `force`."""
     record = TemplateRecord(WORKSPACE, current_version(), {"name": str(answers.get("name") or dest.name)})
     with tempfile.TemporaryDirectory(prefix="osmosis-template-") as scratch:
         rendered = render_raw(record, Path(scratch))
@@ -98,8 +97,7 @@ def render_workspace(dest: Path, answers: Mapping[str, Any], *, force: bool = Fa
 def render_rollout(
     name: str, template: str, dest: Path, answers: Mapping[str, Any] | None = None, force: bool = False
 ) -> list[str]:
-    """Write a rollout with its configs and data into the workspace `dest`; return the files written. `answers`:
-    `model`, `base_url`, `api_key_env`. Raise Conflict naming every existing file that would change."""
+    """Write a rollout with its configs and data into `dest`; return the files written. Raise Conflict."""
     check_rollout_name(name)
     record = rollout_record(template, name, answers or {})
     with tempfile.TemporaryDirectory(prefix="osmosis-template-") as scratch:
@@ -116,8 +114,7 @@ def rollout_record(template: str, name: str, answers: Mapping[str, Any]) -> Temp
 
 
 def render_raw(record: TemplateRecord, dest: Path, source: Path | None = None) -> list[str]:
-    """Render a template, with its record, into an empty folder; return relative paths with `/`, sorted. `source`: a
-    bundle, which has the record's version; default: the installed templates, which are of one version."""
+    """Render a template, with its record, into an empty folder; return relative paths with `/`, sorted."""
     import copier
 
     where, ref = (str(source), f"v{record.version}") if source else (str(templates_dir()), None)
@@ -154,7 +151,6 @@ def read_record(path: Path) -> TemplateRecord | None:
 
 
 def schema_files() -> dict[str, str]:
-    """Return the JSON Schemas that editors read through the `#:schema` line of a config, by path."""
     return {f"configs/{kind}.schema.json": schema_text(kind) for kind in (*CONFIGS, "benchmark")}
 
 

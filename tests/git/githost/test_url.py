@@ -17,7 +17,7 @@ def basic(text: str) -> str:
     [("ann", "demo.git", "ann/demo"), ("Ann", "Demo", "ann/demo"), ("a-b", "x.y_z.git", "a-b/x.y_z")],
 )
 def test_a_name_with_or_without_suffix(owner: str, name: str, expected: str) -> None:
-    assert parse_address(owner, name).full_name == expected
+    assert parse_address(owner, name) == expected
 
 
 @pytest.mark.parametrize(

@@ -57,8 +57,7 @@ async def fetch_model(context: JobContext, folder: JobFolder) -> Path:
 
 
 async def fetch_checkpoints(context: JobContext, folders: list[JobFolder], models_dir: Path, *, keep_all: bool) -> bool:
-    """Fetch the checkpoints to resume from; return whether a new one came. `keep_all` fetches every checkpoint; else
-    the newest and the best are enough, as older ones are pruned."""
+    """Fetch the newest and the best checkpoint (or all) to resume from; return whether one came."""
     models_dir.mkdir(parents=True, exist_ok=True)
     fetched = False
     for folder in folders if keep_all else _choose_checkpoints(folders):

@@ -27,8 +27,7 @@ class Interpreter:
 async def choose_interpreter(
     requires: SpecifierSet, *, where: str, uv: str, environ: Mapping[str, str], cwd: Path
 ) -> Interpreter:
-    """Return the running Python if `requires` allows it, else one on this machine. `environ` is uv's. Raise `JobFailed`
-    when this machine has none; `where` names the file that asks for it."""
+    """Return the running Python if `requires` allows it, else one on this machine. Raise `JobFailed`."""
     running = platform.python_version()
     if requires.contains(running, prereleases=True):
         # Not this process's virtual environment: what is made with it could read that.

@@ -68,7 +68,7 @@ def caller_with(
 
 
 def scope_with(scope: TokenScope, action: Action | None = None) -> Callable[[Request, Platform], Scope]:
-    """Return the dependency for a role that may do `action` (`by_method` without one); it raises Forbidden."""
+    """Return the dependency for a role that may do `action` (`by_method` without one)."""
 
     def get_scope(request: Request, platform: PlatformDep) -> Scope:
         return _admit(request, platform, _find_scope(request, platform, scope, action or by_method(request)))

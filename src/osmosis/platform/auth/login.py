@@ -48,8 +48,7 @@ def start(session: Session, device_name: str, *, lifetime_s: int = LIFETIME_S) -
 
 
 def link_for(session: Session, person: tables.User, maker: tables.Token, *, hours: int = 24) -> DeviceLogin:
-    """Start a login for somebody else whose code needs no approval. The caller has checked that `maker` is an
-    operator's; the code ends when that token is revoked."""
+    """Start a login for somebody else that needs no approval and ends when the operator's `maker` is revoked."""
     login = start(session, "login link", lifetime_s=hours * 3600)
     session.flush()
     row = find(session, login.user_code)
@@ -58,7 +57,6 @@ def link_for(session: Session, person: tables.User, maker: tables.Token, *, hour
 
 
 def whose(session: Session, device_code: str) -> tables.User | None:
-    """Return the person whom this code logs in; None for a used, expired or unknown code."""
     query = sa.select(tables.DeviceCode).where(tables.DeviceCode.device_hash == hash_token(device_code))
     row = session.scalars(query).first()
     if row is None or row.status != "approved" or row.expires_at <= utc_now() or row.user_id is None:
@@ -89,8 +87,7 @@ def decide(
 
 
 def poll(session: Session, device_code: str, *, browser: str = "") -> IssuedToken | str:
-    """Return the token once approved, else `authorization_pending`, `slow_down`, `expired_token` or `access_denied`. A
-    device named `browser` gets a session."""
+    """Return the token once approved, else the reason as a word of the device flow. `browser` gets a session."""
     query = sa.select(tables.DeviceCode).where(tables.DeviceCode.device_hash == hash_token(device_code))
     row = session.scalars(query.with_for_update()).first()
     if row is None:

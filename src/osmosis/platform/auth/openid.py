@@ -120,8 +120,7 @@ class OpenIdProvider:
         return f"{address}{'&' if '?' in address else '?'}{query}"
 
     def check_sender(self, issuer: str) -> None:
-        """Raise AuthRequired if the answer names another issuer, or none where the provider always names itself
-        (RFC 9207)."""
+        """Raise AuthRequired if the answer does not name this issuer where it must (RFC 9207)."""
         metadata = self._metadata()
         if not issuer and metadata.get("authorization_response_iss_parameter_supported"):
             raise self._refused("the answer does not say which provider it came from")
@@ -266,9 +265,7 @@ def sign_in(session: Session, settings: OpenIdSettings, identity: Identity) -> t
     user = session.scalars(sa.select(tables.User).where(tables.User.email == identity.email)).first()
     via: How = "linked"
     if user is not None:
-        query = sa.select(tables.LinkedIdentity).where(
-            tables.LinkedIdentity.user_id == user.id, tables.LinkedIdentity.issuer == identity.issuer
-        )
+        query = sa.select(tables.LinkedIdentity).filter_by(user_id=user.id, issuer=identity.issuer)
         if session.scalars(query).first() is not None:
             raise Conflict(
                 f"{identity.email} belongs to {user.handle}, who signs in with another account of the same provider",

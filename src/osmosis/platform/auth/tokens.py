@@ -109,14 +109,19 @@ def issue(
     lifetime: timedelta | None = None,
     maker: tables.Token | None = None,
 ) -> IssuedToken:
-    """Create a token of 90 days (a session: 14), with the usual scopes of its kind unless given. The bounds of `maker`,
-    the token that asked, hold for it; None: the person proved who they are otherwise."""
+    """Create a token; the bounds of `maker`, the token that asked, hold for it (None: they proved who they are)."""
     allowed = set(_USUAL[kind] if scopes is None else scopes)
     ends = utc_now() + (lifetime or timedelta(days=SESSION_DAYS if kind == "session" else TOKEN_DAYS))
     bound = _bound(session, maker)
     if bound is not None:
-        allowed = allowed & scopes_of(bound) if scopes is None else _within(allowed, bound)
-        workspace_id = _same_workspace(workspace_id, bound, kind)
+        if scopes is None:
+            allowed &= scopes_of(bound)
+        for scope in allowed:
+            require_scope(bound, scope)
+        if bound.workspace_id is not None:
+            if kind != "personal" or workspace_id not in (None, bound.workspace_id):
+                require_unbound(bound)
+            workspace_id = bound.workspace_id
         ends = min(ends, bound.expires_at or ends)
     text = new_token()
     row = tables.Token(
@@ -153,7 +158,7 @@ def create_named(session: Session, maker: tables.Token, wish: NewToken) -> Issue
 
 
 def require_worker(session: Session, token: tables.Token) -> None:
-    """Raise Forbidden unless the person behind a worker's token could still make it: roles change."""
+    """Raise Forbidden unless the person could still make this token: roles change."""
     role = workspaces.role_of(session, token.user_id, token.workspace_id) if token.workspace_id else None
     _require_worker_maker(token.user, role)
 
@@ -168,8 +173,7 @@ def _require_worker_maker(user: tables.User, role: str | None) -> None:
 
 
 def list_tokens(session: Session, asker: tables.Token) -> list[tuple[tables.Token, str | None]]:
-    """List the person's usable tokens, newest first, each with the name of its workspace. A token made by name sees
-    only itself and what was made with it."""
+    """List the person's usable tokens, newest first; one made by name sees itself and what was made with it."""
     query = (
         sa.select(tables.Token, tables.Workspace.name)
         .outerjoin(tables.Workspace, tables.Workspace.id == tables.Token.workspace_id)
@@ -183,8 +187,7 @@ def list_tokens(session: Session, asker: tables.Token) -> list[tuple[tables.Toke
 
 
 def revoke(session: Session, asker: tables.Token, token_id: str, *, logout: bool = False) -> tables.Token:
-    """Revoke the person's token and what was made with it; raise NotFound for another person's. A `logout` keeps tokens
-    made by name."""
+    """Revoke the person's token and what was made with it; a `logout` keeps tokens made by name."""
     row = session.get(tables.Token, token_id)
     bound = _bound(session, asker)
     family = session.scalars(_family(bound.id)).all() if bound is not None else ()
@@ -215,20 +218,6 @@ def _parent(maker: tables.Token | None) -> str | None:
     if maker is None:
         return None
     return maker.parent_id if maker.kind == "session" else maker.id
-
-
-def _within(scopes: set[TokenScope], bound: tables.Token) -> set[TokenScope]:
-    for scope in scopes:
-        require_scope(bound, scope)
-    return scopes
-
-
-def _same_workspace(workspace_id: str | None, bound: tables.Token, kind: TokenKind) -> str | None:
-    if bound.workspace_id is None:
-        return workspace_id
-    if kind != "personal" or workspace_id not in (None, bound.workspace_id):
-        require_unbound(bound)
-    return bound.workspace_id
 
 
 PREFIX = "osm_"

@@ -47,8 +47,7 @@ def build_person(session: Session, user: tables.User) -> PersonRow:
 
 
 def remove(session: Session, user: tables.User, heir: tables.User | None) -> None:
-    """Remove a person with their tokens, roles and personal secrets; what they made stays. Raise Conflict for the last
-    operator, and for the only owner of a workspace unless `heir` becomes its owner."""
+    """Remove a person; what they made stays. Raise Conflict for the last operator, or an only owner without `heir`."""
     others = sa.select(sa.func.count()).where(tables.User.operator.is_(True), tables.User.id != user.id)
     if user.operator and not session.scalar(others):
         raise Conflict(f"{user.handle} is the last operator of this platform", hint="osmosis platform user list")
@@ -76,8 +75,7 @@ def remove(session: Session, user: tables.User, heir: tables.User | None) -> Non
 
 
 def create_user(session: Session, handle: str, *, email: str, name: str, operator: bool = False) -> tables.User:
-    """Create a person with the roles that wait for their address (empty: `handle@localhost`). Raise ValidationError for
-    a taken handle or address."""
+    """Create a person with the roles that wait for their address (empty: `handle@localhost`)."""
     handle = _handle(handle)
     email = email.strip().lower() or f"{handle}@localhost"
     same = sa.or_(tables.User.handle == handle, tables.User.email == email)

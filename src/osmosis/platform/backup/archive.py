@@ -167,8 +167,7 @@ class ArchiveReader:
         self.manifest: BackupManifest | None = None
 
     def members(self) -> Iterator[tuple[str, Iterator[bytes]]]:
-        """Iterate over name and content of each file; afterwards `manifest` is set. ValidationError for a member that
-        is no plain file below the archive, and at the end for an archive that was changed."""
+        """Iterate over name and content of each file; afterwards `manifest` is set. Raise ValidationError."""
         try:
             for member in self._tar:
                 parts = PurePosixPath(member.name)

@@ -48,8 +48,7 @@ class _Gone(Exception): ...
 
 
 def create_backup(settings: PlatformSettings, target: Path, *, with_master_key: bool = False) -> BackupResult:
-    """Write the backup of a platform. Conflict for a file that exists, and when things are deleted faster than they can
-    be read; ValidationError where there is no platform."""
+    """Write the backup of a platform. Raise Conflict for an existing file; ValidationError without a platform."""
     if target.exists():
         raise Conflict(f"{target} exists already", hint="give another name, or delete it first")
     if settings.database.startswith("sqlite") and not (settings.data_dir / "platform.db").is_file():

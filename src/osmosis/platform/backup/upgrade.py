@@ -18,8 +18,7 @@ FOLDER = "backups"
 
 
 def upgrade(settings: PlatformSettings, db: Database, vault: Vault) -> Path | None:
-    """Migrate the database to this version; return the backup that was made before, if any. PlatformError when the
-    backup cannot be written: the database is unchanged then."""
+    """Migrate the database to this version; return the backup that was made before, if any."""
     if db.revision() == HEAD:
         return None
     with locked(settings.data_dir / ".upgrade.lock"):

@@ -52,8 +52,7 @@ class Work:
 def complete(
     platform: Platform, dataset_id: str, etags: dict[int, str] | None = None, *, upload_id: str | None = None
 ) -> None:
-    """Finish an upload; raise DatasetError with line-numbered issues for a bad file. Large files are checked in the
-    background, with status `processing`. A repeated call changes nothing."""
+    """Finish an upload, a large one in the background. Raise DatasetError. A repeated call changes nothing."""
     work = _begin(platform, dataset_id, upload_id)
     if work is None:
         return
@@ -141,11 +140,8 @@ def _begin(platform: Platform, dataset_id: str, upload_id: str | None = None) ->
         if upload.status == "failed":
             query = (
                 sa.select(tables.DatasetLog)
-                .where(
-                    tables.DatasetLog.dataset_id == dataset.id,
-                    tables.DatasetLog.level == "error",
-                    tables.DatasetLog.timestamp >= upload.created_at,
-                )
+                .filter_by(dataset_id=dataset.id, level="error")
+                .where(tables.DatasetLog.timestamp >= upload.created_at)
                 .order_by(tables.DatasetLog.id)
             )
             lines = list(session.scalars(query))
@@ -255,8 +251,7 @@ def _take_over(platform: Platform, work: Work, key: str, size: int, sha256: str,
 
 
 def append_row(platform: Platform, workspace: tables.Workspace, actor: audit.Actor, name: str, row: JsonObject) -> str:
-    """Add a row to a dataset of JSON lines, or begin one; return its id. The new version is checked as an upload,
-    but may be short. A row that it has stays single. Raise Conflict for another format, DatasetError."""
+    """Add a row to a dataset of JSON lines, once, or begin one; return its id. Raise Conflict, DatasetError."""
     line = orjson.dumps(row) + b"\n"
     with locked(platform.settings.data_dir / "locks" / f"rows-{workspace.id}.lock"):
         with platform.db.read() as session:

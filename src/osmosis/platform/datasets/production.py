@@ -85,7 +85,6 @@ def _store_answer(platform: Platform, target: InferenceTarget, path: str, questi
 
 
 def read_answer(body: bytes) -> tuple[str, str]:
-    """Return the id and the text of an answer of any dialect, whole or as server-sent events."""
     events = [line[5:].strip() for line in body.split(b"\n") if line.startswith(b"data:")]
     documents = [orjson.loads(event) for event in events if event != b"[DONE]"] if events else [orjson.loads(body)]
     id_, texts = "", list[object]()
@@ -109,7 +108,6 @@ def select_calls(workspace: tables.Workspace, label: str = "") -> sa.Select[tabl
 
 
 def find(session: Session, workspace: tables.Workspace, call_id: str) -> tables.ProductionCall:
-    """Return the call of an id, or of the id that an application knows; raise NotFound."""
     query = select_calls(workspace).where(sa.or_(CALL.id == call_id, CALL.external_id == call_id))
     if (call := session.scalars(query).first()) is None:
         raise NotFound(f"no call {call_id!r} in workspace {workspace.name!r}", hint="it may be too old to be kept")

@@ -131,12 +131,7 @@ def select_datasets(workspace: tables.Workspace) -> sa.Select[tables.Dataset]:
 
 
 def latest_upload(session: Session, dataset: tables.Dataset) -> tables.Upload:
-    query = (
-        sa.select(tables.Upload)
-        .where(tables.Upload.dataset_id == dataset.id)
-        .order_by(tables.Upload.created_at.desc())
-        .limit(1)
-    )
+    query = sa.select(tables.Upload).filter_by(dataset_id=dataset.id).order_by(tables.Upload.created_at.desc()).limit(1)
     upload = session.scalars(query).first()
     if upload is None:
         raise NotFound(f"no upload of dataset {dataset.name!r} is in progress")
@@ -170,7 +165,7 @@ def _named_upload(session: Session, dataset: tables.Dataset, upload_id: str) -> 
 
 
 def abort(session: Session, dataset: tables.Dataset, upload_id: str | None = None) -> str | None:
-    """Abort an upload (None: the latest) and return its id, whose parts may be deleted; None if it is not open."""
+    """Abort an upload (None: the latest) and return its id; None if it is not open."""
     upload = _named_upload(session, dataset, upload_id) if upload_id else latest_upload(session, dataset)
     if upload.status != "open":
         return None
@@ -201,13 +196,7 @@ def list_unused_files(session: Session, dataset_id: str, keys: Collection[str]) 
     if not files:
         return set()
     used = set(session.scalars(sa.select(tables.Run.dataset_path).where(tables.Run.dataset_path.in_(files))))
-    arriving = set(
-        session.scalars(
-            sa.select(tables.Upload.id).where(
-                tables.Upload.dataset_id == dataset_id, tables.Upload.status == "processing"
-            )
-        )
-    )
+    arriving = set(session.scalars(sa.select(tables.Upload.id).filter_by(dataset_id=dataset_id, status="processing")))
     return {key for key in files - used if PurePosixPath(key).stem not in arriving}
 
 

@@ -60,8 +60,7 @@ def parse_head(block: bytes) -> CgiHead:
 
 
 class BackendResponse(Response):
-    """An ASGI response that runs one CGI process and relays it. `on_exit` is awaited once after the process, before the
-    response ends, whether or not the client is still there: what it does (Git Sync) is done when `git push` returns."""
+    """An ASGI response of one CGI process. `on_exit` ends before the response does, always."""
 
     def __init__(
         self,

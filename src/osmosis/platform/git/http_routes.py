@@ -11,6 +11,7 @@ import binascii
 import logging
 import re
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
@@ -66,9 +67,9 @@ async def _serve(request: Request, owner: str, name: str, tail: str, *, discover
     platform: Platform = request.app.state.platform
     try:
         token = parse_credential(request.headers.get("authorization"))
-        address = parse_address(owner, name)
+        full_name = parse_address(owner, name)
         service = parse_service(request.query_params.get("service") if discover else tail)
-        visit = await run_in_threadpool(_admit, platform, token, address, service, address_of(request))
+        visit = await run_in_threadpool(_admit, platform, token, full_name, service, address_of(request))
         await run_apart("sync", mirror.prepare, visit.place, platform.settings)
     except OsmosisError as error:
         # Git prints plain text as `remote: ...`; 401 makes it ask its credential helper.
@@ -89,14 +90,14 @@ async def _serve(request: Request, owner: str, name: str, tail: str, *, discover
     )
 
 
-def _admit(platform: Platform, token: str, address: GitAddress, service: Service, origin: str) -> _Visit:
+def _admit(platform: Platform, token: str, full_name: str, service: Service, origin: str) -> _Visit:
     with platform.db.read() as session:
         row = tokens.authenticate(session, token)
         tokens.require_scope(row, "git")
-        repository = repositories.find_internal(session, address.full_name)
+        repository = repositories.find_internal(session, full_name)
         role = workspaces.role_of(session, row.user_id, repository.workspace_id) if repository is not None else None
         if repository is None or role is None:
-            message = f"no repository {address.full_name} for {row.user.handle}"
+            message = f"no repository {full_name} for {row.user.handle}"
             raise NotFound(message, hint="list yours: osmosis workspace list")
         workspace = session.get_one(tables.Workspace, repository.workspace_id)
         tokens.require_workspace(row, workspace)
@@ -112,7 +113,6 @@ def _admit(platform: Platform, token: str, address: GitAddress, service: Service
 
 
 def _environ(platform: Platform, request: Request, visit: _Visit, tail: str) -> dict[str, str]:
-    """Return the CGI environment; the path comes from the repository's folder, never from the request."""
     headers = request.headers
     environ = sealed_environ(platform.settings.environ)
     environ.update(
@@ -174,21 +174,11 @@ RECEIVE: Service = "git-receive-pack"
 _SEGMENT = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,99}\Z")
 
 
-@dataclass(frozen=True, slots=True)
-class GitAddress:
-    owner: str
-    name: str
-
-    @property
-    def full_name(self) -> str:
-        return f"{self.owner}/{self.name}"
-
-
-def parse_address(owner: str, name: str) -> GitAddress:
+def parse_address(owner: str, name: str) -> str:
     short = name[:-4] if name.endswith(".git") else name
     if not _SEGMENT.fullmatch(owner) or not _SEGMENT.fullmatch(short):
         raise NotFound("no such repository", hint="the path must be /git/<owner>/<repository>.git")
-    return GitAddress(owner.lower(), short.lower())
+    return f"{owner}/{short}".lower()
 
 
 def parse_service(value: str | None) -> Service:
@@ -202,8 +192,7 @@ def parse_service(value: str | None) -> Service:
 
 
 def parse_credential(header: str | None) -> str:
-    """Return the platform token of an `Authorization` header; AuthRequired when there is none. That is `Bearer
-    <token>`, or Basic with the token as password, or as user name with an empty password, as some git tools send it."""
+    """Return the token of `Authorization`: Bearer, or Basic with it as password, or as user name alone."""
     if not header:
         raise AuthRequired("this repository requires a login", hint="run `osmosis login`, then push again")
     scheme, _, rest = header.strip().partition(" ")
@@ -212,16 +201,10 @@ def parse_credential(header: str | None) -> str:
     if scheme.lower() == "bearer":
         token = rest
     elif scheme.lower() == "basic":
-        token = _basic_token(rest)
+        with suppress(binascii.Error, UnicodeDecodeError):
+            user, _, password = base64.b64decode(rest, validate=True).decode().partition(":")
+            token = password or user
     if not token:
         message = "the Authorization header has no token"
         raise AuthRequired(message, hint="use Basic authentication with the token as the password")
     return token
-
-
-def _basic_token(encoded: str) -> str:
-    try:
-        user, _, password = base64.b64decode(encoded, validate=True).decode().partition(":")
-    except (binascii.Error, UnicodeDecodeError):
-        return ""
-    return password or user

@@ -145,8 +145,7 @@ def prepare(folder: RepositoryFolder, settings: PlatformSettings) -> Path:
 
 
 def fetch(folder: RepositoryFolder, settings: PlatformSettings) -> str | None:
-    """Bring a mirror up to date and return the remote's default branch; a hosted repository needs no fetch. GitError
-    when the remote cannot be read; ValidationError when it sends more than this platform accepts."""
+    """Bring a mirror up to date and return the remote's default branch. Raise GitError, ValidationError."""
     prepare(folder, settings)
     if folder.kind == "internal":
         return None
@@ -193,8 +192,7 @@ def list_branches(folder: RepositoryFolder, environ: Mapping[str, str]) -> list[
 def settle_default_branch(
     folder: RepositoryFolder, named: str | None, heads_now: Iterable[Branch], environ: Mapping[str, str]
 ) -> str:
-    """Return the default branch and let HEAD name it. The remote's own choice comes first; then the present one if it
-    exists; then `main`, `master` or the newest branch, so that a first push of any branch works."""
+    """Return the remote's default branch, else ours, `main`, `master` or the newest; HEAD names it."""
     branches = [head.branch for head in heads_now]
     chosen = named or folder.default_branch
     if chosen not in branches and branches:
@@ -216,9 +214,7 @@ def tidy(folder: RepositoryFolder, environ: Mapping[str, str]) -> None:
 
 
 def find_commit(folder: RepositoryFolder, text: str, settings: PlatformSettings) -> str | None:
-    """Return the full sha for 7 to 40 hex digits; None when the repository has no such commit. The remote is asked once
-    for a full sha that the mirror lacks. Conflict when several commits match; ValidationError when the remote does not
-    answer in time."""
+    """Return the full sha for 7 to 40 hex digits, or None; the remote is asked once for a full one."""
     short = text.lower()
     if commit := _in_folder(folder, short, settings.environ):
         return commit

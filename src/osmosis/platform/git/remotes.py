@@ -112,7 +112,6 @@ def _addresses(host: str, port: int, way: str, remote: Remote, settings: Platfor
 
 
 def _ssh(remote: Remote, host: str, addresses: list[str], folder: Path, settings: PlatformSettings) -> str:
-    """Return the ssh command with this key only, to the checked address; a host's key is stored at first sight."""
     words = ["ssh", "-F", "/dev/null", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=accept-new"]
     words += ["-o", f"UserKnownHostsFile={settings.data_dir / 'known_hosts'}", "-o", f"HostKeyAlias={host}"]
     words += ["-o", "IdentityAgent=none", "-o", "IdentitiesOnly=yes", "-o", f"HostName={addresses[0].strip('[]')}"]

@@ -29,8 +29,7 @@ class RepositoryUrl:
 
 
 def parse_repository_url(url: str) -> RepositoryUrl:
-    """Parse any usual form of a git URL (https, ssh, scp-like, file, absolute path); ValidationError otherwise.
-    Stricter than git: no credential, no option, no relative path."""
+    """Parse a git URL, stricter than git: no credential, no option, no relative path."""
     text = url.strip()
     if not text or text.startswith("-") or re.search(r"[\s\x00-\x1f\x7f]", text):
         raise _bad_url("is not a git URL")
@@ -92,17 +91,14 @@ def shared_secret(session: Session, vault: Vault, workspace_id: str, name: str) 
 
 
 def find_internal(session: Session, full_name: str) -> tables.Repository | None:
-    query = sa.select(tables.Repository).where(
-        tables.Repository.full_name == full_name, tables.Repository.kind == "internal"
-    )
+    query = sa.select(tables.Repository).filter_by(full_name=full_name, kind="internal")
     return session.scalar(query)
 
 
 def add_internal(
     session: Session, settings: PlatformSettings, workspace: tables.Workspace, owner: str
 ) -> tables.Repository:
-    """Add a hosted repository, `<owner>/<workspace>`; call `mirror.prepare` after the commit. Conflict when the name is
-    taken."""
+    """Add a hosted repository; call `mirror.prepare` after the commit. Conflict when the name is taken."""
     full_name = "/".join(
         re.sub(r"[^a-z0-9._-]+", "-", part.lower()).strip("-.") or "local" for part in (owner, workspace.name)
     )
@@ -130,9 +126,7 @@ def connect_external(
     trusted: bool,
     secret: str | None = None,
 ) -> tables.Repository:
-    """Connect an external repository to a workspace; the same URL again changes only how it is reached. `trusted` and
-    `secret` (the name of a workspace secret) are those of `remotes.Remote`. ValidationError for a URL that git cannot
-    fetch; Conflict while runs of the former repository are unfinished."""
+    """Connect an external repository; the same URL again changes only how it is reached."""
     remote = parse_repository_url(url)
     former = find_for_workspace(session, workspace.id)
     if former is not None:

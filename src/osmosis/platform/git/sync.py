@@ -150,9 +150,7 @@ def _error_text(error: OsmosisError) -> str:
 
 
 def list_external(db: Database) -> list[str]:
-    query = sa.select(tables.Repository.id).where(
-        tables.Repository.kind == "external", tables.Repository.status == "active"
-    )
+    query = sa.select(tables.Repository.id).filter_by(kind="external", status="active")
     with db.read() as session:
         return list(session.scalars(query))
 
@@ -239,8 +237,7 @@ def _fail(db: Database, event_id: str, text: str) -> None:
 
 
 def recover(db: Database) -> None:
-    """Mark the syncs that a former process left open as failed, at the platform's start. A sync that another process
-    still works on overwrites this with its own end."""
+    """Mark syncs that a former process left open as failed; one still at work overwrites this with its own end."""
     with db.write() as session:
         status = SyncStatus.FAILED.value
         session.execute(
@@ -262,15 +259,11 @@ def known_branches(session: Session, repository_id: str) -> dict[str, str]:
 
 
 def _of_commit(repository_id: str, commit: str) -> sa.Select[tables.SyncedRollout]:
-    return sa.select(tables.SyncedRollout).where(
-        tables.SyncedRollout.repository_id == repository_id, tables.SyncedRollout.commit_sha == commit
-    )
+    return sa.select(tables.SyncedRollout).filter_by(repository_id=repository_id, commit_sha=commit)
 
 
 def code_for_run(db: Database, settings: PlatformSettings, repository_id: str, experiment: Experiment) -> CodeRef:
-    """Return the commit that a config means, after checking that it contains the rollout and its entrypoint.
-    `commit_sha` pins it, `branch` means that branch's latest synced commit, neither the default branch's.
-    ValidationError names the key."""
+    """Return the commit that a config means, which has its entrypoint. ValidationError names the key."""
     with db.read() as session:
         folder = RepositoryFolder.of(session.get_one(tables.Repository, repository_id), settings)
         branches = known_branches(session, repository_id)

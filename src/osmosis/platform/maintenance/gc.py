@@ -365,8 +365,7 @@ class _Sweep:
 def _old_rows(
     kind: str, now: datetime, settings: PlatformSettings
 ) -> tuple[type[tables.Token | tables.DeviceCode | tables.SyncEvent | tables.ProductionCall], sa.Select[str]]:
-    """Return their table, and select their ids; of events not each branch's newest success, which says where the
-    branch is."""
+    """Return table and ids; of events not each branch's newest success, which says where the branch is."""
     if kind == "device codes":
         return tables.DeviceCode, sa.select(tables.DeviceCode.id).where(tables.DeviceCode.expires_at < now - CODES_FOR)
     if kind == "production calls":
@@ -393,8 +392,7 @@ def _old_rows(
 
 
 def _used_since(session: Session, moment: datetime) -> tuple[set[str], set[str] | None]:
-    """Return the workspaces with a run that is live or newer, and the folders of hub models that those may use. The
-    folders are None when that is unknown."""
+    """Return workspaces of live or newer runs, and the folders of hub models they may use (None: unknown)."""
     workspaces, paths = set[str](), set[str]()
     for table in tables.WORK_TABLES:
         recent = sa.or_(lifecycle.is_live(table), table.started_at >= moment, table.created_at >= moment)

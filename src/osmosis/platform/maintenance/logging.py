@@ -44,8 +44,7 @@ class JsonLines(logging.Formatter):
 
 
 class LogFile(RotatingFileHandler):
-    """A rotated file. When the disk takes no lines, standard error says so once, and the file later how many are
-    missing."""
+    """A rotated file that says how many lines a full disk did not take."""
 
     _missing = 0
 

@@ -35,8 +35,8 @@ class Deployable:
 
 
 def deployable(session: Session, workspace_id: str, name: str) -> Deployable:
-    same = tables.BaseModel.workspace_id == workspace_id, tables.BaseModel.name == name
-    if (model := session.scalars(sa.select(tables.BaseModel).where(*same)).first()) is not None:
+    query = sa.select(tables.BaseModel).filter_by(workspace_id=workspace_id, name=name)
+    if (model := session.scalars(query).first()) is not None:
         return Deployable(model.id, model.name, model.name)
     checkpoint = models.find_trained(session, workspace_id, name)
     return Deployable(checkpoint.id, checkpoint.name, checkpoint.base_model)

@@ -152,8 +152,7 @@ def _failed(deployment: tables.Deployment) -> NotFound:
 def find_target(
     platform: Platform, credential: str, headers: tuple[str | None, str | None], model: str
 ) -> InferenceTarget:
-    """Return the target of a call, in a session of its own; `headers` are workspace and identity. Raise RateLimited for
-    a person who asks too often; runs have quotas instead."""
+    """Return the target of a call; `headers` are workspace and identity. Raise RateLimited for a person."""
     with platform.db.read() as session:
         asker = identify_asker(session, credential, workspace=headers[0], identity=headers[1])
         if asker.token is not None:

@@ -65,8 +65,16 @@ async def pass_on(request: Request) -> Response:
 @router.get("/v1/models")
 @router.get("/v1beta/models")
 def models(request: Request) -> Response:
+    platform: Platform = request.app.state.platform
     try:
-        rows = _list_served(request)
+        credential = inference.read_key(request)
+        workspace, identity = request.headers.get(WORKSPACE_HEADER), request.headers.get(GIT_HEADER)
+        with platform.db.read() as session:
+            asker = inference.identify_asker(session, credential, workspace=workspace, identity=identity)
+            rows: list[dict[str, object]] = [
+                {"id": run.name, "object": "model", "created": int(run.created_at.timestamp()), "owned_by": "osmosis"}
+                for run in inference.list_served(session, asker)
+            ]
     except OsmosisError as error:
         return _refusal(error, request)
     if "x-goog-api-key" in request.headers:
@@ -76,18 +84,6 @@ def models(request: Request) -> Response:
         rows = [{**row, "type": "model", "display_name": row["id"], "created_at": MODELS_SINCE} for row in rows]
     content = {"object": "list", "data": rows, "has_more": False}
     return Response(orjson.dumps(content), media_type="application/json")
-
-
-def _list_served(request: Request) -> list[dict[str, object]]:
-    platform: Platform = request.app.state.platform
-    credential = inference.read_key(request)
-    workspace, identity = request.headers.get(WORKSPACE_HEADER), request.headers.get(GIT_HEADER)
-    with platform.db.read() as session:
-        asker = inference.identify_asker(session, credential, workspace=workspace, identity=identity)
-        return [
-            {"id": run.name, "object": "model", "created": int(run.created_at.timestamp()), "owned_by": "osmosis"}
-            for run in inference.list_served(session, asker)
-        ]
 
 
 async def _wait_for_disconnect(request: Request) -> None:

@@ -8,6 +8,7 @@ from sqlalchemy.orm import Session
 
 from osmosis.errors import Conflict, NotFound, OsmosisError
 from osmosis.platform import Platform, tables
+from osmosis.platform.db import count_of
 from osmosis.platform.runs import lifecycle
 from osmosis.platform.scheduling import queue
 from osmosis.platform.training import checkpoints
@@ -28,8 +29,7 @@ def start(
     adapter: str,
     wish: MergeRequest,
 ) -> tables.Merge:
-    same = tables.BaseModel.workspace_id == workspace.id, tables.BaseModel.name == adapter
-    if session.scalar(sa.select(sa.func.count()).select_from(tables.BaseModel).where(*same)):
+    if count_of(session, sa.select(tables.BaseModel).filter_by(workspace_id=workspace.id, name=adapter)):
         message = f"{adapter!r} is a base model: there is no adapter to merge"
         raise Conflict(message, hint="osmosis model list --type lora")
     checkpoint = models.find_trained(session, workspace.id, adapter)
@@ -60,8 +60,7 @@ def start(
 
 
 def _refuse_taken(session: Session, workspace_id: str, name: str) -> None:
-    same = tables.BaseModel.workspace_id == workspace_id, tables.BaseModel.name == name
-    if session.scalar(sa.select(sa.func.count()).select_from(tables.BaseModel).where(*same)):
+    if count_of(session, sa.select(tables.BaseModel).filter_by(workspace_id=workspace_id, name=name)):
         raise Conflict(f"a base model named {name!r} already exists", hint="choose another name: --name NAME")
 
 

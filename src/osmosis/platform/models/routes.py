@@ -112,7 +112,8 @@ def base_model(name: str, platform: PlatformDep, scope: ScopeDep) -> ModelRow:
 def delete_base(name: str, platform: PlatformDep, scope: ScopeDep) -> Response:
     with platform.db.write() as session:
         model = models.find_base(session, scope.workspace, name)
-        models.delete_base(session, model)
+        models.refuse_in_use(session, model.workspace_id, model.name)
+        session.delete(model)
         merging.forget(session, model)
         audit.note(session, scope, "model.delete", model.name, workspace=scope.workspace)
     models.delete_files(platform, models.key_of(model.id), models.uploads_key(model.id))

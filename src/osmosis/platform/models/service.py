@@ -58,14 +58,11 @@ def announce(
     name: str,
     files: Sequence[AnnouncedFile],
 ) -> tuple[tables.BaseModel, list[str]]:
-    """Return a model that waits for its files, or the existing one of the same files. Also the keys of this name's
-    other files, to delete after the session (`delete_files`)."""
+    """Return a model that waits for its files, or the same one, and keys to delete after the session."""
     check_name(name)
     _check(platform, files)
     entries = [file.to_dict() for file in sorted(files, key=lambda file: file.path)]
-    query = sa.select(tables.BaseModel).where(
-        tables.BaseModel.workspace_id == workspace.id, tables.BaseModel.name == name
-    )
+    query = sa.select(tables.BaseModel).filter_by(workspace_id=workspace.id, name=name)
     model = session.scalars(query.with_for_update()).first()
     if model is not None and model.files == entries:
         return model, []
@@ -155,11 +152,6 @@ def mark_ready(platform: Platform, model_id: str) -> None:
     delete_files(platform, uploads_key(model_id))
 
 
-def delete_base(session: Session, model: tables.BaseModel) -> None:
-    refuse_in_use(session, model.workspace_id, model.name)
-    session.delete(model)
-
-
 def refuse_in_use(session: Session, workspace_id: str, name: str) -> None:
     used = [name, f"{PLATFORM_MODEL}{name}"]
     of_it = (
@@ -193,7 +185,7 @@ def select_trained(workspace_id: str) -> sa.Select[tables.Checkpoint]:
 
 
 def find_trained(session: Session, workspace_id: str, name: str) -> tables.Checkpoint:
-    """Return a checkpoint by name, else by id; the best, else the last, for a training run's name."""
+    """Return a checkpoint by name or id, or the best, else the last, of a training run."""
     condition = sa.or_(tables.Checkpoint.name == name, tables.Checkpoint.id == name)
     row: tables.Checkpoint | None = session.scalars(select_trained(workspace_id).where(condition)).first()
     if row is None:
@@ -206,8 +198,7 @@ def find_trained(session: Session, workspace_id: str, name: str) -> tables.Check
 
 
 def adapter_of(settings: PlatformSettings, checkpoint: tables.Checkpoint) -> Path:
-    """Return the folder of a checkpoint's adapter, fetched from the object store if needed. Raise Conflict if it was
-    removed."""
+    """Return the folder of a checkpoint's adapter; raise Conflict if it was removed."""
     folder = settings.located(checkpoint.path)
     if (folder / TINKER).is_file():
         message = f"model {checkpoint.name!r} is on the Tinker server that trained it: {_weights_there(folder)}"
@@ -238,11 +229,9 @@ class Served:
 
 
 def resolve_served(session: Session, settings: PlatformSettings, workspace_id: str, model: str) -> Served:
-    """Return the base model, checkpoint, or training run's best checkpoint of `osmosis/NAME`. A NAME with a slash is a
-    hub name or a folder. Raise ValidationError with an issue without one."""
+    """Return what `osmosis/NAME` means: a base model, a checkpoint, or a run's best. Raise ValidationError."""
     name = model.removeprefix(PLATFORM_MODEL)
-    same = tables.BaseModel.workspace_id == workspace_id, tables.BaseModel.name == name
-    if "/" in name or count_of(session, sa.select(tables.BaseModel).where(*same)):
+    if "/" in name or count_of(session, sa.select(tables.BaseModel).filter_by(workspace_id=workspace_id, name=name)):
         return Served(resolve(session, settings, workspace_id, name))
     try:
         checkpoint = find_trained(session, workspace_id, name)
@@ -256,11 +245,8 @@ def resolve_served(session: Session, settings: PlatformSettings, workspace_id: s
 def resolve(
     session: Session, settings: PlatformSettings, workspace_id: str, model_name: str, *, weights: bool = True
 ) -> str:
-    """Return the base model, or without `weights` its tokenizer, of a training config. A model of the store, a folder
-    that the operator allows, else a hub name, which the job resolves. Raise ValidationError otherwise."""
-    query = sa.select(tables.BaseModel).where(
-        tables.BaseModel.workspace_id == workspace_id, tables.BaseModel.name == model_name
-    )
+    """Return a base model of the store, an allowed folder, else a hub name, which the job resolves."""
+    query = sa.select(tables.BaseModel).filter_by(workspace_id=workspace_id, name=model_name)
     if (model := session.scalars(query).first()) is not None:
         if model.status != READY:
             message = f"base model {model_name!r} is not complete"

@@ -86,8 +86,7 @@ def list_parts(objects: Objects, key: str) -> dict[int, StoredObject]:
 
 
 def join_parts(objects: Objects, key: str, parts: int, target: Path, *, announced: int) -> tuple[int, str]:
-    """Join the parts into one durable file and return `(bytes, sha256)`. ValidationError names a missing part, or says
-    that more arrived than was announced, before any of it is read."""
+    """Join the parts into one durable file and return `(bytes, sha256)`. Raise ValidationError."""
     arrived_parts = list_parts(objects, key)
     missing = next((number for number in range(1, parts + 1) if number not in arrived_parts), None)
     if missing is not None:

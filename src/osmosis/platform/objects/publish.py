@@ -57,7 +57,6 @@ def _store_file(objects: Objects, root: Path, key: str) -> bool:
 
 
 def publish_later(platform: Platform, *keys: str) -> None:
-    """Publish in the background; what fails is stored at the next start."""
     try:
         if count := publish(platform.objects, platform.settings.data_dir, *keys):
             log.info("%d files of %s are in the object store", count, ", ".join(keys))

@@ -193,9 +193,7 @@ def _become_run(session: Session, row: tables.Import, staged: _Staged) -> tables
 
 def _values(session: Session, row: tables.Import, local: UploadedRun, reading: UploadContent) -> dict[str, object]:
     experiment, source = local.experiment_config, local.experiment_config.rollout
-    query = sa.select(tables.Dataset).where(
-        tables.Dataset.workspace_id == row.workspace_id, tables.Dataset.sha256 == (experiment.dataset.sha256 or "-")
-    )
+    query = sa.select(tables.Dataset).filter_by(workspace_id=row.workspace_id, sha256=experiment.dataset.sha256 or "-")
     dataset = session.scalars(query.limit(1)).first()
     report, now = reading.report, utc_now()
     config = {"rollout": source.name, "entrypoint": experiment.entrypoint, "model_path": experiment.model_path}

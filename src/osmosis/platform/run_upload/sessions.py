@@ -29,9 +29,7 @@ def open_session(session: Session, workspace: tables.Workspace, user: tables.Use
         sa.and_(tables.Import.status == UPLOADING, tables.Import.expires_at > utc_now()),
         sa.and_(tables.Import.status == FINALIZED, tables.Import.run_id.is_not(None)),
     )
-    query = sa.select(tables.Import).where(
-        tables.Import.workspace_id == workspace.id, tables.Import.digest == manifest.manifest_digest, usable
-    )
+    query = sa.select(tables.Import).filter_by(workspace_id=workspace.id, digest=manifest.manifest_digest).where(usable)
     existing = session.scalars(query.order_by(tables.Import.created_at.desc()).limit(1)).first()
     if existing is not None:
         announced = {(file.path, file.size, file.sha256) for file in list_files(session, existing.id)}
@@ -106,9 +104,7 @@ def list_files(session: Session, import_id: str) -> list[tables.ImportFile]:
 def get_files(session: Session, row: tables.Import, paths: Sequence[str]) -> list[tables.ImportFile]:
     if row.status != UPLOADING:
         raise Conflict(f"this upload is {row.status}")
-    query = sa.select(tables.ImportFile).where(
-        tables.ImportFile.import_id == row.id, tables.ImportFile.path.in_(list(paths))
-    )
+    query = sa.select(tables.ImportFile).filter_by(import_id=row.id).where(tables.ImportFile.path.in_(list(paths)))
     files = {file.path: file for file in session.scalars(query)}
     if unknown := [path for path in paths if path not in files]:
         raise ValidationError(f"{unknown[0]!r} was not announced", field="paths")

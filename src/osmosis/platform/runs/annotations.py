@@ -24,8 +24,7 @@ def iterate_annotations(session: Session, run_id: str) -> Iterator[Annotation]:
 
 
 def merge(session: Session, run_id: str, annotations: Iterable[Annotation], sender: tables.User | None) -> int:
-    """Add new annotations and return how many. Author and time stay; one in the name of another member says who sent
-    it."""
+    """Add new annotations and return how many; one in the name of another member says who sent it."""
     identities = {annotation.identity for annotation in iterate_annotations(session, run_id)}
     others = _others(session, run_id, sender)
     added = 0

@@ -54,9 +54,7 @@ def find(session: Session, workspace: tables.Workspace, key: str) -> tables.Data
 
 @lru_cache(maxsize=64)
 def read_tasks(objects: Objects, path: str | None, rows: int | None) -> tuple[Sequence[JsonObject], bool]:
-    """Return the task of each row of a stored dataset, and whether rows name Harbor tasks in their metadata.
-
-    A process reads them: not within a session."""
+    """Return the tasks of a dataset's rows, and whether they are Harbor's. Not within a session."""
     data = list(iterate_rows(objects, path or "", range(rows or 0)))
     return [_build_task(row) for row in data], any((row.metadata or {}).get(key) for row in data for key in TASK_KEYS)
 
@@ -195,7 +193,6 @@ def build_agent(run: tables.BenchmarkRun, evaluation: tables.Run) -> JsonObject:
 
 
 def rank(agents: Iterable[JsonObject]) -> list[JsonObject]:
-    """Return the agents, the best first and those without figures last. Equal rates have the same rank."""
     agents = sorted(agents, key=_rate, reverse=True)
     for agent in agents:
         agent["rank"] = 1 + sum(_rate(other) > _rate(agent) for other in agents) if "pass_at_1" in agent else None

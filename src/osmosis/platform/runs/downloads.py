@@ -186,8 +186,7 @@ def _parts(session: Session, run: tables.Run, path: str) -> Iterator[list[str]]:
 def open_artifact(
     session: Session, settings: PlatformSettings, run: tables.Run, stored: Kept, path: str
 ) -> ArtifactFile | str | None:
-    """Return an open artifact, or its key in the object store; None for another kind of path. Raise NotFound for a
-    missing one."""
+    """Return an open artifact, or its key in the object store; None for another kind of path."""
     if path != TOKENS and not ARTIFACT.match(path):
         return None
     most_bytes = MOST_TOKENS if path == TOKENS else _most_bytes(settings)

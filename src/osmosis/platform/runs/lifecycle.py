@@ -36,8 +36,7 @@ SUBMITTED = ("eval", "training")
 
 
 def switch_status(session: Session, work: tables.Work, status: RunStatus, reason: str = "") -> None:
-    """Change the status of a run, a deployment or a merge, and write a run's event. Raise Conflict for an impossible
-    change, and if somebody else changed it since it was read: the statement that sets the status compares it."""
+    """Change a status if nobody changed it since it was read, and write a run's event. Raise Conflict."""
     before, table = RunStatus(work.status), type(work)
     if status not in ALLOWED[before]:
         raise Conflict(f"run {work.name!r} is {before.value}, it cannot become {status.value}")
@@ -100,8 +99,7 @@ def list_runs(
 
 
 def work_folder(work: tables.Work, job: tables.Job | None = None) -> str:
-    """Return where a job works, below a worker's folder of runs; each retry and shard has its own. Without a job: the
-    folder for files that jobs elsewhere send."""
+    """Return where a job works, below a folder of runs; without a job: where files sent by jobs go."""
     parts = [work.id]
     if isinstance(work, tables.Run) and work.retries:
         parts.append(f"retry-{work.retries}")
@@ -199,8 +197,7 @@ def delete(session: Session, run: tables.Run) -> None:
 
 
 def refuse_taken(session: Session, workspace_id: str, name: str) -> None:
-    """Raise Conflict if an evaluation or a training run has this name: one name never means two runs, also of two that
-    are submitted at once."""
+    """Raise Conflict if a submitted run has this name, also of two that are submitted at once."""
     take_turn(session, f"run names of {workspace_id}")
     named = sa.select(tables.Run.id).where(tables.Run.workspace_id == workspace_id, tables.Run.name == name)
     if session.scalars(named.where(tables.Run.kind.in_(SUBMITTED))).first() is not None:

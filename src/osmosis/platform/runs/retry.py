@@ -20,8 +20,7 @@ from osmosis.records.run.status import RunStatus
 
 
 def retry(session: Session, vault: Vault, run: tables.Run, user: tables.User, request: RetryRun) -> int:
-    """Make a run pending again and return how many rollouts it will make (0: all, from the start). Raise NothingToRetry
-    for a run in which all succeeded, unless `everything` is set; Conflict for a spent budget."""
+    """Make a run pending again and return how many rollouts it will make (0: all). Raise NothingToRetry, Conflict."""
     secret_values = request.secrets or {}
     if not RunStatus(run.status).over:
         raise Conflict(f"run {run.name!r} is {run.status}: only a finished run can be retried")

@@ -143,15 +143,8 @@ def get_text(session: Session, run_id: str, row_index: int, attempt: int, step: 
 def get_row(
     session: Session, run_id: str, row_index: int, attempt: int, *, step: int = 0, whole: bool = False
 ) -> tables.Rollout:
-    query = sa.select(tables.Rollout).where(
-        tables.Rollout.run_id == run_id,
-        tables.Rollout.row_index == row_index,
-        tables.Rollout.attempt == attempt,
-        tables.Rollout.step == step,
-    )
-    if whole:
-        query = query.options(undefer(tables.Rollout.body))
-    stored = session.scalars(query).first()
+    query = sa.select(tables.Rollout).filter_by(run_id=run_id, row_index=row_index, attempt=attempt, step=step)
+    stored = session.scalars(query.options(undefer(tables.Rollout.body)) if whole else query).first()
     if stored is None:
         raise NotFound(f"no rollout of row {row_index}, attempt {attempt} in this run")
     return stored
@@ -212,28 +205,19 @@ class RunTally:
         return RunTally(self.epoch, max(row[0] for row in rows), statuses, rewards)
 
 
-class Tallies:
-    def __init__(self) -> None:
-        self._kept: dict[str, RunTally] = {}
-
-    def latest(self, run_id: str, epoch: int) -> RunTally:
-        tally = self._kept.get(run_id)
-        return tally if tally is not None and tally.epoch == epoch else RunTally(epoch)
-
-    def keep(self, run_id: str, tally: RunTally) -> None:
-        self._kept.pop(run_id, None)
-        self._kept[run_id] = tally
-        for stale in list(self._kept)[:-KEPT]:
-            self._kept.pop(stale, None)
-
-
 def tally_of(session: Session, run_id: str) -> RunTally:
-    tallies: Tallies = session.info.get(SHARED, {}).setdefault(Tallies, Tallies())
+    tallies: dict[str, RunTally] = session.info.get(SHARED, {}).setdefault(RunTally, {})
     newest = sa.select(sa.func.max(tables.RunEvent.id)).where(tables.RunEvent.run_id == run_id)
-    tally = tallies.latest(run_id, session.scalar(newest) or 0)
+    epoch = session.scalar(newest) or 0
+    tally = tallies.get(run_id, RunTally(epoch))
+    if tally.epoch != epoch:
+        tally = RunTally(epoch)
     rollouts = sa.select(tables.Rollout.id, tables.Rollout.status, tables.Rollout.reward)
     since = session.execute(rollouts.where(tables.Rollout.run_id == run_id, tables.Rollout.id > tally.last_id)).all()
     if since:
         tally = tally.added([(id_, status, reward) for id_, status, reward in since])
-    tallies.keep(run_id, tally)
+    tallies.pop(run_id, None)
+    tallies[run_id] = tally
+    for stale in list(tallies)[:-KEPT]:
+        tallies.pop(stale, None)
     return tally

@@ -175,9 +175,7 @@ def _size_issues(
             return [{"key": "advanced.from_run", "message": error.message, "hint": error.hint or ""}]
         fix = "lower min_score or rollout_batch_size, or name a run with more passed rollouts"
         return [{"key": "advanced.from_run", "message": message, "hint": fix}] if message else []
-    query = sa.select(tables.Dataset.row_count).where(
-        tables.Dataset.workspace_id == workspace.id, tables.Dataset.name == config.experiment.dataset
-    )
+    query = sa.select(tables.Dataset.row_count).filter_by(workspace_id=workspace.id, name=config.experiment.dataset)
     rows = session.scalar(query)
     message = None if rows is None else training.explain_too_small(config, rows)
     return (
@@ -200,7 +198,6 @@ def _code(
 def _pick_held_out(
     session: Session, workspace: tables.Workspace, name: str, dataset: tables.Dataset, limit: int | None
 ) -> Picked:
-    """Return the rows that a training run did not train on. Raise `ValidationError` when there are none."""
     run = lifecycle.find(session, workspace, "training", name)
     if run.dataset_sha256 != dataset.sha256:
         message = f"{name} was trained on {run.dataset} as it was then, and this evaluation has other rows"
@@ -214,13 +211,6 @@ def _pick_held_out(
 
 
 def insert(session: Session, vault: Vault, order: Order) -> tables.Run:
-    run = _insert(session, order)
-    secrets.store_for_run(session, vault, run, order.who.user.id, order.request.given)
-    audit.note(session, order.who, "run.submit", run.name, workspace=order.workspace, kind=order.kind)
-    return run
-
-
-def _insert(session: Session, order: Order) -> tables.Run:
     workspace, user, request, kind, code = order.workspace, order.who.user, order.request, order.kind, order.code
     config = _settled(session, workspace, request.config)
     if request.name is not None:
@@ -270,6 +260,8 @@ def _insert(session: Session, order: Order) -> tables.Run:
     where = f"commit {code.commit_sha[:12]}" + (f" of branch {code.branch}" if code.branch else "")
     drawn = f", drawn with seed {picked.seed}" if picked.seed is not None else ""
     lifecycle.log(session, run, f"submitted: {where}, {len(picked.rows)} of {dataset.row_count} rows{drawn}")
+    secrets.store_for_run(session, vault, run, user.id, request.given)
+    audit.note(session, order.who, "run.submit", run.name, workspace=workspace, kind=kind)
     return run
 
 

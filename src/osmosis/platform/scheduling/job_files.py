@@ -140,8 +140,7 @@ class IncomingArtifacts:
         return {**drafts, **dict(complete)}
 
     async def take(self, path: str, size: int, offset: int, stream: AsyncIterator[bytes]) -> bool:
-        """Append to a file at `offset` and return whether it is complete. Raise Conflict if the file ends elsewhere,
-        TooLarge beyond the run's limit."""
+        """Append to a file at `offset` and return whether it is complete. Raise Conflict, TooLarge."""
         parts = [*self._place, *path.split("/")]
         if not are_parts(path.split("/")) or not 0 <= offset <= size:
             raise ValidationError(f"{path!r} is not the path of a file", field="path")
@@ -173,8 +172,7 @@ class IncomingArtifacts:
 
 
 async def append_piece(draft: Path, stream: AsyncIterator[bytes], *, path: str, size: int, offset: int) -> bool:
-    """Append a stream to the draft at `offset` and return whether all `size` bytes are there. `path` is for messages.
-    Raise Conflict if the draft ends elsewhere, TooLarge for more than `size`."""
+    """Append to the draft at `offset` and return whether all is there. Raise Conflict, TooLarge."""
     if offset and (not draft.exists() or draft.stat().st_size != offset):
         raise Conflict(f"{path}: what was sent before does not end at {offset}", hint="ask how much is there")
     written = offset

@@ -140,8 +140,7 @@ class IncomingCheckpoint:
         return {path.relative_to(folder).as_posix().removesuffix(PART): path.stat().st_size for path in files}
 
     async def take(self, path: str, size: int, offset: int, stream: AsyncIterator[bytes]) -> bool:
-        """Append to a file at `offset` and return whether it is complete. Raise Conflict if the draft ends elsewhere,
-        TooLarge beyond a checkpoint's limit, DiskFull."""
+        """Append to a file at `offset` and return whether it is complete. Raise Conflict, TooLarge, DiskFull."""
         parts = path.split("/")
         if not are_parts(parts) or len(parts) > 4 or path.endswith(PART) or not 0 <= offset <= size:
             raise ValidationError(f"{path!r} is not the path of a file", field="path")
@@ -156,8 +155,7 @@ class IncomingCheckpoint:
         return True
 
     def publish(self) -> None:
-        """Move the draft among the run's checkpoints. Raise ValidationError with what is missing or differs, and delete
-        the draft, so that it can be sent again."""
+        """Move the draft among the run's checkpoints; raise ValidationError and delete one that differs."""
         if not self._draft.is_dir() and self._place.is_dir():
             return
         try:

@@ -20,8 +20,7 @@ from . import shards
 
 
 def build_spec(session: Session, settings: PlatformSettings, job: tables.Job) -> JobSpec:
-    """Build the spec of a job, without secrets. Raise OsmosisError if the run cannot be started any more, ValueError
-    for stored values that this version cannot read."""
+    """Build the spec of a job, without secrets. Raise OsmosisError, or ValueError for unreadable values."""
     work = lifecycle.get_work(session, job)
     if isinstance(work, tables.Deployment):
         return _model_job(session, settings, work, "serving", ModelJob(model=work.name))

@@ -108,8 +108,7 @@ def extend(job: tables.Job, lease_s: float, now: datetime | None = None) -> None
 
 
 def take_secrets(session: Session, vault: Vault, held_job: HeldJob, taker: str) -> dict[str, str]:
-    """Return the secret values, once per lease; raise Conflict for a second `taker`. The first one may ask again,
-    because an answer can be lost."""
+    """Return the secrets, to one `taker` for each lease: it may ask again, as an answer can be lost."""
     digest = hash_token(taker)
     if held_job.job.secrets_taker not in (None, digest):
         raise Conflict("the secrets of this job were handed over already")
@@ -160,7 +159,6 @@ def note_progress(job: tables.Job) -> None:
 
 
 def release(session: Session, held_job: HeldJob, reason: str, *, max_starts: int, loss: Loss) -> None:
-    """End a lease without a result: another process takes the job over, or the run failed for good."""
     work, job = held_job.work, held_job.job
     change_state(job, "release")
     count_loss(job, loss)
@@ -181,8 +179,7 @@ def release(session: Session, held_job: HeldJob, reason: str, *, max_starts: int
 
 
 def pause(job: tables.Job, base_s: float) -> float:
-    """Delay the next start of a job that its executor refused; return the seconds, 0 if it is not started again.
-    Otherwise a scheduler that is away for seconds would refuse every start."""
+    """Delay the next start of a job that its executor refused; return the seconds, 0 if there is none."""
     if job.state != QueueState.WAITING or not base_s:
         return 0.0
     seconds = backoff_delay(max(1, job.lost), base_s=base_s, max_s=MAX_PAUSE_S)
@@ -228,8 +225,7 @@ def _finish_shard(session: Session, held_job: HeldJob, result: JobResult) -> Non
 
 
 def reap(platform: Platform, *, gap: str = "", now: datetime | None = None) -> None:
-    """Release expired leases, forget lost workers, end runs whose shards are all over. After a gap (a suspended
-    machine, an absent platform) nobody could extend a lease, so each is extended once."""
+    """Release expired leases (after a `gap` extend each once), forget lost workers, end runs of shards."""
     settings, now = platform.settings, now or utc_now()
     with platform.db.write() as session:
         # Bring back what a clock that was set back since left too far in the future: a dead job would hold its lease.
@@ -278,12 +274,6 @@ def heartbeat_interval_s(session: Session) -> float:
     running = count_of(session, sa.select(tables.Job).where(tables.Job.state == QueueState.HELD))
     seconds = running / HEARTBEATS_PER_SECOND
     return 0.0 if seconds <= 1.0 else min(MAX_INTERVAL_S, seconds)
-
-
-def endpoint_of(run: tables.Run) -> str:
-    advanced = run.config.get("advanced")
-    address = advanced.get("base_url") if isinstance(advanced, dict) else None
-    return f"{run.model_path} {address}" if address else run.model_path
 
 
 def pause_from_others_s(session: Session, job: tables.Job) -> float:

@@ -42,10 +42,6 @@ def count_free(session: Session, worker: tables.Worker) -> Resources:
     return free
 
 
-def can_take(worker: tables.Worker, free: Resources, work: tables.Work) -> bool:
-    return (worker.embedded or not explain_own_disk(work)) and not read_needs(work).lacking(free, worker.labels)
-
-
 def list_workers(session: Session, workspace_id: str) -> list[tables.Worker]:
     query = sa.select(tables.Worker).where(
         tables.Worker.last_seen > utc_now() - LOST_AFTER,

@@ -8,7 +8,7 @@ from osmosis.platform import tables
 from osmosis.platform.auth.tokens import JOB_PREFIX, hash_token, new_token
 from osmosis.platform.db import WORK, take_turn
 from osmosis.platform.runs import lifecycle
-from osmosis.platform.scheduling import leases, placement
+from osmosis.platform.scheduling import placement
 from osmosis.platform.tables import QueueState, new_id
 from osmosis.records.base import utc_now
 from osmosis.records.config.worker import megabytes
@@ -48,6 +48,7 @@ def enqueue_run(session: Session, run: tables.Run) -> list[tables.Job]:
         room = sum(worker.max_jobs for worker in placement.list_workers(session, run.workspace_id)) or 1
     count = count_shards(shards, rows=run.sampled_rows, concurrency=concurrency, room=room)
     needs = placement.read_needs(run)
+    address = advanced.get("base_url") if isinstance(advanced, dict) else None
     jobs = [
         tables.Job(
             run_id=run.id,
@@ -58,7 +59,7 @@ def enqueue_run(session: Session, run: tables.Run) -> list[tables.Job]:
             shard=shard,
             shards=count,
             rollouts=-(-rollouts_of(run) // count),
-            endpoint=leases.endpoint_of(run),
+            endpoint=f"{run.model_path} {address}" if address else run.model_path,
             cpus=needs.cpus or 0.0,
             memory_mb=megabytes(needs.memory),
             gpus=needs.gpus or 0,
@@ -79,8 +80,7 @@ def rollouts_of(run: tables.Run) -> int:
 
 
 def waiting_jobs(*, deployments: bool = True, others: bool = True) -> sa.Select[tables.Job]:
-    """Select the jobs that may start now, in order. Deployments, or all others, can be left out: they have slots of
-    their own."""
+    """Select the jobs that may start now, in order; deployments have slots of their own."""
     in_flight = usage_by_workspace()
     query = (
         sa.select(tables.Job)
@@ -147,8 +147,7 @@ def usage_by_workspace() -> sa.Subquery:
 def claim(
     session: Session, worker: tables.Worker, lease_s: float, among: sa.Select[tables.Job] | None = None
 ) -> Claimed | None:
-    """Claim the first waiting job that this worker can do; None without one. Claims come one after the other, so that
-    quotas are counted right."""
+    """Claim the first job that this worker can do, one claim after the other, so that quotas hold."""
     take_turn(session, "claims")
     job = _find_first(session, worker, waiting_jobs_for(worker) if among is None else among)
     if job is None:
@@ -178,7 +177,9 @@ def _find_first(session: Session, worker: tables.Worker, query: sa.Select[tables
     for count in LOOK_AHEAD:
         jobs = session.scalars(query.limit(count).with_for_update(skip_locked=True, of=tables.Job)).all()
         for job in jobs:
-            if placement.can_take(worker, free, lifecycle.get_work(session, job)):
+            work = lifecycle.get_work(session, job)
+            is_reachable = worker.embedded or not placement.explain_own_disk(work)
+            if is_reachable and not placement.read_needs(work).lacking(free, worker.labels):
                 return job
         if len(jobs) < count:
             break

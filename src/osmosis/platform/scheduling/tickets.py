@@ -38,8 +38,7 @@ def explain_expiry(work: tables.Work, job: tables.Job) -> str:
 
 
 def redeem(session: Session, ticket: str, claim: JobClaim, lease_s: float) -> str:
-    """Redeem a ticket for a new lease token; empty if another process has used it. Raise AuthRequired for an unknown or
-    expired one."""
+    """Redeem a ticket for a new lease token; empty if another process has used it. Raise AuthRequired."""
     query = sa.select(tables.Job).where(tables.Job.ticket_hash == hash_token(ticket))
     job = session.scalars(query.with_for_update()).first()
     now, taker = utc_now(), hash_token(claim.taker)

@@ -11,7 +11,6 @@ from osmosis.platform import Platform, tables
 from osmosis.platform.runs import lifecycle
 from osmosis.platform.scheduling import leases, workers
 from osmosis.platform.scheduling.transitions import Loss
-from osmosis.platform.tables import QueueState
 from osmosis.platform.workspaces import audit
 from osmosis.platform.workspaces.audit import Actor
 from osmosis.records.api.workers import WorkerRow
@@ -30,11 +29,9 @@ def list_visible(session: Session, user: tables.User) -> list[tables.Worker]:
 def list_rows(session: Session, user: tables.User) -> list[WorkerRow]:
     visible = list_visible(session, user)
     ids = [worker.id for worker in visible]
-    held_jobs = sa.select(tables.Job).where(tables.Job.worker_id.in_(ids), tables.Job.state == QueueState.HELD)
     by_worker: dict[str, list[str]] = {worker_id: [] for worker_id in ids}
-    for job in session.scalars(held_jobs):
+    for job in workers.list_held_jobs(session, ids):
         by_worker[str(job.worker_id)].append(lifecycle.get_work(session, job).name)
-    works = {worker_id: sorted(names) for worker_id, names in by_worker.items()}
     names = {workspace.id: workspace.name for workspace in session.scalars(sa.select(tables.Workspace))}
     return [
         WorkerRow.from_row(
@@ -42,7 +39,7 @@ def list_rows(session: Session, user: tables.User) -> list[WorkerRow]:
             state=describe_state(worker),
             note=workers.explain_unfit(worker),
             workspace=names.get(worker.workspace_id or ""),
-            runs=works[worker.id],
+            runs=sorted(by_worker[worker.id]),
         )
         for worker in visible
     ]

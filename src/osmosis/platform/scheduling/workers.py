@@ -197,7 +197,9 @@ def _find_end(
     job, work, now = held_job.job, held_job.work, utc_now()
     reason, silent = "", False
     if not report.alive:
-        reason = _describe_death(report)
+        how = f"ended with exit code {report.exit_code}" if report.exit_code is not None else "is gone"
+        reason = report.reason or f"the job {how} without a result"
+        reason += f"; its last output:\n{report.words}" if report.words else ""
     elif tickets.is_waiting(job) and (expiry := tickets.explain_expiry(work, job)):
         reason = expiry
     elif work.stop_requested_at is not None and _is_stop_overdue(session, settings, held_job, now):
@@ -230,12 +232,6 @@ def _is_stop_overdue(session: Session, settings: PlatformSettings, held_job: lea
     return requested_at is not None and now - requested_at > heard
 
 
-def _describe_death(report: worker_api.JobWord) -> str:
-    how = f"ended with exit code {report.exit_code}" if report.exit_code is not None else "is gone"
-    reason = report.reason or f"the job {how} without a result"
-    return reason + (f"; its last output:\n{report.words}" if report.words else "")
-
-
 def _extend_after_gap(platform: Platform, access: WorkerAccess, report: worker_api.WorkerRound) -> None:
     settings, now = platform.settings, utc_now()
     with platform.db.read() as session:
@@ -255,7 +251,6 @@ def _extend_after_gap(platform: Platform, access: WorkerAccess, report: worker_a
 def _give_jobs(
     platform: Platform, worker: tables.Worker, among: sa.Select[tables.Job], report: worker_api.WorkerRound
 ) -> list[worker_api.JobOrder]:
-    """Give at most one job, or as many shards of one run as there are slots, if the executor starts them together."""
     first = _give_job(platform, worker, among, report.queue_s)
     if first is None:
         return []

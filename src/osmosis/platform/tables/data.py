@@ -103,8 +103,6 @@ class BaseModel(Base):
 
 
 class Repository(Base):
-    """The one repository of a workspace, hosted here (`internal`) or elsewhere (`external`)."""
-
     __tablename__ = "repositories"
 
     id: Mapped[str] = mapped_column(primary_key=True, default=new_id)

@@ -51,8 +51,6 @@ class Imported(TypedDict):
 
 
 class Work(Base):
-    """What a job does: a run, a deployment or a merge."""
-
     __abstract__ = True
     reference_column: ClassVar[str]
 

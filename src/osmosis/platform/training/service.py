@@ -169,7 +169,6 @@ def list_trained_rows(session: Session, evaluation: tables.Run) -> set[str]:
 
 
 def _find_training(session: Session, workspace_id: str, adapter: str | None) -> tuple[tables.Run | None, int]:
-    """Return the run and the step of an adapter, also of one that its run has removed since."""
     try:
         checkpoint = models.find_trained(session, workspace_id, adapter or "")
         return session.get(tables.Run, checkpoint.run_id), checkpoint.step

@@ -57,9 +57,7 @@ def dataset_page(request: Request, viewer: ViewerDep, dataset_id: str) -> Respon
     with platform_of(request).db.read() as session:
         dataset, workspace, role = _find_dataset(session, viewer, dataset_id, "read")
         people = datasets.find_creators(session, {dataset.creator_id})
-        used = sa.select(tables.Run).where(
-            tables.Run.dataset_id == dataset.id, tables.Run.kind.in_(lifecycle.SUBMITTED)
-        )
+        used = sa.select(tables.Run).filter_by(dataset_id=dataset.id).where(tables.Run.kind.in_(lifecycle.SUBMITTED))
         used_by = list(session.scalars(used.order_by(tables.Run.created_at.desc()).limit(20)))
         log = sa.select(tables.DatasetLog).where(tables.DatasetLog.dataset_id == dataset.id)
         lines = list(session.scalars(log.order_by(tables.DatasetLog.id.desc()).limit(50)))
@@ -159,7 +157,6 @@ def judge_call(
     dataset: Annotated[str, Form(max_length=200)] = "production",
     ground_truth: Annotated[str, Form(max_length=20_000)] = "",
 ) -> Response:
-    """Label a call; one that was bad becomes a row."""
     platform = platform_of(request)
     with platform.db.read() as session:
         row, _ = workspaces.by_name(session, viewer.user, workspace, "data")

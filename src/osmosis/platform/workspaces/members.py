@@ -69,8 +69,7 @@ def change(session: Session, workspace: tables.Workspace, asker_role: str, perso
 
 
 def remove(session: Session, workspace: tables.Workspace, asker: tables.User, asker_role: str, person: str) -> str:
-    """Remove a member or an invitation and return whose it was; raise Conflict for the last owner. Their personal
-    secrets go too, and the servers that they registered for the workspace."""
+    """Remove a member, their secrets and servers, or an invitation; return whose it was. Raise Conflict."""
     _lock(session, workspace)
     if person not in (asker.handle, asker.email):
         require(asker_role, "members")
@@ -86,9 +85,7 @@ def remove(session: Session, workspace: tables.Workspace, asker: tables.User, as
         _keep_an_owner(session, workspace, user)
     session.delete(member)
     secrets.delete_of(session, "user", user.id, tables.Secret.workspace_id == workspace.id)
-    servers = sa.delete(tables.RolloutServer).where(
-        tables.RolloutServer.workspace_id == workspace.id, tables.RolloutServer.owner_id == user.id
-    )
+    servers = sa.delete(tables.RolloutServer).filter_by(workspace_id=workspace.id, owner_id=user.id)
     session.execute(servers)
     return user.handle
 

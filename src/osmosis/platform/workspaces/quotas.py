@@ -71,9 +71,11 @@ def check_run(workspace: tables.Workspace, run: tables.Run, job: tables.Job) -> 
     for name, amount in needs.items():
         most = getattr(workspace, f"max_{name}")
         if most is not None and amount > most:
-            key = "the batch size" if name == "rollouts" else f"{name.removesuffix('_mb')} in [advanced.resources]"
+            key, in_flight = f"{name.removesuffix('_mb')} in [advanced.resources]", ""
+            if name == "rollouts":
+                key, in_flight = "the batch size", " in flight"
             raise ValidationError(
-                f"this run wants {_amount(name, amount)}, and workspace {workspace.name} may have {most:g}",
+                f"this run wants {amount:g} {_SAID[name]}{in_flight}, and workspace {workspace.name} may have {most:g}",
                 hint=f"lower {key} to {most:g} or less; osmosis workspace quota shows the limits",
                 code="QUOTA_EXCEEDED",
             )
@@ -92,10 +94,6 @@ def explain_waiting(session: Session, workspace: tables.Workspace, run: tables.R
 
 _SAID = {"runs": "runs", "rollouts": "rollouts", "cpus": "cpus", "memory_mb": "MB of memory", "gpus": "gpus"}
 IN_FLIGHT = tuple(_SAID)
-
-
-def _amount(name: str, value: float) -> str:
-    return f"{value:g} {_SAID[name]}" + (" in flight" if name == "rollouts" else "")
 
 
 def _exceeded(workspace: tables.Workspace, message: str, flag: str) -> Conflict:

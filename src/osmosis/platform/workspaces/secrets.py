@@ -146,9 +146,7 @@ def _rows_for(session: Session, run: tables.Work) -> dict[str, tables.Secret]:
         return {}
     names = list(run.secret_scopes)
     owners = {"run": run.id, "user": run.creator_id or "", "workspace": run.workspace_id}
-    query = sa.select(tables.Secret).where(
-        tables.Secret.workspace_id == run.workspace_id, tables.Secret.name.in_(names)
-    )
+    query = sa.select(tables.Secret).filter_by(workspace_id=run.workspace_id).where(tables.Secret.name.in_(names))
     rows = {(row.name, row.scope): row for row in session.scalars(query) if owners.get(row.scope) == row.owner_id}
     used = {}
     for name in names:
@@ -167,11 +165,8 @@ def _open(vault: Vault, row: tables.Secret) -> str:
 
 
 def _find(session: Session, slot: Slot) -> tables.Secret | None:
-    query = sa.select(tables.Secret).where(
-        tables.Secret.workspace_id == slot.workspace_id,
-        tables.Secret.scope == slot.scope,
-        tables.Secret.owner_id == slot.owner_id,
-        tables.Secret.name == slot.name,
+    query = sa.select(tables.Secret).filter_by(
+        workspace_id=slot.workspace_id, scope=slot.scope, owner_id=slot.owner_id, name=slot.name
     )
     return session.scalars(query).first()
 

@@ -64,7 +64,6 @@ def role_of(session: Session, user_id: str, workspace_id: str) -> str | None:
 
 
 def by_name(session: Session, user: tables.User, name: str, action: Action = "read") -> tuple[tables.Workspace, str]:
-    """Return a workspace and the person's role in it. Raise Forbidden if that role may not do this."""
     for workspace, role in _with_role(session, user, tables.Workspace.name == name):
         require(role, action)
         return workspace, role

@@ -205,7 +205,6 @@ class RolloutIndex:
                 connection.execute("UPDATE state SET has_rows = 1")
 
     def add(self, items: list[FeedItem]) -> None:
-        """Add rollouts; the first one of a row and attempt stays."""
         with self.connection as connection:
             for position, _, raw in items:
                 rollout = index_rollout(raw, position, self.threshold)

@@ -189,7 +189,6 @@ class Search:
         return list(orjson.loads(row[0])) if row else []
 
     def extras(self) -> list[str]:
-        """Return details of scores and agents by the names of their columns: `metric:steps`, `meta:reward.reason`."""
         texts = self._column("SELECT extra FROM rollouts WHERE extra IS NOT NULL LIMIT 20")
         return sorted({name for text in texts for name in _extra_names(orjson.loads(text))})
 

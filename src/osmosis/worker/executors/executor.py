@@ -39,8 +39,7 @@ class Executor(Protocol):
     """True when calls may take long; its jobs live on without the worker."""
 
     def start(self, jobs: Sequence[JobStart]) -> list[dict[str, object]]:
-        """Start these jobs of one run, all or none, and return their handles. Raise `OsmosisError` or `OSError` when
-        they cannot be started."""
+        """Start these jobs of one run, all or none, and return their handles. Raise OsmosisError, OSError."""
 
     def owns(self, handle: Handle) -> bool: ...
 

@@ -130,7 +130,6 @@ class LocalExecutor:
         return probe().describe if self._sandboxed else "level 0 (--no-sandbox)"
 
     def reap(self) -> None:
-        """Collect jobs that are never polled again, which would stay zombies."""
         ended = [pid for pid, child in self._children.items() if child.poll() is not None]
         for pid in ended[:-KEPT_ENDED]:
             del self._children[pid]
