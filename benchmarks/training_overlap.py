@@ -75,9 +75,10 @@ class SleepingAgent:
             request = ChatRequest(list(messages), [TOOL], {"max_tokens": 24}, task.rollout_id, row, task.attempt)
             done = await self.model.complete(request)
             messages.append(done.message)
-            if not done.tool_calls:
+            calls = done.message.get("tool_calls") or ()
+            if not calls:
                 break
-            for call in done.tool_calls:
+            for call in calls:
                 content = run_tool(call["function"]["arguments"])
                 messages.append({"role": "tool", "tool_call_id": call["id"], "content": content})
         reward = Score(name="reward", value=grade(messages, a, b))

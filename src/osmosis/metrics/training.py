@@ -250,6 +250,8 @@ CURVES: Sequence[CurveInfo] = [
         ("rollout/staleness", "staleness", "Staleness", _TOKENS, "updates since a step's rollouts began"),
         ("rollout/carried_groups", "carried_groups", "Carried groups", _TOKENS, "of a step that began in earlier ones"),
         ("rollout/carried_length_ratio", "carried_length", "Length of carried groups", _TOKENS, "to the step's mean"),
+        ("rollout/rows_solved", "rows_solved", "Solved rows", _REWARD, "of a step, by all their rollouts"),
+        ("rollout/rows_unsolved", "rows_unsolved", "Unsolved rows", _REWARD, "of a step, by none of their rollouts"),
         ("rollout/replaced_groups", "replaced_groups", "Replaced groups", _TOKENS, "whose rewards were all the same"),
         ("rollout/replaced_rollouts", "replaced_rollouts", "Replaced rollouts", _TOKENS, "in those groups"),
         ("rollout/cut_off", "cut_off", "Cut off", _ANSWERS, "rollouts of a step, by straggler_timeout_s"),

@@ -144,7 +144,8 @@ class Collector:
 
     @property
     def _draws_rows(self) -> bool:
-        return self._trainer_plan.oversample > 1 or self._trainer_plan.replace_no_signal > 0
+        plan = self._trainer_plan
+        return plan.oversample > 1 or plan.replace_no_signal > 0 or plan.curriculum
 
     async def _load(self, step: int) -> None:
         """Read what is stored of the groups that this step may use, and run what is missing."""
@@ -172,13 +173,15 @@ class Collector:
         ended = [group for group in groups if self._has_ended(group)]
         if any(step - ledger.version(group) > plan.max_staleness + 1 for group in groups if not self._has_ended(group)):
             return False  # of a later step, it would be too old
-        silent = [group for group in ended if plan.replace_no_signal and self._is_silent(group)]
+        unheard = [group for group in ended if self._is_silent(group)]
+        silent = unheard if plan.replace_no_signal else []
         budget = self._replace(step, len(silent))
         telling = [group for group in ended if group not in silent]
         if len(telling) + max(0, len(silent) - budget) < plan.rows_per_step:
             return False
         trained = (telling + silent)[: plan.rows_per_step]
-        ledger.settle(step, trained, [group for group in silent if group not in trained][:budget])
+        replaced = [group for group in silent if group not in trained][:budget]
+        ledger.settle(step, trained, replaced, [group for group in unheard if group in (*trained, *replaced)])
         return True
 
     def _is_silent(self, group: Group) -> bool:
@@ -285,6 +288,8 @@ class Collector:
     def _measure(self, step: int, groups: Sequence[Group], rollouts: Sequence[StoredStepRollout]) -> dict[str, float]:
         figures = step_figures(rollouts, "train")
         figures["rollout/staleness"] = fmean([step - 1 - self._ledger.version(group) for group in groups])
+        solved = [any(self._rewards[group].values()) for group in self._ledger.get(step).silent]
+        figures |= {"rollout/rows_solved": float(sum(solved)), "rollout/rows_unsolved": float(solved.count(False))}
         size = self._trainer_plan.samples_per_row
         if self._trainer_plan.replace_no_signal:
             replaced = float(len(self._ledger.get(step).replaced))

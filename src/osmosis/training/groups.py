@@ -19,6 +19,7 @@ from .protocol.plans import TrainerPlan, rows_of_step
 from .step_journal import list_stored_steps, step_folder_name
 
 FILE = "groups.json"
+LONGEST_STREAK = 3
 
 
 class Group(NamedTuple):
@@ -37,6 +38,8 @@ class StepGroups(Record):
     trained: list[Group] = Field(default_factory=list)
     """Empty until the step has all."""
     replaced: list[Group] = Field(default_factory=list)
+    silent: list[Group] = Field(default_factory=list)
+    """Those of both whose rewards are all the same."""
 
 
 class GroupLedger:
@@ -67,8 +70,9 @@ class GroupLedger:
         self._steps[step].extra += 1
         self._write(step)
 
-    def settle(self, step: int, trained: Sequence[Group], replaced: Sequence[Group]) -> None:
-        self._steps[step].trained, self._steps[step].replaced = list(trained), list(replaced)
+    def settle(self, step: int, trained: Sequence[Group], replaced: Sequence[Group], silent: Sequence[Group]) -> None:
+        groups = self._steps[step]
+        groups.trained, groups.replaced, groups.silent = list(trained), list(replaced), list(silent)
         self._write(step)
 
     def list_unused(self) -> list[Group]:
@@ -81,12 +85,7 @@ class GroupLedger:
         """Return rows for new groups of a step: those that came least often, each pass over the rows in an order drawn
         from the seed; a row in flight only where there is no other. Fewer where the step has all rows already."""
         plan, own = self._plan, self._steps[step].rows if step in self._steps else []
-        passes = Counter(own)
-        for number in range(1, step):
-            if number in self._steps:
-                passes.update(self._steps[number].rows)
-            else:  # another machine was at it
-                passes.update(rows_of_step(plan.rows, plan.rows_per_step, number, plan.seed))
+        passes = self._count_passes(step)
         busy = {group.row for group in self.list_unused()}
         ranks: dict[int, dict[int, int]] = {}
         for number in {passes[row] for row in plan.rows}:
@@ -95,6 +94,23 @@ class GroupLedger:
             ranks[number] = {row: rank for rank, row in enumerate(order)}
         rows = [row for row in plan.rows if row not in own]
         return sorted(rows, key=lambda row: (row in busy, passes[row], ranks[passes[row]][row]))[:count]
+
+    def _count_passes(self, step: int) -> Counter[int]:
+        """Return how often each row came up to a step. With `curriculum` a visit without signal counts twice, the next
+        one in a row four times, any further one eight times: the row comes less often, but it comes."""
+        plan, passes, streaks = self._plan, Counter[int](), Counter[int]()
+        silent = {group for groups in self._steps.values() for group in groups.silent} if plan.curriculum else set()
+        for number in range(1, step + 1):
+            if number in self._steps:
+                rows = self._steps[number].rows
+            elif number < step:  # another machine was at it
+                rows = rows_of_step(plan.rows, plan.rows_per_step, number, plan.seed)
+            else:
+                rows = []
+            for row in rows:
+                streaks[row] = streaks[row] + 1 if Group(number, row) in silent else 0
+                passes[row] += 1 << min(streaks[row], LONGEST_STREAK)
+        return passes
 
     def count_due(self, steps: Sequence[int]) -> int:
         """Return how many groups to begin now that these steps wait for theirs; in the end no more than are needed."""

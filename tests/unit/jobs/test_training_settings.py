@@ -41,7 +41,7 @@ OTHERWISE: dict[str, dict[str, tuple[Any, dict[str, Any]]]] = {
         "warmup_steps": (2, {}), "precision": ("bf16", {}), "gradient_accumulation": (8, {}),
         "gradient_checkpointing": (False, {}), "seed": (1, {}), "tune": ("full", {}),
         "max_staleness": (1, {}), "oversample": (1.25, {}), "replace_no_signal": (3, {}),
-        "straggler_timeout_s": (9.0, {}), "trainer_gpus": (2, {}), "test_rows": (4, {}),
+        "straggler_timeout_s": (9.0, {}), "curriculum": (True, {}), "trainer_gpus": (2, {}), "test_rows": (4, {}),
         "importance": ("sequence_mask", {}), "importance_cap": (3.0, {}), "ratio_max": (3.0, {}),
         "micro_batch_tokens": (4096, {}), "beta": (0.3, {"method": "dpo", "from_run": "a-1"}),
         "chat_template_kwargs": ({"enable_thinking": False}, {}),

@@ -187,6 +187,9 @@ class TrainingAdvanced(Advanced):
     straggler_timeout_s: float | None = Field(default=None, gt=0, examples=[60.0])
     """Once nine in ten of a step's rollouts have ended, cut the others off after so many seconds, as a timeout.
     Default: they have all of `agent_workflow_timeout_s`."""
+    curriculum: bool = False
+    """Rows whose rollouts all had the same reward come half as often, then a quarter, then an eighth as often, until
+    one teaches something again."""
     num_iterations: int = Field(default=1, ge=1, le=16)
     """Updates per step, all with the step's rollouts."""
     schedule: Schedule = "constant"
@@ -271,7 +274,7 @@ _OF_LOCAL = (
 _OF_GRPO = (
     "loss", "scale_rewards", "kl", "clip", "clip_high", "ratio_max", "importance", "importance_cap", "failures",
     "max_staleness", "num_iterations", "oversample",
-    "replace_no_signal", "straggler_timeout_s",
+    "replace_no_signal", "straggler_timeout_s", "curriculum",
 )  # fmt: skip
 
 TABLES: Mapping[str, type[Advanced]] = {"eval": EvalAdvanced, "training": TrainingAdvanced}

@@ -115,6 +115,8 @@ class TrainerPlan(Record):
     """Groups that may run beyond those of a step, in place of some whose rewards are all the same."""
     straggler_timeout_s: float | None = Field(default=None, gt=0)
     """How long a step's last rollouts may go on when nine in ten have ended."""
+    curriculum: bool = False
+    """Whether rows come less often after visits without signal."""
     num_iterations: int = Field(default=1, ge=1)
     lr: float = Field(gt=0, le=1)
     schedule: Schedule = "constant"
