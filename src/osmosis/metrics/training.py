@@ -216,6 +216,7 @@ CURVES: Sequence[CurveInfo] = [
     for info in (
         ("rollout/raw_reward", "training_reward", "Training reward", _REWARD, "mean over a step's rollouts"),
         ("eval/validation/reward", "validation_reward", "Validation reward", _REWARD, "mean over the held-out rows"),
+        ("eval/sealed", "sealed_score", "Sealed score", _REWARD, "of the sealed grader, over the held-out rows"),
         ("rollout/reward_std", "reward_std", "Reward spread", _REWARD, "standard deviation in a step"),
         ("rollout/reward_p10", "reward_p10", "Reward, 10 %", _REWARD, "of a step's rollouts have less"),
         ("rollout/reward_p50", "reward_p50", "Reward, median", _REWARD, "of a step's rollouts"),

@@ -12,6 +12,7 @@ from .warnings import Curve
 COURSES = (
     ("rollout/raw_reward", "reward", "Training reward"),
     ("eval/validation/reward", "validation_reward", "Validation reward"),
+    ("eval/sealed", "sealed_score", "Sealed score"),
 )
 SUMS: Sequence[tuple[str, str, str, Format, int]] = (
     ("fidelity/sampled_tokens", "sampled_tokens", "Sampled tokens", "count", 1),

@@ -112,11 +112,12 @@ REPEATED = 0.3
 LEARNED = 0.02
 MISMATCH = 0.1
 SPIKE = 20
+FALLEN = 0.05
 
 
 def training_alarms(curves: Mapping[str, Curve]) -> list[str]:
     """Yield warnings about a training run, the most urgent first; `curves` are by stored key."""
-    signs = (_fidelity, _signal, _entropy, _mismatch, _truncation, _hacking)
+    signs = (_fidelity, _signal, _entropy, _mismatch, _truncation, _sealed, _hacking)
     return [text for sign in signs for text in sign(curves)]
 
 
@@ -181,6 +182,20 @@ def _truncation(curves: Mapping[str, Curve]) -> Iterator[str]:
         yield (
             f"{_percent(last)} of the rollouts of the last {LASTING} steps were cut off{rising}: raise "
             "max_response_length, or reward shorter answers."
+        )
+
+
+def _sealed(curves: Mapping[str, Curve]) -> Iterator[str]:
+    sealed, validation = curves.get("eval/sealed", ()), dict(curves.get("eval/validation/reward", ()))
+    if len(sealed) < 2 or not {step for step, _ in sealed} <= validation.keys():
+        return
+    (step, best), (last_step, last) = max(sealed, key=lambda point: point[1]), sealed[-1]
+    before, after = validation[step], validation[last_step]
+    if last < best - FALLEN and after > before + LEARNED:
+        yield (
+            f"Since step {step} the validation reward has risen from {before:.3g} to {after:.3g} and the sealed "
+            f"grader's score has fallen from {best:.3g} to {last:.3g}: the model learns to please the reward. Read "
+            "rollouts, change the reward, and use no checkpoint after that step."
         )
 
 

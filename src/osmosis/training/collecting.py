@@ -22,6 +22,7 @@ from osmosis.records.run.plan import EvalPlan, Selection
 from osmosis.records.run.report import Report
 from osmosis.records.run.rollout import Category, Rollout, RolloutStatus
 from osmosis.records.run.rows import Row
+from osmosis.serve.client.program_agent import grade_ended
 
 from .failures import cut_short
 from .groups import Group, GroupLedger
@@ -30,7 +31,7 @@ from .models import TrainedModel
 from .protocol.batches import Kind
 from .protocol.messages import Checkpointed, Collect
 from .protocol.plans import TrainerPlan
-from .step_figures import count_sampled_tokens, step_figures
+from .step_figures import SEALED, count_sampled_tokens, step_figures
 from .step_journal import StepJournal, StoredStepRollout, find_reward, step_folder_name
 from .stragglers import CUT_OFF, StragglerAgent
 
@@ -63,6 +64,8 @@ class TrainingRun:
     scorers: Sequence[Scorer] = ()
     failure_rewards: Mapping[Category, float] = field(default_factory=dict)
     """The failures that the policy causes; others have no reward, and teach nothing."""
+    sealed: Agent | None = None
+    """Grades the rollouts of validation apart."""
     hashes: Mapping[str, str] = field(default_factory=dict)
     redactor: Redactor | None = None
 
@@ -103,7 +106,9 @@ class Collector:
     async def collect_validation(self, collect: Collect) -> StepRollouts:
         journal = self._journal("validation", collect.step)
         observer = _StepObserver(self._run.listener, journal)
-        agent = _StepAgent(self._agent, self._model, journal, step_folder_name("validation", collect.step))
+        agent: Agent = _StepAgent(self._agent, self._model, journal, step_folder_name("validation", collect.step))
+        if self._run.sealed is not None:
+            agent = _SealedAgent(agent, self._run.sealed)
         await self._evaluate(agent, collect.step, collect.samples_per_row, collect.rows, journal, observer)
         rollouts = await asyncio.to_thread(journal.stored)
         figures = await asyncio.to_thread(step_figures, rollouts, "validation")
@@ -337,6 +342,23 @@ class _StepAgent:
             self._journal.keep(task.rollout_id, self._model.take(task.rollout_id))
         if self._model.lost.is_set() and rollout.status is RolloutStatus.FAILED:
             await asyncio.Event().wait()  # the steps are about to be cut off: see `TrainingDriver`
+        return rollout
+
+
+@dataclass(frozen=True, slots=True)
+class _SealedAgent:
+    """Adds what the sealed grader says of a rollout."""
+
+    agent: Agent
+    sealed: Agent
+
+    async def run(self, task: Task, model: RolloutModel) -> Rollout:
+        rollout = await self.agent.run(task, model)
+        if rollout.failure is None:
+            graded = await grade_ended(self.sealed, rollout, task, model)
+            score = next(iter(graded.scores.values()), None)
+            if score is not None and score.value is not None:
+                rollout.metrics[SEALED] = score.value
         return rollout
 
 

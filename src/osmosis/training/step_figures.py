@@ -11,6 +11,8 @@ from .protocol.batches import Kind
 from .step_journal import StoredPart, StoredStepRollout
 
 GRAM = 4
+SEALED = "sealed"
+"""The metric of a rollout that the sealed grader gives."""
 _RUNS = re.compile(rb"\x01+")
 
 
@@ -21,6 +23,8 @@ def step_figures(rollouts: Sequence[StoredStepRollout], kind: Kind) -> dict[str,
     failed = sum(1 for rollout in rollouts if rollout.reward is None) / len(rollouts)
     if kind == "validation":
         validation = {"eval/validation/failed_ratio": failed}
+        if sealed := [rollout.metrics[SEALED] for rollout in rollouts if SEALED in rollout.metrics]:
+            validation["eval/sealed"] = fmean(sealed)
         return {"eval/validation/reward": fmean(rewards), **validation} if rewards else validation
     spoken = [rollout for rollout in rollouts if rollout.tokens]
     figures = {

@@ -60,6 +60,7 @@ class StoredStepRollout(msgspec.Struct, gc=False):
     scores: dict[str, StoredScore] = {}
     failure: StoredFailure | None = None
     tokens: list[StoredPart] = []
+    metrics: dict[str, float] = {}
     malformed_calls: int = 0
     repaired_calls: int = 0
     sampled_tokens: int | None = None

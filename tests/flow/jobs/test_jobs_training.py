@@ -157,17 +157,30 @@ def training(desk: Desk) -> TrainingDesk:
     return TrainingDesk(desk)
 
 
+SEALED = """
+from osmosis import Grader
+
+class Sealed(Grader):
+    async def grade(self, ctx):
+        assert ctx.label == "0"
+        assert ctx.sample.messages[-1]["content"].isdigit()
+        ctx.set_reward(0.25)
+"""
 COMPLETE = {0: 2, 1: 8, 2: 10, 3: 8, 4: 10}
 
 
 async def test_a_run_from_commit_to_checkpoints(training: TrainingDesk) -> None:
     desk = training.desk
-    training.config["advanced"]["rollout_servers"] = 2
+    training.config["advanced"] |= {"rollout_servers": 2, "sealed": "sealed.py"}
+    training.files = {"sealed": SEALED}
     assert await training.run() == 0
     assert desk.result.status is RunStatus.FINISHED, desk.log
+    assert training.curve("eval/sealed") == [0, 2, 4]
+    sealed = {(r.step, r.metrics.get("sealed")) for r in desk.api.rollouts.values() if "sealed" in r.metrics}
+    assert sealed == {(0, 0.25), (2, 0.25), (4, 0.25)}, "of validation rollouts, and of no others"
     assert training.done == COMPLETE
     assert len(desk.api.received) == sum(COMPLETE.values())
-    assert desk_log_count(training, "starting the rollout server") == 2
+    assert desk_log_count(training, "starting the rollout server") == 3
     assert f"sandbox of the trainer: {probe().level.label}" in desk.log
     assert training.curve("rollout/raw_reward") == [1, 2, 3, 4]
     assert training.curve("eval/validation/reward") == [0, 2, 4]
@@ -277,8 +290,11 @@ async def test_a_program_is_trained_as_it_is(training: TrainingDesk) -> None:
     del training.config["experiment"]["entrypoint"]
     training.config["experiment"]["command"] = ["python3", "ask.py", "$PROMPT"]
     training.config["program"] = {"folder": "."}
+    training.config["advanced"]["sealed"] = "sealed.py"
+    training.files = {"sealed": SEALED.replace("ctx.label", 'ctx.metadata["command"] and ctx.label')}
     assert await training.run() == 0
     assert desk.result.status is RunStatus.FINISHED, desk.log
+    assert training.curve("eval/sealed") == [0, 2, 4]
     assert training.done == COMPLETE
     assert training.curve("rollout/raw_reward") == [1, 2, 3, 4]
     step = StepJournal(desk.folder / "work" / "steps", "train", 3)

@@ -58,6 +58,7 @@ ELSEWHERE = {
     "priority": submit.__file__,
     "sandbox": server_stages.__file__,
     "sandbox_image": server_stages.__file__,
+    "sealed": training_work.__file__,
     "rollout_servers": training_work.__file__,
     "rollout_server_key_env": training_work.__file__,
 }

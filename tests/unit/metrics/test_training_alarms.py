@@ -45,6 +45,14 @@ def test_each_sign_has_its_alarm(key: str, bad: Curve, said: str) -> None:
     assert said in alarm
 
 
+def test_a_reward_that_rises_while_the_sealed_grader_falls() -> None:
+    curves = {**HEALTHY, "eval/validation/reward": curve(0.4, 0.6, 0.8), "eval/sealed": curve(0.5, 0.6, 0.4)}
+    (alarm,) = training_alarms(curves)
+    assert "risen from 0.6 to 0.8" in alarm
+    assert "fallen from 0.6 to 0.4" in alarm
+    assert training_alarms({**curves, "eval/sealed": curve(0.5, 0.6, 0.58)}) == []
+
+
 @pytest.mark.parametrize("key", ["rollout/no_signal_ratio", "rollout/truncated_ratio", "rollout/failed_ratio"])
 def test_one_bad_step_is_noise(key: str) -> None:
     assert training_alarms({**HEALTHY, key: curve(0, 0, 0, 0, 0, 1)}) == []

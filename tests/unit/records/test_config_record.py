@@ -91,6 +91,19 @@ def test_a_trained_program_is_not_elsewhere() -> None:
         TrainingConfig.model_validate({"experiment": PROGRAM, "advanced": servers})
 
 
+@pytest.mark.parametrize(
+    ("advanced", "message"),
+    [
+        ({"sealed": "../sealed.py"}, "inside the rollout"),
+        ({"sealed": "sealed.py", "validation_rows": 0}, "no effect with validation_rows = 0"),
+        ({"sealed": "sealed.py", "rollout_servers": ["http://127.0.0.1:9000"]}, "rollout servers are elsewhere"),
+    ],
+)
+def test_a_sealed_grader_needs_rollouts_of_validation_here(advanced: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        TrainingConfig.model_validate({"experiment": EXPERIMENT, "advanced": advanced})
+
+
 def test_advanced_keeps_unknown_keys_and_says_which() -> None:
     config = eval_config(advanced={"backend_flag": 3, "base_ur": "x", "lora_rank": 8})
     assert config.to_dict()["advanced"]["backend_flag"] == 3

@@ -76,6 +76,7 @@ class TrainingJob(Job):
         self._steps = 0
         self._checkpoints = CheckpointSender(context)
         self._artifacts = ArtifactSender(context)
+        self._sealed: ServerPool | None = None
         self._supervisor: TrainerSupervisor | None = None
         self._stopping: asyncio.Task[None] | None = None
 
@@ -100,13 +101,15 @@ class TrainingJob(Job):
             await self._rewind(fetched_checkpoint)
         rows = await JobRows.read(context)
         servers = await self._start_servers(stages, prepared)
+        sealed = self.config.advanced.sealed
         try:
+            self._sealed = await stages.start_sealed(prepared, sealed) if prepared and sealed else None
             async with exporting(context, exports), self._checkpoints, self._artifacts:
                 done = await self._train(plan, command, servers, rows, stages)
         except TrainingRunFailed as problem:
             raise JobFailed(problem.failure) from problem
         finally:
-            await servers.stop()
+            await asyncio.gather(servers.stop(), *([self._sealed.stop()] if self._sealed else []))
         await context.reporter.heartbeat(context.progress)  # a quick run ends before the next one
         return JobResult(status=RunStatus.STOPPED if done.stopped else RunStatus.FINISHED)
 
@@ -260,13 +263,16 @@ class TrainingJob(Job):
                 )
             )
             served = await stack.enter_async_context(servers.running(proxy, run.plan))
+            pools = [servers] if self._sealed is None else [servers, self._sealed]
+            if self._sealed is not None:
+                run.sealed = await stack.enter_async_context(self._sealed.running(proxy, run.plan))
             agent = stages.agent(served, proxy, run.plan)
             training = asyncio.create_task(supervisor.run(agent))
             try:
-                await wait_for_first(training, servers.failed)
+                await wait_for_first(training, *(pool.failed for pool in pools))
                 if training.done():
                     return training.result()
-                raise servers.failed.result()
+                raise next(pool.failed.result() for pool in pools if pool.failed.done())
             finally:
                 await end_tasks(training)
 

@@ -74,7 +74,9 @@ async def check_out(
     return destination
 
 
-def locate(source: Path, commit_sha: str, rollout: str, entrypoint: str) -> Checkout:
+def locate(
+    source: Path, commit_sha: str, rollout: str, entrypoint: str, key: str = "[experiment].entrypoint"
+) -> Checkout:
     rollouts = source / "rollouts"
     folder = rollouts / rollout
     at, available = f"commit {commit_sha[:12]}", list[str]()
@@ -88,7 +90,7 @@ def locate(source: Path, commit_sha: str, rollout: str, entrypoint: str) -> Chec
     if not _is_folder(source, str(parent)) or file.is_symlink() or not file.is_file():
         scripts = sorted(path.name for path in folder.glob("*.py"))
         message = f"rollouts/{rollout}/{entrypoint} does not exist in {at}; available: {', '.join(scripts) or 'none'}"
-        raise setup_failure(message, fix="set [experiment].entrypoint to one of these, or commit and push the file")
+        raise setup_failure(message, fix=f"set {key} to one of these, or commit and push the file")
     return Checkout(source=source, commit_sha=commit_sha, rollout_dir=folder, entrypoint=file)
 
 

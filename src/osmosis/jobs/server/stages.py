@@ -1,7 +1,7 @@
 import asyncio
 import os
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import uv
@@ -97,7 +97,7 @@ class ServerStages:
 
     async def start(self, prepared: PreparedRollout) -> ServerSupervisor:
         checkout, environment, wheel = prepared.found, prepared.environment, prepared.wheel
-        label = f"rollouts/{self._experiment.rollout}/{self._experiment.file}"
+        label = checkout.entrypoint.relative_to(checkout.source).as_posix()
         self.context.enter(Stage.START, f"starting the rollout server: {label}")
         seen = prepared.entrypoint
         policy = self.sandbox.server_policy(
@@ -151,6 +151,13 @@ class ServerStages:
         for number, server in enumerate(servers, 1):
             server.name = f"rollout server {number} of {count}"
         return ServerPool(servers, self.context.log, sandboxes=servers[0].command.sandboxes)
+
+    async def start_sealed(self, prepared: PreparedRollout, file: str) -> ServerPool:
+        """Start the server of the grader in `file`, and of nothing else. The caller stops it."""
+        checkout = prepared.found
+        located = locate(checkout.source, checkout.commit_sha, self._experiment.rollout, file, "[advanced].sealed")
+        server = await self.start(replace(prepared, found=located, entrypoint=Entrypoint("grader")))
+        return ServerPool([server], self.context.log)
 
     def agent(self, server: Agent, proxy: ModelProxy, plan: EvalPlan) -> Agent:
         """Return the agent of a run: its server or, beside it in sandboxes of their own, programs that it grades."""

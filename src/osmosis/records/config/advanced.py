@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, field_validator, model_validator
 from pydantic_core import InitErrorDetails
 
 from osmosis.base.jsonable import JsonObject
@@ -81,6 +81,14 @@ def _server_url(value: str) -> str:
     return value.rstrip("/")
 
 
+def _inside(value: str) -> str:
+    if value.startswith("/") or ".." in value.replace("\\", "/").split("/"):
+        raise ValueError("must stay inside the rollout directory")
+    return value
+
+
+RolloutFile = Annotated[str, StringConstraints(min_length=1), AfterValidator(_inside)]
+"""A file of the rollout, relative to its directory."""
 ServerUrls = Annotated[list[Annotated[str, AfterValidator(_server_url)]], Field(min_length=1, max_length=256)]
 LocalServers = Annotated[int, Field(ge=1, le=64)]
 Engine = Literal["local", "tinker"]
@@ -138,6 +146,9 @@ class TrainingAdvanced(Advanced):
     """Rows that the run never sees, for `osmosis eval submit --held-out-of RUN`."""
     validation_samples: int = Field(default=1, ge=1, le=64)
     """Rollouts per held-out row at each validation."""
+    sealed: RolloutFile | None = Field(default=None, examples=["sealed.py"])
+    """Python file of the rollout with a second `Grader`, which scores validation rollouts in its own process: never
+    trained on, and without a say in which checkpoint is the best."""
     rollout_servers: LocalServers | ServerUrls = Field(default=1, examples=[4])
     """Rollout servers that share a step's rollouts: how many to start on the job's machine, or the URLs of servers that
     `osmosis serve` has started elsewhere."""
@@ -254,6 +265,11 @@ class TrainingAdvanced(Advanced):
         elif written.get("rollout_server_key_env"):
             problem = "rollout_server_key_env has no effect without URLs in rollout_servers"
             yield broken_at(problem, "remove it, or list the URLs", "rollout_server_key_env")
+        if written.get("sealed") and isinstance(servers, list):
+            problem = "sealed is served on the job's machine, and the rollout servers are elsewhere"
+            yield broken_at(problem, "remove sealed, or the URLs in rollout_servers", "sealed")
+        if written.get("sealed") and written.get("validation_rows") == 0:
+            yield broken_at("sealed has no effect with validation_rows = 0", "remove validation_rows", "sealed")
 
     @classmethod
     def _only(

@@ -15,7 +15,7 @@ from pydantic import AfterValidator, Field, StringConstraints, ValidationError, 
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from osmosis.records.base import Record
-from osmosis.records.config.advanced import TABLES, EvalAdvanced, TrainingAdvanced
+from osmosis.records.config.advanced import TABLES, EvalAdvanced, RolloutFile, TrainingAdvanced
 from osmosis.records.config.export import CURVES, TRACES, Export
 from osmosis.records.config.validation import Table, at_key, broken_at, broken_rule, iterate_errors
 from osmosis.records.run.rows import ReducerName
@@ -64,14 +64,14 @@ class Experiment(Table):
 
     rollout: Name = Field(examples=["my-rollout"])
     """Rollout directory under `rollouts/`."""
-    entrypoint: Name | None = Field(default=None, examples=["main.py"])
+    entrypoint: RolloutFile | None = Field(default=None, examples=["main.py"])
     """Python entrypoint, relative to the rollout directory. Either this or `command` is given."""
     command: Annotated[list[Name], Field(min_length=1)] | Name | None = Field(
         default=None, examples=[["claude", "-p", "$PROMPT"]]
     )
     """A program as the agent, as it is: its words, a line for a shell, or a name of [agents](agents.md); `acp:PROGRAM`
     speaks the Agent Client Protocol. Either this or `entrypoint` is given."""
-    grader: Name | None = Field(default=None, examples=["main.py"])
+    grader: RolloutFile | None = Field(default=None, examples=["main.py"])
     """With `command`: Python file with the `Grader`, relative to the rollout directory. Default: `main.py`."""
     model_path: Name = Field(examples=["offline/calculator"])
     """Eval: a LiteLLM model name, or `offline/calculator`. Training: the base model, as in [training](training.md)."""
@@ -87,13 +87,6 @@ class Experiment(Table):
     def _one_segment(cls, value: str) -> str:
         if value in (".", "..") or "/" in value or "\\" in value:
             raise ValueError("must be one directory name under rollouts/")
-        return value
-
-    @field_validator("entrypoint", "grader")
-    @classmethod
-    def _inside(cls, value: str | None) -> str | None:
-        if value is not None and (value.startswith("/") or ".." in value.replace("\\", "/").split("/")):
-            raise ValueError("must stay inside the rollout directory")
         return value
 
     @field_validator("branch")

@@ -201,14 +201,21 @@ class GradedProgram:
         rollout = await self.program.run(task, model)
         if rollout.failure is not None:
             return rollout
-        task.enter(Phase.SCORE.value)
-        row = task.row
-        metadata = {**(row.data if row.metadata is None else row.metadata), "command": rollout.info["command"]}
-        data: JsonObject = {"messages": rollout.messages, "ground_truth": row.ground_truth, "metadata": metadata}
-        graded = await self.grading.run(replace(task, row=replace(row, data=data)), model)
+        graded = await grade_ended(self.grading, rollout, task, model)
         rollout.status, rollout.failure, rollout.scores = graded.status, graded.failure, graded.scores
         rollout.metrics.update(graded.metrics)
         return rollout
+
+
+async def grade_ended(grading: Agent, rollout: Rollout, task: Task, model: RolloutModel) -> Rollout:
+    """Return a rollout with the scores that a grader gives to one that has ended."""
+    task.enter(Phase.SCORE.value)
+    row = task.row
+    metadata = {**(row.data if row.metadata is None else row.metadata)}
+    if "command" in rollout.info:
+        metadata["command"] = rollout.info["command"]
+    data: JsonObject = {"messages": rollout.messages, "ground_truth": row.ground_truth, "metadata": metadata}
+    return await grading.run(replace(task, row=replace(row, data=data)), model)
 
 
 def prompt_of(row: Row) -> str:
