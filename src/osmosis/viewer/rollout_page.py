@@ -10,6 +10,7 @@ from osmosis.metrics.agreement import Calibrated, calibrated, verdicts
 from osmosis.records.run.annotations import LABELS, Annotation
 from osmosis.records.run.rollout import Message, ModelCall, Rollout
 
+from .compare_page import Side
 from .conversation import build_turns
 from .diff import DiffPiece, diff_words
 from .index.database import message_text
@@ -65,6 +66,8 @@ class RolloutParts:
     next_failed: Neighbour | None
     back: str
     siblings: Sequence[tuple[int, str, str]]
+    steps: Sequence[tuple[int, str]]
+    """Other steps of a training run with this row, and where both rollouts are side by side."""
     row: Mapping[str, object]
     answer: AnswerComparison
     spans: Sequence[Span]
@@ -75,6 +78,8 @@ def rollout_page(source: RunSource, row_index: int, attempt: int, params: QueryP
     step = params.integer("step") or 0
     record = Rollout.model_validate_json(source.rollout(row_index, attempt, step))
     run, search = source.state(), source.table().search
+    if (beside := params.integer("beside")) is not None:
+        return _pair_page(source, (row_index, attempt, step), beside)
     query, tail = parse_query(params), carry_filter(params)
     if params.text("only") == "step":
         tail = f"{tail}&only=step".lstrip("&")
@@ -97,6 +102,11 @@ def rollout_page(source: RunSource, row_index: int, attempt: int, params: QueryP
         back=f"{run.url}/rollouts{back}".rstrip("?"),
         siblings=[
             (line.attempt, line.outcome, rollout_url(run, (row_index, line.attempt, step), tail)) for line in attempts
+        ],
+        steps=[
+            (other, f"{rollout_url(run, (row_index, attempt, step))}&beside={other}")
+            for other in search.steps(row_index)
+            if other != step
         ],
         row=row,
         answer=AnswerComparison(expected, answer, diff_words(expected, answer)),
@@ -123,6 +133,25 @@ def rollout_page(source: RunSource, row_index: int, attempt: int, params: QueryP
         "total": len(record.messages),
     }
     return Page("rollout.html", values, ("run", "found", "judged", "record"))
+
+
+def _pair_page(source: RunSource, key: RolloutKey, beside: int) -> Page:
+    """Build the page of a row's rollouts in two steps, the earlier on the left."""
+    row_index, attempt, step = key
+    run, steps = source.state(), sorted((step, beside))
+    records = [Rollout.model_validate_json(source.rollout(row_index, attempt, step)) for step in steps]
+    values = {
+        "sides": [Side(run.url, replace(run, name=f"step {step}"), None, None) for step in steps],
+        "records": records,
+        "conversations": [build_turns(record.messages) for record in records],
+        "row": row_index,
+        "attempt": attempt,
+        "near": ("", ""),
+        "expected": source.table().search.dataset_row(row_index, records[1].hashes.get("row")),
+        "back": rollout_url(run, key),
+        "urls": [rollout_url(run, (row_index, attempt, step)) for step in steps],
+    }
+    return Page("compare_pair.html", values, ("records", "row", "attempt"))
 
 
 def _neighbour(run: RunState, key: RolloutKey | None, tail: str) -> Neighbour | None:

@@ -216,6 +216,9 @@ def test_the_rollouts_of_a_step_are_apart_from_those_of_another() -> None:
     assert "Step 2, row 0, attempt 0" in page
     assert "/rollouts/0/0?step=1" in page, "the one before"
     assert 'rel="prev"' not in page_of(training, "rollouts/0/0", step=2, only="step")
+    assert 'href="/runs/nightly/rollouts/0/0?step=2&amp;beside=1">1</a>' in page
+    pair = text_of(page_of(training, "rollouts/0/0", step=2, beside=1))
+    assert pair.index("step 1 reward 0.000") < pair.index("step 2 reward 1.000")
 
 
 def test_the_log_and_its_lines_alone(kept: KeptRun) -> None:

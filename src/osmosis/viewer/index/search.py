@@ -252,6 +252,9 @@ class Search:
         text = f"SELECT id FROM rollouts WHERE step = ? AND row_index = ? ORDER BY attempt LIMIT {_MAX_ATTEMPTS}"
         return self._column(text, step, row_index)
 
+    def steps(self, row_index: int) -> list[int]:
+        return self._column("SELECT DISTINCT step FROM rollouts WHERE row_index = ? ORDER BY step", row_index)
+
     def place(self, row_index: int, attempt: int, step: int) -> int:
         rollout = self._find(row_index, attempt, step)
         if rollout is None:
