@@ -53,7 +53,6 @@ def write_json(
 
 
 def create_once(path: Path, data: bytes, *, mode: int | None = None) -> bool:
-    """Create a durable file that is never replaced; return False when another process was first."""
     draft = draft_path(path)
     try:
         with _create(draft, mode) as file:
@@ -70,7 +69,6 @@ def create_once(path: Path, data: bytes, *, mode: int | None = None) -> bool:
 
 
 def append_line(path: Path, line: bytes) -> None:
-    """Append lines that end with a newline, durably; a line that was cut off before stays apart."""
     with path.open("ab+") as file:
         if file.tell():
             file.seek(-1, os.SEEK_END)

@@ -73,12 +73,10 @@ class NoRepository(GitError): ...
 
 
 def users_environ(environ: Mapping[str, str] | None = None, **more: str) -> dict[str, str]:
-    """Return the person's environment (default: this process's) without prompts and optional locks."""
     return {**(os.environ if environ is None else environ), **QUIET, **more}
 
 
 def sealed_environ(environ: Mapping[str, str], *, settings: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return an environment without personal and system configuration; `settings` are git configuration keys."""
     sealed = _safe_environ(environ, settings)
     sealed.update({"HOME": "/nonexistent", "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull})
     return sealed

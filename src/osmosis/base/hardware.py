@@ -55,7 +55,6 @@ def memory_bytes() -> int:
 def find_python(
     least: tuple[int, int], environ: Mapping[str, str], *, running: tuple[int, int] | None = None
 ) -> Path | None:
-    """Return this Python if it is new enough, else the oldest suitable one on PATH or beside this one."""
     if (running or sys.version_info[:2]) >= least:
         return Path(sys.executable)
     return next(iter(_others(least, environ)), None)
@@ -90,7 +89,6 @@ def _itself(program: str, version: tuple[int, int]) -> Path | None:
 
 
 def pip_find_links(environ: Mapping[str, str]) -> list[str]:
-    """Return `PIP_FIND_LINKS`, else pip's configured `find-links`; uv reads neither."""
     if links := environ.get("PIP_FIND_LINKS", "").split():
         return links
     parser = ConfigParser(interpolation=None)

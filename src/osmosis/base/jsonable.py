@@ -149,7 +149,6 @@ def as_float(number: object) -> float:
 
 
 def describe(value: object) -> str:
-    """Describe a value for an error: its type, with a number itself; anything else may hold a key."""
     kind = type(value).__name__
     if isinstance(value, (int, float)):
         return f"{kind} {value!r}"

@@ -72,7 +72,6 @@ def backoff_delay(failures: int, *, base_s: float, max_s: float, asked_s: float 
 
 
 def parse_retry_after(value: str | None) -> float | None:
-    """Return the seconds of a `Retry-After` header (number or HTTP date, RFC 9110 10.2.3); None for anything else."""
     if not value:
         return None
     try:

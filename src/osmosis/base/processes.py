@@ -65,7 +65,6 @@ def is_same(pid: int, token: str | None) -> bool:
 
 
 def protect_memory() -> None:
-    """Keep other processes of the same user from reading this one's memory, environment and descriptors (Linux)."""
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
 
@@ -150,7 +149,6 @@ async def iterate_lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:
 
 
 def limit_files(pid: int, most: int) -> None:
-    """Limit the bytes of each file that this process and its later children may write (Linux)."""
     import psutil
 
     with contextlib.suppress(psutil.NoSuchProcess):
@@ -198,14 +196,12 @@ AGAIN_S = 30.0
 
 
 async def wait_for_first(*futures: asyncio.Future[Any], timeout_s: float | None = None) -> None:
-    """Wait until one of them is done, whatever its result, or the time is over."""
     import asyncio  # half of what importing this file costs a short command
 
     await asyncio.wait(set(futures), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
 
 
 async def end_tasks(*tasks: asyncio.Future[Any], again_s: float = AGAIN_S) -> None:
-    """Cancel tasks, again if they go on; return when all have ended, whatever their result."""
     import asyncio  # the same
 
     running = {task for task in tasks if not task.done()}

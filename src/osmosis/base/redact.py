@@ -163,7 +163,6 @@ class Redactor:
         return True
 
     def begins(self, text: str) -> bool:
-        """Return whether the text ends with the first three or more characters of a secret."""
         longest = max(self._beginnings.values(), default=0)
         for start in range(max(0, len(text) - longest), len(text) - BEGINNING + 1):
             if text[start : start + BEGINNING] in self._beginnings and any(

@@ -52,7 +52,6 @@ def _make_folder(name: str, mode: int, folder: int) -> bool:
 
 
 def walk(folder: int, most: int) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield path and facts of at most `most` entries below an open folder that are no folders, by path."""
     for path, _, about in walk_open(folder, most):
         yield path, about
 
@@ -123,13 +122,10 @@ MOST_FILES = 10_000
 
 @dataclass(frozen=True, slots=True)
 class ArtifactFile:
-    """An open file, read once by `pieces`, which closes it."""
-
     fd: int
     size: int
 
     def pieces(self, offset: int = 0) -> Iterator[bytes]:
-        """Yield the content from `offset` on, at most the file's size when it was opened."""
         left = self.size - offset
         os.lseek(self.fd, offset, os.SEEK_SET)
         with open(self.fd, "rb", buffering=0) as file:
@@ -139,7 +135,6 @@ class ArtifactFile:
 
 
 def open_artifact(root: Path, parts: Sequence[str], *, most_bytes: int) -> ArtifactFile | None:
-    """Open the file `parts` below `root`; None unless it is a plain file of at most `most_bytes`."""
     if not are_parts(parts):
         return None
     try:
@@ -155,7 +150,6 @@ def open_artifact(root: Path, parts: Sequence[str], *, most_bytes: int) -> Artif
 
 
 def store_artifact(source: Path, root: Path, parts: Sequence[str]) -> bool:
-    """Move a file to `parts` below `root`, creating folders; return False where a link is in the way."""
     if not are_parts(parts):
         return False
     root.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -104,7 +104,6 @@ def list_requirements(extra: str) -> list[str]:
 
 
 def unpack_wheel(wheel: Wheel) -> Path:
-    """Extract the wheel beside it, for PYTHONPATH. Safe to call from several processes at once."""
     folder = wheel.folder / "code"
     if folder.is_dir():
         return folder

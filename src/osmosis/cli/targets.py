@@ -83,7 +83,6 @@ class RowName:
 
 
 def row_named(text: str, cwd: Path) -> RowName:
-    """Return the row of `RUN:INDEX` or of a key; raise NotFound when the run has no rollout of the index."""
     name, _, index = text.rpartition(":")
     if not (name and index.isdigit()):
         return RowName(text)

@@ -309,7 +309,6 @@ class LoopService:
 
 
 def _with_nulls(tool: JsonObject) -> JsonObject:
-    """Return a tool as trainers of 0.2 read it: each parameter has `description` and `enum`, null when unset."""
     function = tool.get("function") or {}
     parameters = function.get("parameters") or {}
     properties = {

@@ -187,7 +187,6 @@ def text_of(content: object) -> str:
 
 
 def answer_text(message: Message) -> str:
-    """Return what an assistant's message says, be it to refuse."""
     return text_of(message.get("content")) or str(message.get("refusal") or "")
 
 
@@ -206,7 +205,6 @@ def arguments_text(function: JsonObject) -> str:
 
 
 def arguments_object(function: JsonObject) -> JsonObject:
-    """Return tool arguments for a dialect that has objects only; other JSON, or none, is put under `arguments`."""
     text = arguments_text(function)
     try:
         value = orjson.loads(text) if text.strip() else {}
@@ -256,7 +254,6 @@ def parts_of(content: object) -> list[JsonObject]:
 
 
 def url_of_part(part: JsonObject) -> tuple[str, str, str]:
-    """Return kind (`image`, `file` or nothing), address and file name of a part of content."""
     if part.get("type") == "image_url":
         image = part.get("image_url")
         return "image", str(image.get("url") if isinstance(image, dict) else image), ""
@@ -272,7 +269,6 @@ def split_data_url(url: str) -> tuple[str, str] | None:
 
 
 def chat_reply(message: Message, finish_reason: str, usage: JsonObject, body: JsonObject) -> JsonObject:
-    """Build a chat completion, the internal form of another API's reply, whose `model` and `id` are in its `body`."""
     choice = {"index": 0, "message": message, "finish_reason": finish_reason}
     head = {"id": body.get("id"), "object": "chat.completion", "model": body.get("model")}
     return {**head, "choices": [choice], "usage": usage}
@@ -283,5 +279,4 @@ def chat_delta(**delta: object) -> JsonObject:
 
 
 def estimate_tokens(messages: list[Message], tools: list[JsonObject] | None = None) -> int:
-    """Estimate the tokens of messages, at four bytes a token, for a caller who wants a count before any call."""
     return (len(orjson.dumps(messages, default=str)) + (len(orjson.dumps(tools, default=str)) if tools else 0)) // 4

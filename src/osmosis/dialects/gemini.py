@@ -100,7 +100,6 @@ def _add_params(call: Call, body: JsonObject) -> None:
 
 
 def _camel(fields: JsonObject) -> JsonObject:
-    """Return an object under the names of the documentation: some clients spell some of them `like_this`."""
     if not any("_" in key for key in fields):
         return fields
     return {re.sub("_(.)", lambda match: match[1].upper(), key): value for key, value in fields.items()}
@@ -113,7 +112,6 @@ def _tool(declared: JsonObject) -> JsonObject:
 
 
 def _lower_types(schema: object) -> object:
-    """Return a schema in JSON Schema's spelling: Google's own has types in capitals."""
     if isinstance(schema, list):
         return [_lower_types(item) for item in schema]
     if not isinstance(schema, dict):

@@ -135,7 +135,6 @@ def not_json(refused: list[str]) -> Failure:
 
 
 def as_number(result: object) -> tuple[float | None, str | None]:
-    """Return the result as a finite number (true and false are 1 and 0), or the problem."""
     try:
         value = as_float(result)
     except ValueError as error:

@@ -23,8 +23,6 @@ class LoopUse:
 
 
 class Deadline:
-    """`await Deadline(seconds).run(work)`; None sets no limit."""
-
     def __init__(self, seconds: float | None, *, grace_s: float = GRACE_S) -> None:
         self.seconds = seconds
         self.fired = False
@@ -126,7 +124,6 @@ class Waits:
         self._until = 0.0
 
     def add(self, seconds: float) -> float:
-        """Add a wait that begins now; return the part of it that no other wait covers."""
         now = time.monotonic()
         end = now + seconds
         fresh = max(0.0, end - max(now, self._until))

@@ -61,7 +61,6 @@ class StoredRollouts(RunFolder):
                 yield line, offset
 
     def in_order(self) -> Iterator[JsonObject]:
-        """Yield `lines` by row, then attempt; keep offsets in memory, not rollouts."""
         places = sorted((line["row_index"], line["attempt"], offset) for line, offset in self.positions())
         if not places:
             return
@@ -71,7 +70,6 @@ class StoredRollouts(RunFolder):
                 yield orjson.loads(source.readline())
 
     def rollouts(self, seen: set[Key] | None = None) -> Iterator[Rollout]:
-        """Yield each stored rollout, each key once; add the keys to `seen`."""
         seen = set() if seen is None else seen
         keys = DerivedKeys()
         for rollout, _ in self._read(_read_rollout):
@@ -87,7 +85,6 @@ class StoredRollouts(RunFolder):
         return keys
 
     def tokens(self) -> Iterator[tuple[str, list[CallTokens | None]]]:
-        """Yield `(rollout_id, tokens of each call)`, also of rollouts that were run again."""
         if not self.tokens_path.exists():
             return
         with self.tokens_path.open("rb") as lines:
@@ -156,7 +153,6 @@ class Journal(StoredRollouts):
         self.append_all([rollout])
 
     def append_all(self, rollouts: list[Rollout]) -> list[Rollout]:
-        """Store several rollouts with one wait for the disk."""
         if self._file is None:
             raise ValidationError("this journal is not open for writing")
         lines, tokens, stored = [], [], []
@@ -181,7 +177,6 @@ class Journal(StoredRollouts):
         return line
 
     def drop(self, keys: Collection[Key]) -> int:
-        """Move these rollouts to `superseded.jsonl`, so that they are owed again; return their number."""
         dropped = 0
         with self.rewriting() as keep, (self.folder / "superseded.jsonl").open("ab") as old:
             for line in self.lines():
@@ -267,13 +262,11 @@ class Recorder:
                 self._writing = asyncio.create_task(self._write(self._journal))
 
     def take(self) -> list[Rollout]:
-        """Return what is not written yet; it will not be."""
         rollouts, self._pending = self._pending, []
         return rollouts
 
     @property
     def behind(self) -> bool:
-        """Return whether too much waits for the disk: start nothing new until `drain`."""
         return len(self._pending) > BACKLOG
 
     async def drain(self) -> None:

@@ -26,8 +26,6 @@ from .workflow_agent import Endpoints, WorkflowAgent
 
 @dataclass(slots=True)
 class LoadedAgent:
-    """An agent loop or a workflow of a user: exactly one of `loop` and `backend`."""
-
     name: str
     loop: RolloutAgentLoop | None = None
     backend: LocalBackend | None = None
@@ -44,7 +42,6 @@ class LoadedAgent:
         return "workflow and grader" if self.graded else "workflow"
 
     def bind(self, plan: EvalPlan, *, endpoints: Endpoints | None = None) -> Agent:
-        """Return the agent of a run. `endpoints` gives workflows that bring a vendor's client a URL."""
         if self.backend is not None:
             return WorkflowAgent(self.backend, plan, endpoints)
         assert self.loop is not None

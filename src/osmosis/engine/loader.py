@@ -82,7 +82,6 @@ def _forget_stranger(name: str, base: Path) -> None:
 
 
 def name_of(target: object) -> tuple[str, bool]:
-    """Return the `module:attribute` of an object, and whether another process finds it by that name."""
     owner = target if hasattr(target, "__qualname__") else type(target)
     name, module_name = owner.__qualname__, getattr(target, "__module__", None) or owner.__module__
     module = sys.modules.get(module_name)
@@ -101,7 +100,6 @@ def _attribute(module: ModuleType, path: str) -> object:
 
 
 def source_of(target: object, base_dir: Path) -> tuple[list[Path], str]:
-    """Return the files of an object's module, and the script that made it when no name finds it again."""
     owner = target if hasattr(target, "__qualname__") else type(target)
     names = [getattr(owner, "__module__", None) or "", *([] if name_of(target)[1] else ["__main__"])]
     modules = [sys.modules[name] for name in names if name in sys.modules]

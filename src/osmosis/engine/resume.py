@@ -201,7 +201,6 @@ async def apply(
     scorers: Sequence[Scorer],
     hashes: Mapping[str, str],
 ) -> None:
-    """Regrade the rollouts that need only that; take out those that run again or are no longer selected."""
     journal.lock()
     if resume.moved:
         journal.move(resume.moved)

@@ -48,7 +48,6 @@ class RolloutModel:
 
     @property
     def limit_reached(self) -> str | None:
-        """Return the finish reason of a rollout that one of its limits ended, which is no failure."""
         if self._reason is not None:
             return self._reason
         is_time = self.deadline.fired and self.deadline.seconds == self._max_time_s and not self.task.left_behind
@@ -56,12 +55,10 @@ class RolloutModel:
 
     @property
     def waited_ms(self) -> float:
-        """Return the milliseconds in queues and rate limits, which are not the attempt's time."""
         return self.queued_ms + self._waits.seconds * 1000
 
     @property
     def usage(self) -> Usage:
-        """Return the usage of all calls; the cost of unpriced calls is unknown, not zero."""
         if len(self.calls) == 1:
             return self.calls[0].usage
         return sum((call.usage for call in self.calls), Usage())

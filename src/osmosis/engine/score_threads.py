@@ -34,7 +34,6 @@ class ScoreThreads:
         self._batch: _Batch | None = None
 
     async def run(self, function: Call, timeout_s: float | None = None) -> object:
-        """Return the result of `function`; raise `asyncio.TimeoutError` after `timeout_s` seconds of its own."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             self._loop, self._slots, self._batch = loop, asyncio.Semaphore(self.size), None

@@ -167,7 +167,6 @@ class Watchdog:
                 self.say(f"{blocker} blocked the event loop for {silent:.0f} s at {self._culprit}")
 
     def _is_overdue(self, user: LoopUser | None) -> bool:
-        """Return whether this code has blocked the loop past its time limit, or past that of the run."""
         now = time.monotonic()
         if user is None or now - self._beat - self.every_s < self.blocked_s:
             return False

@@ -44,7 +44,6 @@ _MESSAGE_LIMIT = 500
 
 
 def error_text(body: bytes) -> str:
-    """Return the endpoint's own message, whatever shape its error body has; at most a few lines."""
     try:
         data: object = orjson.loads(body)
     except orjson.JSONDecodeError:
@@ -77,7 +76,6 @@ def category_of(status: int, text: str) -> Category:
 
 
 def category_of_error(error: BaseException) -> Category | None:
-    """Return the category of a vendor library's error, by its class and its HTTP status; None for any other error."""
     names = [cls.__name__ for cls in type(error).__mro__]
     category = next((_BY_CLASS[name] for name in names if name in _BY_CLASS), None)
     status = status_of(error)
@@ -130,7 +128,6 @@ _FILTERS = ("content_filter", "content_policy_violation", "ResponsibleAIPolicyVi
 
 
 def is_filtered(status: int, body: bytes) -> bool:
-    """Return whether a content filter refused the prompt, as Azure says it with status 400."""
     try:
         error = orjson.loads(body)["error"]
         return status == 400 and (error.get("code") in _FILTERS or error["innererror"].get("code") in _FILTERS)

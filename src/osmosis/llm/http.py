@@ -26,7 +26,6 @@ class HttpPool:
         self._session: aiohttp.ClientSession | None = None
 
     def proxy_session(self) -> aiohttp.ClientSession:
-        """Return the session of calls through proxies. No connection is used twice, so that none is stale."""
         if self._session is None:
             import aiohttp
 
@@ -70,7 +69,6 @@ class HttpEndpoint:
         self._pool = pool or HttpPool()
 
     async def post(self, payload: bytes, *, on_data: OnData | None = None, redirects: int = 0) -> HttpReply:
-        """Send `payload`; raise `asyncio.TimeoutError` after the time limit, `ConnectionFailed` without an answer."""
         url = self._url
         while True:
             post = self._post_through_proxy if self._use_proxies else self._post_directly

@@ -200,7 +200,6 @@ def _choices(raw: list[Any], model: str) -> list[JsonObject]:
 
 
 def clean_message(message: Message) -> Message:
-    """Remove the empty fields that some servers add and refuse when they come back."""
     is_old = isinstance(message.get("function_call"), dict)
     is_whole = "role" in message and "content" in message and None not in message.values()
     if is_whole and not is_old and "tool_calls" not in message:

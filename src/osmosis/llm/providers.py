@@ -35,7 +35,6 @@ class Price:
 
 
 def price_of(spec: ModelSpec, *, local: bool = False) -> Price | None:
-    """Return the price given with the model, else the table's; a model on this machine has none in the table."""
     if spec.price is not None:
         prompt, completion = spec.price
         return Price(prompt / 1e6, completion / 1e6)
@@ -58,7 +57,6 @@ def table_price(name: str) -> Price | None:
 
 @lru_cache(maxsize=64)
 def find_entry(name: str) -> JsonObject:
-    """Return what the table says of a model, by its name at LiteLLM; nothing of one that it does not know."""
     spec = importlib.util.find_spec("litellm")
     if spec is None or not spec.submodule_search_locations:
         return {}
@@ -108,7 +106,6 @@ DEFAULT_API_KEY_ENV: dict[str, str] = {name: f"{name.upper()}_API_KEY" for name 
 
 
 def key_variable(provider: str) -> str:
-    """Return the variable that holds a provider's key: from the table, else `<PROVIDER>_API_KEY`."""
     variable = DEFAULT_API_KEY_ENV.get(provider)
     return variable or f"{re.sub(r'[^A-Z0-9]', '_', provider.upper())}_API_KEY"
 

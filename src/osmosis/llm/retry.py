@@ -27,7 +27,6 @@ class RetryingModel:
     async def close(self) -> None: ...
 
     def hold(self, seconds: float) -> None:
-        """Start no call for this long: another job met the endpoint's rate limit."""
         self._closed_until = max(self._closed_until, time.monotonic() + seconds)
 
     async def complete(self, request: ChatRequest) -> Completion:

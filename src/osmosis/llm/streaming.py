@@ -55,7 +55,6 @@ class StreamedBody:
                 self._add(choice)
 
     def body(self) -> JsonObject:
-        """Return the answer as one `chat.completion`; raise `ModelError` when the stream was none, or was cut off."""
         if self._line:
             self.feed(b"\n")
         self._event()

@@ -27,6 +27,5 @@ def frame(kind: bytes, payload: bytes = b"") -> bytes:
 
 
 async def read_frame(stream: asyncio.StreamReader) -> tuple[bytes, bytes]:
-    """Read the next frame; raise `asyncio.IncompleteReadError` when the other end is gone."""
     kind, length = HEAD.unpack(await stream.readexactly(HEAD.size))
     return kind, await stream.readexactly(length)

@@ -86,7 +86,6 @@ class PreparedRun:
         return self.plan.budget.used_up(stored.total_cost_usd or 0.0, stored.total_tokens)
 
     def agree(self) -> None:
-        """Ask when stored results would be thrown away; raise `Declined`, or `Conflict` when nobody can be asked."""
         for prepared in (self, *self.baselines):
             if prepared.source is None or not prepared.resume.drifted:
                 continue

@@ -112,7 +112,6 @@ def _replanned(journal: Journal, look: Look, base: Path | None) -> Iterator[None
 
 
 def restore(journal: Journal) -> None:
-    """Restore `run.json` after a process was killed while it extended this run."""
     with _locked(journal):
         now = journal.run()
         moved = now.pop(_BEFORE, None)
@@ -140,7 +139,6 @@ def _wait(process: subprocess.Popen[bytes]) -> int:
 
 
 def commit_of(journal: Journal) -> str:
-    """Return the commit of a run's code; raise ValidationError for code that no commit describes."""
     git = journal.plan().provenance.get("git") or {}
     name = journal.folder.name
     if not git.get("commit"):

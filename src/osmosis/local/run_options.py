@@ -78,7 +78,6 @@ class RunOptions:
         return self.base_dir / Path(plan.dataset).expanduser()
 
     def objects(self, plan: EvalPlan) -> dict[str, object]:
-        """Return agent and score functions that are no names, by the names that the plan gives them."""
         return {**({plan.agent: self.agent} if self.agent is not None else {}), **self.functions}
 
     def facts(self, plan: EvalPlan) -> dict[str, object]:
@@ -146,7 +145,6 @@ def write_foreign_dataset(agent: str, base_dir: Path, runs_dir: Path) -> Path:
 
 
 def run_folder(name: str, cwd: Path) -> Path:
-    """Find a stored run's folder by name, path, unique beginning of a name, or `latest`."""
     runs = runs_folder(cwd)
     for folder in (runs / name, cwd / Path(name).expanduser()):
         if (folder / "run.json").exists():

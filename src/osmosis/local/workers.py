@@ -79,7 +79,6 @@ class _Worker:
                 self.process.kill()
 
     def expect_beat(self, left_s: float) -> None:
-        """Kill the process when its loop has not come round some time after everything on it had to have ended."""
         if self.timer is not None:
             self.timer.cancel()
         self.timer = None

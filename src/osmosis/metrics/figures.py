@@ -47,7 +47,6 @@ class Figure:
 
     @property
     def between(self) -> str:
-        """Return the interval as text, empty when there is none, with its level unless that is 95 %."""
         if self.interval is None:
             return ""
         level = "" if self.interval.level == 0.95 else f" ({self.interval.level * 100:g} %)"
@@ -61,7 +60,6 @@ RUN_FIGURES: list[RunFigures] = []
 
 
 def of_score(make: ScoreFigures) -> ScoreFigures:
-    """Register figures of a score; their group is its name unless they have one."""
     SCORE_FIGURES.append(make)
     return make
 

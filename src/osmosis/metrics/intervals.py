@@ -48,7 +48,6 @@ def beyond(extremes: Bounds) -> Bounds:
 
 
 def scale_of(extremes: Bounds, declared: Bounds | None) -> Bounds | None:
-    """Return the declared bounds, else (0, 1) when all values are between them, else None."""
     low, high = declared or (0.0, 1.0)
     if declared is not None:
         low, high = min(low, 0.0) if extremes[0] == 0 else low, max(high, 0.0) if extremes[1] == 0 else high

@@ -28,7 +28,6 @@ class Judged:
         return f"{count:,} row{'' if count == 1 else 's'} in quarantine left out" if count else ""
 
     def headlines(self, every: Report) -> list[Figure]:
-        """Return the figures shown first: those of the score without quarantined rows, those of the run with them."""
         mine = {figure.name: figure for figure in headlines(self.report) if figure.group}
         return [mine.get(figure.name, figure) if figure.group else figure for figure in headlines(every)]
 

@@ -180,7 +180,6 @@ class _Scale:
         return self.floor is not None and self.best is not None and self.floor < self.best
 
     def share(self, name: str) -> float:
-        """Return what a probe earns on this scale, 0 where there is none, below 0 for less than the floor."""
         values = self._draws(name, self._first)
         if not self.exists or not values:
             return 0.0
@@ -200,7 +199,6 @@ class _Scale:
         return BoundedMean(((value, 1) for value in beyond), -reach, reach).tails(0.0).above
 
     def _draws(self, name: str, source: Repeats) -> list[tuple[float, float, float]]:
-        """Return what the probe earned in each call, beside the floor and the best at the same row."""
         draws = []
         for (probe, row), repeats in source.items():
             for at, scored in enumerate(repeats if probe == name else ()):

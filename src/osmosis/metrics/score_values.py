@@ -208,7 +208,6 @@ class Reducer:
 
     @property
     def is_share(self) -> bool:
-        """Return whether the result lies between 0 and 1, whatever the score's scale."""
         return self.kind in _COUNTING
 
     def of(self, values: Values, passed: int) -> float | None:

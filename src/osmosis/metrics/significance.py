@@ -86,7 +86,6 @@ def verdict_of(differences: Sequence[Difference], level: float = LEVEL) -> tuple
 
 
 def adjusted(p_values: Sequence[float | None]) -> list[float | None]:
-    """Adjust the p-values of several verdicts looked at together (Holm 1979); None was not tested."""
     tested = sorted((p, i) for i, p in enumerate(p_values) if p is not None)
     adjusted_values: list[float | None] = [None] * len(p_values)
     least = 0.0
@@ -100,7 +99,6 @@ _STEPS = 200
 
 
 def spent(share: float, alpha: float = ALPHA) -> float:
-    """Return how much of `alpha`, half of it on each side, is spent at this share of the rollouts."""
     if share <= 0:
         return 0.0
     return 4 * (1 - _NORMAL.cdf(_NORMAL.inv_cdf(1 - alpha / 4) / math.sqrt(min(1.0, share))))

@@ -135,7 +135,6 @@ class Summary:
 
     @property
     def total_cost_usd(self) -> float | None:
-        """Cost of agents, judges and simulated users; None when no price is known."""
         spent = (self._agents, self._judges, self._users)
         costs = [usage.cost_usd for usage in spent if usage.cost_usd is not None]
         return sum(costs) if costs else None

@@ -161,7 +161,6 @@ class AckTrajectory(Record):
     samples: dict[str, ModelUsage] = Field(default_factory=dict)
 
     def usage(self, rollout_id: str) -> ModelUsage | None:
-        """Return the rollout's entry: under its id, else the only one."""
         usage = self.samples.get(rollout_id)
         if usage is None and len(self.samples) == 1:
             usage = next(iter(self.samples.values()))
@@ -347,7 +346,6 @@ def _observe(steps: list[Step], message: Message) -> None:
 
 
 def _unasked(steps: list[Step]) -> Step:
-    """Put a result without a request beside the agent's last message, else on a step of its own."""
     last = next((step for step in reversed(steps) if step.source == "agent"), None)
     if last is None:
         last = Step(step_id=len(steps) + 1, source="system", message="")

@@ -103,7 +103,6 @@ def _bytes(megabytes: int) -> str:
 
 
 def python_folders(python: Path) -> tuple[Path, ...]:
-    """Return the folders an interpreter needs: each that its links lead through, its libraries, never all of a home."""
     folders: dict[Path, None] = {}
     link = python
     for _ in range(16):

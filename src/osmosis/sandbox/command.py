@@ -96,7 +96,6 @@ class _Output:
                 output += part if self._most_bytes is None else part[: max(0, self._most_bytes + 1 - len(output))]
 
     def wait(self, seconds: float) -> bool:
-        """Wait until both streams have ended; return whether they have. Somebody may hold one open for longer."""
         for reader in self._readers:
             reader.join(seconds)
         return not any(reader.is_alive() for reader in self._readers)

@@ -56,7 +56,6 @@ _Instruction = tuple[int, int, int, int]
 
 
 def build_filter(*, own_ipc: bool = True, families: tuple[int, ...] = (AF_UNIX, AF_INET, AF_INET6)) -> bytes | None:
-    """Return the program for this machine's processor; None for one whose numbers are not listed here."""
     machine = platform.machine()
     if machine not in AUDIT_ARCH:
         return None
@@ -105,7 +104,6 @@ def has_internet(policy: Policy) -> bool:
 
 
 def build_rules(policy: Policy, tmp: Path) -> bytes:
-    """Return the rules as JSON for `init_process`: paths, the user to become, the system call filter."""
     certificates = [policy.environ[name] for name in CERTIFICATES if name in policy.environ]
     read = (*SYSTEM, *ETC, *ACCOUNTS, *PROC, *certificates, *map(str, policy.read))
     write = [str(folder) for folder in _changed_folders(policy, tmp)]

@@ -32,7 +32,6 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 def main(life: int, rules: str, command: list[str]) -> int:
-    """Run `command` until it ends or its time is over; then end its descendants."""
     if not os.read(life, 1):
         return KILLED
     process_control(PR_SET_CHILD_SUBREAPER, 1)
@@ -140,7 +139,6 @@ def add_rule(ruleset: int, path: str, rights: int) -> None:
 
 
 def become(user: int) -> None:
-    """Become another user, who may still read what only root may: Landlock decides which of it."""
     check(libc.prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0))
     os.setgroups([])
     os.setresgid(user, user, user)

@@ -157,7 +157,6 @@ class Launch:
         return self._inside or self._pid
 
     def is_disk_full(self, *, now: bool = False) -> bool:
-        """Return whether its folders, or its `/tmp`, hold more than they may."""
         if self._inside and self.policy.level is Level.NAMESPACES:
             with contextlib.suppress(OSError):  # it has ended
                 path = os.path.join("/proc", str(self._inside), "root", "tmp")
@@ -193,7 +192,6 @@ class Launch:
             kill_group(self._pid)
 
     def settle(self) -> None:
-        """Wait after the end until the last process inside has ended, which takes some milliseconds."""
         if self._first >= 0:
             select.select([self._first], [], [], SETTLE_S)
 

@@ -47,7 +47,6 @@ def join(pid: int) -> None:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Open a listening socket inside; an address beyond 127.0.0.1 is first added to the namespace."""
     address = ipaddress.ip_address(host)
     if not address.is_loopback:
         own_address(address)

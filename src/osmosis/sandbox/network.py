@@ -161,7 +161,6 @@ def own_addresses() -> list[str]:
 
 
 def is_outside(address: str) -> bool:
-    """Return whether an IP address is an outside host's: not this one's, nor private, link-local or the like."""
     parsed = embedded_address(ipaddress.ip_address(address))
     return is_public(parsed) and f"{parsed}/32" not in own_addresses()
 

@@ -42,7 +42,6 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 def call(name: str, *arguments: object) -> None:
-    """Call a function of libc. Raise `OSError` when it fails."""
     passed = [argument.encode() if isinstance(argument, str) else argument for argument in arguments]
     if getattr(libc, name)(*(ctypes.c_ulong(each) if isinstance(each, int) else each for each in passed)) == -1:
         number = ctypes.get_errno()

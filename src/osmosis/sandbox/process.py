@@ -50,22 +50,18 @@ class Box:
 
     @property
     def network(self) -> Network:
-        """Return the network it really has: `shared` at level 0, and where nothing here can do better."""
         return self._launch.network
 
     @property
     def listeners(self) -> Mapping[tuple[str, int], socket.socket]:
-        """Return the socket of each of `Policy.listen`, where the network is its own; closed at the end."""
         return self._launch.listeners
 
     @property
     def exit_code(self) -> int | None:
-        """Return None while it runs; negative: ended by that signal."""
         code = self._process.returncode
         return None if code is None else self._launch.exit_code(code)
 
     def connecting(self, family: int = socket.AF_INET) -> socket.socket:
-        """Return a TCP socket, not connected, that reaches what listens inside at 127.0.0.1."""
         return self._launch.connecting(family)
 
     def ask_to_end(self) -> None:

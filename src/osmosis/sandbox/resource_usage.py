@@ -76,7 +76,6 @@ def _proportional(pid: int) -> int:
 
 
 def disk_mb(folders: Iterable[Path], most_files: int = MOST_FILES) -> float:
-    """Return the disk space below the folders; infinite when there are too many files."""
     blocks, left = 0, most_files
     for root in folders:
         try:

@@ -152,7 +152,6 @@ class Session:
             raise ValidationError(f"{path} cannot be written in the sandbox: {problem.strerror}") from problem
 
     def read(self, path: str) -> bytes:
-        """Return a file's content. Raise `ValidationError` for a link, a device, or a missing file."""
         *folders, name = self._parts(path) or [""]
         try:
             with folder_at(self.folder, folders) as folder, open(os.open(name, FILE, dir_fd=folder), "rb") as file:

@@ -40,7 +40,6 @@ def describe(exc: BaseException) -> str:
 
 
 def failure_of(exc: BaseException, phase: Phase) -> Failure:
-    """Return the failure behind `exc`, raised by user code in `phase` (agent or score)."""
     if (errors := raised.get()) is not None:
         errors.append(exc)
     try:

@@ -102,7 +102,6 @@ class Judge:
             self._model = None
 
     async def ask(self, question: JudgeQuestion) -> Verdict:
-        """Return one judgement; `ProviderRequestError` or `ModelNotFoundError` when there is none."""
         limit = self.resolved.total_s
         self._opened()  # the first one imports LiteLLM, whose seconds are not the provider's
         try:

@@ -161,7 +161,6 @@ def ensure_api_key_available(model_info: Mapping[str, object]) -> None:
 
 
 def default_timeout(provider: str, model: str) -> float:
-    """Return the seconds for one attempt: thinking models and slow routes get more."""
     if provider == "xai" and model.lower().startswith("grok-4"):
         return 60.0
     if provider == "openai" and model.lower().startswith("gpt-5"):
@@ -170,7 +169,6 @@ def default_timeout(provider: str, model: str) -> float:
 
 
 def provider_of(model: str) -> tuple[str, str]:
-    """Return (provider, model) of a 0.3-style name: `provider/model`, or a known family. Else ("", name)."""
     prefix, slash, rest = model.partition("/")
     if slash and prefix and rest:
         return prefix.lower(), rest

@@ -150,7 +150,6 @@ class Sandbox:
             await sandbox.close()
 
     def detach(self) -> bool:
-        """Make later calls raise; return whether there is something to `close`."""
         with self._lock:
             self._closed = True
             return self._host is not None

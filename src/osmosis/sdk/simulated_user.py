@@ -106,14 +106,12 @@ class SimulatedUser:
 
 
 def _exchange_roles(messages: Sequence[Message]) -> list[Message]:
-    """Return the texts of the conversation as the person's model said and heard them; tools are not theirs to see."""
     roles = {"user": "assistant", "assistant": "user"}
     heard = [(roles.get(message.get("role", "")), text_of(message)) for message in messages]
     return [{"role": role, "content": text} for role, text in heard if role and text.strip()]
 
 
 def _last_tools(messages: Sequence[Message]) -> set[str]:
-    """Return the tools that the agent called since the person's last message."""
     last = max((i for i, message in enumerate(messages) if message.get("role") == "user"), default=-1)
     calls = [call for message in messages[last + 1 :] for call in message.get("tool_calls") or ()]
     return {str((call.get("function") or {}).get("name")) for call in calls}

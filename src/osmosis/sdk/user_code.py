@@ -79,7 +79,6 @@ class LimitReached(BaseException):
 
 
 async def contain(work: Awaitable[T]) -> T:
-    """Await `work`; raise `CodeExited` for an exception that would end the process, and every other run with it."""
     process = os.getpid()
     try:
         return await work
@@ -119,7 +118,6 @@ async def run_user_code(
 
 
 async def stop_task(task: asyncio.Task[Any], grace_s: float = GRACE_S, *, name: str | None = None) -> bool:
-    """Cancel a task and wait at most `grace_s`; return whether it had to be left behind, under this name."""
     task.cancel()
     try:
         await asyncio.wait({task}, timeout=grace_s)
@@ -157,7 +155,6 @@ def retrieve(task: asyncio.Future[Any]) -> None:
 
 
 async def stop_tasks(tasks: Iterable[asyncio.Task[Any]], grace_s: float) -> list[asyncio.Task[Any]]:
-    """Cancel tasks and wait for them, at most `grace_s`; return those that had to be left behind."""
     running = [task for task in tasks if not task.done()]
     for task in running:
         task.cancel()
@@ -201,7 +198,6 @@ class _DaemonThreads(ThreadPoolExecutor):
 
 
 def in_thread(function: Callable[..., T], /, *args: object, **kwargs: object) -> asyncio.Future[T]:
-    """Run `function(*args, **kwargs)` in a thread of its own with the caller's context."""
     context = contextvars.copy_context()
     call = functools.partial(context.run, function, *args, **kwargs)
     return asyncio.wrap_future(_start_thread(call, f"osmosis-{getattr(function, '__name__', 'call')}"))

@@ -70,7 +70,6 @@ async def read_body(request: Request, limit: int) -> bytes:
 
 
 def documented(shape: type[Shape]) -> type[Shape]:
-    """Return a record that FastAPI can use in a route: built now, with its fields' docstrings as descriptions."""
     shape.model_config["defer_build"] = False  # FastAPI's checks warn unless it is built when the route is declared
     return describe_fields(shape)
 
@@ -100,7 +99,6 @@ class _JsonRequest(Request):
 
 
 def encode_record(record: Record) -> str:
-    """Encode a record whatever user code put into it: what JSON cannot hold is left out, with a warning."""
     try:
         return record.model_dump_json(exclude_none=True)
     except PydanticSerializationError:
@@ -134,7 +132,6 @@ def document(
     bearer: Bearer | None = "serverKey",
     error: type[Record] = ErrorReply,
 ) -> JsonObject:
-    """Return the arguments of a route's decorator that document it; nothing checks the bearer."""
     scheme = HTTPBearer(scheme_name=bearer, description=_BEARERS[bearer], auto_error=False) if bearer else None
     return {
         "summary": summary,
@@ -214,7 +211,6 @@ class Disconnected(Exception): ...
 
 
 async def unless_disconnected(request: Request, answer: Awaitable[T]) -> T:
-    """Await `answer`; when the caller hangs up before, cancel it and raise `Disconnected`."""
     answering = asyncio.ensure_future(answer)
     leaving = asyncio.create_task(wait_disconnected(request))
     try:

@@ -71,7 +71,6 @@ _HOOKED = False
 
 
 def go_offline(ctx: AppContext) -> None:
-    """Restrict this process and its children to this machine and to hosts given to `allow_host`."""
     global _ALLOWED_HOSTS, _HOOKED
     _ALLOWED_HOSTS = {""}
     ctx.environ = {**ctx.environ, **_CHILDREN_OFFLINE}

@@ -27,7 +27,6 @@ class Declined(Exception):
 
 
 def agree(ctx: AppContext, question: str, operation: str, *, default: bool = True, **resource: object) -> None:
-    """Ask for confirmation; raise Declined, which ends the command with the result `cancelled`."""
     if not confirm(ctx, question, default=default):
         raise Declined(OperationResult(operation, "Cancelled.", resource, status="cancelled"))
 

@@ -229,7 +229,6 @@ class Terminal(Watcher):
 
 
 def time_left(rollouts: int, done: int, seconds: float) -> str:
-    """Return the time left, by the whole session's rate, because rollouts started together end together."""
     if rollouts <= 0 or not done:
         return ""
     minutes, rest = divmod(round(rollouts * seconds / done), 60)
@@ -252,7 +251,6 @@ def figures(report: Report) -> str:
 
 @contextlib.contextmanager
 def print_aside() -> Iterator[None]:
-    """Send to stderr what code of users prints; in a command's own process for good, as threads may print later."""
     before, sys.stdout = sys.stdout, sys.stderr
     try:
         yield

@@ -200,9 +200,6 @@ def _go_on(plan: EvalPlan, report: Report) -> NextStep:
 
 
 def exit_code(report: Report, fail_under: float | None = None, deciding: Report | None = None) -> int:
-    """Return 1 when the run is incomplete, has no results, or its first pass rate is clearly below the limit, else 0.
-
-    A failed rollout counts as 0; rows in quarantine do not count."""
     if report.stopped or report.completed < report.total or report.unscored:
         return 1
     return 1 if fail_under is not None and missed_fail_under((deciding or report).primary, fail_under) else 0

@@ -54,7 +54,6 @@ class LocalRun:
         raise NotFound(f"run {self.name} has no rollout {row}/{attempt}", hint=f"osmosis eval show {self.name}")
 
     def rows(self, indices: Collection[int]) -> dict[int, Row]:
-        """Return rows of the dataset by index; empty when it was moved or damaged."""
         base = (self.journal.run().get("local") or {}).get("base_dir")
         return _read_rows(Path(base or ".", self.plan.dataset).expanduser(), indices)
 

@@ -183,9 +183,6 @@ def _files(ctx: AppContext, workspace: Workspace, paths: list[str]) -> list[Conf
 
 
 def _file(ctx: AppContext, workspace: Workspace, name: str, *, table: str = "") -> ConfigFile:
-    """Return a config by path (from here or the workspace's root) or by the name of its rollout.
-
-    A name with configs of both kinds means the eval config, unless `table` exists only in the other one."""
     path = _existing(ctx, workspace, name)
     kind = _kind(workspace, path)
     if kind is None and not name.endswith(".toml"):

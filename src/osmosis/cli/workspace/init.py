@@ -86,7 +86,6 @@ def init(
 
 
 def _name_after_platform(ctx: AppContext) -> str | None:
-    """Return the name in `init --platform demo`, which the global option took for a URL; reset that option."""
     value = ctx.options.platform
     if value is None or value == "localhost" or not re.fullmatch(r"[A-Za-z0-9_-]+", value):
         return None

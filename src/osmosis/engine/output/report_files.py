@@ -155,7 +155,6 @@ def _histograms(journal: Journal, report: Report) -> list[tuple[str, str, list[f
 
 
 def count_bins(values: Sequence[float]) -> tuple[float, float, list[int]]:
-    """Return the least value, the width of a bin, and how many values are in each; one bin when all are equal."""
     low, high = min(values), max(values)
     if high == low:
         return low, 1.0, [len(values)]
@@ -167,7 +166,6 @@ def count_bins(values: Sequence[float]) -> tuple[float, float, list[int]]:
 
 
 def _rollouts(journal: Journal, plan: EvalPlan, report: Report) -> list[tuple[JsonObject, bool]]:
-    """Return the first rollouts and whether they passed; those that did not come first."""
     first = report.scores[0].name if report.scores else None
     shown: dict[bool, list[tuple[JsonObject, bool]]] = {False: [], True: []}
     for line in journal.in_order():

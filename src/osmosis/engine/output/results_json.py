@@ -22,7 +22,6 @@ from osmosis.records.run.rollout import RolloutStatus
 
 
 def check_output(path: Path) -> None:
-    """Raise before anything is spent when the document cannot be written there."""
     if path.is_dir():
         raise ValidationError(f"-o {path} is a folder", hint=f"give a file: {path / 'results.json'}")
     try:
@@ -140,7 +139,6 @@ def write_rows(out: IO[bytes], journal: Journal, plan: EvalPlan) -> None:
 
 
 def pass_rates(plan: EvalPlan, runs: Sequence[JsonObject]) -> dict[str, float]:
-    """Return the pass rates of a row: they count as the summary's do, failures as no pass, skipped runs nowhere."""
     counted = []
     for run in runs:
         if run["status"] != RolloutStatus.SKIPPED.value:

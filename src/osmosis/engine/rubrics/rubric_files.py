@@ -70,7 +70,6 @@ class RubricSuite:
         return list(self.configs)
 
     def get(self, rubric_id: str) -> RubricConfig:
-        """Return the rubric by exact id, else the only one that differs in case; `ValidationError` lists the ids."""
         if rubric_id in self.configs:
             return self.configs[rubric_id]
         alike = [config for name, config in self.configs.items() if name.lower() == rubric_id.lower()]

@@ -74,7 +74,6 @@ class Baseline:
 
     @classmethod
     def read(cls, path: Path) -> Baseline:
-        """Read a report, or an object with average, variance, stdev at the top; else raise `ValidationError`."""
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
         except OSError as exc:

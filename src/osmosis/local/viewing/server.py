@@ -55,7 +55,6 @@ class ViewAccess:
         return f"{self.url}{path}?token={self.token}"
 
     def use_token(self, token: str) -> bool:
-        """Return whether this is the link's token, which works once."""
         valid = self.token is not None and hmac.compare_digest(token.encode(), self.token.encode())
         if valid:
             self.token = None

@@ -64,7 +64,6 @@ class AgentModel(Table):
 
     @property
     def path(self) -> str:
-        """Return the name as an evaluation has it."""
         return self.model or PLATFORM_MODEL + (self.lora_model_name or self.base_model or "")
 
 

@@ -54,14 +54,12 @@ def list_issues(model: type[Submittable], error: ValidationError) -> list[Config
 
 
 def iterate_fields(model: type[BaseModel]) -> Iterator[tuple[str, type[BaseModel] | None, FieldInfo]]:
-    """Yield table, record of the table (None for `[env]`), and field."""
     for name, field in model.model_fields.items():
         inner = _plain(field.annotation)
         yield name, (inner if isinstance(inner, type) and issubclass(inner, BaseModel) else None), field
 
 
 def describe_value(field: FieldInfo) -> str:
-    """Describe what a key takes: `a whole number from 1 to 1000`."""
     kind = _plain(field.annotation)
     word = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}.get(kind, "")
     if get_origin(kind) is list:

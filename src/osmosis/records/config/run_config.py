@@ -121,7 +121,6 @@ class Experiment(Table):
 
     @property
     def file(self) -> str:
-        """Return the Python file that a rollout server serves, relative to the rollout directory."""
         return self.entrypoint or self.grader or "main.py"
 
     @property
@@ -133,7 +132,6 @@ class Experiment(Table):
 
 
 def _quote(word: str) -> str:
-    """Quote a word for a shell that is to replace nothing in it but variables."""
     if re.fullmatch(r"[\w./:=@%+,-]+", word):
         return word
     return '"' + re.sub(r'[\\"`]|\$(?![A-Za-z_{])', r"\\\g<0>", word) + '"'
@@ -335,12 +333,10 @@ class Submittable(Table):
     kind: ClassVar[str]
 
     def secret_names(self) -> list[str]:
-        """Names of the required secrets, empty when there is no table."""
         secrets: Secrets | None = getattr(self, "secrets", None)
         return list(secrets.required) if secrets else []
 
     def to_request(self, provided: Mapping[str, str] | None = None) -> dict[str, object]:
-        """Return the body that submits this config without empty sections, with secret values for this run only."""
         written = self.model_dump(mode="json", exclude_none=True, exclude_unset=True)
         body = {section(table): content for table, content in written.items() if content and table != "secrets"}
         if provided or self.secret_names():

@@ -60,7 +60,6 @@ def plan_training(config: TrainingConfig, rows: Sequence[int], *, examples: int 
 def split_rows(
     rows: Sequence[int], limit: int | None, seed: int, test: int = 0
 ) -> tuple[list[int], list[int], list[int]]:
-    """Split rows into training, validation and test rows, drawn with `seed`; at least one row is for training."""
     count = min(len(rows) // HELD_OUT, HELD_OUT_AT_MOST) if limit is None else min(limit, max(0, len(rows) - 1))
     draw = random.Random(seed)
     validation = set(draw.sample(list(rows), count))

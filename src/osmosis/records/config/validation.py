@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 def broken_rule(
     what: str, fix: str, *, code: LiteralString = "bad-value", near: str | None = None
 ) -> PydanticCustomError:
-    """Build an error: what is wrong, what to type instead, and which known name is probably meant."""
     return PydanticCustomError(code, "{what}", {"what": what, "fix": fix, "near": near})
 
 
@@ -45,7 +44,6 @@ class Table(Strict):
 
     @classmethod
     def across(cls, written: dict[str, object]) -> Iterator[InitErrorDetails]:
-        """Yield broken rules over several keys. Keys that are fully reported may be removed from `written`."""
         return iter(())
 
     @model_validator(mode="wrap")

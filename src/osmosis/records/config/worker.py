@@ -86,7 +86,6 @@ PORT = "{port}"
 
 
 def fill_placeholders(arguments: list[str], values: dict[str, str]) -> list[str]:
-    """Fill placeholders; each word stays one, whatever its value."""
     return [_PLACEHOLDER.sub(lambda match: values.get(match[1], match[0]), word) for word in arguments]
 
 

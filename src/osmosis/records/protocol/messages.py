@@ -4,10 +4,10 @@ Unknown keys are ignored; numbers are finite."""
 
 import re
 from enum import Enum
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 from urllib.parse import urlsplit
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.records.base import Record
@@ -46,7 +46,6 @@ _SAFE_ID = re.compile(r"^(?!\.{1,2}$)[A-Za-z0-9._:@+=-]{1,256}\Z")
 
 
 def check_rollout_id(value: str) -> str:
-    """Raise ValueError unless it is one path segment, which cannot leave a folder."""
     if not _SAFE_ID.match(value):
         raise ValueError("rollout_id must be one path segment of 1 to 256 letters, digits and . _ : @ + = -")
     return value
@@ -85,11 +84,11 @@ class RolloutInit(Record):
     label: str | None = None
     """The row's ground truth."""
     metadata: JsonObject | None = None
-    rollout_id: str | None = None
+    rollout_id: Annotated[str, AfterValidator(check_rollout_id)] | None = None
     """One path segment; required when polling."""
     chat_completions_url: str
     """Prefix to which `/chat/completions` is appended; it identifies the rollout."""
-    controller_api_key: str | None = None
+    controller_api_key: Annotated[str | None, AfterValidator(check_bearer)] = None
     """Bearer of the callbacks."""
     llm_api_key: str | None = None
     """Bearer of the model endpoint; absent: the controller's."""
@@ -100,21 +99,11 @@ class RolloutInit(Record):
     grader_timeout_sec: float | None = Field(default=None, gt=0)
     extra_fields: JsonObject | None = None
 
-    @field_validator("rollout_id")
-    @classmethod
-    def _id(cls, value: str | None) -> str | None:
-        return None if value is None else check_rollout_id(value)
-
     @field_validator("llm_api_key")
     @classmethod
     def _key(cls, value: str | None) -> str | None:
         if value == "":
             raise ValueError("llm_api_key must not be empty: leave it out instead")
-        return check_bearer(value)
-
-    @field_validator("controller_api_key")
-    @classmethod
-    def _controller_key(cls, value: str | None) -> str | None:
         return check_bearer(value)
 
     @field_validator("completion_callback_url", "grader_callback_url")

@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 import threading
 from enum import Enum
+from typing import Annotated
 
-from pydantic import ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, ConfigDict, Field, ValidationInfo, field_validator
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.records.base import Record
@@ -20,6 +21,7 @@ from .tools import OpenAIFunctionToolSchema
 
 MessageDict = JsonObject
 SamplingParamsDict = JsonObject
+RolloutId = Annotated[str, Field(min_length=1, max_length=256), AfterValidator(check_id)]
 DEFAULT_MAX_METADATA_SIZE_BYTES = 1024 * 1024
 """Bytes of a request's `metadata` as JSON."""
 _limit_lock = threading.Lock()
@@ -74,8 +76,8 @@ class RolloutMetrics(Record):
 class RolloutRequest(Record):
     """`POST /v1/rollout/init`: one rollout to run."""
 
-    rollout_id: str = Field(min_length=1, max_length=256)
-    server_url: str
+    rollout_id: RolloutId
+    server_url: Annotated[str, AfterValidator(lambda value: check_url("server_url", value, None))]
     """Where the trainer listens; kept verbatim."""
     messages: list[MessageDict]
     completion_params: SamplingParamsDict
@@ -89,16 +91,6 @@ class RolloutRequest(Record):
     """Bearer for calls to `server_url`."""
     idempotency_key: str | None = None
     """Absent: `rollout_id` is the key."""
-
-    @field_validator("rollout_id")
-    @classmethod
-    def _id(cls, value: str) -> str:
-        return check_id(value)
-
-    @field_validator("server_url")
-    @classmethod
-    def _url(cls, value: str) -> str:
-        return check_url("server_url", value, None)
 
     @field_validator("api_key")
     @classmethod
@@ -148,23 +140,18 @@ class CompletionsRequest(Record):
 
     model: str = "default"
     messages: list[MessageDict]
-    rollout_id: str = Field(min_length=1, max_length=256)
+    rollout_id: RolloutId
     temperature: float = 1.0
     top_p: float = 1.0
     max_tokens: int = 512
     stop: list[str] | None = None
     logprobs: bool = True
 
-    @field_validator("rollout_id")
-    @classmethod
-    def _id(cls, value: str) -> str:
-        return check_id(value)
-
 
 class ChatCompletionsRequest(CompletionsRequest):
     """`POST .../chat/completions` of the model proxy: any OpenAI parameter is forwarded; `n` must be 1."""
 
-    rollout_id: str = Field(default="", max_length=256)
+    rollout_id: Annotated[str, Field(max_length=256), AfterValidator(check_id)] = ""
     """Only for generation 0.2, whose URL does not name the rollout."""
     tools: list[JsonObject] | None = None
     stream: bool = False

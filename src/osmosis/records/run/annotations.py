@@ -46,7 +46,6 @@ class Annotation(Record):
 
 
 def keep_newest(annotations: Iterable[Annotation]) -> list[Annotation]:
-    """Keep the newest annotation of each person on each rollout, sorted by rollout. The input is in order of time."""
     latest: dict[tuple[tuple[int, int, int], str], Annotation] = {}
     for annotation in annotations:
         latest[annotation.place, annotation.author] = annotation
@@ -63,7 +62,6 @@ LONGEST_NOTE = 4_000
 
 
 def check_tag(text: str) -> str:
-    """Raise ValueError that says what a tag is, for any other text."""
     if not TAG.match(text):
         raise ValueError(f"{text[:70]!r} is not a tag: {TAG_RULE}")
     return text

@@ -44,7 +44,6 @@ def describe_files(folder: Path) -> list[CheckpointFile]:
 
 
 def read_manifest(folder: Path) -> CheckpointManifest:
-    """Read the manifest of a complete checkpoint; raise ValidationError that names what is missing or differs."""
     path = folder / MANIFEST
     hint = "resume from an earlier checkpoint of the run: complete ones have a manifest.json that fits their files"
     try:

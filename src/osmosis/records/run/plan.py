@@ -80,6 +80,7 @@ class ModelSpec(Record):
 
     @classmethod
     def from_config(cls, config: EvalConfig) -> ModelSpec:
+        """Return the model of a config, with its `[advanced]` endpoint, key variable and parameters."""
         advanced = config.advanced
         return cls.parse(
             config.experiment.model_path,
@@ -129,7 +130,6 @@ class Timeouts(Record):
     """Of the whole run; on the platform of each of its jobs."""
 
     def ran_out(self) -> str | None:
-        """Return the report's reason for a run that `run_s` ended; None when there is no such limit."""
         return None if self.run_s is None else f"time limit: the run did not finish within {self.run_s:g} s"
 
 
@@ -154,7 +154,6 @@ class Budget(Record):
     max_total_tokens: int | None = None
 
     def used_up(self, cost_usd: float, tokens: int) -> str | None:
-        """Return the reached limit in words; None when there is none."""
         reached = self.reached(cost_usd, tokens)
         if reached is None:
             return None
@@ -163,7 +162,6 @@ class Budget(Record):
         return f"budget: {tokens} of {self.max_total_tokens} tokens used"
 
     def reached(self, cost_usd: float, tokens: int) -> Literal["max_cost", "max_tokens_total"] | None:
-        """Return the reached limit by its name in configs and flags; None when there is none."""
         if self.max_cost_usd is not None and cost_usd >= self.max_cost_usd:
             return "max_cost"
         if self.max_total_tokens is not None and tokens >= self.max_total_tokens:
@@ -202,6 +200,7 @@ class RolloutLimits(Record):
 
     @property
     def calls_differ(self) -> bool:
+        """Return whether any limit but the time is set."""
         return any(
             limit is not None for limit in (self.max_tokens, self.max_cost_usd, self.max_turns, self.max_messages)
         )

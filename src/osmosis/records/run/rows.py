@@ -18,7 +18,6 @@ def nth_key(content_hash: str, number: int) -> str:
 
 
 def place_key(row_index: int) -> str:
-    """Return the key of a row of which only its place in the file is known."""
     return f"@{row_index}"
 
 
@@ -79,7 +78,6 @@ class Row:
         return value if isinstance(value, dict) else None
 
     def messages(self) -> list[JsonObject]:
-        """Return the opening messages: the `messages` column, else the optional system prompt and the user prompt."""
         data = self.data
         messages, system, prompt = data.get("messages"), data.get("system_prompt"), data.get("user_prompt")
         if isinstance(messages, list) and messages and prompt is None:
@@ -121,7 +119,6 @@ _SAMPLE = 10
 
 
 def count_sampled(total: int, limit: int | None) -> int:
-    """Return how many rows the platform runs: `limit`, else a tenth, but at least one."""
     return min(limit, total) if limit is not None else max(1, total // _SAMPLE)
 
 
@@ -150,11 +147,9 @@ class Spend(Record):
 
 
 def count_shards(shards: int | str, *, rows: int, concurrency: int, room: int) -> int:
-    """Return the number of shards, at most one per row and per rollout in flight."""
     return max(1, min(room if shards == "auto" else int(shards), rows, concurrency))
 
 
 def share_concurrency(concurrency: int, index: int, count: int) -> int:
-    """Return the rollouts in flight of the job at this place among `count` running ones."""
     each, more = divmod(concurrency, max(1, count))
     return max(1, each + (index < more))

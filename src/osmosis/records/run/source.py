@@ -87,7 +87,6 @@ class SyncState(Record):
         return self.branches.get(branch)
 
     def knows(self, commit: str) -> bool:
-        """Return whether a commit (full or abbreviated) is the synced state of some branch or was synced before."""
         commits = {*self.branches.values(), self.commit_sha or ""}
         commits.update(str(e.get("commit_sha") or "") for e in self.events if e.get("status") == "Success")
         return any(k.startswith(commit.lower()) for k in commits if k)

@@ -35,7 +35,6 @@ SHORTEST = 3
 
 
 def match_name(name: str, newest_first: Sequence[str]) -> str | None:
-    """Return the name itself, the newest for `latest`, or the only one that begins so; None when there is none."""
     if name in newest_first:
         return name
     if name == LATEST and newest_first:

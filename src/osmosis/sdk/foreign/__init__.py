@@ -60,7 +60,6 @@ def is_foreign(name: str) -> bool:
 
 
 def parse_foreign(text: str) -> tuple[str, JsonObject]:
-    """Return the name and the options of `kind:name?options`; a value is JSON, or else text."""
     name, _, query = text.partition(":")[2].partition("?")
     return name, {key: parse_or_text(value) for key, value in parse_qsl(query, keep_blank_values=True)}
 

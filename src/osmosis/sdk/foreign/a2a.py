@@ -143,7 +143,6 @@ def _key_header(key_env: str) -> dict[str, str]:
 
 
 def _read_task(task: Task) -> str:
-    """Return the texts of its artifacts, else what its status says."""
     texts = [_read_parts(artifact.parts) for artifact in task.artifacts]
     if task.status.state != TaskState.TASK_STATE_COMPLETED or not any(texts):
         return _read_parts(task.status.message.parts)

@@ -71,7 +71,6 @@ def open_ticket(ticket: Ticket) -> str:
 
 
 def find_ticket(ticket_id: str) -> Ticket:
-    """Return the ticket; raise `LookupError` for a trial of another process, whose config alone does not run."""
     try:
         return _OPEN[ticket_id]
     except KeyError:

@@ -25,7 +25,6 @@ class Code:
 
 
 def code_of(workflow: type | None, code_dir: Path | None) -> Code | None:
-    """Return the code to send; None when there is neither a folder nor a class. `ValueError` when they do not fit."""
     if code_dir is not None and not code_dir.is_dir():
         raise ValueError(f"code_dir {code_dir} is not a folder")
     if workflow is None:

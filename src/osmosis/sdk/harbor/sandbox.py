@@ -52,7 +52,6 @@ def requirements(code_dir: Path | None, wheel: str) -> list[str]:
 
 
 def patch_dockerfile(text: str) -> str:
-    """Add the SDK to the last stage of a Dockerfile; its user stays the user."""
     users = re.findall(r"(?im)^\s*(FROM|USER)\s+(\S+)", text)
     user = None
     for word, value in users:

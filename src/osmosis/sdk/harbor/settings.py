@@ -83,7 +83,6 @@ def environment_of(environment: object) -> Any:
 
 
 def split_orchestrator(orchestrator: object, tasks_dir: object) -> tuple[Any, Path]:
-    """Accept both ways of calling: generation 0.4 has no orchestrator, and its tasks_dir comes first."""
     if tasks_dir is None:
         if not isinstance(orchestrator, (str, os.PathLike)):
             raise TypeError("HarborBackend needs tasks_dir, the folder with the Harbor tasks")

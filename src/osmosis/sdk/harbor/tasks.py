@@ -25,7 +25,6 @@ class Tasks:
 
     @classmethod
     def open(cls, folder: Path, mode: str) -> Tasks:
-        """Raise `ValueError` when the mode is unknown or the folder holds no task."""
         if mode not in ("template", "dataset"):
             raise ValueError(f"task_mode is {mode!r}; it must be 'template' or 'dataset'")
         folder = folder.expanduser().resolve()
@@ -63,7 +62,6 @@ def is_task(folder: Path) -> bool:
 
 
 def has_tests(task: Path) -> bool:
-    """Return whether Harbor has something to verify with: scripts of the task, of a step, or an image's own."""
     if any(any(task.glob(pattern)) for pattern in ("tests/test.*", "steps/*/tests/test.*")):
         return True
     config = tomllib.loads((task / "task.toml").read_text(encoding="utf-8"))

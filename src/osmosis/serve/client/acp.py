@@ -55,7 +55,6 @@ class AcpClient:
         return str(end.get("stopReason"))
 
     async def _ask(self, method: str, params: JsonObject) -> JsonObject:
-        """Send a request; until its answer comes, take updates and answer the program's own requests."""
         self._last_id += 1
         await self._send({"id": self._last_id, "method": method, "params": params})
         async for message in self._messages():
@@ -73,7 +72,6 @@ class AcpClient:
             await self.writer.drain()
 
     async def _messages(self) -> AsyncIterator[JsonObject]:
-        """Yield messages until the program's stdout ends, without banners, logs and lines over the reader's limit."""
         line = b"\n"
         while line:
             with suppress(ValueError):

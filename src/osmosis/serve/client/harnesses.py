@@ -28,7 +28,6 @@ def load_harnesses() -> dict[str, Harness]:
 
 
 def find_harness(command: str) -> Harness:
-    """Return the ready-made agent of this name, or any command; each, after `acp:`, as one that speaks the protocol."""
     words = command.strip()
     program = re.sub(r'^("?)acp:', r"\1", words)
     ready = load_harnesses().get(program)
@@ -43,7 +42,6 @@ def find_harness(command: str) -> Harness:
 
 
 def program_folders(command: str, search_path: str) -> tuple[Path, ...]:
-    """Return the folders that the command's programs need inside, of those outside the system's own."""
     folders: dict[Path, None] = {}
     words = [word.strip("\"'") for word in command.split()]
     for word in [*words[:1], "node", "python3", *(word for word in words[1:] if "/" in word)]:

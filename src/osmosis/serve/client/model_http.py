@@ -55,7 +55,6 @@ async def _answer_nobody(_: Request, __: Exception) -> Response:
 
 
 def bearer_of(request: Request) -> bytes | None:
-    """Return the key of a request, in whichever of the clients' headers (or Google's query) it comes."""
     headers = request.headers
     token = parse_bearer(headers.get("Authorization", "").encode("latin-1"))
     key = headers.get("x-api-key") or headers.get("x-goog-api-key") or request.query_params.get("key")

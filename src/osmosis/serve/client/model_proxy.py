@@ -150,7 +150,6 @@ class ModelProxy:
         return endpoint
 
     def close_rollout(self, endpoint: RolloutEndpoint) -> None:
-        """Answer 404 to later model calls of this rollout; a repeated callback is still acknowledged for a while."""
         if self._open.get(endpoint.rollout_id) is endpoint:
             del self._open[endpoint.rollout_id]
         endpoint.close()
@@ -233,7 +232,6 @@ class ModelProxy:
         return await answer_call(request, dialect, call, question, complete, envelope)
 
     def acknowledge(self, endpoint: RolloutEndpoint) -> JsonObject:
-        """Return the answer to a callback, with what the rollout does not know: usage and cost of each model call."""
         calls = [
             {**call.usage.model_dump(include=_ACKNOWLEDGED), "model_name": call.model}
             for call in endpoint.calls

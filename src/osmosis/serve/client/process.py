@@ -100,7 +100,6 @@ class RolloutServerProcess:
         return self.url
 
     async def stop(self, *, grace_s: float = 10.0) -> None:
-        """Send SIGTERM and, after `grace_s` seconds, end everything it started; idempotent."""
         if self._box is None:
             return
         self._box.ask_to_end()

@@ -219,7 +219,6 @@ async def grade_ended(grading: Agent, rollout: Rollout, task: Task, model: Rollo
 
 
 def prompt_of(row: Row) -> str:
-    """Return what a program is told: the opening messages, of which a system prompt comes first."""
     texts = [message.get("content") for message in row.messages() if message.get("role") in ("system", "user")]
     return "\n\n".join(text for text in texts if isinstance(text, str))
 
@@ -279,7 +278,6 @@ def _open_to_all(*folders: Path) -> None:
 
 
 def _extract_ref(repository: Path, ref: str, work: Path) -> None:
-    """Put the files of a commit into a folder; raise `ValidationError` for a ref that git does not know."""
     if ref.startswith("-"):
         raise ValidationError(f"git_ref {ref!r} is no ref")
     command = ["git", "-C", str(repository), "archive", "--format=tar", ref]
@@ -295,7 +293,6 @@ def _extract_ref(repository: Path, ref: str, work: Path) -> None:
 
 
 def _read_texts(session: Session) -> dict[str, str | None]:
-    """Return the text of every file; None for one that is no text, or too large to show."""
     texts: dict[str, str | None] = {}
     with folder_at(session.folder, ()) as folder:
         files = [(path, about.st_size) for path, about in walk(folder, 10_000) if is_plain(about)]

@@ -73,12 +73,10 @@ class RolloutEndpoint:
         return f"{self.prefix}/grader"
 
     async def result(self, timeout: float | None = None) -> RolloutEndpoint:
-        """Wait for the terminal message; raise TimeoutError without one."""
         await asyncio.wait_for(self._done.wait(), timeout)
         return self
 
     def expect_tools(self) -> None:
-        """Let chat calls wait until `set_tools`: the answer to init may still be on its way."""
         self._tools_known.clear()
 
     def set_tools(self, tools: list[JsonObject] | None) -> None:
@@ -97,7 +95,6 @@ class RolloutEndpoint:
             self.on_state(stage)
 
     def close(self) -> None:
-        """Drop the conversation; ids, bearers and counters stay, for callbacks that come again."""
         self.closed = True
         self.model = self.tools = None
         self.completion = self.grader = self.response = None

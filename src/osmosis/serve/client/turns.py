@@ -33,7 +33,6 @@ class Turns:
         self._ids: set[str] = set()
 
     def envelope(self, model: str) -> Envelope:
-        """Return the envelope of the next answer; ids of tool calls that were used before get new ones."""
         envelope = Envelope(model)
         claimed: dict[str, str] = {}
 
@@ -48,7 +47,6 @@ class Turns:
         return envelope
 
     def restore(self, call: Call) -> None:
-        """Put the model's own messages in the place of those that came back, and drop what only a client can read."""
         for index, message in enumerate(call.messages):
             if message.get("role") != "assistant":
                 continue
@@ -62,7 +60,6 @@ class Turns:
                 call.messages[index] = {k: v for k, v in message.items() if k != "thinking_blocks"}
 
     def add(self, envelope: Envelope, question: bytes, message: Message, call: ModelCall) -> Message:
-        """Remember an answer; return its message with the ids that its client was told."""
         tool_calls = message.get("tool_calls")
         if tool_calls:
             tool_calls = [

@@ -57,7 +57,6 @@ class Spool:
     _adopted: list[tuple[Path, FileLock]] = field(default_factory=list)
 
     def add(self, post: Post) -> Path:
-        """Write one post durably; the same post gets the same file."""
         if self._own is None:
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._own = self.root / f"server-{os.getpid()}-{secrets.token_hex(4)}"
@@ -257,7 +256,6 @@ class ResultDelivery:
             self._slow_tasks.add(task)
 
     def _created_at(self, post: Post) -> float:
-        """Return when a result was made, in Unix seconds: what an earlier process left is as old as its file."""
         path = self._files.get(post)
         try:
             return path.stat().st_mtime if path else time.time()
@@ -265,7 +263,6 @@ class ResultDelivery:
             return time.time()
 
     async def _try_once(self, post: Post) -> tuple[float | None, str]:
-        """Send once; return (None, "") when taken, else the delay that the receiver asked for (0: none) and why."""
         async with self._parallel:
             status, body, retry_after = await self.exchange(post)
         if 200 <= status < 300:

@@ -184,7 +184,6 @@ class RolloutQueue:
             raise QueueFull
 
     def accept(self, entry: AcceptedRollout) -> None:
-        """Queue or start a rollout, whose id must not be live; raise `Draining` or `QueueFull`."""
         self.check()
         entry.accepted_at = asyncio.get_running_loop().time()
         self.live[entry.id] = entry
@@ -230,7 +229,6 @@ class RolloutQueue:
             self._idle.set()
 
     async def drain(self, timeout: float) -> None:
-        """Accept nothing more, end queued rollouts now and running ones after `timeout` seconds."""
         self.accepting = False
         self._idle = asyncio.Event()
         for entry in [e for e in self._queue if e.outcome is None]:

@@ -64,13 +64,11 @@ class ServerRuntime:
                 await asyncio.to_thread(close)
 
     async def drain(self) -> None:
-        """End every rollout with a result, within the limits; idempotent."""
         if self._drained is None:
             self._drained = asyncio.get_running_loop().create_task(self._drain())
         await asyncio.shield(self._drained)
 
     def hurry(self) -> None:
-        """End running rollouts now; results that cannot be delivered at once are spooled."""
         self._hurried = True
         self.queue.hurry()
 

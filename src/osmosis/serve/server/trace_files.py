@@ -146,7 +146,6 @@ class TrajectoryWriter:
         return self.everything or (self.root / rollout_id / "artifacts").is_dir()
 
     def put(self, ended: EndedRollout, answer: bytes | None = None) -> None:
-        """Write in the background. `answer` is that to the last callback: usage and cost are in it."""
         folder = self.root / check_rollout_id(ended.rollout_id)
         self._thread.put(
             f"the files of rollout {ended.rollout_id}", lambda: _write_files(folder, self._compose(ended, answer))
@@ -176,7 +175,6 @@ class TrajectoryWriter:
 
 
 def _write_files(folder: Path, files: Iterable[tuple[str, bytes]]) -> None:
-    """Write in place: readers wait for the end of the rollout. Links that user code left are not followed."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in files:
         file = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o666)
