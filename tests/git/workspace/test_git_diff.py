@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from osmosis.base.git import Git
-from osmosis.base.git_diff import LARGEST_FILE, MOST_LINES, commit_diff, has_commit
-from osmosis.viewer.diff import split_files
+from osmosis.viewer.diff import LARGEST_FILE, MOST_LINES, commit_diff, has_commit, split_files
 from support.git_workspace import GitWorkspace
 
 FOLDERS = ["rollouts/multiply", "configs"]

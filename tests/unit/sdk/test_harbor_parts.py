@@ -17,9 +17,17 @@ from osmosis import AgentWorkflow, AgentWorkflowConfig, HarborBackend
 from osmosis.records.protocol.messages import RolloutInit
 from osmosis.sdk.harbor.entrypoint import check, load_config
 from osmosis.sdk.harbor.handoff import Endpoint, Ticket, close_ticket, find_ticket, open_ticket
-from osmosis.sdk.harbor.packaging import Code, code_of, describe_config, home_of, pack
+from osmosis.sdk.harbor.packaging import (
+    PROTOCOL,
+    Code,
+    code_of,
+    describe_config,
+    home_of,
+    pack,
+    patch_dockerfile,
+    requirements,
+)
 from osmosis.sdk.harbor.results import read_messages
-from osmosis.sdk.harbor.sandbox import PROTOCOL, patch_dockerfile, requirements
 from osmosis.sdk.harbor.tasks import Tasks, copy_task, from_row, has_tests, put_row, under_task
 
 SYSTEM = {"role": "system", "content": "Be brief."}

@@ -4,16 +4,16 @@ from typer import Argument, Option
 
 from osmosis.base.git import Git
 from osmosis.cli.core import completion, prompts
-from osmosis.cli.core.app import guess_hint, new_app
+from osmosis.cli.core.app import check_word, guess_hint, new_app
 from osmosis.cli.core.connect import checkout_identity
-from osmosis.cli.core.context import AppContext, current
-from osmosis.cli.core.results import Column, DetailResult, ListResult, NextStep, OperationResult, build_columns
+from osmosis.cli.core.context import AppContext, current, scope_of
+from osmosis.cli.core.results import Column, DetailResult, ListResult, NextStep, OperationResult, build_columns, when
 from osmosis.cli.platform.admin import audit_workspace, show_quota
-from osmosis.cli.workspace import members
 from osmosis.client import PlatformClient
 from osmosis.client.credentials import CredentialStore
-from osmosis.errors import NotFound, WorkspaceRequired
+from osmosis.errors import NotFound, UsageError, WorkspaceRequired
 from osmosis.records.api.accounts import WorkspaceRow
+from osmosis.records.api.policy import ROLES
 from osmosis.workspace.layout import find_workspace
 
 Name = Annotated[str, Argument(help="Name of the workspace", autocompletion=completion.workspaces)]
@@ -28,7 +28,59 @@ app = new_app(
 )
 
 
-app.command("members")(members.members)
+MEMBER_COLUMNS = (
+    Column("handle", "Handle", show=lambda v: v or ""),
+    Column("name", "Name", show=lambda v: v or ""),
+    *build_columns("email=E-mail", "role=Role"),
+    Column("invited", "Invitation", show=lambda v: "open" if v else ""),
+    Column("since", "Since", show=when, wide=True),
+)
+
+
+@app.command()
+def members(
+    person: Annotated[str | None, Argument(help="Handle or e-mail address [default: list all]")] = None,
+    role: Annotated[str | None, Option(help=f"Invite them, or change their role: {', '.join(ROLES)}")] = None,
+    delete: Annotated[
+        bool, Option("--delete", help="Remove them, withdraw their invitation, or leave the workspace")
+    ] = False,
+) -> ListResult | OperationResult:
+    """List the workspace's members and open invitations, invite a person, change a role, or remove a member.
+
+    Someone who is already on this platform joins at once. An e-mail address that is new here is an open invitation
+    until its owner logs in. With a member, their personal secrets in the workspace are deleted.
+
+    Example:
+        osmosis workspace members
+        osmosis workspace members grace@example.com --role viewer
+        osmosis workspace members ada --delete
+    """
+    ctx = current()
+    if person is None and (role or delete):
+        raise UsageError("name the person", hint="osmosis workspace members ada --role admin")
+    if delete:
+        prompts.agree(ctx, f"Remove {person} from the workspace?", "workspace.remove")
+    word = role or "member"
+    checked_role = check_word(word, ROLES, f"{word!r} is not a role: use one of {', '.join(ROLES)}")
+    with ctx.client() as client:
+        access, extra = client.workspaces.access.members, scope_of(client)
+        if person is None:
+            return ListResult([row.to_dict() for row in access.list()], MEMBER_COLUMNS, extra=extra)
+        if delete:
+            access.remove(person)
+            return OperationResult("workspace.remove", f"{person} is removed", {"person": person}, extra=extra)
+        if role and person in {name for row in access.list() for name in (row.handle, row.email) if name}:
+            row = access.change(person, checked_role)
+            return OperationResult("workspace.role", f"{row.handle} is {row.role} now", row.to_dict(), extra=extra)
+        row = access.invite(person, checked_role)
+    steps, message = [], f"{row.handle} is {row.role} now"
+    if row.invited:
+        message = f"{row.email} is invited as {row.role}, and joins when somebody with this address has an account here"
+        command = f"osmosis platform user add {person.partition('@')[0].lower()} --email {person}"
+        steps = [NextStep("add them, if you are an operator", command=command)]
+    return OperationResult("workspace.invite", message, row.to_dict(), extra=extra, next_steps=steps)
+
+
 app.command("audit")(audit_workspace)
 app.command("quota")(show_quota)
 

@@ -19,7 +19,7 @@ from osmosis._version import __version__
 
 from .entrypoint import FAILED, RESULT_FILE
 from .handoff import Delivery, Ticket, find_ticket
-from .sandbox import CODE, ROOT, SDK
+from .packaging import CODE, ROOT, SDK
 from .settings import DEFAULT_SETUP_S
 from .tasks import under_task
 

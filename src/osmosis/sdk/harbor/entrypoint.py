@@ -20,7 +20,7 @@ from osmosis.sdk.sandbox import Opening, opening_in_place
 from osmosis.sdk.types import AgentWorkflowConfig, json_safe
 
 from .handoff import ID_VARIABLE, KEY_VARIABLE, URL_VARIABLE
-from .sandbox import PROTOCOL
+from .packaging import PROTOCOL
 
 FAILED = 3
 RESULT_FILE = "osmosis-result.json"

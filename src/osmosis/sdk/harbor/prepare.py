@@ -14,8 +14,7 @@ from osmosis.records.protocol.messages import RolloutInit
 from osmosis.sdk.backend import OnState
 
 from .handoff import Delivery, Endpoint, Ticket, open_ticket
-from .packaging import Code, pack
-from .sandbox import IN_CONTEXT, make_sdk, patch_dockerfile
+from .packaging import IN_CONTEXT, Code, make_sdk, pack, patch_dockerfile
 from .settings import AgentChoice
 from .tasks import Tasks, copy_task, has_tests, instruction_of, put_row
 
