@@ -32,7 +32,7 @@ from osmosis.training.protocol.messages import Collect, Done, Failed, SampledAns
 from osmosis.training.protocol.plans import TrainerPlan
 from osmosis.training.trainer.distributed import Ranks
 from osmosis.training.trainer.engine import LocalEngine
-from osmosis.training.trainer.load_model import Loaded
+from osmosis.training.trainer.load_model import Loaded, fuse_kernels
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "examples" / "train-tiny"))
 from tiny_model import tokenizer as tiny_tokenizer
@@ -58,6 +58,7 @@ def make_model(name: str, device: torch.device, dtype: torch.dtype) -> Any:
     with device:
         model = Qwen3ForCausalLM(config)
     torch.set_default_dtype(torch.float32)
+    fuse_kernels(model)
     return model
 
 
@@ -100,7 +101,7 @@ def measure_update(name: str, layout: str, rollouts: list[list[Sequence]], round
     model = make_model(name, device, dtype)
     plan = TrainerPlan(
         run="bench", model_path="-", output_dir="-", rows=[0], steps=1, rows_per_step=1, max_prompt_length=PROMPT,
-        max_response_length=4096, lr=1e-5, lora_rank=32, gradient_checkpointing=True,
+        max_response_length=4096, lr=1e-5, lora_rank=32, gradient_checkpointing="auto",
     )  # fmt: skip
     engine = LocalEngine(plan, Loaded(model, None, device, dtype), Ranks(), None, None)
     chosen = engine.layout
@@ -147,7 +148,7 @@ async def measure_run(
         run="bench", model_path=str(base), output_dir=str(folder / f"out-{staleness}"), rows=list(range(1024)),
         steps=steps, rows_per_step=rollouts // 8, samples_per_row=8, max_prompt_length=PROMPT,
         max_response_length=answer_tokens, lr=1e-5, max_staleness=staleness, lora_rank=32,
-        gradient_checkpointing=True, importance="token_truncate", save_interval=10_000,
+        gradient_checkpointing="auto", importance="token_truncate", save_interval=10_000,
     )  # fmt: skip
     written, socket = folder / f"plan-{staleness}.json", folder / f"s{staleness}"
     written.write_text(plan.model_dump_json())

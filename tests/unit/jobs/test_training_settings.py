@@ -39,7 +39,7 @@ OTHERWISE: dict[str, dict[str, tuple[Any, dict[str, Any]]]] = {
         "lora_targets": (["q_proj"], {}), "loss": ("grpo", {}), "scale_rewards": ("none", {}), "kl": (0.1, {}),
         "clip": (0.1, {}), "clip_high": (0.1, {}), "num_iterations": (2, {}), "schedule": ("cosine", {}),
         "warmup_steps": (2, {}), "precision": ("bf16", {}), "gradient_accumulation": (8, {}),
-        "gradient_checkpointing": (False, {}), "seed": (1, {}), "tune": ("full", {}),
+        "gradient_checkpointing": (True, {}), "seed": (1, {}), "tune": ("full", {}),
         "max_staleness": (1, {}), "oversample": (1.25, {}), "replace_no_signal": (3, {}),
         "straggler_timeout_s": (9.0, {}), "curriculum": (True, {}), "trainer_gpus": (2, {}), "test_rows": (4, {}),
         "importance": ("sequence_mask", {}), "importance_cap": (3.0, {}), "ratio_max": (3.0, {}),

@@ -31,6 +31,7 @@ from osmosis.records.run.rollout import Category
 
 STEP = "trainer-environment"
 EXTRA = "train"
+GPU_EXTRA = "train-gpu"
 LAYOUT = "1"
 WORKSPACE = "trainer"
 RESOLVE_S = 300.0
@@ -126,7 +127,8 @@ class TrainerBuilder:
 
     @property
     def _wanted(self) -> list[str]:
-        return sorted({line for extra in self.extras for line in list_requirements(extra)})
+        extras = (*self.extras, GPU_EXTRA) if self._wants_cuda() else self.extras
+        return sorted({line for extra in extras for line in list_requirements(extra)})
 
     def _wants_cuda(self) -> bool:
         return self.torch == "cuda" or (self.torch == "auto" and bool(list_gpus(self.environ)))

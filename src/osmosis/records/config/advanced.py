@@ -213,8 +213,9 @@ class TrainingAdvanced(Advanced):
     """Least number of parts in which a step's rollouts are trained on; the result is the same. Default: by memory."""
     micro_batch_tokens: int | None = Field(default=None, ge=1, examples=[16384])
     """Most tokens that go through the model at once. Default: by memory."""
-    gradient_checkpointing: bool = True
-    """Compute activations twice instead of keeping them: less memory, about a third more time per update."""
+    gradient_checkpointing: bool | Literal["auto"] = "auto"
+    """Compute activations twice instead of keeping them: less memory, about a third more time per update. `auto`: only
+    where memory is short."""
     seed: int = Field(default=42, ge=0, le=2**31 - 1)
     """Seed of the adapter, the order of rows, the held-out rows and the sampler."""
 

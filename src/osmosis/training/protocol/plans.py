@@ -34,6 +34,7 @@ _FREE = {
     "processes",
     "gradient_accumulation",
     "micro_batch_tokens",
+    "gradient_checkpointing",
 }
 """Fields that a resume may change: where things are, how long to go on, how many files to keep, how work is divided."""
 
@@ -127,7 +128,7 @@ class TrainerPlan(Record):
     """Least number of pieces in which a step goes through the model, which bounds memory and changes no result."""
     micro_batch_tokens: int | None = Field(default=None, ge=1)
     """Most tokens of a piece; None: by memory. A longer sequence is a piece of its own."""
-    gradient_checkpointing: bool = False
+    gradient_checkpointing: bool | Literal["auto"] = False
     precision: Precision = "auto"
     """`auto`: bf16 where the GPU has it, else fp32."""
     seed: int = 0

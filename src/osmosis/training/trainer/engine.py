@@ -3,7 +3,8 @@ rollouts become trees of tokens (`packing`), these become micro-batches, and eac
 a step is a sum over tokens (`losses`, weighed by `advantages`), so how it is cut changes memory and time and nothing
 else. With several GPUs each has a copy of the weights and every n-th micro-batch, and gradients are added. The forward
 pass runs in the sampler's precision, without autocast and without dropout. A micro-batch that does not fit in memory
-halves the budget, and the step begins again."""
+halves the budget, and the step begins again. On a GPU an adapter has the precision of the model around it, and the
+optimizer has its weights in fp32: matrix products in fp32 would take longer than those of the model."""
 
 from __future__ import annotations
 
@@ -43,6 +44,8 @@ BETAS, EPSILON = (0.9, 0.999), 1e-8
 OPTIMIZER = "optimizer.safetensors"
 CPU_TOKENS, GPU_TOKENS = 16_384, 131_072
 """Most tokens of a micro-batch where memory allows for more."""
+ENOUGH_TOKENS = 16_384
+"""A larger micro-batch is not faster, so what is left of memory may hold activations."""
 MEMORY_SHARE = 0.5
 SAME_LOGITS = 0.05
 """Largest difference of logits, packed and alone, that rounding explains (bf16)."""
@@ -118,13 +121,15 @@ class LocalEngine(TrainingLoop):
         self.model = _trainable_model(plan, loaded)
         self.module = self.model.get_base_model() if plan.tune == "lora" else self.model
         self.weights = [weight for weight in self.model.parameters() if weight.requires_grad]
+        self.masters = [weight if weight.dtype == torch.float32 else weight.detach().float() for weight in self.weights]
+        """The weights as the optimizer moves them, and their gradients."""
         self.optimizer = torch.optim.AdamW(
-            self.weights, lr=plan.lr, betas=BETAS, eps=EPSILON, weight_decay=plan.weight_decay
+            self.masters, lr=plan.lr, betas=BETAS, eps=EPSILON, weight_decay=plan.weight_decay
         )
         if plan.resume_from is not None:
             self._restore(Path(plan.resume_from) / OPTIMIZER)
         self.predict = TokenPredictor(self.model, temperature)
-        self.budget = plan.micro_batch_tokens or self._measure_budget()
+        self.budget = plan.micro_batch_tokens or self._choose_budget()
         self.layout = self._choose_layout()
         self.examples: list[list[LabeledExample]] = []
         if plan.method != "grpo":
@@ -141,9 +146,11 @@ class LocalEngine(TrainingLoop):
         state = self.optimizer.state
         tensors = {
             f"{number}.{name}": state[weight][name].contiguous()
-            for number, weight in enumerate(self.weights)
+            for number, weight in enumerate(self.masters)
             for name in state[weight]
         }
+        if self.loaded.dtype != torch.float32:
+            tensors |= {f"{number}.weight": weight for number, weight in enumerate(self.masters)}
         save_file(tensors, draft / OPTIMIZER)
         (draft / "README.md").unlink(missing_ok=True)  # PEFT's empty model card
 
@@ -164,7 +171,7 @@ class LocalEngine(TrainingLoop):
                 if self.ranks.world > 1 or self.budget <= longest:
                     raise
                 self.budget //= 2
-                self.optimizer.zero_grad(set_to_none=True)
+                self.model.zero_grad(set_to_none=True)
                 if self.device.type == "cuda":
                     torch.cuda.empty_cache()
                 if self.service is not None:
@@ -223,6 +230,10 @@ class LocalEngine(TrainingLoop):
                 figures.differences = [(old[number] - batch.logprobs).cpu().numpy()]
                 figures.weight = float(correction.sum())
         loss.backward()
+        for weight, master in zip(self.weights, self.masters, strict=True):
+            if master is not weight and weight.grad is not None:
+                master.grad = weight.grad.float() if master.grad is None else master.grad.add_(weight.grad)
+                weight.grad = None
         figures.loss = float(loss.detach())
         return figures
 
@@ -248,11 +259,11 @@ class LocalEngine(TrainingLoop):
         }
 
     def _step_optimizer(self) -> float:
-        for weight in self.weights:
-            if weight.grad is None:
-                weight.grad = torch.zeros_like(weight)
-        self.ranks.add_up([weight.grad for weight in self.weights])
-        norm = float(torch.nn.utils.clip_grad_norm_(self.weights, self.plan.max_grad_norm))
+        for master in self.masters:
+            if master.grad is None:
+                master.grad = torch.zeros_like(master)
+        self.ranks.add_up([master.grad for master in self.masters])
+        norm = float(torch.nn.utils.clip_grad_norm_(self.masters, self.plan.max_grad_norm))
         if not math.isfinite(norm):
             raise TrainingFailed(
                 f"the gradient of step {self.step + 1} is not finite: training diverged",
@@ -262,7 +273,13 @@ class LocalEngine(TrainingLoop):
         for group in self.optimizer.param_groups:
             group["lr"] = self.learning_rate(self.step + 1)
         self.optimizer.step()
+        self._copy_masters()
         return norm
+
+    def _copy_masters(self) -> None:
+        for weight, master in zip(self.weights, self.masters, strict=True):
+            if master is not weight:
+                weight.data.copy_(master)
 
     def _reference_logprobs(self, batch: MicroBatch) -> Tensor:
         with torch.no_grad():
@@ -273,12 +290,20 @@ class LocalEngine(TrainingLoop):
 
     # --- memory and layout ---
 
-    def _measure_budget(self) -> int:
-        if self.device.type == "cpu":
-            return CPU_TOKENS
+    def _choose_budget(self) -> int:
+        """Return the tokens of a micro-batch. Activations are kept as long as enough tokens fit with them."""
+        keeping = self._measure_budget(is_checkpointing=False)
+        enough = max(ENOUGH_TOKENS, self.plan.max_prompt_length + self.plan.max_response_length)
+        if self.plan.gradient_checkpointing == "auto" and keeping >= enough:
+            self.model.gradient_checkpointing_disable()
+        elif self.plan.gradient_checkpointing:
+            return self._measure_budget(is_checkpointing=True)
+        return keeping
+
+    def _measure_budget(self, *, is_checkpointing: bool) -> int:
         config = self.module.config.get_text_config()
         depth = config.num_hidden_layers
-        kept = 2 * depth + 34 if self.plan.gradient_checkpointing else 34 * depth
+        kept = 2 * depth + 34 if is_checkpointing else 34 * depth
         mask = 4 * (self.plan.max_prompt_length + self.plan.max_response_length)
         per_token = mask + kept * config.hidden_size * self.loaded.dtype.itemsize
         per_logits = 12 * config.vocab_size
@@ -287,7 +312,8 @@ class LocalEngine(TrainingLoop):
             room -= CHUNK * per_logits
         else:
             per_token += per_logits
-        return min(GPU_TOKENS, max(1, int(room / per_token)))
+        most = CPU_TOKENS if self.device.type == "cpu" else GPU_TOKENS
+        return min(most, max(1, int(room / per_token)))
 
     def _choose_layout(self) -> Layout:
         config = self.module.config.get_text_config()
@@ -330,10 +356,12 @@ class LocalEngine(TrainingLoop):
 
     def _restore(self, path: Path) -> None:
         tensors = load_file(path, device=str(self.device))
-        for number, weight in enumerate(self.weights):
+        for number, master in enumerate(self.masters):
+            if (weight := tensors.get(f"{number}.weight")) is not None:
+                master.copy_(weight)
             for name in ("step", "exp_avg", "exp_avg_sq"):
                 value = tensors[f"{number}.{name}"]
-                self.optimizer.state[weight][name] = value.cpu() if name == "step" else value
+                self.optimizer.state[master][name] = value.cpu() if name == "step" else value
 
 
 def _trainable_model(plan: TrainerPlan, loaded: Loaded) -> Module:
@@ -349,7 +377,9 @@ def _trainable_model(plan: TrainerPlan, loaded: Loaded) -> Module:
     if plan.tune == "full":
         return model.float().requires_grad_(True).train()
     if plan.resume_from is not None:
-        return PeftModel.from_pretrained(model, plan.resume_from, is_trainable=True).train()
+        return PeftModel.from_pretrained(
+            model, plan.resume_from, is_trainable=True, autocast_adapter_dtype=False
+        ).train()
     adapter = LoraConfig(
         r=plan.lora_rank,
         lora_alpha=plan.lora_alpha,
@@ -358,7 +388,7 @@ def _trainable_model(plan: TrainerPlan, loaded: Loaded) -> Module:
         target_modules=plan.lora_targets or "all-linear",
         task_type="CAUSAL_LM",
     )
-    adapted = get_peft_model(model, adapter).train()
+    adapted = get_peft_model(model, adapter, autocast_adapter_dtype=False).train()
     adapted.peft_config["default"].base_model_name_or_path = plan.base_model or plan.model_path
     return adapted
 

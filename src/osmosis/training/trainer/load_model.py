@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.integrations.liger import apply_liger_kernel
+from transformers.utils import is_liger_kernel_available
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.training.protocol.plans import TrainerPlan
@@ -78,7 +80,15 @@ def load(plan: TrainerPlan, local_rank: int = 0) -> Loaded:
             f"the tokenizer of {folder} has {len(tokenizer)} tokens, the model only {embedded}",
             hint="use the tokenizer that the model was trained with",
         )
+    fuse_kernels(model)
     return Loaded(model, tokenizer, device, dtype)
+
+
+def fuse_kernels(model: Any) -> None:
+    """Use Liger's kernels for norms, rotary positions and activations on a GPU. It leaves models alone that it does not
+    know; the head and its loss are the trainer's own."""
+    if model.device.type == "cuda" and is_liger_kernel_available():
+        apply_liger_kernel(model, {"cross_entropy": False, "fused_linear_cross_entropy": False})
 
 
 def load_tokenizer(folder: Path) -> Any:

@@ -95,7 +95,9 @@ def with_adapter(loaded: Any, adapter: str | None) -> tuple[Any, Any]:
         raise TrainingFailed(f"{adapter} holds no LoRA adapter in safetensors form")
     peft = importlib.import_module("peft")
     try:
-        adapted = peft.PeftModel.from_pretrained(loaded.model, adapter, is_trainable=False).eval()
+        adapted = peft.PeftModel.from_pretrained(
+            loaded.model, adapter, is_trainable=False, autocast_adapter_dtype=False
+        ).eval()
     except (ValueError, RuntimeError, KeyError, OSError) as error:
         raise TrainingFailed(f"the adapter in {adapter} does not fit the base model: {error}") from error
     # Check that every weight has a place: PEFT leaves others out with a warning, and the base model would answer.

@@ -28,7 +28,7 @@ from osmosis.training.protocol.batches import Batch, Sequence
 from osmosis.training.protocol.messages import Collect, Example, HeldTokens, SampledAnswer, SampleDelta, SampleRequest
 from osmosis.training.protocol.plans import TrainerPlan, rows_of_step
 from osmosis.training.trainer import predict
-from osmosis.training.trainer.checkpoints import CheckpointStore
+from osmosis.training.trainer.checkpoints import CheckpointStore, load_resume_point
 from osmosis.training.trainer.distributed import Ranks
 from osmosis.training.trainer.engine import LocalEngine
 from osmosis.training.trainer.errors import TrainingFailed
@@ -294,7 +294,7 @@ class Silent:
 def train(the_plan: TrainerPlan, answer: Callable[[Collect], Batch] = recorded) -> dict[str, Any]:
     """Trains on what is recorded; the adapter's weights."""
     service, store = Replay(answer), CheckpointStore(the_plan)
-    engine = LocalEngine(the_plan, load(the_plan), Ranks(), service, store)
+    engine = LocalEngine(the_plan, load(the_plan), Ranks(), service, store, load_resume_point(the_plan))
     engine.sampler = Silent()
     engine.train()
     return {"weights": weights(the_plan), "events": [one.event for one in service.events.after(0)]}
@@ -366,7 +366,26 @@ def updates(model: str, folder: Path) -> dict[str, Any]:
     served, other = train(at("served", **server)), train(at("served-off", **server), off)
     found["a_servers_logprobs_matter"] = apart(served["weights"], other["weights"])
     found["forks"] = _forks(model, folder)
+    found["half_precision"] = _half_precision(model, folder)
     return found
+
+
+def _half_precision(model: str, folder: Path) -> dict[str, Any]:
+    """Steps smaller than what bf16 can tell apart, in one life and in two."""
+    small: dict[str, Any] = {"precision": "bf16", "lr": 1e-6, "steps": 4, "save_interval": 2}
+    names = ("bf16", "bf16-again")
+    train(plan(model, folder / names[0], **small))
+    from_step = str(folder / names[0] / "step-000002")
+    train(plan(model, folder / names[1], **small, resume_from=from_step))
+    straight, again = (load_file(folder / name / "step-000004" / "optimizer.safetensors") for name in names)
+    half = load_file(Path(from_step) / "optimizer.safetensors")
+    masters = [name for name in straight if name.endswith(".weight")]
+    adapter = weights(plan(model, folder / names[0], **small))
+    return {
+        "types": sorted({str(value.dtype) for value in adapter.values()}),
+        "moved": min(float((straight[name] - half[name]).abs().max()) for name in masters),
+        "resumed": apart(straight, again),
+    }
 
 
 def _forks(model: str, folder: Path) -> dict[str, Any]:
@@ -488,7 +507,7 @@ def diverged(model: str, folder: Path) -> dict[str, Any]:
     """A weight that is no number any more: the run ends before the optimizer spreads it."""
     the_plan = plan(model, folder / "diverged")
     service, store = Replay(recorded), CheckpointStore(the_plan)
-    engine = LocalEngine(the_plan, load(the_plan), Ranks(), service, store)
+    engine = LocalEngine(the_plan, load(the_plan), Ranks(), service, store, load_resume_point(the_plan))
     engine.sampler = Silent()
     with torch.no_grad():
         next(weight for name, weight in engine.model.named_parameters() if "lora_A" in name).fill_(float("inf"))

@@ -110,6 +110,15 @@ def test_the_ratio_is_to_what_a_server_sampled_with(found: dict[str, Any]) -> No
     assert found["updates"]["a_servers_logprobs_matter"] > SAME, "0 when they are not read; how much depends on the CPU"
 
 
+def test_an_adapter_in_half_precision_learns_by_steps_that_are_smaller_than_it_can_tell_apart(
+    found: dict[str, Any],
+) -> None:
+    half = found["updates"]["half_precision"]
+    assert half["types"] == ["torch.bfloat16"]
+    assert half["moved"] > 1e-7
+    assert half["resumed"] == 0
+
+
 def test_a_forked_rollout_is_trained_on_as_if_it_were_one_sequence(found: dict[str, Any]) -> None:
     forks = found["updates"]["forks"]
     assert forks["trained_share"] == 1.0
