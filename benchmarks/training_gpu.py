@@ -183,6 +183,7 @@ async def measure_run(
             every = [(row, attempt) for row in event.rows for attempt in range(event.samples_per_row)]
             sequences = await asyncio.gather(*(play(event.step, row, attempt) for row, attempt in every))
             sampled.append((sum(sequence.sampled for sequence in sequences), time.perf_counter() - began))
+            print(f"rollouts of step {event.step}: {sampled[-1]}", file=sys.stderr, flush=True)
             await link.send_batch(Batch(event.step, event.kind, list(sequences)))
 
         tasks = []
@@ -193,6 +194,7 @@ async def measure_run(
             elif isinstance(event, StepMetrics):
                 ends.append(time.perf_counter())
                 figures[event.step] = event.values
+                print(f"step {event.step} of {steps}: {json.dumps(event.values)}", file=sys.stderr, flush=True)
             elif isinstance(event, Failed):
                 sys.exit(f"the trainer failed: {event}")
             elif isinstance(event, Done):
