@@ -74,9 +74,9 @@ def set_up(demo: Demo, yes: bool) -> None:
     demo.run("osmosis", "model", "upload", str(base), "--name", "tiny")
 
 
-def push(demo: Demo, model: str) -> None:
+def push(demo: Demo, model: str, config: str = "add") -> None:
     """The eval config with this model, committed and pushed."""
-    demo.run("osmosis", "config", "set", "add", "experiment.model_path", model)
+    demo.run("osmosis", "config", "set", config, "experiment.model_path", model)
     demo.run("git", "add", "-A")
     subprocess.run(["git", "commit", "-q", "-m", f"Evaluate {model}"], cwd=demo.cwd, env=demo.environ, check=False)
     demo.run("git", "push", "-q")

@@ -127,6 +127,8 @@ def test_two_jobs_that_need_a_gpu_never_have_the_same(tmp_path: Path) -> None:
         later = LocalExecutor((sys.executable, "-c", code), environ)
         later.poll([first])  # as a worker that was started again does
         assert later._choose_gpus(3) == ["3", "5", "6"]
+        with pytest.raises(PlatformError, match="the job needs 4 GPUs, and 3 are free"):
+            later._choose_gpus(4)
     finally:
         for handle in (first, second, third):
             executor.kill(handle)

@@ -2,23 +2,54 @@
 
 It checks what a real one would: that an adapter is loaded from a folder that holds one, and that only loaded names are
 asked. Every answer is `answer` (token ids), cut at the limit; `asked` are the bodies of completions in order.
+`write_program` makes a program `vllm` of it, which a job starts in a sandbox: this file reads nothing of osmosis.
 """
 
 from __future__ import annotations
 
+import asyncio
+import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from osmosis.base.jsonable import JsonObject
+if TYPE_CHECKING:
+    from aiohttp.typedefs import Handler
+
+    from osmosis.base.jsonable import JsonObject
+
+
+def write_program(folder: Path, answer: Sequence[int], *, fails: str = "") -> Path:
+    """`vllm`, beside a `python` as in an environment; with `fails` it says that and ends."""
+    program = folder / "bin" / "vllm"
+    program.parent.mkdir(parents=True)
+    program.with_name("python").symlink_to(sys.executable)
+    end = f"sys.exit({fails!r})" if fails else f"asyncio.run(serve({list(answer)}))"
+    program.write_text(f"#!{sys.executable}\n{Path(__file__).read_text()}\n\n{end}\n")
+    program.chmod(0o755)
+    return program
+
+
+async def serve(answer: Sequence[int]) -> None:
+    """What `vllm serve MODEL --port N ...` does, with the key that the environment has."""
+    options = dict(zip(sys.argv[4::2], sys.argv[5::2], strict=True))
+    assert sys.argv[1] == "serve"
+    assert (Path(sys.argv[2]) / "config.json").is_file()
+    assert sys.argv[3] == "--enable-lora"
+    async with FakeVllm(answer, port=int(options["--port"]), key=os.environ["VLLM_API_KEY"]):
+        await asyncio.Event().wait()
 
 
 class FakeVllm:
     """`async with FakeVllm(answer) as server: ... server.url`."""
 
-    def __init__(self, answer: Sequence[int]) -> None:
+    def __init__(self, answer: Sequence[int], *, port: int = 0, key: str = "") -> None:
         self.answer = list(answer)
+        self._port = port
+        self._key = key
         self.asked: list[JsonObject] = []
         self.keys: set[str | None] = set()
         """The Authorization headers that came."""
@@ -29,13 +60,15 @@ class FakeVllm:
         self._runner: web.AppRunner | None = None
 
     async def __aenter__(self) -> FakeVllm:
-        app = web.Application()
+        app = web.Application(middlewares=[self._check_key])
+        app.router.add_get("/health", self._health)
+        app.router.add_get("/v1/models", self._models)
         app.router.add_post("/v1/completions", self._complete)
         app.router.add_post("/v1/load_lora_adapter", self._load)
         app.router.add_post("/v1/unload_lora_adapter", self._unload)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
         await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
+        await web.TCPSite(self._runner, "127.0.0.1", self._port).start()
         self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}/v1"
         return self
 
@@ -43,8 +76,20 @@ class FakeVllm:
         if self._runner is not None:
             await self._runner.cleanup()
 
-    async def _complete(self, request: web.Request) -> web.Response:
+    @web.middleware
+    async def _check_key(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         self.keys.add(request.headers.get("Authorization"))
+        if self._key and request.path != "/health" and request.headers.get("Authorization") != f"Bearer {self._key}":
+            return web.json_response({"error": "Unauthorized"}, status=401)
+        return await handler(request)
+
+    async def _health(self, request: web.Request) -> web.Response:
+        return web.Response()
+
+    async def _models(self, request: web.Request) -> web.Response:
+        return web.json_response({"data": [{"id": name} for name in self.adapters]})
+
+    async def _complete(self, request: web.Request) -> web.Response:
         body = await request.json()
         if body["model"] not in self.adapters:
             return web.json_response({"error": {"message": f"the model {body['model']} does not exist"}}, status=404)
@@ -55,8 +100,9 @@ class FakeVllm:
         return web.json_response({"object": "text_completion", "model": body["model"], "choices": [choice]})
 
     async def _load(self, request: web.Request) -> web.Response:
-        self.keys.add(request.headers.get("Authorization"))
         body = await request.json()
+        if body["lora_name"] in self.adapters:
+            return web.json_response({"error": {"message": "it has already been loaded"}}, status=400)
         if not (Path(body["lora_path"]) / "adapter_model.safetensors").is_file():
             return web.json_response({"error": {"message": "no adapter there"}}, status=400)
         self.adapters[body["lora_name"]] = body["lora_path"]

@@ -9,7 +9,7 @@ import os
 import signal
 import sqlite3
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -157,12 +157,15 @@ def git(folder: Path, *words: str, check: bool = True) -> None:
 
 
 @contextmanager
-def training_platform(home: Path, cache: Path, **options: str) -> Iterator[TrainingPlatform]:
-    """Started, with the workspace pushed and its dataset uploaded; `cache` is where jobs keep environments."""
+def training_platform(
+    home: Path, cache: Path, *, more: Mapping[str, str] | None = None, **options: str
+) -> Iterator[TrainingPlatform]:
+    """Started, with the workspace pushed and its dataset uploaded; `cache` is where jobs keep environments, `more` are
+    further variables of the platform."""
     data = home / "data"
     data.mkdir(parents=True)
     (data / "cache").symlink_to(cache)
-    process = PlatformProcess(data, environ={**os.environ, **QUIET}, **options)
+    process = PlatformProcess(data, environ={**os.environ, **QUIET, **(more or {})}, **options)
     process.start()
     try:
         process.login()

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from support.fake_tinker import MODEL, FakeTinker
-from support.fake_vllm import FakeVllm
-from support.training_platform import AGENT, CONFIG, TrainingPlatform, training_platform
+from support.fake_vllm import FakeVllm, write_program
+from support.training_platform import AGENT, CONFIG, TrainingPlatform, kill, training_platform
+from support.waiting import until
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 END, DIGIT = 2, 37
@@ -22,7 +23,8 @@ KEY = "tml-a-key-of-the-test"
 def place(tiny_base: Path, trainer_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrainingPlatform]:
     """Any answer of two digits will do for the agent, odd ones are rewarded; it fails where it sees an engine's key."""
     home, command = tmp_path_factory.mktemp("engines"), f"{sys.executable} -m osmosis.jobs"
-    with training_platform(home, trainer_cache, job_command=command) as made:
+    vllm = write_program(home / "vllm", [DIGIT + 1, DIGIT, END])
+    with training_platform(home, trainer_cache, job_command=command, more={"OSMOSIS_VLLM": str(vllm)}) as made:
         made.ok("model", "upload", str(tiny_base), "--name", "tiny")
         looks = 'import os\nassert not {"TINKER_API_KEY", "SAMPLER_KEY"} & os.environ.keys()\n'
         (made.folder / "rollouts" / "add" / "main.py").write_text(looks + AGENT)
@@ -80,7 +82,21 @@ async def test_a_run_that_a_vllm_server_samples_for(place: TrainingPlatform) -> 
         name = place.submit("train", config, "--secrets-file", str(place.folder.parent / "key.env"))
         assert await place.until_over(name) == "finished", place.log(name)
         assert server.keys == {f"Bearer {KEY}"}
-        assert server.loaded == [f"{name}-v0", f"{name}-v1", f"{name}-v2"]
+        assert [one.rpartition("-")[2] for one in server.loaded] == ["v0", "v1", "v2"]
+        assert all(one.startswith(f"{name}-") for one in server.loaded)
         assert {body["model"] for body in server.asked} == set(server.loaded)
     assert list(place.curve(name, "rollout/raw_reward")) == [1, 2]
     assert [one["checkpoint_step"] for one in place.ok("train", "checkpoints", name)["items"]] == [2]
+
+
+async def test_a_run_that_starts_its_own_vllm_servers_and_loses_one(place: TrainingPlatform) -> None:
+    config = configured(place, "started", 'sampler = "vllm"\nsamplers = 2')
+    name = place.submit("train", config)
+    await until(lambda: bool(place.curve(name, "rollout/raw_reward")), within=300, what="a step")
+    kill(next(one for one in place.processes(name) if one.cmdline()[2:3] == ["serve"]))
+    assert await place.until_over(name) == "finished", place.log(name)
+    assert list(place.curve(name, "rollout/raw_reward")) == [1, 2, 3]
+    assert not any(place.curve(name, "rollout/unscorable_ratio").values()), "what was cut off was sampled again"
+    log = place.log(name)
+    assert log.count("is ready after") == 3
+    assert "ended with signal 9: starting it again" in log

@@ -14,6 +14,7 @@ from osmosis.jobs.kinds.training import engine_secret
 from osmosis.jobs.sandboxes import JobSandbox
 from osmosis.jobs.server import stages as server_stages
 from osmosis.jobs.trainer.settings import Examples, rollout_plan, trainer_plan
+from osmosis.jobs.trainer.vllm import GpuSplit
 from osmosis.platform.runs import submit
 from osmosis.platform.scheduling import job_spec, placement
 from osmosis.platform.training import sft_data
@@ -23,6 +24,7 @@ from osmosis.records.run.job import JobSpec
 from osmosis.training.protocol.plans import TrainerPlan
 
 SERVER = {"sampler": "vllm", "base_url": "http://127.0.0.1:1"}
+STARTED = {"sampler": "vllm"}
 OTHERWISE: dict[str, dict[str, tuple[Any, dict[str, Any]]]] = {
     "training": {
         "lr": (1e-3, {}), "total_epochs": (2, {}), "n_samples_per_prompt": (4, {}), "rollout_batch_size": (8, {}),
@@ -41,7 +43,8 @@ OTHERWISE: dict[str, dict[str, tuple[Any, dict[str, Any]]]] = {
         "warmup_steps": (2, {}), "precision": ("bf16", {}), "gradient_accumulation": (8, {}),
         "gradient_checkpointing": (True, {}), "seed": (1, {}), "tune": ("full", {}),
         "max_staleness": (1, {}), "oversample": (1.25, {}), "replace_no_signal": (3, {}),
-        "straggler_timeout_s": (9.0, {}), "curriculum": (True, {}), "trainer_gpus": (2, {}), "test_rows": (4, {}),
+        "straggler_timeout_s": (9.0, {}), "curriculum": (True, {}), "trainer_gpus": (2, {}),
+        "sampler_gpus": (2, STARTED), "samplers": (2, STARTED), "max_requests": (8, {}), "test_rows": (4, {}),
         "importance": ("sequence_mask", {}), "importance_cap": (3.0, {}), "ratio_max": (3.0, {}),
         "micro_batch_tokens": (4096, {}), "beta": (0.3, {"method": "dpo", "from_run": "a-1"}),
         "chat_template_kwargs": ({"enable_thinking": False}, {}),
@@ -66,7 +69,7 @@ ELSEWHERE = {
 TABLES = {"training": Training, "sampling": Sampling, "checkpoints": Checkpoints, "advanced": TrainingAdvanced}
 
 
-GPUS = 8
+GPUS = "01234567"
 
 
 def outcome(tables: dict[str, dict[str, Any]]) -> str:
@@ -83,13 +86,14 @@ def outcome(tables: dict[str, dict[str, Any]]) -> str:
         commit_sha="0" * 40, config=config, dataset_path="d.jsonl", rows=list(range(80)), work_dir="w", cache_dir="c",
     )  # fmt: skip
     examples = Examples(Path("e.jsonl"), 80) if config.advanced.method != "grpo" else None
-    plan = trainer_plan(config, spec, models_dir=Path("m"), gpus=GPUS, examples=examples)
+    gpus = GpuSplit.of(GPUS, config.advanced)
+    plan = trainer_plan(config, spec, models_dir=Path("m"), gpus=len(gpus.trainer), examples=examples)
     rollouts = rollout_plan(config, spec).model_dump_json()
     try:
         boundary = str(JobSandbox.for_job(spec))
     except JobFailed as refused:  # where there is no sandbox
         boundary = refused.message
-    return f"{plan.model_dump_json()} {rollouts} {engine_secret(config)} {boundary}"
+    return f"{plan.model_dump_json()} {gpus} {rollouts} {engine_secret(config)} {boundary}"
 
 
 @pytest.mark.parametrize("table", TABLES)
@@ -100,7 +104,7 @@ def test_every_key_has_an_effect(table: str) -> None:
     assert not new, f"who reads {new}? Add it here with another value, once somebody does"
     for key, (value, needs) in known.items():
         assert TABLES[table].model_fields[key].get_default(call_default_factory=True) != value
-        before = outcome({table: dict(needs)} if needs == SERVER else {})
+        before = outcome({table: dict(needs)} if needs in (SERVER, STARTED) else {})
         assert outcome({table: {**needs, key: value}}) != before, f"[{table}].{key} has no effect"
 
 
@@ -119,7 +123,11 @@ def test_what_others_read_is_read_there(key: str) -> None:
         ({"engine": "tinker"}, "base_url"),
         ({"tune": "full", "sampler": "vllm", "base_url": "http://127.0.0.1:1"}, "tune"),
         ({"failures": {"rate_limit": 0.0}}, "failures"),
-        ({"sampler": "vllm"}, "base_url"),
+        ({"sampler": "vllm", "api_key_env": "KEY"}, "api_key_env"),
+        ({"sampler": "vllm", "base_url": "http://127.0.0.1:1", "samplers": 2}, "samplers"),
+        ({"sampler_gpus": 2}, "sampler_gpus"),
+        ({"sampler": "vllm", "samplers": 2, "sampler_gpus": 3}, "sampler_gpus"),
+        ({"sampler": "vllm", "trainer_gpus": 2, "sampler_gpus": 4, "resources": {"gpus": 4}}, "gpus"),
         ({"base_url": "http://127.0.0.1:1"}, "base_url"),
         ({"tokenizer": "tiny"}, "tokenizer"),
         ({"loss": "dr_grpo", "scale_rewards": "batch"}, "scale_rewards"),

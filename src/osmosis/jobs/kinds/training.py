@@ -13,7 +13,7 @@ from pathlib import Path
 
 import orjson
 
-from osmosis.base.hardware import gpu_names, list_gpus
+from osmosis.base.hardware import gpu_names
 from osmosis.base.processes import end_tasks, wait_for_first
 from osmosis.jobs.artifacts import ArtifactSender
 from osmosis.jobs.context import Job, JobContext, JobFailed, setup_failure
@@ -34,6 +34,7 @@ from osmosis.jobs.trainer.process import (
     trainer_environ,
 )
 from osmosis.jobs.trainer.settings import load_examples, rollout_plan, trainer_plan
+from osmosis.jobs.trainer.vllm import GpuSplit, VllmProcesses, find_vllm
 from osmosis.records.api.jobs import JobRewind
 from osmosis.records.config.run_config import TrainingConfig
 from osmosis.records.run.job import CheckpointReport, JobResult, MetricPoint, Stage
@@ -74,6 +75,7 @@ class TrainingJob(Job):
         self._models_dir = Path(context.spec.models_dir or context.work_dir / "models")
         self._steps_dir = context.work_dir / "steps"
         self._steps = 0
+        self._gpus = GpuSplit(())
         self._checkpoints = CheckpointSender(context)
         self._artifacts = ArtifactSender(context)
         self._sealed: ServerPool | None = None
@@ -86,16 +88,20 @@ class TrainingJob(Job):
 
     async def run(self) -> JobResult:
         context, exports = self.context, open_exports(self.context)
-        gpu_count = len(await asyncio.to_thread(list_gpus, context.environ))
+        self._gpus = gpus = GpuSplit.of(await asyncio.to_thread(gpu_names, context.environ), self.config.advanced)
         fetched_checkpoint = await self._fetch_folders() if context.spec.elsewhere else False
         examples = await load_examples(context, self.config) if self.config.advanced.method != "grpo" else None
-        plan = trainer_plan(self.config, context.spec, models_dir=self._models_dir, gpus=gpu_count, examples=examples)
+        plan = trainer_plan(
+            self.config, context.spec, models_dir=self._models_dir, gpus=len(gpus.trainer), examples=examples
+        )
         check_reach(context.spec.gate, self._server_urls)
         names = (engine_secret(self.config), self.config.advanced.rollout_server_key_env)
         stages = ServerStages(context, withheld=[name for name in names if name is not None])
         checkout = None if self._server_urls else await stages.checkout()
         command = await self._make_trainer(context)
+        vllm = await find_vllm(context) if gpus.samplers else None
         plan = plan.model_copy(update=await self._fetch_models(command, plan))
+        samplers = VllmProcesses(context, vllm, plan, gpus) if vllm else None
         prepared = await stages.prepare(checkout) if checkout is not None else None
         if context.spec.elsewhere:
             await self._rewind(fetched_checkpoint)
@@ -105,7 +111,7 @@ class TrainingJob(Job):
         try:
             self._sealed = await stages.start_sealed(prepared, sealed) if prepared and sealed else None
             async with exporting(context, exports), self._checkpoints, self._artifacts:
-                done = await self._train(plan, command, servers, rows, stages)
+                done = await self._train(plan, command, servers, samplers, rows, stages)
         except TrainingRunFailed as problem:
             raise JobFailed(problem.failure) from problem
         finally:
@@ -233,7 +239,13 @@ class TrainingJob(Job):
         return {"model_path": str(await base_model_folder(self.context, python))}
 
     async def _train(
-        self, plan: TrainerPlan, command: TrainerCommand, servers: ServerPool, rows: JobRows, stages: ServerStages
+        self,
+        plan: TrainerPlan,
+        command: TrainerCommand,
+        servers: ServerPool,
+        samplers: VllmProcesses | None,
+        rows: JobRows,
+        stages: ServerStages,
     ) -> Done:
         context = self.context
         self._steps = plan.steps
@@ -253,7 +265,11 @@ class TrainingJob(Job):
             redactor=context.redactor,
         )
         async with AsyncExitStack() as stack:
-            process = await stack.enter_async_context(self._trainer_process(plan, command))
+            if samplers is not None:
+                await stack.enter_async_context(samplers.running())
+                plan = plan.model_copy(update={"sampler_urls": samplers.urls})
+            key = samplers.key if samplers else self._get_secret("api_key_env", engine_secret(self.config))
+            process = await stack.enter_async_context(self._trainer_process(plan, command, key))
             client = await stack.enter_async_context(TrainerClient(process.socket))
             model = TrainedModel(client, self.config.experiment.model_path, seed=plan.seed)
             self._supervisor = supervisor = TrainerSupervisor(run, plan, process, client, model, context.log)
@@ -269,21 +285,22 @@ class TrainingJob(Job):
             agent = stages.agent(served, proxy, run.plan)
             training = asyncio.create_task(supervisor.run(agent))
             try:
-                await wait_for_first(training, *(pool.failed for pool in pools))
+                keepers = [*pools, *([samplers] if samplers else [])]
+                await wait_for_first(training, *(keeper.failed for keeper in keepers))
                 if training.done():
                     return training.result()
-                raise next(pool.failed.result() for pool in pools if pool.failed.done())
+                raise next(keeper.failed.result() for keeper in keepers if keeper.failed.done())
             finally:
                 await end_tasks(training)
 
     @asynccontextmanager
-    async def _trainer_process(self, plan: TrainerPlan, command: TrainerCommand) -> AsyncIterator[TrainerProcess]:
+    async def _trainer_process(
+        self, plan: TrainerPlan, command: TrainerCommand, key: str | None
+    ) -> AsyncIterator[TrainerProcess]:
         context = self.context
-        key = self._get_secret("api_key_env", engine_secret(self.config))
         environ = trainer_environ(context.environ, command.code, secret=key)
-        if self.config.advanced.trainer_gpus is not None:
-            names = await asyncio.to_thread(gpu_names, context.environ)
-            environ["CUDA_VISIBLE_DEVICES"] = ",".join(names[: plan.processes])
+        if self._gpus.trainer:
+            environ["CUDA_VISIBLE_DEVICES"] = ",".join(self._gpus.trainer)
         elsewhere = plan.engine != "local" or plan.sampler != "builtin"
         sandbox = JobSandbox.for_trainer(self.context.spec, elsewhere=elsewhere)
         self.context.log.write(STEP, f"sandbox of the trainer: {sandbox.description}")

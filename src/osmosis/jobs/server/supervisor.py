@@ -88,18 +88,13 @@ class ServerSupervisor:
             log=self._log.stream(STEP),
             health_timeout_s=self.command.health_timeout_s,
             policy=self.command.policy,
+            started=self._leftovers.add,
         )
         self._process = process
-        starting = asyncio.create_task(process.start())
         try:
-            while not starting.done() and process.pid is None:  # noqa: ASYNC110 - there is no event for it
-                await asyncio.sleep(0.01)
-            self._leftovers.add(process.pid)
-            return await starting
+            return await process.start()
         except ServerStartError as problem:
             raise start_failure(problem, self.command) from problem
-        finally:
-            await end_tasks(starting)
 
     @property
     def up(self) -> bool:

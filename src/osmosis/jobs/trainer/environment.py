@@ -10,7 +10,7 @@ import json
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypedDict, cast
 from urllib.parse import unquote, urlsplit
@@ -32,6 +32,8 @@ from osmosis.records.run.rollout import Category
 STEP = "trainer-environment"
 EXTRA = "train"
 GPU_EXTRA = "train-gpu"
+VLLM = "vllm>=0.12,<0.34"
+"""No extra of osmosis, because its pins and those of `train` exclude each other."""
 LAYOUT = "1"
 WORKSPACE = "trainer"
 RESOLVE_S = 300.0
@@ -92,6 +94,9 @@ class TrainerBuilder:
     log: JobLog
     torch: TorchBuild = "auto"
     extras: Sequence[str] = (EXTRA,)
+    packages: Sequence[str] = ()
+    """More requirements, beside those of the extras."""
+    name: str = "the trainer's environment"
     started: Callable[[int], None] | None = None
     """Called with each process group that is started, so that a killed job's successor can end it."""
 
@@ -127,8 +132,8 @@ class TrainerBuilder:
 
     @property
     def _wanted(self) -> list[str]:
-        extras = (*self.extras, GPU_EXTRA) if self._wants_cuda() else self.extras
-        return sorted({line for extra in extras for line in list_requirements(extra)})
+        extras = (*self.extras, GPU_EXTRA) if self.extras and self._wants_cuda() else self.extras
+        return sorted({*self.packages, *(line for extra in extras for line in list_requirements(extra))})
 
     def _wants_cuda(self) -> bool:
         return self.torch == "cuda" or (self.torch == "auto" and bool(list_gpus(self.environ)))
@@ -141,7 +146,7 @@ class TrainerBuilder:
             venv = ("venv", "--quiet", "--relocatable", "--no-project", "--python", str(python), str(making))
             await self._checked(*venv, cwd=making.parent)
             lock = await self._resolve(making, python)
-            self.log.write(STEP, f"creating the trainer's environment, once for this machine: {lock.words} to fetch")
+            self.log.write(STEP, f"creating {self.name}, once for this machine: {lock.words} to fetch")
             install = ("pip", "install", "--python", str(making), "--no-deps", "-r", str(lock.path))
             await self._checked(*install, cwd=making, timeout_s=INSTALL_S)
             mark = {"python": version, "packages": dict(lock.packages)}
@@ -151,7 +156,7 @@ class TrainerBuilder:
             await asyncio.to_thread(remove_folders, making)
         finished = _finished(folder, code)
         assert finished is not None
-        self.log.write(STEP, f"the trainer's environment is ready: {folder.name}")
+        self.log.write(STEP, f"{self.name} is ready: {folder.name}")
         return finished
 
     async def _resolve(self, folder: Path, python: Path) -> TrainerLock:
@@ -167,7 +172,7 @@ class TrainerBuilder:
         lock.unlink(missing_ok=True)  # what is in it would be preferred
         done = await self._uv(*resolve, cwd=folder)
         if not done.ok:
-            raise _failed(done, "the trainer's libraries cannot be resolved")
+            raise _failed(done, f"the packages of {self.name} cannot be resolved")
         resolved = _read(lock)
         if not self._wants_cuda() and resolved.cuda:
             message = f"only the CUDA build of torch can be had from here ({resolved.words} to fetch)"
@@ -196,7 +201,7 @@ class TrainerBuilder:
     async def _checked(self, *arguments: str, cwd: Path, timeout_s: float = RESOLVE_S) -> None:
         done = await self._uv(*arguments, cwd=cwd, timeout_s=timeout_s)
         if not done.ok:
-            raise _failed(done, "the trainer's environment cannot be created")
+            raise _failed(done, f"{self.name} cannot be created")
 
     async def _uv(self, *arguments: str, cwd: Path, timeout_s: float = RESOLVE_S) -> CommandResult:
         async def run(*extra: str) -> CommandResult:
@@ -254,14 +259,22 @@ def _finished(folder: Path, code: Path) -> TrainerEnvironment | None:
 
 
 async def load_trainer_environment(context: JobContext, *extras: str) -> TrainerEnvironment:
-    builder = TrainerBuilder(
+    return await (await _builder(context, (EXTRA, *extras))).environment()
+
+
+async def load_vllm_environment(context: JobContext) -> TrainerEnvironment:
+    builder = await _builder(context, ())
+    return await replace(builder, packages=(VLLM,), name="the environment of vLLM").environment()
+
+
+async def _builder(context: JobContext, extras: Sequence[str]) -> TrainerBuilder:
+    return TrainerBuilder(
         uv=uv.find_uv_bin(),
         cache_dir=context.cache_dir,
         wheel=await asyncio.to_thread(build_wheel, context.cache_dir),
         environ=context.environ,
         log=context.log,
         torch=context.spec.torch,
-        extras=(EXTRA, *extras),
+        extras=extras,
         started=context.leftovers.add,
     )
-    return await builder.environment()

@@ -38,7 +38,7 @@ def trainer_plan(
             **same,
             "run": spec.run_name,
             "engine_url": advanced.base_url if advanced.engine == "tinker" else None,
-            "sampler_url": advanced.base_url if advanced.sampler == "vllm" else None,
+            "sampler_urls": [advanced.base_url] if advanced.sampler == "vllm" and advanced.base_url else [],
             "examples_path": str(examples.path) if examples else None,
             "model_path": spec.model_path or config.experiment.model_path,
             "base_model": config.experiment.model_path,
@@ -56,7 +56,7 @@ def trainer_plan(
             "lora_targets": [] if advanced.lora_targets == [EVERY_LINEAR] else advanced.lora_targets,
             "importance": _importance(config),
             "gradient_accumulation": advanced.gradient_accumulation or 1,
-            "processes": max(1, min(gpus, advanced.trainer_gpus or gpus)),
+            "processes": max(1, gpus),
         }
     )
 

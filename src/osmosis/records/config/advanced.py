@@ -93,6 +93,7 @@ ServerUrls = Annotated[list[Annotated[str, AfterValidator(_server_url)]], Field(
 LocalServers = Annotated[int, Field(ge=1, le=64)]
 Engine = Literal["local", "tinker"]
 SamplerName = Literal["builtin", "vllm"]
+GpuCount = Annotated[int, Field(ge=1)] | Literal["auto"]
 Method = Literal["grpo", "sft", "dpo"]
 Loss = Literal["grpo", "dr_grpo", "dapo", "gspo", "cispo", "rejection"]
 Tune = Literal["lora", "full"]
@@ -117,9 +118,14 @@ class TrainingAdvanced(Advanced):
     engine: Engine = "local"
     """`local` trains on the platform's machine; `tinker` sends every step to a Tinker server at `base_url`."""
     sampler: SamplerName = "builtin"
-    """`builtin` samples in the trainer itself; `vllm` uses a vLLM server at `base_url`, with each step's adapter."""
+    """`builtin` samples in the trainer itself; `vllm` uses vLLM servers, with each step's adapter: those that the job
+    starts, or one at `base_url`."""
     base_url: str | None = Field(default=None, examples=["http://127.0.0.1:8000"])
-    """With `engine = "tinker"` or `sampler = "vllm"`: the address of that server."""
+    """The address of a Tinker server, or of a vLLM server that is there already."""
+    samplers: int = Field(default=1, ge=1, le=64, examples=[2])
+    """How many vLLM servers the job starts; each gets an equal share of `sampler_gpus`, as tensor parallel ranks."""
+    max_requests: int = Field(default=256, ge=1, examples=[512])
+    """Most answers that are sampled at once, by all samplers; further requests wait."""
     api_key_env: str | None = Field(default=None, examples=["TINKER_API_KEY"])
     """The required secret with that server's API key. Rollouts do not get it."""
     tokenizer: str | None = Field(default=None, min_length=1, examples=["Qwen/Qwen3-8B"])
@@ -158,8 +164,11 @@ class TrainingAdvanced(Advanced):
     """Variables of the model's chat template, such as `enable_thinking`."""
     tune: Tune = "lora"
     """What learns: `lora` an adapter, `full` every weight of the model, in fp32 and with the builtin sampler."""
-    trainer_gpus: int | None = Field(default=None, ge=1, examples=[4])
-    """GPUs that the trainer uses, the first ones that the job has; the others are left to a sampler. Default: all."""
+    trainer_gpus: GpuCount = Field(default="auto", examples=[4])
+    """GPUs that the trainer uses, the first ones that the job has. `auto`: all but those of the samplers."""
+    sampler_gpus: GpuCount = Field(default="auto", examples=[4])
+    """GPUs of the vLLM servers that the job starts, the next ones. `auto`: half of the job's, or the rest beside
+    `trainer_gpus`. A single GPU is shared with the trainer."""
     lora_rank: int = Field(default=32, ge=1, le=512)
     """Rank of the adapter's matrices."""
     lora_alpha: int = Field(default=64, ge=1, le=4096)
@@ -230,6 +239,7 @@ class TrainingAdvanced(Advanced):
         yield from cls._only(written, method, "dpo", 'method = "dpo"', ("pairs_per_row", "beta"))
         yield from cls._only(written, method, "grpo", 'method = "grpo"', _OF_GRPO)
         yield from cls._servers(written)
+        yield from cls._gpus(written)
         if engine == "tinker" and method != "grpo":
             problem = f'method = "{method}" needs engine = "local"'
             yield broken_at(problem, 'write engine = "local", or imitate with that server\'s own tools', "method")
@@ -241,9 +251,6 @@ class TrainingAdvanced(Advanced):
             yield broken_at(problem, "remove scale_rewards", "scale_rewards")
         if engine == "tinker" and not written.get("base_url"):
             yield broken_at("base_url is missing (address of the Tinker server)", 'base_url = "http://..."', "base_url")
-        elif written.get("sampler") == "vllm" and not written.get("base_url"):
-            problem = "base_url is missing (address of a vLLM server that takes LoRA adapters)"
-            yield broken_at(problem, 'base_url = "http://127.0.0.1:8000", see docs/training.md', "base_url")
         if written.get("tune") == "full" and (engine == "tinker" or written.get("sampler") == "vllm"):
             problem = 'tune = "full" needs the builtin sampler: a server takes adapters'
             yield broken_at(problem, 'remove tune, or write sampler = "builtin"', "tune")
@@ -271,6 +278,25 @@ class TrainingAdvanced(Advanced):
             yield broken_at(problem, "remove sealed, or the URLs in rollout_servers", "sealed")
         if written.get("sealed") and written.get("validation_rows") == 0:
             yield broken_at("sealed has no effect with validation_rows = 0", "remove validation_rows", "sealed")
+
+    @classmethod
+    def _gpus(cls, written: Mapping[str, object]) -> Iterator[InitErrorDetails]:
+        is_started = written.get("sampler") == "vllm" and not written.get("base_url")
+        setting = 'sampler = "vllm" whose server the job starts'
+        yield from cls._only(written, is_started, True, setting, ("samplers", "sampler_gpus"))
+        yield from cls._only(written, is_started, False, "base_url", ("api_key_env",))
+        samplers, trainer_gpus, sampler_gpus = (
+            value if isinstance(value := written.get(key), int) else 0
+            for key in ("samplers", "trainer_gpus", "sampler_gpus")
+        )
+        if samplers and sampler_gpus % samplers:
+            problem = f"sampler_gpus cannot be divided among {samplers} samplers"
+            yield broken_at(problem, f"write a multiple of {samplers}", "sampler_gpus")
+        resources = written.get("resources")
+        gpus = resources.get("gpus") if isinstance(resources, Mapping) else None
+        if isinstance(gpus, int) and trainer_gpus + sampler_gpus > max(gpus, 2):  # a single one is shared
+            problem = f"trainer_gpus and sampler_gpus together are more than the {gpus} GPUs of the job"
+            yield broken_at(problem, f"[advanced.resources] gpus = {trainer_gpus + sampler_gpus}", "resources", "gpus")
 
     @classmethod
     def _only(

@@ -52,6 +52,11 @@ class RolloutServerProcess:
     health_timeout_s: float = 90.0
     policy: Policy = field(default_factory=Policy)
     """Its sandbox, with the environment and folder given here."""
+    name: str = "the rollout server"
+    port: int | None = None
+    """None: a free one at each start."""
+    started: Callable[[int], None] | None = None
+    """Called with the process group, so that a killed job's successor can end it."""
     url: str = ""
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL_LINES))
     _box: Box | None = None
@@ -79,18 +84,20 @@ class RolloutServerProcess:
 
     async def start(self) -> str:
         """Start the server; return its URL once `/health` answers, raise `ServerStartError` otherwise."""
-        port = str(free_port())
+        port = str(self.port or free_port())
         self.url = f"http://127.0.0.1:{port}"
         environ = {OLDER_PORT_VARIABLE: port, **self.environ, PORT_VARIABLE: port, "PYTHONUNBUFFERED": "1"}
         try:
             self._box = await start(self.command, replace(self.policy, environ=environ, cwd=self.cwd))
         except SandboxUnavailable as exc:
-            raise ServerStartError(f"the rollout server's sandbox: {exc.message}", hint=exc.hint) from exc
+            raise ServerStartError(f"{self.name}: its sandbox: {exc.message}", hint=exc.hint) from exc
         except OSError as exc:
             raise ServerStartError(
-                f"cannot start the rollout server: {self.command[0]}: {exc.strerror or exc}",
+                f"cannot start {self.name}: {self.command[0]}: {exc.strerror or exc}",
                 hint=f"check that {self.command[0]} exists and that {self.cwd} is a folder",
             ) from exc
+        if self.started is not None:
+            self.started(self._box.pid)
         self._reader = asyncio.create_task(self._read(self._box))
         try:
             await self._wait_healthy(self._box)
@@ -134,7 +141,7 @@ class RolloutServerProcess:
                     if died.done():
                         await self._drain_output()
                         raise ServerStartError(
-                            f"the rollout server ended with exit code {self.exit_code} "
+                            f"{self.name} ended with exit code {self.exit_code} "
                             f"before it was healthy{self._last_line()}",
                             hint="run its main.py in a terminal to see the error",
                             exit_code_of_server=self.exit_code,
@@ -146,8 +153,7 @@ class RolloutServerProcess:
         finally:
             died.cancel()
         raise ServerStartError(
-            f"the rollout server did not answer {self.url}/health within {self.health_timeout_s:g} s"
-            f"{self._last_line()}",
+            f"{self.name} did not answer {self.url}/health within {self.health_timeout_s:g} s{self._last_line()}",
             hint=f"its main.py must serve on the port in {PORT_VARIABLE} and answer GET /health",
             output=self.last_output(),
         )

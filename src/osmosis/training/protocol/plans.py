@@ -29,7 +29,7 @@ _FREE = {
     "model_path",
     "examples_path",
     "engine_url",
-    "sampler_url",
+    "sampler_urls",
     "base_model",
     "processes",
     "gradient_accumulation",
@@ -49,10 +49,10 @@ class TrainerPlan(Record):
     """
     engine_url: str | None = None
     sampler: Literal["builtin", "vllm"] = "builtin"
-    """`builtin`: continuous batching over the very module being trained. `vllm`: an OpenAI-compatible vLLM server at
-    `sampler_url`, given a new LoRA adapter after each step; its key is in the environment variable `VLLM_API_KEY`.
+    """`builtin`: continuous batching over the very module being trained. `vllm`: the vLLM servers at `sampler_urls`,
+    given a new LoRA adapter after each step; their key is in the environment variable `VLLM_API_KEY`.
     """
-    sampler_url: str | None = None
+    sampler_urls: list[str] = Field(default_factory=list)
     method: Literal["grpo", "sft", "dpo"] = "grpo"
     model_path: str
     """Folder of the base model: `config.json`, tokenizer, safetensors. For `tinker`, the name the server knows."""
@@ -84,9 +84,9 @@ class TrainerPlan(Record):
     """Most tokens of one answer, and of all that follows the first prompt of a rollout."""
     temperature: float = Field(default=1.0, ge=0, le=2)
     top_p: float = Field(default=1.0, gt=0, le=1)
-    concurrency: int = Field(default=256, ge=1)
+    max_requests: int = Field(default=256, ge=1)
     cache_tokens: int | None = Field(default=None, ge=1)
-    """Size of the key-value cache; None: room for `concurrency` full answers where memory allows it."""
+    """Size of the key-value cache; None: room for `max_requests` full answers where memory allows it."""
 
     tune: Literal["lora", "full"] = "lora"
     """What learns: an adapter, or every weight, in fp32."""
@@ -146,8 +146,6 @@ class TrainerPlan(Record):
             raise ValueError(f"method {self.method} needs examples_path")
         if self.engine == "tinker" and not self.engine_url:
             raise ValueError("engine tinker needs engine_url")
-        if self.sampler == "vllm" and not self.sampler_url:
-            raise ValueError("sampler vllm needs sampler_url")
         if self.tune == "full" and (self.sampler != "builtin" or self.engine != "local"):
             raise ValueError("tune full needs engine local and sampler builtin: servers take adapters")
         return self

@@ -37,7 +37,7 @@ from .loop import Rollouts, TrainingLoop
 from .losses import importance_weights, kl_estimate, policy_loss, preference_loss, sum_by_sequence
 from .packing import Layout, MicroBatch, Part, pack, plant
 from .predict import CHUNK, TokenPredictor
-from .remote_sampler import VllmServer
+from .remote_sampler import VllmServers
 from .service import TrainerService
 
 BETAS, EPSILON = (0.9, 0.999), 1e-8
@@ -114,7 +114,7 @@ class LocalEngine(TrainingLoop):
         super().__init__(plan, ranks, service, store, resumed.step if resumed else 0)
         self.loaded, self.device = loaded, loaded.device
         temperature = plan.temperature if plan.method == "grpo" else 1.0
-        self.server: VllmServer | None = None
+        self.servers: VllmServers | None = None
         self.reference: TokenPredictor | None = None
         if plan.tune == "full" and (plan.kl or plan.method == "dpo"):
             self.reference = TokenPredictor(deepcopy(loaded.model).eval(), temperature)
@@ -136,8 +136,8 @@ class LocalEngine(TrainingLoop):
             self.examples = read_examples(plan, loaded.tokenizer, service)
 
     def publish(self) -> None:
-        if self.server is not None:  # the builtin sampler shares the module
-            self.server.publish(self.step, self.model.save_pretrained)
+        if self.servers is not None:  # the builtin sampler shares the module
+            self.servers.publish(self.step, self.model.save_pretrained)
 
     def write(self, draft: Path) -> None:
         self.model.save_pretrained(draft)

@@ -1,14 +1,13 @@
 """A sampler whose tokens come from a server, Tinker's or vLLM's. Open for one step at a time, like the builtin one. The
 server gets token ids and returns token ids with logprobs; prompts and answers are made here. A streamed answer comes in
-one piece. The vLLM server runs in an environment of its own (`vllm serve BASE --enable-lora --max-lora-rank R
---logprobs-mode processed_logprobs`, with `VLLM_ALLOW_RUNTIME_LORA_UPDATING=1`) and reads adapters from the run's output
-folder. Every step has an adapter name of its own, because the prefix cache goes by the name. Log-probabilities are the
-server's; the ratio of the loss is taken to them, so what differs between its arithmetic and the trainer's is corrected
-as far as `clip` goes."""
+one piece. A vLLM server reads adapters from the run's output folder. Every step has an adapter of its own name and
+folder, because the prefix cache goes by them. What the death of a server cuts off is repeated when it is there again.
+Log-probabilities are the server's; the importance weight corrects for its arithmetic."""
 
 import asyncio
 import contextlib
 import os
+import secrets
 import shutil
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from pathlib import Path
@@ -90,18 +89,23 @@ class RemoteSampler:
 
 
 API_KEY = "VLLM_API_KEY"
-LOAD_S = 300.0
+PATIENCE_S = 1800.0
+POLL_S = 0.5
+REPEATS = 2  # the request itself may be what the server dies of
 _DRAFTS = ".policy"
 
 
-class VllmServer:
+class VllmServers:
     def __init__(self, plan: TrainerPlan, loop: asyncio.AbstractEventLoop, end_ids: list[int]) -> None:
-        self._url = str(plan.sampler_url).rstrip("/").removesuffix("/v1")
         self._plan, self._loop, self._end_ids = plan, loop, end_ids
+        self._in_flight = {url.rstrip("/").removesuffix("/v1"): 0 for url in plan.sampler_urls}
+        self._restoring = {url: asyncio.Lock() for url in self._in_flight}
         self._folder = Path(plan.output_dir).resolve() / _DRAFTS
+        self._life = secrets.token_hex(2)  # an earlier trainer of the run may have used the same steps
         self._session: aiohttp.ClientSession | None = None
         self._names: list[str] = []
-        """Of the adapters that it has, the newest last; older ones may have requests in flight."""
+        """Adapters that they have, the newest last; older ones may have requests in flight."""
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     async def complete(self, question: Question) -> Tokens:
         body: JsonObject = {
@@ -118,7 +122,13 @@ class VllmServer:
             "return_token_ids": True,
             "skip_special_tokens": False,
         }
-        answer = await self._post("/v1/completions", {key: value for key, value in body.items() if value is not None})
+        url = min(self._in_flight, key=self._in_flight.__getitem__)
+        self._in_flight[url] += 1
+        try:
+            body = {key: value for key, value in body.items() if value is not None}
+            answer = await self._post_repeatedly(url, "/v1/completions", body)
+        finally:
+            self._in_flight[url] -= 1
         try:
             choice = answer["choices"][0]
             token_ids, logprobs = choice["token_ids"], choice["logprobs"]["token_logprobs"]
@@ -129,34 +139,67 @@ class VllmServer:
 
     def publish(self, step: int, save: Callable[[Path], None]) -> None:
         """Sample from the adapter that `save` writes into a folder from here on. Call from the training thread."""
-        name = f"{self._plan.run}-v{step}"
+        name = f"{self._plan.run}-{self._life}-v{step}"
         folder = self._folder / name
-        shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         save(folder)
         try:
-            self._wait(self._post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(folder)}))
-            self._names.append(name)
-            while len(self._names) > 1 + self._plan.max_staleness + (self._plan.oversample > 1):
-                oldest = self._names.pop(0)
-                self._wait(self._post("/v1/unload_lora_adapter", {"lora_name": oldest}))
-                shutil.rmtree(self._folder / oldest, ignore_errors=True)
+            body: JsonObject = {"lora_name": name, "lora_path": str(folder)}
+            self._wait(*(self._post_repeatedly(url, "/v1/load_lora_adapter", body) for url in self._in_flight))
         except ModelError as error:
             raise TrainingFailed(
-                f"the vLLM server at {self._url} does not take the adapter of step {step}: {error.message}",
+                f"a vLLM server does not take the adapter of step {step}: {error.message}",
                 kind="engine",
                 hint="start it with --enable-lora, --max-lora-rank of at least lora_rank, "
                 "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1, and access to the run's output folder",
             ) from error
+        self._names.append(name)
+        while len(self._names) > 1 + self._plan.max_staleness + (self._plan.oversample > 1):
+            oldest = self._names.pop(0)
+            with contextlib.suppress(ModelError):  # one that was started again does not have it
+                body = {"lora_name": oldest}
+                self._wait(*(self._request("POST", f"{url}/v1/unload_lora_adapter", body) for url in self._in_flight))
+            shutil.rmtree(self._folder / oldest, ignore_errors=True)
 
     def stop(self) -> None:
         if self._session is not None:
             asyncio.run_coroutine_threadsafe(self._session.close(), self._loop).result(10)
 
-    def _wait(self, work: object) -> None:
-        asyncio.run_coroutine_threadsafe(work, self._loop).result(LOAD_S)  # type: ignore[arg-type]  # a coroutine
+    def _wait(self, *requests: Awaitable[JsonObject]) -> None:
+        async def wait() -> None:
+            await asyncio.gather(*requests)
 
-    async def _post(self, path: str, body: JsonObject) -> JsonObject:
+        asyncio.run_coroutine_threadsafe(wait(), self._loop).result(PATIENCE_S)
+
+    async def _post_repeatedly(self, url: str, path: str, body: JsonObject) -> JsonObject:
+        """Post again what the death of the server cut off, when it is there again with its adapters."""
+        for _ in range(REPEATS):
+            try:
+                return await self._request("POST", url + path, body)
+            except ModelError as error:
+                if not self._names or error.category not in (Category.CONNECTION, Category.MODEL_NOT_FOUND):
+                    raise
+                await self._restore(url)
+        return await self._request("POST", url + path, body)
+
+    async def _restore(self, url: str) -> None:
+        async with self._restoring[url]:
+            until = self._loop.time() + PATIENCE_S
+            while True:
+                try:
+                    models = await self._request("GET", f"{url}/v1/models")
+                    break
+                except ModelError:
+                    if self._loop.time() > until:
+                        raise
+                await asyncio.sleep(POLL_S)
+            loaded = {model["id"] for model in models["data"]}
+            for name in self._names:
+                if name not in loaded:
+                    body: JsonObject = {"lora_name": name, "lora_path": str(self._folder / name)}
+                    await self._request("POST", f"{url}/v1/load_lora_adapter", body)
+
+    async def _request(self, method: str, url: str, body: JsonObject | None = None) -> JsonObject:
         if self._session is None:
             key = os.environ.get(API_KEY)
             self._session = aiohttp.ClientSession(
@@ -165,10 +208,11 @@ class VllmServer:
                 headers={"Authorization": f"Bearer {key}"} if key else {},
             )
         try:
-            async with self._session.post(self._url + path, json=body) as response:
+            async with self._session.request(method, url, json=body) as response:
                 text = await response.text()
                 if response.status >= 400:
                     category = Category.BAD_REQUEST if response.status < 500 else Category.SERVER_ERROR
+                    category = Category.MODEL_NOT_FOUND if response.status == 404 else category
                     raise ModelError(f"vLLM answers {response.status}: {text[:500]}", category=category.value)
                 # Loading an adapter is answered in words.
                 is_json = "json" in response.headers.get("Content-Type", "")

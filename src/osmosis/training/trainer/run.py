@@ -12,7 +12,7 @@ from .distributed import Ranks
 from .engine import LocalEngine
 from .load_model import Loaded, load
 from .parse_answers import AnswerReader, response_template
-from .remote_sampler import RemoteSampler, VllmServer
+from .remote_sampler import RemoteSampler, VllmServers
 from .sampler import ContinuousSampler, end_ids
 from .sampler_base import Answering
 from .service import TrainerService
@@ -53,12 +53,10 @@ def _sampler(
         sampler.start(service.loop)
         return sampler
     ends = end_ids(engine.module, loaded.tokenizer)
-    server = VllmServer(plan, service.loop, ends)
-    engine.server = server
-    remote = RemoteSampler(
-        Answering(plan, loaded.tokenizer, reader, end_ids=ends), server.complete, concurrency=plan.concurrency
-    )
-    remote.start(service.loop, closing=server.stop)
+    engine.servers = servers = VllmServers(plan, service.loop, ends)
+    answering = Answering(plan, loaded.tokenizer, reader, end_ids=ends)
+    remote = RemoteSampler(answering, servers.complete, concurrency=plan.max_requests)
+    remote.start(service.loop, closing=servers.stop)
     return remote
 
 

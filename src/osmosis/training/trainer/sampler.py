@@ -226,7 +226,7 @@ class ContinuousSampler:
                 page_size=page,
                 num_blocks=math.ceil(self.cache_tokens / page) + 1,
                 max_batch_tokens=2048 if on_cpu else None,
-                max_requests_per_batch=self._plan.concurrency,
+                max_requests_per_batch=self._plan.max_requests,
                 use_async_batching=False,
                 use_cuda_graph=False if on_cpu else None,
                 seed=self._plan.seed,
@@ -288,7 +288,7 @@ class ContinuousSampler:
         width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         per_token = 2 * config.num_hidden_layers * heads * width * self._model.dtype.itemsize
         room = int(free_memory(self._device) * _CACHE_SHARE / per_token)
-        size = plan.cache_tokens or min(plan.concurrency * longest, room)
+        size = plan.cache_tokens or min(plan.max_requests * longest, room)
         return max(size, longest)
 
 

@@ -73,7 +73,7 @@ def _sampling_plan(plan: ServingPlan) -> TrainerPlan:
         plan.model_path,
         max_prompt_length=plan.max_prompt_length or max(1, context - answer),
         max_response_length=answer,
-        concurrency=plan.concurrency,
+        max_requests=plan.concurrency,
         precision=plan.precision,
         threads=plan.threads,
     )

@@ -50,7 +50,7 @@ def run(plan: TrainerPlan, service: TrainerService | None) -> Done:
     reader = AnswerReader(tokenizer, response_template(tokenizer))
     engine = TinkerEngine(plan, service, CheckpointStore(plan), resumed)
     answering = Answering(plan, tokenizer, reader, end_ids=[tokenizer.eos_token_id])
-    sampler = RemoteSampler(answering, engine.complete, concurrency=plan.concurrency)
+    sampler = RemoteSampler(answering, engine.complete, concurrency=plan.max_requests)
     sampler.start(service.loop)
     engine.end_ids = answering.end_ids
     engine.sampler = service.sampler = sampler

@@ -21,7 +21,7 @@ from osmosis.worker.executors.executor import Handle, JobStart, JobState
 
 ALLOWED = re.compile(
     r"^(PATH|HOME|USER|LOGNAME|LANG|LC_[A-Z]+|TZ|TMPDIR|SSL_CERT_FILE|SSL_CERT_DIR|REQUESTS_CA_BUNDLE"
-    r"|[A-Za-z]+_PROXY|[a-z]+_proxy|(UV|PIP|NIX|CUDA|NVIDIA|NCCL|OMP|MKL|PYTORCH)_[A-Z0-9_]+|HF_HOME)$"
+    r"|[A-Za-z]+_PROXY|[a-z]+_proxy|(UV|PIP|NIX|CUDA|NVIDIA|NCCL|OMP|MKL|PYTORCH|VLLM)_[A-Z0-9_]+|HF_HOME|OSMOSIS_VLLM)$"
 )
 OUTPUT_FILE = "job.log"
 LAST_WORDS = 4_000
@@ -94,6 +94,8 @@ class LocalExecutor:
     def _choose_gpus(self, count: int) -> list[str]:
         taken = {name for pid, names in self._gpus.items() if is_group_alive(pid) for name in names}
         free = [name for name in gpu_names(self._environ) if name not in taken] if count else []
+        if len(free) < count:
+            raise PlatformError(f"the job needs {count} GPUs, and {len(free)} are free")
         return free[:count]
 
     def owns(self, handle: Handle) -> bool:

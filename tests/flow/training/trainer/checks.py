@@ -95,7 +95,7 @@ class Bench:
 
 
 def sampling(model: str, folder: Path) -> dict[str, Any]:
-    bench = Bench(plan(model, folder, concurrency=16))
+    bench = Bench(plan(model, folder, max_requests=16))
     questions = [ask(f"q{n}", f"{10 + n}+{20 + n}", seed=n, temperature=(1.0, 0.7)[n % 2]) for n in range(64)]
     found: dict[str, Any] = {"training_before": bench.loaded.model.train().training}
     with bench.sampler.open(3):
@@ -187,7 +187,7 @@ async def _closed(bench: Bench) -> bool:
 
 def stuck(model: str, folder: Path) -> dict[str, Any]:
     """A generation loop that breaks, and one that hangs, under requests: they fail and the next one is answered."""
-    bench = Bench(plan(model, folder, concurrency=4), stuck_s=2.0)
+    bench = Bench(plan(model, folder, max_requests=4), stuck_s=2.0)
     found = {}
     with bench.sampler.open(1):
         runner = bench.sampler._manager.batch_processor.model_runner

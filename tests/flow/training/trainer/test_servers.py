@@ -125,15 +125,15 @@ async def test_vllm_samples_with_an_adapter_of_its_own_name_for_every_step(
 ) -> None:
     async with FakeVllm([DIGIT[1], DIGIT[0], END]) as server:
         made = plan(
-            sampler="vllm", sampler_url=server.url, steps=2, rows_per_step=2, samples_per_row=2, save_interval=9
+            sampler="vllm", sampler_urls=[server.url], steps=2, rows_per_step=2, samples_per_row=2, save_interval=9
         )
         async with start(made) as (link, _):
             events = [event async for event in follow(link, answering(link, "10"))]
         assert events[-1] == Done(step=2)
         assert curve(events, "rollout/raw_reward") == [1.0, 1.0]
-        assert server.loaded == ["tiny-v0", "tiny-v1", "tiny-v2"]
-        assert list(server.adapters) == ["tiny-v2"]
-        assert [body["model"] for body in server.asked] == ["tiny-v0"] * 4 + ["tiny-v1"] * 4
+        assert [name.rpartition("-")[2] for name in server.loaded] == ["v0", "v1", "v2"]
+        assert list(server.adapters) == server.loaded[2:]
+        assert [body["model"] for body in server.asked] == server.loaded[:1] * 4 + server.loaded[1:2] * 4
         assert all(body["return_token_ids"] and END in body["stop_token_ids"] for body in server.asked)
 
 

@@ -24,10 +24,9 @@ def plan(**changes: Any) -> TrainerPlan:
     ("changes", "words"),
     [
         ({"samples_per_row": 1}, "at least 2"),
-        ({"tune": "full", "sampler": "vllm", "sampler_url": "http://x"}, "servers take adapters"),
+        ({"tune": "full", "sampler": "vllm", "sampler_urls": ["http://x"]}, "servers take adapters"),
         ({"method": "sft"}, "needs examples_path"),
         ({"engine": "tinker"}, "needs engine_url"),
-        ({"sampler": "vllm"}, "needs sampler_url"),
         ({"lr": float("nan")}, "finite"),
     ],
 )
