@@ -121,6 +121,7 @@ class JobSandbox:
             read=(*read, *python_folders(python)),
             write=tuple(write),
             tmp_mb=MODEL_TMP_MB,
+            shared_memory_mb=MODEL_TMP_MB,  # what the processes of several GPUs exchange
             unix_sockets=True,
         )
 

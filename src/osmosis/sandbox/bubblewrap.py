@@ -13,7 +13,6 @@ from .policy import WORK, Network, Policy
 USER = 1000
 HOSTNAME = "sandbox"
 HOME = "/tmp/home"
-SHARED_MEMORY_MB = 64
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store")
 ETC = (
     "/etc/alternatives",
@@ -49,7 +48,7 @@ def arguments(policy: Policy, network: Network) -> Iterator[str]:
     yield from ("--proc", "/proc")
     for path in HIDDEN_PROC:
         yield from ("--ro-bind-try", path, path)
-    yield from ("--dev", "/dev", "--size", _bytes(SHARED_MEMORY_MB), "--perms", "1777", "--tmpfs", "/dev/shm")
+    yield from ("--dev", "/dev", "--size", _bytes(policy.shared_memory_mb), "--perms", "1777", "--tmpfs", "/dev/shm")
     yield from ("--size", _bytes(policy.tmp_mb), "--perms", "1777", "--tmpfs", "/tmp", "--dir", HOME)
     yield from _system(policy, network)
     for kind, folders in (("--ro-bind", policy.read), ("--bind", policy.write)):

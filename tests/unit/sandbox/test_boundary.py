@@ -105,6 +105,12 @@ def test_tmp_is_bounded_and_goes(level1: Level) -> None:
     assert shell("ls /tmp", policy).stdout == b"home\n"
 
 
+def test_shared_memory_has_its_size(level1: Level) -> None:
+    policy = Policy(level=level1, shared_memory_mb=4)
+    assert shell("head -c 16000000 /dev/zero > /dev/shm/big; echo $?", policy).stdout != b"0\n"
+    assert shell("head -c 16000000 /dev/zero > /dev/shm/big; echo $?", Policy(level=level1)).stdout == b"0\n"
+
+
 def test_without_a_network_nothing_of_the_host_is_reached(level1: Level) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
