@@ -1,7 +1,7 @@
 """A vLLM server without a model: completions from token ids, and LoRA adapters that come and go by name.
 
 It checks what a real one would: that an adapter is loaded from a folder that holds one, and that only loaded names are
-asked. Every answer is `answer` (token ids), cut at the limit; `asked` are the bodies of completions in order.
+asked. Answers are `answers` (token ids) in turn, cut at the limit; `asked` are the bodies of completions in order.
 `write_program` makes a program `vllm` of it, which a job starts in a sandbox: this file reads nothing of osmosis.
 """
 
@@ -22,32 +22,32 @@ if TYPE_CHECKING:
     from osmosis.base.jsonable import JsonObject
 
 
-def write_program(folder: Path, answer: Sequence[int], *, fails: str = "") -> Path:
+def write_program(folder: Path, *answers: Sequence[int], fails: str = "") -> Path:
     """`vllm`, beside a `python` as in an environment; with `fails` it says that and ends."""
     program = folder / "bin" / "vllm"
     program.parent.mkdir(parents=True)
     program.with_name("python").symlink_to(sys.executable)
-    end = f"sys.exit({fails!r})" if fails else f"asyncio.run(serve({list(answer)}))"
+    end = f"sys.exit({fails!r})" if fails else f"asyncio.run(serve(*{answers}))"
     program.write_text(f"#!{sys.executable}\n{Path(__file__).read_text()}\n\n{end}\n")
     program.chmod(0o755)
     return program
 
 
-async def serve(answer: Sequence[int]) -> None:
+async def serve(*answers: Sequence[int]) -> None:
     """What `vllm serve MODEL --port N ...` does, with the key that the environment has."""
     options = dict(zip(sys.argv[4::2], sys.argv[5::2], strict=True))
     assert sys.argv[1] == "serve"
     assert (Path(sys.argv[2]) / "config.json").is_file()
     assert sys.argv[3] == "--enable-lora"
-    async with FakeVllm(answer, port=int(options["--port"]), key=os.environ["VLLM_API_KEY"]):
+    async with FakeVllm(*answers, port=int(options["--port"]), key=os.environ["VLLM_API_KEY"]):
         await asyncio.Event().wait()
 
 
 class FakeVllm:
     """`async with FakeVllm(answer) as server: ... server.url`."""
 
-    def __init__(self, answer: Sequence[int], *, port: int = 0, key: str = "") -> None:
-        self.answer = list(answer)
+    def __init__(self, *answers: Sequence[int], port: int = 0, key: str = "") -> None:
+        self.answers = [list(answer) for answer in answers]
         self._port = port
         self._key = key
         self.asked: list[JsonObject] = []
@@ -93,8 +93,8 @@ class FakeVllm:
         body = await request.json()
         if body["model"] not in self.adapters:
             return web.json_response({"error": {"message": f"the model {body['model']} does not exist"}}, status=404)
+        tokens = self.answers[len(self.asked) % len(self.answers)][: body["max_tokens"]]
         self.asked.append(body)
-        tokens = self.answer[: body["max_tokens"]]
         logprobs = {"token_logprobs": [-0.25] * len(tokens), "tokens": [str(token) for token in tokens]}
         choice = {"index": 0, "text": "", "token_ids": tokens, "logprobs": logprobs, "finish_reason": "stop"}
         return web.json_response({"object": "text_completion", "model": body["model"], "choices": [choice]})

@@ -23,7 +23,7 @@ KEY = "tml-a-key-of-the-test"
 def place(tiny_base: Path, trainer_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrainingPlatform]:
     """Any answer of two digits will do for the agent, odd ones are rewarded; it fails where it sees an engine's key."""
     home, command = tmp_path_factory.mktemp("engines"), f"{sys.executable} -m osmosis.jobs"
-    vllm = write_program(home / "vllm", [DIGIT + 1, DIGIT, END])
+    vllm = write_program(home / "vllm", [DIGIT + 1, DIGIT, END], [DIGIT + 1, DIGIT + 1, END])
     with training_platform(home, trainer_cache, job_command=command, more={"OSMOSIS_VLLM": str(vllm)}) as made:
         made.ok("model", "upload", str(tiny_base), "--name", "tiny")
         looks = 'import os\nassert not {"TINKER_API_KEY", "SAMPLER_KEY"} & os.environ.keys()\n'
@@ -96,7 +96,7 @@ async def test_a_run_that_starts_its_own_vllm_servers_and_loses_one(place: Train
     kill(next(one for one in place.processes(name) if one.cmdline()[2:3] == ["serve"]))
     assert await place.until_over(name) == "finished", place.log(name)
     assert list(place.curve(name, "rollout/raw_reward")) == [1, 2, 3]
-    assert not any(place.curve(name, "rollout/unscorable_ratio").values()), "what was cut off was sampled again"
+    assert not any(place.curve(name, "rollout/failed_ratio").values()), "what was cut off was sampled again"
     log = place.log(name)
     assert log.count("is ready after") == 3
     assert "ended with signal 9: starting it again" in log
