@@ -14,7 +14,7 @@ empty :=
 space := $(empty) $(empty)
 PYTEST = $(BIN)/python -m pytest -n $(PROCESSES) --dist worksteal
 
-.PHONY: help demo demo-train check test test-all slow soak unit lint lowest docs docs-site wheel screenshots bench bridges audit lock release clean
+.PHONY: help demo demo-train demo-smollm2 check test test-all slow soak unit lint lowest docs docs-site wheel screenshots bench bridges audit lock release clean
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
@@ -24,6 +24,9 @@ demo: $(VENV)/.installed  ## the main job, real: from an empty folder to a score
 
 demo-train: $(VENV)/.installed  ## train a tiny model on this machine and show that it is better: a few minutes on two cores
 	@$(BIN)/python examples/train-tiny/demo.py --dir .demo-train $(DEMO_FLAGS)
+
+demo-smollm2: $(VENV)/.installed  ## train a pretrained model of 135 million parameters on this machine, and show that it is better
+	@$(BIN)/python examples/train-smollm2/demo.py --dir .demo-smollm2 $(DEMO_FLAGS)
 
 check: lint  ## what to run before a commit: style, types, imports, unit tests, rollout servers
 	@$(PYTEST) tests/unit tests/serve $(ARGS)
@@ -126,6 +129,6 @@ $(VENV)/.dev: $(VENV)/.installed
 	@touch $@
 
 clean:  ## remove what make made; the platforms of the demos are stopped first
-	@for demo in $(DEMO_DIR) .demo-train; do \
+	@for demo in $(DEMO_DIR) .demo-train .demo-smollm2; do \
 	  [ ! -d $$demo ] || OSMOSIS_DATA_DIR=$$demo/platform $(BIN)/osmosis platform stop || true; done
-	@rm -rf $(VENV) $(DEMO_DIR) .demo-train src/osmosis/_site .mypy_cache .ruff_cache .pytest_cache
+	@rm -rf $(VENV) $(DEMO_DIR) .demo-train .demo-smollm2 src/osmosis/_site .mypy_cache .ruff_cache .pytest_cache

@@ -25,7 +25,7 @@ class Writer(AgentWorkflow[AgentWorkflowConfig]):
 
 
 class Counter(Grader):
-    """1.0 for as many words as the label says, a quarter less for each word more or fewer: a step towards it is worth something."""
+    """1.0 for as many words as the label says, a quarter less for each word more or fewer."""
 
     async def grade(self, ctx: GraderContext) -> None:
         if ctx.label is None:
