@@ -285,11 +285,11 @@ class TrainingJob(Job):
             agent = stages.agent(served, proxy, run.plan)
             training = asyncio.create_task(supervisor.run(agent))
             try:
-                keepers = [*pools, *([samplers] if samplers else [])]
-                await wait_for_first(training, *(keeper.failed for keeper in keepers))
+                failures = [*(pool.failed for pool in pools), *([samplers.failed] if samplers else [])]
+                await wait_for_first(training, *failures)
                 if training.done():
                     return training.result()
-                raise next(keeper.failed.result() for keeper in keepers if keeper.failed.done())
+                raise next(failure.result() for failure in failures if failure.done())
             finally:
                 await end_tasks(training)
 
