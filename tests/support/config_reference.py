@@ -21,6 +21,7 @@ END = "<!-- tables: end -->"
 _TITLES = {
     "eval": "Eval configs: `configs/eval/*.toml`",
     "training": "Training configs: `configs/training/*.toml`",
+    "optimize": "Optimize configs: `configs/optimize/*.toml`",
     "benchmark": "Benchmark configs: `configs/benchmark/*.toml`",
 }
 _SHARED = ("experiment", "program", "env", "secrets")
@@ -33,6 +34,8 @@ def config_tables() -> str:
         for name, inner, field in iterate_fields(describe_fields(model)):
             if kind == "training" and name in _SHARED and name != "secrets":
                 continue  # the same table, described once
+            if kind == "optimize" and name != "optimize":
+                continue  # the tables of an eval config
             parts.append(_table(name, inner, field, kind))
     return "\n".join(parts)
 

@@ -164,6 +164,7 @@ COMMANDS: dict[str, LazyCommand | CommandGroup] = {
     "check": _at("check:check", "Check an agent, a config or a dataset", "Run"),
     "test": _at("agent_test:test", "Run an agent on a few rows and show each conversation", "Run"),
     "eval": EVAL,
+    "optimize": _at("optimize:optimize", "Improve the prompts of a rollout by reflection", "Run"),
     "reward": _at("reward:app", "Test a reward before training with it", "Run"),
     "judge": _at("judge:app", "Compare judges with human labels", "Run"),
     "benchmark": _at("benchmark:app", "Benchmarks: the same tasks for several agents", "Run"),

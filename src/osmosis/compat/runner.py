@@ -20,7 +20,6 @@ from osmosis.records.run.rollout import Message, Rollout, RolloutStatus, Usage
 from osmosis.records.run.rows import Row
 from osmosis.sdk.agent_loop import CompletionsResult, RolloutAgentLoop, RolloutContext, RolloutResult
 from osmosis.sdk.classify import agent_error, describe
-from osmosis.sdk.prompts import prompts_of
 from osmosis.sdk.user_code import run_user_code
 
 from .dataset_reader import ToolValidationError
@@ -131,7 +130,6 @@ class LocalRolloutRunner:
             context = RolloutContext(
                 request=request, tools=tools, llm=self.llm_client, _start_time=started, _debug_dir=self.debug_dir
             )
-            context.prompts = prompts_of(type(self.agent_loop))
             result = await run_user_code(self.agent_loop.run(context), None)
             failed = str(getattr(result.status, "value", result.status)) != "COMPLETED"
             error = (result.error_message or "the agent loop ended with ERROR") if failed else None

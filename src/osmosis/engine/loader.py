@@ -68,6 +68,15 @@ def load_module(name: str, base_dir: Path) -> ModuleType:
         raise _failed(name, error, f"it exits while it is imported (status {error.code})") from error
 
 
+def forget_modules(folder: Path) -> None:
+    """Forget what was imported from a folder, so that its like from another folder is loaded."""
+    inside = f"{folder.resolve()}{os.sep}"
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", None)).startswith(inside):
+            del sys.modules[name]
+    sys.path[:] = [path for path in sys.path if not path.startswith(inside)]
+
+
 def _forget_stranger(name: str, base: Path) -> None:
     top = name.partition(".")[0]
     loaded = getattr(sys.modules.get(top), "__file__", None)

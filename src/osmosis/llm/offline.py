@@ -40,7 +40,13 @@ _WRONG_ONE_IN = 4
 class OfflineModel:
     def __init__(self, spec: ModelSpec) -> None:
         self.spec = spec
-        policies = {"offline/calculator": calculate, "offline/echo": echo, "offline/judge": judge, NO_MODEL: refuse}
+        policies = {
+            "offline/calculator": calculate,
+            "offline/echo": echo,
+            "offline/judge": judge,
+            "offline/reflection": reflect,
+            NO_MODEL: refuse,
+        }
         policy = policies.get(spec.name)
         if policy is None:
             raise ModelError(
@@ -117,6 +123,13 @@ def judge(request: ChatRequest, seed: int) -> Message:
         score, reason = float(bool(output_words)), "no reference: 1 if there is any output"
     verdict = {"score": round(score, 4), "explanation": f"stand-in judge: {reason}"}
     return {"role": "assistant", "content": orjson.dumps(verdict).decode()}
+
+
+def reflect(request: ChatRequest, seed: int) -> Message:
+    """Propose the next of four instructions, whatever went wrong: it takes a search to find the right one."""
+    draw = int(_digest(seed, _last(request.messages, "user"))[:8], 16)
+    word = ("sum", "difference", "product", "quotient")[draw % 4]
+    return {"role": "assistant", "content": f"```\nGive the {word} of the two numbers.\n```"}
 
 
 def parse_task(text: str) -> tuple[str, float, float] | None:

@@ -76,7 +76,7 @@ def _prepare(plan: EvalPlan, options: RunOptions) -> PreparedRun:
     journal = None if folder is None else Journal(folder)
     selected = SelectedRows()
     facts = _scan(plan, options, selected if journal is not None and journal.exists else None)
-    _check_price(plan)
+    check_price(plan)
     declared = {scorer.name: scorer.bounds for scorer in scorers if scorer.bounds is not None}
     if source.reward_bounds is not None:
         declared[REWARD] = source.reward_bounds
@@ -154,7 +154,7 @@ def _redactor(plan: EvalPlan, secrets: Iterable[str]) -> Redactor:
     return Redactor(value for value in secrets if not any(value in name for name in names))
 
 
-def _check_price(plan: EvalPlan) -> None:
+def check_price(plan: EvalPlan) -> None:
     flag = "--max-cost" if plan.budget.max_cost_usd is not None else "--max-cost-per-rollout"
     if plan.budget.max_cost_usd is None and plan.limits.max_cost_usd is None:
         return

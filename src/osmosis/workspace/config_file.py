@@ -23,7 +23,7 @@ from .tomlpos import Positions, find_line, find_lines
 
 _AT = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)\Z")
 UNREAD = "unread-key"
-_COMMANDS = {"eval": "osmosis eval submit", "training": "osmosis train submit"}
+_COMMANDS = {"eval": "osmosis eval submit", "training": "osmosis train submit", "optimize": "osmosis optimize"}
 # Which variable a provider of LiteLLM-style names reads its key from.
 PROVIDER_KEYS = {
     "openai": "OPENAI_API_KEY",

@@ -24,7 +24,7 @@ from osmosis.records.run.job import LogLine
 from osmosis.workspace.doctor import find_uv
 
 
-def continue_inside(ctx: AppContext, root: Path, rollout: str) -> str | None:
+def continue_inside(ctx: AppContext, root: Path, rollout: str, *extras: str) -> str | None:
     """Return None when this interpreter meets the requirements of `rollouts/<rollout>`, else replace this process.
 
     An environment with an older generation has no such command: return its Python, which serves the entrypoint. Raise
@@ -38,7 +38,8 @@ def continue_inside(ctx: AppContext, root: Path, rollout: str) -> str | None:
     if not lacking and not project.installable:
         return None
     ctx.output.say(f"{label} needs {', '.join(lacking[:5]) or 'to be installed'}: using its own environment")
-    python, environ, is_ours = make_environment(ctx, project, root / ".osmosis" / "installed" / rollout)
+    install_to = root / ".osmosis" / "installed" / rollout
+    python, environ, is_ours = make_environment(ctx, project, install_to, extras)
     if not is_ours:
         ctx.environ = environ
         return python
@@ -64,7 +65,9 @@ def satisfied(need: Any, extra: str = "") -> bool:
     )
 
 
-def make_environment(ctx: AppContext, project: RolloutProject, install_to: Path) -> tuple[str, dict[str, str], bool]:
+def make_environment(
+    ctx: AppContext, project: RolloutProject, install_to: Path, extras: tuple[str, ...]
+) -> tuple[str, dict[str, str], bool]:
     uv = find_uv(ctx.environ)
     if uv is None:
         raise ValidationError("uv is missing; it creates the environments of rollouts", hint=install_command("uv"))
@@ -81,7 +84,7 @@ def make_environment(ctx: AppContext, project: RolloutProject, install_to: Path)
         wheel=build_wheel(cache),
         environ=dict(ctx.environ),
         log=log,
-        extras=frozenset({"eval"}),  # the command itself runs in there
+        extras=frozenset({"eval", *extras}),  # the command itself runs in there
     )
     environment = asyncio.run(builder.environment(project, commit_sha="", install_to=install_to))
     is_ours = environment.osmosis_version is not None and not environment.osmosis_version.startswith("0.")

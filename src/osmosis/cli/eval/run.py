@@ -142,7 +142,7 @@ def run_config(ctx: AppContext, flags: RunFlags, name: str | None) -> DetailResu
 
     python = continue_inside(ctx, workspace.root, config.experiment.rollout)
     apply_environment(ctx, config.env, config.secret_names(), flags.secrets_file)
-    plan = config_plan(config, flags, _find_dataset(ctx, workspace, config, flags.dataset))
+    plan = config_plan(config, flags, find_dataset(ctx, workspace, config, flags.dataset))
     options = RunOptions(
         workspace.root,
         runs_folder(ctx.cwd),
@@ -195,7 +195,7 @@ def apply_environment(
     os.environ.update({name: ctx.environ[name] for name in (*env, *secrets)})
 
 
-def _find_dataset(ctx: AppContext, workspace: Workspace, config: EvalConfig, file: Path | None) -> Path:
+def find_dataset(ctx: AppContext, workspace: Workspace, config: EvalConfig, file: Path | None) -> Path:
     if file is not None:
         return ctx.path(file)
     name = config.experiment.dataset

@@ -320,4 +320,4 @@ _OF_GRPO = (
     "replace_no_signal", "straggler_timeout_s", "curriculum",
 )  # fmt: skip
 
-TABLES: Mapping[str, type[Advanced]] = {"eval": EvalAdvanced, "training": TrainingAdvanced}
+TABLES: Mapping[str, type[Advanced]] = {"eval": EvalAdvanced, "training": TrainingAdvanced, "optimize": EvalAdvanced}
