@@ -7,16 +7,12 @@ from urllib.parse import unquote, urlsplit
 from osmosis.base.redact import without_credentials
 from osmosis.errors import ValidationError
 
-SCHEMES = ("https", "http", "ssh", "git", "file", "git+ssh", "ssh+git", "git+https", "git+http")
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://")
 _SCP = re.compile(r"^(?:(?P<user>[^@/\s]+)@)?(?P<host>\[[^\]\s]+\]|[^:/\s@]+):(?P<path>(?!//).+)\Z")
 _DRIVE = re.compile(r"^[A-Za-z]:[\\/]")
 _SCP_PASSWORD = re.compile(r"^([^@/\s:]+):[^@/\s]*@")
 _QUERY = re.compile(r"[?#]\S*")
 HINT = "git remote set-url origin <url>, for example https://host/owner/repo.git"
-
-
-WEB_HOSTS = ("github.com", "codeberg.org")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +55,11 @@ def find_web_page(url: str) -> str:
         remote = parse_git_url(url)
     except ValidationError:
         return ""
-    return f"https://{remote.host}/{remote.path}" if remote.host in WEB_HOSTS else ""
+    return f"https://{remote.host}/{remote.path}" if remote.host in ("github.com", "codeberg.org") else ""
 
 
 def _from_url(url: str, scheme: str) -> GitUrl:
-    if scheme not in SCHEMES:
+    if scheme not in ("https", "http", "ssh", "git", "file", "git+ssh", "ssh+git", "git+https", "git+http"):
         raise _refused(url, f"uses {scheme}://, which is not a git protocol")
     try:
         parts = urlsplit(url)

@@ -14,7 +14,6 @@ JsonObject: TypeAlias = dict[str, Any]
 
 MAX_DEPTH = 100
 """Levels of nesting; JSON libraries accept 254, and other data surrounds this."""
-_ATOMS = frozenset({str, int, float, bool, type(None)})
 _WORD = 2**63
 _IMMUTABLE = (str, bytes, int, float, bool, type(None), datetime.datetime, datetime.date)
 
@@ -56,7 +55,7 @@ def copy_as_json(value: object, place: str = "", refused: list[str] | None = Non
 
 def copy_json(value: Any) -> Any:
     if type(value) is dict:
-        if _ATOMS.issuperset(map(type, value.values())):
+        if {str, int, float, bool, type(None)}.issuperset(map(type, value.values())):
             return value.copy()
         return {key: sub if type(sub) is str else copy_json(sub) for key, sub in value.items()}
     if type(value) is list:

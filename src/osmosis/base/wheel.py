@@ -26,7 +26,6 @@ DISTRIBUTION = "osmosis-ai"
 PACKAGES = ("osmosis", "osmosis_ai")
 TEMPLATES = "osmosis/_templates"
 SKIPPED_DIRS = {"__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache"}
-EPOCH = (1980, 1, 1, 0, 0, 0)
 ROLLOUT = frozenset(
     {
         "aiohttp",
@@ -230,7 +229,7 @@ def _write(path: Path, files: dict[str, bytes], info: str) -> None:
     with replacing(path, mode=0o644) as out, zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
         # RECORD comes last, as the format asks for.
         for name, body in sorted(files.items(), key=lambda pair: (pair[0].endswith("/RECORD"), pair[0])):
-            member = zipfile.ZipInfo(name, EPOCH)
+            member = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
             member.external_attr = 0o644 << 16
             member.compress_type = zipfile.ZIP_DEFLATED
             archive.writestr(member, body)

@@ -21,7 +21,6 @@ from osmosis.records.run.rollout import Category, Message, Rollout
 from osmosis.records.run.rows import Row
 
 STEP_HELP = "n next (Enter)   c continue to the end   m messages   t tools   q quit this row"
-ROW_HELP = "a row number, r N, or q to leave"
 
 
 class Prompt:
@@ -166,7 +165,7 @@ async def _choose(prompt: Prompt, rows: dict[int, Row]) -> int | None:
             words = words[1:]
         if len(words) == 1 and words[0].isdigit():
             return int(words[0])
-        prompt.say(ROW_HELP, "dim")
+        prompt.say("a row number, r N, or q to leave", "dim")
 
 
 async def _step_row(prompt: Prompt, model: SteppedModel, attempts: Attempts, row: Row) -> None:

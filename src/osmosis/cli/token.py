@@ -20,7 +20,6 @@ app = new_app(
         osmosis token delete ci
     """
 )
-_UNITS = {"m": 60, "h": 3600, "d": 86400}
 
 
 @app.command()
@@ -50,7 +49,7 @@ def create(
     if not name.strip() or len(name) > 200:
         raise ValidationError("the name of a token has 1 to 200 characters", field="name")
     match = re.fullmatch(r"(\d{1,6})([mhd])", expires.strip())
-    seconds = int(match[1]) * _UNITS[match[2]] if match else 0
+    seconds = int(match[1]) * {"m": 60, "h": 3600, "d": 86400}[match[2]] if match else 0
     if not 60 <= seconds <= MAX_TOKEN_DAYS * 86400:
         raise ValidationError(
             f"--expires {expires!r}: say how long the token lives, from 1m to {MAX_TOKEN_DAYS}d",

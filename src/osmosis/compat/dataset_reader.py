@@ -17,7 +17,6 @@ from osmosis.records.run.plan import Selection
 from osmosis.records.run.rows import FORMATS
 
 REQUIRED_COLUMNS = ("ground_truth", "user_prompt", "system_prompt")
-LOCAL_URL = "http://local-rollout.local"
 _UNREADABLE = frozenset(rule.code for rule in (NOT_JSON, NOT_CSV, NOT_PARQUET, NOT_UTF8, ROW_LENGTH))
 
 
@@ -87,7 +86,7 @@ def dataset_row_to_request(
     ]
     return RolloutRequest(
         rollout_id=rollout_id or f"{rollout_id_prefix}-{row_index}",
-        server_url=LOCAL_URL,
+        server_url="http://local-rollout.local",
         messages=messages,
         completion_params=completion_params or {},
         max_turns=max_turns,

@@ -103,9 +103,6 @@ class EvalResult:
     pass_threshold: float
 
 
-OnRun = Callable[[int, int, EvalRunResult], None]
-
-
 class EvalRunner:
     """Runs rows n times through an agent loop and scores them.
 
@@ -147,7 +144,7 @@ class EvalRunner:
         max_turns: int = 10,
         completion_params: JsonObject | None = None,
         pass_threshold: float = 1.0,
-        on_progress: OnRun | None = None,
+        on_progress: Callable[[int, int, EvalRunResult], None] | None = None,
         start_index: int = 0,
         batch_size: int = 1,
     ) -> EvalResult:

@@ -26,7 +26,6 @@ from osmosis.serve.server.runtime import ServerRuntime
 
 log = logging.getLogger("osmosis.serve")
 
-REGISTER_PATH = "/api/cli/rollout-server/register"
 TIMEOUT_S = 15.0
 HEARTBEAT_S = 60.0
 RETRY_MAX_S = 60.0
@@ -156,7 +155,7 @@ class Registrar:
             wait: float | None = None
             try:
                 async with session.post(
-                    self._base + REGISTER_PATH, data=body.to_line(), headers=self._headers
+                    self._base + "/api/cli/rollout-server/register", data=body.to_line(), headers=self._headers
                 ) as reply:
                     wait = parse_retry_after(reply.headers.get("Retry-After"))
                     result = read_registration(reply.status, await reply.read())

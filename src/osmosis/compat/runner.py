@@ -25,8 +25,6 @@ from osmosis.sdk.user_code import run_user_code
 from .dataset_reader import ToolValidationError
 from .validator import FUNCTION_NAME
 
-OnProgress = Callable[[int, int, "LocalRunResult"], None]
-
 
 class Client(Protocol):
     def set_tools(self, tools: list[Any]) -> None: ...
@@ -157,7 +155,7 @@ class LocalRolloutRunner:
         rows: list[JsonObject],
         max_turns: int = 10,
         completion_params: Mapping[str, object] | None = None,
-        on_progress: OnProgress | None = None,
+        on_progress: Callable[[int, int, "LocalRunResult"], None] | None = None,
         start_index: int = 0,
     ) -> LocalBatchResult:
         done: dict[int, LocalRunResult] = {}

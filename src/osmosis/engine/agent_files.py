@@ -16,7 +16,6 @@ from osmosis.base.git import Git, GitError
 MOST_FILES = 1000
 MOST_BYTES = 16 * 2**20
 """Bytes above which a file is known by its size and time instead of its content."""
-CHANGED_MEANWHILE = "changed while it ran"
 _SKIPPED = {
     ".git",
     ".osmosis",
@@ -83,7 +82,7 @@ class AgentFiles:
             if digest is not None:
                 opened_file = opened.get(file)
                 stale = opened_file is not None and opened_file.stat != _stat(file)
-                digests[os.path.relpath(file, self._base)] = CHANGED_MEANWHILE if stale else digest
+                digests[os.path.relpath(file, self._base)] = "changed while it ran" if stale else digest
         return digests
 
     def _inside(self, file: Path) -> bool:

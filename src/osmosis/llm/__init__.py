@@ -33,9 +33,7 @@ def open_model(spec: ModelSpec, *, cache_dir: Path | None = None, **options: Unp
 
 
 PROBE = ChatRequest(messages=[{"role": "user", "content": "Say OK."}])
-_USABLE = (Category.RATE_LIMIT.value, Category.CONTEXT_LENGTH.value)
 _MAY_PASS = (Category.SERVER_ERROR.value, Category.TIMEOUT.value, Category.BAD_RESPONSE.value)
-_LENGTH_PARAMETERS = ("max_tokens", "max_completion_tokens")
 
 
 async def probe(model: Model) -> Completion | None:
@@ -43,7 +41,7 @@ async def probe(model: Model) -> Completion | None:
     if model.spec.kind == "replay" or model.spec.name == NO_MODEL:
         return None
     request = replace(PROBE)
-    for name in _LENGTH_PARAMETERS:
+    for name in ("max_tokens", "max_completion_tokens"):
         if name in model.spec.params:
             request.params = {name: min(16, int(model.spec.params[name]))}
     inner = getattr(model, "inner", model)
@@ -51,7 +49,7 @@ async def probe(model: Model) -> Completion | None:
         answer: Completion = await getattr(inner, "once", inner.complete)(request)
         return answer
     except ModelError as error:
-        if error.category in _USABLE:
+        if error.category in (Category.RATE_LIMIT.value, Category.CONTEXT_LENGTH.value):
             return None  # the model is there and knows us; the run itself waits for rate limits
         if error.category not in _MAY_PASS:
             raise

@@ -24,7 +24,6 @@ from .retry import RetryingModel
 from .streaming import StreamedBody
 
 MOST_USAGE = 10**12
-_CONTENT = (str, list, type(None))
 _REDIRECTS = 5
 _NEVER = -9999.0
 """Log-probability of what cannot be sampled, as vLLM writes it: JSON has no infinity."""
@@ -166,7 +165,7 @@ def completion_of(data: Any, *, model: str, price: Price | None = None) -> Compl
     except (KeyError, IndexError, TypeError, AttributeError) as error:
         raise malformed(model, data, error) from error
     message = clean_message(message)
-    if not isinstance(message.get("content"), _CONTENT):
+    if not isinstance(message.get("content"), (str, list, type(None))):
         raise malformed(model, data, TypeError("content is neither text nor a list of parts"))
     if not isinstance(message.get("tool_calls", []), list):
         raise malformed(model, data, TypeError("tool_calls is not a list"))

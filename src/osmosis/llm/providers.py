@@ -12,8 +12,6 @@ import orjson
 from osmosis.base.jsonable import JsonObject
 from osmosis.records.run.plan import ModelSpec
 
-_TABLE = "model_prices_and_context_window_backup.json"
-
 
 @dataclass(frozen=True, slots=True)
 class Price:
@@ -60,7 +58,7 @@ def find_entry(name: str) -> JsonObject:
     spec = importlib.util.find_spec("litellm")
     if spec is None or not spec.submodule_search_locations:
         return {}
-    path = Path(spec.submodule_search_locations[0]) / _TABLE
+    path = Path(spec.submodule_search_locations[0]) / "model_prices_and_context_window_backup.json"
     try:
         table: JsonObject = orjson.loads(path.read_bytes())
     except (OSError, orjson.JSONDecodeError):

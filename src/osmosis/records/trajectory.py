@@ -18,12 +18,10 @@ from osmosis.records.run.rollout import Message, ModelCall, Rollout
 from .base import Record, Strict
 
 SCHEMA_VERSION: Literal["ATIF-v1.7"] = "ATIF-v1.7"
-AGENT_NAME = "osmosis-rollout-sdk"
 
 Source = Literal["system", "user", "agent"]
 
 _SOURCES: dict[str, Source] = {"system": "system", "developer": "system", "user": "user", "assistant": "agent"}
-_IMAGES = ("image/jpeg", "image/png", "image/gif", "image/webp")
 
 
 def _finite(value: object) -> object:
@@ -204,7 +202,7 @@ def build_trajectory(
     return Trajectory(
         session_id=rollout_id,
         trajectory_id=rollout_id,
-        agent=TrajectoryAgent(name=AGENT_NAME, version=version, model_name=usage.model_name),
+        agent=TrajectoryAgent(name="osmosis-rollout-sdk", version=version, model_name=usage.model_name),
         steps=steps,
         final_metrics=_totals(usage, len(steps), unplaced=len(calls) != len(trajectory)),
         extra=TrajectoryExtra(osmosis={"rollout_id": rollout_id, **(osmosis or {})}),
@@ -368,7 +366,7 @@ def _part(part: object) -> ContentPart:
         image = part.get("image_url")
         url = image.get("url") if isinstance(image, dict) else image
         kind = _media_type(url) if isinstance(url, str) else None
-        if kind in _IMAGES:
+        if kind in ("image/jpeg", "image/png", "image/gif", "image/webp"):
             return ContentPart(type="image", source=ImageSource(media_type=kind, path=url))
     return ContentPart(type="text", text=_text(part) or "")
 

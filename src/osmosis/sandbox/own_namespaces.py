@@ -32,7 +32,6 @@ RELATIME, ST_RELATIME = 1 << 21, 4096
 PR_SET_PDEATHSIG, PR_SET_SECCOMP, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 1, 22, 24, 38
 CAPABILITY_VERSION_3, LAST_CAPABILITY = 0x20080522, 63
 SIOCSIFFLAGS, IFF_UP = 0x8914, 1
-DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 OLD, NEW = "/oldroot", "/newroot"
 MOST_DESCRIPTORS = 65536
 SWITCHES = ("--clearenv", "--new-session", "--die-with-parent", "--disable-userns")
@@ -86,7 +85,7 @@ class Root:
     def dev(self, path: str) -> None:
         target = self.make(path, folder=True)
         mount("tmpfs", target, "tmpfs", NOSUID, "mode=755,size=65536")
-        for name in DEVICES:
+        for name in ("null", "zero", "full", "random", "urandom", "tty"):
             self.bind(f"/dev/{name}", f"{path}/{name}", flags=NOSUID)
         for name, link in {"fd": "", "stdin": "/0", "stdout": "/1", "stderr": "/2"}.items():
             os.symlink(f"/proc/self/fd{link}", f"{target}/{name}")

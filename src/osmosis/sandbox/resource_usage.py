@@ -113,7 +113,6 @@ class DiskWatch:
 ROOT = Path("/sys/fs/cgroup")
 OWN = Path("/proc/self/cgroup")
 MAIN = "osmosis-main"
-CONTROLLERS = ("memory", "pids", "cpu")
 PERIOD_US = 100_000
 GONE_S = 2.0
 _VERSION_2 = re.compile(r"^0::(/.*)$", re.MULTILINE)
@@ -140,7 +139,7 @@ def find_parent_group(root: Path = ROOT, own: Path = OWN) -> Path | None:
                 with contextlib.suppress(ProcessLookupError):
                     _write(main / "cgroup.procs", pid)
             available = (path / "cgroup.controllers").read_text(encoding="ascii").split()
-            for name in CONTROLLERS:
+            for name in ("memory", "pids", "cpu"):
                 if name in available:
                     _write(path / "cgroup.subtree_control", f"+{name}")
     except OSError:

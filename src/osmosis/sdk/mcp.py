@@ -201,7 +201,6 @@ def _text(result: object) -> str:
 
 
 ENTRY_FILES = ("main.py", "server.py", "mcp_server.py", "app.py", "__init__.py")
-ATTRIBUTES = ("mcp", "server", "app")
 BOOT = "import sys; sys.path[:] = [p for p in sys.path if p]; from osmosis.sdk.mcp import main; main(sys.argv[1])"
 """Run with `python -c`: the current folder leaves the path before anything is imported."""
 
@@ -278,5 +277,5 @@ def _load(file: Path) -> ModuleType:
 
 
 def _server_in(module: ModuleType, kind: type) -> Any:
-    named = [getattr(module, name, None) for name in ATTRIBUTES]
+    named = [getattr(module, name, None) for name in ("mcp", "server", "app")]
     return next((value for value in [*named, *list(vars(module).values())] if isinstance(value, kind)), None)

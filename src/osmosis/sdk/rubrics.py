@@ -12,9 +12,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _NAME = "osmosis_rubric"
 _FORM = "(solution_str: str, ground_truth: str | None, extra_info: dict) -> float"
-_EMBEDDED = ("provider", "model", "rubric")
-_NUMBERS = ("score_min", "score_max", "timeout")
-_TEXTS = ("system_prompt", "api_key", "api_key_env", "api_base", "original_input", "reasoning_effort")
 
 
 def osmosis_rubric(function: F) -> F:
@@ -59,7 +56,7 @@ def _bound_call(function: Callable[..., object], name: str) -> Prepare:
             _refuse(name, "ground_truth", truth, "str or None")
         if not isinstance(info, Mapping):
             _refuse(name, "extra_info", info, "dict")
-        if not info or any(key in info for key in _EMBEDDED):
+        if not info or any(key in info for key in ("provider", "model", "rubric")):
             bound.arguments["extra_info"] = merged_configuration(dict(info), name)
         return bound.args, bound.kwargs
 
@@ -77,10 +74,10 @@ def merged_configuration(info: JsonObject, name: str) -> JsonObject:
     rubric = info.get("rubric")
     if not isinstance(rubric, str) or not rubric.strip():
         _refuse(name, "extra_info['rubric']", rubric, "a non-empty str")
-    for key in _TEXTS:
+    for key in ("system_prompt", "api_key", "api_key_env", "api_base", "original_input", "reasoning_effort"):
         if model_info.get(key) is not None and not isinstance(model_info[key], str):
             _refuse(name, f"extra_info[{key!r}]", model_info[key], "str")
-    for key in _NUMBERS:
+    for key in ("score_min", "score_max", "timeout"):
         value = model_info.get(key)
         if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
             _refuse(name, f"extra_info[{key!r}]", value, "a number")

@@ -23,7 +23,6 @@ from harbor.environments.capabilities import EnvironmentCapabilities
 from osmosis.base.processes import kill_group
 
 MOVED = ("app", "logs", "tests", "solution", "osmosis", "installed-agent", "tmp", "root")
-SCRIPTS = {".sh", ".bash"}
 PASSED_ON = re.compile(r"(?i)^(LANG|LC_.*|TZ|SSL_CERT_.*|REQUESTS_CA_BUNDLE|UV_.*|PIP_.*|.*_proxy)\Z")
 MARK = "OSMOSIS_PROCESS_ENVIRONMENT"
 TIMED_OUT = 124
@@ -151,7 +150,7 @@ class ProcessEnvironment(BaseEnvironment):
         return match.group(1) or f"{self.root}/{match.group(2)}"
 
     def _move_in(self, path: Path) -> None:
-        if path.suffix in SCRIPTS:
+        if path.suffix in {".sh", ".bash"}:
             path.write_text(self._moved(path.read_text(encoding="utf-8")), encoding="utf-8")
 
 

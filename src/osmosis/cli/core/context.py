@@ -91,7 +91,6 @@ def using(context: AppContext) -> Iterator[AppContext]:
         _CURRENT.reset(token)
 
 
-_FLAGS = ("--json", "--plain", "--offline", "--yes", "-y")
 _VALUED = ("--platform", "--workspace", "--env-file")
 
 
@@ -115,7 +114,7 @@ def move_global_options(argv: Sequence[str]) -> list[str]:
         if word == "--":
             rest.extend(argv[i:])
             break
-        if word in _FLAGS or (name in _VALUED and equals):
+        if word in ("--json", "--plain", "--offline", "--yes", "-y") or (name in _VALUED and equals):
             front.append(word)
         elif name in _VALUED and i + 1 < len(argv) and not argv[i + 1].startswith("-"):
             front += [word, argv[next(words)]]

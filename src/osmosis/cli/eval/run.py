@@ -33,7 +33,6 @@ _OF_AGENT = (
 )
 _SET = ("offset", "max_turns", "max_tokens", "pass_threshold", "reduce", "group_by", "primary", "price", "seed")
 """Flags that lists do not show, because `--set` says the same."""
-_OF_CONFIG = ("secrets_file", "shards")
 
 
 @takes(RunFlags, plan_parameters(hidden=_SET))
@@ -89,7 +88,7 @@ def run_agent(ctx: AppContext, flags: RunFlags) -> DetailResult | int:
         raise refuse_agent(ctx, flags, flags.on)
     if flags.words and not flags.retry_failed:
         raise UsageError(f"unexpected argument: {flags.words[0]}", hint="osmosis eval --help")
-    for name in _OF_CONFIG:
+    for name in ("secrets_file", "shards"):
         if getattr(flags, name):
             raise UsageError(f"--{name.replace('_', '-')} only applies to a config", hint="osmosis eval run CONFIG")
     check_classes(flags.words)

@@ -90,7 +90,6 @@ TrainName = Annotated[str, Argument(help="Name or id of the run", autocompletion
 BenchmarkRunName = Annotated[
     str, Argument(help="Name or id of the benchmark run", autocompletion=completion.benchmark_runs)
 ]
-PLATFORM_NAMES = {"eval": EvalName, "training": TrainName, "benchmark": BenchmarkRunName}
 OutputFile = Annotated[Path | None, Option("--output", "-o", help="Also write it as JSON to this file")]
 Overwrite = Annotated[bool, Option("--overwrite", help="With -o: replace an existing file", hidden=True)]
 FailUnder = Annotated[
@@ -132,7 +131,7 @@ class RunCommands:
         wait_help = f"Follow a {run} until it is over. Ctrl-C does not stop it; the same command follows it again."
         edit_help = f"Change what people write on a {run} (tags, a note, its name, a pin), or its place in the queue."
         edit_example = 'edit multiply-4 --tag nightly --note "a new prompt"'
-        platform = PLATFORM_NAMES[kind]
+        platform = {"eval": EvalName, "training": TrainName, "benchmark": BenchmarkRunName}[kind]
         anywhere = AnyName if self.has_local else platform
         self.commands = {
             "list_runs": _document(self.list_runs, f"List the {about}, newest first.", "list --limit 10"),

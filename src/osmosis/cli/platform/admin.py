@@ -161,9 +161,6 @@ def audit_workspace(
     return ListResult(items, columns, empty="nothing was changed yet")
 
 
-_UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
-
-
 def show_quota(
     name: Annotated[
         str | None,
@@ -251,4 +248,4 @@ def _bytes(text: str | None) -> int | None:
     match = re.fullmatch(r"(\d{1,15})\s*([KMGT]B)?", text.strip().upper())
     if match is None:
         raise ValidationError(f"storage={text} is not a size", hint="for example --set storage=50GB")
-    return int(match[1]) * _UNITS[match[2] or ""]
+    return int(match[1]) * {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}[match[2] or ""]

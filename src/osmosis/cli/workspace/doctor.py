@@ -40,9 +40,6 @@ if TYPE_CHECKING:
     from osmosis.workspace.layout import RolloutFolder
 
 
-_ORDER = ("error", "warning", "info")
-
-
 def doctor(
     path: Annotated[Path | None, Argument(help="A folder in the workspace [default: the current folder]")] = None,
     fix: Annotated[
@@ -85,7 +82,7 @@ def doctor(
     problems += platform_problems
     if imports and workspace is not None:
         problems += check_imports(ctx, workspace)
-    problems.sort(key=lambda p: _ORDER.index(p.severity))
+    problems.sort(key=lambda p: ("error", "warning", "info").index(p.severity))
     data = _data(workspace, source, problems, platform_facts)
     data |= {"required_paths": [*FOLDERS, *FILES], "fixed": fixed, "imports_checked": imports}
     steps = [NextStep("import every entrypoint too", command="osmosis doctor --imports")] if not imports else []

@@ -133,7 +133,6 @@ class WebhookTaken(Body):
 
 WIRE_SCOPE = {"personal": "user", "workspace": "workspace", "all": "all"}
 """Names of scopes on the wire, by those that people use."""
-_SHOWN_SCOPE = {"user": "personal"}
 
 
 class NewSecret(RequestBody):
@@ -160,7 +159,7 @@ class SecretRow(Body):
     platform_url: str | None = None
 
     def for_people(self) -> SecretRow:
-        return self.model_copy(update={"scope": _SHOWN_SCOPE.get(self.scope or "", self.scope)})
+        return self.model_copy(update={"scope": {"user": "personal"}.get(self.scope or "", self.scope)})
 
 
 class SecretPage(Page[SecretRow]):

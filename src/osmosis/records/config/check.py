@@ -17,7 +17,6 @@ from osmosis.records.config.run_config import CONFIGS, EvalConfig, Submittable, 
 from .docs import describe_fields
 
 Config = EvalConfig | TrainingConfig
-_OUT_OF_RANGE = ("greater_than", "greater_than_equal", "less_than", "less_than_equal", "finite_number")
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +142,7 @@ def _describe_error(name: str, field: FieldInfo, error: ErrorDetails) -> str:
         return f"{name} is empty"
     if error["type"] == "literal_error":
         return f"{value} is not {describe_value(field)}"
-    if error["type"] in _OUT_OF_RANGE:
+    if error["type"] in ("greater_than", "greater_than_equal", "less_than", "less_than_equal", "finite_number"):
         return f"{value} is out of range, expected {describe_value(field)}"
     return f"{value} is {_kind(error['input'])}, expected {describe_value(field)}"
 

@@ -347,9 +347,6 @@ def _taken_out(tables: dict[str, object], secret_values: list[InitErrorDetails])
     return provided
 
 
-_KEYS = ("api_key_env", "rollout_server_key_env")
-
-
 class Submittable(Table):
     """A config that is sent to a platform, table by table."""
 
@@ -406,7 +403,7 @@ class _Config(Submittable):
                 fix = "remove it from [env] if it is secret, otherwise from [secrets]"
                 yield broken_at(f"{name} is in both [env] and [secrets].required", fix, "env", name)
         program = _table(written, "program")
-        named = [("advanced", name, advanced.get(name)) for name in _KEYS]
+        named = [("advanced", name, advanced.get(name)) for name in ("api_key_env", "rollout_server_key_env")]
         for table, name, key in [*named, *(("program", "env", name) for name in _texts(program.get("env")))]:
             if isinstance(key, str) and key not in required:
                 fix = f"write required = [{', '.join(json.dumps(n) for n in [*required, key])}]"

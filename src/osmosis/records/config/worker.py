@@ -14,7 +14,6 @@ from osmosis.records.base import Record
 from osmosis.records.config.validation import Table, broken_at
 
 _SIZE = re.compile(r"^(\d+(?:\.\d+)?) ?(MB|GB|TB)\Z")
-_MB = {"MB": 1, "GB": 1024, "TB": 1024 * 1024}
 
 
 def check_size(text: str) -> str:
@@ -28,7 +27,7 @@ Size = Annotated[str, AfterValidator(check_size)]
 
 def megabytes(size: str | None) -> int:
     match = _SIZE.match(size or "")
-    return int(float(match[1]) * _MB[match[2]]) if match else 0
+    return int(float(match[1]) * {"MB": 1, "GB": 1024, "TB": 1024 * 1024}[match[2]]) if match else 0
 
 
 class Resources(Record):

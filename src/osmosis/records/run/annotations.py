@@ -67,8 +67,7 @@ def check_tag(text: str) -> str:
     return text
 
 
-Tag = Annotated[str, AfterValidator(check_tag)]
-Tags = Annotated[list[Tag], Field(max_length=MOST_TAGS)]
+Tags = Annotated[list[Annotated[str, AfterValidator(check_tag)]], Field(max_length=MOST_TAGS)]
 
 
 class Marks(Record):

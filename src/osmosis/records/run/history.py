@@ -12,8 +12,6 @@ from osmosis.base.jsonable import JsonObject, iterate_leaves
 from osmosis.records.base import Record, Strict
 from osmosis.records.run.quarantine import QuarantinedRow
 
-RowState = Literal["passed", "failed", "flaky", "no score"]
-
 
 class RowCount(Record):
     """How the attempts at one row ended in one run."""
@@ -29,7 +27,7 @@ class RowCount(Record):
         return self.passed + self.missed + self.unscored
 
     @property
-    def state(self) -> RowState:
+    def state(self) -> Literal["passed", "failed", "flaky", "no score"]:
         """`flaky`: some attempts pass and some do not."""
         if self.passed and self.missed:
             return "flaky"

@@ -39,8 +39,6 @@ from osmosis.sdk.types import AgentWorkflowConfig
 from . import ForeignEnvironment, ForeignWorkflow
 
 CARD_S, POLL_S = 30.0, 1.0
-_AT_WORK = (TaskState.TASK_STATE_SUBMITTED, TaskState.TASK_STATE_WORKING)
-_ENDS = (TaskState.TASK_STATE_COMPLETED, TaskState.TASK_STATE_INPUT_REQUIRED)
 
 
 class RemoteAgent:
@@ -76,13 +74,13 @@ class RemoteAgent:
                 self._context_id = answer.message.context_id or None
                 return [{"role": "assistant", "content": _read_parts(answer.message.parts)}]
             task = answer.task
-            while task.status.state in _AT_WORK:
+            while task.status.state in (TaskState.TASK_STATE_SUBMITTED, TaskState.TASK_STATE_WORKING):
                 await asyncio.sleep(POLL_S)
                 task = await self._client.get_task(GetTaskRequest(id=task.id))
         except (A2AClientError, httpx.HTTPError) as error:
             raise ModelError(f"the agent at {self._url}: {error}", category=Category.CONNECTION.value) from error
         text = _read_task(task)
-        if task.status.state not in _ENDS:
+        if task.status.state not in (TaskState.TASK_STATE_COMPLETED, TaskState.TASK_STATE_INPUT_REQUIRED):
             state = TaskState.Name(task.status.state).removeprefix("TASK_STATE_").lower()
             raise RuntimeError(f"the agent at {self._url} left its task {state}: {text[:500] or 'no reason'}")
         waits = task.status.state == TaskState.TASK_STATE_INPUT_REQUIRED

@@ -45,7 +45,6 @@ from osmosis.sdk.types import AgentWorkflowConfig, RolloutSample
 
 from . import ForeignEnvironment, ForeignWorkflow, KeepReward
 
-LETTERS = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0}
 CHOICES = {"any": "required", "none": "none"}
 PARAMS = ("temperature", "top_p", "max_tokens", "seed", "frequency_penalty", "presence_penalty", "parallel_tool_calls")
 _TOOL = {"name", "description", "parameters"}
@@ -266,7 +265,7 @@ def _reward(done: EvalSample, chosen: str | None) -> tuple[float | None, str | N
     reasons: dict[str, str | None] = {}
     for name, score in (done.scores or {}).items():
         for key, value in score.value.items() if isinstance(score.value, dict) else [("", score.value)]:
-            number = LETTERS.get(value) if isinstance(value, str) else value
+            number = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0}.get(value) if isinstance(value, str) else value
             if isinstance(number, (bool, int, float)) and number == number:
                 full = f"{name}.{key}" if key else name
                 numbers[full], reasons[full] = float(number), score.explanation

@@ -20,7 +20,6 @@ from osmosis.sdk.workflow import AgentWorkflow
 
 from . import ForeignEnvironment
 
-_DEFAULTS = {"size": 100, "seed": 0}
 _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 
 
@@ -45,7 +44,7 @@ def score_answer(answer: str, entry: JsonObject) -> float:
 
 
 def open_environment(name: str, options: JsonObject, base_dir: Path) -> ForeignEnvironment:
-    options = {**_DEFAULTS, **options}
+    options = {**{"size": 100, "seed": 0}, **options}
     try:
         tasks = reasoning_gym.create_dataset(name, **options)
     except (AssertionError, TypeError, ValueError) as error:

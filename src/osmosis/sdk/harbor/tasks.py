@@ -13,15 +13,11 @@ from osmosis.records.run.rollout import Message
 from osmosis.records.run.rows import TASK_KEYS
 from osmosis.sdk.types import json_safe
 
-ROW_FILE = "osmosis_row.json"
-
-TaskMode = Literal["template", "dataset"]
-
 
 @dataclass(frozen=True, slots=True)
 class Tasks:
     folder: Path
-    mode: TaskMode
+    mode: Literal["template", "dataset"]
 
     @classmethod
     def open(cls, folder: Path, mode: str) -> Tasks:
@@ -94,7 +90,7 @@ def put_row(copy: Path, init: RolloutInit, instruction: Instruction) -> None:
     body = json.dumps(row, ensure_ascii=False, indent=1) + "\n"
     for folder in (copy / "tests", copy / "solution", *copy.glob("steps/*/tests"), *copy.glob("steps/*/solution")):
         if folder.is_dir():
-            (folder / ROW_FILE).write_text(body, encoding="utf-8")
+            (folder / "osmosis_row.json").write_text(body, encoding="utf-8")
 
 
 @dataclass(frozen=True, slots=True)

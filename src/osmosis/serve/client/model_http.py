@@ -27,7 +27,6 @@ from osmosis.serve.server.auth import parse_bearer
 log = logging.getLogger("osmosis.serve")
 
 Shape = TypeVar("Shape", bound=Record)
-Complete = Callable[[ChatRequest], Awaitable[Completion]]
 _CALLS = {"/chat/completions": CHAT, "/messages": MESSAGES, "/responses": RESPONSES}
 _COUNTS = {"/messages/count_tokens": MESSAGES, "/responses/input_tokens": RESPONSES}
 _STREAMED, _COUNTED = "streamGenerateContent", "countTokens"
@@ -140,7 +139,7 @@ async def answer_call(
     dialect: Dialect,
     call: Call,
     question: ChatRequest,
-    complete: Complete,
+    complete: Callable[[ChatRequest], Awaitable[Completion]],
     envelope: Envelope,
     *,
     with_tokens: bool = True,

@@ -46,7 +46,6 @@ OUTPUT_BYTES = 256 * 1024
 """Bytes of stdout and stderr each, from their ends."""
 TEXT_BYTES, TEXTS_BYTES = 64 * 1024, 512 * 1024
 """Bytes of each changed file, and of all together, that graders get."""
-_SKIPPED = (".git/", "node_modules/", "__pycache__/", ".venv/")
 
 
 async def _read_end(stream: asyncio.StreamReader) -> str:
@@ -297,7 +296,7 @@ def _read_texts(session: Session) -> dict[str, str | None]:
     with folder_at(session.folder, ()) as folder:
         files = [(path, about.st_size) for path, about in walk(folder, 10_000) if is_plain(about)]
     for path, size in sorted(files):
-        if any(part in f"{path}/" for part in _SKIPPED):
+        if any(part in f"{path}/" for part in (".git/", "node_modules/", "__pycache__/", ".venv/")):
             continue
         try:
             content = session.read(path) if size <= TEXT_BYTES else b"\0"

@@ -39,7 +39,6 @@ Generation = Literal["0.2", "0.3", "0.4"]
 
 MAX_RETRY_AFTER_S = 60.0
 REFUSED = (aiohttp.ClientConnectorError, ConnectionRefusedError)
-_PATH = "/:@+=%-._~"
 _LINE_ENDS = re.compile(r"[\r\n]")
 LOOK_S = 5.0
 _WIRE_CATEGORIES = {
@@ -90,7 +89,7 @@ class ServerClient:
         else:
             content = None if body is None else orjson.dumps(body)
         # The server names ids and leases: they must not add to the path or the headers.
-        url = URL(self.url + quote(path, safe=_PATH), encoded=True)
+        url = URL(self.url + quote(path, safe="/:@+=%-._~"), encoded=True)
         more_headers = {name: _LINE_ENDS.sub("", value) for name, value in (headers or {}).items()}
         timeout = aiohttp.ClientTimeout(total=self._timeout_s + wait_s)
         async with self._session.request(

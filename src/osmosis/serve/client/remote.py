@@ -46,7 +46,6 @@ Limit = Literal["agent", "rollout"]
 
 WATCH_EVERY_S = 1.0
 GATEWAY_ERRORS = frozenset({502, 503, 504})
-_KEY_CHECK_PATHS = ("/rollout/key-check/status", "/platform/health")
 DEAD_AFTER = 3
 """Refused connections in a row, one per watch, until a server counts as dead."""
 
@@ -105,7 +104,7 @@ async def check_key(server_url: str, api_key: str | None) -> None:
     async with open_session() as session:
         client = ServerClient(session, server_url, api_key, REQUEST_TIMEOUT_S)
         try:
-            for path in _KEY_CHECK_PATHS:
+            for path in ("/rollout/key-check/status", "/platform/health"):
                 status, _, _ = await client.ask("GET", path)
                 if status != 404:
                     break

@@ -43,14 +43,12 @@ class ServeLimits:
     max_body_bytes: int = 64 * 1024 * 1024
 
 
-EndStatus = Literal["success", "failure", "cancelled"]
-
 TRACEBACK_CHARS = 4000
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutOutcome:
-    status: EndStatus
+    status: Literal["success", "failure", "cancelled"]
     sample: WireSample | None = None
     failure: Failure | None = None
     category: str | None = None
@@ -105,13 +103,11 @@ def outcome_of_execution(result: ExecutionResult) -> RolloutOutcome:
 
 log = logging.getLogger("osmosis.serve")
 
-Execute = Callable[["AcceptedRollout"], Awaitable[RolloutOutcome]]
-
 
 @dataclass(eq=False, slots=True)
 class AcceptedRollout:
     id: str
-    execute: Execute
+    execute: Callable[[AcceptedRollout], Awaitable[RolloutOutcome]]
     limit_s: float
     """Seconds from the start of running; then the rollout is ended from outside."""
     on_end: Callable[[AcceptedRollout], None] | None = None

@@ -29,7 +29,6 @@ from .queue import ServeLimits
 from .rollouts import Backend
 
 DEFAULT_HOST = "0.0.0.0"
-LOCAL_HOST = "127.0.0.1"
 DEFAULT_PORT = 9000
 RELOAD_VARIABLE = "_OSMOSIS_SERVE"
 GRACEFUL_S = 5
@@ -92,10 +91,7 @@ def choose_host(explicit: str | None, *, local: bool) -> str:
             f"local mode has no API key, so it does not listen on {explicit}, which others can reach",
             hint="omit -H, or omit --local and give callers the API key",
         )
-    return explicit or (LOCAL_HOST if local else DEFAULT_HOST)
-
-
-AppBuilder = Callable[[object, ServeOptions], ASGIApp]
+    return explicit or ("127.0.0.1" if local else DEFAULT_HOST)
 
 
 def serve(
@@ -104,7 +100,7 @@ def serve(
     *,
     reload: bool = False,
     announce: Callable[[ServeOptions, str], None] | None = None,
-    build: AppBuilder | None = None,
+    build: Callable[[object, ServeOptions], ASGIApp] | None = None,
     factory: str = "",
     environ: Mapping[str, str] | None = None,
 ) -> None:

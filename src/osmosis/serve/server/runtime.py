@@ -82,9 +82,6 @@ class ServerRuntime:
             await asyncio.sleep(0.02)
 
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-
-
 class SignalDrain:
     """Run `drain` once on SIGTERM or SIGINT, then the handler that was installed before; on a second signal call
     `hurry` and that handler at once."""
@@ -101,7 +98,7 @@ class SignalDrain:
         if threading.current_thread() is not threading.main_thread():
             return
         self._loop = asyncio.get_running_loop()
-        for number in _SIGNALS:
+        for number in (signal.SIGTERM, signal.SIGINT):
             before = signal.getsignal(number)
             if callable(before) and before is not signal.default_int_handler:
                 self._previous[number] = before
