@@ -129,8 +129,7 @@ def logout(everywhere: Annotated[bool, Option("--all", help="Log out of every pl
     if not chosen:
         return OperationResult("auth.logout", f"not logged in{note}", {"platforms": []})
     titles = ", ".join(_describe(login) for login in chosen)
-    if not prompts.confirm(ctx, f"Log out of {titles}?"):
-        return OperationResult("auth.logout", "Cancelled.", {"platforms": []}, status="cancelled")
+    prompts.agree(ctx, f"Log out of {titles}?", "auth.logout", platforms=[])
     outcome = []
     for url, workspace in chosen:
         login = credentials.remove(url, workspace)

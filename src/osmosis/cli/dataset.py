@@ -143,8 +143,8 @@ def upload(
                 hint=f"osmosis dataset upload {file} --overwrite, or rename the file",
                 existing_dataset_id=present.id,
             )
-        if present and not prompts.confirm(ctx, f"Replace dataset {path.stem}?"):
-            return OperationResult("dataset.upload", "Cancelled.", status="cancelled")
+        if present:
+            prompts.agree(ctx, f"Replace dataset {path.stem}?", "dataset.upload")
         with byte_progress(ctx, path.stat().st_size, path.name) as moved:
             row = client.datasets.upload(path, overwrite_id=present.id if present else None, progress=moved)
         deadline = time.monotonic() + READY_TIMEOUT_S

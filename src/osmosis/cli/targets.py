@@ -109,8 +109,7 @@ class AgentRef:
 
 
 def find_agent(ctx: AppContext, name: str | None, module: str | None, mcp: str | None = None) -> AgentRef:
-    names = [value for value in (name, module, mcp) if value]
-    if len(names) > 1:
+    if len([value for value in (name, module, mcp) if value]) > 1:
         raise UsageError("name one agent: a rollout, -m and --mcp cannot be used together")
     if mcp:
         return AgentRef(f"mcp:{mcp}", ctx.cwd, mcp=mcp if "://" in mcp else str(ctx.path(mcp)))

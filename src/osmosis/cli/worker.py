@@ -46,6 +46,11 @@ AdvertiseUrl = Annotated[
         help="URL at which rollout servers on other machines reach training jobs; {port} is their port", hidden=True
     ),
 ]
+RequireSandbox = Annotated[bool, Option("--require-sandbox", help="Fail jobs where rollouts cannot run in a sandbox")]
+SandboxAllow = Annotated[
+    list[str] | None,
+    Option(help="host:port that rollouts may reach on this machine or in its network; may be repeated", hidden=True),
+]
 GateListen = Annotated[
     str | None,
     Option(
@@ -81,16 +86,9 @@ class WorkerFlags:
         bool | None, Option("--insecure-http", help="Allow plain http to and from those servers", hidden=True)
     ] = None
     ray_address: Annotated[str | None, Option(help="URL of the Ray cluster's dashboard", hidden=True)] = None
-    require_sandbox: Annotated[
-        bool, Option("--require-sandbox", help="Fail jobs where rollouts cannot run in a sandbox")
-    ] = False
+    require_sandbox: RequireSandbox = False
     no_sandbox: Annotated[bool, Option("--no-sandbox", help="Run rollouts with the rights of this user")] = False
-    sandbox_allow: Annotated[
-        list[str] | None,
-        Option(
-            help="host:port that rollouts may reach on this machine or in its network; may be repeated", hidden=True
-        ),
-    ] = None
+    sandbox_allow: SandboxAllow = None
 
 
 @app.command()

@@ -116,8 +116,7 @@ class OsmosisLLMClient:
         except PydanticSerializationError as exc:
             raise OsmosisValidationError(f"the model call is not JSON: {exc}", 400) from exc
         started = time.monotonic()
-        text = await self._deliver("/v1/chat/completions", body, self.max_retries)
-        result = read_result(text)
+        result = read_result(await self._deliver("/v1/chat/completions", body, self.max_retries))
         prompt, answer = (result.usage.get(key, 0) for key in ("prompt_tokens", "completion_tokens"))
         self._metrics = self._metrics.counting(prompt, answer, (time.monotonic() - started) * 1000)
         if listener is not None:  # this protocol does not stream: the answer is one piece

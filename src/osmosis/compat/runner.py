@@ -222,9 +222,7 @@ class _LaneAgent:
         lane = self._free.pop()
         try:
             done = await lane(task)
-            failure = None
-            if not done.success:
-                failure = agent_error(done.error or "the agent loop ended with ERROR")
+            failure = None if done.success else agent_error(done.error or "the agent loop ended with ERROR")
             return Rollout.model_construct(
                 rollout_id=task.rollout_id,
                 row_index=task.row.index,

@@ -104,8 +104,7 @@ DEFAULT_API_KEY_ENV: dict[str, str] = {name: f"{name.upper()}_API_KEY" for name 
 
 
 def key_variable(provider: str) -> str:
-    variable = DEFAULT_API_KEY_ENV.get(provider)
-    return variable or f"{re.sub(r'[^A-Z0-9]', '_', provider.upper())}_API_KEY"
+    return DEFAULT_API_KEY_ENV.get(provider) or f"{re.sub(r'[^A-Z0-9]', '_', provider.upper())}_API_KEY"
 
 
 def arguments_for(provider: str, variables: Mapping[str, str]) -> dict[str, str]:

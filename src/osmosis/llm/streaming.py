@@ -98,8 +98,7 @@ class StreamedBody:
         if not isinstance(delta, dict):
             return
         new_fields = {key: value for key, value in delta.items() if key != "role" and value not in (None, "", [])}
-        calls = objects_in(new_fields.get("tool_calls"))
-        for call in calls:
+        for call in objects_in(new_fields.get("tool_calls")):
             self._call(call)
         for key, value in delta.items():
             if key != "tool_calls" and value is not None:

@@ -289,8 +289,7 @@ class _Side:
             self.places[row] = rollout.row_index
             if content_hash is not None:
                 self.hashes[row] = content_hash
-            key = (row, rollout.attempt)
-            self._scores[key] = {name: score.value for name, score in rollout.scores.items()}
+            self._scores[(row, rollout.attempt)] = {name: score.value for name, score in rollout.scores.items()}
 
     def values(self, name: str) -> dict[Attempt, float | None]:
         return {key: scores.get(name) for key, scores in self._scores.items()}

@@ -71,16 +71,13 @@ class ScoreValues:
     ) -> ScoreReport:
         scored, counted = len(self.values), sum(attempts.values())
         missing = counted - scored
-        ordered = sorted([*self.values, *[0.0] * missing])
-        values = spread(ordered)
+        values = spread(sorted([*self.values, *[0.0] * missing]))
         if values is None:
             return ScoreReport(name=self.name, passed=0, scored=0, failed=0)
         by_row = _ByRow(self, attempts, threshold)
-        extremes = (values.min, values.max)
-        bounds, is_known = bounds_of(extremes, declared, self.values, len(attempts))
+        bounds, is_known = bounds_of((values.min, values.max), declared, self.values, len(attempts))
         ones = [1] * len(attempts)
-        rates = by_row.means(by_row.passes)
-        rate = bounded_interval(rates, ones)
+        rate = bounded_interval(by_row.means(by_row.passes), ones)
         yes_or_no = bounds == (0.0, 1.0) and by_row.sums == by_row.passes  # the mean is the pass rate
         mean_interval = (
             rate if yes_or_no else bounded_interval(by_row.means(by_row.sums), ones, bounds) if bounds else None

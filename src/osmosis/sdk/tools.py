@@ -109,8 +109,7 @@ class FunctionTool(Generic[P, R]):
             if described and not any(getattr(extra, "description", None) for extra in extras):
                 options["description"] = described
             fields[field] = (Annotated[annotation, Field(**options)], ... if required else parameter.default)
-        model = create_model(f"{self.name}_arguments", __config__=ConfigDict(extra=extra), **fields)
-        return model, names
+        return create_model(f"{self.name}_arguments", __config__=ConfigDict(extra=extra), **fields), names
 
 
 @overload

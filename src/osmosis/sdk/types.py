@@ -1,9 +1,9 @@
 import copy
 import logging
 import math
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from osmosis.base.jsonable import JsonObject, describe, to_valid_text
@@ -48,7 +48,7 @@ class RolloutSample(BaseModel):
     trajectory_messages: list[Message] | None = None
     """The conversation as it is kept for people; a copy of `messages` unless given. None keeps nothing."""
     label: str | None = None
-    reward: float | None = None
+    reward: Annotated[float | None, BeforeValidator(lambda value: finite_reward(value))] = None
     """Finite; None until a grader sets it."""
     reason: str | None = None
     """The reason for the reward, shown beside it."""
@@ -58,11 +58,6 @@ class RolloutSample(BaseModel):
     """Leave this rollout out of every mean and of training."""
     metrics: JsonObject = Field(default_factory=dict)
     extra_fields: JsonObject = Field(default_factory=dict)
-
-    @field_validator("reward", mode="before")
-    @classmethod
-    def _finite(cls, value: object) -> float | None:
-        return finite_reward(value)
 
     @model_validator(mode="before")
     @classmethod

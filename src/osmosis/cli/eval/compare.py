@@ -74,8 +74,7 @@ class CompareFlags:
             raise UsageError(f"--largest-change must be greater than 0, got {self.largest_change}")
         if self.largest_change is not None and self.until_decided:
             raise UsageError("--largest-change and --until-decided do not go together", hint="name one of them")
-        alone = {"--max-rollouts": self.max_rollouts, "--max-cost": self.max_cost}
-        for flag, value in alone.items():
+        for flag, value in {"--max-rollouts": self.max_rollouts, "--max-cost": self.max_cost}.items():
             if value is not None and not self.until_decided:
                 raise UsageError(f"{flag} needs --until-decided", hint="comparing stored runs costs nothing")
 

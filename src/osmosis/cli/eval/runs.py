@@ -425,8 +425,7 @@ def _delete_local(ctx: AppContext, folder: Path, name: str) -> OperationResult:
     from osmosis.engine.journal import Journal  # no run of a platform has one
 
     _check_full_name(name, (folder.name, str(folder), name if "/" in name else ""), "eval")
-    if not prompts.confirm(ctx, f"Delete the local run {folder.name}, {folder}?"):
-        return OperationResult("eval.delete", "Cancelled.", {"name": folder.name}, status="cancelled")
+    prompts.agree(ctx, f"Delete the local run {folder.name}, {folder}?", "eval.delete", name=folder.name)
     journal = Journal(folder)
     journal.lock()  # refused while it is going on
     journal.close()

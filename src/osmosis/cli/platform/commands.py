@@ -14,7 +14,7 @@ from osmosis.cli.core.prompts import open_page
 from osmosis.cli.core.results import Column, DetailResult, ListResult, NextStep, OperationResult
 from osmosis.cli.platform import process as local_platform
 from osmosis.cli.platform.process import Running, StartPlan
-from osmosis.cli.worker import AdvertiseUrl, GateListen
+from osmosis.cli.worker import AdvertiseUrl, GateListen, RequireSandbox, SandboxAllow
 from osmosis.client.credentials import CredentialStore
 from osmosis.errors import Conflict, NotFound, UsageError
 from osmosis.records.sandbox import LIMITS
@@ -53,18 +53,11 @@ class StartFlags:
     no_worker: Annotated[
         bool, Option("--no-worker", help="Run no jobs here: workers elsewhere do (osmosis worker start)")
     ] = False
-    require_sandbox: Annotated[
-        bool, Option("--require-sandbox", help="Fail jobs where rollouts cannot run in a sandbox")
-    ] = False
+    require_sandbox: RequireSandbox = False
     no_sandbox: Annotated[bool, Option("--no-sandbox", help="Run rollouts with the rights of the platform's user")] = (
         False
     )
-    sandbox_allow: Annotated[
-        list[str] | None,
-        Option(
-            help="host:port that rollouts may reach on this machine or in its network; may be repeated", hidden=True
-        ),
-    ] = None
+    sandbox_allow: SandboxAllow = None
     sandbox_limit: Annotated[
         list[str] | None,
         Option(

@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Annotated
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.records.base import Record
@@ -101,13 +102,8 @@ class SnapshotNote(Record):
 
     parent: str | None = Field(default=None, max_length=64)
     files: list[str] = Field(default_factory=list)
-    diff: str = ""
+    diff: Annotated[str, AfterValidator(lambda text: text[:MAX_DIFF])] = ""
     """Cut after `MAX_DIFF` characters."""
-
-    @field_validator("diff")
-    @classmethod
-    def _cut(cls, value: str) -> str:
-        return value[:MAX_DIFF]
 
     @classmethod
     def of_request(cls, body: Mapping[str, object]) -> tuple[dict[str, object], SnapshotNote | None]:

@@ -45,8 +45,7 @@ class WorkflowAgent(BaseAgent):
     async def setup(self, environment: BaseEnvironment) -> None:
         delivery = self._ticket.delivery
         assert delivery is not None
-        installed = await environment.exec(f"cat {SDK}/id", user="root")
-        if (installed.stdout or "").strip() != delivery.sdk_id:
+        if ((await environment.exec(f"cat {SDK}/id", user="root")).stdout or "").strip() != delivery.sdk_id:
             await self._command(environment, f"rm -rf {SDK} && mkdir -p {SDK}", "create the folder for the SDK")
             await environment.upload_dir(delivery.sdk, SDK)
         await self._command(environment, f"sh {SDK}/install.sh", "install the SDK")
@@ -105,8 +104,7 @@ class NativeAgent:
 
 
 def setup_timeout_of(native: dict[str, Any]) -> float:
-    agent_class = _class_of(AgentConfig(**native))
-    return float(getattr(agent_class, "DEFAULT_SETUP_TIMEOUT_SEC", DEFAULT_SETUP_S))
+    return float(getattr(_class_of(AgentConfig(**native)), "DEFAULT_SETUP_TIMEOUT_SEC", DEFAULT_SETUP_S))
 
 
 def _class_of(config: AgentConfig) -> type | None:

@@ -35,8 +35,7 @@ class SandboxBackend(LocalBackend):
         self._artifacts_dir = artifacts
 
     def _sandbox_opening(self, task: WorkflowTask) -> Opening:
-        environ = {name: value for name, value in self._environ.items() if name != KEY_VARIABLE}
-        return opening_in_place(environ)
+        return opening_in_place({name: value for name, value in self._environ.items() if name != KEY_VARIABLE})
 
     def _artifacts(self, task: WorkflowTask) -> Path | None:
         return self._artifacts_dir

@@ -146,8 +146,7 @@ class Preparation:
         with self._making:
             if self._delivery is None:
                 code = self.code or Code(Path(), "", ("",))
-                project = self.code.folder if self.code else None
-                identity = make_sdk(scratch / "sdk", scratch, project)
+                identity = make_sdk(scratch / "sdk", scratch, self.code.folder if self.code else None)
                 sent: Path | None = self.bundle if isinstance(self.bundle, Path) else None
                 if self.bundle is True and self.code is not None:
                     sent = scratch / "code.tar.gz"

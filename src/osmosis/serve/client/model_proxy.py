@@ -116,8 +116,7 @@ class ModelProxy:
 
     async def open(self) -> str:
         listener = bind(self.host, self.port)
-        port = str(listener.getsockname()[1])
-        self.base_url = self.advertise_url.replace("{port}", port) or url_of(listener)
+        self.base_url = self.advertise_url.replace("{port}", str(listener.getsockname()[1])) or url_of(listener)
         await self._serving.enter_async_context(listening(self.app, listener))
         return self.base_url
 

@@ -107,8 +107,7 @@ class ProgramAgent:
     @asynccontextmanager
     async def _started(self, task: Task, endpoint: RolloutEndpoint, work: Path, home: Path) -> AsyncIterator[Box]:
         is_apart = self._level >= Level.NAMESPACES
-        url = f"http://{GATE[0]}:{GATE[1]}" if is_apart else self._proxy.base_url
-        endpoint.base_url = url
+        endpoint.base_url = f"http://{GATE[0]}:{GATE[1]}" if is_apart else self._proxy.base_url
         files = {name: _fill(text, endpoint, self._proxy.model.spec.name) for name, text in self._harness.files.items()}
         await asyncio.to_thread(_write_files, home, {**files, ".prompt": prompt_of(task.row)}, "program.home")
         policy = Policy(

@@ -95,8 +95,7 @@ class ServerClient:
         async with self._session.request(
             method, url, data=content, headers={**self._headers, **more_headers}, timeout=timeout, allow_redirects=False
         ) as reply:
-            answer = await read_body(reply)
-            return reply.status, answer, parse_retry_after(reply.headers.get("Retry-After"))
+            return reply.status, (await read_body(reply)), parse_retry_after(reply.headers.get("Retry-After"))
 
     async def submit(self, path: str, body: Record) -> bytes:
         """POST until accepted: wait through 429 and 503, try transport errors twice, else raise `RolloutLost`."""
