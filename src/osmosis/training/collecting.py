@@ -91,6 +91,8 @@ class Collector:
         self._open: set[int] = set()
         """Steps that do not have their groups yet."""
         self._journals: dict[int, StepJournal] = {}
+        self._begun: set[int] = set()
+        """Steps whose missing rollouts run, or have run."""
         self._writers: Counter[int] = Counter()
         self._rewards: dict[Group, dict[int, float | None]] = defaultdict(dict)
         """All that is stored of a group, by attempt."""
@@ -160,6 +162,8 @@ class Collector:
             journal = self._journals[number] = self._journal("train", number)
             for rollout in await asyncio.to_thread(journal.stored):
                 self._rewards[Group(number, rollout.row_index)][rollout.attempt] = rollout.reward
+        for number in sorted({group.step for group in groups} - self._begun):
+            self._begun.add(number)
             if rows := [group.row for group in groups if group.step == number and not self._has_ended(group)]:
                 self._start(number, rows)
 
