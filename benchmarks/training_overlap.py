@@ -4,7 +4,7 @@ without overlap: the real trainer on the tiny task, the real driver, and an agen
 Each setting trains for the same steps and is judged on the same held-out rows. Makes the trainer's environment and the
 tiny model on the first run.
 
-    python benchmarks/training_overlap.py [--cache FOLDER] [--steps 12] [--seconds 1.5]
+    python benchmarks/training_overlap.py [--cache FOLDER] [--steps 10] [--seconds 3]
 """
 
 from __future__ import annotations
@@ -93,7 +93,8 @@ async def measure(plan: TrainerPlan, folder: Path, trainer: TrainerEnvironment, 
     written, socket, listener = folder / "plan.json", folder / "s", Listener()
     written.write_text(plan.model_dump_json())
     command = [str(trainer.python), "-m", "osmosis.training.trainer", str(written), str(socket)]
-    process = await asyncio.create_subprocess_exec(*command, env=trainer_environ(trainer))
+    quiet = subprocess.DEVNULL
+    process = await asyncio.create_subprocess_exec(*command, env=trainer_environ(trainer), stdout=quiet, stderr=quiet)
     async with TrainerClient(socket) as link:
         await link.wait_up()
         model = TrainedModel(link, "tiny", seed=plan.seed)
@@ -112,15 +113,16 @@ def report(name: str, plan: TrainerPlan, listener: Listener, before: float | Non
     stale: Sequence[float] = [points["rollout/staleness", step] for step in range(1, plan.steps + 1)]
     gain = f"{per_hour / before:4.2f} times" if before else " " * 10
     rewards = f"held-out reward {first:.2f} to {last:.2f}"
-    print(f"{name:20} {per_hour:6.0f} steps an hour {gain}  {rewards}  staleness {sum(stale) / len(stale):.2f}")
+    staleness = f"staleness {sum(stale) / len(stale):.2f}"
+    print(f"{name:20} {per_hour:6.0f} steps an hour {gain}  {rewards}  {staleness}", flush=True)
     return per_hour
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cache", type=Path, default=Path.home() / ".cache" / "osmosis-benchmarks")
-    parser.add_argument("--steps", type=int, default=12)
-    parser.add_argument("--seconds", type=float, default=1.5, help="that a usual rollout takes")
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--seconds", type=float, default=3.0, help="that a usual rollout takes")
     parser.add_argument("--setting", action="append", choices=list(SETTINGS), help="default: all")
     chosen = parser.parse_args()
     chosen.cache.mkdir(parents=True, exist_ok=True)
@@ -138,7 +140,7 @@ def main() -> None:
                     "run": "bench", "model_path": str(base), "output_dir": str(folder / "out"),
                     "rows": list(range(ROWS)), "validation_rows": list(range(ROWS, ROWS + HELD_OUT)),
                     "steps": chosen.steps, "eval_interval": chosen.steps, "save_interval": chosen.steps,
-                    "rows_per_step": 16, "samples_per_row": 8, "max_prompt_length": 60, "max_response_length": 60,
+                    "rows_per_step": 8, "samples_per_row": 8, "max_prompt_length": 60, "max_response_length": 60,
                     "lr": 2e-3, "threads": 1, "seed": 7, **SETTINGS[name],
                 }
             )  # fmt: skip

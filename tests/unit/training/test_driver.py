@@ -367,22 +367,24 @@ async def test_what_still_runs_when_the_rest_has_long_ended_is_cut_off(folder: P
 
 
 async def test_a_group_that_ran_ahead_is_used_by_the_same_step_again(folder: Path) -> None:
-    """Step 1 takes a group of step 2; where that has others, they are completed when step 2 comes."""
-    plan = plan_of(folder, validation_rows=[], oversample=1.5, max_staleness=1, rows=list(range(12)), save_interval=9)
+    """Step 2 takes a group of step 3, whose other group is completed when step 3 comes."""
+    plan = plan_of(
+        folder, validation_rows=[], oversample=1.5, max_staleness=1, rows=list(range(12)), save_interval=9, steps=4
+    )
 
     class Uneven(TwoTurns):
         async def run(self, task: Task, model: RolloutModel) -> Rollout:
-            rows = list(dict.fromkeys(row for step, row, _ in self.runs if step == task.step))
-            if task.row.index != (rows[0] if rows else task.row.index):
+            before = [row for step, row, _ in self.runs if step == task.step]
+            if task.row.index not in list(dict.fromkeys([*before, task.row.index]))[: 2 if task.step == 2 else 1]:
                 self.runs.append((task.step, task.row.index, task.attempt))
                 await asyncio.Event().wait()
             return await super().run(task, model)
 
     life = Life(folder, plan, agent_class=Uneven)
-    await life.go(stop_when=lambda: len(life.batches) == 1)
-    assert {rollout.step for rollout in life.listener.rollouts} == {1, 2}
+    await life.go(stop_when=lambda: len(life.batches) == 2)
+    assert {rollout.step for rollout in life.listener.rollouts} == {1, 2, 3}
     again = Life(folder, plan)
-    assert (await again.go()).step == 3
-    assert again.batches[0] == life.batches[0]
+    assert (await again.go()).step == 4
+    assert again.batches[:2] == life.batches
     keys = [*life.listener.keys(), *again.listener.keys()]
     assert len(set(keys)) == len(keys) == sum(len(batch.sequences) for batch in again.batches)
