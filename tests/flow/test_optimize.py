@@ -12,6 +12,7 @@ import pytest
 
 from osmosis.base.git import Git
 from support.command_line import CommandRun, run_command
+from support.endpoint import ModelEndpoint, Reply
 from support.git_workspace import GitWorkspace
 
 MAIN = """
@@ -123,6 +124,25 @@ def test_an_interrupted_search_goes_on_and_ends_as_if_nothing_had_been(tmp_path:
     assert ends[0] == ends[1]
     counts = [sum(1 for file in folder.glob("runs/*/rollouts.jsonl") for _ in file.open()) for folder in folders]
     assert counts == [ends[0]["rollouts"]] * 2
+
+
+def test_an_outage_ends_the_search_and_is_no_score(tmp_path: Path) -> None:
+    workspace = make_workspace(tmp_path)
+    is_away = True
+    with ModelEndpoint(lambda body, number: Reply({}, 401) if is_away and number > 4 else None) as endpoint:
+        config = (tmp_path / "configs/optimize/numbers.toml").read_text()
+        config = config.replace("offline/calculator", "m").replace(
+            "[secrets]", f'[advanced]\nbase_url = "{endpoint.url}"\n[secrets]'
+        )
+        workspace.write("configs/optimize/numbers.toml", config)
+        ended = go(tmp_path)
+        assert (ended.code, ended.error["details"]["hint"]) == (1, "what ran is kept: the same command goes on")
+        is_away = False
+        data = go(tmp_path).json["data"]
+    assert data["verdict"] == "better"
+    lines = [json.loads(line) for file in Path(data["folder"]).glob("runs/*/rollouts.jsonl") for line in file.open()]
+    assert not [line for line in lines if line.get("failure")]
+    assert (len(lines), data["cost_usd"]) == (data["rollouts"], None)
 
 
 def test_a_file_read_at_import_is_improved_and_a_candidate_that_breaks_the_code_is_none(tmp_path: Path) -> None:

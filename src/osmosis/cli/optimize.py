@@ -51,8 +51,7 @@ def optimize(
     """
     ctx = current()
     workspace = find_workspace(ctx.cwd)
-    typed = ctx.path(config) if config else None
-    path = typed if typed and typed.is_file() else ctx.path(pick_config(workspace, "optimize", config))
+    path = ctx.path(config if config and config.endswith(".toml") else pick_config(workspace, "optimize", config))
     loaded = cast(OptimizeConfig, load_config(path, workspace.root, "optimize", to_run=True)[0])
     python = continue_inside(ctx, workspace.root, loaded.experiment.rollout, "optimize")
     apply_environment(ctx, loaded.env, loaded.secret_names(), secrets_file)
@@ -90,9 +89,7 @@ def _prepare(ctx: AppContext, workspace: Workspace, config: OptimizeConfig, stem
         folder / "runs",
         ctx.environ,
         secrets=config.secret_names(),
-        rollout=config.experiment.rollout,
         server_python=python,
-        env=config.env,
         needs_scores=False,
         watcher=Terminal(ctx.output),
     )

@@ -31,10 +31,12 @@ from osmosis.metrics.summary import Summary
 from osmosis.records.config.run_config import Optimize
 from osmosis.records.run.plan import EvalPlan, Selection
 from osmosis.records.run.report import Report
-from osmosis.records.run.rollout import Category, Rollout
+from osmosis.records.run.rollout import Rollout
 
 from .candidates import SEED, Candidates, Texts
 from .reflection import Reflection, describe_rollout
+
+_OUTAGES = ("rate_limit", "auth", "server_error", "connection", "server_died", "cancelled", "budget")
 
 
 def split_rows(rows: SelectedRows, options: Optimize) -> dict[str, list[int]]:
@@ -132,17 +134,17 @@ class Search:
         if any(len(group) < self.plan.attempts for group in stored.values()):
             before = journal.plan().selection.rows or [] if journal.exists else []
             plan = self.plan.model_copy(update={"name": name, "selection": Selection(rows=sorted({*before, *rows}))})
-            again = [category.value for category in Category if category.is_infrastructure]
             forget_modules(self.candidates.folder)
             try:
-                report = self.run_plan(plan, replace(self.run_options, base_dir=folder, retry_failed=again))
+                report = self.run_plan(plan, replace(self.run_options, base_dir=folder, retry_failed=_OUTAGES))
             except LoadError:
                 if name == SEED:
                     raise
                 return stored
-            if report.stopped:
-                raise OsmosisError(f"candidate {name}: {report.stopped}", hint="the same command goes on from here")
             stored = _by_row(journal, rows)
+            if report.stopped or any(len(group) < self.plan.attempts for group in stored.values()):
+                problem = report.stopped or "rollouts ended without an answer of the model or a server"
+                raise OsmosisError(f"candidate {name}: {problem}", hint="what ran is kept: the same command goes on")
         for row, group in stored.items():
             if (name, row) not in self._used:
                 self._used.add((name, row))
@@ -154,7 +156,7 @@ class Search:
         if self.reflection.problem is not None:
             raise self.reflection.problem
         options, done = self.options, self._summary.completed
-        cost_usd = (self._summary.total_cost_usd or 0.0) + self.reflection.cost_usd
+        cost_usd = sum(cost or 0.0 for cost in (self._summary.total_cost_usd, *self.reflection.costs))
         if done > self._newest[0]:
             self._newest = (done, state.i)
         patience = 2 * math.ceil(len(self.rows["train"]) / options.minibatch)
@@ -185,11 +187,9 @@ class Search:
         if names[best] != SEED:
             sides = (self._rollouts(texts, test).values() for texts in (self.candidates.seed, result.candidates[best]))
             before, after = ([rollout for group in side for rollout in group] for side in sides)
-            threshold, bounds = self.plan.pass_threshold, self._bounds
-            comparison = compare(before, after, threshold=threshold, score=REWARD, bounds=bounds)
-            rows = f"{len(test)} rows that the search never saw"
-            conclusion = f"{names[best]} against the seed, on {rows}: {comparison_line(comparison)}"
-        cost_usd = self._summary.total_cost_usd
+            comparison = compare(before, after, threshold=self.plan.pass_threshold, score=REWARD, bounds=self._bounds)
+            conclusion = f"{names[best]} against the seed on {len(test)} unseen rows: {comparison_line(comparison)}"
+        costs = [self._summary.total_cost_usd, *self.reflection.costs]
         return {
             "folder": str(self._folder),
             "rows": {use: len(indices) for use, indices in self.rows.items()},
@@ -201,14 +201,16 @@ class Search:
             "comparison": comparison and comparison.to_dict(),
             "diff": "".join(self.candidates.diff(names[best])),
             "rollouts": self._summary.completed,
-            "reflections": self.reflection.calls,
-            "cost_usd": cost_usd if cost_usd is None else cost_usd + self.reflection.cost_usd,
+            "reflections": len(self.reflection.costs),
+            "cost_usd": None if None in costs else sum(cost or 0.0 for cost in costs),
         }
 
 
 def _by_row(journal: Journal, rows: Sequence[int]) -> dict[int, list[Rollout]]:
+    """Return the stored rollouts of rows, without those that say nothing of an agent and are run again."""
     groups: dict[int, list[Rollout]] = {row: [] for row in rows}
     for rollout in journal.rollouts() if journal.exists else ():
-        if rollout.row_index in groups:
+        is_outage = rollout.failure is not None and rollout.failure.category.value in _OUTAGES
+        if rollout.row_index in groups and not is_outage:
             groups[rollout.row_index].append(rollout)
     return groups

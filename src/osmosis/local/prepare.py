@@ -163,7 +163,7 @@ def check_price(plan: EvalPlan) -> None:
     if price_of(plan.model, local=is_loopback(plan.model.base_url)) is None:
         raise ValidationError(
             f"the price of {plan.model.name} is unknown, so {flag} cannot be enforced",
-            hint="give --price IN,OUT (USD per million tokens), or limit tokens instead",
+            hint="give --price IN,OUT (USD per million tokens), or limit tokens or rollouts instead",
         )
 
 

@@ -27,13 +27,13 @@ class Reflection:
         self._key = key
         self._path = path
         self._stored: list[JsonObject] = json.loads(path.read_bytes()) if path.exists() else []
-        self.calls = 0
-        self.cost_usd = 0.0
+        self.costs: list[float | None] = []
+        """US dollars of each call; None: unknown price."""
         self.problem: OsmosisError | None = None
 
     def __call__(self, prompt: str) -> str:
-        digest = hashlib.sha256(prompt.encode()).hexdigest()
-        entry = self._stored[self.calls] if self.calls < len(self._stored) else {}
+        digest, calls = hashlib.sha256(prompt.encode()).hexdigest(), len(self.costs)
+        entry = self._stored[calls] if calls < len(self._stored) else {}
         if entry.get("prompt") != digest:
             try:
                 completion = asyncio.run(self._ask(prompt))
@@ -41,12 +41,11 @@ class Reflection:
                 error.message = Redactor([self._key] if self._key else []).text(error.message)
                 self.problem = error
                 raise
-            answer, cost_usd = solution_of([completion.message]), completion.usage.cost_usd or 0.0
+            answer, cost_usd = solution_of([completion.message]), completion.usage.cost_usd
             entry = {"prompt": digest, "answer": answer, "cost_usd": cost_usd}
-            self._stored[self.calls :] = [entry]
+            self._stored[calls:] = [entry]
             write_json(self._path, self._stored)
-        self.calls += 1
-        self.cost_usd += entry["cost_usd"]
+        self.costs.append(entry["cost_usd"])
         return str(entry["answer"])
 
     async def _ask(self, prompt: str) -> Completion:
