@@ -118,7 +118,7 @@ class JobSandbox:
             level=self.level,
             network=self.network,
             devices=tuple(path for pattern in GPUS for path in sorted(Path("/dev").glob(pattern))),
-            read=(*read, *python_folders(python)),
+            read=(*read, *python_folders(python), Path("/sys")),  # which GPUs and cores are near each other
             write=tuple(write),
             tmp_mb=MODEL_TMP_MB,
             shared_memory_mb=MODEL_TMP_MB,  # what the processes of several GPUs exchange
