@@ -26,10 +26,10 @@ FINGERPRINT = "f" * 64
 class Machine:
     """A job of a training run on a machine with a disk of its own."""
 
-    def __init__(self, site: Site, folder: Path) -> None:
+    def __init__(self, site: Site, folder: Path, advanced: dict[str, Any] | None = None) -> None:
         self.site, self.folder = site, folder
         upload(site, write_model(folder / "base", numbers=100))
-        self.run = train(site)
+        self.run = train(site, advanced=advanced)
         self.box = Box(site, worker_token(site), kinds=["eval", "training"])
         self.order = self.box.claim()
 
@@ -76,6 +76,16 @@ def test_a_job_elsewhere_is_told_no_place_of_ours(machine: Machine) -> None:
     assert spec["folders"] == ["model"]
     assert not [key for key in ("model_path", "models_dir", "repository", "dataset_path") if spec.get(key)]
     assert str(machine.site.platform.settings.data_dir) not in json.dumps(spec)
+
+
+def test_a_teacher_comes_as_the_base_model_does(ready: Site, tmp_path: Path) -> None:
+    upload(ready, write_model(tmp_path / "large", numbers=200), "large")
+    machine = Machine(ready, tmp_path, {"loss": "distill", "teacher": "large"})
+    refused = train(ready, expect=400, advanced={"loss": "distill", "teacher": "nowhere"})["issues"]
+    assert [issue["key"] for issue in refused] == ["advanced.teacher"]
+    assert machine.ask("GET", "spec").json()["folders"] == ["model", "teacher"]
+    content = machine.ask("GET", "folders/teacher/model.safetensors").content
+    assert content == (tmp_path / "large" / "model.safetensors").read_bytes()
 
 
 def test_the_base_model_comes_file_by_file_and_goes_on_after_a_cut(machine: Machine) -> None:

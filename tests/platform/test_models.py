@@ -61,8 +61,10 @@ def checkpoint(site: Site, run_id: str, step: int, reward: float | None = None) 
     return row
 
 
-def train(site: Site, expect: int = 200, **experiment: str) -> dict[str, Any]:
-    body = {"experiment_config": {**EXPERIMENT, **experiment}}
+def train(
+    site: Site, expect: int = 200, *, advanced: dict[str, Any] | None = None, **experiment: str
+) -> dict[str, Any]:
+    body = {"experiment_config": {**EXPERIMENT, **experiment}, "advanced_config": advanced or {}}
     return site.json("POST", "training-runs", expect=expect, json=body)
 
 

@@ -109,7 +109,8 @@ def _findings(
         fix = "osmosis train submit --probe 8, or osmosis eval submit with n = 4 in [evaluation]"
         yield Finding("no-eval", "warning", "no evaluation of this rollout and dataset says what to expect", fix)
         return
-    yield from _signal(gate, rewards, config.training.n_samples_per_prompt)
+    if config.advanced.loss != "distill":
+        yield from _signal(gate, rewards, config.training.n_samples_per_prompt)
     if gate.truncated and gate.truncated >= MANY_TRUNCATED:
         problem = (
             f"{gate.truncated:.0%} of the answers fill max_response_length = {config.training.max_response_length}"

@@ -137,6 +137,13 @@ def test_a_request_with_a_key_that_nothing_reads_is_refused() -> None:
         ({"advanced": {"method": "sft"}}, "advanced.from_run", "from_run is missing"),
         ({"advanced": {"method": "dpo"}}, "advanced.from_run", "from_run is missing"),
         ({"advanced": {"method": "sft", "from_run": "a-1", "beta": 1}}, "advanced.beta", 'without method = "dpo"'),
+        ({"advanced": {"loss": "distill"}}, "advanced.teacher", "teacher is missing"),
+        ({"advanced": {"teacher": "a/b"}}, "advanced.teacher", 'no effect without loss = "distill"'),
+        (
+            {"advanced": {"loss": "distill", "teacher": "a/b", "scale_rewards": "none"}},
+            "advanced.scale_rewards",
+            "no effect without another loss than distill",
+        ),
         ({"advanced": {"min_score": 1.0}}, "advanced.min_score", 'no effect without method = "sft"'),
         ({"advanced": {"method": "sft", "from_run": "a-1", "kl": 0.1}}, "advanced.kl", 'without method = "grpo"'),
         ({"advanced": {"lora_targets": []}}, "advanced.lora_targets", "not empty"),

@@ -53,7 +53,7 @@ from osmosis.training.step_journal import StepJournal, list_stored_steps, step_f
 STEP = "training"
 SAVE_TIMEOUT_S = 300.0
 RESEND_BATCH = 100
-MODEL_FOLDERS = ("model", "tokenizer")
+MODEL_FOLDERS = ("model", "tokenizer", "teacher")
 MakeTrainer = Callable[[JobContext], Awaitable[TrainerCommand]]
 
 
@@ -234,9 +234,12 @@ class TrainingJob(Job):
         python = Path(command.argv[0])
         if plan.engine == "tinker":
             return {"tokenizer_path": str(await tokenizer_folder(self.context, self.config, python))}
-        if "/" not in plan.model_path or Path(plan.model_path).is_dir():
-            return {}
-        return {"model_path": str(await base_model_folder(self.context, python))}
+        paths = {"model_path": plan.model_path, "teacher_path": plan.teacher_path}
+        return {
+            field: str(await base_model_folder(self.context, python, path))
+            for field, path in paths.items()
+            if path and "/" in path and not Path(path).is_dir()
+        }
 
     async def _train(
         self,
@@ -304,7 +307,7 @@ class TrainingJob(Job):
         elsewhere = plan.engine != "local" or plan.sampler != "builtin"
         sandbox = JobSandbox.for_trainer(self.context.spec, elsewhere=elsewhere)
         self.context.log.write(STEP, f"sandbox of the trainer: {sandbox.description}")
-        paths = (plan.model_path, plan.tokenizer_path, plan.examples_path, plan.resume_from)
+        paths = (plan.model_path, plan.tokenizer_path, plan.teacher_path, plan.examples_path, plan.resume_from)
         read = [Path(path) for path in paths if path and Path(path).is_absolute()]
         output = Path(plan.output_dir)
         output.mkdir(parents=True, exist_ok=True)

@@ -27,8 +27,8 @@ ALL = (*TEXTS, "*.safetensors")
 MARKER = ".complete"
 
 
-async def base_model_folder(context: JobContext, python: Path) -> Path:
-    named = context.spec.model_path or context.spec.named_model
+async def base_model_folder(context: JobContext, python: Path, named: str = "") -> Path:
+    named = named or context.spec.model_path or context.spec.named_model
     folder = Path(named)
     if not folder.is_absolute():
         if named.startswith("osmosis/"):

@@ -42,6 +42,7 @@ def trainer_plan(
             "examples_path": str(examples.path) if examples else None,
             "model_path": spec.model_path or config.experiment.model_path,
             "base_model": config.experiment.model_path,
+            "teacher_path": spec.teacher_path or advanced.teacher,
             "output_dir": str(models_dir),
             "rows": on_rows.rows,
             "validation_rows": on_rows.validation_rows,

@@ -155,6 +155,9 @@ def _model_issues(
                 models.resolve_served(session, settings, workspace.id, named)
         elif config.advanced.engine == "local":
             models.resolve(session, settings, workspace.id, named)
+            if config.advanced.teacher:
+                key = "advanced.teacher"
+                models.resolve(session, settings, workspace.id, config.advanced.teacher)
         else:
             key = "advanced.tokenizer"
             models.resolve(session, settings, workspace.id, config.advanced.tokenizer or named, weights=False)

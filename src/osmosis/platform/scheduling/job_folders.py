@@ -1,4 +1,4 @@
-"""The folders of a training job on another machine: base model, tokenizer, and checkpoints in both directions. Only
+"""The folders of a training job on another machine: models, tokenizer, and checkpoints in both directions. Only
 listed files can be fetched. A checkpoint comes file by file into a draft, which takes its place when every file matches
 its manifest."""
 
@@ -30,7 +30,7 @@ from . import job_files
 GB = 1 << 30
 MOST_BYTES = 256 * GB
 MOST_FILES = 1000
-MODEL, TOKENIZER = "model", "tokenizer"
+MODEL, TOKENIZER, TEACHER = "model", "tokenizer", "teacher"
 PART = ".part"
 
 
@@ -45,7 +45,7 @@ class FolderSources:
 
 
 def name_folders(places: JobSpec) -> dict[str, str]:
-    paths = {MODEL: places.model_path, TOKENIZER: places.tokenizer_path}
+    paths = {MODEL: places.model_path, TOKENIZER: places.tokenizer_path, TEACHER: places.teacher_path}
     return {name: path for name, path in paths.items() if Path(path).is_absolute()}
 
 
@@ -70,7 +70,7 @@ def list_folders(platform: Platform, sources: FolderSources) -> list[JobFolder]:
             if files is not None
             else _hash_once(platform, sources, name)
         )
-        chosen = [item for item in items if name == MODEL or _is_text(item.path)]
+        chosen = [item for item in items if name != TOKENIZER or _is_text(item.path)]
         folders.append(JobFolder(name=name, files=chosen))
     for folder in sources.saved:
         try:
@@ -112,7 +112,7 @@ def _hash_once(platform: Platform, sources: FolderSources, name: str) -> list[Jo
     except (FileNotFoundError, ValueError):
         pass
     folder = sources.given[name]
-    if name == MODEL:
+    if name != TOKENIZER:
         paths = list_model_files(folder)
     else:
         paths = [path for path in sorted(folder.iterdir()) if path.is_file() and _is_text(path.name)]

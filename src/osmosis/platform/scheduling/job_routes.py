@@ -56,7 +56,8 @@ def spec(run_id: str, token: TokenDep, platform: PlatformDep) -> JobSpec:
             built = job_spec.build_spec(session, platform.settings, held_job.job)
         except ValueError as error:  # what an earlier version stored
             raise Conflict(f"this run cannot be started: {error}", hint="submit it again") from error
-    fetch_all(platform, built.dataset_path, built.model_path, built.adapter_path, built.tokenizer_path)
+    models = built.model_path, built.adapter_path, built.tokenizer_path, built.teacher_path
+    fetch_all(platform, built.dataset_path, *models)
     if built.kind == "training" and built.models_dir:
         fetch_all(platform, built.models_dir, missing_ok=True)
     return built

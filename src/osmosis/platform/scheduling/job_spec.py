@@ -67,6 +67,7 @@ def _elsewhere(spec: JobSpec, local: JobSpec) -> JobSpec:
     hub = {
         "model_path": "" if job_folders.MODEL in ours else local.model_path,
         "tokenizer_path": "" if job_folders.TOKENIZER in ours else local.tokenizer_path,
+        "teacher_path": "" if job_folders.TEACHER in ours else local.teacher_path,
     }
     return spec.model_copy(update={**hub, "folders": sorted(ours)})
 
@@ -79,7 +80,7 @@ def add_places(
     *,
     repository: tables.Repository | None = None,
 ) -> JobSpec:
-    config = spec.submitted
+    config, teacher = spec.submitted, ""
     if isinstance(config, EvalConfig):
         own = run.model_path.startswith(PLATFORM_MODEL) and not config.advanced.base_url
         model = models.resolve_served(session, settings, run.workspace_id, run.model_path) if own else models.Served("")
@@ -89,12 +90,15 @@ def add_places(
         model = models.Served(config.experiment.model_path, tokenizer=tokenizer)
     else:
         model = models.Served(models.resolve(session, settings, run.workspace_id, run.model_path))
+        if config.advanced.teacher:
+            teacher = models.resolve(session, settings, run.workspace_id, config.advanced.teacher)
     places = {
         "repository": str(settings.located(repository.path)) if repository is not None else "",
         "dataset_path": str(settings.located(run.dataset_path)),
         "model_path": model.base,
         "adapter_path": model.adapter,
         "tokenizer_path": model.tokenizer,
+        "teacher_path": teacher,
         "deployed": bool(model.base) and run.kind == "eval" and deployments.answers(session, run),
         "models_dir": str(models.checkpoints_of(settings, run.id)),
     }

@@ -95,7 +95,7 @@ Engine = Literal["local", "tinker"]
 SamplerName = Literal["builtin", "vllm"]
 GpuCount = Annotated[int, Field(ge=1)] | Literal["auto"]
 Method = Literal["grpo", "sft", "dpo"]
-Loss = Literal["grpo", "dr_grpo", "dapo", "gspo", "cispo", "rejection"]
+Loss = Literal["grpo", "dr_grpo", "dapo", "gspo", "cispo", "rejection", "distill"]
 Tune = Literal["lora", "full"]
 Importance = Literal["auto", "off", "token_truncate", "token_mask", "sequence_truncate", "sequence_mask"]
 FAILURES_OF_POLICIES = (Category.CONTEXT_LENGTH, Category.TIMEOUT, Category.BUDGET, Category.AGENT_ERROR)
@@ -178,7 +178,10 @@ class TrainingAdvanced(Advanced):
     loss: Loss = "dapo"
     """How to add up token losses: `grpo` per rollout, `dapo` per token of the batch, `dr_grpo` per token budget; `gspo`
     is `grpo` with one ratio per sequence, `cispo` is `dapo` with the ratio as a bounded weight.
-    `rejection` is cross entropy on the rollouts above their row's mean reward."""
+    `rejection` is cross entropy on the rollouts above their row's mean reward, `distill` follows a `teacher` instead of
+    rewards."""
+    teacher: str | None = Field(default=None, min_length=1, examples=["Qwen/Qwen3-8B"])
+    """With `loss = "distill"`: a base model with the same tokenizer, of the platform, a hub name or a folder."""
     scale_rewards: Scale = "group"
     """Divide advantages by the standard deviation of the row's rewards, of the whole batch's rewards, or not at all."""
     kl: float = Field(default=0.0, ge=0)
@@ -244,7 +247,11 @@ class TrainingAdvanced(Advanced):
             problem = f'method = "{method}" needs engine = "local"'
             yield broken_at(problem, 'write engine = "local", or imitate with that server\'s own tools', "method")
         loss = written.get("loss")
+        yield from cls._only(written, loss, "distill", 'loss = "distill"', ("teacher",))
+        if loss == "distill" and not written.get("teacher"):
+            yield broken_at("teacher is missing (the model to follow)", 'teacher = "OWNER/NAME"', "teacher")
         clipped = f"another loss than {loss}"
+        yield from cls._only(written, loss == "distill", False, clipped, ("scale_rewards",))
         yield from cls._only(written, loss == "rejection", False, clipped, ("clip", "clip_high", "ratio_max"))
         if loss in ("dr_grpo", "rejection") and written.get("scale_rewards") == "batch":
             problem = f'scale_rewards has no effect with loss = "{loss}", which divides by no deviation'
@@ -312,7 +319,7 @@ _OF_SERVERS = ("base_url", "api_key_env")
 _OF_LOCAL = (
     "trainer_gpus", "tune", "kl", "clip", "clip_high", "ratio_max", "importance", "importance_cap",
     "micro_batch_tokens", "lora_alpha", "sampler", "precision", "gradient_accumulation", "gradient_checkpointing",
-    "lora_targets",
+    "lora_targets", "teacher",
 )  # fmt: skip
 _OF_GRPO = (
     "loss", "scale_rewards", "kl", "clip", "clip_high", "ratio_max", "importance", "importance_cap", "failures",

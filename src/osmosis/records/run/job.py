@@ -116,8 +116,10 @@ class JobSpec(Record):
     """Eval of a platform model that is deployed: the platform's inference address serves it."""
     tokenizer_path: str = ""
     """Training on an engine elsewhere: folder or hub name of the tokenizer."""
+    teacher_path: str = ""
+    """Training with a teacher: the folder or hub name of that model."""
     folders: list[str] = Field(default_factory=list)
-    """Training elsewhere: which of `model` and `tokenizer` the job fetches as files."""
+    """Training elsewhere: which of `model`, `tokenizer` and `teacher` the job fetches as files."""
     models_dir: str = ""
     sandbox: SandboxSettings = Field(default_factory=SandboxSettings)
     gate: GateAddress = Field(default_factory=GateAddress)

@@ -14,7 +14,7 @@ from osmosis.base.jsonable import JsonObject
 from osmosis.errors import ValidationError
 from osmosis.records.base import Record
 
-Loss = Literal["grpo", "dr_grpo", "dapo", "gspo", "cispo", "rejection"]
+Loss = Literal["grpo", "dr_grpo", "dapo", "gspo", "cispo", "rejection", "distill"]
 Importance = Literal["off", "token_truncate", "token_mask", "sequence_truncate", "sequence_mask"]
 Schedule = Literal["constant", "linear", "cosine"]
 Precision = Literal["auto", "fp32", "bf16"]
@@ -27,6 +27,7 @@ _FREE = {
     "output_dir",
     "keep",
     "model_path",
+    "teacher_path",
     "examples_path",
     "engine_url",
     "sampler_urls",
@@ -57,6 +58,8 @@ class TrainerPlan(Record):
     model_path: str
     """Folder of the base model: `config.json`, tokenizer, safetensors. For `tinker`, the name the server knows."""
     base_model: str | None = None
+    teacher_path: str | None = None
+    """Folder of the model that `distill` follows."""
     tokenizer_path: str | None = None
     chat_template_kwargs: JsonObject = Field(default_factory=dict)
     """Further variables of the chat template, such as `enable_thinking`."""
@@ -144,6 +147,8 @@ class TrainerPlan(Record):
                 raise ValueError("samples_per_row must be at least 2: an advantage compares the answers to one row")
         elif not self.examples_path:
             raise ValueError(f"method {self.method} needs examples_path")
+        if self.loss == "distill" and not self.teacher_path:
+            raise ValueError("loss distill needs teacher_path")
         if self.engine == "tinker" and not self.engine_url:
             raise ValueError("engine tinker needs engine_url")
         if self.tune == "full" and (self.sampler != "builtin" or self.engine != "local"):

@@ -32,7 +32,7 @@ from .checkpoints import CheckpointStore
 from .distributed import Ranks
 from .errors import TrainingFailed
 from .examples import LabeledExample, read_examples
-from .load_model import Loaded, free_memory, peak_memory
+from .load_model import Loaded, free_memory, load_teacher, peak_memory
 from .loop import Rollouts, TrainingLoop
 from .losses import importance_weights, kl_estimate, policy_loss, preference_loss, sum_by_sequence
 from .packing import Layout, MicroBatch, Part, pack, plant
@@ -65,6 +65,7 @@ class Figures:
     kl: float = 0.0
     kl_tokens: int = 0
     weight: float = 0.0
+    teacher_kl: float = 0.0
     differences: list[NDArray[np.float32]] = field(default_factory=list)
     """Log-probability now minus as sampled, before the step's first update."""
 
@@ -98,6 +99,8 @@ class Figures:
                 "train/outside_clip": float(((ratio < 1 - plan.clip) | (ratio > high)).mean()),
                 "train/importance_weight": self.weight / len(difference),
             }
+            if plan.loss == "distill":
+                values["train/teacher_kl"] = self.teacher_kl / len(difference)
         return values
 
 
@@ -118,6 +121,7 @@ class LocalEngine(TrainingLoop):
         self.reference: TokenPredictor | None = None
         if plan.tune == "full" and (plan.kl or plan.method == "dpo"):
             self.reference = TokenPredictor(deepcopy(loaded.model).eval(), temperature)
+        self.teacher = TokenPredictor(load_teacher(plan, loaded), temperature) if plan.teacher_path else None
         self.model = _trainable_model(plan, loaded)
         self.module = self.model.get_base_model() if plan.tune == "lora" else self.model
         self.weights = [weight for weight in self.model.parameters() if weight.requires_grad]
@@ -191,6 +195,10 @@ class LocalEngine(TrainingLoop):
         figures = Figures()
         norm = 0.0
         preferences = self._compare_pairs([batch for _, batch in every]) if plan.method == "dpo" else {}
+        if self.teacher is not None:
+            with torch.no_grad():
+                for _, batch in every:
+                    batch.advantages = self.teacher(batch.to(self.device))[0].cpu()
         iterations = plan.num_iterations if plan.method == "grpo" else 1
         for _ in range(iterations):
             self.optimizer.zero_grad(set_to_none=True)
@@ -216,7 +224,8 @@ class LocalEngine(TrainingLoop):
         else:
             if is_first := number not in old:
                 old[number] = now.detach()
-            clipped = policy_loss(plan, now, old[number], batch.advantages, batch.sequences)
+            advantages = batch.advantages if self.teacher is None else batch.advantages - old[number]
+            clipped = policy_loss(plan, now, old[number], advantages, batch.sequences)
             correction = importance_weights(plan, old[number], batch.logprobs, batch.sequences)
             per_token = clipped.per_token * correction
             if plan.kl or (measure and is_first and plan.tune == "lora"):
@@ -229,6 +238,7 @@ class LocalEngine(TrainingLoop):
             if is_first:
                 figures.differences = [(old[number] - batch.logprobs).cpu().numpy()]
                 figures.weight = float(correction.sum())
+                figures.teacher_kl = -float(advantages.sum())
         loss.backward()
         for weight, master in zip(self.weights, self.masters, strict=True):
             if master is not weight and weight.grad is not None:

@@ -91,6 +91,15 @@ def fuse_kernels(model: Any) -> None:
         apply_liger_kernel(model, {"cross_entropy": False, "fused_linear_cross_entropy": False})
 
 
+def load_teacher(plan: TrainerPlan, student: Loaded) -> Any:
+    """Return the model that `distill` follows, where the student is. Raise `TrainingFailed` for another tokenizer."""
+    loaded = load(plan.model_copy(update={"model_path": plan.teacher_path}), student.device.index or 0)
+    if loaded.tokenizer.get_vocab() != student.tokenizer.get_vocab():
+        message = f"the tokenizer of the teacher in {plan.teacher_path} is not that of the model"
+        raise TrainingFailed(message, hint="name a teacher of the same family, whose tokens have the same ids")
+    return loaded.model.eval().requires_grad_(False)
+
+
 def load_tokenizer(folder: Path) -> Any:
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)

@@ -7,6 +7,8 @@ With the log-probability l of a token now, l_old before the step's first update 
   first of the two for A < 0 (dual clip: Ye et al. 2020, arXiv:1912.09729);
 - `cispo`: -min(ratio, 1 + clip_high) A l, its first factor without gradient (MiniMax 2025, arXiv:2506.13585);
 - `rejection`: -A l, cross entropy of the rollouts that are kept (`advantages`), and the others are left out;
+- `distill`: as `dapo`, with A = l_teacher - l_old for each token, an estimate of the reverse KL divergence (Agarwal et
+  al. 2023, arXiv:2306.13649; Lu and Thinking Machines Lab 2025, "On-Policy Distillation");
 - the KL penalty is an estimate times the ratio, whose gradient is that of the divergence (DeepSeek-V3.2,
   arXiv:2512.02556);
 - importance weight: exp(l_old - l_sampled), of the token or of the whole sequence, truncated at `importance_cap`, or 0

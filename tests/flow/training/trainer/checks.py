@@ -32,7 +32,8 @@ from osmosis.training.trainer.checkpoints import CheckpointStore, load_resume_po
 from osmosis.training.trainer.distributed import Ranks
 from osmosis.training.trainer.engine import LocalEngine
 from osmosis.training.trainer.errors import TrainingFailed
-from osmosis.training.trainer.load_model import load
+from osmosis.training.trainer.examples import tokenize_example
+from osmosis.training.trainer.load_model import load, load_teacher
 from osmosis.training.trainer.packing import Part, pack, plant
 from osmosis.training.trainer.parse_answers import AnswerReader, response_template
 from osmosis.training.trainer.predict import CHUNK
@@ -501,6 +502,35 @@ def preferences(model: str, folder: Path) -> dict[str, Any]:
         "curves": {key: [one[f"train/{key}"] for one in curves]
                    for key in ("loss", "reward_margin", "preference_accuracy")},
     }  # fmt: skip
+
+
+def teacher(model: str, folder: Path) -> dict[str, Any]:
+    """A better adder of the same family, and what is said of one with other tokens."""
+    loaded, draw = load(plan(model, folder)), random.Random(2)
+    prompts = Prompts(loaded.tokenizer)
+    optimizer = torch.optim.AdamW(loaded.model.parameters(), lr=1e-3)
+    for _ in range(40):
+        loss = torch.zeros(())
+        for _ in range(8):
+            talk = Example(messages=conversation(*problem(draw), draw, 1.0), tools=[TOOL])
+            ids, mask = tokenize_example(talk, prompts, loaded.tokenizer.eos_token_id)
+            logits = loaded.model(input_ids=torch.tensor([ids])).logits[0, :-1]
+            targets = torch.tensor(ids[1:]).masked_fill(torch.tensor(mask[1:]) == 0, -100)
+            loss = loss + torch.nn.functional.cross_entropy(logits, targets)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    for name in ("teacher", "stranger"):
+        loaded.model.save_pretrained(folder / name)
+        loaded.tokenizer.save_pretrained(folder / name)
+    tokens = (folder / "stranger" / "tokenizer.json").read_text()
+    (folder / "stranger" / "tokenizer.json").write_text(tokens.replace('"add"', '"sub"'))
+    try:
+        load_teacher(plan(model, folder, loss="distill", teacher_path=str(folder / "stranger")), loaded)
+        refused = "not"
+    except TrainingFailed as error:
+        refused = error.message
+    return {"folder": str(folder / "teacher"), "refused": refused}
 
 
 def diverged(model: str, folder: Path) -> dict[str, Any]:

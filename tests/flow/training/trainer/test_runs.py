@@ -49,6 +49,19 @@ async def test_grpo_raises_the_reward(plan: Plan, start: Any) -> None:
     assert not {name for name in names if name.endswith((".bin", ".pt", ".pth"))}, "no pickles"
 
 
+async def test_a_student_moves_towards_its_teacher(plan: Plan, start: Any, checks: Any) -> None:
+    found = checks("teacher")["teacher"]
+    assert "is not that of the model" in found["refused"]
+    made = plan(
+        loss="distill", teacher_path=found["folder"], rows=list(range(64)), rows_per_step=8, steps=8, save_interval=8
+    )
+    async with start(made) as (link, _):
+        events = [event async for event in follow(link, adding(link))]
+    assert events[-1] == Done(step=8)
+    divergences = curve(events, "train/teacher_kl")
+    assert statistics.fmean(divergences[-2:]) < statistics.fmean(divergences[:2]) / 2, divergences
+
+
 async def test_a_killed_run_that_resumes_is_the_run_that_was_not_killed(plan: Plan, start: Any, tmp_path: Path) -> None:
     changes = {"schedule": "cosine", "warmup_steps": 1}
     async with start(plan(output_dir=str(tmp_path / "whole"), **changes)) as (link, _):
