@@ -246,6 +246,9 @@ CURVES: Sequence[CurveInfo] = [
         ("train/clip_ratio_low", "clip_ratio_low", "Clipped below", _UPDATE, "share of tokens, by `clip`"),
         ("train/clip_ratio_high", "clip_ratio_high", "Clipped above", _UPDATE, "share of tokens, by `clip_high`"),
         ("train/token_accuracy", "token_accuracy", "Token accuracy", _UPDATE, "share that was foreseen"),
+        ("train/teacher_kl", "teacher_kl", "Teacher KL", _UPDATE, "distance from the teacher"),
+        ("train/reward_margin", "reward_margin", "Preference margin", _UPDATE, "of better over worse, by `beta`"),
+        ("train/preference_accuracy", "preference_accuracy", "Preference accuracy", _UPDATE, "share of pairs in order"),
         ("train/grad_norm", "grad_norm", "Gradient norm", _UPDATE, "before it is limited"),
         ("train/loss", "loss", "Loss", _UPDATE, "near 0 for GRPO: advantages cancel out"),
         ("train/lr", "lr", "Learning rate", _UPDATE, ""),
@@ -269,6 +272,7 @@ CURVES: Sequence[CurveInfo] = [
         ("perf/rollout_s", "rollout_s", "Rollouts, seconds", _TIME, "of a step"),
         ("perf/update_s", "update_s", "Update, seconds", _TIME, "of a step"),
         ("perf/trained_tokens_per_s", "trained_tokens_per_s", "Trained tokens per second", _TIME, "of the update"),
+        ("perf/mfu", "mfu", "FLOPs utilization", _TIME, "of the update: model FLOPs, as a share of the GPUs' peak"),
         ("perf/wait_s", "wait_s", "Waiting, seconds", _TIME, "of a step: neither rollouts nor update"),
         ("perf/wait_ratio", "wait_ratio", "Waiting, share", _TIME, "of waiting and update"),
     )

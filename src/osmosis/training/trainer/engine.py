@@ -9,6 +9,7 @@ optimizer has its weights in fp32: matrix products in fp32 would take longer tha
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
@@ -32,6 +33,7 @@ from .checkpoints import CheckpointStore
 from .distributed import Ranks
 from .errors import TrainingFailed
 from .examples import LabeledExample, read_examples
+from .flops import count_flops, measure_utilization
 from .load_model import Loaded, free_memory, load_teacher, peak_memory
 from .loop import Rollouts, TrainingLoop
 from .losses import importance_weights, kl_estimate, policy_loss, preference_loss, sum_by_sequence
@@ -183,7 +185,7 @@ class LocalEngine(TrainingLoop):
                     self.service.emit(Notice(step=self.step + 1, message=message))
 
     def _iterate(self, parts: list[list[Part]]) -> dict[str, float]:
-        plan = self.plan
+        plan, began = self.plan, time.perf_counter()
         trees = plant(parts, self.layout, self.budget)
         pieces = max(self.ranks.world, plan.gradient_accumulation)
         budget = min(self.budget, math.ceil(sum(tree.length for tree in trees) / pieces))
@@ -209,10 +211,19 @@ class LocalEngine(TrainingLoop):
         for share in self.ranks.gather(figures):
             total.add(share)
         total.loss /= iterations
+        seconds = (time.perf_counter() - began) / iterations
+        share = measure_utilization(count_flops(self.module, trees), seconds, self.loaded, self.ranks.world)
+        utilization = {} if share is None else {"perf/mfu": share}
         peak = peak_memory(self.device)
         if self.service is not None:
             self.service.health.peak_memory_bytes = peak
-        return {**total.values(plan), **preferences, "train/grad_norm": norm, "perf/memory_gib": peak / 2**30}
+        return {
+            **total.values(plan),
+            **preferences,
+            **utilization,
+            "train/grad_norm": norm,
+            "perf/memory_gib": peak / 2**30,
+        }
 
     def _add_gradient(self, batch: MicroBatch, number: int, old: dict[int, Tensor], *, measure: bool) -> Figures:
         plan = self.plan

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors.torch import load_file
+from torch.utils.flop_counter import FlopCounterMode
 
 from osmosis.errors import ModelError
 from osmosis.training.protocol.batches import Batch, Sequence
@@ -33,6 +34,7 @@ from osmosis.training.trainer.distributed import Ranks
 from osmosis.training.trainer.engine import LocalEngine
 from osmosis.training.trainer.errors import TrainingFailed
 from osmosis.training.trainer.examples import tokenize_example
+from osmosis.training.trainer.flops import count_flops, find_peak, measure_utilization
 from osmosis.training.trainer.load_model import load, load_teacher
 from osmosis.training.trainer.packing import Part, pack, plant
 from osmosis.training.trainer.parse_answers import AnswerReader, response_template
@@ -455,6 +457,33 @@ def chunks(model: str, folder: Path) -> dict[str, Any]:
             "from_logits": float((results[1][:89] - alone).abs().max()),
         }
     return found
+
+
+def flops(model: str, folder: Path) -> dict[str, Any]:
+    """Beside PyTorch's own count of the products of weights, without their recomputation."""
+    the_plan = plan(model, folder)
+    engine = LocalEngine(the_plan, load(the_plan), Ranks(), Replay(recorded), CheckpointStore(the_plan))
+    ids = np.arange(64, dtype=np.int32) + 20
+    trees = plant([[Part(ids, np.arange(60, 64), np.zeros(4))]], "trees", 500)
+    [batch] = pack(trees, "trees", 500)
+    with FlopCounterMode(display=False) as counter:
+        engine.predict(batch)[0].sum().backward()
+    products = sum(count for name, count in counter.get_flop_counts()["Global"].items() if str(name) == "aten.mm")
+    config, head = engine.module.config, engine.module.get_output_embeddings()
+    attention = 12 * config.num_hidden_layers * config.num_attention_heads * config.head_dim * 64 * 65 / 2
+    first = engine.module.model.layers[0].self_attn
+    unneeded = sum(  # nothing before the first layer learns
+        2 * layer.base_layer.weight.numel() + 2 * layer.lora_A["default"].weight.numel()
+        for layer in (first.q_proj, first.k_proj, first.v_proj)
+    )
+    again = 2 * head.weight.numel() * (4 + 1)  # for the gradient, and the row that the model itself reads
+    names = {"NVIDIA H100 80GB HBM3": 989e12, "NVIDIA H100 PCIe": 756e12, "NVIDIA L40S": 362e12, "Tesla T4": None}
+    return {
+        "counted": count_flops(engine.module, trees) - attention,
+        "measured": products - again + 64 * unneeded,
+        "peaks": all(find_peak(name) == peak for name, peak in names.items()),
+        "on_cpu": measure_utilization(1e9, 1.0, engine.loaded, 1),
+    }
 
 
 def preferences(model: str, folder: Path) -> dict[str, Any]:

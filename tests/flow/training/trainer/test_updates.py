@@ -22,7 +22,7 @@ MOVED = 3e-3
 
 @pytest.fixture(scope="module")
 def found(checks: Any) -> dict[str, Any]:
-    results: dict[str, Any] = checks("updates", "order", "diverged", "packing", "preferences", "chunks")
+    results: dict[str, Any] = checks("updates", "order", "diverged", "packing", "preferences", "chunks", "flops")
     return results
 
 
@@ -76,6 +76,13 @@ def test_logits_of_a_chunk_after_another_are_those_of_all(found: dict[str, Any])
     assert (plain["is_chunked"], capped["is_chunked"]) == (True, False)
     assert (plain["keeps_logits"], capped["keeps_logits"]) == (False, True)
     assert max(max(values["apart"], values["from_logits"]) for values in (plain, capped)) < 1e-5
+
+
+def test_flops_are_those_of_the_products_that_a_gradient_needs(found: dict[str, Any]) -> None:
+    flops = found["flops"]
+    assert flops["counted"] == flops["measured"]
+    assert flops["peaks"]
+    assert flops["on_cpu"] is None
 
 
 def test_weights_move_by_what_the_model_said_and_never_by_what_the_environment_did(found: dict[str, Any]) -> None:
