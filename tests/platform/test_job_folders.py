@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from osmosis.platform import tables
+from osmosis.platform.models import service as models
 from osmosis.platform.scheduling import job_folders, queue
 from osmosis.records.run.checkpoint import MANIFEST, describe_files
 from support.model_files import write_adapter, write_model
@@ -86,6 +87,33 @@ def test_a_teacher_comes_as_the_base_model_does(ready: Site, tmp_path: Path) -> 
     assert machine.ask("GET", "spec").json()["folders"] == ["model", "teacher"]
     content = machine.ask("GET", "folders/teacher/model.safetensors").content
     assert content == (tmp_path / "large" / "model.safetensors").read_bytes()
+
+
+def test_a_run_goes_on_from_the_adapter_of_another(machine: Machine) -> None:
+    site, saved = machine.site, machine.saved(2)
+    machine.send(saved)
+    machine.report(2, reward=0.5)
+    refused = train(site, expect=400, model_path="multiply-1", advanced={"lora_rank": 8, "tune": "full"})["issues"]
+    assert {issue["key"]: issue["message"] for issue in refused} == {
+        "advanced.lora_rank": "lora_rank is 8, and the adapter that training goes on from has 4",
+        "advanced.tune": "tune is 'full', and the adapter that training goes on from has 'lora'",
+    }
+    machine.run = train(site, model_path="multiply-1", advanced={"lora_rank": 4})
+    machine.box = Box(site, worker_token(site), kinds=["training"])
+    machine.order = machine.box.claim()
+    spec = machine.ask("GET", "spec").json()
+    assert spec["folders"] == ["adapter", "model"]
+    assert spec["config"]["experiment"]["model_path"] == "multiply-1-step-2"
+    content = machine.ask("GET", "folders/adapter/adapter_model.safetensors").content
+    assert content == (saved / "adapter_model.safetensors").read_bytes()
+    machine.ask("GET", "folders/adapter/optimizer.pt", 404)
+    machine.send(machine.saved(4))
+    machine.report(4)
+    with site.platform.db.read() as session:
+        run = session.get_one(tables.Run, machine.run["id"])
+        served = models.resolve_served(session, site.platform.settings, run.workspace_id, "osmosis/multiply-2")
+        base = models.find_trained(session, run.workspace_id, "multiply-2").base_model
+    assert (base, Path(served.adapter).name) == ("tiny", "step-000004")
 
 
 def test_the_base_model_comes_file_by_file_and_goes_on_after_a_cut(machine: Machine) -> None:

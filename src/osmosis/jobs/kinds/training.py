@@ -53,7 +53,7 @@ from osmosis.training.step_journal import StepJournal, list_stored_steps, step_f
 STEP = "training"
 SAVE_TIMEOUT_S = 300.0
 RESEND_BATCH = 100
-MODEL_FOLDERS = ("model", "tokenizer", "teacher")
+MODEL_FOLDERS = ("model", "tokenizer", "teacher", "adapter")
 MakeTrainer = Callable[[JobContext], Awaitable[TrainerCommand]]
 
 
@@ -307,7 +307,14 @@ class TrainingJob(Job):
         elsewhere = plan.engine != "local" or plan.sampler != "builtin"
         sandbox = JobSandbox.for_trainer(self.context.spec, elsewhere=elsewhere)
         self.context.log.write(STEP, f"sandbox of the trainer: {sandbox.description}")
-        paths = (plan.model_path, plan.tokenizer_path, plan.teacher_path, plan.examples_path, plan.resume_from)
+        paths = (
+            plan.model_path,
+            plan.adapter_path,
+            plan.tokenizer_path,
+            plan.teacher_path,
+            plan.examples_path,
+            plan.resume_from,
+        )
         read = [Path(path) for path in paths if path and Path(path).is_absolute()]
         output = Path(plan.output_dir)
         output.mkdir(parents=True, exist_ok=True)

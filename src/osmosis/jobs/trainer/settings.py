@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from osmosis._version import __version__
 from osmosis.base.files import replacing
+from osmosis.base.jsonable import JsonObject
 from osmosis.errors import LeaseLost, NetworkError, OsmosisError
 from osmosis.jobs.context import JobContext, setup_failure
 from osmosis.records.api.jobs import StoredExample
@@ -41,6 +43,7 @@ def trainer_plan(
             "sampler_urls": [advanced.base_url] if advanced.sampler == "vllm" and advanced.base_url else [],
             "examples_path": str(examples.path) if examples else None,
             "model_path": spec.model_path or config.experiment.model_path,
+            **(_adapter_settings(Path(spec.adapter_path)) if spec.adapter_path else {}),
             "base_model": config.experiment.model_path,
             "teacher_path": spec.teacher_path or advanced.teacher,
             "output_dir": str(models_dir),
@@ -75,6 +78,11 @@ def rollout_plan(config: TrainingConfig, spec: JobSpec) -> EvalPlan:
         program=ProgramSpec.from_config(config),
         provenance={"commit_sha": spec.commit_sha, "osmosis": __version__},
     )
+
+
+def _adapter_settings(folder: Path) -> JsonObject:
+    adapter = json.loads((folder / "adapter_config.json").read_text("utf-8"))
+    return {"adapter_path": str(folder), "lora_rank": adapter["r"], "lora_alpha": adapter["lora_alpha"]}
 
 
 def _importance(config: TrainingConfig) -> Importance:

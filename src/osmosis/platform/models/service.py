@@ -197,6 +197,17 @@ def find_trained(session: Session, workspace_id: str, name: str) -> tables.Check
     return row
 
 
+def find_start(session: Session, workspace_id: str, name: str) -> tables.Checkpoint | None:
+    """Return the checkpoint whose adapter a training of this model goes on from, None for a base model."""
+    same = tables.BaseModel.workspace_id == workspace_id, tables.BaseModel.name == name
+    if "/" in name or count_of(session, sa.select(tables.BaseModel).where(*same)):
+        return None
+    try:
+        return find_trained(session, workspace_id, name)
+    except NotFound:
+        return None
+
+
 def adapter_of(settings: PlatformSettings, checkpoint: tables.Checkpoint) -> Path:
     """Return the folder of a checkpoint's adapter; raise Conflict if it was removed."""
     folder = settings.located(checkpoint.path)
@@ -238,8 +249,7 @@ def resolve_served(session: Session, settings: PlatformSettings, workspace_id: s
         folder = adapter_of(settings, checkpoint)
     except (NotFound, Conflict) as error:
         raise _unusable(error.message, error.hint or "osmosis model list") from None
-    run = session.get_one(tables.Run, checkpoint.run_id)
-    return Served(resolve(session, settings, workspace_id, run.model_path), str(folder))
+    return Served(resolve(session, settings, workspace_id, checkpoint.base_model), str(folder))
 
 
 def resolve(

@@ -3,8 +3,10 @@ gives the same run. Git is read with no session open."""
 
 from __future__ import annotations
 
+import json
 import random
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pydantic
 import sqlalchemy as sa
@@ -19,11 +21,12 @@ from osmosis.platform.git.sync import CodeRef
 from osmosis.platform.models import service as models
 from osmosis.platform.runs import lifecycle
 from osmosis.platform.scheduling import queue
+from osmosis.platform.training import checkpoints, sft_data
 from osmosis.platform.training import service as training
-from osmosis.platform.training import sft_data
 from osmosis.platform.vault import Vault
 from osmosis.platform.workspaces import audit, quotas, secrets
 from osmosis.platform.workspaces.audit import Actor
+from osmosis.records.config.advanced import TrainingAdvanced
 from osmosis.records.config.check import ConfigIssue, list_issues
 from osmosis.records.config.run_config import CONFIGS, EvalConfig, TrainingConfig
 from osmosis.records.config.training_plan import plan_training
@@ -154,7 +157,13 @@ def _model_issues(
             if named.startswith(PLATFORM_MODEL) and not config.advanced.base_url:
                 models.resolve_served(session, settings, workspace.id, named)
         elif config.advanced.engine == "local":
-            models.resolve(session, settings, workspace.id, named)
+            if (start := models.find_start(session, workspace.id, named)) is None:
+                models.resolve(session, settings, workspace.id, named)
+            else:
+                folder = Path(models.resolve_served(session, settings, workspace.id, named).adapter)
+                checkpoints.hold(settings, start)
+                if issues := _adapter_issues(folder, config.advanced):
+                    return issues
             if config.advanced.teacher:
                 key = "advanced.teacher"
                 models.resolve(session, settings, workspace.id, config.advanced.teacher)
@@ -164,6 +173,25 @@ def _model_issues(
     except ValidationError as error:
         return [{"key": key, "message": error.message, "hint": error.hint or ""}]
     return []
+
+
+def _adapter_issues(folder: Path, advanced: TrainingAdvanced) -> list[dict[str, str]]:
+    """List the written keys that are not those of the adapter to go on from, which has its own."""
+    file = folder / "adapter_config.json"
+    adapter = json.loads(file.read_text("utf-8")) if file.is_file() else {}
+    own = {
+        "lora_rank": adapter.get("r"),
+        "lora_alpha": adapter.get("lora_alpha"),
+        "lora_targets": sorted(adapter.get("target_modules") or ()),
+        "tune": "lora",
+    }
+    issues = []
+    for key in sorted(own.keys() & advanced.model_fields_set):
+        value = getattr(advanced, key)
+        if (sorted(value) if isinstance(value, list) else value) not in (own[key], ["all-linear"]):
+            message = f"{key} is {value!r}, and the adapter that training goes on from has {own[key]!r}"
+            issues.append({"key": f"advanced.{key}", "message": message, "hint": f"remove {key}"})
+    return issues
 
 
 def _size_issues(
@@ -273,6 +301,10 @@ def _settled(
 ) -> EvalConfig | TrainingConfig:
     if not isinstance(config, TrainingConfig):
         return config
+    named, is_local = config.experiment.model_path, config.advanced.engine == "local"
+    if is_local and (start := models.find_start(session, workspace.id, named)):  # a run's best checkpoint may change
+        experiment = config.experiment.model_copy(update={"model_path": start.name})
+        config = config.model_copy(update={"experiment": experiment})
     if config.advanced.method == "grpo":
         rows = datasets.find(session, workspace, config.experiment.dataset).row_count or 0
         batch = plan_training(config, range(rows)).batch

@@ -30,7 +30,7 @@ from . import job_files
 GB = 1 << 30
 MOST_BYTES = 256 * GB
 MOST_FILES = 1000
-MODEL, TOKENIZER, TEACHER = "model", "tokenizer", "teacher"
+MODEL, TOKENIZER, TEACHER, ADAPTER = "model", "tokenizer", "teacher", "adapter"
 PART = ".part"
 
 
@@ -46,6 +46,8 @@ class FolderSources:
 
 def name_folders(places: JobSpec) -> dict[str, str]:
     paths = {MODEL: places.model_path, TOKENIZER: places.tokenizer_path, TEACHER: places.teacher_path}
+    if places.kind == "training":
+        paths[ADAPTER] = places.adapter_path
     return {name: path for name, path in paths.items() if Path(path).is_absolute()}
 
 
@@ -112,8 +114,10 @@ def _hash_once(platform: Platform, sources: FolderSources, name: str) -> list[Jo
     except (FileNotFoundError, ValueError):
         pass
     folder = sources.given[name]
-    if name != TOKENIZER:
+    if name in (MODEL, TEACHER):
         paths = list_model_files(folder)
+    elif name == ADAPTER:
+        paths = [folder / "adapter_config.json", folder / models.ADAPTER]
     else:
         paths = [path for path in sorted(folder.iterdir()) if path.is_file() and _is_text(path.name)]
     files = [JobFile(path=path.name, size=path.stat().st_size, sha256=file_sha256(path)) for path in paths]

@@ -89,7 +89,10 @@ def add_places(
         tokenizer = models.resolve(session, settings, run.workspace_id, tokenizer_name, weights=False)
         model = models.Served(config.experiment.model_path, tokenizer=tokenizer)
     else:
-        model = models.Served(models.resolve(session, settings, run.workspace_id, run.model_path))
+        if models.find_start(session, run.workspace_id, run.model_path):
+            model = models.resolve_served(session, settings, run.workspace_id, run.model_path)
+        else:
+            model = models.Served(models.resolve(session, settings, run.workspace_id, run.model_path))
         if config.advanced.teacher:
             teacher = models.resolve(session, settings, run.workspace_id, config.advanced.teacher)
     places = {

@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 
 from osmosis.errors import ValidationError
 from osmosis.platform import tables
+from osmosis.platform.models.service import find_start
 from osmosis.platform.runs import lifecycle
 from osmosis.platform.scheduling import leases
 from osmosis.platform.settings import PlatformSettings
@@ -25,8 +26,11 @@ def store(session: Session, settings: PlatformSettings, run: tables.Run, reports
     """Store new checkpoints, forget removed ones, and return how many were new. Raise ValidationError for a path
     outside the run's folder."""
     rows = {row.step: row for row in session.scalars(sa.select(tables.Checkpoint).filter_by(run_id=run.id))}
+    start = find_start(session, run.workspace_id, run.model_path)
+    base_model = start.base_model if start else run.model_path
     used = set[str]()
-    for table, column in ((tables.Deployment, tables.Deployment.name), (tables.Merge, tables.Merge.adapter)):
+    users = (tables.Deployment, tables.Deployment.name), (tables.Merge, tables.Merge.adapter)
+    for table, column in (*users, (tables.Run, tables.Run.model_path)):
         live = sa.select(column).where(table.workspace_id == run.workspace_id, lifecycle.is_live(table))
         used.update(session.scalars(live))
     for checkpoint in rows.values():
@@ -43,7 +47,7 @@ def store(session: Session, settings: PlatformSettings, run: tables.Run, reports
             row = rows[report.step] = tables.Checkpoint(run_id=run.id, step=report.step, name=name_of(run, report.step))
             session.add(row)
             new += 1
-        row.status, row.base_model, row.path = READY, run.model_path, path
+        row.status, row.base_model, row.path = READY, base_model, path
         row.reward = report.reward if report.reward is not None else row.reward
         row.details = {"kind": report.kind}
         removed_paths |= {_path(settings, run, removed) for removed in report.removed}

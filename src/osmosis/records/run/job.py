@@ -111,7 +111,7 @@ class JobSpec(Record):
     model_path: str = ""
     """Training, and eval of a platform model: the base model's folder or hub name; empty: as the config says."""
     adapter_path: str = ""
-    """Eval of a platform model: the folder of its adapter; empty: the base model itself."""
+    """Eval of a platform model, or training that goes on from it: the folder of its adapter; empty: there is none."""
     deployed: bool = False
     """Eval of a platform model that is deployed: the platform's inference address serves it."""
     tokenizer_path: str = ""

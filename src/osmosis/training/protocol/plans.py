@@ -27,6 +27,7 @@ _FREE = {
     "output_dir",
     "keep",
     "model_path",
+    "adapter_path",
     "teacher_path",
     "examples_path",
     "engine_url",
@@ -58,6 +59,8 @@ class TrainerPlan(Record):
     model_path: str
     """Folder of the base model: `config.json`, tokenizer, safetensors. For `tinker`, the name the server knows."""
     base_model: str | None = None
+    adapter_path: str | None = None
+    """Folder of the adapter to go on from; None: a new one. It brings its own rank, scale and targets."""
     teacher_path: str | None = None
     """Folder of the model that `distill` follows."""
     tokenizer_path: str | None = None

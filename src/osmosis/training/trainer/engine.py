@@ -212,8 +212,8 @@ class LocalEngine(TrainingLoop):
             total.add(share)
         total.loss /= iterations
         seconds = (time.perf_counter() - began) / iterations
-        share = measure_utilization(count_flops(self.module, trees), seconds, self.loaded, self.ranks.world)
-        utilization = {} if share is None else {"perf/mfu": share}
+        mfu = measure_utilization(count_flops(self.module, trees), seconds, self.loaded, self.ranks.world)
+        utilization = {} if mfu is None else {"perf/mfu": mfu}
         peak = peak_memory(self.device)
         if self.service is not None:
             self.service.health.peak_memory_bytes = peak
@@ -397,10 +397,8 @@ def _trainable_model(plan: TrainerPlan, loaded: Loaded) -> Module:
     torch.manual_seed(plan.seed)
     if plan.tune == "full":
         return model.float().requires_grad_(True).train()
-    if plan.resume_from is not None:
-        return PeftModel.from_pretrained(
-            model, plan.resume_from, is_trainable=True, autocast_adapter_dtype=False
-        ).train()
+    if (start := plan.resume_from or plan.adapter_path) is not None:
+        return PeftModel.from_pretrained(model, start, is_trainable=True, autocast_adapter_dtype=False).train()
     adapter = LoraConfig(
         r=plan.lora_rank,
         lora_alpha=plan.lora_alpha,

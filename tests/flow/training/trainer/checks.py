@@ -391,6 +391,25 @@ def _half_precision(model: str, folder: Path) -> dict[str, Any]:
     }
 
 
+def continued(model: str, folder: Path) -> dict[str, Any]:
+    """A run that begins with another one's adapter, of another rank than the plan's."""
+    first = train(plan(model, folder / "first", lora_rank=4, lora_alpha=8))["weights"]
+    start = {"adapter_path": str(folder / "first" / "step-000002")}
+    frozen = edited(lambda one: replace(one, mask=[0] * len(one.mask)))
+    still = train(plan(model, folder / "still", **start), frozen)["weights"]
+    moved = train(plan(model, folder / "moved", **start))["weights"]
+    settings = [
+        json.loads((folder / name / "step-000002" / "adapter_config.json").read_text()) for name in ("first", "moved")
+    ]
+    return {
+        "still": apart(still, first),
+        "moved": apart(moved, first),
+        "same_settings": all(
+            settings[0][key] == settings[1][key] for key in ("r", "lora_alpha", "base_model_name_or_path")
+        ),
+    }
+
+
 def _forks(model: str, folder: Path) -> dict[str, Any]:
     """A rollout that is cut into two parts, of which the second repeats the first one's tokens as its prompt."""
 

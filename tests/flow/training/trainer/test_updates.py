@@ -22,7 +22,9 @@ MOVED = 3e-3
 
 @pytest.fixture(scope="module")
 def found(checks: Any) -> dict[str, Any]:
-    results: dict[str, Any] = checks("updates", "order", "diverged", "packing", "preferences", "chunks", "flops")
+    results: dict[str, Any] = checks(
+        "updates", "order", "diverged", "packing", "preferences", "chunks", "flops", "continued"
+    )
     return results
 
 
@@ -88,6 +90,12 @@ def test_flops_are_those_of_the_products_that_a_gradient_needs(found: dict[str, 
 def test_weights_move_by_what_the_model_said_and_never_by_what_the_environment_did(found: dict[str, Any]) -> None:
     assert found["updates"]["moved"] > MOVED
     assert found["updates"]["masks_alone_move"] == 0
+
+
+def test_a_run_goes_on_from_the_adapter_of_another(found: dict[str, Any]) -> None:
+    assert found["continued"]["still"] == 0
+    assert found["continued"]["moved"] > SAME
+    assert found["continued"]["same_settings"]
 
 
 def test_equal_rewards_teach_nothing(found: dict[str, Any]) -> None:
