@@ -100,7 +100,7 @@ class Collector:
         self._running: set[asyncio.Task[None]] = set()
         self._error: BaseException | None = None
         self._changed = asyncio.Event()
-        self._packing = asyncio.Lock()
+        self._folders = asyncio.Lock()
 
     async def close(self) -> None:
         await end_tasks(*self._running)
@@ -124,7 +124,8 @@ class Collector:
         if ledger.find(step) is None:
             rows = ledger.draw(step, ledger.count_due(sorted(self._open))) if self._draws_rows else collect.rows
             ledger.begin(step, rows, version=min(self._open) - 1)
-        await self._load(step)
+        async with self._folders:
+            await self._load(step)
         while not self._settle(step):
             if self._error is not None:
                 raise self._error
@@ -143,7 +144,7 @@ class Collector:
 
     async def pack(self) -> None:
         """Pack the folders whose groups have all been used."""
-        async with self._packing:
+        async with self._folders:
             unused = {group.step for group in self._ledger.list_unused()}
             for step, journal in list(self._journals.items()):
                 if step not in unused and not self._writers[step]:

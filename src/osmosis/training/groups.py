@@ -51,6 +51,9 @@ class GroupLedger:
             path = self._path(step)
             if kind == "train" and path.exists():
                 self._steps[step] = StepGroups.model_validate_json(path.read_bytes())
+        used = {group for groups in self._steps.values() for group in (*groups.trained, *groups.replaced)}
+        groups = (Group(step, row) for step in sorted(self._steps) for row in self._steps[step].rows)
+        self._unused = [group for group in groups if group not in used]
 
     def find(self, step: int) -> StepGroups | None:
         return self._steps.get(step)
@@ -63,23 +66,25 @@ class GroupLedger:
 
     def begin(self, step: int, rows: Sequence[int], version: int) -> None:
         self._steps[step] = StepGroups(version=version, rows=list(rows))
+        self._unused += [Group(step, row) for row in rows]
         self._write(step)
 
     def begin_extra(self, step: int, row: int) -> None:
         self._steps[step].rows.append(row)
         self._steps[step].extra += 1
+        self._unused.append(Group(step, row))
         self._write(step)
 
     def settle(self, step: int, trained: Sequence[Group], replaced: Sequence[Group], silent: Sequence[Group]) -> None:
         groups = self._steps[step]
         groups.trained, groups.replaced, groups.silent = list(trained), list(replaced), list(silent)
+        used = {*trained, *replaced}
+        self._unused = [group for group in self._unused if group not in used]
         self._write(step)
 
     def list_unused(self) -> list[Group]:
         """Return the groups that no step has used yet, in the order in which they began."""
-        used = {group for groups in self._steps.values() for group in (*groups.trained, *groups.replaced)}
-        groups = [Group(step, row) for step in sorted(self._steps) for row in self._steps[step].rows]
-        return [group for group in groups if group not in used]
+        return sorted(self._unused, key=lambda group: group.step)
 
     def draw(self, step: int, count: int) -> list[int]:
         """Return rows for new groups of a step: those that came least often, each pass over the rows in an order drawn
