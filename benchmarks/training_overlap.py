@@ -2,9 +2,10 @@
 without overlap: the real trainer on the tiny task, the real driver, and an agent that sleeps.
 
 Each setting trains for the same steps and is judged on the same held-out rows. Makes the trainer's environment and the
-tiny model on the first run.
+tiny model on the first run. `--without-a-model` measures the flow alone: a trainer that samples at once and whose
+update takes as long as a usual rollout; it needs hardly any CPU, and learns nothing.
 
-    python benchmarks/training_overlap.py [--cache FOLDER] [--steps 10] [--seconds 3]
+    python benchmarks/training_overlap.py [--cache FOLDER] [--steps 10] [--seconds 3] [--without-a-model]
 """
 
 from __future__ import annotations
@@ -28,10 +29,12 @@ from osmosis.llm.model import ChatRequest
 from osmosis.records.run.rollout import Rollout, RolloutStatus, Score
 from osmosis.training.driver import TrainingDriver
 from osmosis.training.models import TrainedModel
+from osmosis.training.protocol.batches import Batch, Kind
 from osmosis.training.protocol.client import TrainerClient
 from osmosis.training.protocol.plans import TrainerPlan
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))
+from support.fake_trainer import FakeTrainer
 from support.tiny_task import TOOL, TRAIN_TINY, grade, problem, run_tool
 from support.trainer_drive import TURNS
 from support.trainer_environment import trainer_environ, trainer_environment
@@ -61,6 +64,7 @@ class SleepingAgent:
 
     model: TrainedModel
     seconds: float
+    learns: bool
     began: float = 0.0
 
     async def run(self, task: Task, model: RolloutModel) -> Rollout:
@@ -81,7 +85,7 @@ class SleepingAgent:
             for call in calls:
                 content = run_tool(call["function"]["arguments"])
                 messages.append({"role": "tool", "tool_call_id": call["id"], "content": content})
-        reward = Score(name="reward", value=grade(messages, a, b))
+        reward = Score(name="reward", value=grade(messages, a, b) if self.learns else float(task.attempt % 2))
         return Rollout(
             rollout_id=task.rollout_id, row_index=row, attempt=task.attempt, status=RolloutStatus.SUCCESS,
             messages=messages, scores={"reward": reward},
@@ -95,21 +99,42 @@ async def measure(plan: TrainerPlan, folder: Path, trainer: TrainerEnvironment, 
     command = [str(trainer.python), "-m", "osmosis.training.trainer", str(written), str(socket)]
     quiet = subprocess.DEVNULL
     process = await asyncio.create_subprocess_exec(*command, env=trainer_environ(trainer), stdout=quiet, stderr=quiet)
-    async with TrainerClient(socket) as link:
+    await drive(plan, folder, listener, seconds, learns=True)
+    await process.wait()
+    return listener
+
+
+async def measure_flow(plan: TrainerPlan, folder: Path, seconds: float) -> Listener:
+    """As `measure`, with a trainer without a model."""
+    listener = Listener()
+    with FakeTrainer(plan, folder / "s") as trainer:
+        wait = trainer.service.wait
+
+        def wait_and_update(step: int, kind: Kind) -> Batch:
+            batch = wait(step, kind)
+            time.sleep(seconds if kind == "train" else 0)
+            return batch
+
+        trainer.service.wait = wait_and_update  # type: ignore[method-assign]
+        await drive(plan, folder, listener, seconds, learns=False)
+    return listener
+
+
+async def drive(plan: TrainerPlan, folder: Path, listener: Listener, seconds: float, *, learns: bool) -> None:
+    """Drive the trainer that serves in the folder to its end."""
+    async with TrainerClient(folder / "s") as link:
         await link.wait_up()
         model = TrainedModel(link, "tiny", seed=plan.seed)
-        agent = SleepingAgent(model, seconds)
+        agent = SleepingAgent(model, seconds, learns)
         await TrainingDriver(run_of(folder, listener, plan), link, model, agent).run()
-    await process.wait()
     listener.ends[0] = agent.began
-    return listener
 
 
 def report(name: str, plan: TrainerPlan, listener: Listener, before: float | None) -> float:
     points = {(point.key, point.step): point.value for point in listener.metrics}
     steps = plan.steps - 1  # the last one ends after its validation
     per_hour = 3600 * steps / (listener.ends[steps] - listener.ends[0])
-    first, last = (points["eval/validation/reward", step] for step in (0, plan.steps))
+    first, last = (points.get(("eval/validation/reward", step), 0.0) for step in (0, plan.steps))
     stale: Sequence[float] = [points["rollout/staleness", step] for step in range(1, plan.steps + 1)]
     gain = f"{per_hour / before:4.2f} times" if before else " " * 10
     rewards = f"held-out reward {first:.2f} to {last:.2f}"
@@ -124,11 +149,12 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--seconds", type=float, default=3.0, help="that a usual rollout takes")
     parser.add_argument("--setting", action="append", choices=list(SETTINGS), help="default: all")
+    parser.add_argument("--without-a-model", action="store_true")
     chosen = parser.parse_args()
     chosen.cache.mkdir(parents=True, exist_ok=True)
-    trainer = trainer_environment(chosen.cache)
+    trainer = None if chosen.without_a_model else trainer_environment(chosen.cache)
     base = chosen.cache / "tiny-base"
-    if not (base / "tokenizer_config.json").exists():
+    if trainer is not None and not (base / "tokenizer_config.json").exists():
         environ = {**os.environ, "PYTHONPATH": str(trainer.code)}
         subprocess.run([str(trainer.python), str(TRAIN_TINY / "tiny_model.py"), str(base)], env=environ, check=True)
     before = None
@@ -139,12 +165,15 @@ def main() -> None:
                 {
                     "run": "bench", "model_path": str(base), "output_dir": str(folder / "out"),
                     "rows": list(range(ROWS)), "validation_rows": list(range(ROWS, ROWS + HELD_OUT)),
-                    "steps": chosen.steps, "eval_interval": chosen.steps, "save_interval": chosen.steps,
+                    "steps": chosen.steps, "eval_interval": chosen.steps, "save_interval": 999,
                     "rows_per_step": 8, "samples_per_row": 8, "max_prompt_length": 60, "max_response_length": 60,
                     "lr": 2e-3, "threads": 1, "seed": 7, **SETTINGS[name],
                 }
             )  # fmt: skip
-            listener = asyncio.run(measure(plan, folder, trainer, chosen.seconds))
+            if trainer is None:
+                listener = asyncio.run(measure_flow(plan, folder, chosen.seconds))
+            else:
+                listener = asyncio.run(measure(plan, folder, trainer, chosen.seconds))
             per_hour = report(name, plan, listener, before)
             before = before or per_hour
 
