@@ -1,5 +1,3 @@
-"""Try a score function, rubric or grader with the answers of `metrics.reward_battery`; no agent runs."""
-
 import asyncio
 import math
 from collections.abc import Callable, Mapping, Sequence

@@ -1,5 +1,3 @@
-"""The model of one rollout: its calls are counted, timed and limited, its conversation is remembered."""
-
 import asyncio
 import time
 from collections.abc import Callable

@@ -1,5 +1,3 @@
-"""POST requests to HTTP endpoints over shared connections, with bounded answers and one kind of error."""
-
 from __future__ import annotations
 
 import asyncio

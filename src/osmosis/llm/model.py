@@ -1,5 +1,3 @@
-"""The one way to ask a language model: `Model.complete(ChatRequest) -> Completion`."""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping

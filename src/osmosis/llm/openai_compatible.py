@@ -1,5 +1,3 @@
-"""A model behind an OpenAI-compatible `/chat/completions`: vLLM, SGLang, Ollama, OpenAI, a trainer's endpoint."""
-
 import asyncio
 import codecs
 import json

@@ -1,5 +1,3 @@
-"""Find the commit that changed the scores of rows: a noisy binary search between the commits of two runs."""
-
 import math
 import subprocess
 import sys

@@ -1,5 +1,3 @@
-"""`osmosis.evaluate`: an agent over the rows of a dataset, scored, journaled, resumable, from Python."""
-
 import asyncio
 import contextvars
 import dataclasses

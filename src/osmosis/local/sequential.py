@@ -1,5 +1,3 @@
-"""Extend two runs of this machine together until their difference is decided or the planned rollouts exist."""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence

@@ -1,5 +1,3 @@
-"""Rows over several processes: an agent that hands each attempt to a worker and gets it back scored."""
-
 import asyncio
 import math
 import os

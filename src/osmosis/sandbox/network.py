@@ -1,5 +1,3 @@
-"""The network of a sandbox: sockets in its namespace for the caller, and a way to outside hosts."""
-
 import contextlib
 import ipaddress
 import json

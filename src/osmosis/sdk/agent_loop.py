@@ -1,5 +1,3 @@
-"""The agent of generation 0.2: subclass `RolloutAgentLoop`, offer tools, drive the conversation, return a result."""
-
 from __future__ import annotations
 
 import hashlib

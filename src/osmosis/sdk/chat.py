@@ -1,5 +1,3 @@
-"""A small chat-completions client for workflows, so that a rollout needs no vendor library."""
-
 from __future__ import annotations
 
 import asyncio

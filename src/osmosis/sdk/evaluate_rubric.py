@@ -1,5 +1,3 @@
-"""Score a text by a rubric with a language model: `evaluate_rubric`, in the three forms that existing code calls."""
-
 from __future__ import annotations
 
 import asyncio

@@ -1,5 +1,3 @@
-"""Ask a language model as a judge, with every foreign text fenced, and read its reply."""
-
 from __future__ import annotations
 
 import asyncio

@@ -1,5 +1,3 @@
-"""Resolve `model_info` to a model: provider, key, limits, parameters; and add up the usage of judges."""
-
 import logging
 import os
 from collections.abc import Mapping

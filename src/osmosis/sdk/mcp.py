@@ -1,5 +1,3 @@
-"""Offer the tools of an MCP server to an agent: a folder with a FastMCP server, a file, or a URL."""
-
 from __future__ import annotations
 
 import asyncio

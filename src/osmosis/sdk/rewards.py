@@ -1,5 +1,3 @@
-"""`@osmosis_reward`: checks a reward function's signature at import, and its result on every call."""
-
 import functools
 import inspect
 import math

@@ -1,5 +1,3 @@
-"""The other side of a conversation: a model that plays a person, turns written beforehand, or these and then that."""
-
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from osmosis.base.redact import Redactor

@@ -1,5 +1,3 @@
-"""Tools of an agent: typed functions become tools, the model's calls become results, in parallel."""
-
 import asyncio
 import dataclasses
 import inspect

@@ -1,5 +1,3 @@
-"""A run's report as one file: Markdown, JUnit XML, or HTML with its plots inside (`report.html`)."""
-
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from collections.abc import Mapping, Sequence

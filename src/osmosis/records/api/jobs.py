@@ -1,5 +1,3 @@
-"""Messages between a job and the platform beyond those of `records.run.job`."""
-
 from pydantic import Field
 
 from osmosis.base.jsonable import JsonObject

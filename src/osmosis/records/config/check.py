@@ -1,5 +1,3 @@
-"""Messages for invalid configs: pydantic's errors become issues that name the key and what to type."""
-
 import json
 import types
 from collections.abc import Iterator, Mapping

@@ -1,5 +1,3 @@
-"""The plan of an evaluation: everything that decides what a run does, and nothing secret."""
-
 from __future__ import annotations
 
 import re

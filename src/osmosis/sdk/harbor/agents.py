@@ -1,5 +1,3 @@
-"""The agents in a trial's config: one that runs a workflow, one in front of Harbor's own agents."""
-
 import importlib
 import inspect
 import json

@@ -1,5 +1,3 @@
-"""`HarborBackend`: each rollout is a trial of the Harbor library, its agent in a sandbox of its own."""
-
 import asyncio
 import os
 import shutil
