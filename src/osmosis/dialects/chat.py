@@ -73,7 +73,7 @@ def completion_body(done: Completion, *, model: str = "") -> JsonObject:
         "logprobs": None,
     }
     body: JsonObject = {
-        "id": done.raw_id or _new_id(),
+        "id": done.raw_id or f"chatcmpl-{uuid.uuid4().hex}",
         "object": "chat.completion",
         "created": int(time.time()),
         "model": done.model or model,
@@ -119,7 +119,7 @@ class ChatStream(ReplyStream):
 
     def begin(self) -> bytes:
         self._head = {
-            "id": self.envelope.raw_id or _new_id(),
+            "id": self.envelope.raw_id or f"chatcmpl-{uuid.uuid4().hex}",
             "object": "chat.completion.chunk",
             "created": self.envelope.created,
             "model": self.envelope.model,
@@ -172,10 +172,6 @@ class ChatStream(ReplyStream):
     ) -> bytes:
         choice = {"index": 0, "delta": delta, "finish_reason": end, "logprobs": of_tokens}
         return event({**self._head, "choices": [choice], **(extras or {})})
-
-
-def _new_id() -> str:
-    return f"chatcmpl-{uuid.uuid4().hex}"
 
 
 def _call_deltas(index: int, call: JsonObject) -> Iterator[dict[str, object]]:

@@ -136,8 +136,8 @@ def parse_task(text: str) -> tuple[str, float, float] | None:
     """Return the operation and its two numbers, from `12 * 34` or from words; None when there is no such task."""
     infix = _INFIX.search(text)
     if infix:
-        return _SYMBOLS[infix.group(2)], _number(infix.group(1)), _number(infix.group(3))
-    numbers = [_number(n) for n in re.findall(_NUMBER, text)]
+        return _SYMBOLS[infix.group(2)], float(infix.group(1).replace(",", "")), float(infix.group(3).replace(",", ""))
+    numbers = [float(n.replace(",", "")) for n in re.findall(_NUMBER, text)]
     if len(numbers) < 2:
         return None
     a, b = numbers[0], numbers[1]
@@ -190,10 +190,6 @@ def format_number(value: float) -> str:
 
 def _plain(value: float) -> float | int:
     return int(value) if value.is_integer() else value
-
-
-def _number(text: str) -> float:
-    return float(text.replace(",", ""))
 
 
 def _block(text: str, name: str) -> str:

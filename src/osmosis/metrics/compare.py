@@ -217,8 +217,8 @@ def _compare(
         score=name,
         pairs=len(shared),
         rows=len(scored.rows),
-        only_a=_scored(values_a) - len(shared),
-        only_b=_scored(values_b) - len(shared),
+        only_a=sum(1 for value in values_a.values() if value is not None) - len(shared),
+        only_b=sum(1 for value in values_b.values() if value is not None) - len(shared),
         mean_a=scored.mean_a,
         mean_b=scored.mean_b,
         difference=scored.mean_b - scored.mean_a,
@@ -343,10 +343,6 @@ class _Paired:
                 hint="name a larger change, or none: then a row may change by the score's whole range",
             )
         return difference_of(changes, (min(values), max(values)), declared, looks, level, largest_change)
-
-
-def _scored(values: Values) -> int:
-    return sum(1 for value in values.values() if value is not None)
 
 
 def _mean(values: Sequence[float]) -> float:

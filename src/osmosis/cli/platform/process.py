@@ -220,12 +220,8 @@ def _wait(process: subprocess.Popen[bytes], data_dir: Path, log: Path) -> Runnin
     raise PlatformError(f"the platform did not respond within {START_TIMEOUT_S:.0f} s", hint=f"see {log}", log=str(log))
 
 
-def _family(host: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in host else socket.AF_INET
-
-
 def _free(host: str, port: int) -> bool:
-    with socket.socket(_family(host), socket.SOCK_STREAM) as probe:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
@@ -235,7 +231,7 @@ def _free(host: str, port: int) -> bool:
 
 
 def _any_port(host: str) -> int:
-    with socket.socket(_family(host), socket.SOCK_STREAM) as probe:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM) as probe:
         try:
             probe.bind((host, 0))
         except OSError as error:

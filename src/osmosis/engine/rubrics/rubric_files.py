@@ -3,7 +3,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -161,7 +160,7 @@ class _Reading:
                 yield _Entry(entry.label or f"document[{position}]", entry.value, entry.line, entry.lines), defaults
 
     def _defaults(self, node: yaml.MappingNode) -> dict[str, object]:
-        value, lines = _plain(node), _lines(node)
+        value, lines = yaml.SafeLoader("").construct_object(node, deep=True), _lines(node)
         if isinstance(value.get("rubric"), str):
             return {}
         self._version(value.get("version"), lines.get("version", node.start_mark.line + 1))
@@ -185,7 +184,7 @@ class _Reading:
     def _walk(self, node: yaml.Node, label: str) -> Iterator[_Entry]:
         line = node.start_mark.line + 1
         if isinstance(node, yaml.MappingNode):
-            value = _plain(node)
+            value = yaml.SafeLoader("").construct_object(node, deep=True)
             if isinstance(value.get("rubric"), str):
                 yield _Entry(label, value, line, _lines(node))
                 return
@@ -289,10 +288,6 @@ def _check_size(root: yaml.Node | None, path: Path) -> None:
     if root is not None and size_of(root, 0) > MAX_VALUES:
         line = root.start_mark.line + 1
         raise ValidationError(f"{path}:{line}: with its aliases written out it has more than {MAX_VALUES} values")
-
-
-def _plain(node: yaml.Node) -> Any:
-    return yaml.SafeLoader("").construct_object(node, deep=True)
 
 
 def _lines(node: yaml.MappingNode) -> dict[str, int]:

@@ -14,11 +14,7 @@ def format_moment(value: datetime | None) -> str | None:
     return None if value is None else value.isoformat()
 
 
-def _as_text(value: object) -> object:
-    return value.isoformat() if isinstance(value, datetime) else value
-
-
-Moment = Annotated[str, BeforeValidator(_as_text)]
+Moment = Annotated[str, BeforeValidator(lambda value: value.isoformat() if isinstance(value, datetime) else value)]
 """ISO time; a response is made of a time, too."""
 BodyT = TypeVar("BodyT", bound="Body")
 
@@ -70,11 +66,7 @@ class LogEntry(Body):
     details: JsonObject | None = None
 
 
-def _or_empty(value: object) -> object:
-    return [] if value is None else value
-
-
-OrEmpty = BeforeValidator(_or_empty)
+OrEmpty = BeforeValidator(lambda value: [] if value is None else value)
 
 
 class LogPage(Body):

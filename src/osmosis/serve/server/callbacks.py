@@ -84,7 +84,7 @@ class Spool:
         now = time.time()
         for path in sorted(paths, key=lambda file: file.stat().st_mtime_ns):
             if now - path.stat().st_mtime > max_age_s:
-                log.warning("%s is older than %s and is not sent any more", path.name, _hours(max_age_s))
+                log.warning("%s is older than %s and is not sent any more", path.name, f"{max_age_s / 3600:g} hours")
                 self.refuse(path)
                 continue
             try:
@@ -99,10 +99,6 @@ class Spool:
         if self._own is not None and self._lock is not None:
             _release(self._own, self._lock)
         self._own = self._lock = None
-
-
-def _hours(seconds: float) -> str:
-    return f"{seconds / 3600:g} hours"
 
 
 def _try_lock(folder: Path) -> FileLock | None:
@@ -239,7 +235,7 @@ class ResultDelivery:
                 retry_after_s, reason = 0.0, f"{type(exc).__name__}: {exc}"
             delay = self._delay(tries, retry_after_s)
             if time.time() + delay > until:
-                age = _hours(self.policy.max_age_s)
+                age = f"{self.policy.max_age_s / 3600:g} hours"
                 raise Refused(f"nobody took it within {age}, the last answer was {reason}")
             if tries == self.policy.quick_tries:
                 self._slow_down(post, tries, reason)
