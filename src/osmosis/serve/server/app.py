@@ -84,8 +84,7 @@ def create_rollout_server(
         files.everything = files.everything or bool(save_trajectories)
     service = RolloutService(backend, runtime, instance_id=environ.get(INSTANCE_VARIABLE), traces=traces, files=files)
     app = build_app("Osmosis rollout server", runtime, lifespan, api_key=api_key, configure_logging=configure_logging)
-    app.include_router(rollout_routes(service))
-    router = new_router()
+    router = rollout_routes(service)
 
     @router.get("/health", **document("Health; its keys identify the generation", ServerHealth, bearer=None))
     async def health() -> Response:
