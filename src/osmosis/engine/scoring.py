@@ -83,11 +83,9 @@ class FunctionScorer:
 Range = tuple[float, float]
 
 
-async def run_score(
-    name: str, call: Callable[[], Awaitable[object]], timeout_s: float | None, bounds: Range | None = None
-) -> list[Score]:
+async def run_score(name: str, call: Callable[[], Awaitable[object]], timeout_s: float | None) -> list[Score]:
     """Await `call()`, which may be user code, and turn its result or error into scores, one per key of a dict."""
-    judging = Judging(name, timeout_s, bounds)
+    judging = Judging(name, timeout_s, None)
     try:
         return judging.gave(await contain(call()))
     except Exception as error:  # noqa: BLE001 - one rollout: a score function may raise anything
