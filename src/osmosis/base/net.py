@@ -37,7 +37,6 @@ def is_public(address: Address | str) -> bool:
 
 
 def embedded_address(address: Address) -> Address:
-    """Return the IPv4 address that an IPv6 address leads to, else the address."""
     if isinstance(address, ipaddress.IPv4Address):
         return address
     if address in _TRANSLATED:

@@ -19,7 +19,6 @@ def pass_at_k(n: int, c: int, k: int) -> float:
 
 
 def pass_hat_k(n: int, c: int, k: int) -> float:
-    """Return the chance that all of `k` attempts passed: `C(c, k) / C(n, k)`."""
     if c < k:
         return 0.0
     return math.comb(c, k) / math.comb(n, k) if n >= k else float(c >= n)
@@ -51,7 +50,6 @@ def quantile(ordered: Sequence[float], q: float) -> float:
 
 
 def spearman(pairs: Sequence[tuple[float, float]]) -> float | None:
-    """Return the rank correlation of two values; None where one of them never changes."""
     ranks = [_ranks([pair[side] for pair in pairs]) for side in (0, 1)]
     middle = (len(pairs) + 1) / 2
     both = math.fsum((x - middle) * (y - middle) for x, y in zip(*ranks, strict=True))
@@ -123,7 +121,6 @@ class BoundedMean:
         return min(mean, lower), max(mean, upper)
 
     def _below(self, mean: float, end: float) -> float:
-        """Return the chance that the weighted mean is below `mean`, with one more row at this end of the range."""
         terms = [(group.rows, group.total - mean * group.size) for group in self.groups]
         terms.append((1.0, (end - mean) * self._values / self.rows))
         return chance_below_zero(terms)

@@ -256,7 +256,6 @@ class Journal(StoredRollouts):
         return self._file is not None
 
     def open(self, plan: EvalPlan, *, facts: Mapping[str, object] | None = None) -> None:
-        """Open the folder for writing, new or not; raise `Conflict` while another process writes it."""
         self.lock()
         self._cut_torn_line()
         self._file = GrowingFile(self.rollouts_path)

@@ -122,7 +122,6 @@ def settle(journal: Journal, rows: SelectedRows) -> None:
 
 
 def _matched(stored: Iterable[Rollout], done: set[Key], match: Matching) -> Iterator[tuple[Rollout, str | None]]:
-    """Yield each stored rollout with the current key of its row; None when that row is not selected any more."""
     left = []
     for rollout in stored:
         row_key = match.key_of(rollout)

@@ -133,7 +133,6 @@ def reflect(request: ChatRequest, seed: int) -> Message:
 
 
 def parse_task(text: str) -> tuple[str, float, float] | None:
-    """Return the operation and its two numbers, from `12 * 34` or from words; None when there is no such task."""
     infix = _INFIX.search(text)
     if infix:
         return _SYMBOLS[infix.group(2)], float(infix.group(1).replace(",", "")), float(infix.group(3).replace(",", ""))

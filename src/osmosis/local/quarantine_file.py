@@ -23,7 +23,6 @@ def file_around(cwd: Path) -> Path:
 
 
 def file_of_run(folder: Path) -> Path | None:
-    """Return the file of the workspace that holds this run; None for a run elsewhere."""
     runs = folder.resolve().parent
     return runs.parent.parent / NAME if (runs.parent.name, runs.name) == (".osmosis", "runs") else None
 

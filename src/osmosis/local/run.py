@@ -159,7 +159,6 @@ def stored_report(journal: Journal) -> Report | None:
 
 
 def regrouped(journal: Journal, plan: EvalPlan, ended: Report | None, dataset: Path) -> Report:
-    """Return the figures under another plan: other reducers, or grouped by columns that were not stored."""
     groups = read_groups_by_content(dataset, plan.selection, plan.group_by) if plan.group_by else {}
     summary = summary_of(journal, plan, groups)
     if ended is None:
@@ -169,7 +168,6 @@ def regrouped(journal: Journal, plan: EvalPlan, ended: Report | None, dataset: P
 
 
 def summary_of(journal: Journal, plan: EvalPlan, groups: Mapping[str, dict[str, str]] | None = None) -> Report:
-    """Return the figures of a run that did not end; `groups` of the rows are by the hash of their content."""
     summary = Summary(plan, score_names=plan.score_fns)
     for rollout in journal.rollouts():
         if groups:

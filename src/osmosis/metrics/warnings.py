@@ -116,7 +116,6 @@ FALLEN = 0.05
 
 
 def training_alarms(curves: Mapping[str, Curve]) -> list[str]:
-    """Yield warnings about a training run, the most urgent first; `curves` are by stored key."""
     signs = (_fidelity, _signal, _entropy, _mismatch, _truncation, _sealed, _hacking)
     return [text for sign in signs for text in sign(curves)]
 

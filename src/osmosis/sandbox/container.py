@@ -167,7 +167,6 @@ class ContainerLaunch:
             kill_group(self._client)
 
     def settle(self) -> None:
-        """Read the exit code, after the end; raise `SandboxUnavailable` when the command never ran."""
         self._ended = True
         inspection = self._engine.ask("inspect", "--format", "{{.State.OOMKilled}} {{.State.Status}}", self._name)
         killed, _, status = inspection.stdout.strip().partition(" ")

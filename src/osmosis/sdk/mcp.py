@@ -217,7 +217,6 @@ class _Stdout(io.TextIOBase):
 
 
 def main(source: str) -> None:
-    """Serve the folder or file `source` until stdin closes; exit with 1 and the reason on stderr."""
     protocol = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     sys.stdout = _Stdout(protocol)

@@ -6,13 +6,11 @@ from osmosis.records.run.rollout import Message
 
 
 def parse_tool_calls(message: Message) -> list[JsonObject]:
-    """Return the message's tool calls; `[]` when there are none or they are not a list."""
     calls = message.get("tool_calls")
     return calls if isinstance(calls, list) else []
 
 
 def normalize_stop(stop: object) -> list[str] | None:
-    """Return stop sequences as a list: None stays None, a string becomes a list of one, anything else None."""
     if isinstance(stop, str):
         return [stop]
     if isinstance(stop, list):
@@ -21,13 +19,11 @@ def normalize_stop(stop: object) -> list[str] | None:
 
 
 def get_message_content(message: Message) -> str:
-    """Return the content when it is a string, else `""`."""
     content = message.get("content")
     return content if isinstance(content, str) else ""
 
 
 def get_message_role(message: Message) -> str:
-    """Return the role when it is a string, else `"unknown"`."""
     role = message.get("role")
     return role if isinstance(role, str) else "unknown"
 
@@ -49,7 +45,6 @@ def count_messages_by_role(messages: list[Message]) -> dict[str, int]:
 
 
 def solution_of(messages: Sequence[Message]) -> str:
-    """Return the text of the last assistant message that has any: a score function's `solution_str`."""
     for message in reversed(messages):
         if message.get("role") == "assistant" and message.get("content") is not None:
             content = message["content"]

@@ -106,7 +106,6 @@ class LazyCommand(TyperCommand):
     """A command whose module is imported only when it is invoked; lists show its short help."""
 
     def __init__(self, target: str, help: str, panel: str = "Commands", *, hidden: bool = False) -> None:
-        """Take `target`, `module:attribute` under `osmosis.cli`: a function or a `typer.Typer`."""
         super().__init__(None, short_help=help, help=help, rich_help_panel=panel, hidden=hidden)
         self.target = target
 

@@ -59,9 +59,8 @@ def download_run(ctx: AppContext, name: str, options: DownloadOptions, kind: Run
         files = runs.manifest(run.name, types=types, rows=options.rows).files
         missing = [file for file in files if options.overwrite or not _present(folder, file)]
         total = sum(file.size or 0 for file in missing)
-        question = f"Fetch {len(missing)} files, {size(total)}?"
-        if total > ASK_ABOVE and not prompts.confirm(ctx, question):
-            return OperationResult(operation, "Cancelled.", status="cancelled")
+        if total > ASK_ABOVE:
+            prompts.agree(ctx, f"Fetch {len(missing)} files, {size(total)}?", operation)
         with byte_progress(ctx, total, "fetching") as progress:
             failed = _fetch_all(client, runs, run.name, folder, missing, progress)
     folder.mkdir(parents=True, exist_ok=True)

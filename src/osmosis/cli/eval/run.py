@@ -181,7 +181,6 @@ def _run_and_upload(ctx: AppContext, flags: RunFlags, plan: EvalPlan, options: R
 def apply_environment(
     ctx: AppContext, env: Mapping[str, str], secrets: Sequence[str], secrets_file: str | None
 ) -> None:
-    """Set a config's variables and secrets for this process; the secrets file wins over the environment."""
     ctx.environ = {**ctx.environ, **env, **(read_secrets_file(ctx, secrets_file) if secrets_file else {})}
     missing = [name for name in secrets if not ctx.environ.get(name)]
     if missing:

@@ -86,7 +86,6 @@ class PlatformRun:
         return self._client.evals.rollout(self.name, row, attempt)
 
     def rows(self, indices: Collection[int]) -> dict[int, Row]:
-        """Return rows of the workspace's copy of the dataset, else of the platform's; empty when it is gone."""
         try:
             local = find_workspace(self._cwd).local_dataset(self.dataset)
         except OsmosisError:

@@ -95,7 +95,6 @@ def load_rubric_suite(path: Path) -> RubricSuite:
 
 
 def load_rubric_configs(path: Path) -> list[ParsedItem]:
-    """Return every entry, broken ones with their problems; raise only for an unreadable file."""
     reading = _Reading(path)
     items: list[ParsedItem] = []
     for entry, defaults in reading.entries():

@@ -357,7 +357,6 @@ class AnnotationFile:
         return read_annotations(self.path)
 
     def merge(self, annotations: Iterable[Annotation]) -> int:
-        """Add those that are not in the file yet, in order of time; return how many that were."""
         with locked(self._lock):
             existing = {annotation.identity for annotation in self.read()}
             new = [annotation for annotation in annotations if annotation.identity not in existing]

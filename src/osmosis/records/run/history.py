@@ -75,7 +75,6 @@ class History(Record):
 
 
 def find_start(runs: Sequence[PastRun]) -> PastRun | None:
-    """Return the first of the newest runs in which the row has had its present state without a break."""
     first: PastRun | None = None
     for run in reversed([run for run in runs if run.row is not None]):
         if first is not None and (first.row is None or run.row is None or run.row.state != first.row.state):

@@ -48,7 +48,6 @@ class RowQuarantine(Strict):
         return [entry for entry in self.row if entry.key == key]
 
     def sorted_out(self, keys: Iterable[str]) -> SortedOut:
-        """Return the entries that apply to a run with rows of these keys."""
         present = set(keys)
         entries = [entry for entry in self.row if entry.key in present]
         active = [entry for entry in entries if not entry.expired()]

@@ -31,7 +31,6 @@ class Endpoint:
         return urlunsplit(parts._replace(netloc=f"{self.model_host}{port}"))
 
     def environment(self, *, native: bool) -> dict[str, str]:
-        """Return the variables of the agent's commands; a native agent also gets those that OpenAI clients read."""
         variables = {URL_VARIABLE: self.inside_url, KEY_VARIABLE: self.key, ID_VARIABLE: self.rollout_id}
         if native:
             variables |= {

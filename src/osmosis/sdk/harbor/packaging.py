@@ -126,7 +126,6 @@ IN_CONTEXT = "osmosis-sdk"
 
 
 def make_sdk(into: Path, cache_dir: Path, code_dir: Path | None) -> str:
-    """Fill the folder `into`; return a hash of its content, also kept there as `id`."""
     wheel = build_wheel(cache_dir)
     into.mkdir(parents=True)
     (into / wheel.path.name).write_bytes(wheel.path.read_bytes())

@@ -206,7 +206,6 @@ class GradedProgram:
 
 
 async def grade_ended(grading: Agent, rollout: Rollout, task: Task, model: RolloutModel) -> Rollout:
-    """Return a rollout with the scores that a grader gives to one that has ended."""
     task.enter(Phase.SCORE.value)
     row = task.row
     metadata = {**(row.data if row.metadata is None else row.metadata)}

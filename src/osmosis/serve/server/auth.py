@@ -18,7 +18,6 @@ def generate_api_key() -> str:
 
 
 def parse_bearer(header: bytes | None) -> bytes | None:
-    """Parse an Authorization header: `Bearer X` in any case, or a bare `X`; None for other schemes."""
     if not header:
         return None
     if match := _BEARER.match(header):
