@@ -30,6 +30,7 @@ STEP = "sampler"
 PROGRAM = "OSMOSIS_VLLM"
 API_KEY = "VLLM_API_KEY"
 LOAD_S = 1800.0
+POLL_S = 0.5
 NEWS_S = 30.0
 STEADY_S = 300.0
 DEATHS_IN_A_ROW = 3
@@ -110,6 +111,7 @@ class VllmProcesses:
                     self._environ(context.environ, gpus),
                     log=self._log.stream(STEP, "debug"),
                     health_timeout_s=LOAD_S,
+                    poll_s=POLL_S,
                     policy=policy,
                     name=f"vLLM server {number}",
                     port=port,

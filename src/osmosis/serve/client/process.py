@@ -50,6 +50,7 @@ class RolloutServerProcess:
     _: KW_ONLY
     log: Callable[[str], None]
     health_timeout_s: float = 90.0
+    poll_s: float = POLL_S
     policy: Policy = field(default_factory=Policy)
     """Its sandbox, with the environment and folder given here."""
     name: str = "the rollout server"
@@ -149,7 +150,7 @@ class RolloutServerProcess:
                         )
                     if await self._is_healthy(session):
                         return
-                    await asyncio.wait({died}, timeout=POLL_S)
+                    await asyncio.wait({died}, timeout=self.poll_s)
         finally:
             died.cancel()
         raise ServerStartError(
