@@ -54,7 +54,8 @@ def _sampler(
         return sampler
     ends = end_ids(engine.module, loaded.tokenizer)
     engine.servers = servers = VllmServers(plan, service.loop, ends)
-    answering = Answering(plan, loaded.tokenizer, reader, end_ids=ends)
+    context = getattr(loaded.model.config.get_text_config(), "max_position_embeddings", None)
+    answering = Answering(plan, loaded.tokenizer, reader, end_ids=ends, room=context)
     remote = RemoteSampler(answering, servers.complete, concurrency=plan.max_requests)
     remote.start(service.loop, closing=servers.stop)
     return remote
