@@ -5,7 +5,7 @@ Each setting trains for the same steps and is judged on the same held-out rows. 
 tiny model on the first run. `--without-a-model` measures the flow alone: a trainer that samples at once and whose
 update takes as long as a usual rollout; it needs hardly any CPU, and learns nothing.
 
-    python benchmarks/training_overlap.py [--cache FOLDER] [--steps 10] [--seconds 3] [--without-a-model]
+    python benchmarks/training_overlap.py [--cache FOLDER] [--steps 11] [--seconds 3] [--without-a-model]
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def report(name: str, plan: TrainerPlan, listener: Listener, before: float | Non
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cache", type=Path, default=Path.home() / ".cache" / "osmosis-benchmarks")
-    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--steps", type=int, default=11)
     parser.add_argument("--seconds", type=float, default=3.0, help="that a usual rollout takes")
     parser.add_argument("--setting", action="append", choices=list(SETTINGS), help="default: all")
     parser.add_argument("--without-a-model", action="store_true")

@@ -8,6 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from osmosis.training.groups import FILE, StepGroups
 from support.training_platform import JOB, TrainingPlatform, kill, training_platform, without_a_model
 from support.waiting import until
 
@@ -87,3 +88,24 @@ def check_result(place: TrainingPlatform, name: str) -> None:
     assert list(place.curve(name, "rollout/raw_reward")) == [1, 2, 3, 4]
     assert list(place.curve(name, "eval/validation/reward")) == [0, 2, 4]
     assert [row["checkpoint_step"] for row in place.ok("train", "checkpoints", name)["items"]] == [2, 4]
+
+
+async def test_a_killed_run_loses_and_doubles_no_group(place: TrainingPlatform, worker: Worker) -> None:
+    place.set(advanced__oversample=1.5, advanced__replace_no_signal=2, advanced__curriculum=True)
+    name = place.submit()
+    step = place.journal(name, 3)
+    await until(lambda: step.exists and len(step.finished()) >= 2, within=200, what="a part of step 3")
+    kill_victim(place, worker, name, "worker and job")
+    before = {one.key: one.rollout_id for one in step.rollouts()}
+    start_victim(place, worker, "worker and job")
+    assert await place.until_over(name, within=200) == "finished", place.log(name)
+    stored = place.stored(name)
+    assert {key: stored[key] for key in before} == before
+    folders = [place.journal(name, number).folder for number in range(1, STEPS + 1)]
+    steps = [StepGroups.model_validate_json((folder / FILE).read_bytes()) for folder in folders]
+    assert [len(groups.trained) for groups in steps] == [4] * STEPS
+    used = [group for groups in steps for group in (*groups.trained, *groups.replaced)]
+    began = [(number, row) for number, groups in enumerate(steps, 1) for row in groups.rows]
+    assert sorted(used) == sorted(began)
+    assert len(stored) == 4 * len(began) + 3 * 2
+    assert list(place.curve(name, "rollout/carried_groups")) == [1, 2, 3, 4]
