@@ -269,6 +269,11 @@ def test_rows_that_its_model_was_trained_on_are_no_proof(run: Run, platform: Run
     text = httpx.get(f"{platform.url}{page}", headers=platform.headers).text
     assert f"not shown on unseen rows: {len(trained)} of {ROWS} were trained on" in text
     assert "Difference on unseen rows" in text
+    with platform.parts.db.write() as session:
+        advanced = {"oversample": 1.5, "max_staleness": 1}
+        session.get_one(tables.Run, learner).config = {**config, "advanced": advanced}
+    data = run("eval", "compare", "base-1", "judged-5").json["data"]
+    assert data["trained_rows"] == len(trained), "step 1 may have used groups that began in step 2"
 
 
 def id_of(platform: RunningPlatform, name: str) -> str:

@@ -184,7 +184,9 @@ def _rows_trained_on(session: Session, workspace: tables.Workspace, run: tables.
         return sft_data.list_row_keys(session, workspace, config)
     validation = set(plan_training(config, run.rows).validation_rows)
     query = sa.select(tables.Rollout.row_index, tables.Rollout.row_key).distinct()
-    until = query.where(tables.Rollout.run_id == run.id, tables.Rollout.step.between(1, step))
+    # With oversample a step may have used groups that began in later ones.
+    ahead = config.advanced.max_staleness if config.advanced.oversample > 1 else 0
+    until = query.where(tables.Rollout.run_id == run.id, tables.Rollout.step.between(1, step + ahead))
     return {key for index, key in session.execute(until) if index not in validation}
 
 
