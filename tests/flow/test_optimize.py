@@ -184,6 +184,13 @@ def test_without_gepa_the_command_that_installs_it_is_named(tmp_path: Path, monk
     assert "gepa" in ended.error["details"]["hint"]
 
 
+def test_a_workspace_without_such_a_config_is_told_where_to_write_it(tmp_path: Path) -> None:
+    make_workspace(tmp_path)
+    (tmp_path / "configs/optimize/numbers.toml").unlink()
+    ended = run_command("optimize", "--json", cwd=tmp_path)
+    assert ended.error["details"]["hint"] == "write configs/optimize/NAME.toml"
+
+
 def test_check_knows_the_config(tmp_path: Path) -> None:
     make_workspace(tmp_path, more="minibach = 2\n[evaluation]\nlimit = 5")
     checked = run_command("check", "--json", cwd=tmp_path)

@@ -139,7 +139,9 @@ def pick_config(workspace: Workspace, kind: ConfigKind, name: str | None) -> Pat
         if len(paths) == 1:
             return paths[0]
         if not paths:
-            raise NotFound(f"there is no config in configs/{kind}/", hint="osmosis rollout new NAME creates one")
+            is_rendered = kind in ("eval", "training")
+            hint = "osmosis rollout new NAME creates one" if is_rendered else f"write configs/{kind}/NAME.toml"
+            raise NotFound(f"there is no config in configs/{kind}/", hint=hint)
         choices = ", ".join(workspace.relative(p) for p in paths)
         raise ValidationError(f"which {kind} config? there are several", hint=f"one of: {choices}")
     by_stem = [p for p in paths if p.stem == name]
