@@ -46,7 +46,7 @@ OTHERWISE: dict[str, dict[str, tuple[Any, dict[str, Any]]]] = {
         "straggler_timeout_s": (9.0, {}), "curriculum": (True, {}), "trainer_gpus": (2, {}),
         "sampler_gpus": (2, STARTED), "samplers": (2, STARTED), "max_requests": (8, {}), "test_rows": (4, {}),
         "importance": ("sequence_mask", {}), "importance_cap": (3.0, {}), "ratio_max": (3.0, {}),
-        "micro_batch_tokens": (4096, {}), "teacher": ("a/b", {"loss": "distill"}),
+        "micro_batch_tokens": (4096, {}), "shard": (True, SERVER), "teacher": ("a/b", {"loss": "distill"}),
         "beta": (0.3, {"method": "dpo", "from_run": "a-1"}),
         "chat_template_kwargs": ({"enable_thinking": False}, {}),
     },

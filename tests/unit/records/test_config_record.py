@@ -144,6 +144,7 @@ def test_a_request_with_a_key_that_nothing_reads_is_refused() -> None:
             "advanced.scale_rewards",
             "no effect without another loss than distill",
         ),
+        ({"advanced": {"shard": True}}, "advanced.shard", 'shard = true needs sampler = "vllm"'),
         ({"advanced": {"min_score": 1.0}}, "advanced.min_score", 'no effect without method = "sft"'),
         ({"advanced": {"method": "sft", "from_run": "a-1", "kl": 0.1}}, "advanced.kl", 'without method = "grpo"'),
         ({"advanced": {"lora_targets": []}}, "advanced.lora_targets", "not empty"),

@@ -164,6 +164,9 @@ class TrainingAdvanced(Advanced):
     """Variables of the model's chat template, such as `enable_thinking`."""
     tune: Tune = "lora"
     """What learns: `lora` an adapter, `full` every weight of the model, in fp32 and with the builtin sampler."""
+    shard: bool = False
+    """Divide the base model's weights between the trainer's GPUs, for models that do not fit one; with
+    `sampler = "vllm"`."""
     trainer_gpus: GpuCount = Field(default="auto", examples=[4])
     """GPUs that the trainer uses, the first ones that the job has. `auto`: all but those of the samplers."""
     sampler_gpus: GpuCount = Field(default="auto", examples=[4])
@@ -241,6 +244,9 @@ class TrainingAdvanced(Advanced):
         yield from cls._only(written, method != "grpo", True, 'method = "sft" or "dpo"', ("from_run", "min_score"))
         yield from cls._only(written, method, "dpo", 'method = "dpo"', ("pairs_per_row", "beta"))
         yield from cls._only(written, method, "grpo", 'method = "grpo"', _OF_GRPO)
+        if written.get("shard") and written.get("sampler") != "vllm":
+            problem = 'shard = true needs sampler = "vllm": the builtin sampler needs all weights in one process'
+            yield broken_at(problem, 'write sampler = "vllm", or remove shard', "shard")
         yield from cls._servers(written)
         yield from cls._gpus(written)
         if engine == "tinker" and method != "grpo":

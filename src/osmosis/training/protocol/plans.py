@@ -34,6 +34,7 @@ _FREE = {
     "sampler_urls",
     "base_model",
     "processes",
+    "shard",
     "gradient_accumulation",
     "micro_batch_tokens",
     "gradient_checkpointing",
@@ -139,6 +140,8 @@ class TrainerPlan(Record):
     """`auto`: bf16 where the GPU has it, else fp32."""
     seed: int = 0
     processes: int = Field(default=1, ge=1)
+    shard: bool = False
+    """Whether the processes divide the base model's weights between them, instead of each having a copy."""
     threads: int | None = Field(default=None, ge=1)
     max_memory_bytes: int | None = Field(default=None, ge=1)
     """What a base model may take; None: what the machine has."""
@@ -157,6 +160,10 @@ class TrainerPlan(Record):
         if self.tune == "full" and (self.sampler != "builtin" or self.engine != "local"):
             raise ValueError("tune full needs engine local and sampler builtin: servers take adapters")
         return self
+
+    @property
+    def is_sharded(self) -> bool:
+        return self.shard and self.processes > 1
 
     @classmethod
     def for_sampling(cls, run: str, model_path: str, **fields: object) -> TrainerPlan:

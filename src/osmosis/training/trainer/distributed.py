@@ -4,16 +4,32 @@ gloo on the CPU: waiting for rollouts must not occupy the GPU that samples them.
 import os
 from collections.abc import Callable, Iterable
 from datetime import timedelta
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.fsdp import fully_shard
 
 from .errors import TrainingFailed
 from .service import Stopped
 
 Value = TypeVar("Value")
+
+
+def shard_frozen(adapted: Any, device: torch.device) -> None:
+    """Divide the frozen weights between the processes, which gather them layer by layer. The adapter is small: each
+    process has all of it, and gradients are added as they are without sharding."""
+    learning = {weight for weight in adapted.parameters() if weight.requires_grad}
+    for weight in learning:
+        weight.data = weight.data.to(device)
+    module = adapted.get_base_model()
+    names = set(module._no_split_modules or ())
+    for layer in [layer for layer in module.modules() if type(layer).__name__ in names]:
+        fully_shard(layer, ignored_params=learning)
+    fully_shard(module, ignored_params=learning)
+
+
 _LONGEST = timedelta(days=7)
 
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -30,11 +30,11 @@ from osmosis.training.protocol.plans import TrainerPlan, rows_of_step
 
 from .advantages import WeighedSequence, weigh_rollouts
 from .checkpoints import CheckpointStore
-from .distributed import Ranks
+from .distributed import Ranks, shard_frozen
 from .errors import TrainingFailed
 from .examples import LabeledExample, read_examples
 from .flops import count_flops, measure_utilization
-from .load_model import Loaded, free_memory, load_teacher, peak_memory
+from .load_model import Loaded, free_memory, fuse_kernels, load_teacher, peak_memory
 from .loop import Rollouts, TrainingLoop
 from .losses import importance_weights, kl_estimate, policy_loss, preference_loss, sum_by_sequence
 from .packing import Layout, MicroBatch, Part, pack, plant
@@ -125,6 +125,9 @@ class LocalEngine(TrainingLoop):
             self.reference = TokenPredictor(deepcopy(loaded.model).eval(), temperature)
         self.teacher = TokenPredictor(load_teacher(plan, loaded), temperature) if plan.teacher_path else None
         self.model = _trainable_model(plan, loaded)
+        if plan.is_sharded:
+            shard_frozen(self.model, self.device)
+            fuse_kernels(loaded.model)
         self.module = self.model.get_base_model() if plan.tune == "lora" else self.model
         self.weights = [weight for weight in self.model.parameters() if weight.requires_grad]
         self.masters = [weight if weight.dtype == torch.float32 else weight.detach().float() for weight in self.weights]
@@ -192,7 +195,11 @@ class LocalEngine(TrainingLoop):
         batches = pack(trees, self.layout, budget)
         measured = self.step % len(batches)
         """The micro-batch whose divergence from the base model is looked at where it has no weight."""
-        every = list(enumerate(batches))[self.ranks.number :: self.ranks.world]
+        world = self.ranks.world
+        # Sharded weights are gathered by all processes together, so each has as many passes: some without a weight.
+        idle = replace(batches[-1], weights=torch.zeros_like(batches[-1].weights))
+        padding = [idle] * (-len(batches) % world) if plan.is_sharded else []
+        every = list(enumerate([*batches, *padding]))[self.ranks.number :: world]
         old: dict[int, Tensor] = {}
         figures = Figures()
         norm = 0.0
@@ -205,7 +212,10 @@ class LocalEngine(TrainingLoop):
         for _ in range(iterations):
             self.optimizer.zero_grad(set_to_none=True)
             for number, batch in every:
-                figures.add(self._add_gradient(batch.to(self.device), number, old, measure=number == measured))
+                is_measured = number // world == measured // world
+                share = self._add_gradient(batch.to(self.device), number, old, measure=is_measured)
+                if number < len(batches):
+                    figures.add(share)
             norm = self._step_optimizer()
         total = Figures()
         for share in self.ranks.gather(figures):

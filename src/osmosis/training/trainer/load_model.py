@@ -52,11 +52,13 @@ def load(plan: TrainerPlan, local_rank: int = 0) -> Loaded:
     tokenizer = load_tokenizer(Path(plan.tokenizer_path or plan.model_path))
     _check_context(plan, config, folder)
     parameters = sum(_parameters(folder / name) for name in _weight_files(folder))
-    needed = parameters * dtype.itemsize * _OVERHEAD
-    available = plan.max_memory_bytes or free_memory(device)
+    # Sharded, each process reads the model into the machine's memory, and takes its part of it to the GPU.
+    home = torch.device("cpu") if plan.is_sharded else device
+    needed = parameters * dtype.itemsize * _OVERHEAD * (plan.processes if plan.is_sharded else 1)
+    available = plan.max_memory_bytes or free_memory(home)
     if needed > available:
         raise TrainingFailed(
-            f"the base model takes about {needed / 1e9:.1f} GB, and {device.type} has {available / 1e9:.1f} GB free",
+            f"the base model takes about {needed / 1e9:.1f} GB, and {home.type} has {available / 1e9:.1f} GB free",
             kind="memory",
             hint=_SMALLER,
         )
@@ -68,7 +70,7 @@ def load(plan: TrainerPlan, local_rank: int = 0) -> Loaded:
             use_safetensors=True,
             trust_remote_code=False,
             local_files_only=True,
-        ).to(device)
+        ).to(home)
     except Exception as error:
         # Libraries raise anything here, from OSError to a bug in one architecture's loading.
         if out_of_memory(error):
@@ -93,7 +95,7 @@ def fuse_kernels(model: Any) -> None:
 
 def load_teacher(plan: TrainerPlan, student: Loaded) -> Any:
     """Return the model that `distill` follows, where the student is. Raise `TrainingFailed` for another tokenizer."""
-    loaded = load(plan.model_copy(update={"model_path": plan.teacher_path}), student.device.index or 0)
+    loaded = load(plan.model_copy(update={"model_path": plan.teacher_path, "shard": False}), student.device.index or 0)
     if loaded.tokenizer.get_vocab() != student.tokenizer.get_vocab():
         message = f"the tokenizer of the teacher in {plan.teacher_path} is not that of the model"
         raise TrainingFailed(message, hint="name a teacher of the same family, whose tokens have the same ids")

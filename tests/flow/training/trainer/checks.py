@@ -11,6 +11,7 @@ import json
 import os
 import random
 import shutil
+import socket
 import sys
 import threading
 import time
@@ -408,6 +409,39 @@ def continued(model: str, folder: Path) -> dict[str, Any]:
             settings[0][key] == settings[1][key] for key in ("r", "lora_alpha", "base_model_name_or_path")
         ),
     }
+
+
+def sharded(model: str, folder: Path) -> dict[str, Any]:
+    """Two steps of two processes that divide the base model between them, and of one."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    torch.multiprocessing.spawn(_share, (model, folder, port), nprocs=2)
+    _share(0, model, folder, 0, world=1)
+    one, two = (load_file(folder / f"of-{world}" / "adapter_model.safetensors") for world in (1, 2))
+    return {"apart": apart(one, two), "shares": [float((folder / f"share-{rank}").read_text()) for rank in (0, 1)]}
+
+
+def _share(rank: int, model: str, folder: Path, port: int, world: int = 2) -> None:
+    environ = {"RANK": rank, "WORLD_SIZE": world, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    os.environ.update({name: str(value) for name, value in environ.items()})
+    the_plan = plan(
+        model, folder, processes=world, shard=True, sampler="vllm", sampler_urls=["http://127.0.0.1:1"], kl=0.1,
+        micro_batch_tokens=150, gradient_checkpointing=True,
+    )  # fmt: skip
+    ranks = Ranks()
+    ranks.check(world)
+    engine = LocalEngine(the_plan, load(the_plan), ranks, None, None)
+    for step in (1, 2):
+        batch = recorded(Collect(step=step, kind="train", rows=[0, 1, 2, 3], samples_per_row=4))
+        engine.update([[one] for one in batch.sequences])
+        engine.step = step
+    if world == 2:
+        frozen = [weight for weight in engine.model.parameters() if not weight.requires_grad]
+        local = sum(weight.to_local().numel() for weight in frozen)
+        (folder / f"share-{rank}").write_text(str(local / sum(weight.numel() for weight in frozen)))
+    if rank == 0:
+        engine.model.save_pretrained(folder / f"of-{world}")
 
 
 def _forks(model: str, folder: Path) -> dict[str, Any]:

@@ -23,7 +23,7 @@ MOVED = 3e-3
 @pytest.fixture(scope="module")
 def found(checks: Any) -> dict[str, Any]:
     results: dict[str, Any] = checks(
-        "updates", "order", "diverged", "packing", "preferences", "chunks", "flops", "continued"
+        "updates", "order", "diverged", "packing", "preferences", "chunks", "flops", "continued", "sharded"
     )
     return results
 
@@ -96,6 +96,11 @@ def test_a_run_goes_on_from_the_adapter_of_another(found: dict[str, Any]) -> Non
     assert found["continued"]["still"] == 0
     assert found["continued"]["moved"] > SAME
     assert found["continued"]["same_settings"]
+
+
+def test_processes_that_share_the_base_model_train_as_one_does(found: dict[str, Any]) -> None:
+    assert found["sharded"]["apart"] < SAME
+    assert found["sharded"]["shares"] == pytest.approx([0.5, 0.5], abs=0.02)
 
 
 def test_equal_rewards_teach_nothing(found: dict[str, Any]) -> None:
