@@ -45,7 +45,17 @@ def export_run(journal: Journal, format: ExportFormat, output: Path, *, overwrit
         raise Conflict(f"{output} exists", hint="--output ANOTHER, or --overwrite")
     plan = journal.plan()
     if format == "atif":
-        return _write_trajectories(journal, output)
+        output.mkdir(parents=True, exist_ok=True)
+        tokens: dict[str, list[CallTokens | None]] = dict(journal.tokens())
+        count = 0
+        for rollout in journal.rollouts():
+            for call, call_tokens in zip(rollout.calls, tokens.get(rollout.rollout_id, ()), strict=False):
+                call.tokens = call_tokens
+            document = trajectory_from_rollout(rollout, version=__version__).to_export()
+            name = f"{rollout.row_index}-{rollout.attempt}-{rollout.rollout_id}"
+            (output / f"{name}.trajectory.json").write_bytes(orjson.dumps(document))
+            count += 1
+        return count
     if format == "huggingface":
         (output / "data").mkdir(parents=True, exist_ok=True)
         count = write_parquet(flat_rollouts(journal), output / "data" / "train-00000-of-00001.parquet")
@@ -60,21 +70,6 @@ def export_run(journal: Journal, format: ExportFormat, output: Path, *, overwrit
         with output.open("wb") as out:
             return sum(bool(out.write(orjson.dumps(row) + b"\n")) for row in flat_rollouts(journal))
     return (write_csv if format == "csv" else write_parquet)(flat_rollouts(journal), output)
-
-
-def _write_trajectories(journal: Journal, folder: Path) -> int:
-    """Write one ATIF 1.8 document for each rollout, with the token ids of its calls where they were stored."""
-    folder.mkdir(parents=True, exist_ok=True)
-    tokens: dict[str, list[CallTokens | None]] = dict(journal.tokens())
-    count = 0
-    for rollout in journal.rollouts():
-        for call, call_tokens in zip(rollout.calls, tokens.get(rollout.rollout_id, ()), strict=False):
-            call.tokens = call_tokens
-        document = trajectory_from_rollout(rollout, version=__version__).to_export()
-        name = f"{rollout.row_index}-{rollout.attempt}-{rollout.rollout_id}"
-        (folder / f"{name}.trajectory.json").write_bytes(orjson.dumps(document))
-        count += 1
-    return count
 
 
 def write_csv(rows: Iterable[dict[str, object]], path: Path) -> int:

@@ -47,7 +47,13 @@ def find_flaws(files: Sequence[Path], examples: Mapping[str, str] | None = None)
 
     A row that is in two files is a duplicate when the prompts are the same but for case and punctuation, an overlap
     when half of its 13-grams are in one row, or one prompt, of the other file. Bad rows are left out."""
-    common = _common_ngrams(files)
+    counts: Counter[int] = Counter()
+    rows = 0
+    for path in files:
+        for row in read_rows(path, skip_bad=True):
+            counts.update(_ngrams(_words(_prompt(row))))
+            rows += 1
+    common = {ngram for ngram, count in counts.items() if count > max(LEAST_ROWS, TEMPLATE_ROWS * rows)}
     first: dict[tuple[str, ...], tuple[Place, str | None]] = {}
     origin: dict[int, Place] = {}
     for name, text in (examples or {}).items():
@@ -73,16 +79,6 @@ def find_flaws(files: Sequence[Path], examples: Mapping[str, str] | None = None)
                     yield Flaw("overlap", *place, other, other_row, count / len(ngrams), text)
             fresh.update(dict.fromkeys(ngrams, place))
         origin |= fresh
-
-
-def _common_ngrams(files: Sequence[Path]) -> set[int]:
-    counts: Counter[int] = Counter()
-    rows = 0
-    for path in files:
-        for row in read_rows(path, skip_bad=True):
-            counts.update(_ngrams(_words(_prompt(row))))
-            rows += 1
-    return {ngram for ngram, count in counts.items() if count > max(LEAST_ROWS, TEMPLATE_ROWS * rows)}
 
 
 def _prompt(row: Row) -> str:

@@ -109,7 +109,16 @@ def _parse_status(out: str, prefix: str) -> Source:
     for entry in entries:
         kind, _, rest = entry.partition(" ")
         if kind == "#":
-            _parse_header(source, rest)
+            key, _, value = rest.partition(" ")
+            if key == "branch.oid":
+                source.commit = None if value == "(initial)" else value
+            elif key == "branch.head":
+                source.detached = value == "(detached)"
+                source.branch = None if source.detached else value
+            elif key == "branch.upstream":
+                source.upstream = value
+            elif key == "branch.ab" and (counts := re.match(r"\+(\d+) -(\d+)", value)):
+                source.ahead, source.behind = int(counts[1]), int(counts[2])
         elif kind == "1":
             source.dirty.append(_strip_prefix(prefix, rest.split(" ", 7)[-1]))
         elif kind == "u":
@@ -122,19 +131,6 @@ def _parse_status(out: str, prefix: str) -> Source:
         elif kind == "?":
             source.untracked.append(_strip_prefix(prefix, rest))
     return source
-
-
-def _parse_header(source: Source, rest: str) -> None:
-    key, _, value = rest.partition(" ")
-    if key == "branch.oid":
-        source.commit = None if value == "(initial)" else value
-    elif key == "branch.head":
-        source.detached = value == "(detached)"
-        source.branch = None if source.detached else value
-    elif key == "branch.upstream":
-        source.upstream = value
-    elif key == "branch.ab" and (counts := re.match(r"\+(\d+) -(\d+)", value)):
-        source.ahead, source.behind = int(counts[1]), int(counts[2])
 
 
 def _strip_prefix(prefix: str, path: str) -> str:
@@ -230,10 +226,10 @@ def commit_paths(root: Path, message: str, paths: Sequence[str]) -> str | None:
         return str(repo.git.rev_parse("HEAD"))
 
 
-def set_remote(root: Path, url: str, name: str = "origin") -> None:
+def set_remote(root: Path, url: str) -> None:
     with open_repository(root, read_only=False) as repo:
         existing = repo.git.remote().splitlines()
-        repo.git.remote("set-url" if name in existing else "add", name, url)
+        repo.git.remote("set-url" if "origin" in existing else "add", "origin", url)
 
 
 def set_credential_helper(root: Path, url: str, command: Sequence[str], environ: Mapping[str, str]) -> str:

@@ -44,7 +44,12 @@ async def check_out(
         log.write(STEP, f"using the checkout of {commit_sha[:12]} from an earlier attempt")
         return destination
     if bundle is None:
-        _need_repository(repository)
+        host, colon, _ = repository.partition(":")
+        local = "://" not in repository and not (colon and "/" not in host)
+        if local and not Path(repository).is_dir():
+            fix = "connect the workspace to a repository that exists, push, and submit again"
+            message = f"the repository {repository} does not exist where this job runs"
+            raise setup_failure(message, fix=fix, category=Category.CONNECTION)
     making = destination.with_name(f".{destination.name}-{os.getpid()}")
     await asyncio.to_thread(_remove, making, destination)
     making.mkdir(parents=True)
@@ -175,15 +180,6 @@ async def _run_git(git: Git, repository: str, *args: str) -> None:
     except GitError as error:
         message = f"git {args[0]} failed while checking out from {without_credentials(repository)}"
         raise setup_failure(message, category=Category.UNKNOWN, tail=error.stderr) from None
-
-
-def _need_repository(repository: str) -> None:
-    host, colon, _ = repository.partition(":")
-    local = "://" not in repository and not (colon and "/" not in host)
-    if local and not Path(repository).is_dir():
-        fix = "connect the workspace to a repository that exists, push, and submit again"
-        message = f"the repository {repository} does not exist where this job runs"
-        raise setup_failure(message, fix=fix, category=Category.CONNECTION)
 
 
 def _remove(*folders: Path) -> None:

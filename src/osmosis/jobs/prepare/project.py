@@ -97,8 +97,11 @@ def read_project(folder: Path, label: str) -> RolloutProject:
         _parse(project.get("dependencies") or (), label) if source_file is pyproject else _parse_lines(lines or "")
     )
     locked = read_text(folder, lock.name, label) if source_file is pyproject else None
+    outer = folder.parents[:2] if folder.parent.name == "rollouts" else ()
+    tables = (read_text(parent, "pyproject.toml", str(parent)) or "" for parent in outer)
     from_index = (
-        not _has_outer_settings(folder)
+        not any((place / "uv.toml").exists() for place in (folder, *outer))
+        and not any("tool.uv" in text for text in tables)
         and not (dynamic and installable)
         and uv_table.keys() <= INDEX_SETTINGS
         and all(map(_is_index, sources.values()))
@@ -130,12 +133,6 @@ def read_text(folder: Path, path: str, label: str, *, most_bytes: int = MOST_BYT
         message = f"{label}/{path} is not a plain file of at most {most_bytes // 1024} KB"
         raise setup_failure(message, fix="commit the file itself: links are not followed")
     return b"".join(file.pieces()).decode("utf-8", "replace")
-
-
-def _has_outer_settings(folder: Path) -> bool:
-    outer = folder.parents[:2] if folder.parent.name == "rollouts" else ()
-    tables = (read_text(parent, "pyproject.toml", str(parent)) or "" for parent in outer)
-    return any((place / "uv.toml").exists() for place in (folder, *outer)) or any("tool.uv" in text for text in tables)
 
 
 def iterate_sources(folder: Path) -> Iterator[tuple[str, bytes]]:

@@ -274,7 +274,13 @@ def sign_in(session: Session, settings: OpenIdSettings, identity: Identity) -> t
             )
     else:
         _check_welcome(session, settings, identity)
-        handle = _free_handle(session, identity)
+        base = identity.handle or identity.email.partition("@")[0]
+        stem = re.sub(r"[^a-z0-9-]+", "-", base.lower()).strip("-")[:MAX_HANDLE] or "person"
+        same = sa.select(tables.User.handle).where(tables.User.handle.startswith(stem, autoescape=True))
+        handles = set(session.scalars(same))
+        number = 1
+        while (handle := stem if number == 1 else f"{stem}-{number}") in handles:
+            number += 1
         user = users.create_user(session, handle, email=identity.email, name=identity.name or handle)
         via = "added"
     link = tables.LinkedIdentity(
@@ -300,14 +306,3 @@ def _check_welcome(session: Session, settings: OpenIdSettings, identity: Identit
     if not rules or not all(rules):
         hint = f"ask an owner or admin of a workspace for: osmosis workspace members {identity.email}"
         raise Forbidden(f"nobody has invited {identity.email} to this platform", hint=hint, code="NOT_INVITED")
-
-
-def _free_handle(session: Session, identity: Identity) -> str:
-    base = identity.handle or identity.email.partition("@")[0]
-    stem = re.sub(r"[^a-z0-9-]+", "-", base.lower()).strip("-")[:MAX_HANDLE] or "person"
-    query = sa.select(tables.User.handle).where(tables.User.handle.startswith(stem, autoescape=True))
-    handles = set(session.scalars(query))
-    number = 1
-    while (handle := stem if number == 1 else f"{stem}-{number}") in handles:
-        number += 1
-    return handle

@@ -81,7 +81,14 @@ def _attempt(
         with table_dump.open_snapshot(engine) as connection:
             paths, repositories = _needed(connection)
             _add_files(settings, objects, archive)  # what came since, for the rows that came with it
-            _add_missing(settings, objects, archive, paths)
+            for path in sorted(paths):
+                name = f"data/{path}"
+                if name not in archive.sums and path.startswith("objects/"):
+                    try:
+                        archive.add_file(name, objects.fetch(path))
+                    except (FileNotFoundError, NotFound):
+                        if not _missing_for_long(settings, path):
+                            raise _Gone(path) from None
             rows = add_rows(connection, archive)
         bundled = [_add_repository(settings, archive, repository, target.parent) for repository in repositories]
         finish(archive, BackupManifest(files=dict(archive.sums), rows=rows, repositories=bundled))
@@ -101,7 +108,17 @@ def _add_files(settings: PlatformSettings, objects: Objects, archive: ArchiveWri
         if name not in archive.sums:
             with suppress(FileNotFoundError):  # deleted meanwhile: the rows say whether it is missed
                 archive.add_file(name, path)
-    _add_artifacts(settings, archive)
+    most_bytes = settings.sandbox.artifacts_mb * MIB
+    for run in _run_folders(settings):
+        for rollout in _names(settings.runs_dir.joinpath(*run, "artifacts")):
+            parents = [*run, "artifacts", rollout]
+            for file, _ in safe_open.list_artifacts(settings.runs_dir, parents, most_bytes=most_bytes) or ():
+                name = "/".join(["data/runs", *parents, file])
+                if name in archive.sums:
+                    continue
+                parts = [*parents, *file.split("/")]
+                if artifact := safe_open.open_artifact(settings.runs_dir, parts, most_bytes=most_bytes):
+                    archive.add_pieces(name, artifact.size, artifact.pieces())
 
 
 def _own_files(settings: PlatformSettings) -> Iterator[Path]:
@@ -133,20 +150,6 @@ def _names(folder: Path) -> list[str]:
         return []
 
 
-def _add_artifacts(settings: PlatformSettings, archive: ArchiveWriter) -> None:
-    most_bytes = settings.sandbox.artifacts_mb * MIB
-    for run in _run_folders(settings):
-        for rollout in _names(settings.runs_dir.joinpath(*run, "artifacts")):
-            parents = [*run, "artifacts", rollout]
-            for path, _ in safe_open.list_artifacts(settings.runs_dir, parents, most_bytes=most_bytes) or ():
-                name = "/".join(["data/runs", *parents, path])
-                if name in archive.sums:
-                    continue
-                parts = [*parents, *path.split("/")]
-                if artifact := safe_open.open_artifact(settings.runs_dir, parts, most_bytes=most_bytes):
-                    archive.add_pieces(name, artifact.size, artifact.pieces())
-
-
 def _needed(connection: sa.Connection) -> tuple[set[str], list[StoredRepository]]:
     tables = table_dump.reflect_tables(connection).tables
     files: set[str] = set()
@@ -156,18 +159,6 @@ def _needed(connection: sa.Connection) -> tuple[set[str], list[StoredRepository]
             files.update(path for path in paths if path)
     rows = connection.execute(sa.select(tables["repositories"])).mappings() if "repositories" in tables else ()
     return files, [StoredRepository.model_validate(dict(row)) for row in rows]
-
-
-def _add_missing(settings: PlatformSettings, objects: Objects, archive: ArchiveWriter, paths: set[str]) -> None:
-    """Add files that the rows refer to and that are not in the archive; `_Gone` when one was deleted meanwhile."""
-    for path in sorted(paths):
-        name = f"data/{path}"
-        if name not in archive.sums and path.startswith("objects/"):
-            try:
-                archive.add_file(name, objects.fetch(path))
-            except (FileNotFoundError, NotFound):
-                if not _missing_for_long(settings, path):
-                    raise _Gone(path) from None
 
 
 def _missing_for_long(settings: PlatformSettings, path: str) -> bool:

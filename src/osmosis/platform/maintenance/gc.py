@@ -69,10 +69,10 @@ def sweep(platform: Platform, *, dry_run: bool = False) -> list[Waste]:
 
 
 class DailySweep:
-    def __init__(self, platform: Platform, *, first_s: float = FIRST_SWEEP_S, every_s: float = DAY_S) -> None:
+    def __init__(self, platform: Platform) -> None:
         self._platform = platform
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, args=(first_s, every_s), name="sweep", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="sweep", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
@@ -80,10 +80,10 @@ class DailySweep:
     def stop(self) -> None:
         self._stopped.set()
 
-    def _run(self, first_s: float, every_s: float) -> None:
-        wait = first_s
+    def _run(self) -> None:
+        wait = FIRST_SWEEP_S
         while not self._stopped.wait(wait):
-            wait = every_s
+            wait = DAY_S
             try:
                 removed = sweep(self._platform)
             except Conflict:

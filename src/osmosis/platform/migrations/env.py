@@ -24,18 +24,14 @@ def run(connection: sa.Connection, *, sqlite: bool) -> None:
         )
         context.run_migrations()
         if sqlite:
-            refuse_dangling(connection)
-
-
-def refuse_dangling(connection: sa.Connection) -> None:
-    violations = connection.exec_driver_sql("PRAGMA foreign_key_check").fetchall()
-    if violations:
-        table, row, parent, _ = violations[0]
-        raise Conflict(
-            f"the database cannot be upgraded to this version: {len(violations)} rows refer to missing ones, "
-            f"the first is row {row} of {table}, which refers to {parent}",
-            hint="nothing was changed; restore the data folder from a backup",
-        )
+            violations = connection.exec_driver_sql("PRAGMA foreign_key_check").fetchall()
+            if violations:
+                table, row, parent, _ = violations[0]
+                raise Conflict(
+                    f"the database cannot be upgraded to this version: {len(violations)} rows refer to missing ones, "
+                    f"the first is row {row} of {table}, which refers to {parent}",
+                    hint="nothing was changed; restore the data folder from a backup",
+                )
 
 
 engine: sa.Engine = context.config.attributes["engine"]

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 from osmosis.base.files import replacing
 from osmosis.base.installation import extra_command
@@ -47,12 +47,14 @@ class S3Objects:
         object_path(self._root, key)
         size = source.stat().st_size
         with source.open("rb") as file, self._name_errors(f"{key} cannot be stored"):
-            digest = _digest(file)
+            digest = hashlib.sha256()
+            while piece := file.read(CHUNK):
+                digest.update(piece)
             file.seek(0)
             self._store.put(
                 key,
                 file,
-                attributes={DIGEST: digest},
+                attributes={DIGEST: digest.hexdigest()},
                 use_multipart=size > PART,
                 chunk_size=max(PART, size // MOST_PARTS + 1),
                 max_concurrency=AT_ONCE,
@@ -169,10 +171,3 @@ def _open(url: str, endpoint: str, environ: Mapping[str, str], limit: timedelta)
         retry_config={"max_retries": RETRIES, "retry_timeout": limit},
         **config,
     )
-
-
-def _digest(file: BinaryIO) -> str:
-    digest = hashlib.sha256()
-    while piece := file.read(CHUNK):
-        digest.update(piece)
-    return digest.hexdigest()

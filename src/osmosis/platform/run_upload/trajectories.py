@@ -53,7 +53,15 @@ def read_all(find: Find) -> Iterator[Rollout]:
         for number, line in enumerate(lines, 1):
             if not line.strip():
                 continue
-            row = _index_row(line, number)
+            try:
+                row = IndexRow.model_validate_json(line)
+                check_rollout_id(row.rollout_id)
+            except PydanticError as error:
+                first = error.errors()[0]
+                where = ".".join(str(part) for part in first["loc"])
+                raise ValidationError(f"{INDEX} line {number}: {where}: {first['msg']}") from error
+            except ValueError as error:
+                raise ValidationError(f"{INDEX} line {number}: {error}") from error
             if (row.row_index, row.run_index) in places:
                 message = f"{INDEX} line {number}: row {row.row_index}, run {row.run_index} is listed twice"
                 raise ValidationError(message)
@@ -65,19 +73,6 @@ def read_all(find: Find) -> Iterator[Rollout]:
                 raise ValidationError(message)
             all_keys.add(rollout.key)
             yield rollout
-
-
-def _index_row(line: bytes, number: int) -> IndexRow:
-    try:
-        row = IndexRow.model_validate_json(line)
-        check_rollout_id(row.rollout_id)
-    except PydanticError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise ValidationError(f"{INDEX} line {number}: {where}: {first['msg']}") from error
-    except ValueError as error:
-        raise ValidationError(f"{INDEX} line {number}: {error}") from error
-    return row
 
 
 def _rollout(row: IndexRow, find: Find) -> Rollout:

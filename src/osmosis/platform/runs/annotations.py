@@ -26,7 +26,15 @@ def iterate_annotations(session: Session, run_id: str) -> Iterator[Annotation]:
 def merge(session: Session, run_id: str, annotations: Iterable[Annotation], sender: tables.User | None) -> int:
     """Add new annotations and return how many; one in the name of another member says who sent it."""
     identities = {annotation.identity for annotation in iterate_annotations(session, run_id)}
-    others = _others(session, run_id, sender)
+    people = (
+        sa.select(tables.User)
+        .join(tables.Member, tables.Member.user_id == tables.User.id)
+        .join(tables.Run, tables.Run.workspace_id == tables.Member.workspace_id)
+        .where(tables.Run.id == run_id)
+    )
+    members = [person for person in session.scalars(people) if sender is None or person.id != sender.id]
+    own = {sender.name.casefold(), sender.handle.casefold()} if sender else set()
+    others = {called.casefold() for person in members for called in (person.name, person.handle)} - own
     added = 0
     for annotation in annotations:
         if annotation.identity in identities:
@@ -40,18 +48,6 @@ def merge(session: Session, run_id: str, annotations: Iterable[Annotation], send
             add(session, run_id, annotation, sender.id if sender else None)
             added += 1
     return added
-
-
-def _others(session: Session, run_id: str, sender: tables.User | None) -> set[str]:
-    people = (
-        sa.select(tables.User)
-        .join(tables.Member, tables.Member.user_id == tables.User.id)
-        .join(tables.Run, tables.Run.workspace_id == tables.Member.workspace_id)
-        .where(tables.Run.id == run_id)
-    )
-    others = [person for person in session.scalars(people) if sender is None or person.id != sender.id]
-    own = {sender.name.casefold(), sender.handle.casefold()} if sender else set()
-    return {called.casefold() for person in others for called in (person.name, person.handle)} - own
 
 
 def version(session: Session, run_id: str) -> int:

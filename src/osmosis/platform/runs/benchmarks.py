@@ -97,7 +97,11 @@ def submit_run(
     key = config.experiment.benchmark
     with platform.db.read() as session:
         dataset = find(session, workspace, key)
-        _check_adapters(session, workspace, config)
+        for number, model in enumerate(agent.model for agent in config.agents):
+            name = model.lora_model_name
+            if name and (base := models.find_trained(session, workspace.id, name).base_model) != model.base_model:
+                problem = f"agents.{number}.model.base_model", f"{name} is an adapter of {base}"
+                raise _refuse([problem], f'base_model = "{base}"')
     tasks, is_harbor = read_tasks(platform.objects, dataset.path, dataset.row_count)
     rows, orders = _pick_rows(tasks, config.tasks, key), list[submit.Order]()
     for evaluation in config.evaluations(is_harbor=is_harbor):
@@ -114,14 +118,6 @@ def submit_run(
             run.run_ids.append(submit.insert(session, platform.vault, replace(order, request=request)).id)
         session.add(run)
     return run, len(rows)
-
-
-def _check_adapters(session: Session, workspace: tables.Workspace, config: BenchmarkConfig) -> None:
-    for number, model in enumerate(agent.model for agent in config.agents):
-        name = model.lora_model_name
-        if name and (base := models.find_trained(session, workspace.id, name).base_model) != model.base_model:
-            problem = f"agents.{number}.model.base_model", f"{name} is an adapter of {base}"
-            raise _refuse([problem], f'base_model = "{base}"')
 
 
 def _pick_rows(tasks: Sequence[JsonObject], chosen: BenchmarkTasks, key: str) -> list[int]:

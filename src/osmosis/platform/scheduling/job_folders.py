@@ -76,7 +76,11 @@ def list_folders(platform: Platform, sources: FolderSources) -> list[JobFolder]:
         folders.append(JobFolder(name=name, files=chosen))
     for folder in sources.saved:
         try:
-            folders.append(_checkpoint(platform, folder))
+            manifest_path = _fetch(platform, folder / MANIFEST)
+            manifest = CheckpointManifest.model_validate_json(manifest_path.read_bytes())
+            saved = [JobFile(path=item.name, size=item.size, sha256=item.sha256) for item in manifest.files]
+            saved.append(JobFile(path=MANIFEST, size=manifest_path.stat().st_size, sha256=file_sha256(manifest_path)))
+            folders.append(JobFolder(name=folder.name, files=saved, reward=manifest.reward))
         except (NotFound, ValueError):
             continue
     return folders
@@ -97,14 +101,6 @@ def _fetch(platform: Platform, path: Path) -> Path:
     if not path.is_file():  # of a folder that the operator allows
         raise NotFound(f"{path.name} is no longer there")
     return path
-
-
-def _checkpoint(platform: Platform, folder: Path) -> JobFolder:
-    manifest_path = _fetch(platform, folder / MANIFEST)
-    manifest = CheckpointManifest.model_validate_json(manifest_path.read_bytes())
-    files = [JobFile(path=item.name, size=item.size, sha256=item.sha256) for item in manifest.files]
-    files.append(JobFile(path=MANIFEST, size=manifest_path.stat().st_size, sha256=file_sha256(manifest_path)))
-    return JobFolder(name=folder.name, files=files, reward=manifest.reward)
 
 
 def _hash_once(platform: Platform, sources: FolderSources, name: str) -> list[JobFile]:

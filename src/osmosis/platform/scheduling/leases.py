@@ -124,8 +124,14 @@ def heartbeat(session: Session, held_job: HeldJob, progress: Progress, lease_s: 
         until = utc_now() + timedelta(seconds=min(progress.pause_s, MAX_ENDPOINT_PAUSE_S))
         job.paused_until = max(until, job.paused_until or until)
     reply = HeartbeatReply(stop=work.stop_requested_at is not None)
-    if pause_s := pause_from_others_s(session, job):
-        reply.pause_s = pause_s
+    now = utc_now()
+    query = (
+        sa.select(sa.func.max(tables.Job.paused_until))
+        .where(tables.Job.paused_until > now, tables.Job.endpoint == job.endpoint, tables.Job.id != job.id)
+        .where(tables.Job.workspace_id == job.workspace_id)
+    )
+    if (others_until := session.scalar(query)) is not None:
+        reply.pause_s = (others_until - now).total_seconds()
     if interval_s:
         reply.every_s = interval_s
     if job.shards > 1:
@@ -274,14 +280,3 @@ def heartbeat_interval_s(session: Session) -> float:
     running = count_of(session, sa.select(tables.Job).where(tables.Job.state == QueueState.HELD))
     seconds = running / HEARTBEATS_PER_SECOND
     return 0.0 if seconds <= 1.0 else min(MAX_INTERVAL_S, seconds)
-
-
-def pause_from_others_s(session: Session, job: tables.Job) -> float:
-    now = utc_now()
-    query = (
-        sa.select(sa.func.max(tables.Job.paused_until))
-        .where(tables.Job.paused_until > now, tables.Job.endpoint == job.endpoint, tables.Job.id != job.id)
-        .where(tables.Job.workspace_id == job.workspace_id)
-    )
-    until = session.scalar(query)
-    return (until - now).total_seconds() if until is not None else 0.0
