@@ -2,7 +2,9 @@ import uuid
 from datetime import datetime, timezone
 
 import sqlalchemy as sa
-from sqlalchemy.orm import DeclarativeBase
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from osmosis.records.base import utc_now
 
 Json = sa.JSON(none_as_null=True)
 NAMING = {
@@ -43,3 +45,32 @@ class Base(DeclarativeBase):
 
 def new_id() -> str:
     return uuid.uuid4().hex
+
+
+class Row(Base):
+    __abstract__ = True
+
+    id: Mapped[str] = mapped_column(primary_key=True, default=new_id, sort_order=-3)
+
+
+class NumberedRow(Base):
+    __abstract__ = True
+
+    id: Mapped[int] = mapped_column(primary_key=True, sort_order=-3)
+
+
+class OwnedRow(Row):
+    __abstract__ = True
+
+    workspace_id: Mapped[str] = mapped_column(
+        sa.ForeignKey("workspaces.id", ondelete="CASCADE"), index=True, sort_order=-2
+    )
+    creator_id: Mapped[str | None] = mapped_column(sa.ForeignKey("users.id", ondelete="SET NULL"), sort_order=-1)
+
+
+class Dated:
+    created_at: Mapped[datetime] = mapped_column(default=utc_now, sort_order=1)
+
+
+class Updated(Dated):
+    updated_at: Mapped[datetime] = mapped_column(default=utc_now, sort_order=2)

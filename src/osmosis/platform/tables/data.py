@@ -5,17 +5,14 @@ from datetime import datetime
 import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column
 
-from osmosis.platform.tables.base import Base, Json, new_id
+from osmosis.platform.tables.base import Dated, Json, NumberedRow, OwnedRow, Row, Updated
 from osmosis.records.base import utc_now
 
 
-class Dataset(Base):
+class Dataset(Updated, OwnedRow):
     __tablename__ = "datasets"
     __table_args__ = (sa.UniqueConstraint("workspace_id", "name"),)
 
-    id: Mapped[str] = mapped_column(primary_key=True, default=new_id)
-    workspace_id: Mapped[str] = mapped_column(sa.ForeignKey("workspaces.id", ondelete="CASCADE"), index=True)
-    creator_id: Mapped[str | None] = mapped_column(sa.ForeignKey("users.id", ondelete="SET NULL"))
     name: Mapped[str]
     """The file's stem; `file_name` on the wire."""
     format: Mapped[str]
@@ -27,14 +24,11 @@ class Dataset(Base):
     """The checked file below the data folder; a new version is a new file, so a run keeps its own."""
     preview: Mapped[list[dict[str, object]] | None] = mapped_column(Json)
     error: Mapped[str | None] = mapped_column(sa.Text)
-    created_at: Mapped[datetime] = mapped_column(default=utc_now)
-    updated_at: Mapped[datetime] = mapped_column(default=utc_now)
 
 
-class Upload(Base):
+class Upload(Updated, Row):
     __tablename__ = "uploads"
 
-    id: Mapped[str] = mapped_column(primary_key=True, default=new_id)
     dataset_id: Mapped[str] = mapped_column(sa.ForeignKey("datasets.id", ondelete="CASCADE"), index=True)
     status: Mapped[str] = mapped_column(default="open")
     format: Mapped[str]
@@ -43,14 +37,11 @@ class Upload(Base):
     """Bytes per part; 0 for a simple upload."""
     parts: Mapped[int]
     attempts: Mapped[int] = mapped_column(default=0, server_default="0")
-    created_at: Mapped[datetime] = mapped_column(default=utc_now)
-    updated_at: Mapped[datetime] = mapped_column(default=utc_now)
 
 
-class DatasetLog(Base):
+class DatasetLog(NumberedRow):
     __tablename__ = "dataset_logs"
 
-    id: Mapped[int] = mapped_column(primary_key=True)
     dataset_id: Mapped[str] = mapped_column(sa.ForeignKey("datasets.id", ondelete="CASCADE"), index=True)
     timestamp: Mapped[datetime] = mapped_column(default=utc_now)
     level: Mapped[str] = mapped_column(default="info")
@@ -59,7 +50,7 @@ class DatasetLog(Base):
     details: Mapped[dict[str, object] | None] = mapped_column(Json)
 
 
-class ProductionCall(Base):
+class ProductionCall(Row):
     """A question to a model and its answer, of an application's trace or of a deployment."""
 
     __tablename__ = "production_calls"
@@ -68,7 +59,6 @@ class ProductionCall(Base):
         sa.Index("ix_production_calls_workspace_id_created_at", "workspace_id", "created_at"),
     )
 
-    id: Mapped[str] = mapped_column(primary_key=True, default=new_id)
     workspace_id: Mapped[str] = mapped_column(sa.ForeignKey("workspaces.id", ondelete="CASCADE"))
     external_id: Mapped[str]
     """`TRACE:SPAN`, or the id of a deployment's answer, by which an application knows it."""
@@ -82,13 +72,10 @@ class ProductionCall(Base):
     created_at: Mapped[datetime] = mapped_column(default=utc_now, index=True)
 
 
-class BaseModel(Base):
+class BaseModel(Updated, OwnedRow):
     __tablename__ = "base_models"
     __table_args__ = (sa.UniqueConstraint("workspace_id", "name"),)
 
-    id: Mapped[str] = mapped_column(primary_key=True, default=new_id)
-    workspace_id: Mapped[str] = mapped_column(sa.ForeignKey("workspaces.id", ondelete="CASCADE"), index=True)
-    creator_id: Mapped[str | None] = mapped_column(sa.ForeignKey("users.id", ondelete="SET NULL"))
     name: Mapped[str]
     status: Mapped[str]
     files: Mapped[list[dict[str, object]]] = mapped_column(Json)
@@ -98,14 +85,11 @@ class BaseModel(Base):
     parameters: Mapped[int | None] = mapped_column(sa.BigInteger)
     context_length: Mapped[int | None]
     chat_template: Mapped[bool | None]
-    created_at: Mapped[datetime] = mapped_column(default=utc_now)
-    updated_at: Mapped[datetime] = mapped_column(default=utc_now)
 
 
-class Repository(Base):
+class Repository(Dated, Row):
     __tablename__ = "repositories"
 
-    id: Mapped[str] = mapped_column(primary_key=True, default=new_id)
     workspace_id: Mapped[str] = mapped_column(sa.ForeignKey("workspaces.id", ondelete="CASCADE"), unique=True)
     kind: Mapped[str]
     full_name: Mapped[str] = mapped_column(index=True)
@@ -120,13 +104,11 @@ class Repository(Base):
     status: Mapped[str] = mapped_column(default="active")
     last_synced_commit: Mapped[str | None]
     last_synced_at: Mapped[datetime | None]
-    created_at: Mapped[datetime] = mapped_column(default=utc_now)
 
 
-class SyncEvent(Base):
+class SyncEvent(Row):
     __tablename__ = "sync_events"
 
-    id: Mapped[str] = mapped_column(primary_key=True, default=new_id)
     repository_id: Mapped[str] = mapped_column(sa.ForeignKey("repositories.id", ondelete="CASCADE"), index=True)
     status: Mapped[str] = mapped_column(default="Pending")
     branch: Mapped[str]
@@ -139,11 +121,10 @@ class SyncEvent(Base):
     finished_at: Mapped[datetime | None]
 
 
-class SyncedRollout(Base):
+class SyncedRollout(Dated, Row):
     __tablename__ = "synced_rollouts"
     __table_args__ = (sa.UniqueConstraint("repository_id", "commit_sha", "name"),)
 
-    id: Mapped[str] = mapped_column(primary_key=True, default=new_id)
     repository_id: Mapped[str] = mapped_column(sa.ForeignKey("repositories.id", ondelete="CASCADE"), index=True)
     branch: Mapped[str]
     commit_sha: Mapped[str] = mapped_column(index=True)
@@ -152,4 +133,3 @@ class SyncedRollout(Base):
     kind: Mapped[str] = mapped_column(default="rollout")
     """`rollout`, or `reward_fn`, `reward_rubric`, `mcp` in the older layout."""
     description: Mapped[str | None] = mapped_column(sa.Text)
-    created_at: Mapped[datetime] = mapped_column(default=utc_now)

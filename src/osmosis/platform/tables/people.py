@@ -8,19 +8,17 @@ from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from osmosis.records.base import utc_now
 
-from .base import Base, Json, new_id
+from .base import Base, Dated, Json, NumberedRow, Row
 
 
-class User(Base):
+class User(Dated, Row):
     __tablename__ = "users"
 
-    id: Mapped[str] = mapped_column(primary_key=True, default=new_id)
     handle: Mapped[str] = mapped_column(unique=True)
     email: Mapped[str] = mapped_column(unique=True)
     name: Mapped[str]
     operator: Mapped[bool] = mapped_column(default=False)
     """May add and remove people, and whatever touches the platform's machine."""
-    created_at: Mapped[datetime] = mapped_column(default=utc_now)
 
 
 class LinkedIdentity(Base):
@@ -34,10 +32,9 @@ class LinkedIdentity(Base):
     last_used_at: Mapped[datetime] = mapped_column(default=utc_now)
 
 
-class Token(Base):
+class Token(Row):
     __tablename__ = "tokens"
 
-    id: Mapped[str] = mapped_column(primary_key=True, default=new_id)
     user_id: Mapped[str] = mapped_column(sa.ForeignKey("users.id", ondelete="CASCADE"), index=True)
     hash: Mapped[str] = mapped_column(unique=True)
     name: Mapped[str]
@@ -56,10 +53,9 @@ class Token(Base):
     user: Mapped[User] = relationship(lazy="joined")
 
 
-class DeviceCode(Base):
+class DeviceCode(Row):
     __tablename__ = "device_codes"
 
-    id: Mapped[str] = mapped_column(primary_key=True, default=new_id)
     device_hash: Mapped[str] = mapped_column(unique=True)
     user_code: Mapped[str] = mapped_column(unique=True)
     device_name: Mapped[str]
@@ -71,10 +67,9 @@ class DeviceCode(Base):
     last_polled_at: Mapped[datetime | None]
 
 
-class Workspace(Base):
+class Workspace(Dated, Row):
     __tablename__ = "workspaces"
 
-    id: Mapped[str] = mapped_column(primary_key=True, default=new_id)
     name: Mapped[str] = mapped_column(unique=True)
     max_runs: Mapped[int | None]
     """This and the six below are its quotas; None: no limit."""
@@ -85,33 +80,29 @@ class Workspace(Base):
     max_datasets: Mapped[int | None]
     max_bytes: Mapped[int | None] = mapped_column(sa.BigInteger)
     served_at: Mapped[datetime | None]
-    created_at: Mapped[datetime] = mapped_column(default=utc_now)
 
 
-class Member(Base):
+class Member(Dated, Base):
     __tablename__ = "members"
 
     workspace_id: Mapped[str] = mapped_column(sa.ForeignKey("workspaces.id", ondelete="CASCADE"), primary_key=True)
     user_id: Mapped[str] = mapped_column(sa.ForeignKey("users.id", ondelete="CASCADE"), primary_key=True, index=True)
     role: Mapped[str] = mapped_column(default="member")
-    created_at: Mapped[datetime] = mapped_column(default=utc_now)
 
 
-class Invitation(Base):
+class Invitation(Dated, Base):
     __tablename__ = "invitations"
 
     workspace_id: Mapped[str] = mapped_column(sa.ForeignKey("workspaces.id", ondelete="CASCADE"), primary_key=True)
     email: Mapped[str] = mapped_column(primary_key=True, index=True)
     role: Mapped[str]
     inviter_id: Mapped[str | None] = mapped_column(sa.ForeignKey("users.id", ondelete="SET NULL"))
-    created_at: Mapped[datetime] = mapped_column(default=utc_now)
 
 
-class AuditEntry(Base):
+class AuditEntry(NumberedRow):
     __tablename__ = "audit_log"
     __table_args__ = (sa.Index("ix_audit_log_workspace_id_id", "workspace_id", "id"),)
 
-    id: Mapped[int] = mapped_column(primary_key=True)
     timestamp: Mapped[datetime] = mapped_column(default=utc_now, index=True)
     workspace_id: Mapped[str | None] = mapped_column(sa.ForeignKey("workspaces.id", ondelete="SET NULL"))
     actor_id: Mapped[str | None] = mapped_column(sa.ForeignKey("users.id", ondelete="SET NULL"), index=True)
@@ -123,11 +114,10 @@ class AuditEntry(Base):
     details: Mapped[dict[str, object] | None] = mapped_column(Json)
 
 
-class Secret(Base):
+class Secret(Row):
     __tablename__ = "secrets"
     __table_args__ = (sa.UniqueConstraint("workspace_id", "scope", "owner_id", "name"),)
 
-    id: Mapped[str] = mapped_column(primary_key=True, default=new_id)
     workspace_id: Mapped[str] = mapped_column(sa.ForeignKey("workspaces.id", ondelete="CASCADE"), index=True)
     scope: Mapped[str]
     """`workspace`, `user`, or `run` for a value given with one run."""
@@ -150,11 +140,10 @@ class Secret(Base):
         return f"{self.workspace_id}|{self.scope}|{self.owner_id}|{self.name}|{self.version}"
 
 
-class RolloutServer(Base):
+class RolloutServer(Dated, Row):
     __tablename__ = "rollout_servers"
     __table_args__ = (sa.UniqueConstraint("owner_id", "host", "port"),)
 
-    id: Mapped[str] = mapped_column(primary_key=True, default=new_id)
     workspace_id: Mapped[str | None] = mapped_column(sa.ForeignKey("workspaces.id", ondelete="SET NULL"), index=True)
     owner_id: Mapped[str] = mapped_column(sa.ForeignKey("users.id", ondelete="CASCADE"))
     host: Mapped[str]
@@ -168,4 +157,3 @@ class RolloutServer(Base):
     """`healthy` or `unhealthy`, as last checked; `last_seen` may say otherwise."""
     error: Mapped[str | None] = mapped_column(sa.Text)
     last_seen: Mapped[datetime] = mapped_column(default=utc_now, index=True)
-    created_at: Mapped[datetime] = mapped_column(default=utc_now)

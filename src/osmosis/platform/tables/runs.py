@@ -4,7 +4,7 @@ from typing import ClassVar, Literal, TypedDict
 import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column
 
-from osmosis.platform.tables.base import Base, Json, new_id
+from osmosis.platform.tables.base import Base, Dated, Json, NumberedRow, OwnedRow, Row, new_id
 from osmosis.records.base import utc_now
 
 
@@ -151,11 +151,10 @@ class WorkReference:
         return self.run_id or self.deployment_id or self.merge_id or ""
 
 
-class Job(WorkReference, Base):
+class Job(WorkReference, Row):
     __tablename__ = "jobs"
     __table_args__ = (sa.UniqueConstraint("run_id", "shard"), sa.Index("ix_jobs_queue", "state", "lease_until"))
 
-    id: Mapped[str] = mapped_column(primary_key=True, default=new_id)
     workspace_id: Mapped[str] = mapped_column(sa.ForeignKey("workspaces.id", ondelete="CASCADE"), index=True)
     kind: Mapped[str]
     priority: Mapped[int] = mapped_column(default=0)
@@ -195,27 +194,22 @@ class Job(WorkReference, Base):
     paused_until: Mapped[datetime | None] = mapped_column(index=True)
 
 
-class BenchmarkRun(Base):
+class BenchmarkRun(Dated, OwnedRow):
     """Evaluations of the same tasks by up to eight agents, each a run of its own."""
 
     __tablename__ = "benchmark_runs"
     __table_args__ = (sa.UniqueConstraint("workspace_id", "name"),)
 
-    id: Mapped[str] = mapped_column(primary_key=True, default=new_id)
-    workspace_id: Mapped[str] = mapped_column(sa.ForeignKey("workspaces.id", ondelete="CASCADE"), index=True)
-    creator_id: Mapped[str | None] = mapped_column(sa.ForeignKey("users.id", ondelete="SET NULL"))
     name: Mapped[str]
     benchmark: Mapped[str]
     config: Mapped[dict[str, object]] = mapped_column(Json)
     run_ids: Mapped[list[str]] = mapped_column(Json)
     """In the order of the config's agents; a run may have been deleted since."""
-    created_at: Mapped[datetime] = mapped_column(default=utc_now)
 
 
-class RunEvent(Base):
+class RunEvent(NumberedRow):
     __tablename__ = "run_events"
 
-    id: Mapped[int] = mapped_column(primary_key=True)
     run_id: Mapped[str] = mapped_column(sa.ForeignKey("runs.id", ondelete="CASCADE"), index=True)
     timestamp: Mapped[datetime] = mapped_column(default=utc_now)
     before: Mapped[str | None]
@@ -223,11 +217,10 @@ class RunEvent(Base):
     reason: Mapped[str] = mapped_column(sa.Text, default="")
 
 
-class RunLog(WorkReference, Base):
+class RunLog(WorkReference, NumberedRow):
     __tablename__ = "run_logs"
     __table_args__ = (sa.Index("ix_run_logs_run_id_id", "run_id", "id"),)
 
-    id: Mapped[int] = mapped_column(primary_key=True)
     timestamp: Mapped[datetime] = mapped_column(default=utc_now)
     level: Mapped[str] = mapped_column(default="info")
     step: Mapped[str] = mapped_column(default="")
@@ -235,11 +228,10 @@ class RunLog(WorkReference, Base):
     details: Mapped[dict[str, object] | None] = mapped_column(Json)
 
 
-class MetricPoint(Base):
+class MetricPoint(NumberedRow):
     __tablename__ = "metric_points"
     __table_args__ = (sa.UniqueConstraint("run_id", "key", "step"),)
 
-    id: Mapped[int] = mapped_column(primary_key=True)
     run_id: Mapped[str] = mapped_column(sa.ForeignKey("runs.id", ondelete="CASCADE"), index=True)
     key: Mapped[str]
     step: Mapped[int]
@@ -247,14 +239,13 @@ class MetricPoint(Base):
     timestamp: Mapped[datetime] = mapped_column(default=utc_now)
 
 
-class Rollout(Base):
+class Rollout(Dated, NumberedRow):
     __tablename__ = "rollouts"
     __table_args__ = (
         sa.UniqueConstraint("run_id", "step", "row_key", "attempt"),
         sa.Index("ix_rollouts_run_id_row_index_attempt", "run_id", "row_index", "attempt"),
     )
 
-    id: Mapped[int] = mapped_column(primary_key=True)
     run_id: Mapped[str] = mapped_column(sa.ForeignKey("runs.id", ondelete="CASCADE"), index=True)
     rollout_id: Mapped[str]
     row_index: Mapped[int]
@@ -270,27 +261,23 @@ class Rollout(Base):
     failure_category: Mapped[str | None]
     body: Mapped[str] = mapped_column(sa.Text, deferred=True)
     """records.run.rollout.Rollout as JSON; loaded only on request."""
-    created_at: Mapped[datetime] = mapped_column(default=utc_now)
 
 
-class Annotation(Base):
+class Annotation(Dated, NumberedRow):
     __tablename__ = "annotations"
 
-    id: Mapped[int] = mapped_column(primary_key=True)
     run_id: Mapped[str] = mapped_column(sa.ForeignKey("runs.id", ondelete="CASCADE"), index=True)
     author_id: Mapped[str | None] = mapped_column(sa.ForeignKey("users.id", ondelete="SET NULL"))
     step: Mapped[int]
     row_index: Mapped[int]
     attempt: Mapped[int]
     body: Mapped[str] = mapped_column(sa.Text)
-    created_at: Mapped[datetime] = mapped_column(default=utc_now)
 
 
-class Checkpoint(Base):
+class Checkpoint(Dated, Row):
     __tablename__ = "checkpoints"
     __table_args__ = (sa.UniqueConstraint("run_id", "step"),)
 
-    id: Mapped[str] = mapped_column(primary_key=True, default=new_id)
     run_id: Mapped[str] = mapped_column(sa.ForeignKey("runs.id", ondelete="CASCADE"), index=True)
     name: Mapped[str]
     step: Mapped[int]
@@ -299,17 +286,15 @@ class Checkpoint(Base):
     path: Mapped[str]
     reward: Mapped[float | None]
     details: Mapped[dict[str, object] | None] = mapped_column(Json)
-    created_at: Mapped[datetime] = mapped_column(default=utc_now)
 
 
-class Import(Base):
+class Import(Row):
     __tablename__ = "imports"
     __table_args__ = (
         sa.Index("ix_imports_digest", "workspace_id", "digest"),
         sa.Index("ix_imports_local_run", "workspace_id", "local_run_id"),
     )
 
-    id: Mapped[str] = mapped_column(primary_key=True, default=new_id)
     workspace_id: Mapped[str] = mapped_column(sa.ForeignKey("workspaces.id", ondelete="CASCADE"))
     creator_id: Mapped[str | None] = mapped_column(sa.ForeignKey("users.id", ondelete="SET NULL"))
     run_id: Mapped[str | None] = mapped_column(sa.ForeignKey("runs.id", ondelete="SET NULL"), index=True)
@@ -337,10 +322,9 @@ class ImportFile(Base):
     uploaded: Mapped[bool] = mapped_column(default=False)
 
 
-class Worker(Base):
+class Worker(Row):
     __tablename__ = "workers"
 
-    id: Mapped[str] = mapped_column(primary_key=True, default=new_id)
     name: Mapped[str] = mapped_column(index=True)
     token_id: Mapped[str | None] = mapped_column(sa.ForeignKey("tokens.id", ondelete="SET NULL"))
     workspace_id: Mapped[str | None] = mapped_column(sa.ForeignKey("workspaces.id", ondelete="CASCADE"), index=True)
