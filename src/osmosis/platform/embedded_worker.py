@@ -14,8 +14,8 @@ import httpx
 
 from osmosis.base.net import is_loopback
 from osmosis.platform import Platform
-from osmosis.platform.scheduling import leases, workers
-from osmosis.records.api.workers import JobStarted, WorkerHello, WorkerLeaves, WorkerOrders, WorkerRound, WorkerWelcome
+from osmosis.platform.scheduling import leases
+from osmosis.platform.scheduling.workers import WorkerDesk
 from osmosis.worker.executors.executor import Executor
 from osmosis.worker.executors.local import LocalExecutor
 from osmosis.worker.loop import Worker, WorkerPlan
@@ -23,27 +23,6 @@ from osmosis.worker.loop import Worker, WorkerPlan
 log = logging.getLogger(__name__)
 TIMEOUT_S = 5.0
 STANDSTILL_S = 4.0
-
-
-class InProcessApi:
-    def __init__(self, platform: Platform, reachability: Reachability | None) -> None:
-        self._platform = platform
-        self._reachability = reachability
-
-    def hello(self, hello: WorkerHello) -> WorkerWelcome:
-        return workers.welcome(self._platform, workers.EMBEDDED, hello)
-
-    def round(self, report: WorkerRound) -> WorkerOrders:
-        was_unreachable = self._reachability.was_unreachable if self._reachability is not None else lambda: False
-        if report.jobs:
-            was_unreachable()  # checked at every round, so that an absence is known when it matters
-        return workers.handle_round(self._platform, workers.EMBEDDED, report, was_unreachable=was_unreachable)
-
-    def started(self, report: JobStarted) -> None:
-        workers.note_started(self._platform, workers.EMBEDDED, report)
-
-    def leave(self, report: WorkerLeaves) -> None:
-        workers.leave(self._platform, workers.EMBEDDED, report)
 
 
 def build_embedded_worker(
@@ -67,7 +46,8 @@ def build_embedded_worker(
     executor = executor or LocalExecutor(
         settings.job_command, settings.environ, folder=settings.data_dir, sandboxed=not settings.sandbox.off
     )
-    return Worker(InProcessApi(platform, reachability), executor, plan, news=platform.db.work_waits)
+    desk = WorkerDesk(platform, was_unreachable=reachability.was_unreachable) if reachability else WorkerDesk(platform)
+    return Worker(desk, executor, plan, news=platform.db.work_waits)
 
 
 class LeaseReaper:

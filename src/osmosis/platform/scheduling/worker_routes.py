@@ -2,10 +2,12 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends
 
+from osmosis.platform import Platform
 from osmosis.platform.auth import tokens
 from osmosis.platform.auth.dependencies import Caller, PersonDep, PlatformDep, caller_with
 from osmosis.platform.http.json_route import JsonRoute
-from osmosis.platform.scheduling import worker_admin, workers
+from osmosis.platform.scheduling import worker_admin
+from osmosis.platform.scheduling.workers import WorkerDesk
 from osmosis.records.api import workers as worker_api
 from osmosis.records.api.body import Nothing
 
@@ -16,8 +18,8 @@ WorkerDep = Annotated[Caller, Depends(caller_with("worker"))]
 AsksForWork = Annotated[Caller, Depends(caller_with("worker", tokens.require_worker))]
 
 
-def _access(caller: Caller) -> workers.WorkerAccess:
-    return workers.WorkerAccess(caller.token.id, caller.token.workspace_id)
+def _desk(platform: Platform, caller: Caller) -> WorkerDesk:
+    return WorkerDesk(platform, caller.token.id, caller.token.workspace_id)
 
 
 @people.get("")
@@ -42,22 +44,22 @@ def remove(name: str, caller: PersonDep, platform: PlatformDep) -> worker_api.Wo
 
 @router.post("/hello")
 def hello(body: worker_api.WorkerHello, caller: AsksForWork, platform: PlatformDep) -> worker_api.WorkerWelcome:
-    return workers.welcome(platform, _access(caller), body)
+    return _desk(platform, caller).hello(body)
 
 
 @router.post("/claim")
 def claim(body: worker_api.WorkerRound, caller: AsksForWork, platform: PlatformDep) -> worker_api.WorkerOrders:
     """One round: how the worker's jobs are; the answer says which to end, and has at most one to start."""
-    return workers.handle_round(platform, _access(caller), body)
+    return _desk(platform, caller).round(body)
 
 
 @router.post("/started")
 def started(body: worker_api.JobStarted, caller: WorkerDep, platform: PlatformDep) -> Nothing:
-    workers.note_started(platform, _access(caller), body)
+    _desk(platform, caller).started(body)
     return Nothing()
 
 
 @router.post("/leave")
 def leave(body: worker_api.WorkerLeaves, caller: WorkerDep, platform: PlatformDep) -> Nothing:
-    workers.leave(platform, _access(caller), body)
+    _desk(platform, caller).leave(body)
     return Nothing()

@@ -1,5 +1,5 @@
 """Workers: how they enter, what they are given to do, and how their reports change jobs. The platform's own worker
-calls these functions, others come by HTTP. A report counts only while the job is that worker's under that lease."""
+calls them, others come by HTTP. A report counts only while the job is that worker's under that lease."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -33,131 +33,124 @@ ROUNDS_PER_SECOND = 50
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerAccess:
-    token_id: str | None
+class WorkerDesk:
+    """The platform, as a worker talks to it; its own worker has no token."""
+
+    platform: Platform
+    token_id: str | None = None
     workspace_id: str | None = None
+    was_unreachable: Callable[[], bool] = lambda: False
+    """Whether heartbeats may have been lost; asked before a silent job is ended, outside a transaction."""
 
     @property
     def embedded(self) -> bool:
         return self.token_id is None
 
+    def hello(self, hello: worker_api.WorkerHello) -> worker_api.WorkerWelcome:
+        with self.platform.db.write() as session:
+            query = sa.select(tables.Worker).where(tables.Worker.id.in_(hello.ids[:100]))
+            query = query.filter_by(embedded=self.embedded, workspace_id=self.workspace_id)
+            rows = {row.id: row for row in session.scalars(query)}
+            earlier = [rows[worker_id] for worker_id in hello.ids if worker_id in rows]
+            worker = earlier[0] if earlier else tables.Worker(id=tables.new_id(), created_at=utc_now())
+            if worker.removed_at is not None:
+                raise Forbidden(f"worker {worker.name!r} was removed", hint="start it again without its folder's state")
+            since = utc_now() - timedelta(seconds=LOST_AFTER_S)
+            others = sa.select(tables.Worker.name).where(
+                tables.Worker.id != worker.id, tables.Worker.removed_at.is_(None), tables.Worker.last_seen > since
+            )
+            names, free, count = set(session.scalars(others)), hello.name, 1
+            while free in names:
+                count += 1
+                free = f"{hello.name}-{count}"
+            worker.name = free
+            worker.token_id, worker.workspace_id, worker.embedded = self.token_id, self.workspace_id, self.embedded
+            worker.machine, worker.version, worker.protocol = hello.machine, hello.version, hello.protocol
+            worker.executor, worker.kinds, worker.max_jobs = hello.executor, list(hello.kinds), hello.max_jobs
+            worker.labels, worker.resources, worker.sandbox = hello.labels, hello.resources.to_dict(), hello.sandbox
+            worker.draining, worker.slots, worker.last_seen = False, 0, utc_now()
+            session.add(worker)
+            session.flush()
+            jobs = _adopt_jobs(session, self.platform.settings, worker, [row.id for row in earlier])
+            for other in earlier[1:]:
+                session.delete(other)
+            return worker_api.WorkerWelcome(
+                worker_id=worker.id, name=worker.name, version=__version__, note=explain_unfit(worker), jobs=jobs
+            )
 
-EMBEDDED = WorkerAccess(None)
-
-
-def welcome(platform: Platform, access: WorkerAccess, hello: worker_api.WorkerHello) -> worker_api.WorkerWelcome:
-    with platform.db.write() as session:
-        query = sa.select(tables.Worker).where(tables.Worker.id.in_(hello.ids[:100]))
-        query = query.filter_by(embedded=access.embedded, workspace_id=access.workspace_id)
-        rows = {row.id: row for row in session.scalars(query)}
-        earlier = [rows[worker_id] for worker_id in hello.ids if worker_id in rows]
-        worker = earlier[0] if earlier else tables.Worker(id=tables.new_id(), created_at=utc_now())
-        if worker.removed_at is not None:
-            raise Forbidden(f"worker {worker.name!r} was removed", hint="start it again without its folder's state")
-        since = utc_now() - timedelta(seconds=LOST_AFTER_S)
-        others = sa.select(tables.Worker.name).where(
-            tables.Worker.id != worker.id, tables.Worker.removed_at.is_(None), tables.Worker.last_seen > since
+    def round(self, report: worker_api.WorkerRound) -> worker_api.WorkerOrders:
+        """Return what a worker is to end and to start; raise Forbidden for a removed one."""
+        platform, settings = self.platform, self.platform.settings
+        if report.jobs:
+            self.was_unreachable()  # checked at every round, so that an absence is known when it matters
+        _extend_after_gap(self, report)
+        with platform.db.read() as session:
+            worker = _require_worker(session, self, report.worker_id)
+            checked = [_find_end(session, settings, worker, job) for job in report.jobs]
+            ends = [end for end in checked if end is not None]
+            among = None
+            if (report.slots or report.places) and not worker.draining and not explain_unfit(worker):
+                among = queue.waiting_jobs_for(worker, others=report.slots > 0, deployments=report.places > 0)
+            has_work = among is not None and session.scalars(among.limit(1)).first() is not None
+            since = utc_now() - timedelta(seconds=LOST_AFTER_S)
+            alive = count_of(session, sa.select(tables.Worker).where(tables.Worker.last_seen > since))
+            over = lifecycle.list_over(session, report.kept)
+            in_scheduler = [
+                (job.job_id, job.lease_id, job.place)
+                for job in report.jobs
+                if job.alive
+                and (held_job := _find_held_by(session, worker, job.job_id, job.lease_id)) is not None
+                and tickets.is_news(held_job.job, job.place, settings.lease_s)
+            ]
+        if any(end.silent for end in ends) and self.was_unreachable():
+            ends = [end for end in ends if not end.silent]
+        for end in ends:
+            _end_job(platform, end)
+        tickets.keep(platform, in_scheduler)
+        note_every = timedelta(seconds=min(2.0, settings.lease_s / 8))
+        if utc_now() - worker.last_seen > note_every or worker.slots != report.slots:
+            with platform.db.write() as session:
+                row = sa.update(tables.Worker).where(tables.Worker.id == worker.id)
+                session.execute(row.values(last_seen=utc_now(), slots=report.slots))
+        orders = _give_jobs(platform, worker, among, report) if has_work and among is not None else []
+        return worker_api.WorkerOrders(
+            end=[end.report.lease_id for end in ends],
+            start=orders[0] if orders else None,
+            more=orders[1:],
+            drain=worker.draining,
+            forget=over,
+            poll_s=max(settings.poll_s, alive / ROUNDS_PER_SECOND),
         )
-        names, free, count = set(session.scalars(others)), hello.name, 1
-        while free in names:
-            count += 1
-            free = f"{hello.name}-{count}"
-        worker.name = free
-        worker.token_id, worker.workspace_id, worker.embedded = access.token_id, access.workspace_id, access.embedded
-        worker.machine, worker.version, worker.protocol = hello.machine, hello.version, hello.protocol
-        worker.executor, worker.kinds, worker.max_jobs = hello.executor, list(hello.kinds), hello.max_jobs
-        worker.labels, worker.resources, worker.sandbox = hello.labels, hello.resources.to_dict(), hello.sandbox
-        worker.draining, worker.slots, worker.last_seen = False, 0, utc_now()
-        session.add(worker)
-        session.flush()
-        jobs = _adopt_jobs(session, platform.settings, worker, [row.id for row in earlier])
-        for other in earlier[1:]:
-            session.delete(other)
-        return worker_api.WorkerWelcome(
-            worker_id=worker.id, name=worker.name, version=__version__, note=explain_unfit(worker), jobs=jobs
-        )
 
+    def started(self, report: worker_api.JobStarted) -> None:
+        with self.platform.db.write() as session:
+            worker = _require_worker(session, self, report.worker_id)
+            held_job = _find_held_by(session, worker, report.job_id, report.lease_id)
+            if held_job is None:
+                return
+            if report.problem:
+                log.warning("run %s: %s", held_job.work.name, report.problem)
+                max_starts = self.platform.settings.max_starts
+                leases.release(session, held_job, report.problem, max_starts=max_starts, loss=Loss.START_REFUSED)
+                if pause_s := leases.pause(held_job.job, self.platform.settings.start_pause_s):
+                    lifecycle.log(session, held_job.work, f"the next try follows in {pause_s:.0f} s")
+                return
+            held_job.job.handle = report.handle
+            where = "" if self.embedded else f" on {worker.name}"
+            process, number = (report.handle or {}).get("pid"), (report.handle or {}).get("id")
+            message = f"job started{where}" + (f" (process {process})" if process else "")
+            if number is not None:
+                message = f"{worker.name} gave its job to {worker.executor}, as job {number}"
+            lifecycle.log(session, held_job.work, message)
 
-def handle_round(
-    platform: Platform,
-    access: WorkerAccess,
-    report: worker_api.WorkerRound,
-    *,
-    was_unreachable: Callable[[], bool] = lambda: False,
-) -> worker_api.WorkerOrders:
-    """Return what a worker is to end and to start; raise Forbidden for a removed one. `was_unreachable` tells whether
-    heartbeats may have been lost. It is asked before a silent job is ended, outside a transaction."""
-    settings = platform.settings
-    _extend_after_gap(platform, access, report)
-    with platform.db.read() as session:
-        worker = _require_worker(session, access, report.worker_id)
-        checked = [_find_end(session, settings, worker, job) for job in report.jobs]
-        ends = [end for end in checked if end is not None]
-        among = None
-        if (report.slots or report.places) and not worker.draining and not explain_unfit(worker):
-            among = queue.waiting_jobs_for(worker, others=report.slots > 0, deployments=report.places > 0)
-        has_work = among is not None and session.scalars(among.limit(1)).first() is not None
-        since = utc_now() - timedelta(seconds=LOST_AFTER_S)
-        alive = count_of(session, sa.select(tables.Worker).where(tables.Worker.last_seen > since))
-        over = lifecycle.list_over(session, report.kept)
-        in_scheduler = [
-            (job.job_id, job.lease_id, job.place)
-            for job in report.jobs
-            if job.alive
-            and (held_job := _find_held_by(session, worker, job.job_id, job.lease_id)) is not None
-            and tickets.is_news(held_job.job, job.place, settings.lease_s)
-        ]
-    if any(end.silent for end in ends) and was_unreachable():
-        ends = [end for end in ends if not end.silent]
-    for end in ends:
-        _end_job(platform, end)
-    tickets.keep(platform, in_scheduler)
-    note_every = timedelta(seconds=min(2.0, settings.lease_s / 8))
-    if utc_now() - worker.last_seen > note_every or worker.slots != report.slots:
-        with platform.db.write() as session:
-            row = sa.update(tables.Worker).where(tables.Worker.id == worker.id)
-            session.execute(row.values(last_seen=utc_now(), slots=report.slots))
-    orders = _give_jobs(platform, worker, among, report) if has_work and among is not None else []
-    return worker_api.WorkerOrders(
-        end=[end.report.lease_id for end in ends],
-        start=orders[0] if orders else None,
-        more=orders[1:],
-        drain=worker.draining,
-        forget=over,
-        poll_s=max(settings.poll_s, alive / ROUNDS_PER_SECOND),
-    )
-
-
-def note_started(platform: Platform, access: WorkerAccess, report: worker_api.JobStarted) -> None:
-    with platform.db.write() as session:
-        worker = _require_worker(session, access, report.worker_id)
-        held_job = _find_held_by(session, worker, report.job_id, report.lease_id)
-        if held_job is None:
-            return
-        if report.problem:
-            log.warning("run %s: %s", held_job.work.name, report.problem)
-            max_starts = platform.settings.max_starts
-            leases.release(session, held_job, report.problem, max_starts=max_starts, loss=Loss.START_REFUSED)
-            if pause_s := leases.pause(held_job.job, platform.settings.start_pause_s):
-                lifecycle.log(session, held_job.work, f"the next try follows in {pause_s:.0f} s")
-            return
-        held_job.job.handle = report.handle
-        where = "" if access.embedded else f" on {worker.name}"
-        process, number = (report.handle or {}).get("pid"), (report.handle or {}).get("id")
-        message = f"job started{where}" + (f" (process {process})" if process else "")
-        if number is not None:
-            message = f"{worker.name} gave its job to {worker.executor}, as job {number}"
-        lifecycle.log(session, held_job.work, message)
-
-
-def leave(platform: Platform, access: WorkerAccess, report: worker_api.WorkerLeaves) -> None:
-    with platform.db.write() as session:
-        worker = _require_worker(session, access, report.worker_id)
-        worker.slots = 0
-        reason, max_starts = f"{_describe(worker)} was stopped", platform.settings.max_starts
-        for job in report.jobs:
-            if (held_job := _find_held_by(session, worker, job.job_id, job.lease_id)) is not None:
-                leases.release(session, held_job, reason, max_starts=max_starts, loss=Loss.WORKER_STOPPED)
+    def leave(self, report: worker_api.WorkerLeaves) -> None:
+        with self.platform.db.write() as session:
+            worker = _require_worker(session, self, report.worker_id)
+            worker.slots = 0
+            reason, max_starts = f"{_describe(worker)} was stopped", self.platform.settings.max_starts
+            for job in report.jobs:
+                if (held_job := _find_held_by(session, worker, job.job_id, job.lease_id)) is not None:
+                    leases.release(session, held_job, reason, max_starts=max_starts, loss=Loss.WORKER_STOPPED)
 
 
 def explain_unfit(worker: tables.Worker) -> str:
@@ -232,14 +225,14 @@ def _is_stop_overdue(session: Session, settings: PlatformSettings, held_job: lea
     return requested_at is not None and now - requested_at > heard
 
 
-def _extend_after_gap(platform: Platform, access: WorkerAccess, report: worker_api.WorkerRound) -> None:
-    settings, now = platform.settings, utc_now()
-    with platform.db.read() as session:
-        worker = _require_worker(session, access, report.worker_id)
+def _extend_after_gap(desk: WorkerDesk, report: worker_api.WorkerRound) -> None:
+    settings, now = desk.platform.settings, utc_now()
+    with desk.platform.db.read() as session:
+        worker = _require_worker(session, desk, report.worker_id)
     gap_s = (now - worker.last_seen).total_seconds()
     if gap_s < max(settings.lease_s / 4, 4 * settings.poll_s):
         return
-    with platform.db.write() as session:
+    with desk.platform.db.write() as session:
         for job in report.jobs:
             held_job = _find_held_by(session, worker, job.job_id, job.lease_id) if job.alive else None
             if held_job is not None and held_job.job.lease_until is not None and held_job.job.lease_until < now:
@@ -340,10 +333,10 @@ def _adopt_jobs(
     return kept_jobs
 
 
-def _require_worker(session: Session, access: WorkerAccess, worker_id: str) -> tables.Worker:
+def _require_worker(session: Session, desk: WorkerDesk, worker_id: str) -> tables.Worker:
     worker = session.get(tables.Worker, worker_id)
     if worker is None or worker.removed_at is not None:
         raise Forbidden("this worker was removed", hint="start it again: osmosis worker start")
-    if worker.embedded != access.embedded or worker.workspace_id != access.workspace_id:
+    if worker.embedded != desk.embedded or worker.workspace_id != desk.workspace_id:
         raise Forbidden("this is another worker's id")
     return worker
