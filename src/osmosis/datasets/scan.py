@@ -87,7 +87,10 @@ class DatasetFacts:
     """All good rows of the selection, if requested and few, so that a run need not read them again."""
 
     def kept_rows(self) -> Iterator[Row] | None:
-        return None if self.kept is None else _rows_of(self.kept, RowKeys(by_id=self.by_id))
+        if self.kept is None:
+            return None
+        keys = RowKeys(by_id=self.by_id)
+        return (Row(index, data, line, digest, keys.of(data, digest)) for index, line, data, digest in self.kept)
 
     @property
     def found(self) -> int:
@@ -193,11 +196,6 @@ def read_rows(
             finding = BrokenRule(fault.rule, fault.message, index, line)
             hint = "to skip invalid rows: --skip-bad-rows"
             raise DatasetError(f"{path}: {finding}", hint=hint, rule=fault.rule.code, row=index, reason=fault.message)
-
-
-def _rows_of(rows: list[KeptRow], keys: RowKeys) -> Iterator[Row]:
-    for index, line, data, content_hash in rows:
-        yield Row(index, data, line, content_hash, keys.of(data, content_hash))
 
 
 def row_hash(data: dict[str, Any]) -> str:

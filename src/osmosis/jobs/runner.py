@@ -21,7 +21,6 @@ from osmosis.records.run.job import Handover, JobResult, JobSpec, LogLine, Stage
 from osmosis.records.run.rollout import Category, Failure, Phase
 from osmosis.records.run.status import JobKind, RunStatus
 
-from .client import PATIENCE_S
 from .context import TAIL_LINES, Job, JobContext, JobFailed, JobLog, secret_values, setup_failure
 
 HEARTBEAT_S = 5.0
@@ -55,7 +54,6 @@ class JobRunner:
         *,
         echo: Callable[[LogLine], None] | None = None,
         ca_file: str = "",
-        patience_s: float = PATIENCE_S,
         kinds: Mapping[JobKind, Callable[[JobContext], Job]] = WORK,
     ) -> None:
         self.spec = spec
@@ -63,9 +61,7 @@ class JobRunner:
         redactor = Redactor(secret_values(spec, handover))
         log = JobLog(redactor, *([echo] if echo else []))
         log.stream_bytes = spec.sandbox.output_mb * 1024 * 1024
-        self._reporter = Reporter(
-            spec.platform_url, spec.run_id, handover.token, redactor=redactor, ca_file=ca_file, patience_s=patience_s
-        )
+        self._reporter = Reporter(spec.platform_url, spec.run_id, handover.token, redactor=redactor, ca_file=ca_file)
         path = Path(spec.work_dir)
         path.mkdir(parents=True, exist_ok=True)
         self.context = JobContext(

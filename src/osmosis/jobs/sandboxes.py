@@ -94,8 +94,8 @@ class JobSandbox:
         )
 
     @classmethod
-    def for_model(cls, spec: JobSpec, abilities: Abilities | None = None) -> JobSandbox:
-        sandbox = cls.for_job(spec, abilities)
+    def for_model(cls, spec: JobSpec) -> JobSandbox:
+        sandbox = cls.for_job(spec)
         if sandbox.level < Level.NAMESPACES:
             return replace(sandbox, description=sandbox.description.replace("a rollout", "the model's process"))
         description = f"{sandbox.level.label}; the model's process has no network and can read only its own files"

@@ -173,8 +173,7 @@ class Worker:
             )
         )
         self._id, self.name = welcome.worker_id, welcome.name
-        assert self._identity._file is not None
-        self._identity._file.write_text(welcome.worker_id)
+        self._identity.remember(welcome.worker_id)
         for job in welcome.jobs:
             if self.executor.owns(job.handle):
                 self._jobs[job.lease_id] = _Job(job.lease_id, job.job_id, job.run_name, job.kind, job.handle)
@@ -309,6 +308,10 @@ class WorkerIdentity:
                 file.unlink(missing_ok=True)
                 lock.release()
         return ids
+
+    def remember(self, worker_id: str) -> None:
+        assert self._file is not None
+        self._file.write_text(worker_id)
 
     def leave(self) -> None:
         if self._held is not None:

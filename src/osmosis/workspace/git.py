@@ -196,13 +196,13 @@ def _resolve(repo: Repo, revision: str) -> tuple[str | None, str]:
     return commit or None, stderr
 
 
-def init_repository(root: Path, branch: str = "main") -> bool:
+def init_repository(root: Path) -> bool:
     if (root / ".git").exists():
         return False
     git = base_git.Git(root)
     git.text("init", "--quiet")
     # Not `init -b`: this works with every git, and before the first commit it only names the branch.
-    git.text("symbolic-ref", "HEAD", f"refs/heads/{branch}")
+    git.text("symbolic-ref", "HEAD", "refs/heads/main")
     return True
 
 
@@ -293,6 +293,6 @@ def make_snapshot(root: Path, message: str = "snapshot of the working tree") -> 
     return Snapshot(commit, parent, f"{SNAPSHOT_REFS}/{commit}", base_git.to_valid_text(diff), names)
 
 
-def push_snapshot(root: Path, snapshot: Snapshot, *, remote: str = "origin") -> None:
+def push_snapshot(root: Path, snapshot: Snapshot) -> None:
     refs = f"{snapshot.commit}:{snapshot.ref}"
-    base_git.Git(root).text("push", "--quiet", remote, refs, timeout_s=PUSH_TIMEOUT_S)
+    base_git.Git(root).text("push", "--quiet", "origin", refs, timeout_s=PUSH_TIMEOUT_S)

@@ -78,12 +78,11 @@ class RepositoryFolder:
 
     @classmethod
     def of(cls, repository: tables.Repository, settings: PlatformSettings) -> RepositoryFolder:
-        path = settings.located(repository.path)
         return cls(
             repository.id,
             repository.kind,
             repository.url,
-            path,
+            settings.located(repository.path),
             repository.default_branch,
             repository.trusted,
             get_credential(repository, settings),

@@ -91,8 +91,7 @@ def shared_secret(session: Session, vault: Vault, workspace_id: str, name: str) 
 
 
 def find_internal(session: Session, full_name: str) -> tables.Repository | None:
-    query = sa.select(tables.Repository).filter_by(full_name=full_name, kind="internal")
-    return session.scalar(query)
+    return session.scalar(sa.select(tables.Repository).filter_by(full_name=full_name, kind="internal"))
 
 
 def add_internal(

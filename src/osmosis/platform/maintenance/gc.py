@@ -43,7 +43,6 @@ log = logging.getLogger(__name__)
 DAY_S = 24 * 3600.0
 FIRST_SWEEP_S = 900.0
 MAX_UPGRADE_BACKUPS = 3
-LIVE = (RunStatus.PENDING.value, RunStatus.RUNNING.value)
 SHOWN_FILES = ("artifacts", "job.log", "metrics.jsonl")
 LOG_LINES = "log lines"
 LOCK = ".sweep.lock"
@@ -231,7 +230,7 @@ class _Sweep:
     def _remove_log(self, run: tables.Work) -> bool:
         with self.platform.db.write() as session:
             now = session.get(type(run), run.id)
-            if now is not None and now.status not in LIVE:
+            if now is not None and RunStatus(now.status).over:
                 session.execute(sa.delete(tables.RunLog).filter_by(**run.reference))
         return True
 

@@ -18,8 +18,6 @@ from osmosis.records.run.status import RunStatus
 
 from . import service as models
 
-OPEN = (RunStatus.PENDING.value, RunStatus.RUNNING.value)
-
 
 def start(
     session: Session,
@@ -38,7 +36,7 @@ def start(
     models.check_name(name)
     _refuse_taken(session, workspace.id, name)
     merge = session.scalars(_named(workspace.id, name)).first()
-    if merge is not None and merge.status in OPEN:
+    if merge is not None and not RunStatus(merge.status).over:
         return merge
     if merge is not None:  # it failed, or what came of it was deleted
         session.delete(merge)

@@ -27,7 +27,6 @@ from osmosis.records.run.status import RunStatus
 
 READY, UPLOADING = "ready", "uploading"
 MAX_NAME = 128
-OPEN = (RunStatus.PENDING.value, RunStatus.RUNNING.value)
 
 
 def folder_of(settings: PlatformSettings, model_id: str) -> Path:
@@ -299,7 +298,7 @@ def delete_files(platform: Platform, *keys: str) -> None:
 
 def delete_trained(session: Session, checkpoint: tables.Checkpoint) -> None:
     run = session.get_one(tables.Run, checkpoint.run_id)
-    if run.status in OPEN:
+    if not RunStatus(run.status).over:
         raise Conflict(f"run {run.name!r} is {run.status} and may resume from it", hint="wait for the run, or stop it")
     refuse_in_use(session, run.workspace_id, checkpoint.name)
     session.delete(checkpoint)

@@ -55,8 +55,7 @@ async def put_part(session_id: str, number: int, part: int, request: Request, pl
 @slow("objects")
 def complete(session_id: str, body: ImportSent, platform: PlatformDep, scope: ScopeDep) -> ImportFile:
     with platform.db.read() as session:
-        row = sessions.find(session, scope.workspace, session_id)
-        file = sessions.get_files(session, row, [body.path])[0]
+        file = sessions.get_files(session, sessions.find(session, scope.workspace, session_id), [body.path])[0]
     sessions.receive(platform, file)
     return ImportFile(path=file.path, size=file.size, sha256=file.sha256, state="uploaded")
 

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Sequence
-from datetime import datetime
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
@@ -232,7 +231,7 @@ def list_over(session: Session, run_ids: Sequence[str]) -> list[str]:
     return [run_id for run_id in run_ids[:1000] if run_id not in running]
 
 
-def duration_ms(run: tables.Run, now: datetime | None = None) -> float | None:
+def duration_ms(run: tables.Run) -> float | None:
     if run.started_at is None:
         return None
-    return ((run.completed_at or now or utc_now()) - run.started_at).total_seconds() * 1000.0
+    return ((run.completed_at or utc_now()) - run.started_at).total_seconds() * 1000.0

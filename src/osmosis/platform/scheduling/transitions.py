@@ -1,6 +1,4 @@
-"""The states of a job and what moves it between them: the only place that sets a job's state. put --> WAITING
---claim--> HELD --finish--> OVER ^                | +----release-----+ WAITING --skip--> OVER           any --close-->
-OVER: its run is over"""
+"""The states of a job and what moves it between them: the only place that sets a job's state."""
 
 from collections.abc import Mapping
 from enum import Enum
@@ -18,7 +16,7 @@ TRANSITIONS: Mapping[tuple[str, Event], str] = {
     (HELD, "release"): WAITING,
     (HELD, "finish"): OVER,
     (WAITING, "skip"): OVER,
-    (WAITING, "close"): OVER,
+    (WAITING, "close"): OVER,  # its run is over
     (HELD, "close"): OVER,
     (OVER, "close"): OVER,
 }

@@ -85,8 +85,7 @@ def remove(session: Session, workspace: tables.Workspace, asker: tables.User, as
         _keep_an_owner(session, workspace, user)
     session.delete(member)
     secrets.delete_of(session, "user", user.id, tables.Secret.workspace_id == workspace.id)
-    servers = sa.delete(tables.RolloutServer).filter_by(workspace_id=workspace.id, owner_id=user.id)
-    session.execute(servers)
+    session.execute(sa.delete(tables.RolloutServer).filter_by(workspace_id=workspace.id, owner_id=user.id))
     return user.handle
 
 
