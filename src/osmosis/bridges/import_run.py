@@ -51,7 +51,6 @@ def _refuse_unreadable(path: Path, format: str) -> Iterator[None]:
 
 
 def read_logs(path: Path, format: str | None = None, mapping: Mapping[str, str] | None = None) -> list[LoggedRun]:
-    """Return the runs of a file or folder; raise NotFound, UsageError or ValidationError."""
     if not path.exists():
         raise NotFound(f"there is no {path}", hint="osmosis eval import PATH of a log, or of a folder of logs")
     if format is not None and format not in FORMATS:

@@ -117,7 +117,6 @@ def score_reasoning(solution_str: str, ground_truth: str, extra_info: JsonObject
 
 
 def read_hub(folder: Path, split: str) -> Iterator[JsonObject]:
-    """Yield the lines of a local copy of a hub's dataset: Parquet, JSONL or CSV."""
     files = sorted(file for suffix in ("parquet", "jsonl", "csv") for file in folder.rglob(f"*.{suffix}"))
     chosen = [file for file in files if not split or file.stem.startswith(split) or split in file.parent.parts]
     if not chosen:

@@ -47,7 +47,6 @@ def read_attributes(item: JsonObject) -> JsonObject:
 
 
 def read_conversation(attributes: JsonObject) -> tuple[list[Message], list[Message]]:
-    """Return the messages of a call's question and of its answer."""
     system = {"role": "system", "parts": load_json(attributes.get("gen_ai.system_instructions"))}
     texts = (attributes.get(f"gen_ai.{side}.messages") for side in ("input", "output"))
     messages, answers = map(objects_in, map(load_json, texts))

@@ -60,7 +60,6 @@ class PlatformClient(Http):
     if not TYPE_CHECKING:  # to a type checker, other names stay unknown
 
         def __getattr__(self, name: str) -> Section:
-            """Open a section at its first use."""
             module, _, kind = SECTIONS.get(name, "").partition(":")
             if not kind:
                 raise AttributeError(f"a platform client has no {name!r}")

@@ -338,7 +338,6 @@ _LONGEST = 80
 
 
 def read_groups(data: Mapping[str, object], columns: Sequence[str]) -> dict[str, str]:
-    """Return the row's value in each column; a missing or null one is `(none)`."""
     return {column: _text(data.get(column)) for column in columns}
 
 

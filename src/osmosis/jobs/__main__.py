@@ -32,7 +32,6 @@ class JobAddress:
 
     @classmethod
     def parse(cls, url: str) -> JobAddress:
-        """Raise `ValidationError` for any other URL than `https://PLATFORM/api/jobs/RUN`."""
         platform, path, run_id = url.rstrip("/").rpartition(PATH_OF_JOBS)
         if not path or not platform or not run_id or "/" in run_id:
             raise ValidationError(f"{url!r} is not the address of a job: https://PLATFORM{PATH_OF_JOBS}RUN")
@@ -59,7 +58,6 @@ def main(argv: list[str], standard_input: bytes, environ: Mapping[str, str]) -> 
 
 
 async def load_job(address: JobAddress, entry: JobEntry) -> tuple[JobSpec, Handover]:
-    """Return the spec with its folders, lease and secrets. Raise `LeaseLost`, or `NetworkError`."""
     lease = entry.lease or await _redeem_ticket(address, entry)
     client = JobClient(address.platform_url, address.run_id, lease, ca_file=entry.ca_file)
     await client.open()

@@ -65,7 +65,6 @@ class JobLog:
             sink(line)
 
     def stream(self, step: str, level: Level = "info") -> Callable[[str], None]:
-        """Return a callback that writes each line it is given under `step`."""
         redactor = LineRedactor(self._redactor)
 
         def put(line: str) -> None:

@@ -88,7 +88,6 @@ class Comparisons:
 
 
 def compare_page(library: Library, params: QueryParams) -> Page:
-    """Build the page of `?run=A&run=B`; with `row` and `attempt`, both conversations side by side."""
     ids = params.all("run")[:MAX_RUNS]
     if len(ids) < 2:
         raise UsageError("a comparison needs two runs", hint="choose them in the list of runs: /compare?run=A&run=B")

@@ -133,7 +133,6 @@ def _chart(key: str, runs: Sequence[ChartedRun], weight: float) -> CurveChart:
 
 
 def _smooth(curve: Curve, weight: float) -> Curve:
-    """Return the exponential moving average, without the bias of its beginning."""
     smoothed, mean, total = [], 0.0, 0.0
     for step, value in curve:
         mean, total = weight * mean + (1 - weight) * value, weight * total + (1 - weight)

@@ -172,7 +172,6 @@ def finish_command(source: Source) -> str:
 
 
 def list_some(paths: Sequence[str]) -> str:
-    """Format up to three file names and the number of the rest, with the verb: `a.py, b.py are`."""
     accepted = [path.rsplit("/", 1)[-1] for path in paths[:3]]
     names = ", ".join(accepted if len(set(accepted)) == len(accepted) else paths[:3])
     if len(paths) == 1:

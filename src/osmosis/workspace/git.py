@@ -73,7 +73,6 @@ def open_repository(root: Path, *, read_only: bool = True) -> Iterator[Repo]:
 
 
 def read_source(root: Path) -> Source | None:
-    """Return the state of the repository that holds `root`; None when there is none."""
     try:
         with open_repository(root) as repo:
             out = repo.git.status("--porcelain=v2", "--branch", "-z", "--untracked-files=all", "--", ".")

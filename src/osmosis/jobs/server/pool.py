@@ -210,7 +210,7 @@ class RemoteServer:
         self._key = api_key
         self._log = log
         self._server: ServedRollouts | None = None
-        self._count_sampled = ""
+        self._said = ""
 
     async def check(self) -> None:
         """Raise `JobFailed` when the server refuses its key; one that does not answer may still come."""
@@ -258,8 +258,8 @@ class RemoteServer:
 
     def _tell(self, server: ServedRollouts | None, text: str) -> None:
         self._server = server
-        if text != self._count_sampled:
-            self._count_sampled = text
+        if text != self._said:
+            self._said = text
             self._log.write(STEP, text, "info" if server is not None else "warning")
         self.on_change()
 

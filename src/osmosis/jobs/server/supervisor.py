@@ -102,7 +102,6 @@ class ServerSupervisor:
 
     @property
     def at_once(self) -> int | None:
-        """Return how many rollouts it takes now; None: no limit is known."""
         return self._life.capacity if self._life is not None else 0
 
     def lost(self, rollout: Rollout) -> bool:

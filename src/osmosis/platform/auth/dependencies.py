@@ -55,8 +55,6 @@ def bearer(request: Request) -> str:
 def caller_with(
     scope: TokenScope, require: Callable[[Session, tables.Token], None] | None = None
 ) -> Callable[[Request, Platform], Caller]:
-    """Return the dependency for a token with this scope; it looks the token up at every request."""
-
     def get_caller(request: Request, platform: PlatformDep) -> Caller:
         caller = _find_caller(request, platform, scope)
         if require is not None:

@@ -167,7 +167,6 @@ class ArchiveReader:
         self.manifest: BackupManifest | None = None
 
     def members(self) -> Iterator[tuple[str, Iterator[bytes]]]:
-        """Iterate over name and content of each file; afterwards `manifest` is set. Raise ValidationError."""
         try:
             for member in self._tar:
                 parts = PurePosixPath(member.name)

@@ -48,7 +48,6 @@ class _Gone(Exception): ...
 
 
 def create_backup(settings: PlatformSettings, target: Path, *, with_master_key: bool = False) -> BackupResult:
-    """Write the backup of a platform. Raise Conflict for an existing file; ValidationError without a platform."""
     if target.exists():
         raise Conflict(f"{target} exists already", hint="give another name, or delete it first")
     if settings.database.startswith("sqlite") and not (settings.data_dir / "platform.db").is_file():

@@ -71,7 +71,6 @@ def running_in(data_dir: Path) -> int | None:
 
 
 def restore(settings: PlatformSettings, source: Path, *, master_key: Path | None = None) -> RestoreResult:
-    """Restore a backup. Raise Conflict for a place that is in use; ValidationError for a damaged archive."""
     data_dir = settings.data_dir
     with open_reader(source) as archive, lock_if_free(data_dir / START_LOCK) as ours:
         header = archive.header

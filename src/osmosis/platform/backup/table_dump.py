@@ -65,7 +65,6 @@ def dump_pieces(connection: sa.Connection) -> Iterator[tuple[str, bytes]]:
 
 
 def load_pieces(connection: sa.Connection, dumped: Iterable[tuple[str, bytes]], changes: Mapping[str, Change]) -> int:
-    """Load pieces into empty tables and return the number of rows; `changes` transforms the rows of a table."""
     tables = reflect_tables(connection)
     total = 0
     for name, text in dumped:

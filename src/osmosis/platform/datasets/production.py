@@ -32,7 +32,6 @@ CALL = tables.ProductionCall
 
 
 def store(platform: Platform, workspace_id: str, source: str, calls: Iterable[TracedCall]) -> int:
-    """Store calls that are not there yet; return how many were refused for their size."""
     rows, refused = {}, 0
     with platform.db.write() as session:
         redactor = Redactor(secrets.list_values(session, platform.vault, workspace_id))

@@ -311,7 +311,6 @@ def _resolve(
 def check_entrypoint(
     repo_folder: RepositoryFolder, settings: PlatformSettings, commit: str, experiment: Experiment
 ) -> None:
-    """Raise ValidationError unless the commit has the file of the rollout server. Starts git."""
     rollout = experiment.rollout
     tree = Tree(repo_folder.git(settings.environ), commit)
     folder = f"rollouts/{rollout}"

@@ -108,7 +108,6 @@ FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-pr
 
 
 def check_reader(request: Request, settings: PlatformSettings) -> None:
-    """Raise unless a reader of `/metrics` has the token or, without one, is local and came through no proxy."""
     token = settings.metrics_token.get_secret_value()
     if token:
         if not hmac.compare_digest(bearer(request).encode(), token.encode()):

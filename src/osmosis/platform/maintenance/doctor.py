@@ -197,15 +197,15 @@ def _secrets(connection: sa.Connection, tables: Tables, settings: PlatformSettin
 
 
 def _lost_files(connection: sa.Connection, tables: Tables, settings: PlatformSettings) -> Iterator[Problem]:
-    for name, column, plural in (("datasets", "path", "datasets"), ("repositories", "path", "repositories")):
+    for name in ("datasets", "repositories"):
         if name not in tables:
             continue
-        stored = [path for path in connection.scalars(sa.select(tables[name].c[column])) if path]
+        stored = [path for path in connection.scalars(sa.select(tables[name].c.path)) if path]
         lost = [path for path in stored if not settings.located(path).exists()]
         if lost and name == "datasets" and settings.objects:
             lost = sorted(set(lost) - _in_store(settings))
         if lost and not (name == "repositories" and all(path.startswith("mirrors/") for path in lost)):
-            message = f"the files of {len(lost)} of {len(stored)} {plural} are not there: {lost[0]}"
+            message = f"the files of {len(lost)} of {len(stored)} {name} are not there: {lost[0]}"
             yield _problem(
                 "lost-files", message, settings.located(lost[0]), "restore a backup, or upload and push again"
             )

@@ -208,7 +208,6 @@ def find_start(session: Session, workspace_id: str, name: str) -> tables.Checkpo
 
 
 def adapter_of(settings: PlatformSettings, checkpoint: tables.Checkpoint) -> Path:
-    """Return the folder of a checkpoint's adapter; raise Conflict if it was removed."""
     folder = settings.located(checkpoint.path)
     if (folder / TINKER).is_file():
         message = f"model {checkpoint.name!r} is on the Tinker server that trained it: {_weights_there(folder)}"

@@ -49,7 +49,6 @@ class Parts:
         return min(self.each, self.size - (number - 1) * self.each) if self.each else self.size
 
     def plan(self, platform: Platform, key: str, path: str, numbers: Iterable[int] | None = None) -> UploadPlan:
-        """Return where each part goes: to an object below `key`, or to `path` below `/api/objects/`."""
         lifetime = platform.settings.url_lifetime_s
         if not self.each:
             url = object_url(platform, f"{key}1", f"{path}/1", method="PUT")

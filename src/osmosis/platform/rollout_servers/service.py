@@ -86,7 +86,6 @@ def remove(session: Session, user: tables.User, server_id: str) -> None:
 
 
 def select_servers(user: tables.User, workspace: tables.Workspace | None) -> sa.Select[tables.RolloutServer]:
-    """Select the workspace's servers and the person's own without one; outside a workspace all of the person's."""
     table = tables.RolloutServer
     mine: sa.ColumnElement[bool] = table.owner_id == user.id
     if workspace is not None:

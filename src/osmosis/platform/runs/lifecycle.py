@@ -110,7 +110,6 @@ def work_folder(work: tables.Work, job: tables.Job | None = None) -> str:
 def next_name(
     session: Session, workspace_id: str, rollout: str, table: type[tables.Run | tables.BenchmarkRun] = tables.Run
 ) -> str:
-    """Return `<rollout>-<n>`, n one above the highest in use in the table."""
     take_turn(session, f"run names of {workspace_id}")
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", rollout).strip("-.") or "run"
     same = table.workspace_id == workspace_id, table.name.startswith(f"{stem}-")

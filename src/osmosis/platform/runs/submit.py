@@ -85,7 +85,6 @@ class Picked:
 
 
 def pick_rows(total: int, limit: int | None, seed: int) -> Picked:
-    """Return the first `limit` rows, else a random tenth (at least one) drawn with `seed`."""
     count = count_sampled(total, limit)
     if limit is not None:
         return Picked(list(range(count)), None)

@@ -140,7 +140,6 @@ class IncomingArtifacts:
         return {**drafts, **dict(complete)}
 
     async def take(self, path: str, size: int, offset: int, stream: AsyncIterator[bytes]) -> bool:
-        """Append to a file at `offset` and return whether it is complete. Raise Conflict, TooLarge."""
         parts = [*self._place, *path.split("/")]
         if not are_parts(path.split("/")) or not 0 <= offset <= size:
             raise ValidationError(f"{path!r} is not the path of a file", field="path")

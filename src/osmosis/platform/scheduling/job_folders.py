@@ -140,7 +140,6 @@ class IncomingCheckpoint:
         return {path.relative_to(folder).as_posix().removesuffix(PART): path.stat().st_size for path in files}
 
     async def take(self, path: str, size: int, offset: int, stream: AsyncIterator[bytes]) -> bool:
-        """Append to a file at `offset` and return whether it is complete. Raise Conflict, TooLarge, DiskFull."""
         parts = path.split("/")
         if not are_parts(parts) or len(parts) > 4 or path.endswith(PART) or not 0 <= offset <= size:
             raise ValidationError(f"{path!r} is not the path of a file", field="path")

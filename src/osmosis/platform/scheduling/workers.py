@@ -79,7 +79,6 @@ class WorkerDesk:
             )
 
     def round(self, report: worker_api.WorkerRound) -> worker_api.WorkerOrders:
-        """Return what a worker is to end and to start; raise Forbidden for a removed one."""
         platform, settings = self.platform, self.platform.settings
         if report.jobs:
             self.was_unreachable()  # checked at every round, so that an absence is known when it matters

@@ -268,7 +268,6 @@ def _session_of(request: Request, provider: OpenIdProvider, identity: Identity) 
 
 
 def _attempt(platform: Platform, cookie: str) -> SignInAttempt | None:
-    """Return the attempt of this browser; None for a cookie that is too old or not ours."""
     try:
         raw = urlsafe_b64decode(cookie.encode())
         box = Sealed(platform.vault.key_id, raw[:NONCE_BYTES], raw[NONCE_BYTES:])

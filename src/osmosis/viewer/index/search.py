@@ -94,6 +94,12 @@ RolloutKey = tuple[int, int, int]
 _MAX_ATTEMPTS = 100
 _INFINITY = 1e308
 _ORDER = ("step", "row_index", "attempt")
+_LINES = (
+    "SELECT id, row_index, attempt, step, outcome, reward, tokens, cost, duration AS duration_ms, turns, "
+    "tools AS tool_calls, started AS started_at, category, model, prompt, answer, failure, finish AS finish_reason, "
+    "issue AS answer_issue, extra, (SELECT data FROM rows w WHERE w.row_index = r.row_index "
+    "AND (r.row_hash IS NULL OR w.hash = r.row_hash)) AS row FROM rollouts r"
+)
 _DISAGREE = (
     "SELECT step, row_index FROM rollouts GROUP BY step, row_index "
     "HAVING sum(outcome = 'passed') BETWEEN 1 AND count(*) - 1"
@@ -368,31 +374,15 @@ class Search:
         )
         for id_, label in self._db.execute(text, ids):
             labels.setdefault(id_, []).append(label)
-        text = (
-            "SELECT r.*, CASE WHEN r.row_hash IS NULL OR w.hash = r.row_hash THEN w.data END AS data "
-            f"FROM rollouts r LEFT JOIN rows w ON w.row_index = r.row_index WHERE r.id IN ({marks})"
-        )
-        lines = {
-            line["id"]: _rollout_line(
-                line, scores.get(line["id"], {}), labels.get(line["id"], ()), matching is None or line["id"] in matching
-            )
-            for line in self._db.execute(text, ids)
-        }
+        lines = {}
+        for line in self._db.execute(f"{_LINES} WHERE id IN ({marks})", ids):
+            id_, values = line["id"], dict(line)
+            del values["id"]
+            for name in ("row", "extra"):
+                values[name] = orjson.loads(line[name]) if line[name] else {}
+            fits = matching is None or id_ in matching
+            lines[id_] = RolloutLine(**values, scores=scores.get(id_, {}), labels=labels.get(id_, ()), fits=fits)
         return [lines[id_] for id_ in ids if id_ in lines]
-
-
-def _rollout_line(
-    line: sqlite3.Row, scores: Mapping[str, float | None], labels: Sequence[str], fits: bool
-) -> RolloutLine:
-    return RolloutLine(
-        row_index=line["row_index"], attempt=line["attempt"], step=line["step"], outcome=line["outcome"],
-        reward=line["reward"], tokens=line["tokens"], cost=line["cost"], duration_ms=line["duration"],
-        turns=line["turns"], tool_calls=line["tools"], started_at=line["started"], category=line["category"],
-        model=line["model"], prompt=line["prompt"], answer=line["answer"], failure=line["failure"],
-        finish_reason=line["finish"], answer_issue=line["issue"], scores=scores,
-        row=orjson.loads(line["data"]) if line["data"] else {},
-        extra=orjson.loads(line["extra"]) if line["extra"] else {}, labels=labels, fits=fits,
-    )  # fmt: skip
 
 
 def _extra_names(extra: Mapping[str, object]) -> Iterator[str]:
