@@ -73,7 +73,7 @@ class ServerSupervisor:
         self._log = log
         self._leftovers = leftovers
         self._life: _Life | None = None
-        self._up = False
+        self.up = False
         self._isolation = CrashIsolation(1)
         self._deaths = 0
         self._deaths_in_a_row = 0
@@ -95,10 +95,6 @@ class ServerSupervisor:
             return await process.start()
         except ServerStartError as problem:
             raise start_failure(problem, self.command) from problem
-
-    @property
-    def up(self) -> bool:
-        return self._up
 
     @property
     def at_once(self) -> int | None:
@@ -174,7 +170,7 @@ class ServerSupervisor:
 
     async def _set_up(self, value: bool) -> None:
         await self._isolation.set_open(value)
-        self._up = value
+        self.up = value
         self.on_change()
 
     def _give_up(self, process: RolloutServerProcess, code: int) -> JobFailed:
