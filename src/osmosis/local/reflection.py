@@ -16,8 +16,6 @@ from osmosis.records.run.plan import ModelSpec
 from osmosis.records.run.rollout import Rollout
 from osmosis.sdk.messages import solution_of
 
-_MOST_CHARACTERS = 2000
-
 
 class Reflection:
     """Called with a prompt, returns the answer; GEPA goes on after a call that failed, which is kept in `problem`."""
@@ -57,10 +55,10 @@ class Reflection:
 
 
 def describe_rollout(rollout: Rollout, truth: str | None) -> JsonObject:
-    """Describe a rollout for a reflection: its conversation, shortened, and how it was scored or failed."""
+    """Describe a rollout for a reflection: 2,000 characters of each message, scores and failure."""
     ends = [*rollout.messages[:4], *rollout.messages[4:][-8:]]
     lines = (f"{each.get('role')}: {each.get('content') or json.dumps(each.get('tool_calls'))}" for each in ends)
-    conversation = "\n".join(line[:_MOST_CHARACTERS] for line in lines)
+    conversation = "\n".join(line[:2000] for line in lines)
     scores = {"__all__": {"value", "reason", "parts", "failure"}}
     facts = rollout.model_dump(
         mode="json", exclude_none=True, include={"scores": scores, "failure": {"message"}, "answer_issue": True}
