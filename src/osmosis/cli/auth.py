@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from typer import Argument, Option
 
+from osmosis import errors
 from osmosis.base.jsonable import JsonObject
 from osmosis.base.net import is_loopback
 from osmosis.cli.core import prompts
@@ -26,15 +27,6 @@ from osmosis.cli.git_credential import answer
 from osmosis.client import PlatformClient
 from osmosis.client.credentials import CredentialStore, Login
 from osmosis.client.settings import check_ca_file
-from osmosis.errors import (
-    AuthRequired,
-    Conflict,
-    InteractiveRequired,
-    NetworkError,
-    NotFound,
-    OsmosisError,
-    ValidationError,
-)
 
 if TYPE_CHECKING:
     from osmosis.records.api.accounts import DeviceOffer, IssuedLogin, Verified
@@ -76,11 +68,11 @@ def login(
     ctx = current()
     url = ctx.platform_url
     if ctx.environ.get("OSMOSIS_TOKEN"):
-        raise Conflict("OSMOSIS_TOKEN is set and overrides any login", hint="unset OSMOSIS_TOKEN")
+        raise errors.Conflict("OSMOSIS_TOKEN is set and overrides any login", hint="unset OSMOSIS_TOKEN")
     credentials = CredentialStore(ctx.environ)
     try:
         old = credentials.stored(url, ctx.options.workspace)
-    except OsmosisError:
+    except errors.OsmosisError:
         old = None  # a new login repairs the store
     trusted = check_ca_file(ctx.path(ca_file), "--ca-file") if ca_file else credentials.ca_file(url)
     if not force and token is None and old is not None and _still_good(ctx, old, trusted):
@@ -90,7 +82,7 @@ def login(
     if token is not None:
         token = ctx.stdin.readline().strip() if token == "-" else token
         if not token:
-            raise ValidationError("the token is empty", hint="osmosis login --token - < token.txt")
+            raise errors.ValidationError("the token is empty", hint="osmosis login --token - < token.txt")
         with PlatformClient(url, token, warn=ctx.output.warn, ca_file=trusted) as client:
             fresh = _login(url, token, client.accounts.verify(), "token")
     elif is_loopback(url) and (answer := _by_bootstrap(ctx, url)):
@@ -216,7 +208,7 @@ def _still_good(ctx: AppContext, stored: Login, trusted: str) -> bool:
     try:
         with PlatformClient(stored.url, stored.token, warn=ctx.output.warn, ca_file=trusted) as client:
             client.accounts.verify()
-    except AuthRequired:
+    except errors.AuthRequired:
         return False
     return True
 
@@ -230,7 +222,7 @@ def _with_workspaces(ctx: AppContext, fresh: Login, trusted: str) -> Login:
     row = next((row for row in rows if row.name == name), None)
     if row is None:
         _revoke(ctx, fresh)
-        raise NotFound(
+        raise errors.NotFound(
             f"{fresh.user.get('email') or 'this login'} is in no workspace {name}",
             hint=f"its workspaces are {', '.join(row.name for row in rows)}" if rows else "osmosis login",
         )
@@ -255,13 +247,13 @@ def _by_bootstrap(ctx: AppContext, url: str) -> IssuedLogin | None:
     with PlatformClient(url, token, warn=ctx.output.warn) as client:
         try:
             return client.accounts.bootstrap(_device_name())
-        except (AuthRequired, NotFound):
+        except (errors.AuthRequired, errors.NotFound):
             return None
 
 
 def _by_device(ctx: AppContext, url: str, trusted: str, *, no_browser: bool) -> IssuedLogin:
     if ctx.mode is not Mode.RICH:
-        raise InteractiveRequired(
+        raise errors.InteractiveRequired(
             "this login has to be approved in a browser", hint="osmosis login --token TOKEN, or OSMOSIS_TOKEN"
         )
     with PlatformClient(url, None, warn=ctx.output.warn, ca_file=trusted) as client:
@@ -281,9 +273,9 @@ def _poll(client: PlatformClient, offer: DeviceOffer) -> IssuedLogin:
         time.sleep(interval)
         try:
             return client.accounts.poll(offer.device_code)
-        except NetworkError:
+        except errors.NetworkError:
             continue  # a restart of the platform must not end the login
-        except OsmosisError as error:
+        except errors.OsmosisError as error:
             codes = {error.message, str(error.details.get("platform_code")), str(error.details.get("error_code"))}
             if "authorization_pending" in codes:
                 continue
@@ -291,11 +283,11 @@ def _poll(client: PlatformClient, offer: DeviceOffer) -> IssuedLogin:
                 interval = min(interval + 5, 30.0)
                 continue
             if "access_denied" in codes:
-                raise AuthRequired("the login was denied in the browser", hint="osmosis login") from error
+                raise errors.AuthRequired("the login was denied in the browser", hint="osmosis login") from error
             if "expired_token" in codes:
                 break
             raise
-    raise AuthRequired("the login was not approved in time", hint="osmosis login")
+    raise errors.AuthRequired("the login was not approved in time", hint="osmosis login")
 
 
 def _login(url: str, token: str, answer: Verified | IssuedLogin, source: str) -> Login:
@@ -339,12 +331,12 @@ def _verified(ctx: AppContext, login: Login) -> tuple[Login, JsonObject | None, 
         with ctx.client() as client:
             try:
                 answer = client.call("GET", "verify")
-            except (AuthRequired, NetworkError):
+            except (errors.AuthRequired, errors.NetworkError):
                 raise
-            except OsmosisError:  # the workspace is not this person's: who one is can still be said
+            except errors.OsmosisError:  # the workspace is not this person's: who one is can still be said
                 answer = client.call("GET", "verify", scoped=False)
             rows = client.call("GET", "workspaces", scoped=False).get("workspaces") or []
-    except NetworkError as error:
+    except errors.NetworkError as error:
         ctx.output.warn("NETWORK", f"{error.message}; shown as stored")
         return login, None, None
     facts = {key: answer.get(key) or getattr(login, key) for key in ("user", "expires_at", "token_id")}
@@ -360,9 +352,9 @@ def _revoke(ctx: AppContext, old: Login) -> bool:
         with PlatformClient(old.url, old.token, ca_file=trusted) as client:
             client.accounts.revoke(old.token_id, logout=True)
         return True
-    except AuthRequired:
+    except errors.AuthRequired:
         return True  # it was gone already
-    except OsmosisError as error:
+    except errors.OsmosisError as error:
         ctx.output.warn("TOKEN_REVOKE_FAILED", f"{old.url} could not revoke the token: {error.message}")
         return False
 

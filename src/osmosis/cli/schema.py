@@ -14,22 +14,10 @@ from osmosis.cli.core.context import current
 from osmosis.cli.core.results import SCHEMA_VERSION, DetailResult, ListResult, OperationResult, Result, to_json
 from osmosis.cli.main import ROOT
 from osmosis.errors import UsageError
+from osmosis.records.api import printed
 from osmosis.records.api.accounts import WorkspaceRow
 from osmosis.records.api.body import LogEntry
 from osmosis.records.api.datasets import DatasetEntry
-from osmosis.records.api.printed import (
-    PrintedDataset,
-    PrintedEnd,
-    PrintedEval,
-    PrintedIdentity,
-    PrintedModel,
-    PrintedPlatform,
-    PrintedSecret,
-    PrintedSubmit,
-    PrintedTraining,
-    PrintedUpload,
-    PrintedWorkspace,
-)
 from osmosis.records.api.runs import EvalRunRow, RetriedRun
 from osmosis.records.api.training import CheckpointRow, TrainingRunRow
 from osmosis.records.base import Record
@@ -37,18 +25,18 @@ from osmosis.records.config.docs import describe_fields
 
 Json = dict[str, Any]
 _COUNT: Json = {"type": ["integer", "null"]}
-_LOG, _END = (LogEntry,), (PrintedEnd,)
-_SUBMIT = (PrintedSubmit, PrintedEnd)
+_LOG, _END = (LogEntry,), (printed.PrintedEnd,)
+_SUBMIT = (printed.PrintedSubmit, printed.PrintedEnd)
 INSIDE: dict[str, tuple[type[Record], ...]] = {
     "eval list": (EvalRunRow,),
     "train list": (TrainingRunRow,),
-    "eval info": (PrintedEval,),
-    "train info": (PrintedTraining,),
+    "eval info": (printed.PrintedEval,),
+    "train info": (printed.PrintedTraining,),
     "eval submit": _SUBMIT,
     "train submit": _SUBMIT,
     "eval wait": _END,
     "train wait": _END,
-    "eval upload": (PrintedUpload,),
+    "eval upload": (printed.PrintedUpload,),
     "eval retry": (RetriedRun,),
     "eval logs": _LOG,
     "train logs": _LOG,
@@ -56,17 +44,17 @@ INSIDE: dict[str, tuple[type[Record], ...]] = {
     "dataset logs": _LOG,
     "dataset list": (DatasetEntry,),
     "dataset info": (DatasetEntry,),
-    "dataset upload": (PrintedDataset,),
-    "secret list": (PrintedSecret,),
-    "secret set": (PrintedSecret,),
-    "workspace list": (PrintedWorkspace,),
-    "workspace current": (PrintedWorkspace,),
+    "dataset upload": (printed.PrintedDataset,),
+    "secret list": (printed.PrintedSecret,),
+    "secret set": (printed.PrintedSecret,),
+    "workspace list": (printed.PrintedWorkspace,),
+    "workspace current": (printed.PrintedWorkspace,),
     "workspace create": (WorkspaceRow,),
-    "model list": (PrintedModel,),
-    "whoami": (PrintedIdentity,),
-    "auth whoami": (PrintedIdentity,),
-    "platform start": (PrintedPlatform,),
-    "platform status": (PrintedPlatform,),
+    "model list": (printed.PrintedModel,),
+    "whoami": (printed.PrintedIdentity,),
+    "auth whoami": (printed.PrintedIdentity,),
+    "platform start": (printed.PrintedPlatform,),
+    "platform status": (printed.PrintedPlatform,),
 }
 
 

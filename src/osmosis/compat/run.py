@@ -7,18 +7,7 @@ from starlette.types import ASGIApp
 
 from osmosis.base.paths import DEFAULT_PLATFORM_URL
 from osmosis.sdk.agent_loop import RolloutAgentLoop
-from osmosis.serve.server.run import (
-    DEFAULT_PORT,
-    ServeError,
-    ServeOptions,
-    choose_host,
-    choose_key,
-    finish_app,
-    load_target,
-    reloaded_app,
-    reloaded_options,
-    serve,
-)
+from osmosis.serve.server import run
 
 from .console import Console
 from .registration import Registration
@@ -31,7 +20,7 @@ def serve_agent_loop(
     agent_loop: RolloutAgentLoop | str,
     *,
     host: str | None = None,
-    port: int = DEFAULT_PORT,
+    port: int = run.DEFAULT_PORT,
     validate: bool = True,
     log_level: str = "info",
     reload: bool = False,
@@ -51,10 +40,10 @@ def serve_agent_loop(
     a module's attribute. `ServeError` when it cannot be served like that, `AgentLoopValidationError` when the loop is
     not valid."""
     variables = os.environ if environ is None else environ
-    key, note = choose_key(api_key, local=local_debug)
-    options = ServeOptions(
+    key, note = run.choose_key(api_key, local=local_debug)
+    options = run.ServeOptions(
         target=agent_loop if isinstance(agent_loop, str) else _find_import_path(agent_loop) or "",
-        host=choose_host(host, local=local_debug),
+        host=run.choose_host(host, local=local_debug),
         port=port,
         log_level=log_level,
         local=local_debug,
@@ -65,13 +54,13 @@ def serve_agent_loop(
     if not (skip_register or local_debug):
         token = getattr(credentials, "access_token", None) or variables.get("OSMOSIS_TOKEN")
         if not token:
-            raise ServeError(
+            raise run.ServeError(
                 "not logged in, so the server cannot be registered with a platform",
                 hint="osmosis login and osmosis serve -m module:attribute, or skip_register=True",
             )
         url = variables.get("OSMOSIS_PLATFORM_URL", DEFAULT_PLATFORM_URL)
         options = replace(options, token=token, platform_url=url, public_host=variables.get("OSMOSIS_PUBLIC_HOST"))
-    loop = load_target(options) if isinstance(agent_loop, str) else agent_loop
+    loop = run.load_target(options) if isinstance(agent_loop, str) else agent_loop
     if validate:
         validate_and_report(loop).raise_if_invalid()
 
@@ -80,34 +69,34 @@ def serve_agent_loop(
 
 def serve_target(
     target: object,
-    options: ServeOptions,
+    options: run.ServeOptions,
     *,
     reload: bool = False,
-    announce: Callable[[ServeOptions, str], None] | None = None,
+    announce: Callable[[run.ServeOptions, str], None] | None = None,
     settings: RolloutSettings | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> None:
     if not isinstance(target, RolloutAgentLoop):
-        serve(target, options, reload=reload, announce=announce, environ=environ)
+        run.serve(target, options, reload=reload, announce=announce, environ=environ)
         return
 
-    def build(_: object, options: ServeOptions) -> ASGIApp:
+    def build(_: object, options: run.ServeOptions) -> ASGIApp:
         return build_loop_app(target, options, settings=settings, environ=environ)
 
-    serve(target, options, reload=reload, announce=announce, build=build, factory=f"{__name__}:reloaded_loop_app")
+    run.serve(target, options, reload=reload, announce=announce, build=build, factory=f"{__name__}:reloaded_loop_app")
 
 
 def reloaded_loop_app() -> ASGIApp:
-    options = reloaded_options()
-    loop = load_target(options)
+    options = run.reloaded_options()
+    loop = run.load_target(options)
     if not isinstance(loop, RolloutAgentLoop):
-        return reloaded_app()
-    return finish_app(build_loop_app(loop, options), options)
+        return run.reloaded_app()
+    return run.finish_app(build_loop_app(loop, options), options)
 
 
 def build_loop_app(
     loop: RolloutAgentLoop,
-    options: ServeOptions,
+    options: run.ServeOptions,
     *,
     settings: RolloutSettings | None = None,
     environ: Mapping[str, str] | None = None,

@@ -18,17 +18,7 @@ from osmosis.base.files import replacing
 from osmosis.base.jsonable import JsonObject
 from osmosis.engine.loader import name_of
 from osmosis.errors import DatasetError, UsageError, ValidationError
-from osmosis.records.run.plan import (
-    AUTO_CONCURRENCY,
-    Budget,
-    EvalPlan,
-    ModelSpec,
-    ProgramSpec,
-    Retry,
-    RolloutLimits,
-    Selection,
-    Timeouts,
-)
+from osmosis.records.run import plan as plans
 from osmosis.records.run.rows import ReducerName, Row
 from osmosis.records.sandbox import SandboxChoice
 from osmosis.sdk.agent_loop import RolloutAgentLoop
@@ -66,7 +56,7 @@ class EvaluateOptions(TypedDict, total=False):
     """Keywords of `evaluate`: the fields of `EvalPlan` and `RunOptions` that a caller can set, and the model's."""
 
     name: str
-    selection: Selection
+    selection: plans.Selection
     attempts: int
     concurrency: int
     adaptive: bool
@@ -78,12 +68,12 @@ class EvaluateOptions(TypedDict, total=False):
     primary: str | None
     max_turns: int
     max_tokens_total: int | None
-    timeouts: Timeouts
-    retry: Retry
-    budget: Budget
-    limits: RolloutLimits
+    timeouts: plans.Timeouts
+    retry: plans.Retry
+    budget: plans.Budget
+    limits: plans.RolloutLimits
     sandbox: SandboxChoice
-    program: ProgramSpec
+    program: plans.ProgramSpec
     cache: bool
     skip_bad_rows: bool
     require_ground_truth: bool
@@ -99,7 +89,7 @@ class EvaluateOptions(TypedDict, total=False):
     """Variable that holds the key of a rollout server (`agent="server:http://..."`)."""
     secrets: Sequence[str]
     """Variables whose values are redacted in everything that is written."""
-    baselines: Sequence[str | ModelSpec]
+    baselines: Sequence[str | plans.ModelSpec]
     """More models to run on the same rows, each in its own run: `Run.baselines`."""
     pilot: int
     """Run this many rollouts first, forecast the rest, then ask `confirm`."""
@@ -123,7 +113,7 @@ def evaluate(
     agent: AgentLike,
     dataset: DatasetLike = None,
     *,
-    model: str | ModelSpec,
+    model: str | plans.ModelSpec,
     scorers: Sequence[str | ScoreFunction] | str | ScoreFunction = (),
     **options: Unpack[EvaluateOptions],
 ) -> Run:
@@ -149,7 +139,7 @@ async def evaluate_async(
     agent: AgentLike,
     dataset: DatasetLike = None,
     *,
-    model: str | ModelSpec,
+    model: str | plans.ModelSpec,
     scorers: Sequence[str | ScoreFunction] | str | ScoreFunction = (),
     **options: Unpack[EvaluateOptions],
 ) -> Run:
@@ -159,7 +149,7 @@ async def evaluate_async(
     return await _run(*_read_keywords(agent, dataset, model, scorers, options))
 
 
-async def _run(plan: EvalPlan, options: RunOptions) -> Run:
+async def _run(plan: plans.EvalPlan, options: RunOptions) -> Run:
     # Not in a thread: it imports the user's code, which other code of this process must not see half done.
     prepared = prepare(plan, options)
     try:
@@ -172,10 +162,10 @@ async def _run(plan: EvalPlan, options: RunOptions) -> Run:
 def _read_keywords(
     agent: AgentLike,
     dataset: DatasetLike,
-    model: str | ModelSpec,
+    model: str | plans.ModelSpec,
     scorers: Sequence[str | ScoreFunction] | str | ScoreFunction,
     keywords: EvaluateOptions,
-) -> tuple[EvalPlan, RunOptions]:
+) -> tuple[plans.EvalPlan, RunOptions]:
     unknown = sorted(set(keywords) - set(EvaluateOptions.__annotations__))
     if unknown:
         raise TypeError(f"evaluate() got an unexpected keyword argument {unknown[0]!r}")
@@ -190,12 +180,12 @@ def _read_keywords(
             raise UsageError(f"evaluate() needs the rows for {agent_name}", hint='evaluate(agent, "data.jsonl", ...)')
         dataset = stem = str(write_foreign_dataset(agent_name, options.base_dir, options.runs_dir))
     path = stem if isinstance(dataset, (str, os.PathLike)) else str(_write(dataset, options.runs_dir / name))
-    fields: JsonObject = {key: value for key, value in keywords.items() if key in EvalPlan.model_fields}
+    fields: JsonObject = {key: value for key, value in keywords.items() if key in plans.EvalPlan.model_fields}
     if "concurrency" not in keywords and "adaptive" not in keywords:
-        fields |= AUTO_CONCURRENCY
+        fields |= plans.AUTO_CONCURRENCY
     fields |= {"name": name, "agent": agent_name, "dataset": path, "score_fns": score_fns}
     try:
-        return EvalPlan(**fields, model=_model(model, keywords)), options
+        return plans.EvalPlan(**fields, model=_model(model, keywords)), options
     except PydanticError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the plan"
@@ -223,7 +213,7 @@ def _run_options(keywords: EvaluateOptions, agent: object, functions: Mapping[st
     return RunOptions(**fields, environ=dict(os.environ), agent=agent, functions=functions)
 
 
-def _model(model: str | ModelSpec, keywords: EvaluateOptions) -> ModelSpec:
+def _model(model: str | plans.ModelSpec, keywords: EvaluateOptions) -> plans.ModelSpec:
     base_url, api_key_env = keywords.get("base_url"), keywords.get("api_key_env")
     if isinstance(model, str):
         return parse_model(model, base_url=base_url, api_key_env=api_key_env)

@@ -22,18 +22,10 @@ from osmosis.base.paths import cache_dir
 from osmosis.cli.core.context import AppContext, current
 from osmosis.cli.core.results import Column, DetailResult, ListResult, NextStep, Result, clean
 from osmosis.engine.loader import load_object
+from osmosis.engine.rubrics import rubric_run
 from osmosis.engine.rubrics.conversations import load_rubric_records, read_json_lines
 from osmosis.engine.rubrics.rubric_files import RubricConfig, load_rubric_configs, load_rubric_suite
 from osmosis.engine.rubrics.rubric_report import STATISTICS, Baseline, build_report, write_json
-from osmosis.engine.rubrics.rubric_run import (
-    RubricJob,
-    RubricRun,
-    check_resumable,
-    judged_already,
-    remove_run,
-    run_rubric,
-    runs_folder,
-)
 from osmosis.errors import UsageError, ValidationError
 from osmosis.sdk.judge_model import info_of, resolve_judge
 
@@ -90,7 +82,7 @@ def eval_rubric(
     records = load_rubric_records(data_path, chosen.id)
     compared = Baseline.read(ctx.path(baseline)) if baseline else None
     target = _target(ctx, output, chosen.id)
-    job = RubricJob(chosen, records, number, concurrency, function, timeout, ctx.environ)
+    job = rubric_run.RubricJob(chosen, records, number, concurrency, function, timeout, ctx.environ)
     runs = _judge(ctx, job, target, resume=resume and _resumable(output, target))
     report = build_report(job, runs, config_path=config_path, data_path=data_path, baseline=compared)
     if output is None or not Path(output).suffix:
@@ -147,7 +139,7 @@ def rubric(
     config = RubricConfig("rubric", text, info, score_min, score_max, source_label=source)
     records = load_rubric_records(data_path)
     target = _target(ctx, output, "rubric")
-    job = RubricJob(config, records, number, concurrency, None, timeout, ctx.environ)
+    job = rubric_run.RubricJob(config, records, number, concurrency, None, timeout, ctx.environ)
     runs = _judge(ctx, job, target, resume=resume and _resumable(output, target))
     report = build_report(job, runs, config_path=Path(source), data_path=data_path)
     write_json(target, report)
@@ -240,34 +232,34 @@ def _target(ctx: AppContext, output: str | None, rubric_id: str) -> Path:
 def _resumable(output: str | None, target: Path) -> bool:
     if output is None or not Path(output).suffix:
         raise UsageError("--resume needs the report file of the run to resume", hint="-o path/to/report.json")
-    check_resumable(target)
+    rubric_run.check_resumable(target)
     return True
 
 
-def _judge(ctx: AppContext, job: RubricJob, target: Path, *, resume: bool) -> list[RubricRun]:
-    folder = runs_folder(target)
-    done = judged_already(job, folder) if resume else 0
+def _judge(ctx: AppContext, job: rubric_run.RubricJob, target: Path, *, resume: bool) -> list[rubric_run.RubricRun]:
+    folder = rubric_run.runs_folder(target)
+    done = rubric_run.judged_already(job, folder) if resume else 0
     if done:
         ctx.output.say(f"{done} of {job.total} judgements are already done")
     try:
         with _progress(ctx, job.total, done) as advance:
-            runs = asyncio.run(run_rubric(job, folder, resume=resume, on_run=advance))
+            runs = asyncio.run(rubric_run.run_rubric(job, folder, resume=resume, on_run=advance))
     except KeyboardInterrupt:
         if resume:
-            done = judged_already(job, folder)
+            done = rubric_run.judged_already(job, folder)
             text = f"{done} of {job.total} judgements are saved; continue with: --resume -o {target}"
         else:
-            remove_run(target)
+            rubric_run.remove_run(target)
             text = "nothing is saved; with --resume -o FILE, what is judged would be kept"
         ctx.output.say(text, style="yellow")
         raise
     if not resume and all(run.scored for run in runs):
-        remove_run(target)  # there is nothing to resume
+        rubric_run.remove_run(target)  # there is nothing to resume
     return runs
 
 
 @contextmanager
-def _progress(ctx: AppContext, total: int, done: int) -> Iterator[Callable[[RubricRun], None]]:
+def _progress(ctx: AppContext, total: int, done: int) -> Iterator[Callable[[rubric_run.RubricRun], None]]:
     if not ctx.output.live or total < 2:
         yield lambda _: None
         return
@@ -280,7 +272,7 @@ def _progress(ctx: AppContext, total: int, done: int) -> Iterator[Callable[[Rubr
 
 
 def _result(
-    report: JsonObject, job: RubricJob, target: Path, again: list[str], *, fail_on_any: bool = False
+    report: JsonObject, job: rubric_run.RubricJob, target: Path, again: list[str], *, fail_on_any: bool = False
 ) -> DetailResult:
     overall = report["overall_statistics"]
     failed, total = overall["failure_count"], overall["total_runs"]
@@ -363,7 +355,7 @@ def _preview(
     )
 
 
-def draw_report(console: Console, report: JsonObject, job: RubricJob, target: Path) -> None:
+def draw_report(console: Console, report: JsonObject, job: rubric_run.RubricJob, target: Path) -> None:
     _say(console, f"Rubric {report['rubric_id']}", "bold")
     _say(console, f"  {report['rubric_source']}, judge {report['provider']}/{report['model']}", "dim")
     _say(console, f"  {len(job.records)} records, {report['number']} judgement(s) each")

@@ -18,22 +18,11 @@ from rich.console import Console
 from typer import Argument, Option
 
 from osmosis.base.jsonable import JsonObject
-from osmosis.cli.core import completion, prompts
+from osmosis.cli.core import completion, prompts, results
 from osmosis.cli.core.context import AppContext, current
 from osmosis.cli.core.environment import read_secrets_file
 from osmosis.cli.core.paging import Cursor, Everything, Limit, Lines, Offset, Paging, list_result
 from osmosis.cli.core.render import draw_curves, draw_list, figure_table
-from osmosis.cli.core.results import (
-    Column,
-    DetailResult,
-    ListResult,
-    NextStep,
-    OperationResult,
-    Result,
-    build_columns,
-    to_json,
-    when,
-)
 from osmosis.cli.eval.download import DownloadOptions, download_run
 from osmosis.cli.eval.follow import draw_detail, finished_result, judge_run, model_steps, run_ref, watch
 from osmosis.cli.eval.logs import show_logs
@@ -51,35 +40,35 @@ from osmosis.records.run.status import NOUNS, RunKind
 
 COLUMNS = {
     "eval": (
-        *build_columns("name=Name", "status=Status", "rollout.name=Rollout"),
-        Column("model.name", "Model", wide=True),
-        Column("results.score", "Reward", justify="right", show=number),
-        Column("results.pass_rate", "Pass", justify="right", show=percent),
-        Column("tags", "Tags", show=lambda tags: ", ".join(tags or []), wide=True),
-        Column("created_at", "Created", show=when, wide=True),
+        *results.build_columns("name=Name", "status=Status", "rollout.name=Rollout"),
+        results.Column("model.name", "Model", wide=True),
+        results.Column("results.score", "Reward", justify="right", show=number),
+        results.Column("results.pass_rate", "Pass", justify="right", show=percent),
+        results.Column("tags", "Tags", show=lambda tags: ", ".join(tags or []), wide=True),
+        results.Column("created_at", "Created", show=results.when, wide=True),
     ),
     "training": (
-        *build_columns("name=Name", "status=Status", "rollout.name=Rollout"),
-        Column("model.model_name", "Model", wide=True),
-        Column("current_step", "Step", justify="right"),
-        Column("total_steps", "Of", justify="right"),
-        Column("reward", "Reward", justify="right", show=number),
-        Column("validation_reward", "Validation", justify="right", show=number),
-        Column("created_at", "Created", show=when, wide=True),
+        *results.build_columns("name=Name", "status=Status", "rollout.name=Rollout"),
+        results.Column("model.model_name", "Model", wide=True),
+        results.Column("current_step", "Step", justify="right"),
+        results.Column("total_steps", "Of", justify="right"),
+        results.Column("reward", "Reward", justify="right", show=number),
+        results.Column("validation_reward", "Validation", justify="right", show=number),
+        results.Column("created_at", "Created", show=results.when, wide=True),
     ),
     "benchmark": (
-        *build_columns("name=Name", "status=Status", "benchmark_name=Benchmark", "agent_count=Agents"),
-        Column("best_pass_at_1", "Best", justify="right", show=percent),
-        Column("created_at", "Created", show=when, wide=True),
+        *results.build_columns("name=Name", "status=Status", "benchmark_name=Benchmark", "agent_count=Agents"),
+        results.Column("best_pass_at_1", "Best", justify="right", show=percent),
+        results.Column("created_at", "Created", show=results.when, wide=True),
     ),
 }
 CHECKPOINT_COLUMNS = (
-    Column("checkpoint_name", "Checkpoint"),
-    Column("checkpoint_step", "Step", justify="right"),
-    Column("reward", "Reward", justify="right", show=number),
-    Column("best", "", show=lambda best: "best" if best else ""),
-    Column("status", "Status"),
-    Column("created_at", "Created", show=when),
+    results.Column("checkpoint_name", "Checkpoint"),
+    results.Column("checkpoint_step", "Step", justify="right"),
+    results.Column("reward", "Reward", justify="right", show=number),
+    results.Column("best", "", show=lambda best: "best" if best else ""),
+    results.Column("status", "Status"),
+    results.Column("created_at", "Created", show=results.when),
 )
 
 EvalName = Annotated[str, Argument(help="Name or id of the run", autocompletion=completion.eval_runs)]
@@ -114,12 +103,12 @@ class Marking(MarkChange):
             raise UsageError(str(error), hint="osmosis eval edit RUN --tag nightly") from None
 
 
-def marked_result(operation: str, edited: JsonObject) -> OperationResult:
+def marked_result(operation: str, edited: JsonObject) -> results.OperationResult:
     parts = [f"tags: {', '.join(edited.get('tags') or []) or 'none'}"]
     parts += ["pinned"] if edited.get("pinned") else []
     parts += [f"note: {edited['note']}"] if edited.get("note") else []
     parts += [f"priority {edited['priority']}"] if "priority" in edited else []
-    return OperationResult(operation, f"{edited['name']}: {'; '.join(parts)}", edited)
+    return results.OperationResult(operation, f"{edited['name']}: {'; '.join(parts)}", edited)
 
 
 class RunCommands:
@@ -152,7 +141,7 @@ class RunCommands:
         everything: Everything = False,
         tag: Annotated[str | None, Option(help="Only runs with this tag")] = None,
         local: Annotated[bool, Option("--local", help="Only runs of this machine")] = False,
-    ) -> ListResult:
+    ) -> results.ListResult:
         ctx, paging = current(), Paging(limit, everything, offset)
         if local and self.has_local:
             return list_local(ctx)
@@ -167,10 +156,10 @@ class RunCommands:
             ctx.output.say(f"the runs of this machine ({error.message})", style="dim")
             return list_local(ctx)
         if self.has_local and _has_local_runs(ctx):
-            result.next_steps.append(NextStep("runs of this machine", command="osmosis eval list --local"))
+            result.next_steps.append(results.NextStep("runs of this machine", command="osmosis eval list --local"))
         return result
 
-    def info(self, name: str, output: OutputFile = None, overwrite: Overwrite = False) -> DetailResult:
+    def info(self, name: str, output: OutputFile = None, overwrite: Overwrite = False) -> results.DetailResult:
         return run_info(current(), self.kind, name, output)
 
     def wait(
@@ -178,7 +167,7 @@ class RunCommands:
         name: str,
         fail_under: FailUnder = None,
         timeout: Annotated[float | None, Option(min=0, help="Give up after this many seconds")] = None,
-    ) -> OperationResult:
+    ) -> results.OperationResult:
         with current().client() as client:
             detail = watch(current(), client.runs(self.kind), name, timeout_s=timeout)
             judged = judge_run(client, detail)
@@ -191,22 +180,22 @@ class RunCommands:
         cursor: Cursor = None,
         follow: Annotated[bool, Option("--follow", "-f", help="Follow the log until the run is over")] = False,
         debug: Annotated[bool, Option("--debug", help="Also show debug lines")] = False,
-    ) -> Result | None:
+    ) -> results.Result | None:
         return show_logs(current(), self.kind, name, limit=limit, cursor=cursor, follow=follow, debug=debug)
 
-    def stop(self, name: str) -> OperationResult:
+    def stop(self, name: str) -> results.OperationResult:
         ctx, operation = current(), f"{self.noun}.stop"
         with ctx.client() as client:
             runs = client.runs(self.kind)
             detail = runs.get(name)
             run = detail.run
             if run.over:
-                return OperationResult(operation, f"run {run.name} is {run.status} already", run_state(detail))
+                return results.OperationResult(operation, f"run {run.name} is {run.status} already", run_state(detail))
             prompts.agree(ctx, f"Stop run {run.name}?", operation, **run_state(detail))
             runs.stop(run.name)
             detail = runs.get(run.name)
         message = f"run {run.name} is {detail.run.status if detail.run.over else 'stopping'}"
-        return OperationResult(operation, message, run_state(detail))
+        return results.OperationResult(operation, message, run_state(detail))
 
     def edit(
         self,
@@ -219,7 +208,7 @@ class RunCommands:
         priority: Annotated[
             int | None, Option(min=-100, max=100, help="Place in the platform's queue, highest first")
         ] = None,
-    ) -> OperationResult:
+    ) -> results.OperationResult:
         marking = Marking.parse(tags=tag, remove_tags=remove_tag, note=note, name=rename, pinned=pin)
         if marking is None and priority is None:
             raise UsageError("nothing is given to change", hint=f"osmosis {self.noun} edit {name} --tag nightly")
@@ -242,7 +231,7 @@ class RunCommands:
         with RunFinder(current()) as runs:
             return marked_result(f"{self.noun}.edit", runs.find(name, of_folder=edit_local, of_platform=edit_remote))
 
-    def delete(self, name: str) -> OperationResult:
+    def delete(self, name: str) -> results.OperationResult:
         ctx = current()
         if not self.has_local:
             with ctx.client() as client:
@@ -302,7 +291,7 @@ TRAIN = SimpleNamespace(**TRAIN_COMMANDS.commands)
 
 def retry(
     name: str, max_cost: float | None, max_tokens_total: int | None, *, secrets_file: str | None
-) -> OperationResult:
+) -> results.OperationResult:
     """Retry a run's failed and skipped rollouts on the platform; one without any is run again after a question."""
     ctx = current()
     if max_cost is not None and not 0 < max_cost < math.inf:
@@ -320,8 +309,8 @@ def retry(
             answer = client.evals.retry(run, request.model_copy(update={"everything": True}))
     count = answer.retryable_samples
     message = f"{count} rollouts of {run} are queued again" if count else f"{run} restarts from the beginning"
-    steps = [NextStep("follow it", command=f"osmosis eval wait {run}")]
-    return OperationResult("eval.retry", message, answer.to_dict(), next_steps=steps)
+    steps = [results.NextStep("follow it", command=f"osmosis eval wait {run}")]
+    return results.OperationResult("eval.retry", message, answer.to_dict(), next_steps=steps)
 
 
 def download(
@@ -340,7 +329,7 @@ def download(
     labels_into: Annotated[str | None, Option(metavar="RUN", help="Add its labels to this local run")] = None,
     rows: Annotated[str | None, Option(help="Only these row indices: 3,7,10-20")] = None,
     overwrite: Annotated[bool, Option("--overwrite", help="Download existing files again")] = False,
-) -> OperationResult:
+) -> results.OperationResult:
     """Download the metrics and conversations of a run.
 
     Example:
@@ -351,7 +340,7 @@ def download(
     return download_run(current(), name, DownloadOptions(output, types, rows, overwrite, labels_into))
 
 
-def run_info(ctx: AppContext, kind: RunKind, name: str, output: Path | None = None) -> DetailResult:
+def run_info(ctx: AppContext, kind: RunKind, name: str, output: Path | None = None) -> results.DetailResult:
     with ctx.client() as client:
         runs = client.runs(kind)
         detail = runs.get(name)
@@ -364,7 +353,7 @@ def run_info(ctx: AppContext, kind: RunKind, name: str, output: Path | None = No
     data["metrics"] = metrics.to_dict() if metrics is not None else None
     steps = []
     if not detail.run.over:
-        steps.append(NextStep("follow it", command=f"osmosis {NOUNS[kind]} wait {detail.run.name}"))
+        steps.append(results.NextStep("follow it", command=f"osmosis {NOUNS[kind]} wait {detail.run.name}"))
     if isinstance(metrics, TrainingMetrics):
         data["figures"] = {figure.name: figure.value for figure in list_figures(metrics)}
         data["checkpoints"] = [row.to_dict() for row in checkpoints]
@@ -380,15 +369,15 @@ def run_info(ctx: AppContext, kind: RunKind, name: str, output: Path | None = No
             draw_curves(console, metrics)
         if checkpoints:
             console.print()
-            draw_list(console, ListResult(data["checkpoints"], CHECKPOINT_COLUMNS))
+            draw_list(console, results.ListResult(data["checkpoints"], CHECKPOINT_COLUMNS))
 
-    result = DetailResult(data, human=draw, next_steps=steps)
+    result = results.DetailResult(data, human=draw, next_steps=steps)
     if output:
         result.extra = {"output": str(write_json(ctx.path(output), result.envelope()))}
     return result
 
 
-def list_local(ctx: AppContext) -> ListResult:
+def list_local(ctx: AppContext) -> results.ListResult:
     from osmosis.cli.eval.report import list_local_runs  # brings the journal, which no run of a platform has
 
     return list_local_runs(ctx)
@@ -401,7 +390,7 @@ def _has_local_runs(ctx: AppContext) -> bool:
 def write_json(path: Path, body: Mapping[str, object]) -> Path:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(to_json(body) + "\n")
+        path.write_text(results.to_json(body) + "\n")
     except OSError as error:
         raise ValidationError(f"cannot write {path}: {error.strerror}", hint="-o FILE") from error
     return path
@@ -411,17 +400,17 @@ def run_state(detail: RunDetail) -> JsonObject:
     return {**run_ref(detail), "status": detail.run.status}
 
 
-def delete_run(ctx: AppContext, client: PlatformClient, kind: RunKind, name: str) -> OperationResult:
+def delete_run(ctx: AppContext, client: PlatformClient, kind: RunKind, name: str) -> results.OperationResult:
     operation, runs = f"{NOUNS[kind]}.delete", client.runs(kind)
     detail = runs.get(name)
     run = detail.run
     _check_full_name(name, (run.name, run.id), NOUNS[kind])
     prompts.agree(ctx, f"Delete run {run.name} and everything it produced?", operation, **run_state(detail))
     runs.delete(run.name)
-    return OperationResult(operation, f"run {run.name} is deleted", {**run_ref(detail), "status": run.status})
+    return results.OperationResult(operation, f"run {run.name} is deleted", {**run_ref(detail), "status": run.status})
 
 
-def _delete_local(ctx: AppContext, folder: Path, name: str) -> OperationResult:
+def _delete_local(ctx: AppContext, folder: Path, name: str) -> results.OperationResult:
     from osmosis.engine.journal import Journal  # no run of a platform has one
 
     _check_full_name(name, (folder.name, str(folder), name if "/" in name else ""), "eval")
@@ -430,7 +419,7 @@ def _delete_local(ctx: AppContext, folder: Path, name: str) -> OperationResult:
     journal.lock()  # refused while it is going on
     journal.close()
     shutil.rmtree(folder)
-    return OperationResult("eval.delete", f"local run {folder.name} is deleted", {"name": folder.name})
+    return results.OperationResult("eval.delete", f"local run {folder.name} is deleted", {"name": folder.name})
 
 
 def _check_full_name(name: str, full: tuple[str, ...], noun: str) -> None:

@@ -11,18 +11,10 @@ from osmosis.cli.core.app import takes
 from osmosis.cli.core.context import AppContext, current
 from osmosis.cli.core.environment import SecretsFile
 from osmosis.cli.core.results import NextStep, OperationResult
+from osmosis.cli.eval import submit_checks
 from osmosis.cli.eval.flags import ApiKeyEnv, BaseUrl
 from osmosis.cli.eval.follow import finished_result, judge_run, watch
 from osmosis.cli.eval.submit_case import AnyConfig, PlatformAnswers, SubmitCase, SubmitOptions
-from osmosis.cli.eval.submit_checks import (
-    check_code,
-    check_scope,
-    explain_config,
-    explain_login,
-    explain_refusal,
-    find_secrets,
-    warn_of,
-)
 from osmosis.errors import AuthRequired, NotFound
 from osmosis.records.api.printed import GitPlace, PrintedSource, PrintedSubmit
 from osmosis.records.api.runs import SubmittedRun
@@ -114,8 +106,8 @@ def submit_config(
     file = locate(path, workspace, options.kind)
     config, problems = check_file(file, workspace)
     if config is None or any(problem.severity == "error" for problem in problems):
-        raise explain_config(ctx, options, workspace, file, problems)
-    warn_of(ctx, problems)
+        raise submit_checks.explain_config(ctx, options, workspace, file, problems)
+    submit_checks.warn_of(ctx, problems)
     config = options.apply(config)
     return submit_checked(ctx, options, workspace, path, config, check)
 
@@ -132,17 +124,17 @@ def submit_checked(
     try:
         client = ctx.client()
     except AuthRequired as login:
-        raise explain_login(options, workspace, config.experiment, login) from login
+        raise submit_checks.explain_login(options, workspace, config.experiment, login) from login
     with client:
         answers = PlatformAnswers.ask(client, config)
         facts = gather(workspace.root, config.experiment)
         case = SubmitCase(ctx, options, client, workspace, path, config, facts, answers)
-        check_scope(case)
-        if errors := check_code(case):
-            raise explain_refusal(case, errors)
-        missing = find_secrets(case)
+        submit_checks.check_scope(case)
+        if errors := submit_checks.check_code(case):
+            raise submit_checks.explain_refusal(case, errors)
+        missing = submit_checks.find_secrets(case)
         if missing and not ctx.interactive:
-            raise explain_refusal(case, [], missing)
+            raise submit_checks.explain_refusal(case, [], missing)
         for name in missing:
             case.secrets[name] = prompts.hidden(ctx, f"Value of {name} (for this run only)", flags=["--secrets-file"])
         with suppress(NotFound):  # the submit says so, with everything else that is wrong

@@ -20,17 +20,7 @@ from osmosis.platform.runs import lifecycle
 from osmosis.platform.runs.lifecycle import duration_ms
 from osmosis.platform.settings import PlatformSettings
 from osmosis.platform.training import sft_data
-from osmosis.records.api.training import (
-    CheckpointList,
-    CheckpointRow,
-    Curve,
-    CurvePoint,
-    CurveSummary,
-    GateFinding,
-    TrainingCheck,
-    TrainingMetrics,
-    TrainingOverview,
-)
+from osmosis.records.api import training as training_api
 from osmosis.records.config.run_config import TrainingConfig
 from osmosis.records.config.training_plan import TrainingPlan, plan_training
 from osmosis.records.run.job import MetricPoint
@@ -88,29 +78,29 @@ def rewind(session: Session, run: tables.Run, step: int) -> int:
     return forgotten
 
 
-def body(session: Session, run: tables.Run) -> TrainingMetrics:
+def body(session: Session, run: tables.Run) -> training_api.TrainingMetrics:
     query = sa.select(tables.MetricPoint).filter_by(run_id=run.id)
     query = query.order_by(tables.MetricPoint.key, tables.MetricPoint.step)
     series: dict[str, list[tables.MetricPoint]] = {}
     for point in session.scalars(query):
         series.setdefault(point.key, []).append(point)
     steps = [points[-1].step for points in series.values()]
-    overview = TrainingOverview(
+    overview = training_api.TrainingOverview(
         duration_ms=duration_ms(run),
         metric_summaries=[_summary(key, series[key]) for key in in_order(series)],
         examples_processed_count=count_rollouts(session, run.id),
         latest_step=max(steps, default=None),
         total_steps=(run.progress or tables.StoredProgress()).get("total"),
     )
-    curves = [Curve(metric_key=key, title=curve_info(key).title, data_points=[
-        CurvePoint(step=p.step, value=p.value, timestamp=int(p.timestamp.timestamp() * 1000)) for p in series[key]
+    curves = [training_api.Curve(metric_key=key, title=curve_info(key).title, data_points=[
+        training_api.CurvePoint(step=p.step, value=p.value, timestamp=int(p.timestamp.timestamp() * 1000)) for p in series[key]
     ]) for key in in_order(series)]  # fmt: skip
-    return TrainingMetrics(training_run_id=run.id, status=run.status, overview=overview, metrics=curves)
+    return training_api.TrainingMetrics(training_run_id=run.id, status=run.status, overview=overview, metrics=curves)
 
 
-def _summary(key: str, points: list[tables.MetricPoint]) -> CurveSummary:
+def _summary(key: str, points: list[tables.MetricPoint]) -> training_api.CurveSummary:
     values = [point.value for point in points]
-    return CurveSummary(
+    return training_api.CurveSummary(
         key=key,
         title=curve_info(key).title,
         initial=values[0],
@@ -139,17 +129,17 @@ def count_rollouts(session: Session, run_id: str) -> int:
     return count_of(session, query)
 
 
-def checkpoints(session: Session, run: tables.Run) -> CheckpointList:
+def checkpoints(session: Session, run: tables.Run) -> training_api.CheckpointList:
     query = sa.select(tables.Checkpoint).where(tables.Checkpoint.run_id == run.id).order_by(tables.Checkpoint.step)
     rows = session.scalars(query).all()
     best = max(((row.reward, row.step) for row in rows if row.reward is not None), default=None)
     listed = [
-        CheckpointRow.from_row(
+        training_api.CheckpointRow.from_row(
             row, checkpoint_step=row.step, checkpoint_name=row.name, best=(row.reward, row.step) == best
         )
         for row in rows
     ]
-    return CheckpointList(training_run_id=run.id, training_run_name=run.name, checkpoints=listed)
+    return training_api.CheckpointList(training_run_id=run.id, training_run_name=run.name, checkpoints=listed)
 
 
 def list_trained_rows(session: Session, evaluation: tables.Run) -> set[str]:
@@ -196,7 +186,7 @@ PAGE = 100
 
 def check(
     session: Session, workspace: tables.Workspace, config: TrainingConfig, eval_run: str | None = None
-) -> TrainingCheck:
+) -> training_api.TrainingCheck:
     """Check a config by the named evaluation, else the base model's, else the newest of its rollout and dataset."""
     dataset = datasets.find(session, workspace, config.experiment.dataset)
     if config.advanced.method != "grpo":
@@ -246,8 +236,8 @@ def _tried(session: Session, run_id: str) -> list[Tried]:
     return records
 
 
-def _body(plan: TrainingPlan, gate: Gate, run: tables.Run | None) -> TrainingCheck:
-    return TrainingCheck.from_row(
+def _body(plan: TrainingPlan, gate: Gate, run: tables.Run | None) -> training_api.TrainingCheck:
+    return training_api.TrainingCheck.from_row(
         gate,
         eval_run=run.name if run else None,
         eval_model=run.model_path if run else None,
@@ -259,5 +249,5 @@ def _body(plan: TrainingPlan, gate: Gate, run: tables.Run | None) -> TrainingChe
         tried_rollouts=gate.rollouts,
         tried_groups=gate.groups,
         signal_ci=(gate.signal_interval.low, gate.signal_interval.high) if gate.signal_interval else None,
-        findings=[GateFinding.from_row(finding) for finding in gate.findings],
+        findings=[training_api.GateFinding.from_row(finding) for finding in gate.findings],
     )

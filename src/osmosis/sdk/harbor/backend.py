@@ -10,17 +10,7 @@ from osmosis.base.jsonable import JsonObject
 from osmosis.base.redact import Redactor
 from osmosis.records.protocol.messages import ARTIFACT_VARIABLE, RolloutInit, check_rollout_id
 from osmosis.records.run.rollout import Category, Failure, Phase
-from osmosis.sdk.backend import (
-    ExecutionResult,
-    GraderRunner,
-    OnState,
-    Slots,
-    WorkflowTask,
-    failed_result,
-    ignore_state,
-    max_concurrent_of,
-    with_failure,
-)
+from osmosis.sdk import backend
 from osmosis.sdk.classify import describe, traceback_tail
 from osmosis.sdk.grader import GraderClass
 from osmosis.sdk.prompts import folder_of
@@ -113,7 +103,7 @@ class HarborBackend:
         self._keeps_artifacts = bool(root)
         self.trials_dir = Path(trials_dir or self.artifact_root / "rollout_trials").expanduser().resolve()
         project = code.folder if code else code_folder
-        self._grader_runner = None if grader is None else GraderRunner(grader, grader_config, project)
+        self._grader_runner = None if grader is None else backend.GraderRunner(grader, grader_config, project)
         if self._grader_runner is not None and project is None:
             self._grader_runner.project_path = folder_of(self._grader_runner.grader)
         self._preparation = Preparation(
@@ -131,8 +121,8 @@ class HarborBackend:
             patch_dockerfile=patch_dockerfile_with_sdk,
             has_grader=self._grader_runner is not None,
         )
-        self.max_concurrent = max_concurrent_of(workflow_config)
-        self.slots = Slots(self.max_concurrent)
+        self.max_concurrent = backend.max_concurrent_of(workflow_config)
+        self.slots = backend.Slots(self.max_concurrent)
         self._runs: set[asyncio.Task[object]] = set()
         self._trials: dict[str, PreparedTrial] = {}
         """Trials by Harbor's name, so that the hooks of a shared queue find ours."""
@@ -144,12 +134,12 @@ class HarborBackend:
         """Return the seconds beyond a rollout's own limits: the sandbox is built, started and taken down."""
         return START_ALLOWANCE_S + self._preparation.setup_timeout_s + AGENT_GRACE_S
 
-    async def execute(self, init: RolloutInit, *, on_state: OnState | None = None) -> ExecutionResult:
+    async def execute(self, init: RolloutInit, *, on_state: backend.OnState | None = None) -> backend.ExecutionResult:
         """Run one trial, then the grader (when there is one and `init.grade`).
 
         `on_state` is called with queued, running, grading. Cancelling the caller stops the sandbox and passes through;
         everything else is a result."""
-        tell = on_state or ignore_state
+        tell = on_state or backend.ignore_state
         task = asyncio.current_task()
         if task is not None:
             self._runs.add(task)
@@ -161,7 +151,7 @@ class HarborBackend:
         if ending:
             await asyncio.wait(ending, timeout=CLEANUP_S)
 
-    async def _run(self, init: RolloutInit, tell: OnState) -> ExecutionResult:
+    async def _run(self, init: RolloutInit, tell: backend.OnState) -> backend.ExecutionResult:
         try:
             trial = await asyncio.to_thread(self._preparation.trial, init, tell)
         except Exception as exc:  # noqa: BLE001 - one rollout: a row, a task or a disk may be anything
@@ -172,7 +162,9 @@ class HarborBackend:
                 message=str(exc) if readable or isinstance(exc, RuntimeError) else describe(exc),
                 traceback=None if readable else traceback_tail(exc),
             )
-            return with_failure(ExecutionResult("failure"), failure, "validation_error" if readable else "agent_error")
+            return backend.with_failure(
+                backend.ExecutionResult("failure"), failure, "validation_error" if readable else "agent_error"
+            )
         try:
             try:
                 result = await self._through_harbor(trial)
@@ -181,7 +173,7 @@ class HarborBackend:
             finally:
                 await asyncio.shield(asyncio.to_thread(self._close, trial))
             if result.status == "success" and self._grader_runner is not None and init.grade:
-                task = WorkflowTask.from_init(init)
+                task = backend.WorkflowTask.from_init(init)
                 if task.grader_timeout_s is not None and trial.verifying_since is not None:
                     left_s = task.grader_timeout_s - (time.monotonic() - trial.verifying_since)
                     task.grader_timeout_s = max(left_s, 0.001)
@@ -189,12 +181,12 @@ class HarborBackend:
                     task, result, artifacts_dir=self._artifacts(trial), on_state=tell
                 )
         except Exception as exc:  # noqa: BLE001 - one rollout: Harbor, an environment or a disk may raise anything
-            return _redacted(failed_result(exc, Phase.SETUP, None), init)
+            return _redacted(backend.failed_result(exc, Phase.SETUP, None), init)
         if result.status == "success" and self.cleanup_successful_trials:
             await asyncio.to_thread(shutil.rmtree, trial.folder, True)
         return _redacted(result, init)
 
-    async def _through_harbor(self, trial: PreparedTrial) -> ExecutionResult:
+    async def _through_harbor(self, trial: PreparedTrial) -> backend.ExecutionResult:
         from harbor.trial.trial import Trial
 
         name = str(trial.config.trial_name)
@@ -265,7 +257,7 @@ def _redactor(init: RolloutInit) -> Redactor:
     return Redactor(filter(None, (init.llm_api_key, init.controller_api_key)))
 
 
-def _redacted(result: ExecutionResult, init: RolloutInit) -> ExecutionResult:
+def _redacted(result: backend.ExecutionResult, init: RolloutInit) -> backend.ExecutionResult:
     failure = result.failure
     if failure is None:
         return result

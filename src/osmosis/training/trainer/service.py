@@ -24,20 +24,8 @@ from starlette.routing import Route
 
 from osmosis.errors import ModelError, OsmosisError
 from osmosis.records.run.rollout import Category
+from osmosis.training.protocol import messages
 from osmosis.training.protocol.batches import Batch, Kind
-from osmosis.training.protocol.messages import (
-    Collect,
-    Done,
-    Event,
-    Failed,
-    Numbered,
-    SampledAnswer,
-    SampleDelta,
-    SampleError,
-    SampleLine,
-    SampleRequest,
-    TrainerHealth,
-)
 
 log = logging.getLogger("osmosis.trainer")
 
@@ -48,7 +36,9 @@ NDJSON = "application/x-ndjson"
 
 
 class Sampler(Protocol):
-    def stream(self, request: SampleRequest) -> AsyncGenerator[SampleDelta | SampledAnswer, None]:
+    def stream(
+        self, request: messages.SampleRequest
+    ) -> AsyncGenerator[messages.SampleDelta | messages.SampledAnswer, None]:
         """Yield pieces when the request streams, the whole answer last; closing it frees the request."""
         ...
 
@@ -60,20 +50,20 @@ class EventLog:
     """Numbered events, kept until the job asks for later ones. Any thread writes, the server's reads."""
 
     def __init__(self) -> None:
-        self._events: deque[Numbered] = deque()
+        self._events: deque[messages.Numbered] = deque()
         self.last = 0
         self._acknowledged = 0
         self._changed = threading.Condition()
         self._listeners: set[Callable[[], None]] = set()
 
-    def append(self, event: Event) -> None:
+    def append(self, event: messages.Event) -> None:
         with self._changed:
             self.last += 1
-            self._events.append(Numbered(number=self.last, event=event))
+            self._events.append(messages.Numbered(number=self.last, event=event))
             for wake in self._listeners:
                 wake()
 
-    def after(self, number: int) -> list[Numbered]:
+    def after(self, number: int) -> list[messages.Numbered]:
         """Return the events after this number and forget the others."""
         with self._changed:
             self._acknowledged = max(self._acknowledged, min(number, self.last))
@@ -87,7 +77,7 @@ class EventLog:
         with self._changed:
             return self._changed.wait_for(lambda: self._acknowledged >= self.last, timeout_s)
 
-    async def wait_after(self, number: int, timeout_s: float) -> list[Numbered]:
+    async def wait_after(self, number: int, timeout_s: float) -> list[messages.Numbered]:
         loop, woken = asyncio.get_running_loop(), asyncio.Event()
 
         def wake() -> None:
@@ -112,13 +102,13 @@ class TrainerService:
     `wait`, `stop_requested` and `finish`; it sets `sampler` when the model is loaded."""
 
     def __init__(self, run: str, socket_path: Path) -> None:
-        self.health = TrainerHealth(state="loading", run=run)
+        self.health = messages.TrainerHealth(state="loading", run=run)
         self.sampler: Sampler | None = None
         self.events = EventLog()
         self.stop_requested = threading.Event()
         self.loop = asyncio.new_event_loop()
         self._socket_path = socket_path
-        self._open: dict[tuple[int, str], Collect] = {}
+        self._open: dict[tuple[int, str], messages.Collect] = {}
         self._batches: dict[tuple[int, str], Batch] = {}
         self._accepted: set[tuple[int, str]] = set()
         self._answered = threading.Condition()
@@ -163,15 +153,15 @@ class TrainerService:
         self._thread.join(timeout=10)
         self._socket_path.unlink(missing_ok=True)
 
-    def emit(self, event: Event) -> None:
+    def emit(self, event: messages.Event) -> None:
         """Send an event to the job; safe from any thread."""
-        if isinstance(event, Failed):
+        if isinstance(event, messages.Failed):
             self.health.state = "failed"
-        elif isinstance(event, Done):
+        elif isinstance(event, messages.Done):
             self.health.state = "done"
         self.events.append(event)
 
-    def ask(self, collect: Collect) -> None:
+    def ask(self, collect: messages.Collect) -> None:
         """Ask the job for the rollouts of a step; `wait` returns them."""
         with self._answered:
             self._open[collect.step, collect.kind] = collect
@@ -193,7 +183,7 @@ class TrainerService:
             self.stop_requested.set()
             self._answered.notify_all()
 
-    def finish(self, event: Done | Failed, *, timeout_s: float = 30.0) -> None:
+    def finish(self, event: messages.Done | messages.Failed, *, timeout_s: float = 30.0) -> None:
         self.emit(event)
         if not self.events.wait_acknowledged(timeout_s):
             log.warning("nobody asked for the last events within %.0f s", timeout_s)
@@ -218,13 +208,13 @@ class TrainerService:
 
     async def _sample(self, request: Request) -> Response:
         try:
-            sample_request = SampleRequest.model_validate_json(await request.body())
+            sample_request = messages.SampleRequest.model_validate_json(await request.body())
         except RecordError as error:
             return PlainTextResponse(str(error), 422)
         # Streamed also where the answer is one line: a client that disconnects then cancels its request.
         return StreamingResponse(self._stream_lines(sample_request), media_type=NDJSON)
 
-    async def _stream_lines(self, request: SampleRequest) -> AsyncGenerator[bytes, None]:
+    async def _stream_lines(self, request: messages.SampleRequest) -> AsyncGenerator[bytes, None]:
         self.health.requests_in_flight += 1
         try:
             async with aclosing(self._answer(request)) as lines:
@@ -233,23 +223,23 @@ class TrainerService:
         finally:
             self.health.requests_in_flight -= 1
 
-    async def _answer(self, request: SampleRequest) -> AsyncGenerator[SampleLine, None]:
+    async def _answer(self, request: messages.SampleRequest) -> AsyncGenerator[messages.SampleLine, None]:
         try:
             if self.sampler is None:
                 raise ModelError("the model is still loading", category=Category.SERVER_ERROR.value)
             async with aclosing(self.sampler.stream(request)) as parts:
                 async for part in parts:
-                    if isinstance(part, SampledAnswer):
+                    if isinstance(part, messages.SampledAnswer):
                         self.health.requests_done += 1
-                        yield SampleLine(done=part)
+                        yield messages.SampleLine(done=part)
                     elif request.stream:
-                        yield SampleLine(delta=part)
+                        yield messages.SampleLine(delta=part)
         except ModelError as error:
-            yield SampleLine(error=SampleError(category=error.category, message=error.message))
+            yield messages.SampleLine(error=messages.SampleError(category=error.category, message=error.message))
         except Exception as error:
             log.exception("sampling failed")
             message = f"{type(error).__name__}: {error}"
-            yield SampleLine(error=SampleError(category=Category.SERVER_ERROR.value, message=message))
+            yield messages.SampleLine(error=messages.SampleError(category=Category.SERVER_ERROR.value, message=message))
 
     async def _accept_batch(self, request: Request) -> Response:
         body = await request.body()
@@ -280,7 +270,7 @@ class TrainerService:
         return Response(status_code=204)
 
 
-def _check_batch(batch: Batch, collect: Collect) -> None:
+def _check_batch(batch: Batch, collect: messages.Collect) -> None:
     rows, seen = Counter(batch.rows or collect.rows), set()
     if rows.total() != len(collect.rows):
         raise OsmosisError(f"there are {rows.total()} groups instead of {len(collect.rows)}")
