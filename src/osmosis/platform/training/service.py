@@ -92,9 +92,13 @@ def body(session: Session, run: tables.Run) -> training_api.TrainingMetrics:
         latest_step=max(steps, default=None),
         total_steps=(run.progress or tables.StoredProgress()).get("total"),
     )
-    curves = [training_api.Curve(metric_key=key, title=curve_info(key).title, data_points=[
-        training_api.CurvePoint(step=p.step, value=p.value, timestamp=int(p.timestamp.timestamp() * 1000)) for p in series[key]
-    ]) for key in in_order(series)]  # fmt: skip
+    curves = []
+    for key in in_order(series):
+        points = [
+            training_api.CurvePoint(step=p.step, value=p.value, timestamp=int(p.timestamp.timestamp() * 1000))
+            for p in series[key]
+        ]
+        curves.append(training_api.Curve(metric_key=key, title=curve_info(key).title, data_points=points))
     return training_api.TrainingMetrics(training_run_id=run.id, status=run.status, overview=overview, metrics=curves)
 
 
