@@ -47,12 +47,12 @@ def merge(plan: MergePlan) -> MergeResult:
     _, adapted = with_adapter(loaded, plan.adapter_path)
     text = loaded.tokenizer.apply_chat_template(PROBE, tokenize=False, add_generation_prompt=True)
     ids = loaded.tokenizer(text, return_tensors="pt", add_special_tokens=False)["input_ids"].to(loaded.device)
-    expected = _count_sampled(adapted, ids)
+    expected = _read_logprobs(adapted, ids)
     merged = adapted.merge_and_unload()
     dtype = _dtype(plan, merged)
     merged.to(dtype)
     merged.config.dtype = dtype
-    difference = float((_count_sampled(merged, ids) - expected).abs().max())
+    difference = float((_read_logprobs(merged, ids) - expected).abs().max())
     output.mkdir(parents=True, exist_ok=True)
     merged.save_pretrained(output, safe_serialization=True)
     for path in list_model_files(base):
@@ -67,7 +67,7 @@ def _dtype(plan: MergePlan, merged: Any) -> Any:
     return getattr(torch, name) if name in ("float32", "bfloat16", "float16") else torch.float32
 
 
-def _count_sampled(model: Any, ids: Any) -> Any:
+def _read_logprobs(model: Any, ids: Any) -> Any:
     with torch.no_grad():
         return torch.log_softmax(model(input_ids=ids).logits.float(), dim=-1)
 
