@@ -118,6 +118,7 @@ def main() -> int:
     names = ("OSMOSIS_DATA_DIR", "OSMOSIS_CONFIG_DIR")
     variables = " ".join(f"{name}={shlex.quote(demo.environ[name])}" for name in names)
     print(f"\nWhat to do next, in {demo.cwd}:\n  export {variables}\n  osmosis model deploy {trained} --wait")
+    print(f"  osmosis train show {trained}\n  osmosis model download {trained}")
     print("  osmosis platform stop  # `make clean` does that, too, and removes the folder", flush=True)
     return code
 

@@ -10,6 +10,8 @@ import pytest
 
 from osmosis.platform import tables
 from osmosis.platform.runs import lifecycle
+from osmosis.platform.training import service as training
+from osmosis.records.run.job import MetricPoint
 from osmosis.records.run.status import RunStatus
 from support.page_checks import axe_rules, findings
 from support.platform_app import RunningPlatform, running_platform
@@ -105,7 +107,11 @@ def every_page(platform: RunningPlatform) -> list[str]:
     for number, run_id in enumerate(runs):
         add_rollouts(parts, run_id, [rollout(row, 0, float(row % 2 > number)) for row in range(12)])
     failed = add_run(parts, workspace, "broken", "failed", failure=timeout().to_dict(), kind="training")
+    trained = add_run(parts, workspace, "trained", kind="training")
     with parts.db.write() as session:
+        for run_id in (failed, trained):
+            points = [MetricPoint(key=key, step=step, value=step) for key in ("train/lr", "x") for step in range(5)]
+            training.store(session, run_id, [*points, MetricPoint(key="rollout/forks", step=1, value=0)])
         dataset = tables.Dataset(
             workspace_id=workspace, name="sums", format="jsonl", size=120, status="uploaded", row_count=2
         )
@@ -121,6 +127,7 @@ def every_page(platform: RunningPlatform) -> list[str]:
         *(f"/runs/{first}{path}" for path in of_run),
         f"/runs/{failed}",
         f"/compare?run={first}&run={second}",
+        f"/compare?run={failed}&run={trained}&smooth=some",
         f"/compare?run={first}&run={second}&row=1&attempt=0",
         "/history",
         *(f"/demo/{page}" for page in of_workspace),
