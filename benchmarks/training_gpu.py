@@ -1,8 +1,9 @@
 """Measure training on a GPU: models of Qwen3's shape with random weights, rollouts of uneven length.
 
-For each model, the update of one step of LoRA: tokens per second and model FLOPs utilization, sequences packed and
-padded. Then a whole trainer process whose agents are slow one time in ten: sampled tokens per second, how far sampled
-log-probabilities are from the trainer's, and steps per hour with and without `max_staleness`. Runs in the trainer's
+For each model, the update of one step of LoRA: tokens per second and model FLOPs utilization, sequences packed and one
+in a row. Then a whole trainer process whose agents are slow one time in ten: sampled tokens per second, how far sampled
+log-probabilities are from the trainer's, and steps per hour with and without `max_staleness`.
+Runs in the trainer's
 environment (extra `train`).
 
     python benchmarks/training_gpu.py [--models 0.6b,4b] [--rollouts 128] [--longest 4096] [--steps 6]
@@ -45,8 +46,6 @@ SHAPES = {
     "4b": {"hidden_size": 2560, "intermediate_size": 9728, "num_hidden_layers": 36, "num_attention_heads": 32,
            "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151_936},
 }  # fmt: skip
-PEAK_FLOPS = 989.4e12
-"""Dense bf16 of an H100 or H200 SXM, by NVIDIA's datasheets."""
 PROMPT = 256
 
 
@@ -82,19 +81,6 @@ def make_rollouts(count: int, longest: int, vocabulary: int, samples: int = 8) -
     return rollouts
 
 
-def flops(name: str, lengths: list[int]) -> float:
-    """Model FLOPs of an update with LoRA: forward, and backward through frozen weights, which have no gradient of
-    their own: 4 per parameter and token; and attention, causal: 2 x 2 x layers x width x length^2 / 2 forward, twice
-    that backward (Korthikanti et al. 2022, arXiv:2205.05198, appendix A; recomputation is not counted)."""
-    shape = SHAPES[name]
-    layers, hidden, width = shape["num_hidden_layers"], shape["hidden_size"], shape["head_dim"]
-    heads, pairs = shape["num_attention_heads"], shape["num_key_value_heads"]
-    matrices = layers * hidden * (2 * heads * width + 2 * pairs * width + 3 * shape["intermediate_size"])
-    head = hidden * shape["vocab_size"]
-    attention = 6 * layers * heads * width * sum(length * length for length in lengths)
-    return 4 * (matrices + head) * sum(lengths) + attention
-
-
 def measure_update(name: str, layout: str, rollouts: list[list[Sequence]], rounds: int) -> dict[str, Any]:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
@@ -125,7 +111,7 @@ def measure_update(name: str, layout: str, rollouts: list[list[Sequence]], round
         "tokens": sum(lengths),
         "seconds": round(seconds, 3),
         "tokens_per_s": round(sum(lengths) / seconds),
-        "mfu": round(flops(name, lengths) / seconds / PEAK_FLOPS, 4),
+        "mfu": values.get("perf/mfu"),
         "budget": engine.budget,
         "gib": round(values["perf/memory_gib"], 1),
     }
