@@ -30,8 +30,7 @@ from numpy.typing import NDArray
 from osmosis.base.stats import pass_at_k, pass_hat_k
 from osmosis.metrics.forecast import UNSEEN, predicted
 from osmosis.metrics.intervals import beyond, bounded_interval, bounds_of
-from osmosis.metrics.significance import difference_of, verdict_of
-from osmosis.metrics.significance import levels as look_levels
+from osmosis.metrics.significance import difference_of, levels as look_levels, verdict_of
 from osmosis.records.run.report import Interval
 
 Floats = NDArray[np.float64]

@@ -29,8 +29,7 @@ from osmosis.testing.mock_trainer import RolloutCompletionTracker, create_mock_t
 from support import eval_project
 from support.attempts import run_attempt
 from support.command_line import run_command
-from support.platform_process import PlatformProcess
-from support.platform_process import until as wait_until
+from support.platform_process import PlatformProcess, until as wait_until
 from support.programs import LOG, OSMOSIS, running_program
 from support.server import running_app
 from support.waiting import until

@@ -13,8 +13,7 @@ from osmosis.platform import tables
 from osmosis.platform.auth import tokens, users
 from osmosis.platform.auth.rate_limits import PER_MINUTE, RateLimits
 from osmosis.platform.auth.tokens import hash_token
-from osmosis.platform.models import deployments
-from osmosis.platform.models import service as models
+from osmosis.platform.models import deployments, service as models
 from osmosis.platform.scheduling.job_spec import build_spec
 from osmosis.platform.workspaces import service as workspaces
 from osmosis.records.base import utc_now

@@ -9,10 +9,8 @@ import sqlalchemy as sa
 
 from osmosis.errors import Conflict, NotFound
 from osmosis.platform import tables
-from osmosis.platform.auth import login as login_flows
-from osmosis.platform.auth import tokens, users
-from osmosis.platform.workspaces import members
-from osmosis.platform.workspaces import service as workspaces
+from osmosis.platform.auth import login as login_flows, tokens, users
+from osmosis.platform.workspaces import members, service as workspaces
 
 
 def person(site, handle: str, role: str = "") -> dict[str, str]:

@@ -17,8 +17,7 @@ import sqlalchemy as sa
 from osmosis.errors import ValidationError
 from osmosis.platform import tables
 from osmosis.platform.auth import tokens, users
-from osmosis.platform.rollout_servers import probe
-from osmosis.platform.rollout_servers import service as rollout_servers
+from osmosis.platform.rollout_servers import probe, service as rollout_servers
 from osmosis.platform.rollout_servers.probe import ProbeTarget
 from osmosis.platform.settings import PlatformSettings
 

@@ -11,8 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from osmosis.platform import Platform, tables
-from osmosis.platform.auth import login as login_flows
-from osmosis.platform.auth import tokens, users
+from osmosis.platform.auth import login as login_flows, tokens, users
 from osmosis.platform.settings import PlatformSettings
 from osmosis.platform.workspaces import service as workspaces
 from osmosis.records.base import utc_now

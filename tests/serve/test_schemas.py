@@ -12,8 +12,7 @@ import httpx
 import pytest
 
 from osmosis.jobs.prepare.entrypoints import classify_entrypoint
-from osmosis.records.protocol import messages as wire
-from osmosis.records.protocol import v02 as wire02
+from osmosis.records.protocol import messages as wire, v02 as wire02
 from osmosis.serve.client.process import RolloutServerProcess
 from osmosis.serve.server.app import create_rollout_server
 from support import protocol_documents as schemas

@@ -6,8 +6,7 @@ from urllib.parse import quote
 
 from osmosis.client.http import Section
 from osmosis.errors import NotFound
-from osmosis.records.api import runs as run_api
-from osmosis.records.api import training as training_api
+from osmosis.records.api import runs as run_api, training as training_api
 from osmosis.records.api.benchmarks import BenchmarkRunDetail, BenchmarkRunPage
 from osmosis.records.api.body import LogPage
 from osmosis.records.run.annotations import MarkChange

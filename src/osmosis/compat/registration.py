@@ -7,8 +7,7 @@ import logging
 import random
 import re
 from collections.abc import AsyncIterator, Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
-from concurrent.futures import TimeoutError as FuturesTimeout
+from concurrent.futures import Future, ThreadPoolExecutor, TimeoutError as FuturesTimeout, as_completed
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial

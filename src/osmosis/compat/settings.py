@@ -2,8 +2,7 @@
 
 Values out of range are refused when they are read. `configure` replaces them in code; nothing else is global."""
 
-from pydantic import Field
-from pydantic import ValidationError as BadShape
+from pydantic import Field, ValidationError as BadShape
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from osmosis.base.variables import settings_error

@@ -7,8 +7,7 @@ import orjson
 from osmosis.base.jsonable import JsonObject
 from osmosis.records.run.rollout import Category, Completion
 
-from . import call as calls
-from . import chat
+from . import call as calls, chat
 
 SAME = ("temperature", "top_p", "parallel_tool_calls", "seed", "top_k", "stop")
 IGNORED = (

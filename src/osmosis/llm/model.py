@@ -6,8 +6,7 @@ from typing import Protocol, TypedDict, runtime_checkable
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.records.run.plan import ModelSpec, Retry
-from osmosis.records.run.rollout import Completion as Completion
-from osmosis.records.run.rollout import Message
+from osmosis.records.run.rollout import Completion as Completion, Message
 
 
 @dataclass(slots=True)

@@ -20,8 +20,7 @@ from osmosis.platform.datasets.service import iterate_rows
 from osmosis.platform.git import repositories
 from osmosis.platform.git.mirror import RepositoryFolder
 from osmosis.platform.paging import LogSlice
-from osmosis.platform.runs import annotations as run_marks
-from osmosis.platform.runs import lifecycle, rollouts, views
+from osmosis.platform.runs import annotations as run_marks, lifecycle, rollouts, views
 from osmosis.platform.runs.rollouts import RunTally, tally_of
 from osmosis.platform.training import service as training
 from osmosis.platform.workspaces import service as workspaces

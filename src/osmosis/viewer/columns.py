@@ -8,8 +8,7 @@ from statistics import fmean
 
 import orjson
 
-from osmosis.metrics.formats import count, dollars, duration, number
-from osmosis.metrics.formats import score as format_score
+from osmosis.metrics.formats import count, dollars, duration, number, score as format_score
 
 from .index.search import RolloutLine
 

@@ -4,8 +4,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from osmosis.base import hardware as machine_facts
-from osmosis.base import paths
+from osmosis.base import hardware as machine_facts, paths
 from osmosis.base.git import Git, GitError
 from osmosis.base.installation import install_command
 from osmosis.records.config.validation import Problem, Severity

@@ -6,8 +6,7 @@ import httpx
 import pytest
 
 from osmosis.platform.auth import tokens, users
-from osmosis.platform.workspaces import members
-from osmosis.platform.workspaces import service as workspaces
+from osmosis.platform.workspaces import members, service as workspaces
 
 CONFIG = """
 [experiment]

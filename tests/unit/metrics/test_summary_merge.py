@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from functools import reduce
 
-from hypothesis import HealthCheck, example, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, example, given, settings, strategies as st
 
 from osmosis.metrics.summary import Summary, Terms, summarize
 from osmosis.records.run.rollout import Category, Failure, Phase, Rollout, RolloutStatus, Score, Usage

@@ -14,8 +14,7 @@ import pytest
 
 from osmosis.errors import OsmosisError, SandboxUnavailable, ValidationError
 from osmosis.records.sandbox import EndedBy, SandboxChoice, SessionCommand
-from osmosis.sandbox import Abilities, Level
-from osmosis.sandbox import session as session_module
+from osmosis.sandbox import Abilities, Level, session as session_module
 from osmosis.sandbox.session import PREFIX, Session, SessionKind, SessionLimits, choose_kind
 
 SMALL = SessionLimits(disk_mb=8, file_mb=64, output_bytes=1000, read_bytes=100_000)

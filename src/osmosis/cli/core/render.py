@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Column as TableColumn
-from rich.table import Table
+from rich.table import Column as TableColumn, Table
 from rich.text import Text
 
 from osmosis.cli.core.results import Column, DetailResult, ListResult, OperationResult, Result, clean, pick

@@ -23,8 +23,7 @@ from osmosis.errors import UsageError, ValidationError
 from osmosis.local.prepared_run import Declined
 from osmosis.local.quarantine_file import file_around, read
 from osmosis.local.sequential import LOOKS, Deciding
-from osmosis.metrics.compare import Comparison, Flip
-from osmosis.metrics.compare import compare as compare_runs
+from osmosis.metrics.compare import Comparison, Flip, compare as compare_runs
 from osmosis.metrics.figures import comparison_figures
 from osmosis.metrics.significance import ALPHA, LEVEL
 from osmosis.records.run.history import Decision

@@ -145,8 +145,7 @@ def byte_progress(ctx: AppContext, total: int, label: str) -> Iterator[Progress]
     if not ctx.output.live or total < 1024 * 1024:
         yield lambda count: None
         return
-    from rich.progress import BarColumn, DownloadColumn, TextColumn, TransferSpeedColumn
-    from rich.progress import Progress as Bars
+    from rich.progress import BarColumn, DownloadColumn, Progress as Bars, TextColumn, TransferSpeedColumn
 
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Bars(*columns, console=ctx.output.console(stderr=True), transient=True) as bars:

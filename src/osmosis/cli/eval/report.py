@@ -7,8 +7,7 @@ from rich.text import Text
 from typer import Option
 
 from osmosis.cli.core.context import AppContext, current
-from osmosis.cli.core.render import draw_report as draw_figures
-from osmosis.cli.core.render import pairs
+from osmosis.cli.core.render import draw_report as draw_figures, pairs
 from osmosis.cli.core.results import (
     Column,
     DetailResult,

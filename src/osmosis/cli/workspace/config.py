@@ -14,8 +14,7 @@ from osmosis.cli.core.results import Column, DetailResult, ListResult, NextStep,
 from osmosis.errors import NotFound, UsageError, ValidationError
 from osmosis.records.config.run_config import CONFIGS
 from osmosis.workspace.config_file import ConfigFile, check_file, config_error, locate, read, to_issue
-from osmosis.workspace.configedit import list_values as rows_of
-from osmosis.workspace.configedit import set_values
+from osmosis.workspace.configedit import list_values as rows_of, set_values
 from osmosis.workspace.layout import CONFIG_KINDS, ConfigKind, Workspace, find_workspace
 from osmosis.workspace.templates import schema_files, schema_text
 

@@ -30,8 +30,7 @@ from osmosis.jobs.prepare.environment import Builder
 from osmosis.jobs.prepare.project import read_project
 from osmosis.records.config.validation import Problem
 from osmosis.records.run.source import Source
-from osmosis.workspace import doctor as checks
-from osmosis.workspace import findings
+from osmosis.workspace import doctor as checks, findings
 from osmosis.workspace.config_file import ConfigFile, check_file
 from osmosis.workspace.layout import FILES, FOLDERS, Workspace, find_workspace
 

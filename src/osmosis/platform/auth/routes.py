@@ -3,13 +3,11 @@ from fastapi.responses import JSONResponse
 from sqlalchemy.orm import Session
 
 from osmosis.platform import tables, urls
-from osmosis.platform.auth import login as login_flows
-from osmosis.platform.auth import tokens, users
+from osmosis.platform.auth import login as login_flows, tokens, users
 from osmosis.platform.auth.dependencies import Caller, CallerDep, EitherDep, PersonDep, PlatformDep, bearer
 from osmosis.platform.auth.tokens import IssuedToken
 from osmosis.platform.http.json_route import JsonRoute
-from osmosis.platform.workspaces import audit
-from osmosis.platform.workspaces import service as workspaces
+from osmosis.platform.workspaces import audit, service as workspaces
 from osmosis.records.api import accounts as account_api
 from osmosis.records.api.body import format_moment
 

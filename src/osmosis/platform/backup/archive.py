@@ -13,8 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, BinaryIO, Literal
 
 import sqlalchemy as sa
-from pydantic import Field
-from pydantic import ValidationError as BadShape
+from pydantic import Field, ValidationError as BadShape
 
 from osmosis._version import __version__
 from osmosis.base.files import replacing

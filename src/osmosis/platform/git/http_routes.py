@@ -27,8 +27,7 @@ from osmosis.platform.auth.rate_limits import address_of
 from osmosis.platform.background import run_apart, run_in_turn
 from osmosis.platform.git import mirror, repositories, sync
 from osmosis.platform.git.git_http_backend import BackendResponse, RequestLimits
-from osmosis.platform.workspaces import audit
-from osmosis.platform.workspaces import service as workspaces
+from osmosis.platform.workspaces import audit, service as workspaces
 from osmosis.platform.workspaces.audit import Actor
 
 log = logging.getLogger(__name__)

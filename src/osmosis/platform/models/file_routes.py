@@ -13,8 +13,7 @@ from osmosis.platform import Platform, tables
 from osmosis.platform.auth.dependencies import PlatformDep, Scope, ScopeDep, may
 from osmosis.platform.background import run_apart, slow
 from osmosis.platform.http.json_route import JsonRoute
-from osmosis.platform.models import deployments
-from osmosis.platform.models import service as models
+from osmosis.platform.models import deployments, service as models
 from osmosis.platform.objects.parts import SIGNED, Parts, object_url, receive_part, store_joined
 from osmosis.platform.workspaces import audit
 from osmosis.records.api.models import ModelFile, ModelFiles, ModelFileUpload, ModelPath, ModelUpload, NewModel

@@ -10,8 +10,7 @@ from osmosis.platform import tables
 from osmosis.platform.auth.dependencies import PlatformDep, Scope, ScopeDep
 from osmosis.platform.background import slow
 from osmosis.platform.http.json_route import JsonRoute
-from osmosis.platform.models import deployments, merging
-from osmosis.platform.models import service as models
+from osmosis.platform.models import deployments, merging, service as models
 from osmosis.platform.paging import LogSliceDep, PageDep
 from osmosis.platform.workspaces import audit
 from osmosis.records.api.body import LogPage

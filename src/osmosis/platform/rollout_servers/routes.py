@@ -9,8 +9,7 @@ from osmosis.platform.auth.dependencies import CallerDep, EitherDep, PlatformDep
 from osmosis.platform.datasets import service as datasets
 from osmosis.platform.http.json_route import JsonRoute
 from osmosis.platform.paging import PageDep
-from osmosis.platform.rollout_servers import probe
-from osmosis.platform.rollout_servers import service as rollout_servers
+from osmosis.platform.rollout_servers import probe, service as rollout_servers
 from osmosis.records.api.workers import NewServer, RegisteredServer, ServerPage, ServerStatus
 
 router = APIRouter(prefix="/api/cli", route_class=JsonRoute)

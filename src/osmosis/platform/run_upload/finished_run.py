@@ -27,8 +27,7 @@ from osmosis.platform.db import changed_by, take_turn
 from osmosis.platform.objects.parts import IMPORTS
 from osmosis.platform.objects.store import remove
 from osmosis.platform.run_upload.manifest import ANNOTATIONS, LOGS, TOKENS, UploadedRun, parse_artifact
-from osmosis.platform.runs import annotations as judgements
-from osmosis.platform.runs import lifecycle, rollouts
+from osmosis.platform.runs import annotations as judgements, lifecycle, rollouts
 from osmosis.records.base import utc_now
 from osmosis.records.run.annotations import Annotation
 from osmosis.records.run.job import Stage

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-from pydantic import Field
-from pydantic import ValidationError as PydanticError
+from pydantic import Field, ValidationError as PydanticError
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.base.processes import reader_main

@@ -11,8 +11,7 @@ from osmosis.platform.http.json_route import JsonRoute
 from osmosis.platform.objects.parts import SIGNED, sign_url
 from osmosis.platform.paging import LogSliceDep, PageDep
 from osmosis.platform.workspaces import audit
-from osmosis.records.api import benchmarks as benchmark_api
-from osmosis.records.api import runs as run_api
+from osmosis.records.api import benchmarks as benchmark_api, runs as run_api
 from osmosis.records.api.body import LogPage
 
 from . import benchmarks, downloads, lifecycle

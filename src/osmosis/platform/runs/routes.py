@@ -4,26 +4,22 @@ from typing import Annotated
 
 import orjson
 from fastapi import APIRouter, Body, Response
-from fastapi.responses import Response as Raw
-from fastapi.responses import StreamingResponse
+from fastapi.responses import Response as Raw, StreamingResponse
 from sqlalchemy.orm import Session
 
 from osmosis.errors import NotFound
 from osmosis.platform import Platform, tables, urls
 from osmosis.platform.auth.dependencies import PlatformDep, Scope, ScopeDep, may
 from osmosis.platform.background import slow, stream_apart
-from osmosis.platform.datasets import ingest
-from osmosis.platform.datasets import service as datasets
+from osmosis.platform.datasets import ingest, service as datasets
 from osmosis.platform.db import count_of
 from osmosis.platform.http.json_route import JsonRoute
-from osmosis.platform.models import deployments
-from osmosis.platform.models import service as models
+from osmosis.platform.models import deployments, service as models
 from osmosis.platform.objects.parts import SIGNED, object_url, sign_url
 from osmosis.platform.objects.store import Content
 from osmosis.platform.paging import LogSliceDep, LongPageDep, PageDep
 from osmosis.platform.run_source import DatabaseLibrary
-from osmosis.platform.runs import downloads, lifecycle, rollouts, submit, views
-from osmosis.platform.runs import retry as run_retry
+from osmosis.platform.runs import downloads, lifecycle, retry as run_retry, rollouts, submit, views
 from osmosis.platform.scheduling import worker_admin
 from osmosis.platform.workspaces import audit
 from osmosis.records.api import runs as run_api

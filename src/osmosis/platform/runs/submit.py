@@ -21,8 +21,7 @@ from osmosis.platform.git.sync import CodeRef
 from osmosis.platform.models import service as models
 from osmosis.platform.runs import lifecycle
 from osmosis.platform.scheduling import queue
-from osmosis.platform.training import checkpoints, sft_data
-from osmosis.platform.training import service as training
+from osmosis.platform.training import checkpoints, service as training, sft_data
 from osmosis.platform.vault import Vault
 from osmosis.platform.workspaces import audit, quotas, secrets
 from osmosis.platform.workspaces.audit import Actor

@@ -6,8 +6,7 @@ from sqlalchemy.orm import Session, undefer
 from osmosis.base.jsonable import JsonObject
 from osmosis.errors import OsmosisError
 from osmosis.platform import tables
-from osmosis.platform.models import deployments
-from osmosis.platform.models import service as models
+from osmosis.platform.models import deployments, service as models
 from osmosis.platform.runs import lifecycle
 from osmosis.platform.scheduling import job_folders
 from osmosis.platform.settings import PlatformSettings

@@ -2,8 +2,7 @@ from fastapi import Body
 
 from osmosis.platform.auth.dependencies import PlatformDep, ScopeDep
 from osmosis.platform.background import slow
-from osmosis.platform.runs import lifecycle, submit, views
-from osmosis.platform.runs import retry as run_retry
+from osmosis.platform.runs import lifecycle, retry as run_retry, submit, views
 from osmosis.platform.runs.routes import RunRoutes
 from osmosis.platform.scheduling import worker_admin
 from osmosis.platform.workspaces import audit

@@ -14,8 +14,7 @@ from osmosis.metrics.training import Gate, Tried, curve_info, in_order, will_it_
 from osmosis.platform import tables
 from osmosis.platform.datasets import service as datasets
 from osmosis.platform.db import count_of
-from osmosis.platform.models import merging
-from osmosis.platform.models import service as models
+from osmosis.platform.models import merging, service as models
 from osmosis.platform.runs import lifecycle
 from osmosis.platform.runs.lifecycle import duration_ms
 from osmosis.platform.settings import PlatformSettings

@@ -9,12 +9,10 @@ from sqlalchemy.orm import Session
 from osmosis.errors import NotFound, OsmosisError
 from osmosis.platform import tables
 from osmosis.platform.background import run_in_turn, slow
-from osmosis.platform.datasets import ingest, production
-from osmosis.platform.datasets import service as datasets
+from osmosis.platform.datasets import ingest, production, service as datasets
 from osmosis.platform.paging import fetch_numbered
 from osmosis.platform.runs import lifecycle
-from osmosis.platform.workspaces import audit
-from osmosis.platform.workspaces import service as workspaces
+from osmosis.platform.workspaces import audit, service as workspaces
 from osmosis.records.api.datasets import CallJudgement
 from osmosis.records.api.policy import Action, may
 from osmosis.viewer.render import SECURITY

@@ -18,8 +18,7 @@ from sqlalchemy.orm import Session
 from osmosis.base.net import is_loopback
 from osmosis.errors import AuthRequired, Forbidden, InternalError, NotFound, OsmosisError
 from osmosis.platform import Platform
-from osmosis.platform.auth import login as login_flows
-from osmosis.platform.auth import openid, tokens, users
+from osmosis.platform.auth import login as login_flows, openid, tokens, users
 from osmosis.platform.auth.openid import ATTEMPT_S, OpenIdProvider, SignInAttempt
 from osmosis.platform.auth.rate_limits import address_of, limited
 from osmosis.platform.auth.tokens import IssuedToken

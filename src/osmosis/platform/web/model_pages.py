@@ -8,12 +8,10 @@ from sqlalchemy.orm import Session
 from osmosis.errors import NotFound
 from osmosis.platform import Platform, tables
 from osmosis.platform.datasets import service as datasets
-from osmosis.platform.models import deployments, merging
-from osmosis.platform.models import service as models
+from osmosis.platform.models import deployments, merging, service as models
 from osmosis.platform.paging import fetch_numbered
 from osmosis.platform.runs import views
-from osmosis.platform.workspaces import audit
-from osmosis.platform.workspaces import service as workspaces
+from osmosis.platform.workspaces import audit, service as workspaces
 from osmosis.records.api.policy import may
 from osmosis.records.run.plan import PLATFORM_MODEL
 from osmosis.records.run.rollout import Failure

@@ -7,11 +7,9 @@ from fastapi.responses import StreamingResponse
 
 from osmosis.errors import OsmosisError
 from osmosis.platform import Platform, tables, urls
-from osmosis.platform.auth import login as login_flows
-from osmosis.platform.auth import tokens, users
+from osmosis.platform.auth import login as login_flows, tokens, users
 from osmosis.platform.paging import fetch_numbered
-from osmosis.platform.workspaces import audit, members, quotas
-from osmosis.platform.workspaces import service as workspaces
+from osmosis.platform.workspaces import audit, members, quotas, service as workspaces
 from osmosis.records.api.policy import POLICY, ROLES, Role, may
 from osmosis.viewer.render import SECURITY
 

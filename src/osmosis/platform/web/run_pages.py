@@ -11,13 +11,15 @@ from osmosis.platform.background import slow
 from osmosis.platform.datasets import ingest
 from osmosis.platform.paging import fetch_numbered
 from osmosis.platform.run_source import DatabaseLibrary, build_state, find_run
-from osmosis.platform.runs import annotations as run_annotations
-from osmosis.platform.runs import lifecycle, views
-from osmosis.platform.runs import retry as run_retry
-from osmosis.platform.runs import routes as run_routes
+from osmosis.platform.runs import (
+    annotations as run_annotations,
+    lifecycle,
+    retry as run_retry,
+    routes as run_routes,
+    views,
+)
 from osmosis.platform.training.service import list_latest_rewards
-from osmosis.platform.workspaces import audit
-from osmosis.platform.workspaces import service as workspaces
+from osmosis.platform.workspaces import audit, service as workspaces
 from osmosis.records.api.runs import RetryRun
 from osmosis.records.run.rollout import Rollout
 from osmosis.records.run.status import RunStatus

@@ -13,8 +13,7 @@ from osmosis.base.net import is_loopback
 from osmosis.errors import OsmosisError, ValidationError
 from osmosis.platform.auth import tokens
 from osmosis.platform.auth.tokens import IssuedToken
-from osmosis.platform.workspaces import audit
-from osmosis.platform.workspaces import service as workspaces
+from osmosis.platform.workspaces import audit, service as workspaces
 from osmosis.records.api.accounts import MAX_TOKEN_DAYS, SCOPES, TOKEN_DAYS, USUAL_SCOPES, NewToken, TokenScope
 from osmosis.viewer.render import SECURITY
 

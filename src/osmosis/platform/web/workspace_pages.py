@@ -9,8 +9,7 @@ from osmosis.platform.datasets import service as datasets
 from osmosis.platform.git import repositories, sync
 from osmosis.platform.rollout_servers import service as rollout_servers
 from osmosis.platform.scheduling import worker_admin
-from osmosis.platform.workspaces import audit, secrets
-from osmosis.platform.workspaces import service as workspaces
+from osmosis.platform.workspaces import audit, secrets, service as workspaces
 from osmosis.records.api.policy import may
 from osmosis.records.api.workers import WorkerList
 from osmosis.viewer.page import Page

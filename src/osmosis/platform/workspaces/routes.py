@@ -5,8 +5,7 @@ from sqlalchemy.orm import Session
 
 from osmosis.errors import ValidationError
 from osmosis.platform import Platform, tables, urls
-from osmosis.platform.auth import login as login_flows
-from osmosis.platform.auth import openid, tokens, users
+from osmosis.platform.auth import login as login_flows, openid, tokens, users
 from osmosis.platform.auth.dependencies import (
     Caller,
     CallerDep,
@@ -23,8 +22,7 @@ from osmosis.platform.git import mirror, repositories, sync
 from osmosis.platform.git.remotes import Remote
 from osmosis.platform.http.json_route import JsonRoute
 from osmosis.platform.paging import PageDep, PageRange
-from osmosis.platform.workspaces import audit, members, quotas, secrets
-from osmosis.platform.workspaces import service as workspaces
+from osmosis.platform.workspaces import audit, members, quotas, secrets, service as workspaces
 from osmosis.records.api import people as people_api
 from osmosis.records.api.accounts import (
     BrowserLink,

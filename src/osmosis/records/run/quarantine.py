@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date
 
-from pydantic import Field
-from pydantic import ValidationError as PydanticError
+from pydantic import Field, ValidationError as PydanticError
 
 from osmosis.errors import ValidationError
 from osmosis.records.base import Strict, utc_now

@@ -28,8 +28,7 @@ from a2a.utils.constants import AGENT_CARD_WELL_KNOWN_PATH
 from osmosis.base.jsonable import JsonObject
 from osmosis.base.net import is_loopback
 from osmosis.errors import LoadError, ModelError
-from osmosis.records.run.rollout import Category
-from osmosis.records.run.rollout import Message as ChatMessage
+from osmosis.records.run.rollout import Category, Message as ChatMessage
 from osmosis.sdk.backend import LocalBackend
 from osmosis.sdk.chat import text_of
 from osmosis.sdk.context import AgentWorkflowContext

@@ -27,8 +27,7 @@ from types import SimpleNamespace
 from weakref import WeakKeyDictionary
 
 import anyio
-from inspect_ai import SampleSource, Task, enqueue_sample, eval_async, list_tasks, task_with
-from inspect_ai import model as im
+from inspect_ai import SampleSource, Task, enqueue_sample, eval_async, list_tasks, model as im, task_with
 from inspect_ai.dataset import Sample
 from inspect_ai.log import EvalSample
 from inspect_ai.solver import Generate, Solver, TaskState, solver

@@ -12,8 +12,7 @@ from osmosis.training.protocol.batches import Batch, Kind, Sequence
 from osmosis.training.protocol.messages import Collect, Done, StepMetrics
 from osmosis.training.protocol.plans import TrainerPlan, rows_of_step
 
-from .checkpoints import CheckpointStore
-from .checkpoints import Kind as CheckpointKind
+from .checkpoints import CheckpointStore, Kind as CheckpointKind
 from .distributed import Ranks
 from .errors import LESS_MEMORY, TrainingFailed
 from .sampler_base import Totals

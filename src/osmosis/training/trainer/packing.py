@@ -6,8 +6,7 @@ state from token to token have `padded`, one sequence a row."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from collections.abc import Sequence as Row
+from collections.abc import Iterable, Sequence as Row
 from dataclasses import dataclass, field
 from typing import Literal
 
