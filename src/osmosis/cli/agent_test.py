@@ -22,19 +22,7 @@ from osmosis.cli.core.app import takes
 from osmosis.cli.core.context import AppContext, current
 from osmosis.cli.core.output import Mode, Output
 from osmosis.cli.core.results import DetailResult, Result, clean, format_duration, format_tokens
-from osmosis.cli.eval.flags import (
-    ApiKey,
-    ApiKeyEnv,
-    BaseUrl,
-    Dataset,
-    EvalFn,
-    Mcp,
-    Module,
-    Param,
-    Rubric,
-    RunFlags,
-    plan_parameters,
-)
+from osmosis.cli.eval import flags as eval_flags
 from osmosis.cli.eval.plan import build_plan, config_model
 from osmosis.cli.eval.progress import let_through
 from osmosis.cli.eval.run import apply_environment
@@ -71,16 +59,16 @@ class TestFlags:
             metavar="NAME", help="A rollout of the workspace, or module:attribute.", autocompletion=completion.rollouts
         ),
     ] = None
-    module: Module = None
-    mcp: Mcp = None
-    dataset: Dataset = None
-    eval_fn: EvalFn = field(default_factory=list)
-    rubric: Rubric = field(default_factory=list)
+    module: eval_flags.Module = None
+    mcp: eval_flags.Mcp = None
+    dataset: eval_flags.Dataset = None
+    eval_fn: eval_flags.EvalFn = field(default_factory=list)
+    rubric: eval_flags.Rubric = field(default_factory=list)
     model: Annotated[str | None, Option(help=f"Model [default: the rollout's, else {DEFAULT_MODEL}].")] = None
-    base_url: BaseUrl = None
-    api_key: ApiKey = None
-    api_key_env: ApiKeyEnv = None
-    param: Param = field(default_factory=list)
+    base_url: eval_flags.BaseUrl = None
+    api_key: eval_flags.ApiKey = None
+    api_key_env: eval_flags.ApiKeyEnv = None
+    param: eval_flags.Param = field(default_factory=list)
     timeout: Annotated[float | None, Option(help="Seconds per row [450].", hidden=True)] = None
     debug: Annotated[bool, Option("--debug", help=f"Keep traces and conversations in ./{DEBUG_FOLDER}.")] = False
     output: Annotated[Path | None, Option("--output", "-o", help="Write the results as JSON.")] = None
@@ -99,7 +87,9 @@ _SHARED = (
 
 @takes(
     TestFlags,
-    plan_parameters(*_SHARED, hidden=["offset", "batch_size", "max_tokens", "temperature", "seed", "max_turns"]),
+    eval_flags.plan_parameters(
+        *_SHARED, hidden=["offset", "batch_size", "max_tokens", "temperature", "seed", "max_turns"]
+    ),
 )
 def test(flags: TestFlags) -> Result | int:
     """Run an agent on rows, one attempt each, and show each conversation with its score. Nothing is kept.
@@ -138,19 +128,19 @@ def _plan(ctx: AppContext, flags: TestFlags, ref: AgentRef) -> EvalPlan:
         raise UsageError("missing option -d/--dataset", hint="-d data.jsonl")
     if data is not None and not data.is_file():
         raise ValidationError(f"no such dataset: {data}", hint="-d data.jsonl")
-    names = {entry.name for entry in fields(RunFlags)}
+    names = {entry.name for entry in fields(eval_flags.RunFlags)}
     shared = {entry.name: getattr(flags, entry.name) for entry in fields(flags) if entry.name in names}
     named = flags.model or (ref.config.experiment.model_path if ref.config else DEFAULT_MODEL)
     overrides = {"module": ref.module, "mcp": ref.mcp, "dataset": data, "model": named}
     settings = {**flags.settings, **({} if flags.timeout is None else {"agent_timeout": flags.timeout})}
-    run_flags = RunFlags(**{**shared, **overrides, "settings": settings})
+    run_flags = eval_flags.RunFlags(**{**shared, **overrides, "settings": settings})
     plan = build_plan(run_flags, base_dir=ctx.cwd, runs_dir=runs_folder(ctx.cwd))
     if ref.config is not None:
         _as_configured(ctx, plan, ref.config, replace(run_flags, model=flags.model))
     return plan
 
 
-def _as_configured(ctx: AppContext, plan: EvalPlan, config: EvalConfig, flags: RunFlags) -> None:
+def _as_configured(ctx: AppContext, plan: EvalPlan, config: EvalConfig, flags: eval_flags.RunFlags) -> None:
     plan.model = config_model(config, flags)
     if "agent_timeout" not in flags.settings:
         plan.timeouts = plan.timeouts.model_copy(update={"agent_s": config.evaluation.agent_workflow_timeout_s})

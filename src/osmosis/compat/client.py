@@ -7,67 +7,56 @@ from fastapi import APIRouter, Request, Response
 
 from osmosis.dialects import CHAT, EndpointError
 from osmosis.engine.loop_agent import DEFAULT_MAX_TOKENS_TOTAL
+from osmosis.records.protocol import v02
 from osmosis.records.protocol.messages import CallbackReply, WireSample
-from osmosis.records.protocol.v02 import (
-    ChatCompletionsRequest,
-    CompletionsResponse,
-    LoopStatus,
-    RolloutRequest,
-    RolloutResponse,
-)
 from osmosis.records.run.plan import EvalPlan
 from osmosis.records.run.rollout import Category
 from osmosis.records.run.rows import Row
+from osmosis.serve.client import protocols
 from osmosis.serve.client.model_http import read_object, read_record
 from osmosis.serve.client.model_proxy import MAX_BODY, ModelProxy, document_body
-from osmosis.serve.client.protocols import (
-    RolloutLost,
-    ServerClient,
-    ServerProtocol,
-    ServerResult,
-    failure_from_wire,
-    row_position,
-)
 from osmosis.serve.client.rollout_endpoint import RolloutEndpoint
 from osmosis.serve.http import operation_id, reply
 
 
-class AgentLoopProtocol(ServerProtocol):
+class AgentLoopProtocol(protocols.ServerProtocol):
     sends_limits = False
 
-    def __init__(self, client: ServerClient, plan: EvalPlan, proxy_url: str) -> None:
+    def __init__(self, client: protocols.ServerClient, plan: EvalPlan, proxy_url: str) -> None:
         super().__init__(client, plan)
         self._proxy_url = proxy_url
 
-    async def run(self, endpoint: RolloutEndpoint, row: Row) -> ServerResult:
+    async def run(self, endpoint: RolloutEndpoint, row: Row) -> protocols.ServerResult:
         endpoint.expect_tools()
-        request = RolloutRequest(
+        request = v02.RolloutRequest(
             rollout_id=endpoint.rollout_id,
             server_url=self._proxy_url,
             messages=row.messages(),
             completion_params=dict(self._plan.model.params),
             max_turns=self._plan.max_turns,
             max_tokens_total=self._plan.max_tokens_total or DEFAULT_MAX_TOKENS_TOTAL,
-            metadata={**row.data, **row_position(endpoint)},
+            metadata={**row.data, **protocols.row_position(endpoint)},
             api_key=endpoint.bearer,
         )
         answer = await self._client.submit("/v1/rollout/init", request)
         try:
             tools = orjson.loads(answer).get("tools")
         except (orjson.JSONDecodeError, AttributeError) as exc:
-            raise RolloutLost(Category.BAD_RESPONSE, "the answer to /v1/rollout/init is not an object") from exc
+            raise protocols.RolloutLost(
+                Category.BAD_RESPONSE, "the answer to /v1/rollout/init is not an object"
+            ) from exc
         endpoint.set_tools(tools)
         await endpoint.result()
         response = endpoint.response
-        assert isinstance(response, RolloutResponse)
+        assert isinstance(response, v02.RolloutResponse)
         failure = None
-        if response.status is LoopStatus.ERROR:
-            failure = response.failure or failure_from_wire("agent_error", response.error_message, "failure")
+        if response.status is v02.LoopStatus.ERROR:
+            failure = response.failure or protocols.failure_from_wire("agent_error", response.error_message, "failure")
         metrics = response.metrics.model_dump() if response.metrics else {}
         sample = WireSample(
             messages=response.final_messages, reward=response.reward, extra_fields=response.extra_fields
         )
-        return ServerResult(failure, sample, finish_reason=response.finish_reason, metrics=metrics)
+        return protocols.ServerResult(failure, sample, finish_reason=response.finish_reason, metrics=metrics)
 
     async def agent_runs(self, endpoint: RolloutEndpoint) -> bool | None:
         """Return True: this generation keeps limits of its own and reports no state."""
@@ -87,8 +76,8 @@ def loop_routes(proxy: ModelProxy) -> APIRouter:
         "/v1/chat/completions",
         **document_body(
             "0.2: a model call; the rollout is named in the body",
-            ChatCompletionsRequest,
-            CompletionsResponse,
+            v02.ChatCompletionsRequest,
+            v02.CompletionsResponse,
             (400, 401, 404, 424),
         ),
     )
@@ -111,11 +100,11 @@ def loop_routes(proxy: ModelProxy) -> APIRouter:
 
     @router.post(
         "/v1/rollout/completed",
-        **document_body("0.2: the terminal result", RolloutResponse, CallbackReply, (401, 404, 422)),
+        **document_body("0.2: the terminal result", v02.RolloutResponse, CallbackReply, (401, 404, 422)),
     )
     async def completed(request: Request) -> Response:
         proxy.check_bearer(request)
-        message = await read_record(request, RolloutResponse, MAX_BODY)
+        message = await read_record(request, v02.RolloutResponse, MAX_BODY)
         proxy.find_endpoint(message.rollout_id, request, closed=True).take_response(message)
         return reply({"status": "ok"})
 

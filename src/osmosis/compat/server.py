@@ -19,17 +19,9 @@ from pydantic import ValidationError as BadShape
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.base.paths import DEFAULT_PLATFORM_URL
+from osmosis.records.protocol import v02
 from osmosis.records.protocol.messages import ARTIFACT_VARIABLE, INSTANCE_VARIABLE
 from osmosis.records.protocol.tools import OpenAIFunctionToolSchema
-from osmosis.records.protocol.v02 import (
-    DEFAULT_MAX_METADATA_SIZE_BYTES,
-    InitResponse,
-    LoopHealth,
-    LoopStatus,
-    RolloutRequest,
-    RolloutResponse,
-    set_max_metadata_size_bytes,
-)
 from osmosis.records.run.rollout import Phase
 from osmosis.sdk.agent_loop import RolloutAgentLoop, RolloutContext, RolloutResult
 from osmosis.sdk.classify import agent_error, describe, failure_of
@@ -37,15 +29,7 @@ from osmosis.sdk.prompts import prompts_of
 from osmosis.sdk.sandbox import opening_from, sandbox_while
 from osmosis.sdk.types import finite_reward
 from osmosis.serve.http import document, encode_record, open_session, reply
-from osmosis.serve.server.app import (
-    Lifespan,
-    build_app,
-    default_spool_folder,
-    new_router,
-    open_trace_folder,
-    open_trajectory_writer,
-    rollout_routes,
-)
+from osmosis.serve.server import app as rollout_app
 from osmosis.serve.server.callbacks import DeliveryPolicy, Post
 from osmosis.serve.server.queue import AcceptedRollout, NotAccepted, RolloutOutcome, ServeLimits
 from osmosis.serve.server.rollouts import RolloutService
@@ -75,7 +59,7 @@ class LoopServerSettings:
     settings: RolloutSettings | None = None
     api_key: str | None = None
     debug_dir: str | os.PathLike[str] | None = None
-    lifespan: Lifespan | None = None
+    lifespan: rollout_app.Lifespan | None = None
     limits: ServeLimits | None = None
     delivery_policy: DeliveryPolicy = field(default_factory=DeliveryPolicy)
     spool_dir: Path | None = None
@@ -129,8 +113,8 @@ def create_app(
 
 def build_loop_server(loop: RolloutAgentLoop, server: LoopServerSettings) -> FastAPI:
     settings = server.settings or get_settings()
-    if settings.max_metadata_size_bytes != DEFAULT_MAX_METADATA_SIZE_BYTES:
-        set_max_metadata_size_bytes(settings.max_metadata_size_bytes)
+    if settings.max_metadata_size_bytes != v02.DEFAULT_MAX_METADATA_SIZE_BYTES:
+        v02.set_max_metadata_size_bytes(settings.max_metadata_size_bytes)
     slots = int(_positive("max_concurrent", server.max_concurrent, settings.server.max_concurrent_rollouts))
     ttl_s = _positive("record_ttl_seconds", server.record_ttl_s, settings.server.record_ttl_seconds)
     # A default limit would be a second, hidden bound on concurrent rollouts.
@@ -140,26 +124,28 @@ def build_loop_server(loop: RolloutAgentLoop, server: LoopServerSettings) -> Fas
     runtime = ServerRuntime(
         slots,
         server.limits or default_limits,
-        spool_dir=server.spool_dir or default_spool_folder(server.environ, loop.name),
+        spool_dir=server.spool_dir or rollout_app.default_spool_folder(server.environ, loop.name),
         delivery_policy=replace(policy, parallel=min(connections or policy.parallel, policy.parallel)),
     )
     if server.registration is not None:
         Registrar(server.registration, settings.server).attach(runtime)
     key, environ = server.api_key, server.environ
-    app = build_app(f"Osmosis rollout server: {loop.name}", runtime, server.lifespan, api_key=key)
-    traces = open_trace_folder(server.debug_dir, runtime, key, environ)
+    app = rollout_app.build_app(f"Osmosis rollout server: {loop.name}", runtime, server.lifespan, api_key=key)
+    traces = rollout_app.open_trace_folder(server.debug_dir, runtime, key, environ)
     backend = LoopBackend(loop, max_concurrent=slots, traces=traces)
-    files = open_trajectory_writer(backend, runtime, key, environ) if environ.get(ARTIFACT_VARIABLE) else None
+    files = (
+        rollout_app.open_trajectory_writer(backend, runtime, key, environ) if environ.get(ARTIFACT_VARIABLE) else None
+    )
     rollouts = RolloutService(backend, runtime, instance_id=environ.get(INSTANCE_VARIABLE), files=files)
     loops = LoopService(loop, runtime, settings, record_ttl_s=ttl_s, traces=traces, max_connections=connections)
     app.include_router(loop_routes(loops, rollouts, authenticated=bool(key)))
-    app.include_router(rollout_routes(rollouts))
+    app.include_router(rollout_app.rollout_routes(rollouts))
     app.state.rollouts = rollouts
     app.state.loops = loops
     return app
 
 
-def _lifespan(on_startup: Hook | None, on_shutdown: Hook | None) -> Lifespan:
+def _lifespan(on_startup: Hook | None, on_shutdown: Hook | None) -> rollout_app.Lifespan:
     @asynccontextmanager
     async def live(_: FastAPI) -> AsyncIterator[None]:
         if on_startup is not None:
@@ -189,7 +175,7 @@ class StartedRollout:
 
 @dataclass(eq=False)
 class LoopRun:
-    request: RolloutRequest
+    request: v02.RolloutRequest
     result: RolloutResult | None = None
     context: RolloutContext | None = None
 
@@ -222,7 +208,7 @@ class LoopService:
             await self._session.close()
             self._session = None
 
-    async def init(self, request: RolloutRequest) -> bytes:
+    async def init(self, request: v02.RolloutRequest) -> bytes:
         key = request.idempotency_key or request.rollout_id
         earlier = self._started.get(key)
         if earlier is not None:
@@ -279,7 +265,9 @@ class LoopService:
                 if started.finished_at is not None and started.finished_at < oldest:
                     del self._started[key]
 
-    def _start(self, request: RolloutRequest, tools: list[OpenAIFunctionToolSchema], started: StartedRollout) -> None:
+    def _start(
+        self, request: v02.RolloutRequest, tools: list[OpenAIFunctionToolSchema], started: StartedRollout
+    ) -> None:
         run = LoopRun(request)
 
         async def execute(_: AcceptedRollout) -> RolloutOutcome:
@@ -318,7 +306,7 @@ def _with_nulls(tool: JsonObject) -> JsonObject:
     return {**tool, "function": {**function, "parameters": {**parameters, "properties": properties}}}
 
 
-def build_response(run: LoopRun, outcome: RolloutOutcome) -> RolloutResponse:
+def build_response(run: LoopRun, outcome: RolloutOutcome) -> v02.RolloutResponse:
     result, failure = run.result, outcome.failure
     if outcome.status == "success" and result is not None:
         try:
@@ -327,9 +315,9 @@ def build_response(run: LoopRun, outcome: RolloutOutcome) -> RolloutResponse:
                 reward = finite_reward(result.reward)
             except ValueError as exc:
                 invalid = failure_of(exc, Phase.SCORE)
-            return RolloutResponse(
+            return v02.RolloutResponse(
                 rollout_id=run.request.rollout_id,
-                status=LoopStatus.ERROR if invalid else LoopStatus(result.status),
+                status=v02.LoopStatus.ERROR if invalid else v02.LoopStatus(result.status),
                 final_messages=result.final_messages,
                 finish_reason="error" if invalid else result.finish_reason,
                 error_message=invalid.message if invalid else result.error_message,
@@ -345,9 +333,9 @@ def build_response(run: LoopRun, outcome: RolloutOutcome) -> RolloutResponse:
         failure = agent_error(message)
     else:
         message = outcome.message or "the rollout ended without a result"
-    return RolloutResponse(
+    return v02.RolloutResponse(
         rollout_id=run.request.rollout_id,
-        status=LoopStatus.ERROR,
+        status=v02.LoopStatus.ERROR,
         finish_reason="error",
         error_message=message,
         metrics=run.context._metrics() if run.context else None,
@@ -356,24 +344,26 @@ def build_response(run: LoopRun, outcome: RolloutOutcome) -> RolloutResponse:
 
 
 def loop_routes(service: LoopService, rollouts: RolloutService, *, authenticated: bool) -> APIRouter:
-    router = new_router(RolloutRequest)
+    router = rollout_app.new_router(v02.RolloutRequest)
 
     @router.post(
         "/v1/rollout/init",
         status_code=202,
         **document(
             "0.2: start a rollout; a retried request gets the first answer",
-            InitResponse,
+            v02.InitResponse,
             (401, 409, 413, 422, 429, 500, 503),
         ),
     )
-    async def init(request: RolloutRequest) -> Response:
+    async def init(request: v02.RolloutRequest) -> Response:
         return Response(await service.init(request), status_code=202, media_type="application/json")
 
     @router.get(
         "/platform/health",
         **document(
-            "0.2: health for the platform the server is registered with; 404 without an API key", LoopHealth, (401, 404)
+            "0.2: health for the platform the server is registered with; 404 without an API key",
+            v02.LoopHealth,
+            (401, 404),
         ),
     )
     async def platform_health() -> Response:
@@ -381,7 +371,7 @@ def loop_routes(service: LoopService, rollouts: RolloutService, *, authenticated
             raise HTTPException(404, "this server has no API key")
         return reply(service.health())
 
-    @router.get("/health", **document("Health; its keys identify the generation", LoopHealth, bearer=None))
+    @router.get("/health", **document("Health; its keys identify the generation", v02.LoopHealth, bearer=None))
     async def health() -> Response:
         return reply({**rollouts.health().to_dict(), **service.health()})
 

@@ -8,27 +8,17 @@ from collections.abc import Iterator
 from osmosis.base.jsonable import JsonObject
 from osmosis.records.run.rollout import Completion
 
-from .call import (
-    CHUNK_CHARS,
-    MODEL_FAILED,
-    Call,
-    EndpointError,
-    Envelope,
-    ReplyStream,
-    arguments_text,
-    bad_request,
-    event,
-)
+from . import call as dialect
 
 NOT_PARAMS = frozenset({"messages", "tools", "model", "stream", "stream_options", "rollout_id"})
 
 
-def parse(body: JsonObject) -> Call:
+def parse(body: JsonObject) -> dialect.Call:
     messages, tools = body.get("messages"), body.get("tools") or None
     if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
-        bad_request("messages must be a list of objects")
+        dialect.bad_request("messages must be a list of objects")
     if tools is not None and not isinstance(tools, list):
-        bad_request("tools must be a list of objects")
+        dialect.bad_request("tools must be a list of objects")
     options = body.get("stream_options")
     handles = {
         index: ids
@@ -36,7 +26,7 @@ def parse(body: JsonObject) -> Call:
         if (calls := message.get("tool_calls")) and message.get("role") == "assistant" and isinstance(calls, list)
         if (ids := [str(call["id"]) for call in calls if isinstance(call, dict) and call.get("id")])
     }
-    return Call(
+    return dialect.Call(
         messages,
         tools,
         {key: value for key, value in body.items() if key not in NOT_PARAMS and value is not None},
@@ -47,7 +37,7 @@ def parse(body: JsonObject) -> Call:
     )
 
 
-def render(call: Call, reply: Completion, envelope: Envelope) -> JsonObject:
+def render(call: dialect.Call, reply: Completion, envelope: dialect.Envelope) -> JsonObject:
     tool_calls = reply.message.get("tool_calls")
     body = completion_body(reply, model=envelope.model)
     if tool_calls and not reply.choices:
@@ -58,8 +48,8 @@ def render(call: Call, reply: Completion, envelope: Envelope) -> JsonObject:
     return body
 
 
-def error_body(error: EndpointError) -> JsonObject:
-    kind = "model_error" if error.status == MODEL_FAILED or error.status >= 500 else "invalid_request_error"
+def error_body(error: dialect.EndpointError) -> JsonObject:
+    kind = "model_error" if error.status == dialect.MODEL_FAILED or error.status >= 500 else "invalid_request_error"
     return {"error": {"message": error.message, "type": kind, "code": error.code}}
 
 
@@ -107,10 +97,10 @@ def usage_body(done: Completion) -> dict[str, object]:
     }
 
 
-class ChatStream(ReplyStream):
+class ChatStream(dialect.ReplyStream):
     """Every key of a delta travels, also those that only some servers know."""
 
-    def __init__(self, call: Call, envelope: Envelope) -> None:
+    def __init__(self, call: dialect.Call, envelope: dialect.Envelope) -> None:
         super().__init__(call, envelope)
         self._head: JsonObject = {}
         self._texts: dict[str, str] = {}
@@ -153,11 +143,11 @@ class ChatStream(ReplyStream):
                 yield from (self._event({"tool_calls": [delta]}) for delta in _call_deltas(index, self._claimed(call)))
         yield self._event({}, done.finish_reason or "stop", extras=token_extras(done))
         if self.call.with_usage:
-            yield event({**self._head, "choices": [], "usage": usage_body(done)})
+            yield dialect.event({**self._head, "choices": [], "usage": usage_body(done)})
         yield b"data: [DONE]\n\n"
 
-    def fail(self, error: EndpointError) -> bytes:
-        return event(error_body(error))
+    def fail(self, error: dialect.EndpointError) -> bytes:
+        return dialect.event(error_body(error))
 
     def _claimed(self, call: JsonObject) -> JsonObject:
         return {**call, "id": self.envelope.claim(str(call["id"]))} if call.get("id") else call
@@ -165,23 +155,23 @@ class ChatStream(ReplyStream):
     def _unsent(self, key: str, text: str) -> Iterator[str]:
         sent = self._texts.get(key, "")
         left = text[len(sent) :] if text.startswith(sent) else ""
-        return (left[start : start + CHUNK_CHARS] for start in range(0, len(left), CHUNK_CHARS))
+        return (left[start : start + dialect.CHUNK_CHARS] for start in range(0, len(left), dialect.CHUNK_CHARS))
 
     def _event(
         self, delta: JsonObject, end: str | None = None, *, of_tokens: object = None, extras: JsonObject | None = None
     ) -> bytes:
         choice = {"index": 0, "delta": delta, "finish_reason": end, "logprobs": of_tokens}
-        return event({**self._head, "choices": [choice], **(extras or {})})
+        return dialect.event({**self._head, "choices": [choice], **(extras or {})})
 
 
 def _call_deltas(index: int, call: JsonObject) -> Iterator[dict[str, object]]:
     function = call.get("function") or {}
-    arguments = arguments_text(function) if function.get("arguments") else ""
+    arguments = dialect.arguments_text(function) if function.get("arguments") else ""
     yield {
         "index": index,
         "id": call.get("id") or f"call_{index}",
         "type": call.get("type") or "function",
         "function": {"name": function.get("name") or "", "arguments": ""},
     }
-    for start in range(0, len(arguments), CHUNK_CHARS):
-        yield {"index": index, "function": {"arguments": arguments[start : start + CHUNK_CHARS]}}
+    for start in range(0, len(arguments), dialect.CHUNK_CHARS):
+        yield {"index": index, "function": {"arguments": arguments[start : start + dialect.CHUNK_CHARS]}}

@@ -9,26 +9,7 @@ import orjson
 from osmosis.base.jsonable import JsonObject
 from osmosis.records.run.rollout import Completion
 
-from .call import (
-    MODEL_FAILED,
-    Call,
-    EndpointError,
-    Envelope,
-    ItemStream,
-    answer_text,
-    arguments_object,
-    bad_request,
-    data_url,
-    event,
-    file_part,
-    function_tool,
-    image_part,
-    join_parts,
-    objects,
-    reasoning_of,
-    refuse_tool,
-    tool_call,
-)
+from . import call as dialect
 
 PARAMS = {
     "temperature": "temperature",
@@ -54,36 +35,36 @@ STATUSES = {
 }
 
 
-def parse(body: JsonObject) -> Call:
-    body, call = _camel(body), Call([], None)
+def parse(body: JsonObject) -> dialect.Call:
+    body, call = _camel(body), dialect.Call([], None)
     if body.get("cachedContent"):
-        bad_request("cachedContent is not stored here: send the whole conversation")
+        dialect.bad_request("cachedContent is not stored here: send the whole conversation")
     call.left_out += [key for key in ("safetySettings", "labels", "serviceTier") if body.get(key)]
     system = body.get("systemInstruction")
     if isinstance(system, dict):
-        parts = [_part(part) for part in objects(system.get("parts"), "systemInstruction.parts")]
-        call.messages.append({"role": "system", "content": join_parts(parts)})
+        parts = [_part(part) for part in dialect.objects(system.get("parts"), "systemInstruction.parts")]
+        call.messages.append({"role": "system", "content": dialect.join_parts(parts)})
     pending: list[tuple[str, str]] = []
-    for number, content in enumerate(objects(body.get("contents"), "contents")):
-        parts = objects(content.get("parts"), f"contents[{number}].parts")
+    for number, content in enumerate(dialect.objects(body.get("contents"), "contents")):
+        parts = dialect.objects(content.get("parts"), f"contents[{number}].parts")
         if content.get("role") == "model":
             pending = _add_model(call, parts)
         else:
             _add_user(call, parts, pending)
-    for tool in objects(body.get("tools"), "tools"):
+    for tool in dialect.objects(body.get("tools"), "tools"):
         for kind, declared in _camel(tool).items():
             if kind != "functionDeclarations":
-                refuse_tool(kind)
-            call.tools = [*(call.tools or ()), *(_tool(item) for item in objects(declared, kind))]
+                dialect.refuse_tool(kind)
+            call.tools = [*(call.tools or ()), *(_tool(item) for item in dialect.objects(declared, kind))]
     _add_params(call, body)
     return call
 
 
-def _add_params(call: Call, body: JsonObject) -> None:
+def _add_params(call: dialect.Call, body: JsonObject) -> None:
     config = _camel(body.get("generationConfig") or {})
     call.params.update({ours: config[key] for key, ours in PARAMS.items() if config.get(key) is not None})
     if config.get("candidateCount") not in (None, 1):
-        bad_request("candidateCount must be 1")
+        dialect.bad_request("candidateCount must be 1")
     if config.get("thinkingConfig"):
         call.left_out.append("generationConfig.thinkingConfig")
     schema = config.get("responseJsonSchema") or config.get("responseSchema")
@@ -108,7 +89,7 @@ def _camel(fields: JsonObject) -> JsonObject:
 def _tool(declared: JsonObject) -> JsonObject:
     declared = _camel(declared)
     schema = declared.get("parametersJsonSchema") or declared.get("parameters")
-    return function_tool(declared.get("name"), declared.get("description"), _lower_types(schema))
+    return dialect.function_tool(declared.get("name"), declared.get("description"), _lower_types(schema))
 
 
 def _lower_types(schema: object) -> object:
@@ -122,26 +103,26 @@ def _lower_types(schema: object) -> object:
     }
 
 
-def _add_model(call: Call, parts: list[JsonObject]) -> list[tuple[str, str]]:
+def _add_model(call: dialect.Call, parts: list[JsonObject]) -> list[tuple[str, str]]:
     texts, thoughts, calls, handles = list[str](), list[str](), list[JsonObject](), list[str]()
     for part in map(_camel, parts):
         if signature := part.get("thoughtSignature"):
             handles.append(str(signature))
         if function := part.get("functionCall"):
             call_id = str(function.get("id") or f"call_{len(call.messages)}_{len(calls)}")
-            calls.append(tool_call(call_id, str(function.get("name")), function.get("args")))
+            calls.append(dialect.tool_call(call_id, str(function.get("name")), function.get("args")))
             handles += [call_id] if function.get("id") else []
         elif part.get("thought"):
             thoughts.append(str(part.get("text") or ""))
         elif "text" in part:
             texts.append(str(part["text"]))
         elif part.keys() - {"thoughtSignature"}:
-            refuse_tool(f"a part with {next(iter(part))}")
+            dialect.refuse_tool(f"a part with {next(iter(part))}")
     call.add_assistant(texts, "".join(thoughts), calls, handles)
     return [(str(entry["id"]), str(entry["function"]["name"])) for entry in calls]
 
 
-def _add_user(call: Call, parts: list[JsonObject], pending: list[tuple[str, str]]) -> None:
+def _add_user(call: dialect.Call, parts: list[JsonObject], pending: list[tuple[str, str]]) -> None:
     content: list[JsonObject] = []
     for part in map(_camel, parts):
         answer = part.get("functionResponse")
@@ -154,7 +135,7 @@ def _add_user(call: Call, parts: list[JsonObject], pending: list[tuple[str, str]
         pending[:] = [entry for entry in pending if entry[0] != call_id]
         call.messages.append({"role": "tool", "tool_call_id": call_id, "content": _result_text(answer.get("response"))})
     if content:
-        call.messages.append({"role": "user", "content": join_parts(content)})
+        call.messages.append({"role": "user", "content": dialect.join_parts(content)})
 
 
 def _result_text(response: object) -> str:
@@ -171,19 +152,19 @@ def _part(part: JsonObject) -> JsonObject:
     inline, linked = part.get("inlineData"), part.get("fileData")
     data = inline or linked
     if not isinstance(data, dict):
-        refuse_tool(f"a part with {next(iter(part), 'nothing')}")
+        dialect.refuse_tool(f"a part with {next(iter(part), 'nothing')}")
     data = _camel(data)
     # Some clients send base64 in the alphabet for URLs.
     base64 = str(data.get("data") or "").replace("-", "+").replace("_", "/")
-    url = data_url(data.get("mimeType"), base64) if inline else str(data.get("fileUri"))
-    return image_part(url) if str(data.get("mimeType")).startswith("image/") else file_part(url)
+    url = dialect.data_url(data.get("mimeType"), base64) if inline else str(data.get("fileUri"))
+    return dialect.image_part(url) if str(data.get("mimeType")).startswith("image/") else dialect.file_part(url)
 
 
-def render(call: Call, reply: Completion, envelope: Envelope) -> JsonObject:
+def render(call: dialect.Call, reply: Completion, envelope: dialect.Envelope) -> JsonObject:
     parts: list[JsonObject] = []
-    if reasoning := reasoning_of(reply.message):
+    if reasoning := dialect.reasoning_of(reply.message):
         parts.append({"text": reasoning, "thought": True})
-    if text := answer_text(reply.message):
+    if text := dialect.answer_text(reply.message):
         parts.append({"text": text})
     parts += _calls(reply, envelope)
     if parts:
@@ -191,16 +172,16 @@ def render(call: Call, reply: Completion, envelope: Envelope) -> JsonObject:
     return _chunk(envelope, parts, reply)
 
 
-def _calls(reply: Completion, envelope: Envelope) -> list[JsonObject]:
+def _calls(reply: Completion, envelope: dialect.Envelope) -> list[JsonObject]:
     calls = []
     for index, tool in enumerate(reply.message.get("tool_calls") or ()):
         call_id, function = envelope.claim(str(tool.get("id") or f"call_{index}")), tool["function"]
-        function_call = {"id": call_id, "name": function.get("name"), "args": arguments_object(function)}
+        function_call = {"id": call_id, "name": function.get("name"), "args": dialect.arguments_object(function)}
         calls.append({"functionCall": function_call})
     return calls
 
 
-def _chunk(envelope: Envelope, parts: list[JsonObject], reply: Completion | None = None) -> JsonObject:
+def _chunk(envelope: dialect.Envelope, parts: list[JsonObject], reply: Completion | None = None) -> JsonObject:
     candidate: JsonObject = {"content": {"role": "model", "parts": parts}, "index": 0}
     body = {"candidates": [candidate], "modelVersion": envelope.model, "responseId": envelope.handle}
     if reply is None:
@@ -221,20 +202,20 @@ def usage_body(reply: Completion) -> JsonObject:
     }
 
 
-def error_body(error: EndpointError) -> JsonObject:
-    default = "INTERNAL" if error.status >= 500 or error.status == MODEL_FAILED else "INVALID_ARGUMENT"
+def error_body(error: dialect.EndpointError) -> JsonObject:
+    default = "INTERNAL" if error.status >= 500 or error.status == dialect.MODEL_FAILED else "INVALID_ARGUMENT"
     status = STATUSES.get(error.status, default)
     return {"error": {"code": error.status, "message": error.message, "status": status}}
 
 
-class GeminiStream(ItemStream):
+class GeminiStream(dialect.ItemStream):
     """Chunks of the answer's own shape; tool calls come whole, at the end."""
 
     def on_text(self, text: str) -> bytes:
-        return event(_chunk(self.envelope, [{"text": text}]))
+        return dialect.event(_chunk(self.envelope, [{"text": text}]))
 
     def on_reasoning(self, text: str) -> bytes:
-        return event(_chunk(self.envelope, [{"text": text, "thought": True}]))
+        return dialect.event(_chunk(self.envelope, [{"text": text, "thought": True}]))
 
     def on_call(self, index: int, call_id: str, name: str) -> bytes:
         return b""
@@ -245,7 +226,7 @@ class GeminiStream(ItemStream):
     def end(self, reply: Completion) -> bytes:
         parts = _calls(reply, self.envelope) or [{"text": ""}]
         parts[-1]["thoughtSignature"] = self.envelope.handle
-        return event(_chunk(self.envelope, parts, reply))
+        return dialect.event(_chunk(self.envelope, parts, reply))
 
-    def fail(self, error: EndpointError) -> bytes:
-        return event(error_body(error))
+    def fail(self, error: dialect.EndpointError) -> bytes:
+        return dialect.event(error_body(error))

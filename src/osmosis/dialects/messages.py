@@ -7,26 +7,7 @@ import orjson
 from osmosis.base.jsonable import JsonObject
 from osmosis.records.run.rollout import Category, Completion, Message
 
-from .call import (
-    MODEL_FAILED,
-    Call,
-    EndpointError,
-    Envelope,
-    ItemStream,
-    answer_text,
-    arguments_object,
-    bad_request,
-    data_url,
-    event,
-    file_part,
-    function_tool,
-    image_part,
-    join_parts,
-    objects,
-    reasoning_of,
-    refuse_tool,
-    tool_call,
-)
+from . import call as dialect
 
 SAME = ("temperature", "top_p", "top_k", "max_tokens")
 IGNORED = ("cache_control", "context_management", "metadata", "service_tier", "thinking", "betas", "inference_geo")
@@ -45,31 +26,33 @@ ERRORS = {
 }
 
 
-def parse(body: JsonObject) -> Call:
-    call = Call([], None, model=str(body.get("model") or ""), stream=bool(body.get("stream")))
+def parse(body: JsonObject) -> dialect.Call:
+    call = dialect.Call([], None, model=str(body.get("model") or ""), stream=bool(body.get("stream")))
     for key in REFUSED:
         if body.get(key):
-            bad_request(f"{key} runs on the provider's servers, which run none here: leave it out")
+            dialect.bad_request(f"{key} runs on the provider's servers, which run none here: leave it out")
     call.left_out += [key for key in IGNORED if body.get(key)]
     system = body.get("system")
     if system:
         parts = [_part(block) for block in _blocks(system, "system")]
-        call.messages.append({"role": "system", "content": join_parts(parts)})
-    for number, message in enumerate(objects(body.get("messages"), "messages")):
+        call.messages.append({"role": "system", "content": dialect.join_parts(parts)})
+    for number, message in enumerate(dialect.objects(body.get("messages"), "messages")):
         _add_message(call, message, f"messages[{number}]")
     tools = []
-    for tool in objects(body.get("tools"), "tools"):
+    for tool in dialect.objects(body.get("tools"), "tools"):
         if tool.get("type") not in (None, "custom"):
-            refuse_tool(tool["type"])
+            dialect.refuse_tool(tool["type"])
         tools.append(
-            function_tool(tool.get("name"), tool.get("description"), tool.get("input_schema"), tool.get("strict"))
+            dialect.function_tool(
+                tool.get("name"), tool.get("description"), tool.get("input_schema"), tool.get("strict")
+            )
         )
     call.tools = tools or None
     _add_params(call, body)
     return call
 
 
-def _add_params(call: Call, body: JsonObject) -> None:
+def _add_params(call: dialect.Call, body: JsonObject) -> None:
     params = call.params
     params.update({key: body[key] for key in SAME if body.get(key) is not None})
     if body.get("stop_sequences"):
@@ -91,30 +74,34 @@ def _add_params(call: Call, body: JsonObject) -> None:
 
 
 def _blocks(content: object, where: str) -> list[JsonObject]:
-    return [{"type": "text", "text": content}] if isinstance(content, str) else objects(content, where)
+    return [{"type": "text", "text": content}] if isinstance(content, str) else dialect.objects(content, where)
 
 
-def _add_message(call: Call, message: JsonObject, where: str) -> None:
+def _add_message(call: dialect.Call, message: JsonObject, where: str) -> None:
     role, blocks = message.get("role"), _blocks(message.get("content"), f"{where}.content")
     if role == "assistant":
         return add_assistant(call, blocks)
     if role not in ("user", "system"):
-        bad_request(f"{where}.role must be user, assistant or system")
+        dialect.bad_request(f"{where}.role must be user, assistant or system")
     parts: list[JsonObject] = []
     for block in blocks:
         if block.get("type") != "tool_result":
             parts.append(_part(block))
             continue
         inner = [_part(sub) for sub in _blocks(block.get("content") or "", f"{where}.content")]
-        result: Message = {"role": "tool", "tool_call_id": str(block.get("tool_use_id")), "content": join_parts(inner)}
+        result: Message = {
+            "role": "tool",
+            "tool_call_id": str(block.get("tool_use_id")),
+            "content": dialect.join_parts(inner),
+        }
         if block.get("is_error"):
             result["is_error"] = True
         call.messages.append(result)
     if parts:
-        call.messages.append({"role": role, "content": join_parts(parts)})
+        call.messages.append({"role": role, "content": dialect.join_parts(parts)})
 
 
-def add_assistant(call: Call, blocks: list[JsonObject]) -> None:
+def add_assistant(call: dialect.Call, blocks: list[JsonObject]) -> None:
     texts, thoughts, calls, handles = [], [], [], []
     for block in blocks:
         kind = block.get("type")
@@ -124,10 +111,10 @@ def add_assistant(call: Call, blocks: list[JsonObject]) -> None:
             thoughts.append(block)
             handles.append(str(block.get("signature") or block.get("data") or ""))
         elif kind == "tool_use":
-            calls.append(tool_call(str(block.get("id")), str(block.get("name")), block.get("input")))
+            calls.append(dialect.tool_call(str(block.get("id")), str(block.get("name")), block.get("input")))
             handles.append(str(block.get("id")))
         else:
-            refuse_tool(kind)
+            dialect.refuse_tool(kind)
     reasoning = "\n".join(str(block["thinking"]) for block in thoughts if block.get("thinking"))
     signed = [block for block in thoughts if block.get("signature") or block.get("data")]
     call.add_assistant(texts, reasoning, calls, handles, thinking_blocks=signed)
@@ -139,32 +126,37 @@ def _part(block: JsonObject) -> JsonObject:
         return {"type": "text", "text": str(block.get("text") or "")}
     source = block.get("source") or {}
     if kind not in ("image", "document"):
-        refuse_tool(f"content of type {kind}")
+        dialect.refuse_tool(f"content of type {kind}")
     if source.get("type") == "text":
         return {"type": "text", "text": str(source.get("data") or "")}
     if source.get("type") not in ("base64", "url"):
-        bad_request(f"{kind}.source.type {source.get('type')!r} is not supported: send base64, url or text")
-    url = source["url"] if source["type"] == "url" else data_url(source.get("media_type"), source.get("data"))
-    return image_part(url) if kind == "image" else file_part(url, block.get("title"))
+        dialect.bad_request(f"{kind}.source.type {source.get('type')!r} is not supported: send base64, url or text")
+    url = source["url"] if source["type"] == "url" else dialect.data_url(source.get("media_type"), source.get("data"))
+    return dialect.image_part(url) if kind == "image" else dialect.file_part(url, block.get("title"))
 
 
 def tool_use_block(call_id: object, call: JsonObject) -> JsonObject:
     function = call["function"]
-    return {"type": "tool_use", "id": call_id, "name": function.get("name"), "input": arguments_object(function)}
+    return {
+        "type": "tool_use",
+        "id": call_id,
+        "name": function.get("name"),
+        "input": dialect.arguments_object(function),
+    }
 
 
-def render(call: Call, reply: Completion, envelope: Envelope) -> JsonObject:
+def render(call: dialect.Call, reply: Completion, envelope: dialect.Envelope) -> JsonObject:
     blocks: list[JsonObject] = []
-    if reasoning := reasoning_of(reply.message):
+    if reasoning := dialect.reasoning_of(reply.message):
         blocks.append({"type": "thinking", "thinking": reasoning, "signature": envelope.handle})
-    if text := answer_text(reply.message):
+    if text := dialect.answer_text(reply.message):
         blocks.append({"type": "text", "text": text})
     for index, tool in enumerate(reply.message.get("tool_calls") or ()):
         blocks.append(tool_use_block(envelope.claim(str(tool.get("id") or f"call_{index}")), tool))
     return {**_head(envelope), "content": blocks, "stop_reason": _stop(reply), "usage": usage_body(reply)}
 
 
-def _head(envelope: Envelope) -> JsonObject:
+def _head(envelope: dialect.Envelope) -> JsonObject:
     return {
         "id": f"msg_{envelope.handle}",
         "type": "message",
@@ -193,18 +185,18 @@ def usage_body(reply: Completion) -> JsonObject:
     }
 
 
-def error_body(error: EndpointError) -> JsonObject:
-    kind = ERRORS.get(error.status, "invalid_request_error" if error.status == MODEL_FAILED else "api_error")
+def error_body(error: dialect.EndpointError) -> JsonObject:
+    kind = ERRORS.get(error.status, "invalid_request_error" if error.status == dialect.MODEL_FAILED else "api_error")
     message = error.message
     if error.code == Category.CONTEXT_LENGTH.value and "prompt is too long" not in message:
         message = f"prompt is too long: {message}"
     return {"type": "error", "error": {"type": kind, "message": message}}
 
 
-class MessagesStream(ItemStream):
+class MessagesStream(dialect.ItemStream):
     """`content_block_start`, deltas and `content_block_stop` for each block in turn; one block is open at a time."""
 
-    def __init__(self, call: Call, envelope: Envelope) -> None:
+    def __init__(self, call: dialect.Call, envelope: dialect.Envelope) -> None:
         super().__init__(call, envelope)
         self._index = -1
         self._open: object = None
@@ -242,8 +234,8 @@ class MessagesStream(ItemStream):
         last = self._named("message_delta", delta=delta, usage=usage)
         return self._close() + last + self._named("message_stop")
 
-    def fail(self, error: EndpointError) -> bytes:
-        return event(error_body(error), "error")
+    def fail(self, error: dialect.EndpointError) -> bytes:
+        return dialect.event(error_body(error), "error")
 
     def _start(self, key: object, block: JsonObject) -> bytes:
         if self._open == key:
@@ -266,10 +258,10 @@ class MessagesStream(ItemStream):
         return self._named("content_block_delta", index=self._index, delta=delta)
 
     def _named(self, name: str, **fields: object) -> bytes:
-        return event({"type": name, **fields}, name)
+        return dialect.event({"type": name, **fields}, name)
 
 
 def _safe(function: JsonObject) -> str:
     text = function.get("arguments")
-    value = arguments_object(function)
+    value = dialect.arguments_object(function)
     return text if isinstance(text, str) and "arguments" not in value else orjson.dumps(value).decode()

@@ -7,7 +7,7 @@ import orjson
 from osmosis.base.jsonable import JsonObject
 from osmosis.records.run.rollout import Category, Completion
 
-from . import call as calls, chat
+from . import call as dialect, chat
 
 SAME = ("temperature", "top_p", "parallel_tool_calls", "seed", "top_k", "stop")
 IGNORED = (
@@ -33,19 +33,19 @@ UNASKED = ("web_search", "web_search_preview", "tool_search", "image_generation"
 _CUSTOM = "custom"
 
 
-def parse(body: JsonObject) -> calls.Call:
+def parse(body: JsonObject) -> dialect.Call:
     for key, reason in REFUSED.items():
         if body.get(key):
-            calls.bad_request(f"{key} is not supported: {reason}")
-    call = calls.Call([], None, model=str(body.get("model") or ""), stream=bool(body.get("stream")))
+            dialect.bad_request(f"{key} is not supported: {reason}")
+    call = dialect.Call([], None, model=str(body.get("model") or ""), stream=bool(body.get("stream")))
     call.left_out += [key for key in IGNORED if body.get(key)]
     if body.get("instructions"):
         call.messages.append({"role": "system", "content": str(body["instructions"])})
     items = body.get("input")
-    items = [{"role": "user", "content": items}] if isinstance(items, str) else calls.objects(items, "input")
+    items = [{"role": "user", "content": items}] if isinstance(items, str) else dialect.objects(items, "input")
     for number, item in enumerate(items):
         _add_item(call, item, f"input[{number}]")
-    for tool in calls.objects(body.get("tools"), "tools"):
+    for tool in dialect.objects(body.get("tools"), "tools"):
         _add_tool(call, tool)
     call.tools = call.tools or None
     params = call.params
@@ -55,7 +55,7 @@ def parse(body: JsonObject) -> calls.Call:
     if (choice := body.get("tool_choice")) is not None:
         if isinstance(choice, dict):
             if choice.get("type") not in ("function", _CUSTOM):
-                calls.refuse_tool(choice.get("type"))
+                dialect.refuse_tool(choice.get("type"))
             choice = {"type": "function", "function": {"name": choice.get("name")}}
         params["tool_choice"] = choice
     form = (body.get("text") or {}).get("format") or {}
@@ -67,48 +67,48 @@ def parse(body: JsonObject) -> calls.Call:
     return call
 
 
-def _add_tool(call: calls.Call, tool: JsonObject, namespace: str = "") -> None:
+def _add_tool(call: dialect.Call, tool: JsonObject, namespace: str = "") -> None:
     kind, name = tool.get("type"), str(tool.get("name") or "")
     call.tools = call.tools or []
     if kind == "namespace":
-        for sub in calls.objects(tool.get("tools"), f"tools.{name}"):
+        for sub in dialect.objects(tool.get("tools"), f"tools.{name}"):
             _add_tool(call, sub, name)
     elif kind == "function":
         full_name = f"{namespace}__{name}" if namespace else name
         if namespace:
             call.native_tools[full_name] = (namespace, name)
         strict = tool.get("strict") or None  # false is what chat completions take for granted
-        call.tools.append(calls.function_tool(full_name, tool.get("description"), tool.get("parameters"), strict))
+        call.tools.append(dialect.function_tool(full_name, tool.get("description"), tool.get("parameters"), strict))
     elif kind == _CUSTOM:
         schema = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
         call.native_tools[name] = (_CUSTOM, name)
-        call.tools.append(calls.function_tool(name, tool.get("description"), schema))
+        call.tools.append(dialect.function_tool(name, tool.get("description"), schema))
     elif kind in UNASKED:
         call.left_out.append(f"tool {kind}")
     else:
-        calls.refuse_tool(kind)
+        dialect.refuse_tool(kind)
 
 
-def _add_item(call: calls.Call, item: JsonObject, where: str) -> None:
+def _add_item(call: dialect.Call, item: JsonObject, where: str) -> None:
     kind = item.get("type") or "message"
     if kind in ("function_call_output", "custom_tool_call_output"):
         output = item.get("output")
-        parts = [{"type": "input_text", "text": output}] if isinstance(output, str) else calls.objects(output, where)
-        content = calls.join_parts([_part(part) for part in parts])
+        parts = [{"type": "input_text", "text": output}] if isinstance(output, str) else dialect.objects(output, where)
+        content = dialect.join_parts([_part(part) for part in parts])
         call.messages.append({"role": "tool", "tool_call_id": str(item.get("call_id")), "content": content})
     elif kind == "message" and item.get("role") != "assistant":
         written = item.get("content")
         if not isinstance(written, str):
-            written = calls.join_parts([_part(part) for part in calls.objects(written, f"{where}.content")])
+            written = dialect.join_parts([_part(part) for part in dialect.objects(written, f"{where}.content")])
         role = {"developer": "system"}.get(str(item.get("role")), item.get("role"))
         if role not in ("user", "system"):
-            calls.bad_request(f"{where}.role must be user, assistant, system or developer")
+            dialect.bad_request(f"{where}.role must be user, assistant, system or developer")
         call.messages.append({"role": role, "content": written})
     else:
         add_to_assistant(call, item, kind)
 
 
-def add_to_assistant(call: calls.Call, item: JsonObject, kind: str) -> None:
+def add_to_assistant(call: dialect.Call, item: JsonObject, kind: str) -> None:
     last = call.messages[-1] if call.messages else {}
     ends = kind == "reasoning" and (last.get("content") is not None or last.get("tool_calls"))
     if last.get("role") != "assistant" or ends:
@@ -118,7 +118,7 @@ def add_to_assistant(call: calls.Call, item: JsonObject, kind: str) -> None:
     handles = call.handles[len(call.messages) - 1]
     if kind == "message":
         content = item.get("content")
-        parts = [{"text": content}] if isinstance(content, str) else calls.objects(content, "content")
+        parts = [{"text": content}] if isinstance(content, str) else dialect.objects(content, "content")
         texts = [str(part.get("text") or part.get("refusal") or "") for part in parts]
         last["content"] = (last["content"] or "") + "".join(texts)
         if "tool_calls" in last:  # keys in the order of chat completions, so that equal messages are equal text
@@ -136,10 +136,10 @@ def add_to_assistant(call: calls.Call, item: JsonObject, kind: str) -> None:
             arguments = orjson.dumps({"input": item.get("input") or ""}).decode()
         if item.get("namespace"):
             name = f"{item['namespace']}__{name}"
-        last.setdefault("tool_calls", []).append(calls.tool_call(str(item.get("call_id")), name, arguments))
+        last.setdefault("tool_calls", []).append(dialect.tool_call(str(item.get("call_id")), name, arguments))
         handles.append(str(item.get("call_id")))
     else:
-        calls.refuse_tool(f"an item of type {kind}")
+        dialect.refuse_tool(f"an item of type {kind}")
     if item.get("id"):
         handles.append(str(item["id"]))
 
@@ -149,43 +149,45 @@ def _part(part: JsonObject) -> JsonObject:
     if kind in ("input_text", "output_text", "text", "summary_text"):
         return {"type": "text", "text": str(part.get("text") or "")}
     if kind == "input_image" and part.get("image_url"):
-        return calls.image_part(str(part["image_url"]))
+        return dialect.image_part(str(part["image_url"]))
     if kind == "input_file" and (url := part.get("file_data") or part.get("file_url")):
-        return calls.file_part(str(url), part.get("filename"))
-    calls.bad_request(f"content of type {kind} without its data is not supported: send it inline")
+        return dialect.file_part(str(url), part.get("filename"))
+    dialect.bad_request(f"content of type {kind} without its data is not supported: send it inline")
 
 
-def render(call: calls.Call, reply: Completion, envelope: calls.Envelope) -> JsonObject:
+def render(call: dialect.Call, reply: Completion, envelope: dialect.Envelope) -> JsonObject:
     output: list[JsonObject] = []
-    if reasoning := calls.reasoning_of(reply.message):
+    if reasoning := dialect.reasoning_of(reply.message):
         output.append(_reasoning(envelope, reasoning))
-    if text := calls.answer_text(reply.message):
+    if text := dialect.answer_text(reply.message):
         output.append(_message(envelope, text))
     for index, tool in enumerate(reply.message.get("tool_calls") or ()):
         call_id, function = envelope.claim(str(tool.get("id") or f"call_{index}")), tool["function"]
-        item = _function_call(call, envelope, index, call_id, str(function.get("name")), calls.arguments_text(function))
+        item = _function_call(
+            call, envelope, index, call_id, str(function.get("name")), dialect.arguments_text(function)
+        )
         output.append(item)
     return _response(call, envelope, output, reply)
 
 
-def _reasoning(envelope: calls.Envelope, text: str) -> JsonObject:
+def _reasoning(envelope: dialect.Envelope, text: str) -> JsonObject:
     summary = [{"type": "summary_text", "text": text}] if text else []
     item = {"type": "reasoning", "id": f"rs_{envelope.handle}", "summary": summary}
     return {**item, "encrypted_content": envelope.handle, "status": "completed"}
 
 
-def _message(envelope: calls.Envelope, text: str, status: str = "completed") -> JsonObject:
+def _message(envelope: dialect.Envelope, text: str, status: str = "completed") -> JsonObject:
     parts = [{"type": "output_text", "text": text, "annotations": []}] if status == "completed" else []
     return {"type": "message", "id": f"msg_{envelope.handle}", "role": "assistant", "status": status, "content": parts}
 
 
 def _function_call(
-    call: calls.Call, envelope: calls.Envelope, index: int, call_id: str, name: str, arguments: str
+    call: dialect.Call, envelope: dialect.Envelope, index: int, call_id: str, name: str, arguments: str
 ) -> JsonObject:
     head = {"id": f"fc_{envelope.handle}_{index}", "call_id": call_id, "status": "completed"}
     kind, native_name = call.native_tools.get(name, ("", name))
     if kind == _CUSTOM:
-        value = calls.arguments_object({"arguments": arguments})
+        value = dialect.arguments_object({"arguments": arguments})
         text = str(value["input"]) if "input" in value else arguments
         return {"type": "custom_tool_call", **head, "name": name, "input": text}
     namespace = {"namespace": kind} if kind else {}
@@ -193,7 +195,7 @@ def _function_call(
 
 
 def _response(
-    call: calls.Call, envelope: calls.Envelope, output: list[JsonObject], reply: Completion | None
+    call: dialect.Call, envelope: dialect.Envelope, output: list[JsonObject], reply: Completion | None
 ) -> JsonObject:
     reasons = {"length": "max_output_tokens", "content_filter": "content_filter"}
     reason = reasons.get(reply.finish_reason or "") if reply else None
@@ -229,19 +231,19 @@ def usage_body(reply: Completion) -> JsonObject:
     }
 
 
-def error_body(error: calls.EndpointError) -> JsonObject:
+def error_body(error: dialect.EndpointError) -> JsonObject:
     return {"error": {**chat.error_body(error)["error"], "code": _code(error), "param": None}}
 
 
-def _code(error: calls.EndpointError) -> str:
+def _code(error: dialect.EndpointError) -> str:
     names = {Category.CONTEXT_LENGTH.value: "context_length_exceeded", Category.AUTH.value: "invalid_api_key"}
     return names.get(error.code, "server_is_overloaded" if error.status == 503 else error.code)
 
 
-class ResponsesStream(calls.ItemStream):
+class ResponsesStream(dialect.ItemStream):
     """Events of each output item in turn, numbered; one item is open at a time."""
 
-    def __init__(self, call: calls.Call, envelope: calls.Envelope) -> None:
+    def __init__(self, call: dialect.Call, envelope: dialect.Envelope) -> None:
         super().__init__(call, envelope)
         self._number = -1
         self._output: list[JsonObject] = []
@@ -292,7 +294,7 @@ class ResponsesStream(calls.ItemStream):
         response = _response(self.call, self.envelope, self._output, reply)
         return closed + self._event(f"response.{response['status']}", response=response)
 
-    def fail(self, error: calls.EndpointError) -> bytes:
+    def fail(self, error: dialect.EndpointError) -> bytes:
         response = _response(self.call, self.envelope, self._output, None)
         failure = {"code": _code(error), "message": error.message}
         return self._event("response.failed", response={**response, "status": "failed", "error": failure})
@@ -342,4 +344,4 @@ class ResponsesStream(calls.ItemStream):
 
     def _event(self, kind: str, **fields: object) -> bytes:
         self._number += 1
-        return calls.event({"type": kind, "sequence_number": self._number, **fields}, kind)
+        return dialect.event({"type": kind, "sequence_number": self._number, **fields}, kind)

@@ -10,17 +10,7 @@ from osmosis.cli.core.context import AppContext, current
 from osmosis.cli.core.environment import SecretsFile
 from osmosis.cli.core.results import DetailResult, OperationResult
 from osmosis.cli.core.rollout_environment import continue_inside
-from osmosis.cli.eval.flags import (
-    ApiKey,
-    Classes,
-    FailUnder,
-    NoReport,
-    OutputFile,
-    RetryFailed,
-    Set,
-    Workers,
-    plan_parameters,
-)
+from osmosis.cli.eval import flags as eval_flags
 from osmosis.cli.eval.plan import apply_settings, check_finite
 from osmosis.cli.eval.progress import Ending, print_aside, run_local
 from osmosis.cli.eval.report import draw_report, exit_code, next_steps
@@ -40,15 +30,15 @@ from osmosis.sdk.user_code import run_main
 @dataclass(frozen=True)
 class ResumeFlags:
     name: AnyName
-    classes: Classes = field(default_factory=list)
-    retry_failed: RetryFailed = False
-    workers: Workers = "1"
-    set: Set = field(default_factory=list)
-    api_key: ApiKey = None
+    classes: eval_flags.Classes = field(default_factory=list)
+    retry_failed: eval_flags.RetryFailed = False
+    workers: eval_flags.Workers = "1"
+    set: eval_flags.Set = field(default_factory=list)
+    api_key: eval_flags.ApiKey = None
     secrets_file: SecretsFile = None
-    output: OutputFile = None
-    fail_under: FailUnder = None
-    quiet: NoReport = False
+    output: eval_flags.OutputFile = None
+    fail_under: eval_flags.FailUnder = None
+    quiet: eval_flags.NoReport = False
     settings: dict[str, Any] = field(default_factory=dict)
 
 
@@ -58,7 +48,9 @@ _HELPS = {
 }
 
 
-@takes(ResumeFlags, plan_parameters("batch_size", "max_cost", "max_tokens_total", "run_timeout", helps=_HELPS))
+@takes(
+    ResumeFlags, eval_flags.plan_parameters("batch_size", "max_cost", "max_tokens_total", "run_timeout", helps=_HELPS)
+)
 def resume(flags: ResumeFlags) -> DetailResult | OperationResult | int:
     """Resume a run: finished rollouts are kept, the rest are run.
 
@@ -106,12 +98,12 @@ class RegradeFlags:
     )
     failed_only: Annotated[bool, Option("--failed-only", help="Score only rollouts that have a failed score.")] = False
     secrets_file: SecretsFile = None
-    output: OutputFile = None
-    quiet: NoReport = False
+    output: eval_flags.OutputFile = None
+    quiet: eval_flags.NoReport = False
     settings: dict[str, Any] = field(default_factory=dict)
 
 
-@takes(RegradeFlags, plan_parameters("pass_threshold", "primary"))
+@takes(RegradeFlags, eval_flags.plan_parameters("pass_threshold", "primary"))
 def regrade(flags: RegradeFlags) -> DetailResult | int:
     """Score a run's stored conversations again, without calling the model under test.
 

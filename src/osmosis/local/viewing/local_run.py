@@ -28,19 +28,9 @@ from osmosis.records.run.quarantine import RowQuarantine
 from osmosis.records.run.report import Report
 from osmosis.records.run.rows import Row
 from osmosis.records.run.status import RunStatus
+from osmosis.viewer import run_source
 from osmosis.viewer.index.database import IndexFillers, RolloutFeed, RolloutIndex
 from osmosis.viewer.index.search import Search
-from osmosis.viewer.run_source import (
-    CheckpointLine,
-    CodeVersion,
-    Fact,
-    Link,
-    Origin,
-    RolloutTable,
-    RunContext,
-    RunSettings,
-    RunState,
-)
 
 WAIT_S = 0.8
 _FILLERS = IndexFillers()
@@ -65,21 +55,21 @@ class IndexedRun(ABC):
 
     @property
     @abstractmethod
-    def _state(self) -> RunState: ...
+    def _state(self) -> run_source.RunState: ...
 
-    def state(self) -> RunState:
+    def state(self) -> run_source.RunState:
         return self._state
 
-    def read_table(self) -> RolloutTable:
+    def read_table(self) -> run_source.RolloutTable:
         index, progress = _FILLERS.open(self.index_path(), self.feed(), self.state().pass_threshold, wait_s=WAIT_S)
         self.label_index(index)
-        return RolloutTable(Search(index), progress)
+        return run_source.RolloutTable(Search(index), progress)
 
     @cached_property
-    def _table(self) -> RolloutTable:
+    def _table(self) -> run_source.RolloutTable:
         return self.read_table()
 
-    def table(self) -> RolloutTable:
+    def table(self) -> run_source.RolloutTable:
         return self._table
 
     def is_indexed(self, *, wait: bool = False) -> bool:
@@ -97,7 +87,7 @@ class IndexedRun(ABC):
     def points(self) -> Sequence[MetricPoint]:
         return ()
 
-    def checkpoints(self) -> Sequence[CheckpointLine]:
+    def checkpoints(self) -> Sequence[run_source.CheckpointLine]:
         return ()
 
     def trained_rows(self) -> set[str]:
@@ -163,12 +153,12 @@ class LocalRun(IndexedRun):
         return _REPORTS[key]
 
     @cached_property
-    def _state(self) -> RunState:
+    def _state(self) -> run_source.RunState:
         report, plan = self._report, self.plan
         total = report.total if report else (self.run_file.get("rows") or 0) * plan.attempts
         completed = report.completed if report else 0
         finished = total and completed >= total
-        return RunState(
+        return run_source.RunState(
             url=f"/runs/{self.id}",
             name=self.name,
             kind="eval",
@@ -183,10 +173,12 @@ class LocalRun(IndexedRun):
             staged=False,
         )
 
-    def context(self) -> RunContext:
+    def context(self) -> run_source.RunContext:
         marks_url = f"/runs/{quote(self.id)}/marks" if self.author else ""
         tabs = ("rollouts", "config")
-        return RunContext((Link("Runs", "/"),), (), tabs, self.author, marks_of(self.folder), marks_url)
+        return run_source.RunContext(
+            (run_source.Link("Runs", "/"),), (), tabs, self.author, marks_of(self.folder), marks_url
+        )
 
     def report(self) -> Report | None:
         return self._report
@@ -195,7 +187,7 @@ class LocalRun(IndexedRun):
         path = file_of_run(self.folder)
         return RowQuarantine() if path is None else read(path)
 
-    def origin(self) -> Origin:
+    def origin(self) -> run_source.Origin:
         plan, git = self.plan, self.plan.provenance.get("git") or {}
         dirty = "with uncommitted changes" if git.get("dirty") else ""
         branch = f"on {git['branch']}" if git.get("branch") else ""
@@ -203,28 +195,30 @@ class LocalRun(IndexedRun):
         versions = f"osmosis {plan.provenance.get('osmosis', '?')}, Python {plan.provenance.get('python', '?')}"
         commit = self.commit
         facts = (
-            Fact("Agent", plan.agent, code=True),
-            Fact("Model", plan.model.name, note=plan.model.base_url or ""),
-            Fact("Dataset", plan.dataset, note="" if self._dataset_path.is_file() else "(no longer there)"),
-            Fact("Rows", None if rows is None else f"{rows:,}", note=f"x {plan.attempts} attempts"),
-            Fact("Scored by", ", ".join(plan.score_fns) or "the rollout's own grader"),
-            Fact("Commit", commit[:12] or None, code=True, help=commit, note=" ".join((branch, dirty)).strip()),
-            Fact("Made with", versions),
-            Fact("Made", parse_time(self.run_file.get("created_at"))),
-            Fact("Folder", str(self.folder), code=True),
+            run_source.Fact("Agent", plan.agent, code=True),
+            run_source.Fact("Model", plan.model.name, note=plan.model.base_url or ""),
+            run_source.Fact("Dataset", plan.dataset, note="" if self._dataset_path.is_file() else "(no longer there)"),
+            run_source.Fact("Rows", None if rows is None else f"{rows:,}", note=f"x {plan.attempts} attempts"),
+            run_source.Fact("Scored by", ", ".join(plan.score_fns) or "the rollout's own grader"),
+            run_source.Fact(
+                "Commit", commit[:12] or None, code=True, help=commit, note=" ".join((branch, dirty)).strip()
+            ),
+            run_source.Fact("Made with", versions),
+            run_source.Fact("Made", parse_time(self.run_file.get("created_at"))),
+            run_source.Fact("Folder", str(self.folder), code=True),
         )
         events = [event for session in self.run_file.get("sessions") or [] for event in _session_events(session)]
-        code = CodeVersion(commit, rollout_folder(plan), bool(git.get("dirty"))) if commit else None
-        return Origin(facts, events, code=code)
+        code = run_source.CodeVersion(commit, rollout_folder(plan), bool(git.get("dirty"))) if commit else None
+        return run_source.Origin(facts, events, code=code)
 
     @cached_property
     def _dataset_path(self) -> Path:
         local = self.run_file.get("local") or {}
         return Path(local.get("base_dir") or self.folder, Path(self.plan.dataset).expanduser())
 
-    def settings(self) -> RunSettings:
+    def settings(self) -> run_source.RunSettings:
         env = (self.run_file.get("local") or {}).get("env")
-        return RunSettings({**plan_tables(self.plan), "env": env or {}}, "Made from", self.origin().facts)
+        return run_source.RunSettings({**plan_tables(self.plan), "env": env or {}}, "Made from", self.origin().facts)
 
     def feed(self) -> RolloutFeed:
         created_at = str(self.run_file.get("created_at"))

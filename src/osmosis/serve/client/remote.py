@@ -25,18 +25,9 @@ from osmosis.records.run.rollout import Category, Phase, Rollout, Score
 from osmosis.sdk.classify import overrun
 from osmosis.serve.http import open_session
 
+from . import protocols
 from .model_proxy import ModelProxy as ModelProxy
 from .process import RolloutServerProcess
-from .protocols import (
-    REFUSED,
-    Generation,
-    RolloutLost,
-    ServerClient,
-    ServerProtocol,
-    ServerResult,
-    generation_of,
-    open_protocol,
-)
 from .rollout_endpoint import RolloutEndpoint
 
 REQUEST_TIMEOUT_S = 30.0
@@ -56,7 +47,7 @@ class ServerAt:
     api_key: str | None = field(default=None, repr=False)
     proxy_url: str = ""
     """Address at which its rollouts reach the model proxy; empty for its base URL."""
-    generation: Generation | None = None
+    generation: protocols.Generation | None = None
     connecting: Callable[[], socket.socket] | None = None
     silent_s: float | None = None
     """For a server elsewhere: seconds without an answer until it counts as dead, as when its gateway reports it gone.
@@ -85,9 +76,9 @@ async def served(
     `RolloutServerProcess.wait_died`) returns when the server's process has ended; without it, a server that refuses
     connections for some seconds counts as dead. Raises `NetworkError` when there is no healthy server to begin with."""
     async with open_session(connecting=at.connecting) as session:
-        client = ServerClient(session, at.url, at.api_key, REQUEST_TIMEOUT_S)
+        client = protocols.ServerClient(session, at.url, at.api_key, REQUEST_TIMEOUT_S)
         generation, capacity = await _detect_generation(client)
-        protocol = open_protocol(at.generation or generation, client, plan, at.proxy_url or proxy.base_url)
+        protocol = protocols.open_protocol(at.generation or generation, client, plan, at.proxy_url or proxy.base_url)
         server = ServedRollouts(protocol, proxy, plan, at, capacity)
         watcher = asyncio.create_task(server.watch_process(died) if died else server.watch_health(client))
         try:
@@ -102,7 +93,7 @@ async def check_key(server_url: str, api_key: str | None) -> None:
     generation 0.2 knows only the second path. Everything else (a server without a key, none at all) is for `served` to
     find out."""
     async with open_session() as session:
-        client = ServerClient(session, server_url, api_key, REQUEST_TIMEOUT_S)
+        client = protocols.ServerClient(session, server_url, api_key, REQUEST_TIMEOUT_S)
         try:
             for path in ("/rollout/key-check/status", "/platform/health"):
                 status, _, _ = await client.ask("GET", path)
@@ -118,33 +109,33 @@ async def check_key(server_url: str, api_key: str | None) -> None:
         )
 
 
-async def _detect_generation(client: ServerClient) -> tuple[Generation, int | None]:
+async def _detect_generation(client: protocols.ServerClient) -> tuple[protocols.Generation, int | None]:
     try:
         status, body, _ = await client.ask("GET", "/health")
         if status != 200:
             raise NetworkError(
                 f"{client.url}/health answered {status}", hint="check that this is the URL of a rollout server"
             )
-        return generation_of(body)
+        return protocols.generation_of(body)
     except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as exc:
         raise NetworkError(
             f"no rollout server answers at {client.url}: {exc or type(exc).__name__}",
             hint="start it, or check host and port",
         ) from exc
-    except RolloutLost as exc:
+    except protocols.RolloutLost as exc:
         raise NetworkError(f"{client.url}: {exc}", hint="check that this is the URL of a rollout server") from exc
 
 
 @dataclass(eq=False, repr=False)
 class ServedRollouts:
-    protocol: ServerProtocol
+    protocol: protocols.ServerProtocol
     proxy: ModelProxy
     plan: EvalPlan
     at: ServerAt
     capacity: int | None
     dead: asyncio.Event = field(default_factory=asyncio.Event)
-    _death: RolloutLost | None = None
-    _runs: set[asyncio.Task[ServerResult]] = field(default_factory=set)
+    _death: protocols.RolloutLost | None = None
+    _runs: set[asyncio.Task[protocols.ServerResult]] = field(default_factory=set)
     _cancels: set[asyncio.Task[None]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -176,9 +167,9 @@ class ServedRollouts:
         try:
             try:
                 ended = await self._bounded(endpoint, task, limits)
-            except RolloutLost as exc:
+            except protocols.RolloutLost as exc:
                 self._cancel(endpoint.rollout_id)
-                ended = ServerResult(exc.failure)
+                ended = protocols.ServerResult(exc.failure)
             except asyncio.CancelledError:
                 self._cancel(endpoint.rollout_id)
                 raise
@@ -186,7 +177,9 @@ class ServedRollouts:
         finally:
             self.proxy.close_rollout(endpoint)
 
-    async def _bounded(self, endpoint: RolloutEndpoint, task: Task, limits: RolloutTimeLimits) -> ServerResult:
+    async def _bounded(
+        self, endpoint: RolloutEndpoint, task: Task, limits: RolloutTimeLimits
+    ) -> protocols.ServerResult:
         if self._death is not None:
             raise self._death
         run = asyncio.create_task(self.protocol.run(endpoint, task.row))
@@ -199,8 +192,8 @@ class ServedRollouts:
                 raise self._death
             if passed == "agent":
                 failure = overrun(self.plan.timeouts.agent_s or 0.0)
-                raise RolloutLost(failure.category, failure.message, phase=failure.phase, fix=failure.fix)
-            raise RolloutLost(
+                raise protocols.RolloutLost(failure.category, failure.message, phase=failure.phase, fix=failure.fix)
+            raise protocols.RolloutLost(
                 Category.TIMEOUT,
                 f"the rollout server gave no result within {self._limit_s():g} s",
                 phase=Phase.AGENT,
@@ -238,7 +231,7 @@ class ServedRollouts:
         reason = f" with exit code {code}" if isinstance(code, int) else ""
         self._die(f"the rollout server ended{reason} while rollouts were running")
 
-    async def watch_health(self, client: ServerClient) -> None:
+    async def watch_health(self, client: protocols.ServerClient) -> None:
         refusals, heard_at, silent_s = 0, time.monotonic(), self.at.silent_s
         while refusals < DEAD_AFTER:
             await asyncio.sleep(WATCH_EVERY_S)
@@ -246,7 +239,7 @@ class ServedRollouts:
                 status, _, _ = await client.ask("GET", "/health")
                 refusals = refusals + 1 if silent_s is not None and status in GATEWAY_ERRORS else 0
                 heard_at = time.monotonic()
-            except REFUSED:
+            except protocols.REFUSED:
                 refusals += 1
             except (aiohttp.ClientError, asyncio.TimeoutError, OSError):
                 refusals = 0  # slow or busy is not dead
@@ -255,7 +248,7 @@ class ServedRollouts:
         self._die(f"the rollout server at {self.at.url} no longer accepts connections")
 
     def _die(self, message: str) -> None:
-        self._death = RolloutLost(
+        self._death = protocols.RolloutLost(
             Category.SERVER_DIED, message, fix="see the end of the rollout server's log for the reason"
         )
         self.dead.set()
@@ -287,7 +280,7 @@ class RolloutTimeLimits:
         self._agent_ends = None
 
     async def wait_for(
-        self, run: asyncio.Task[ServerResult], agent_runs: Callable[[], Awaitable[bool | None]]
+        self, run: asyncio.Task[protocols.ServerResult], agent_runs: Callable[[], Awaitable[bool | None]]
     ) -> Limit | None:
         """Wait for `run`; return which limit passed before it was done, None when it was. `agent_runs` is asked when
         the agent's limit passes: False means done, None not begun."""
@@ -311,7 +304,7 @@ class RolloutTimeLimits:
                 self.end_agent() if runs is False else self.begin_agent()
 
 
-def _rollout(task: Task, model: RolloutModel, result: ServerResult) -> Rollout:
+def _rollout(task: Task, model: RolloutModel, result: protocols.ServerResult) -> Rollout:
     sample, failure = result.sample, result.failure
     by_grader = failure is not None and failure.phase is Phase.SCORE
     rollout = build_rollout(

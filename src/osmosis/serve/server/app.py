@@ -17,19 +17,7 @@ from fastapi.exceptions import RequestValidationError
 
 from osmosis.base.paths import data_dir
 from osmosis.records.base import Record
-from osmosis.records.protocol.messages import (
-    ARTIFACT_VARIABLE,
-    INSTANCE_VARIABLE,
-    LEASE_HEADER,
-    CancelReply,
-    CancelRequest,
-    RolloutAccepted,
-    RolloutInit,
-    RolloutState04,
-    ServerHealth,
-    StatusReply,
-    check_rollout_id,
-)
+from osmosis.records.protocol import messages as protocol
 from osmosis.serve.http import JsonRoute, document, documented, operation_id, reply, wait_disconnected
 
 from .auth import BearerGuard, JsonOnly
@@ -82,11 +70,13 @@ def create_rollout_server(
     if save_trajectories is not False:
         files = open_trajectory_writer(backend, runtime, api_key, environ)
         files.everything = files.everything or bool(save_trajectories)
-    service = RolloutService(backend, runtime, instance_id=environ.get(INSTANCE_VARIABLE), traces=traces, files=files)
+    service = RolloutService(
+        backend, runtime, instance_id=environ.get(protocol.INSTANCE_VARIABLE), traces=traces, files=files
+    )
     app = build_app("Osmosis rollout server", runtime, lifespan, api_key=api_key, configure_logging=configure_logging)
     router = rollout_routes(service)
 
-    @router.get("/health", **document("Health; its keys identify the generation", ServerHealth, bearer=None))
+    @router.get("/health", **document("Health; its keys identify the generation", protocol.ServerHealth, bearer=None))
     async def health() -> Response:
         return reply(service.health())
 
@@ -149,42 +139,46 @@ def new_router(*requests: type[Record]) -> APIRouter:
 
 
 def rollout_routes(service: RolloutService) -> APIRouter:
-    router = new_router(RolloutInit, CancelRequest)
+    router = new_router(protocol.RolloutInit, protocol.CancelRequest)
 
     @router.post(
         "/rollout",
         status_code=202,
         **document(
             "Start a rollout: 0.3 with callback URLs (202 `{}`), else 0.4 and then polled",
-            RolloutAccepted,
+            protocol.RolloutAccepted,
             (401, 409, 413, 422, 429, 503),
         ),
     )
-    async def start(init: RolloutInit) -> Response:
+    async def start(init: protocol.RolloutInit) -> Response:
         accepted = service.accept(init)
         return reply({} if accepted is None else accepted, 202)
 
-    @router.post("/rollout/cancel", **document("Cancel by ids, by prefix, or all", CancelReply, (401, 422)))
-    async def cancel(request: CancelRequest) -> Response:
-        return reply(CancelReply(dispositions=service.cancel(request)))
+    @router.post("/rollout/cancel", **document("Cancel by ids, by prefix, or all", protocol.CancelReply, (401, 422)))
+    async def cancel(request: protocol.CancelRequest) -> Response:
+        return reply(protocol.CancelReply(dispositions=service.cancel(request)))
 
     @router.get(
         "/rollout/{rollout_id}/result",
-        **document("0.4: wait for the next state change; renews the lease", RolloutState04, (401, 403, 404, 422)),
+        **document(
+            "0.4: wait for the next state change; renews the lease", protocol.RolloutState04, (401, 403, 404, 422)
+        ),
     )
-    async def result(rollout_id: str, lease: Annotated[str, Header(alias=LEASE_HEADER)], request: Request) -> Response:
+    async def result(
+        rollout_id: str, lease: Annotated[str, Header(alias=protocol.LEASE_HEADER)], request: Request
+    ) -> Response:
         return reply(await service.result(rollout_id, lease, partial(wait_disconnected, request)))
 
     @router.get(
         "/rollout/{rollout_id}/status",
-        **document("State of a rollout; `unknown` when there is no such rollout", StatusReply, (401, 422)),
+        **document("State of a rollout; `unknown` when there is no such rollout", protocol.StatusReply, (401, 422)),
     )
     async def status(rollout_id: str) -> Response:
         try:
-            check_rollout_id(rollout_id)
+            protocol.check_rollout_id(rollout_id)
         except ValueError as exc:
             raise HTTPException(422, str(exc)) from exc
-        return reply(StatusReply(rollout_id=rollout_id, status=service.state(rollout_id).status))
+        return reply(protocol.StatusReply(rollout_id=rollout_id, status=service.state(rollout_id).status))
 
     return router
 
@@ -202,15 +196,15 @@ def open_trace_folder(
 def open_trajectory_writer(
     backend: Backend, runtime: ServerRuntime, api_key: str | None, environ: Mapping[str, str]
 ) -> TrajectoryWriter:
-    root = getattr(backend, "artifact_root", None) or environ.get(ARTIFACT_VARIABLE) or "~/.osmosis"
-    everything = bool(environ.get(ARTIFACT_VARIABLE))
+    root = getattr(backend, "artifact_root", None) or environ.get(protocol.ARTIFACT_VARIABLE) or "~/.osmosis"
+    everything = bool(environ.get(protocol.ARTIFACT_VARIABLE))
     files = TrajectoryWriter(Path(root).expanduser(), [api_key or "", *secret_values(environ)], everything=everything)
     runtime.after_close.append(files.close)
     return files
 
 
 def default_spool_folder(environ: Mapping[str, str], agent: str) -> Path:
-    root = environ.get(ARTIFACT_VARIABLE)
+    root = environ.get(protocol.ARTIFACT_VARIABLE)
     return spool_folder((Path(root) if root else data_dir(environ)) / "undelivered", agent)
 
 
