@@ -17,8 +17,16 @@ from osmosis.client import PlatformClient
 from osmosis.client.credentials import CredentialStore
 from osmosis.errors import AuthRequired, Conflict, NetworkError, OsmosisError, ValidationError
 from osmosis.records.api.workspaces import WORKSPACE_NAME, check_workspace_name
-from osmosis.workspace import git as repository_facts
 from osmosis.workspace.create import Created, check_destination, create_workspace
+from osmosis.workspace.git import (
+    FALLBACK_NAME,
+    identity_options,
+    push,
+    read_source,
+    set_authority,
+    set_credential_helper,
+    set_remote,
+)
 from osmosis.workspace.templates import find_template
 
 _HELPER_VARIABLES = ("OSMOSIS_CONFIG_DIR", "XDG_CONFIG_HOME")
@@ -123,7 +131,7 @@ def _check_name_on_platform(ctx: AppContext, client: PlatformClient, name: str, 
     row = client.workspaces.find(name)
     if row is None or row.identity is None:
         return
-    source = repository_facts.read_source(dest) if (dest / ".git").exists() else None
+    source = read_source(dest) if (dest / ".git").exists() else None
     origin = source.identity if source else None
     if origin == row.identity or (origin is None and _never_pushed(ctx, name)):
         return
@@ -147,7 +155,7 @@ def _never_pushed(ctx: AppContext, name: str) -> bool:
 
 
 def _connect(ctx: AppContext, client: PlatformClient, created: Created) -> dict[str, object]:
-    source = repository_facts.read_source(created.root)
+    source = read_source(created.root)
     assert source is not None
     row = client.workspaces.find(created.name) or client.workspaces.create(created.name)
     if source.remote_url and source.identity and source.identity != row.identity:
@@ -156,16 +164,14 @@ def _connect(ctx: AppContext, client: PlatformClient, created: Created) -> dict[
     url = row.repository_url or ""
     if not url:
         raise ValidationError(f"the platform gave no repository URL for {created.name}", hint="osmosis workspace list")
-    repository_facts.set_remote(created.root, url)
+    set_remote(created.root, url)
     if url.startswith(("http://", "https://")):
         environ = {key: ctx.environ[key] for key in _HELPER_VARIABLES if ctx.environ.get(key)}
-        repository_facts.set_credential_helper(
-            created.root, url, [sys.executable, "-m", "osmosis.cli.git_credential"], environ
-        )
+        set_credential_helper(created.root, url, [sys.executable, "-m", "osmosis.cli.git_credential"], environ)
         if trusted := CredentialStore(ctx.environ).ca_file(ctx.platform_url):
-            repository_facts.set_authority(created.root, url, trusted)
+            set_authority(created.root, url, trusted)
     if source.branch and source.commit:
-        repository_facts.push(created.root, source.branch)
+        push(created.root, source.branch)
     return {"workspace": created.name, "repository": row.identity, "url": url, "pushed": True}
 
 
@@ -195,8 +201,8 @@ def _result(
         "platform": connected and {"platform_url": ctx.platform_url, **connected},
     }
     steps = [] if folder == "." else [NextStep("go to the workspace", command=f"cd {folder}")]
-    if created.git and repository_facts.identity_options(created.root):
-        warning = f"git does not know your name: the first commit is by {repository_facts.FALLBACK_NAME}; git asks for it before yours"
+    if created.git and identity_options(created.root):
+        warning = f"git does not know your name: the first commit is by {FALLBACK_NAME}; git asks for it before yours"
         ctx.output.warn("NO_GIT_IDENTITY", warning)
         command = 'git config --global user.name "Your Name" && git config --global user.email you@example.com'
         steps.append(NextStep("tell git who you are", command=command))
