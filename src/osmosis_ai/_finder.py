@@ -2,8 +2,6 @@
 
 Each name is loaded when it is first used, so importing a module loads nothing else."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from importlib import import_module

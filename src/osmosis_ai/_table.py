@@ -3,8 +3,6 @@
 A plain table, so that a name that moves is changed in one place. Imports nothing; the stubs for type checkers are
 written from it when the package is built."""
 
-from __future__ import annotations
-
 HOMES: dict[str, str] = {
     "osmosis._version": "PACKAGE_VERSION=__version__ __version__ package_name=DISTRIBUTION",
     "osmosis.base.paths": "DEFAULT_PLATFORM_URL",

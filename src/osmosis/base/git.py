@@ -4,8 +4,6 @@
 system configuration. `fetching_environ` is for reading a remote: home, ssh agent and proxies stay. The last two run no
 hook, no `ext::` transport and no submodule. Errors contain no credential of a URL."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -116,7 +114,7 @@ class Git:
     """Bytes of the largest file that git may write (Linux), else `GitTooLarge`. A fetch writes one file."""
 
     @classmethod
-    def bare(cls, git_dir: Path | None, environ: Mapping[str, str], *, timeout_s: float = 60.0) -> Git:
+    def bare(cls, git_dir: Path | None, environ: Mapping[str, str], *, timeout_s: float = 60.0) -> "Git":
         return cls(None, environ, git_dir, timeout_s, own_group=True)
 
     def run(

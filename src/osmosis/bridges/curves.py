@@ -1,8 +1,6 @@
 """Tools that keep parameters, curves and figures of runs: MLflow, TensorBoard, Trackio and W&B. Ids and times follow
 from the run, so that sending twice is once. Each class imports its tool's library, which is an extra of its own."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

@@ -2,8 +2,6 @@
 slowly costs the run nothing. `python -m osmosis.bridges.export_process TOOL` takes an `ExportedRun` on stdin, whose end
 is the end of the run, and answers on stdout how far it came."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import json

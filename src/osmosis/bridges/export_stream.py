@@ -1,8 +1,6 @@
 """The records of a run, read from its folder while it is written: the run waits for no exporter, and what a tool has
 not taken yet is on the disk, not in memory."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence

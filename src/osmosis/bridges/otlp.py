@@ -6,8 +6,6 @@ follow from the rollout's own, so that sending twice is once. Headers, and the e
 exporter's own variables (`OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_EXPORTER_OTLP_HEADERS`); so is the encoding
 (`OTEL_EXPORTER_OTLP_PROTOCOL`: `http/protobuf`, or `http/json` with the extra `otlp-json`)."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib
 import logging

@@ -4,8 +4,6 @@ result, `ExternalLLMClient` asks any model.
 Every answer of the trainer becomes a result or one of our errors; 429, 408, 5xx and broken connections are retried
 with jitter and `Retry-After`. It keeps no result: a server that must not lose one spools it itself."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
@@ -81,7 +79,7 @@ class OsmosisLLMClient:
         self._own: aiohttp.ClientSession | None = None
         self._metrics = RolloutMetrics()
 
-    async def __aenter__(self) -> OsmosisLLMClient:
+    async def __aenter__(self) -> "OsmosisLLMClient":
         self._session()
         return self
 
@@ -234,7 +232,7 @@ class ExternalLLMClient:
         self._tools: list[JsonObject] | None = None
         self._metrics = RolloutMetrics()
 
-    async def __aenter__(self) -> ExternalLLMClient:
+    async def __aenter__(self) -> "ExternalLLMClient":
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -3,8 +3,6 @@
 The store is keyed by platform here; a workspace is what the platform says the login may see. Nothing is deleted on a
 401: an expired login is an error with a hint."""
 
-from __future__ import annotations
-
 import os
 import socket
 import time
@@ -53,7 +51,7 @@ class WorkspaceCredentials:
     token_type: str = "Bearer"
 
     @classmethod
-    def from_dict(cls, data: JsonObject) -> WorkspaceCredentials:
+    def from_dict(cls, data: JsonObject) -> "WorkspaceCredentials":
         created = data.get("created_at")
         return cls(
             access_token=data["access_token"],

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -53,14 +51,14 @@ class SelectedRows:
     """Hash of the content by key; None when the keys are made from it."""
 
     @classmethod
-    def of(cls, rows: Iterable[tuple[int, str]]) -> SelectedRows:
+    def of(cls, rows: Iterable[tuple[int, str]]) -> "SelectedRows":
         keys = RowKeys()
         return cls({keys.of({}, content_hash): index for index, content_hash in rows})
 
-    def by_id(self, ids: dict[str, int]) -> SelectedRows:
+    def by_id(self, ids: dict[str, int]) -> "SelectedRows":
         return SelectedRows(ids, {key: self.hash_of(self.at[index]) for key, index in ids.items()})
 
-    def by_content(self) -> SelectedRows:
+    def by_content(self) -> "SelectedRows":
         return SelectedRows.of((index, self.hash_of(key)) for key, index in self.places.items())
 
     def hash_of(self, key: str) -> str:

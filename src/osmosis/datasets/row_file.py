@@ -2,8 +2,6 @@
 `{"rows", "by_id"}`, then `{"index", "line", "hash", "key", "data"}` for each row. `python -m osmosis.datasets.row_file`
 writes the file, given `{"path", "target", "rows", "stored"}`."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -30,14 +28,14 @@ class KnownRows:
     by_id: bool
 
     @classmethod
-    def of_dataset(cls, path: Path, rows: Sequence[int], stored: Sequence[str] = ()) -> KnownRows:
+    def of_dataset(cls, path: Path, rows: Sequence[int], stored: Sequence[str] = ()) -> "KnownRows":
         """Scan the selection once; raise DatasetError for a bad row. `stored` row keys decide how rows are keyed."""
         keys = SelectedRows()
         facts = scan_dataset(path, Selection(rows=list(rows)), rows=keys)
         by_id = facts.by_id and (not stored or any(key in keys.places for key in stored))
         return cls(keys if by_id or not facts.by_id else keys.by_content(), by_id)
 
-    def only(self, rows: Sequence[int]) -> KnownRows:
+    def only(self, rows: Sequence[int]) -> "KnownRows":
         chosen = set(rows)
         places = {key: index for key, index in self.keys.places.items() if index in chosen}
         if len(places) == len(self.keys):
@@ -46,7 +44,7 @@ class KnownRows:
         return KnownRows(SelectedRows(places, hashes), self.by_id)
 
     @classmethod
-    def of_row_file(cls, path: Path) -> KnownRows:
+    def of_row_file(cls, path: Path) -> "KnownRows":
         places, hashes = dict[str, int](), dict[str, str]()
         by_id = bool(_head(path)["by_id"])
         for line in _lines(path):

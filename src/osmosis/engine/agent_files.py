@@ -1,7 +1,5 @@
 """The files of an agent and its score functions, beyond the modules that are imported when they are loaded."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import os
@@ -75,7 +73,7 @@ class AgentFiles:
                 by_part.setdefault(part, []).append(name)
         return by_part
 
-    def _digests(self, files: set[Path], opened: Mapping[Path, _Seen]) -> dict[str, str]:
+    def _digests(self, files: set[Path], opened: "Mapping[Path, _Seen]") -> dict[str, str]:
         digests = {}
         for file in sorted(files)[:MOST_FILES]:
             digest = _digest(file)

@@ -3,8 +3,6 @@
 the function is loaded, before anything is spent. A function that raises, overruns or returns no finite number leaves a
 failure, never a zero."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import inspect
@@ -32,7 +30,7 @@ class Scorer(Protocol):
     name: str
 
     @property
-    def bounds(self) -> Range | None: ...
+    def bounds(self) -> "Range | None": ...
 
     async def score(self, rollout: Rollout, row: Row) -> Sequence[Score]: ...
 

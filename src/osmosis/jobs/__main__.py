@@ -1,7 +1,5 @@
 """`python -m osmosis.jobs --run URL`: read the lease from standard input, fetch the job's spec, and run it."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import secrets
@@ -31,7 +29,7 @@ class JobAddress:
     run_id: str
 
     @classmethod
-    def parse(cls, url: str) -> JobAddress:
+    def parse(cls, url: str) -> "JobAddress":
         platform, path, run_id = url.rstrip("/").rpartition(PATH_OF_JOBS)
         if not path or not platform or not run_id or "/" in run_id:
             raise ValidationError(f"{url!r} is not the address of a job: https://PLATFORM{PATH_OF_JOBS}RUN")

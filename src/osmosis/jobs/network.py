@@ -1,7 +1,5 @@
 """What a sandbox's own network reaches: package indexes through a proxy, and endpoints that the operator allows."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import contextlib
@@ -62,7 +60,7 @@ class IndexProxy:
                     writer.write(b"HTTP/1.1 200 Connected\r\n\r\n")
                 await pump_both((reader, writer), far)
 
-    async def _connected(self, head: bytes) -> tuple[Stream, bytes]:
+    async def _connected(self, head: bytes) -> "tuple[Stream, bytes]":
         line, _, rest = head.partition(b"\r\n")
         method, _, target = line.decode("latin-1").rpartition(" ")[0].partition(" ")
         if method == "CONNECT":
@@ -80,7 +78,7 @@ class IndexProxy:
         request = [f"{method} {path} HTTP/1.1".encode("latin-1"), *fields, b"Connection: close", b"", b""]
         return await self._to(url, tunnel=False), b"\r\n".join(request)
 
-    async def _to(self, url: SplitResult, *, tunnel: bool) -> Stream:
+    async def _to(self, url: SplitResult, *, tunnel: bool) -> "Stream":
         try:
             host, port = (url.hostname or "").lower(), url.port or PLAIN[url.scheme]
         except ValueError as problem:
@@ -138,7 +136,7 @@ def is_outside_name(host: str) -> bool:
         return not is_loopback(host)
 
 
-async def _connect(host: str, port: int) -> Stream:
+async def _connect(host: str, port: int) -> "Stream":
     try:
         return await asyncio.wait_for(asyncio.open_connection(host, port), CONNECT_S)
     except (OSError, asyncio.TimeoutError) as problem:

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import time
@@ -95,7 +93,7 @@ class Reporter:
         self.every_s = 0.0
         """Least seconds that the platform wants between two heartbeats, or two reports."""
 
-    async def __aenter__(self) -> Reporter:
+    async def __aenter__(self) -> "Reporter":
         self.ended = asyncio.get_running_loop().create_future()
         await self._client.open()
         self._pumps = [asyncio.create_task(self._pump(lane)) for lane in self._lanes]

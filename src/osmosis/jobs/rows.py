@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -22,7 +20,7 @@ class JobRows:
         self.known = known
 
     @classmethod
-    async def read(cls, context: JobContext, stored: Iterable[Key] = ()) -> JobRows:
+    async def read(cls, context: JobContext, stored: Iterable[Key] = ()) -> "JobRows":
         """Read the keys, fetching rows that are not on this machine. Raise `DatasetError`."""
         spec = context.spec
         if spec.dataset_path:

@@ -1,7 +1,5 @@
 """What each sandboxed process of a job gets of its run, of this machine and of the network."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re
@@ -35,7 +33,7 @@ class ServerFolders:
     artifacts: Path
 
     @classmethod
-    def under(cls, folder: Path) -> ServerFolders:
+    def under(cls, folder: Path) -> "ServerFolders":
         return cls(folder / "rollout", folder / "artifacts")
 
 
@@ -47,7 +45,7 @@ class JobSandbox:
     settings: SandboxSettings
 
     @classmethod
-    def for_job(cls, spec: JobSpec, abilities: Abilities | None = None) -> JobSandbox:
+    def for_job(cls, spec: JobSpec, abilities: Abilities | None = None) -> "JobSandbox":
         settings, found_abilities = spec.sandbox, abilities or probe()
         gate_only = not isinstance(spec.config, ModelJob) and spec.config.advanced.network == "gate"
         try:
@@ -94,7 +92,7 @@ class JobSandbox:
         )
 
     @classmethod
-    def for_model(cls, spec: JobSpec) -> JobSandbox:
+    def for_model(cls, spec: JobSpec) -> "JobSandbox":
         sandbox = cls.for_job(spec)
         if sandbox.level < Level.NAMESPACES:
             return replace(sandbox, description=sandbox.description.replace("a rollout", "the model's process"))
@@ -102,7 +100,7 @@ class JobSandbox:
         return replace(sandbox, network=Network.NONE, description=description)
 
     @classmethod
-    def for_trainer(cls, spec: JobSpec, *, elsewhere: bool) -> JobSandbox:
+    def for_trainer(cls, spec: JobSpec, *, elsewhere: bool) -> "JobSandbox":
         sandbox = cls.for_model(spec)
         if sandbox.level < Level.NAMESPACES or not elsewhere:
             return sandbox
@@ -189,7 +187,7 @@ class BuildSandbox:
     @classmethod
     def of(
         cls, boundary: JobSandbox, source: Path, cache_dir: Path, environ: Mapping[str, str], owner: str
-    ) -> BuildSandbox:
+    ) -> "BuildSandbox":
         if boundary.level is Level.NONE:
             return cls()
         confined_network = boundary.level >= Level.NAMESPACES

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, TypedDict, runtime_checkable
@@ -58,7 +56,7 @@ class ModelOptions(TypedDict, total=False):
     retry: Retry | None
     timeout_s: float | None
     """Seconds of one call."""
-    signals: Signals | None
+    signals: "Signals | None"
     provider_variables: Mapping[str, str] | None
 
 

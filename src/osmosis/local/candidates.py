@@ -3,8 +3,6 @@
 The first one, the seed, is copied from the working tree, and every other from it, so that edits during a search change
 nothing."""
 
-from __future__ import annotations
-
 import difflib
 import hashlib
 import shutil

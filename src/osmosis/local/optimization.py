@@ -4,8 +4,6 @@ A search is deterministic but for its models, whose rollouts and answers are sto
 without paying for it, and goes on from where it was interrupted. The best candidate is compared with the seed on rows
 that the search never saw."""
 
-from __future__ import annotations
-
 import logging
 import math
 import random

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Iterator, Mapping
@@ -51,7 +49,7 @@ class PreparedRun:
     redactor: Redactor
     files: AgentFiles | None = None
     key: str | None = field(default=None, repr=False)
-    baselines: tuple[PreparedRun, ...] = ()
+    baselines: "tuple[PreparedRun, ...]" = ()
 
     @property
     def asks_model(self) -> bool:

@@ -1,7 +1,5 @@
 """The reflection model of a search, whose answers are stored, so that a search run again gets the same ones."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import json

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -28,7 +26,7 @@ class Spent:
     cost_usd: float | None
 
     @classmethod
-    def of(cls, journals: Sequence[Journal]) -> Spent:
+    def of(cls, journals: Sequence[Journal]) -> "Spent":
         costs = [outcome.usage.cost_usd for journal in journals for outcome in journal.rollouts()]
         priced = [cost for cost in costs if cost is not None]
         return cls(len(costs), sum(priced) if len(priced) == len(costs) else None)

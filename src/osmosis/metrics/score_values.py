@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 import re
 from array import array
@@ -35,7 +33,7 @@ class ScoreValues:
         if passed:
             self.passed += 1
 
-    def merge(self, other: ScoreValues) -> None:
+    def merge(self, other: "ScoreValues") -> None:
         self.place = min(self.place, other.place)
         self.values.extend(other.values)
         self.rows.extend(other.rows)
@@ -67,7 +65,7 @@ class ScoreValues:
         ks: Sequence[int],
         threshold: float,
         declared: Bounds | None = None,
-        reducers: Sequence[Reducer] = (),
+        reducers: "Sequence[Reducer]" = (),
     ) -> ScoreReport:
         scored, counted = len(self.values), sum(attempts.values())
         missing = counted - scored
@@ -107,14 +105,14 @@ class ScoreValues:
             ],
         )
 
-    def only(self, rows: Container[int], threshold: float) -> ScoreValues:
+    def only(self, rows: Container[int], threshold: float) -> "ScoreValues":
         selected = ScoreValues(self.name, self.place)
         for value, row in zip(self.values, self.rows, strict=True):
             if row in rows:
                 selected.add(row, value, value >= threshold)
         return selected
 
-    def _reduced(self, reducer: Reducer, by_row: _ByRow, bounds: Bounds | None) -> Reduced | None:
+    def _reduced(self, reducer: "Reducer", by_row: "_ByRow", bounds: Bounds | None) -> Reduced | None:
         reduced = [
             value
             for values, passed in zip(by_row.values(self), by_row.passes, strict=True)

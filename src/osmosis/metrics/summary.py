@@ -2,8 +2,6 @@
 depend on the order of the rollouts, nor on how they are split and merged. A failure counts as 0.0 in `mean` and as
 nothing in `mean_scored`; a skipped rollout counts nowhere."""
 
-from __future__ import annotations
-
 import math
 from array import array
 from bisect import insort
@@ -92,7 +90,7 @@ class _Spent:
             self._costs.append(usage.cost_usd)
         return prompt + completion
 
-    def merge(self, other: _Spent) -> None:
+    def merge(self, other: "_Spent") -> None:
         for name in _TOKENS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self._costs.extend(other._costs)
@@ -191,7 +189,7 @@ class Summary:
     def _label(self, row: int, groups: Mapping[str, str]) -> None:
         self._groups[row] = min(self._groups.get(row, groups), groups, key=lambda labels: sorted(labels.items()))
 
-    def merge(self, other: Summary) -> None:
+    def merge(self, other: "Summary") -> None:
         """Add the counts of `other`; `report` is then that of all rollouts in one pass. Both must have the same terms;
         a rollout that both have seen counts twice."""
         if _terms(self.plan) != _terms(other.plan):

@@ -2,8 +2,6 @@
 all rows, `web` the pages. The platform never imports user code, the engine or a model library: a crash of user code is
 the exit code of a job."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from osmosis.platform.auth.rate_limits import RateLimits
@@ -25,7 +23,7 @@ class Platform:
     rates: RateLimits = field(default_factory=RateLimits)
 
     @classmethod
-    def open(cls, settings: PlatformSettings) -> Platform:
+    def open(cls, settings: PlatformSettings) -> "Platform":
         for folder in (settings.data_dir, settings.objects_dir, settings.repositories_dir, settings.runs_dir):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         vault = Vault.open(settings.data_dir, settings.master_key.get_secret_value())

@@ -1,8 +1,6 @@
 """The platform's own worker, and the thread that reaps expired leases. The worker shares the platform's disk, so its
 jobs read repositories and datasets in place."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import math
@@ -26,7 +24,7 @@ STANDSTILL_S = 4.0
 
 
 def build_embedded_worker(
-    platform: Platform, executor: Executor | None = None, *, reachability: Reachability | None = None
+    platform: Platform, executor: Executor | None = None, *, reachability: "Reachability | None" = None
 ) -> Worker:
     """Return the platform's worker; `reachability` is asked before a silent job is ended."""
     settings = platform.settings

@@ -1,8 +1,6 @@
 """Runs of the database as a `viewer.run_source.RunSource`, and all of them as a library. Usable while its session is
 open."""
 
-from __future__ import annotations
-
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence

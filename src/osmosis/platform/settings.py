@@ -1,8 +1,6 @@
 """Settings of one platform process. Built by `python -m osmosis.platform` (or a test) and passed down; nothing below
 reads the environment."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Mapping
@@ -77,7 +75,7 @@ class OpenIdSettings(Settings):
         return value
 
     @model_validator(mode="after")
-    def _one_secret(self) -> OpenIdSettings:
+    def _one_secret(self) -> "OpenIdSettings":
         if self.client_secret_file is not None:
             if self.client_secret.get_secret_value():
                 raise ValueError("give OSMOSIS_OIDC_CLIENT_SECRET or OSMOSIS_OIDC_CLIENT_SECRET_FILE, not both")
@@ -99,7 +97,7 @@ class OpenIdSettings(Settings):
         return self.label or parse_host(self.issuer)
 
     @classmethod
-    def from_environ(cls, environ: Mapping[str, str]) -> OpenIdSettings | None:
+    def from_environ(cls, environ: Mapping[str, str]) -> "OpenIdSettings | None":
         """Read the settings; None without an issuer: people sign in with links and tokens alone."""
         return cls(environ=dict(environ)) if environ.get("OSMOSIS_OIDC_ISSUER") else None
 
@@ -312,7 +310,7 @@ class PlatformSettings(Settings):
         return self.data_dir / "logs" / "platform.log"
 
     @classmethod
-    def from_environ(cls, environ: Mapping[str, str], **options: Any) -> PlatformSettings:
+    def from_environ(cls, environ: Mapping[str, str], **options: Any) -> "PlatformSettings":
         """Return the settings from the command line (None: not given) and `OSMOSIS_*` variables."""
         flags = {key: value for key, value in options.items() if value is not None}
         openid = OpenIdSettings.from_environ(environ)

@@ -2,8 +2,6 @@
 bound to its workspace, scope, owner, name and version, so that a copied row cannot be decrypted. Also signs object URLs
 and cookies, with keys derived from the master key."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import hashlib
@@ -41,7 +39,7 @@ class Vault:
         self.key_id = hashlib.sha256(master_key).hexdigest()[:16]
 
     @classmethod
-    def open(cls, data_dir: Path, key: str = "") -> Vault:
+    def open(cls, data_dir: Path, key: str = "") -> "Vault":
         if key:
             return cls(_decode(key, "OSMOSIS_MASTER_KEY"))
         path = data_dir / "master.key"

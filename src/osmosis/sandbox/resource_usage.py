@@ -1,8 +1,6 @@
 """Measure what the processes of a sandbox use together. Without /proc no process is counted, and none is ended for
 it."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import os
@@ -152,7 +150,7 @@ class ControlGroup:
         self.path = path
 
     @classmethod
-    def make(cls, limits: Limits, below: Path | None) -> ControlGroup | None:
+    def make(cls, limits: Limits, below: Path | None) -> "ControlGroup | None":
         if below is None or (limits.memory_mb is None and limits.cpus is None):
             return None
         group = cls(below / f"osmosis-{secrets.token_hex(6)}")

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil
@@ -170,7 +168,7 @@ class Session:
         with folder_at(self.folder, ()) as folder:
             return sorted(path for path, about in walk(folder, MOST_FILES) if is_plain(about))
 
-    def another(self) -> Session:
+    def another(self) -> "Session":
         return Session(self.kind)
 
     def close(self) -> None:

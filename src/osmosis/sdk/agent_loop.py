@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import hashlib
 import inspect
 import json
@@ -44,7 +42,7 @@ class CompletionsResult:
     choices: list[JsonObject] = field(default_factory=list)
 
     @classmethod
-    def of(cls, done: Completion) -> CompletionsResult:
+    def of(cls, done: Completion) -> "CompletionsResult":
         prompt, completion = done.usage.prompt_tokens, done.usage.completion_tokens
         return cls(
             message=done.message,
@@ -97,7 +95,7 @@ class RolloutContext:
     _debug_dir: str | os.PathLike[str] | None = None
     prompts: Mapping[str, str] = field(default_factory=lambda: Prompts(Path("prompts")))
     """The texts of `prompts/NAME.md` beside the agent loop, by name."""
-    _trace: _Trace | None = field(default=None, init=False, repr=False, compare=False)
+    _trace: "_Trace | None" = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self._debug_dir is None:

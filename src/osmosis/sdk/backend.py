@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import asyncio
 import importlib
 import inspect
@@ -64,7 +62,7 @@ class WorkflowTask:
     grade: bool = True
 
     @classmethod
-    def from_init(cls, init: RolloutInit) -> WorkflowTask:
+    def from_init(cls, init: RolloutInit) -> "WorkflowTask":
         return cls(
             init.initial_messages,
             init.label,

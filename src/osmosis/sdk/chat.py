@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -37,7 +35,7 @@ class ChatCompletion(Completion):
     body: JsonObject | None = field(default=None, repr=False)
 
     @classmethod
-    def of(cls, done: Completion, body: JsonObject | None = None) -> ChatCompletion:
+    def of(cls, done: Completion, body: JsonObject | None = None) -> "ChatCompletion":
         if isinstance(done, cls):
             return done
         return cls(**{field.name: getattr(done, field.name) for field in fields(done)}, body=body)
@@ -138,7 +136,7 @@ class ChatClient:
     def __post_init__(self) -> None:
         self.url = f"{self.url.rstrip('/')}/chat/completions"
 
-    async def __aenter__(self) -> ChatClient:
+    async def __aenter__(self) -> "ChatClient":
         if self.ask is None:
             pool = _pools.borrow()
             try:

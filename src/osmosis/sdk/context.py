@@ -1,7 +1,5 @@
 """Contexts of workflows and graders. `WorkflowRollout` is generation 0.3's `RolloutContext`."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from contextvars import ContextVar, Token
@@ -18,7 +16,7 @@ from .types import RolloutSample
 
 TConfig = TypeVar("TConfig")
 
-_current: ContextVar[WorkflowRollout | None] = ContextVar("osmosis_workflow_rollout", default=None)
+_current: "ContextVar[WorkflowRollout | None]" = ContextVar("osmosis_workflow_rollout", default=None)
 
 
 @runtime_checkable
@@ -72,7 +70,7 @@ class WorkflowRollout:
             max_attempts=max_attempts,
         )
 
-    def __enter__(self) -> WorkflowRollout:
+    def __enter__(self) -> "WorkflowRollout":
         self._tokens.append(_current.set(self))
         return self
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import asyncio
 import atexit
 import threading
@@ -104,7 +102,7 @@ def judge_solution(
     api_key: str | None = None,
     timeout: float | None = None,
     system_prompt: str | None = None,
-) -> RubricResult:
+) -> "RubricResult":
     """Run generation 0.3's `evaluate_rubric`: the judge by one name (`provider/model`, or a known family; any other
     name is left to LiteLLM).
 
@@ -135,7 +133,7 @@ class RubricResult:
     score: float
     explanation: str
 
-    def __await__(self) -> Generator[Any, None, RubricResult]:
+    def __await__(self) -> "Generator[Any, None, RubricResult]":
         return self
         yield
 

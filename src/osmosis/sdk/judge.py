@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import asyncio
 import json
 import math
@@ -77,7 +75,7 @@ class Judge:
         self._model: Model | None = None
         self._schema_refused = False
 
-    async def __aenter__(self) -> Judge:
+    async def __aenter__(self) -> "Judge":
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -99,7 +97,7 @@ class Judge:
             await self._model.close()
             self._model = None
 
-    async def ask(self, question: JudgeQuestion) -> Verdict:
+    async def ask(self, question: "JudgeQuestion") -> Verdict:
         limit = self.resolved.total_s
         self._opened()  # the first one imports LiteLLM, whose seconds are not the provider's
         try:
@@ -108,7 +106,7 @@ class Judge:
             error = ModelError(f"no verdict within {limit:g} s, retries included", category=Category.TIMEOUT.value)
             raise self._error(error) from exc
 
-    async def _ask(self, question: JudgeQuestion) -> Verdict:
+    async def _ask(self, question: "JudgeQuestion") -> Verdict:
         started = time.monotonic()
         usage = Usage()
         problem: BadReply | None = None
@@ -128,7 +126,7 @@ class Judge:
             return Verdict(bounded, explanation, usage, duration_ms, _raw(completion), replied)
         raise ProviderRequestError(self.resolved.provider, self.resolved.model, str(problem)) from problem
 
-    async def _complete(self, question: JudgeQuestion, *, plain: bool) -> tuple[JudgePrompt, Completion]:
+    async def _complete(self, question: "JudgeQuestion", *, plain: bool) -> "tuple[JudgePrompt, Completion]":
         model = self._opened()
         if not plain and not self._schema_refused:
             prompt = question.prompt(marked=False)

@@ -1,7 +1,5 @@
 """Prompts of an agent as files: `prompts/NAME.md` beside its code is `ctx.prompts["NAME"]`."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Iterator, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`ctx.sandbox`: runs code that a model wrote, so that it reaches nothing of the machine or of the run."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import contextlib
@@ -141,7 +139,7 @@ class Sandbox:
         return await in_thread(lambda: self.open().workdir)
 
     @contextlib.asynccontextmanager
-    async def fresh(self) -> AsyncIterator[Sandbox]:
+    async def fresh(self) -> "AsyncIterator[Sandbox]":
         """Open another, empty sandbox of the same kind, for a grader that does not trust the agent's files."""
         sandbox = Sandbox(lambda: self.open().another())
         try:
@@ -319,7 +317,7 @@ class GateSandbox:
     def files(self) -> list[str]:
         return self._ask(SandboxOrder(do="list", sandbox=self._name)).files
 
-    def another(self) -> GateSandbox:
+    def another(self) -> "GateSandbox":
         return GateSandbox(self._url, self._key)
 
     def close(self) -> None:

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, TypeVar
@@ -46,7 +44,7 @@ class HttpPlatformApi:
             verify=str(ca_file) if ca_file is not None else True,
         )
 
-    def __enter__(self) -> HttpPlatformApi:
+    def __enter__(self) -> "HttpPlatformApi":
         return self
 
     def __exit__(

@@ -2,8 +2,6 @@
 
 A name of an evaluation is a local run's first, then one of the platform; `platform:NAME` is always the latter."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 import math
@@ -90,7 +88,7 @@ class Marking(MarkChange):
     @classmethod
     def parse(
         cls, *, tags: list[str] | None = None, remove_tags: list[str] | None = None, **values: object
-    ) -> Marking | None:
+    ) -> "Marking | None":
         values = {key: value for key, value in values.items() if value is not None}
         if not (tags or remove_tags or values):
             return None

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -113,7 +111,7 @@ class RolloutPlace:
     attempt: int = 0
 
     @classmethod
-    def parse(cls, text: str) -> RolloutPlace:
+    def parse(cls, text: str) -> "RolloutPlace":
         row, slash, attempt = text.partition("/")
         if not (row.isdecimal() and (attempt.isdecimal() or not slash)):
             raise UsageError(f"{text!r} is not a rollout", hint="ROW or ROW/ATTEMPT, counted from 0: 12/1")

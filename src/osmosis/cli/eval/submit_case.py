@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -55,7 +53,7 @@ class SubmitOptions:
     """Run all rows instead of a sample, where neither flag nor config sets a limit."""
 
     @classmethod
-    def from_flags(cls, kind: RunKind, flags: object) -> SubmitOptions:
+    def from_flags(cls, kind: RunKind, flags: object) -> "SubmitOptions":
         given = vars(flags)
         values = {field.name: given[field.name] for field in fields(cls) if field.name in given}
         return cls(kind, **values, tags=tuple(given.get("tag", ())))
@@ -122,7 +120,7 @@ class PlatformAnswers:
     dataset: Future[DatasetEntry]
 
     @classmethod
-    def ask(cls, client: PlatformClient, config: AnyConfig) -> PlatformAnswers:
+    def ask(cls, client: PlatformClient, config: AnyConfig) -> "PlatformAnswers":
         pool = ThreadPoolExecutor(3)
         try:
             return cls(

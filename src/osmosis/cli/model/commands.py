@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -54,7 +52,7 @@ def list_models(
     return ListResult(items, columns, empty=empty, extra=extra)
 
 
-def info(name: Name) -> DetailResult:
+def info(name: "Name") -> DetailResult:
     """Show one model, an adapter or a base model.
 
     Example:
@@ -106,7 +104,7 @@ def upload(
 
 
 def download(
-    name: Name,
+    name: "Name",
     output: Annotated[Path | None, Option("--output", "-o", help="Folder to write to [default: models/NAME]")] = None,
 ) -> OperationResult:
     """Download a base model, or the adapter of a trained one. Files that you already have are not downloaded again.
@@ -129,7 +127,7 @@ def download(
     return OperationResult("model.download", f"{listing.name} is in {folder}", resource)
 
 
-def delete(name: Name) -> OperationResult:
+def delete(name: "Name") -> OperationResult:
     """Delete a model and its files. Refused while a run uses it.
 
     Example:

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -32,7 +30,7 @@ def summarise(runs: Iterable[RubricRun]) -> dict[str, object]:
 
 
 def build_report(
-    job: RubricJob, runs: list[RubricRun], *, config_path: Path, data_path: Path, baseline: Baseline | None = None
+    job: RubricJob, runs: list[RubricRun], *, config_path: Path, data_path: Path, baseline: "Baseline | None" = None
 ) -> dict[str, object]:
     overall = summarise(runs)
     by_record: dict[int, list[RubricRun]] = {}
@@ -73,7 +71,7 @@ class Baseline:
     figures: dict[str, float]
 
     @classmethod
-    def read(cls, path: Path) -> Baseline:
+    def read(cls, path: Path) -> "Baseline":
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
         except OSError as exc:

@@ -1,7 +1,5 @@
 """Rubrics as score functions: one judge, asked about each rollout's last answer, with its reason kept."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -30,7 +28,7 @@ class RubricScorer:
     @classmethod
     def load(
         cls, path: str, base_dir: Path, *, timeout_s: float | None = None, environ: Mapping[str, str] | None = None
-    ) -> RubricScorer:
+    ) -> "RubricScorer":
         """Load `rubric:file.yaml#id`; without `#id` the file must hold one rubric. The key is looked up at once."""
         file, _, rubric_id = path.removeprefix(PREFIX).partition("#")
         suite = load_rubric_suite(base_dir / file)

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import AsyncIterator
@@ -56,7 +54,7 @@ class EvaluationJob(Job):
         self._started_rollouts = False
 
     @classmethod
-    def from_context(cls, context: JobContext) -> EvaluationJob:
+    def from_context(cls, context: JobContext) -> "EvaluationJob":
         return cls(context, context.config_of(EvalConfig, "the config of this run is not that of an eval"))
 
     async def run(self) -> JobResult:

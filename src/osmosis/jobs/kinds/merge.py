@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import asyncio
 import json
 import shutil
@@ -35,7 +33,7 @@ class MergeJob(Job):
         self._module = module
 
     @classmethod
-    def from_context(cls, context: JobContext) -> MergeJob:
+    def from_context(cls, context: JobContext) -> "MergeJob":
         return cls(context, context.config_of(ModelJob, "this job names no model"))
 
     async def run(self) -> JobResult:

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import asyncio
 import secrets
 import tempfile
@@ -31,7 +29,7 @@ class ServingJob(Job):
         self._stopping = asyncio.Event()
 
     @classmethod
-    def from_context(cls, context: JobContext) -> ServingJob:
+    def from_context(cls, context: JobContext) -> "ServingJob":
         return cls(context, context.config_of(ModelJob, "this job names no model"))
 
     async def run(self) -> JobResult:

@@ -2,8 +2,6 @@
 of a step, `training.driver` runs them, and `trainer.supervisor` restarts a trainer that died. This module sends the
 platform what it lacks of an earlier job, reports progress, and saves a checkpoint on a stop."""
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
@@ -83,7 +81,7 @@ class TrainingJob(Job):
         self._stopping: asyncio.Task[None] | None = None
 
     @classmethod
-    def from_context(cls, context: JobContext) -> TrainingJob:
+    def from_context(cls, context: JobContext) -> "TrainingJob":
         return cls(context, context.config_of(TrainingConfig, "the config of this run is not that of a training"))
 
     async def run(self) -> JobResult:

@@ -2,8 +2,6 @@
 socket and has neither lease nor secret. When it dies it is restarted, with a growing pause, and its open requests are
 repeated; one that keeps dying is given up (`LocalModelProcess.failed`)."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import AsyncIterator
@@ -48,7 +46,7 @@ class ServingProgram:
 @asynccontextmanager
 async def open_local_model(
     context: JobContext, spec: ModelSpec, *, concurrency: int, program: ServingProgram | None = None
-) -> AsyncIterator[LocalModelProcess]:
+) -> "AsyncIterator[LocalModelProcess]":
     program = program or ServingProgram()
     environment = program.made or await load_trainer_environment(context)
     folder = await base_model_folder(context, environment.python)

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import json
@@ -137,7 +135,7 @@ class Builder:
         return finished
 
     async def _install_arguments(
-        self, project: RolloutProject, making: Path, uv: RunUv, extras: tuple[str, ...]
+        self, project: RolloutProject, making: Path, uv: "RunUv", extras: tuple[str, ...]
     ) -> tuple[str, ...]:
         arguments = ["pip", "install", *self.sandbox.compiles, "--python", str(making / ENV)]
         ours = project.generation(self.wheel.base_version) != "theirs"
@@ -199,7 +197,7 @@ class Builder:
         read: tuple[Path, ...],
         write: tuple[Path, ...],
         names: Mapping[Path, Path],
-    ) -> RunUv:
+    ) -> "RunUv":
         folders = self.sandbox.folders(self.uv, self.wheel.folder, python, environ)
         policy = self.sandbox.policy(read=(*folders, *read), write=write, names=names)
         variables = self.sandbox.environ(environ)

@@ -1,8 +1,6 @@
 """The trainer's plan, the rollout plan and the examples of a run, from its training config. Every key of `[training]`,
 `[sampling]`, `[checkpoints]` and `[advanced]` ends in one of the plans, or in the driver."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator
@@ -27,7 +25,7 @@ EVERY_LINEAR = "all-linear"
 
 
 def trainer_plan(
-    config: TrainingConfig, spec: JobSpec, *, models_dir: Path, gpus: int, examples: Examples | None = None
+    config: TrainingConfig, spec: JobSpec, *, models_dir: Path, gpus: int, examples: "Examples | None" = None
 ) -> TrainerPlan:
     training, sampling, advanced = config.training, config.sampling, config.advanced
     on_rows = plan_training(config, spec.rows, examples=examples.count if examples else 0)
@@ -93,7 +91,7 @@ def _importance(config: TrainingConfig) -> Importance:
     return "off" if is_on_policy else "token_truncate"
 
 
-def _too_small(plan: TrainingPlan, examples: Examples | None) -> Exception:
+def _too_small(plan: TrainingPlan, examples: "Examples | None") -> Exception:
     rows, held_out = len(plan.rows), len(plan.validation_rows)
     if examples is None:
         note = f", {held_out} more are held out for validation" if held_out else ""

@@ -2,8 +2,6 @@
 job. One that dies is started again on the same port, and the trainer, which waits for it, loads its adapters again. One
 that keeps dying ends the run."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import math
@@ -49,7 +47,7 @@ class GpuSplit:
     """GPUs of each vLLM server that the job starts."""
 
     @classmethod
-    def of(cls, names: Sequence[str], advanced: TrainingAdvanced) -> GpuSplit:
+    def of(cls, names: Sequence[str], advanced: TrainingAdvanced) -> "GpuSplit":
         trainer, sampler = advanced.trainer_gpus, advanced.sampler_gpus
         if advanced.sampler != "vllm" or advanced.base_url:
             return cls(names if trainer == "auto" else names[:trainer])

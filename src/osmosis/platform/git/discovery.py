@@ -2,8 +2,6 @@
 The older layout has decorated functions in `reward_fn/`, `reward_rubric/` and `mcp/tools/`. A separate process parses
 Python and never runs it; files that are too large or do not parse are skipped."""
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Iterable, Mapping

@@ -3,8 +3,6 @@ http-backend` speaks the protocol; Git Sync starts after a push. No request path
 comes from the database, and only the two pack services exist. A repository that somebody may not see answers like one
 that does not exist."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import binascii
@@ -89,7 +87,7 @@ async def _serve(request: Request, owner: str, name: str, tail: str, *, discover
     )
 
 
-def _admit(platform: Platform, token: str, full_name: str, service: Service, origin: str) -> _Visit:
+def _admit(platform: Platform, token: str, full_name: str, service: "Service", origin: str) -> _Visit:
     with platform.db.read() as session:
         row = tokens.authenticate(session, token)
         tokens.require_scope(row, "git")

@@ -2,8 +2,6 @@
 call one with a database session open. An external repository has a bare mirror with its branches, tags and snapshot
 refs. What was synced once stays reachable, also after a force push."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import os
@@ -77,7 +75,7 @@ class RepositoryFolder:
     limit_s: float = math.inf
 
     @classmethod
-    def of(cls, repository: tables.Repository, settings: PlatformSettings) -> RepositoryFolder:
+    def of(cls, repository: tables.Repository, settings: PlatformSettings) -> "RepositoryFolder":
         return cls(
             repository.id,
             repository.kind,
@@ -96,7 +94,7 @@ class RepositoryFolder:
         timeout_s = self.seconds(COMMAND_TIMEOUT_S)
         return Git.bare(self.path, sealed_environ(environ, settings=settings), timeout_s=timeout_s)
 
-    def within(self, seconds: float, *, limit_s: float | None = None) -> RepositoryFolder:
+    def within(self, seconds: float, *, limit_s: float | None = None) -> "RepositoryFolder":
         return replace(self, until=time.monotonic() + seconds, limit_s=limit_s or seconds)
 
     def seconds(self, most: float) -> float:

@@ -1,7 +1,5 @@
 """Uploads in parts: each part is an object under its number; they are joined once all have arrived."""
 
-from __future__ import annotations
-
 import hashlib
 import time
 from collections.abc import AsyncIterable, Iterable
@@ -38,7 +36,7 @@ class Parts:
     each: int
 
     @classmethod
-    def of(cls, size: int, part_bytes: int) -> Parts:
+    def of(cls, size: int, part_bytes: int) -> "Parts":
         return cls(size, part_bytes if size > 2 * part_bytes else 0)
 
     @property

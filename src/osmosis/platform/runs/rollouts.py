@@ -1,8 +1,6 @@
 """Rollouts of a run. The unique key (run, step, row key, attempt) makes each count once, however often it is sent. The
 record is stored as text and returned unchanged."""
 
-from __future__ import annotations
-
 import re
 from bisect import bisect_left
 from collections import Counter
@@ -198,7 +196,7 @@ class RunTally:
             "skipped": skipped,
         }
 
-    def added(self, rows: Sequence[tuple[int, str, float | None]]) -> RunTally:
+    def added(self, rows: Sequence[tuple[int, str, float | None]]) -> "RunTally":
         statuses = Counter(self.statuses or {})
         statuses.update(status for _, status, _ in rows)
         rewards = sorted([*self.rewards, *(reward for _, _, reward in rows if reward is not None)])

@@ -1,8 +1,6 @@
 """From the body of a submit to a pending run. Commit, dataset file, rows and seed are fixed here, so that a later start
 gives the same run. Git is read with no session open."""
 
-from __future__ import annotations
-
 import json
 import random
 from dataclasses import dataclass, field
@@ -100,7 +98,7 @@ def submit(
 
 def check(
     platform: Platform, workspace: tables.Workspace, actor: Actor, request: RunRequest, *, kind: RunKind
-) -> Order:
+) -> "Order":
     config, user = request.config, actor.user
     with platform.db.read() as session:
         repository = repositories.get_for_workspace(session, workspace.id)

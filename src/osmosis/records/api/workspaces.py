@@ -1,7 +1,5 @@
 """A workspace on the platform: its name, synced repository, webhook and secrets. Secret values are in no response."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Annotated
@@ -158,7 +156,7 @@ class SecretRow(Body):
     last_used_by: str | None = None
     platform_url: str | None = None
 
-    def for_people(self) -> SecretRow:
+    def for_people(self) -> "SecretRow":
         return self.model_copy(update={"scope": {"user": "personal"}.get(self.scope or "", self.scope)})
 
 

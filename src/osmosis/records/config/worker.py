@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator, Mapping
@@ -38,7 +36,7 @@ class Resources(Record):
     gpus: int = Field(default=0, ge=0)
     disk_mb: int = Field(default=0, ge=0)
 
-    def without(self, needs: ResourceNeeds) -> Resources:
+    def without(self, needs: "ResourceNeeds") -> "Resources":
         return Resources(
             cpus=max(0.0, self.cpus - (needs.cpus or 0)),
             memory_mb=max(0, self.memory_mb - megabytes(needs.memory)),

@@ -3,8 +3,6 @@
 
 Unknown keys are ignored, except for sampling parameters."""
 
-from __future__ import annotations
-
 import json
 import threading
 from enum import Enum
@@ -61,7 +59,7 @@ class RolloutMetrics(Record):
     max_context_tokens: int = 0
     """The largest prompt plus reply of any single call."""
 
-    def counting(self, prompt_tokens: int, response_tokens: int, latency_ms: float) -> RolloutMetrics:
+    def counting(self, prompt_tokens: int, response_tokens: int, latency_ms: float) -> "RolloutMetrics":
         return self.model_copy(
             update={
                 "llm_latency_ms": self.llm_latency_ms + latency_ms,

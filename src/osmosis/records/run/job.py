@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import hashlib
 from datetime import datetime
 from enum import Enum
@@ -189,13 +187,13 @@ class JobResult(Record):
     failure: Failure | None = None
 
     @classmethod
-    def used_up(cls, reason: str, report: Report) -> JobResult:
+    def used_up(cls, reason: str, report: Report) -> "JobResult":
         fix = "finished rollouts are kept; retry it with a larger max_cost or max_tokens_total, or submit fewer rows"
         failure = Failure(phase=Phase.SETUP, category=Category.BUDGET, message=reason, fix=fix)
         return cls(status=RunStatus.STOPPED, report=report, failure=failure)
 
     @classmethod
-    def ran_out(cls, reason: str, report: Report) -> JobResult:
+    def ran_out(cls, reason: str, report: Report) -> "JobResult":
         """Return the result of a run that `wall_s` ended; `reason` is the one from its report, or the number of its
         jobs."""
         fix = "finished rollouts are kept; retry the run for the rest, or submit it with a larger wall_s or more shards"

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -59,7 +57,7 @@ class ModelSpec(Record):
         base_url: str | None = None,
         api_key_env: str | None = None,
         params: Mapping[str, object] | None = None,
-    ) -> ModelSpec:
+    ) -> "ModelSpec":
         """Parse what a person writes: `offline/...` is the stand-in, `osmosis/...` a model of the platform,
         `anthropic/...` is asked by Messages (unless the base URL ends in `/v1`), `openai/responses/...` by Responses.
         Any other name is verbatim with a base URL, else LiteLLM's (`openai/` assumed when there is no provider)."""
@@ -77,7 +75,7 @@ class ModelSpec(Record):
         return cls(name=full, kind=kind, base_url=base_url, api_key_env=api_key_env, params=params)
 
     @classmethod
-    def from_config(cls, config: EvalConfig) -> ModelSpec:
+    def from_config(cls, config: EvalConfig) -> "ModelSpec":
         """Return the model of a config, with its `[advanced]` endpoint, key variable and parameters."""
         advanced = config.advanced
         return cls.parse(
@@ -223,7 +221,7 @@ class ProgramSpec(Record):
     """Python file with the grader, relative to the workspace, or `module:Class`."""
 
     @classmethod
-    def from_config(cls, config: EvalConfig | TrainingConfig) -> ProgramSpec:
+    def from_config(cls, config: EvalConfig | TrainingConfig) -> "ProgramSpec":
         experiment, program = config.experiment, config.program.to_dict() if config.program else {}
         if experiment.command is None:
             return cls()
@@ -295,7 +293,7 @@ class EvalPlan(Record):
         attempts: int | None = None,
         concurrency: int | None = None,
         provenance: Mapping[str, object] | None = None,
-    ) -> EvalPlan:
+    ) -> "EvalPlan":
         """Build the plan of a config, on the platform and on this machine. Arguments win over the config."""
         experiment, options = config.experiment, config.evaluation
         return cls(

@@ -1,7 +1,5 @@
 """Quarantine: rows that are known to be flaky, with a reason and a last day. They are shown and decide nothing."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -39,14 +37,14 @@ class RowQuarantine(Strict):
 
     row: list[QuarantinedRow] = Field(default_factory=list)
 
-    def of(self, datasets: Iterable[str]) -> RowQuarantine:
+    def of(self, datasets: Iterable[str]) -> "RowQuarantine":
         names = {"", *datasets}
         return RowQuarantine(row=[entry for entry in self.row if entry.dataset in names])
 
     def about(self, key: str) -> list[QuarantinedRow]:
         return [entry for entry in self.row if entry.key == key]
 
-    def sorted_out(self, keys: Iterable[str]) -> SortedOut:
+    def sorted_out(self, keys: Iterable[str]) -> "SortedOut":
         present = set(keys)
         entries = [entry for entry in self.row if entry.key in present]
         active = [entry for entry in entries if not entry.expired()]

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated
 
@@ -106,7 +104,7 @@ class SnapshotNote(Record):
     """Cut after `MAX_DIFF` characters."""
 
     @classmethod
-    def of_request(cls, body: Mapping[str, object]) -> tuple[dict[str, object], SnapshotNote | None]:
+    def of_request(cls, body: Mapping[str, object]) -> "tuple[dict[str, object], SnapshotNote | None]":
         """Split the body of a submit into the rest and the snapshot: `snapshot`, or `advanced_config.snapshot` of
         earlier clients. Raise pydantic's ValidationError."""
         rest = dict(body)

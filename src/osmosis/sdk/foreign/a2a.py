@@ -6,8 +6,6 @@ what `SimulatedUser` takes). The agent brings its own model, so `--model` is not
 # a2a-sdk is in the agent's environment, never where the checker runs.
 # mypy: disable-error-code="import-not-found,misc"
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import Iterator, Sequence
@@ -49,7 +47,7 @@ class RemoteAgent:
         self._context_id: str | None = None
         self._task_id: str | None = None
 
-    async def __aenter__(self) -> RemoteAgent:
+    async def __aenter__(self) -> "RemoteAgent":
         card = await asyncio.to_thread(fetch_card, self._url, self._key_env)
         self._http = httpx.AsyncClient(
             headers=_key_header(self._key_env), timeout=self._timeout_s, trust_env=not is_loopback(self._url)

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Mapping
@@ -20,7 +18,7 @@ class Tasks:
     mode: Literal["template", "dataset"]
 
     @classmethod
-    def open(cls, folder: Path, mode: str) -> Tasks:
+    def open(cls, folder: Path, mode: str) -> "Tasks":
         if mode not in ("template", "dataset"):
             raise ValueError(f"task_mode is {mode!r}; it must be 'template' or 'dataset'")
         folder = folder.expanduser().resolve()
@@ -64,7 +62,7 @@ def has_tests(task: Path) -> bool:
     return bool((config.get("verifier") or {}).get("environment"))
 
 
-def instruction_of(task: Path, init: RolloutInit) -> Instruction:
+def instruction_of(task: Path, init: RolloutInit) -> "Instruction":
     path = task / "instruction.md"
     text = path.read_text(encoding="utf-8") if path.is_file() else None
     return from_row(init.initial_messages, init.metadata or {}, text)
@@ -76,7 +74,7 @@ def copy_task(task: Path, into: Path) -> Path:
     return copy
 
 
-def put_row(copy: Path, init: RolloutInit, instruction: Instruction) -> None:
+def put_row(copy: Path, init: RolloutInit, instruction: "Instruction") -> None:
     for step in copy.glob("steps/*/instruction.md"):
         rendered = from_row(init.initial_messages, init.metadata or {}, step.read_text(encoding="utf-8"))
         step.write_text(rendered.text, encoding="utf-8")

@@ -1,7 +1,5 @@
 """Keep the conversation of a framework's agent in a rollout, in chat-completions shape as the policy saw it."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -10,7 +8,7 @@ from osmosis.records.run.rollout import Message
 from osmosis.sdk.context import WorkflowRollout, get_rollout_context
 from osmosis.sdk.types import RolloutSample
 
-_conversations: WeakKeyDictionary[WorkflowRollout, Conversation] = WeakKeyDictionary()
+_conversations: "WeakKeyDictionary[WorkflowRollout, Conversation]" = WeakKeyDictionary()
 
 
 class Conversation:

@@ -2,8 +2,6 @@
 piece an error of the model is an HTTP status, as without a stream; after it, the dialect's error event. A caller that
 hangs up cancels the model call."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -169,7 +167,7 @@ async def answer_call(
 
 
 async def _events(
-    stream: ReplyStream, first: list[Piece], answering: asyncio.Future[Completion], pieces: _Pieces
+    stream: ReplyStream, first: list[Piece], answering: asyncio.Future[Completion], pieces: "_Pieces"
 ) -> AsyncIterator[bytes]:
     head, batch = stream.begin(), first
     try:

@@ -2,8 +2,6 @@
 generation is read from `/health`; the model is served through a model proxy, which also knows usage and the true cause
 of model failures. A dead server ends all waiting at once, a silent one is bounded."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import time
@@ -71,7 +69,7 @@ async def started(
 @asynccontextmanager
 async def served(
     at: ServerAt, proxy: ModelProxy, plan: EvalPlan, *, died: Callable[[], Awaitable[object]] | None = None
-) -> AsyncIterator[ServedRollouts]:
+) -> "AsyncIterator[ServedRollouts]":
     """Yield the agent behind a rollout server; the model proxy `proxy` must be open. `died` (for example
     `RolloutServerProcess.wait_died`) returns when the server's process has ended; without it, a server that refuses
     connections for some seconds counts as dead. Raises `NetworkError` when there is no healthy server to begin with."""
@@ -178,7 +176,7 @@ class ServedRollouts:
             self.proxy.close_rollout(endpoint)
 
     async def _bounded(
-        self, endpoint: RolloutEndpoint, task: Task, limits: RolloutTimeLimits
+        self, endpoint: RolloutEndpoint, task: Task, limits: "RolloutTimeLimits"
     ) -> protocols.ServerResult:
         if self._death is not None:
             raise self._death

@@ -1,8 +1,6 @@
 """The model endpoint of one rollout, as the model proxy keeps it: its URL prefix and bearers, the callbacks that
 arrived, and the end that a client waits for. A second terminal message is not taken."""
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 from collections.abc import Callable
@@ -72,7 +70,7 @@ class RolloutEndpoint:
     def grader_callback_url(self) -> str:
         return f"{self.prefix}/grader"
 
-    async def result(self, timeout: float | None = None) -> RolloutEndpoint:
+    async def result(self, timeout: float | None = None) -> "RolloutEndpoint":
         await asyncio.wait_for(self._done.wait(), timeout)
         return self
 

@@ -1,8 +1,6 @@
 """The queue of a rollout server: it starts as many rollouts at once as the backend allows, and gives each exactly one
 outcome, whatever the backend does. It knows no protocol: what to run and whom to tell are callables."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections import deque
@@ -107,11 +105,11 @@ log = logging.getLogger("osmosis.serve")
 @dataclass(eq=False, slots=True)
 class AcceptedRollout:
     id: str
-    execute: Callable[[AcceptedRollout], Awaitable[RolloutOutcome]]
+    execute: "Callable[[AcceptedRollout], Awaitable[RolloutOutcome]]"
     limit_s: float
     """Seconds from the start of running; then the rollout is ended from outside."""
-    on_end: Callable[[AcceptedRollout], None] | None = None
-    on_grading: Callable[[AcceptedRollout], None] | None = None
+    on_end: "Callable[[AcceptedRollout], None] | None" = None
+    on_grading: "Callable[[AcceptedRollout], None] | None" = None
     accepted_at: float = 0.0
     started_at: float | None = None
     finished_at: float | None = None

@@ -2,8 +2,6 @@
 the files of its workflow `<root>/<id>/trajectory.json` (an ATIF document) and `diagnostics.json`. A background thread
 writes, known secrets are removed, and a rollout id never leads out of the folder."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging
@@ -79,7 +77,7 @@ class TraceFolder:
         self._thread = _WriterThread("osmosis-traces", close_within_s=10.0)
         self.close = self._thread.close
 
-    def open(self, rollout_id: str, secrets: Iterable[str | None] = ()) -> RolloutTrace:
+    def open(self, rollout_id: str, secrets: Iterable[str | None] = ()) -> "RolloutTrace":
         own = [value for value in secrets if value]
         redactor = Redactor([*self._secrets, *own]) if own else self._shared
         return RolloutTrace(self._thread, trace_path(self.folder, rollout_id), redactor)
@@ -113,7 +111,7 @@ class EndedRollout:
     finished_at: str
 
     @classmethod
-    def of(cls, entry: AcceptedRollout, init: RolloutInit, execution: ExecutionResult | None) -> EndedRollout:
+    def of(cls, entry: AcceptedRollout, init: RolloutInit, execution: ExecutionResult | None) -> "EndedRollout":
         assert entry.outcome is not None
         ended = asyncio.get_running_loop().time()
         started = ended if entry.started_at is None else entry.started_at
