@@ -5,8 +5,6 @@ rows does not look better. The verdict then looks at both, with the wider interv
 p-value and verdict are one test (`significance.py`) and always agree. What a model does on rows that it was trained on
 is no proof: it is better only if the other rows show that, too."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import partial
@@ -97,7 +95,7 @@ class Comparison:
     """Smallest true difference that rows like these show in 80 % of runs; None with too few rows."""
     trained_rows: int = 0
     """Rows of these that a model of the two runs was trained on."""
-    unseen: Comparison | None = None
+    unseen: "Comparison | None" = None
     """The comparison of the other rows, where there are rows of both kinds."""
     keys: set[str] = field(default_factory=set)
     """Row keys of the rows that both have, quarantined ones included, as either run calls them."""
@@ -170,8 +168,8 @@ def compare(
 
 
 def _compare(
-    before: _Side,
-    after: _Side,
+    before: "_Side",
+    after: "_Side",
     name: str,
     threshold: float,
     declared: Bounds | None,
@@ -245,7 +243,7 @@ def _compare(
 
 
 def _set_aside(
-    row_of: Mapping[str, str], excluded: Collection[str], after: _Side, a: Values, b: Values
+    row_of: Mapping[str, str], excluded: Collection[str], after: "_Side", a: Values, b: Values
 ) -> dict[str, SetAside]:
     entries = {}
     for row_b, row_a in row_of.items():
@@ -260,8 +258,8 @@ def _flips(
     keys: Sequence[Attempt],
     a: Values,
     b: Values,
-    before: _Side,
-    after: _Side,
+    before: "_Side",
+    after: "_Side",
     b_of: Mapping[str, str],
     threshold: float,
 ) -> list[Flip]:
@@ -327,7 +325,7 @@ class _Paired:
         self.mean_a = _mean([x for x, _ in self.rows.values()]) if self.rows else 0.0
         self.mean_b = _mean([y for _, y in self.rows.values()]) if self.rows else 0.0
 
-    def passes(self, threshold: float) -> _Paired:
+    def passes(self, threshold: float) -> "_Paired":
         a = {row: [float(value >= threshold) for value in x] for row, x, _ in self._values}
         b = {row: [float(value >= threshold) for value in y] for row, _, y in self._values}
         return _Paired(a, b)

@@ -1,7 +1,5 @@
 """Tools and their calls in the OpenAI shape. Any JSON Schema fits: keywords without a field are kept."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -73,7 +71,9 @@ class OpenAIFunctionCallSchema(Record):
     arguments: JsonObject
 
     @staticmethod
-    def from_openai_function_parsed_schema(parsed: OpenAIFunctionParsedSchema) -> tuple[OpenAIFunctionCallSchema, bool]:
+    def from_openai_function_parsed_schema(
+        parsed: OpenAIFunctionParsedSchema,
+    ) -> "tuple[OpenAIFunctionCallSchema, bool]":
         try:
             arguments = json.loads(parsed.arguments)
         except json.JSONDecodeError:

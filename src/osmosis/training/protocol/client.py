@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -26,7 +24,7 @@ class TrainerClient:
         self._socket = socket
         self._session: aiohttp.ClientSession | None = None
 
-    async def __aenter__(self) -> TrainerClient:
+    async def __aenter__(self) -> "TrainerClient":
         return self
 
     async def __aexit__(self, *_: object) -> None:
