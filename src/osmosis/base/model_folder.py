@@ -11,6 +11,7 @@ from osmosis.errors import ValidationError
 
 CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
 BELONGS = re.compile(
     r"^(config|generation_config|tokenizer|tokenizer_config|special_tokens_map|added_tokens|vocab|preprocessor_config"
     r"|processor_config|chat_template|response_template)\.json$|^(merges|vocab)\.txt$|^chat_template\.jinja$"
@@ -70,12 +71,15 @@ def check_model(folder: Path) -> FolderFacts:
     if not any(name in files for name in TOKENIZERS):
         fix = "tokenizer.save_pretrained(FOLDER), into the same folder"
         raise ValidationError(f"{folder} has no tokenizer ({', '.join(TOKENIZERS)})", hint=fix)
+    weights = [path for name, path in files.items() if name.endswith(".safetensors")]
     if INDEX in files:
         placed = _json(files[INDEX]).get("weight_map")
-        named = set(placed.values()) if isinstance(placed, dict) else set()
-        if missing := sorted(str(name) for name in named if name not in files):
+        named = {str(name) for name in placed.values()} if isinstance(placed, dict) else set()
+        if missing := sorted(named - files.keys()):
             raise ValidationError(f"{missing[0]}, which {INDEX} names, is missing", hint="copy all files of the model")
-    weights = [path for name, path in files.items() if name.endswith(".safetensors")]
+        weights = [files[name] for name in named]
+    elif SINGLE in files:
+        weights = [files[SINGLE]]  # a checkpoint has its optimizer's state beside it
     templated = "chat_template.jinja" in files or "chat_template.json" in files
     if not templated and "tokenizer_config.json" in files:
         templated = bool(_json(files["tokenizer_config.json"]).get("chat_template"))

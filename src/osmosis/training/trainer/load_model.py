@@ -3,27 +3,26 @@ safetensors only; a model's own code is never run. Missing files and too little 
 is read."""
 
 import json
-import math
-import os
+import resource
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
-from safetensors import SafetensorError, safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.integrations.liger import apply_liger_kernel
 from transformers.utils import is_liger_kernel_available
 
-from osmosis.base.jsonable import JsonObject
+from osmosis.base.model_folder import check_model
+from osmosis.errors import ValidationError
 from osmosis.training.protocol.plans import TrainerPlan
 
 from .errors import TrainingFailed, out_of_memory
 
 _SMALLER = 'choose a smaller model, precision = "bf16", or a machine with more memory'
 _AGAIN = "upload or download the model again"
-_INDEX = "model.safetensors.index.json"
-_SINGLE = "model.safetensors"
 _OVERHEAD = 1.2
 
 
@@ -36,7 +35,6 @@ class Loaded:
 
 
 def choose_dtype(plan: TrainerPlan, device: Any) -> Any:
-    """Return the type of the base model's weights; the adapter's are always fp32."""
     if plan.precision == "bf16" or (
         plan.precision == "auto" and device.type == "cuda" and torch.cuda.is_bf16_supported()
     ):
@@ -48,13 +46,26 @@ def load(plan: TrainerPlan, local_rank: int = 0) -> Loaded:
     folder = Path(plan.model_path)
     device = torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
     dtype = choose_dtype(plan, device)
-    config = _config(folder)
+    try:
+        facts = check_model(folder)
+    except ValidationError as error:
+        raise TrainingFailed(error.message, hint=error.hint or _AGAIN) from error
+    if json.loads((folder / "config.json").read_bytes()).get("auto_map"):
+        raise TrainingFailed(
+            f"{folder} needs Python code of its own (auto_map in config.json), which is not run",
+            hint="use a model whose architecture transformers knows",
+        )
     tokenizer = load_tokenizer(Path(plan.tokenizer_path or plan.model_path))
-    _check_context(plan, config, folder)
-    parameters = sum(_parameters(folder / name) for name in _weight_files(folder))
+    tokens = plan.max_prompt_length + plan.max_response_length
+    if facts.context_length is not None and tokens > facts.context_length:
+        raise TrainingFailed(
+            f"max_prompt_length + max_response_length are {tokens} tokens, and {folder.name} can read "
+            f"{facts.context_length}",
+            hint=f"lower them to {facts.context_length} in all",
+        )
     # Sharded, each process reads the model into the machine's memory, and takes its part of it to the GPU.
     home = torch.device("cpu") if plan.is_sharded else device
-    needed = parameters * dtype.itemsize * _OVERHEAD * (plan.processes if plan.is_sharded else 1)
+    needed = facts.parameters * dtype.itemsize * _OVERHEAD * (plan.processes if plan.is_sharded else 1)
     available = plan.max_memory_bytes or free_memory(home)
     if needed > available:
         raise TrainingFailed(
@@ -125,83 +136,14 @@ def load_tokenizer(folder: Path) -> Any:
     return tokenizer
 
 
-def _config(folder: Path) -> JsonObject:
-    if not folder.is_dir():
-        fix = "check model_path, or upload the model again"
-        raise TrainingFailed(f"there is no model folder {folder}", hint=fix)
-    try:
-        config: JsonObject = json.loads((folder / "config.json").read_text("utf-8"))
-    except FileNotFoundError:
-        raise TrainingFailed(f"{folder} has no config.json: it is not a model", hint=_AGAIN) from None
-    except ValueError as error:
-        raise TrainingFailed(f"{folder / 'config.json'} is not JSON: {error}", hint=_AGAIN) from error
-    if config.get("auto_map"):
-        raise TrainingFailed(
-            f"{folder} needs Python code of its own (auto_map in config.json), which is not run",
-            hint="use a model whose architecture transformers knows",
-        )
-    return config
-
-
-def _weight_files(folder: Path) -> list[str]:
-    if (folder / _INDEX).is_file():
-        names = sorted(set(json.loads((folder / _INDEX).read_text("utf-8"))["weight_map"].values()))
-        missing = [name for name in names if not (folder / name).is_file()]
-        if missing:
-            raise TrainingFailed(
-                f"{folder} is incomplete: {', '.join(missing[:3])} of {len(names)} weight files is missing"
-                if len(missing) == 1
-                else f"{folder} is incomplete: {len(missing)} of {len(names)} weight files are missing",
-                hint=_AGAIN,
-            )
-        return names
-    if (folder / _SINGLE).is_file():
-        return [_SINGLE]
-    other = sorted(path.name for path in folder.iterdir() if path.suffix in (".bin", ".pt", ".pth", ".gguf"))
-    raise TrainingFailed(
-        f"{folder} has no safetensors weights" + (f" (only {', '.join(other[:3])})" if other else ""),
-        hint="convert it: AutoModelForCausalLM.from_pretrained(...).save_pretrained(...) writes safetensors",
-    )
-
-
-def _parameters(path: Path) -> int:
-    """Count from the header; nothing else is read. A file that was cut short is noticed."""
-    try:
-        with safe_open(path, "pt") as file:
-            names = file.keys()
-            return sum(math.prod(file.get_slice(name).get_shape()) for name in names)
-    except SafetensorError as error:
-        message = f"{path} is not a safetensors file, or cut short: {error}"
-        raise TrainingFailed(message, hint=_AGAIN) from error
-
-
-def _check_context(plan: TrainerPlan, config: JsonObject, folder: Path) -> None:
-    context_length = config.get("max_position_embeddings") or (config.get("text_config") or {}).get(
-        "max_position_embeddings"
-    )
-    needed = plan.max_prompt_length + plan.max_response_length
-    if isinstance(context_length, int) and needed > context_length:
-        raise TrainingFailed(
-            f"max_prompt_length + max_response_length are {needed} tokens, and {folder.name} can read {context_length}",
-            hint=f"lower them to {context_length} in all",
-        )
-
-
 def free_memory(device: Any) -> int:
     if device.type == "cuda":
         free: int = torch.cuda.mem_get_info(device)[0]
         return free
-    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    try:
-        for line in Path("/proc/meminfo").read_text("ascii").splitlines():
-            if line.startswith("MemAvailable:"):
-                free = int(line.split()[1]) * 1024
-        group = Path("/sys/fs/cgroup")
-        limit = (group / "memory.max").read_text("ascii").strip()
-        if limit != "max":
-            free = min(free, int(limit) - int((group / "memory.current").read_text("ascii")))
-    except (OSError, ValueError):
-        pass  # another system: what the first line said
+    free = psutil.virtual_memory().available
+    group = Path("/sys/fs/cgroup")
+    with suppress(OSError, ValueError):  # no limit, or another system
+        free = min(free, int((group / "memory.max").read_bytes()) - int((group / "memory.current").read_bytes()))
     return free
 
 
@@ -209,10 +151,4 @@ def peak_memory(device: Any) -> int:
     if device.type == "cuda":
         peak: int = torch.cuda.max_memory_allocated(device)
         return peak
-    try:
-        for line in Path("/proc/self/status").read_text("ascii").splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return 0
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

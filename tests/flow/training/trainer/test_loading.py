@@ -7,9 +7,9 @@ import pytest
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 EXPECTED = {
     "without_template": ("model", "has no chat template"),
-    "without_weights": ("model", "has no safetensors weights (only pytorch_model.bin)"),
+    "without_weights": ("model", "weights must be safetensors files; pytorch_model.bin is of another kind"),
     "without_a_shard": ("model", "model-2.safetensors"),
-    "cut_short": ("model", "cut short"),
+    "cut_short": ("model", "is not a complete safetensors file"),
     "with_code": ("model", "needs Python code of its own"),
     "without_config": ("model", "has no config.json"),
     "without_an_end": ("model", "no end-of-turn token"),
