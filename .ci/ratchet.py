@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCE = ROOT / "src" / "osmosis"
+SOURCE = ROOT / "src"
 LIMITS = ROOT / ".ci" / "ratchet.json"
 BANNED = {
     *("said", "asked", "found", "known", "given", "made", "kept", "told", "meant", "wanted", "shown", "held", "taken"),

@@ -125,7 +125,6 @@ class Reporter:
             await self._wait_for_any(self._taken, stop)
 
     async def _wait_for_any(self, *events: asyncio.Event) -> None:
-        """Wait for one of the events, or until it makes no sense to go on."""
         waiting: list[asyncio.Future[Any]] = [asyncio.ensure_future(event.wait()) for event in events]
         try:
             await asyncio.wait([*waiting, self._future()], return_when=asyncio.FIRST_COMPLETED)

@@ -191,7 +191,8 @@ class BuildSandbox:
         if boundary.level is Level.NONE:
             return cls()
         confined_network = boundary.level >= Level.NAMESPACES
-        configs = tuple(path for path in _uv_configs(environ) if path.is_file())
+        folders = (Path("/etc"), Path(environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")))
+        configs = tuple(path for folder in folders if (path := folder / "uv" / "uv.toml").is_file())
         named = [*environ.values(), *(path.read_text(encoding="utf-8", errors="replace") for path in configs)]
         hosts = {urlsplit(url).hostname or "" for text in named for url in _URL.findall(text)} - {""}
         outside = boundary.network is not Network.NONE
@@ -249,11 +250,6 @@ class BuildSandbox:
             return
         async with self.proxy.serving(listener):
             yield
-
-
-def _uv_configs(environ: Mapping[str, str]) -> Iterator[Path]:
-    yield Path("/etc/uv/uv.toml")
-    yield Path(environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")) / "uv" / "uv.toml"
 
 
 def _local_indexes(environ: Mapping[str, str]) -> Iterator[Path]:

@@ -25,7 +25,6 @@ SUMS: Sequence[tuple[str, str, str, Format, int]] = (
 def training_figures(
     curves: Mapping[str, Curve], *, rollouts: int | None = None, duration_ms: float | None = None
 ) -> Iterator[Figure]:
-    """Yield what a run came to; `rollouts` counts those of training and validation."""
     for key, name, label in COURSES:
         points = curves.get(key)
         if not points:
@@ -53,15 +52,11 @@ def list_figures(metrics: TrainingMetrics) -> list[Figure]:
 
 
 def list_changed_keys(configs: Sequence[Mapping[str, object]]) -> dict[str, list[str]]:
-    """Return the keys that are not the same in all configs, each with its value in every config."""
     leaves = [dict(iterate_leaves(config)) for config in configs]
     changed = {}
     for key in dict.fromkeys(key for values in leaves for key in values):
-        values = [_write_value(config[key]) if key in config else "" for config in leaves]
+        written = [config.get(key, "") for config in leaves]
+        values = [value if isinstance(value, str) else json.dumps(value) for value in written]
         if len(set(values)) > 1:
             changed[key] = values
     return changed
-
-
-def _write_value(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value)

@@ -122,7 +122,9 @@ class Collector:
         started = time.monotonic()
         self._open.add(step)
         if ledger.find(step) is None:
-            rows = ledger.draw(step, ledger.count_due(sorted(self._open))) if self._draws_rows else collect.rows
+            plan, rows = self._trainer_plan, collect.rows
+            if plan.oversample > 1 or plan.replace_no_signal > 0 or plan.curriculum:
+                rows = ledger.draw(step, ledger.count_due(sorted(self._open)))
             ledger.begin(step, rows, version=min(self._open) - 1)
         async with self._folders:
             await self._load(step)
@@ -143,17 +145,11 @@ class Collector:
         return StepRollouts([group.row for group in groups], rollouts, figures, new)
 
     async def pack(self) -> None:
-        """Pack the folders whose groups have all been used."""
         async with self._folders:
             unused = {group.step for group in self._ledger.list_unused()}
             for step, journal in list(self._journals.items()):
                 if step not in unused and not self._writers[step]:
                     await asyncio.to_thread(journal.pack)
-
-    @property
-    def _draws_rows(self) -> bool:
-        plan = self._trainer_plan
-        return plan.oversample > 1 or plan.replace_no_signal > 0 or plan.curriculum
 
     async def _load(self, step: int) -> None:
         """Read what is stored of the groups that this step may use, and run what is missing."""
@@ -183,7 +179,7 @@ class Collector:
         ended = [group for group in groups if self._has_ended(group)]
         if any(step - ledger.version(group) > plan.max_staleness + 1 for group in groups if not self._has_ended(group)):
             return False  # of a later step, it would be too old
-        unheard = [group for group in ended if self._is_silent(group)]
+        unheard = [group for group in ended if len({*self._rewards[group].values()} - {None}) < 2]
         silent = unheard if plan.replace_no_signal else []
         budget = self._replace(step, len(silent))
         telling = [group for group in ended if group not in silent]
@@ -193,10 +189,6 @@ class Collector:
         replaced = [group for group in silent if group not in trained][:budget]
         ledger.settle(step, trained, replaced, [group for group in unheard if group in (*trained, *replaced)])
         return True
-
-    def _is_silent(self, group: Group) -> bool:
-        """Return whether all rewards are the same: such a group teaches nothing."""
-        return len({reward for reward in self._rewards[group].values() if reward is not None}) < 2
 
     def _replace(self, step: int, silent: int) -> int:
         """Begin a group for each silent one, within the budget; return how many may be replaced."""
@@ -331,8 +323,6 @@ def _step_plan(plan: EvalPlan, rows: Sequence[int], samples: int) -> EvalPlan:
 
 
 class _StepAgent:
-    """Keeps the tokens of each rollout beside it."""
-
     def __init__(self, agent: Agent, model: TrainedModel, journal: StepJournal, part_of_run: str) -> None:
         self._agent = agent
         self._model = model
@@ -352,8 +342,6 @@ class _StepAgent:
 
 @dataclass(frozen=True, slots=True)
 class _SealedAgent:
-    """Adds what the sealed grader says of a rollout."""
-
     agent: Agent
     sealed: Agent
 

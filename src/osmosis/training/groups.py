@@ -83,7 +83,6 @@ class GroupLedger:
         self._write(step)
 
     def list_unused(self) -> list[Group]:
-        """Return the groups that no step has used yet, in the order in which they began."""
         return sorted(self._unused, key=lambda group: group.step)
 
     def draw(self, step: int, count: int) -> list[int]:

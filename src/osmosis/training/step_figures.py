@@ -43,7 +43,12 @@ def step_figures(rollouts: Sequence[StoredStepRollout], kind: Kind) -> dict[str,
     if spoken:
         figures |= {
             "rollout/response_lengths": fmean([_count_sampled(rollout) for rollout in spoken]),
-            "rollout/total_lengths": fmean(map(_length, spoken)),
+            "rollout/total_lengths": fmean(
+                [
+                    sum(len(part.prompt_token_ids) + len(part.completion_token_ids) for part in rollout.tokens)
+                    for rollout in spoken
+                ]
+            ),
             "rollout/truncated_ratio": fmean([any(part.truncated for part in rollout.tokens) for rollout in spoken]),
             "rollout/turns": fmean([sum(part.turns for part in rollout.tokens) for rollout in spoken]),
             "rollout/repetition_ratio": fmean([_repetition(rollout) for rollout in spoken]),
@@ -81,10 +86,6 @@ def fidelity_figures(rollouts: Sequence[StoredStepRollout]) -> dict[str, float]:
 
 def _count_sampled(rollout: StoredStepRollout) -> int:
     return sum(sum(part.mask) for part in rollout.tokens)
-
-
-def _length(rollout: StoredStepRollout) -> int:
-    return sum(len(part.prompt_token_ids) + len(part.completion_token_ids) for part in rollout.tokens)
 
 
 def _repetition(rollout: StoredStepRollout) -> float:

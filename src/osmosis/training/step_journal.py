@@ -70,7 +70,6 @@ class StoredStepRollout(msgspec.Struct, gc=False):
 
     @property
     def reason(self) -> str | None:
-        """Why it is unscorable: `category: message`; None when it has a score, or excluded itself."""
         failure = self.failure or next((score.failure for score in self.scores.values() if score.failure), None)
         if failure is not None:
             return f"{failure.category.value}: {failure.message}"

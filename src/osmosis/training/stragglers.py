@@ -17,8 +17,6 @@ CUT_OFF = "cut off as a straggler"
 
 
 class StragglerAgent:
-    """Attempts tasks by another agent, `count` of them."""
-
     def __init__(self, agent: Agent, count: int, timeout_s: float, on_cut: Callable[[int], None]) -> None:
         self._agent = agent
         self._count = count

@@ -91,7 +91,11 @@ def compare_page(library: Library, params: QueryParams) -> Page:
     ids = params.all("run")[:MAX_RUNS]
     if len(ids) < 2:
         raise UsageError("a comparison needs two runs", hint="choose them in the list of runs: /compare?run=A&run=B")
-    sources = _sort_runs({id_: library.run(id_) for id_ in ids}, params.text("baseline"))
+    by_age = dict(sorted(((id_, library.run(id_)) for id_ in ids), key=lambda run: run[1].state().created_at))
+    tagged = [id_ for id_, source in by_age.items() if BASELINE_TAG in source.context().marks.tags]
+    first = params.text("baseline")
+    first = first if first in by_age else next(reversed(tagged), next(iter(by_age)))
+    sources = {first: by_age.pop(first), **by_age}
     kinds = {source.state().kind for source in sources.values()}
     if len(kinds) > 1:
         raise UsageError("an evaluation and a training run have nothing in common", hint="choose runs of one kind")
@@ -109,13 +113,6 @@ def compare_page(library: Library, params: QueryParams) -> Page:
     scores = list(dict.fromkeys(name for source in sources.values() for name in source.table().search.score_names()))
     values = {"found": comparisons, "params": params, "scores": scores, "baseline": sides[0], "other": other}
     return Page("compare.html", values, ("found",))
-
-
-def _sort_runs(sources: Mapping[str, RunSource], baseline: str) -> dict[str, RunSource]:
-    by_age = dict(sorted(sources.items(), key=lambda run: run[1].state().created_at))
-    tagged = [id_ for id_, source in by_age.items() if BASELINE_TAG in source.context().marks.tags]
-    first = baseline if baseline in by_age else next(reversed(tagged), next(iter(by_age)))
-    return {first: by_age.pop(first), **by_age}
 
 
 def parse_run_pair(params: QueryParams) -> tuple[str, str]:

@@ -258,11 +258,8 @@ def _link(self: RendererHTML, tokens: Sequence[Token], at: int, options: Options
     return self.renderToken(tokens, at, options, env)
 
 
-def _highlight_fence(code: str, language: str, attributes: str) -> str:
-    return str(highlight_code(code, language)) + "\n" if language else ""
-
-
-_PARSER = MarkdownIt("commonmark", {"html": False, "breaks": True, "highlight": _highlight_fence})
+_PARSER = MarkdownIt("commonmark", {"html": False, "breaks": True})
+_PARSER.options["highlight"] = lambda code, language, _: f"{highlight_code(code, language)}\n" if language else ""
 _PARSER.enable(["table", "strikethrough"]).disable(["image", "html_block", "html_inline"])
 for _rule, _render in (("heading_open", _heading), ("heading_close", _heading), ("link_open", _link)):
     _PARSER.add_render_rule(_rule, _render)

@@ -43,7 +43,7 @@ def has_commit(git: Git, commit: str) -> bool:
 
 def commit_diff(git: Git, before: str, after: str, folders: Sequence[str]) -> CommitDiff:
     changed = list(_changed(git, before, after))
-    mine = [change for change in changed if not folders or _is_below(change[0], folders)]
+    mine = [change for change in changed if not folders or any(f"/{f}/" in f"/{change[0]}" for f in folders)]
     room, chosen = MOST_LINES, list[str]()
     for path, lines in sorted(mine, key=lambda change: change[1] or 0):
         if lines is not None and lines <= room and len(chosen) < MOST_FILES:
@@ -73,10 +73,6 @@ def _changed(git: Git, before: str, after: str) -> Iterator[tuple[str, int | Non
 
 def _git(git: Git, *args: str) -> str:
     return git.text(*[word for setting in _SETTINGS for word in ("-c", setting)], *args, timeout_s=TIMEOUT_S)
-
-
-def _is_below(path: str, folders: Sequence[str]) -> bool:
-    return any(f"/{path}".find(f"/{folder}/") >= 0 for folder in folders)
 
 
 MAX_ANSWER = 8_000

@@ -116,6 +116,3 @@ class QueryParams:
 
     def without(self, *names: str) -> QueryParams:
         return QueryParams((name, value) for name, value in self.pairs if name not in names)
-
-    def subset(self, *names: str) -> str:
-        return urlencode([(name, value) for name, value in self.pairs if name in names])

@@ -158,7 +158,7 @@ def rollout_url(run: RunState, key: RolloutKey, tail: str = "") -> str:
 
 
 def carry_filter(params: QueryParams) -> str:
-    query = params.subset(*(name for name in FILTERS if name != "step"))
+    query = urlencode([pair for pair in params.pairs if pair[0] in FILTERS and pair[0] != "step"])
     return "&".join(part for part in (query, "only=step" if params.text("step") else "") if part)
 
 

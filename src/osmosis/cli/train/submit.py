@@ -108,8 +108,10 @@ def plan_lines(check: TrainingCheck) -> dict[str, object]:
     }
     if check.eval_run:
         lines["evidence"] = f"{check.eval_run} ({check.eval_model}): {_evidence(check)}"
-    if check.least_s:
-        lines["time"] = f"at least {_duration(check.least_s)} for the rollouts, side by side; updates come on top"
+    if seconds := check.least_s:
+        long = f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+        long = f"{seconds:.0f} s" if seconds < 120 else long
+        lines["time"] = f"at least {long} for the rollouts, side by side; updates come on top"
     return lines
 
 
@@ -124,12 +126,6 @@ def _evidence(check: TrainingCheck) -> str:
     if check.failed:
         parts.append(f"{check.failed:.0%} failed")
     return ", ".join(parts)
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 # -- --probe N: an ordinary evaluation of the base model on N rows, sampled as training samples it -------------------

@@ -3,10 +3,9 @@ import hashlib
 import json
 import secrets
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
 
 from osmosis.base.environments import MARKER, prune_environments, read_marker, remove_folders
 from osmosis.base.locks import locked_async
@@ -21,6 +20,7 @@ from .project import MOST_ENTRIES, Generation, RolloutProject, read_text
 from .uv import Interpreter, choose_interpreter, describe_failure, is_network_failure
 
 STEP = "uv"
+RunUv = Callable[..., Awaitable[CommandResult]]
 INSTALL_TIMEOUT_S = 1200.0
 LAYOUT = "3"
 ENV, COPY = "env", "project"
@@ -135,7 +135,7 @@ class Builder:
         return finished
 
     async def _install_arguments(
-        self, project: RolloutProject, making: Path, uv: "RunUv", extras: tuple[str, ...]
+        self, project: RolloutProject, making: Path, uv: RunUv, extras: tuple[str, ...]
     ) -> tuple[str, ...]:
         arguments = ["pip", "install", *self.sandbox.compiles, "--python", str(making / ENV)]
         ours = project.generation(self.wheel.base_version) != "theirs"
@@ -197,7 +197,7 @@ class Builder:
         read: tuple[Path, ...],
         write: tuple[Path, ...],
         names: Mapping[Path, Path],
-    ) -> "RunUv":
+    ) -> RunUv:
         folders = self.sandbox.folders(self.uv, self.wheel.folder, python, environ)
         policy = self.sandbox.policy(read=(*folders, *read), write=write, names=names)
         variables = self.sandbox.environ(environ)
@@ -225,10 +225,6 @@ class Builder:
             return done
 
         return uv
-
-
-class RunUv(Protocol):
-    async def __call__(self, *arguments: str, quiet: bool = False) -> CommandResult: ...
 
 
 def environment_key(

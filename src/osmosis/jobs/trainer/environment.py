@@ -61,8 +61,6 @@ class TrainerLock:
 
 @dataclass(frozen=True, slots=True)
 class TrainerEnvironment:
-    """A finished environment; `code` is osmosis itself, for PYTHONPATH."""
-
     folder: Path
     code: Path
     packages: Mapping[str, str]

@@ -105,7 +105,6 @@ class TrainerProcess:
 
     @property
     def was_killed(self) -> bool:
-        """True when it was ended by force, as the kernel does when memory runs out."""
         return self._box is not None and self._box.exit_code == -signal.SIGKILL
 
     async def wait_died(self) -> None:

@@ -40,8 +40,6 @@ RANKS = (8, 16, 32, 64, 128, 256, 512)
 
 @dataclass(frozen=True, slots=True)
 class GpuSplit:
-    """GPUs as CUDA_VISIBLE_DEVICES names them."""
-
     trainer: Sequence[str]
     samplers: Sequence[Sequence[str]] = ()
     """GPUs of each vLLM server that the job starts."""
@@ -136,7 +134,6 @@ class VllmProcesses:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Start them all and keep them alive until the block ends."""
         starts = [asyncio.create_task(self._start(process)) for process in self._processes]
         keepers: list[asyncio.Task[None]] = []
         try:

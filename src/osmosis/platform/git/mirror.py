@@ -199,12 +199,6 @@ def settle_default_branch(
     return chosen
 
 
-def hold_commits(folder: RepositoryFolder, commits: Iterable[str], environ: Mapping[str, str]) -> None:
-    lines = "".join(f"update {SYNCED_REFS}/{commit} {commit}\n" for commit in commits)
-    if lines:
-        folder.git(environ).run("update-ref", "--stdin", stdin=lines.encode())
-
-
 def tidy(folder: RepositoryFolder, environ: Mapping[str, str]) -> None:
     settings = {"gc.auto": str(LOOSE_OBJECTS), "gc.autoDetach": "false", "gc.autoPackLimit": "60"}
     folder.git(environ, **settings).run("gc", "--auto", "--quiet", timeout_s=FETCH_TIMEOUT_S)

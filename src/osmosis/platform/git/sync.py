@@ -179,7 +179,9 @@ def _sync_branches(
     if not heads:
         raise ValidationError("the repository has no branches yet: push one, then sync again")
     contents = {commit: _contents(db, settings, folder, commit) for commit in {head.commit for head in moved}}
-    mirror.hold_commits(folder, contents, settings.environ)
+    if contents:
+        lines = "".join(f"update {mirror.SYNCED_REFS}/{commit} {commit}\n" for commit in contents)
+        folder.git(settings.environ).run("update-ref", "--stdin", stdin=lines.encode())
     changed = moved or [head for head in heads if head.branch == default] or heads[:1]
     tip = next((head for head in heads if head.branch == default), None)
     _store(db, folder, default, changed, contents, event_id=event_id, tip=tip)

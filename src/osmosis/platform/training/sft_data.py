@@ -45,7 +45,6 @@ def full_name(run: tables.Run) -> str:
 
 
 def least_score(run: tables.Run, config: TrainingConfig) -> float:
-    """Return the lowest score of an example: `min_score`, else what passes in that run."""
     if config.advanced.min_score is not None:
         return config.advanced.min_score
     threshold = run.config.get("evaluation", {}).get("pass_threshold")

@@ -172,19 +172,12 @@ class TrainerPlan(Record):
         return cls.model_validate({"run": run, "model_path": model_path, **unused, **fields})
 
     @property
-    def runs_ahead(self) -> bool:
-        """Return whether rollouts run while a step is trained on."""
-        return self.max_staleness > 0 or self.oversample > 1
-
-    @property
     def fingerprint(self) -> str:
         """Return a hash of what decides the result; a checkpoint is resumed only with the same one."""
         return hashlib.sha256(self.model_dump_json(exclude=_FREE).encode()).hexdigest()
 
 
 class ServingPlan(Record):
-    """The plan of `python -m osmosis.training.trainer.serve_model PLAN SOCKET`."""
-
     name: str
     model_path: str
     adapter_path: str | None = None
@@ -198,8 +191,6 @@ class ServingPlan(Record):
 
 
 class MergePlan(Record):
-    """The plan of `python -m osmosis.training.trainer.merge_adapter PLAN`."""
-
     model_path: str
     adapter_path: str
     output_dir: str

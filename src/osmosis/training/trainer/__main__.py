@@ -98,7 +98,6 @@ def load_engine(plan: TrainerPlan) -> ModuleType:
 
 
 def end_with_job(service: TrainerService) -> None:
-    """Stop at SIGTERM, and exit without the parent."""
     parent = os.getppid()
 
     def exit_without_parent() -> None:

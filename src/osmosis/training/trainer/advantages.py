@@ -40,7 +40,6 @@ def advantages(plan: TrainerPlan, rewards: Row[float | None]) -> list[float]:
 
 
 def token_weights(plan: TrainerPlan, sampled: Row[int]) -> list[float]:
-    """Return the weight of a token of each rollout, from the numbers of tokens that the model sampled in them."""
     if plan.loss in ("dapo", "cispo", "rejection", "distill"):
         return [1.0 / max(1, sum(sampled))] * len(sampled)
     if plan.loss == "dr_grpo":

@@ -76,6 +76,5 @@ class Ranks:
         return cast(list[Value], values)
 
     def add_up(self, tensors: Iterable[Tensor]) -> None:
-        """Replace each tensor by its sum over all ranks."""
         for tensor in tensors if self.world > 1 else ():
             dist.all_reduce(tensor)

@@ -304,13 +304,10 @@ class LocalEngine(TrainingLoop):
         for group in self.optimizer.param_groups:
             group["lr"] = self.learning_rate(self.step + 1)
         self.optimizer.step()
-        self._copy_masters()
-        return norm
-
-    def _copy_masters(self) -> None:
         for weight, master in zip(self.weights, self.masters, strict=True):
             if master is not weight:
                 weight.data.copy_(master)
+        return norm
 
     def _reference_logprobs(self, batch: MicroBatch) -> Tensor:
         with torch.no_grad():

@@ -38,7 +38,6 @@ def find_peak(device_name: str) -> float | None:
 
 
 def count_flops(model: Any, trees: Iterable[Tree]) -> float | None:
-    """Return the model FLOPs of one forward and backward pass, None for a mixture of experts."""
     config = model.config.get_text_config()
     if any(getattr(config, name, None) for name in _EXPERTS):
         return None
@@ -55,7 +54,6 @@ def count_flops(model: Any, trees: Iterable[Tree]) -> float | None:
 
 
 def measure_utilization(flops: float | None, seconds: float, loaded: Loaded, processes: int) -> float | None:
-    """Return the share of the peak, None where that is not known."""
     if flops is None or loaded.device.type != "cuda" or loaded.dtype != torch.bfloat16:
         return None
     peak = find_peak(torch.cuda.get_device_name(loaded.device))

@@ -34,18 +34,11 @@ class Loaded:
     dtype: Any
 
 
-def choose_dtype(plan: TrainerPlan, device: Any) -> Any:
-    if plan.precision == "bf16" or (
-        plan.precision == "auto" and device.type == "cuda" and torch.cuda.is_bf16_supported()
-    ):
-        return torch.bfloat16
-    return torch.float32
-
-
 def load(plan: TrainerPlan, local_rank: int = 0) -> Loaded:
     folder = Path(plan.model_path)
     device = torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
-    dtype = choose_dtype(plan, device)
+    is_half = plan.precision == "auto" and device.type == "cuda" and torch.cuda.is_bf16_supported()
+    dtype = torch.bfloat16 if is_half or plan.precision == "bf16" else torch.float32
     try:
         facts = check_model(folder)
     except ValidationError as error:

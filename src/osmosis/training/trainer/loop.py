@@ -133,7 +133,8 @@ class TrainingLoop(ABC):
     def _wait(self, step: int, kind: Kind) -> Batch:
         assert self.sampler is not None
         assert self.service is not None
-        with self.sampler.open(self.step, keep=self.plan.runs_ahead):
+        keep = self.plan.max_staleness > 0 or self.plan.oversample > 1
+        with self.sampler.open(self.step, keep=keep):
             batch = self.service.wait(step, kind)
         memory = self.sampler.totals.out_of_memory
         if memory and all(sequence.reward is None for sequence in batch.sequences):

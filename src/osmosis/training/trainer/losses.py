@@ -37,7 +37,6 @@ class PolicyLoss:
 
 
 def policy_loss(plan: TrainerPlan, now: Tensor, old: Tensor, advantages: Tensor, sequences: Tensor) -> PolicyLoss:
-    """Return the loss of each token, without weights and penalties."""
     log_ratio = now - old
     if plan.loss == "gspo":
         # Each token gets the mean over its sequence.

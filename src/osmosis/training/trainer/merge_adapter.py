@@ -49,7 +49,8 @@ def merge(plan: MergePlan) -> MergeResult:
     ids = loaded.tokenizer(text, return_tensors="pt", add_special_tokens=False)["input_ids"].to(loaded.device)
     expected = _read_logprobs(adapted, ids)
     merged = adapted.merge_and_unload()
-    dtype = _dtype(plan, merged)
+    name = {"fp32": "float32", "bf16": "bfloat16"}.get(plan.dtype, plan.own_dtype)
+    dtype = getattr(torch, name) if name in ("float32", "bfloat16", "float16") else torch.float32
     merged.to(dtype)
     merged.config.dtype = dtype
     difference = float((_read_logprobs(merged, ids) - expected).abs().max())
@@ -60,11 +61,6 @@ def merge(plan: MergePlan) -> MergeResult:
             shutil.copyfile(path, output / path.name)
     parameters = sum(weight.numel() for weight in merged.parameters())
     return MergeResult(difference=difference, dtype=str(dtype).removeprefix("torch."), parameters=parameters)
-
-
-def _dtype(plan: MergePlan, merged: Any) -> Any:
-    name = {"fp32": "float32", "bf16": "bfloat16"}.get(plan.dtype, plan.own_dtype)
-    return getattr(torch, name) if name in ("float32", "bfloat16", "float16") else torch.float32
 
 
 def _read_logprobs(model: Any, ids: Any) -> Any:

@@ -123,7 +123,8 @@ class DeltaReader:
             stop = len(text)
             for mark in ("<tool_call>", "<think>", self._end):
                 at = text.find(mark)
-                stop = min(stop, at if at >= 0 else len(text) - _overlap(text, mark))
+                begins = (n for n in range(min(len(text), len(mark) - 1), 0, -1) if mark.startswith(text[-n:]))
+                stop = min(stop, at if at >= 0 else len(text) - next(begins, 0))
             new, self._told = text[self._told : stop], max(self._told, stop)
             self._content += new
             return SampleDelta(content=new) if new else None
@@ -142,10 +143,6 @@ class DeltaReader:
                 delta.reasoning += event.get("text") or ""
         self._content += delta.content
         return delta if delta.content or delta.reasoning else None
-
-
-def _overlap(text: str, mark: str) -> int:
-    return next((n for n in range(min(len(text), len(mark) - 1), 0, -1) if mark.startswith(text[-n:])), 0)
 
 
 def _split_reasoning(prefix: str, text: str) -> tuple[str | None, str]:

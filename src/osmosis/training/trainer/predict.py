@@ -44,7 +44,6 @@ class TokenPredictor:
         return *token_logprobs(logits, targets, self._temperature), logits.detach().argmax(-1) == targets
 
     def _run(self, batch: MicroBatch) -> Tensor:
-        """Return the states before the head that predict the trained tokens, or their logits if it is not chunked."""
         self._sources = batch.sources
         try:
             output = self.model(

@@ -43,7 +43,8 @@ def serve(plan: ServingPlan, service: TrainerService) -> Done | Failed:
             importlib.import_module("torch").set_num_threads(plan.threads)
         as_trained = _sampling_plan(plan)
         adapter = plan.adapter_path
-        if adapter is not None and is_full_model(Path(adapter)):
+        files = set() if adapter is None else {path.name for path in Path(adapter).glob("*.json")}
+        if "config.json" in files and "adapter_config.json" not in files:  # all weights: full fine-tuning wrote it
             as_trained, adapter = as_trained.model_copy(update={"model_path": adapter}), None
         loaded = running.load(as_trained)
         module, adapted = with_adapter(loaded, adapter)
@@ -77,11 +78,6 @@ def _sampling_plan(plan: ServingPlan) -> TrainerPlan:
         precision=plan.precision,
         threads=plan.threads,
     )
-
-
-def is_full_model(checkpoint: Path) -> bool:
-    """Return whether all weights are in the checkpoint, as full fine-tuning writes it."""
-    return (checkpoint / "config.json").is_file() and not (checkpoint / "adapter_config.json").exists()
 
 
 def with_adapter(loaded: Any, adapter: str | None) -> tuple[Any, Any]:

@@ -64,7 +64,6 @@ class EventLog:
                 wake()
 
     def after(self, number: int) -> list[messages.Numbered]:
-        """Return the events after this number and forget the others."""
         with self._changed:
             self._acknowledged = max(self._acknowledged, min(number, self.last))
             while self._events and self._events[0].number <= self._acknowledged:
@@ -162,7 +161,6 @@ class TrainerService:
         self.events.append(event)
 
     def ask(self, collect: messages.Collect) -> None:
-        """Ask the job for the rollouts of a step; `wait` returns them."""
         with self._answered:
             self._open[collect.step, collect.kind] = collect
         self.emit(collect)
