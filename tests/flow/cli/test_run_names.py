@@ -33,6 +33,7 @@ REST = {
     "view": ("--export", "pages"),
     "eval edit": ("--remove-tag", "x"),
     "train edit": ("--remove-tag", "x"),
+    "train compare": ("first-1",),
 }
 """What else a command needs in order to end, or to say something."""
 VALUES = {"new": "nightly"}
@@ -85,7 +86,7 @@ def run(tmp_path: Path, platform: RunningPlatform) -> Run:
         "secrets": {"required": []},
     }
     parts, workspace = platform.parts, platform.workspace_id
-    for name, kind in (("older-1", "eval"), ("sums-1", "eval"), ("train-me-1", "training")):
+    for name, kind in (("first-1", "training"), ("older-1", "eval"), ("sums-1", "eval"), ("train-me-1", "training")):
         add_rollouts(parts, add_run(parts, workspace, name, kind=kind, config=config), answered())
     environ = {**platform.environ, "PYTHONPATH": ""}
     where = ("--workspace", platform.workspace)
