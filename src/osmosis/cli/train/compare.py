@@ -24,10 +24,6 @@ class Compared:
     figures: Sequence[Figure]
     best_checkpoint: str
 
-    @property
-    def name(self) -> str:
-        return self.detail.run.name
-
 
 def compare(
     names: Annotated[
@@ -46,17 +42,21 @@ def compare(
     with current().client() as client:
         runs = [_read(client, name) for name in names]
     changed = list_changed_keys([run.detail.config or {} for run in runs])
+    listed = [run.detail.run.name for run in runs]
     data = {
         "runs": [
             {
-                "name": run.name,
+                "name": name,
                 "status": run.detail.run.status,
                 "best_checkpoint": run.best_checkpoint or None,
                 "figures": {figure.name: figure.value for figure in run.figures},
             }
-            for run in runs
+            for name, run in zip(listed, runs, strict=True)
         ],
-        "changed": {key: dict(zip((run.name for run in runs), values, strict=True)) for key, values in changed.items()},
+        "changed": {
+            key: dict(zip((run.detail.run.name for run in runs), values, strict=True))
+            for key, values in changed.items()
+        },
     }
     page = (runs[0].detail.run.platform_url or "").partition("/runs/")[0]
     query = "&".join(f"run={run.detail.run.id}" for run in runs)
@@ -73,7 +73,7 @@ def _read(client: PlatformClient, name: str) -> Compared:
 
 
 def _draw(console: Console, runs: Sequence[Compared], changed: dict[str, list[str]]) -> None:
-    grid = new_table(["", *(TableColumn(Text(clean(run.name)), justify="right") for run in runs)])
+    grid = new_table(["", *(TableColumn(Text(clean(run.detail.run.name)), justify="right") for run in runs)])
     grid.add_row("Status", *(Text(clean(run.detail.run.status)) for run in runs))
     labels = {figure.name: figure.label for run in runs for figure in run.figures}
     for name, label in labels.items():

@@ -13,11 +13,9 @@ from pydantic import Field, model_validator
 from osmosis.base.jsonable import JsonObject
 from osmosis.errors import ValidationError
 from osmosis.records.base import Record
+from osmosis.records.config.advanced import Engine, Loss, Method, Precision, SamplerName, Scale, Schedule, Tune
 
-Loss = Literal["grpo", "dr_grpo", "dapo", "gspo", "cispo", "rejection", "distill"]
 Importance = Literal["off", "token_truncate", "token_mask", "sequence_truncate", "sequence_mask"]
-Schedule = Literal["constant", "linear", "cosine"]
-Precision = Literal["auto", "fp32", "bf16"]
 
 _FREE = {
     "resume_from",
@@ -43,20 +41,21 @@ _FREE = {
 
 
 class TrainerPlan(Record):
-    """One training run. Lengths are in tokens, steps are rollout steps (one `collect` each), counted from 1."""
+    """One training run. Lengths are in tokens, steps are rollout steps (one `collect` each), counted from 1. A field that
+    is called as a key of `[advanced]` means the same."""
 
     run: str
-    engine: Literal["local", "tinker"] = "local"
+    engine: Engine = "local"
     """`local`: this machine. `tinker`: a Tinker server at `engine_url`; its key is in the environment variable
     `TINKER_API_KEY`.
     """
     engine_url: str | None = None
-    sampler: Literal["builtin", "vllm"] = "builtin"
+    sampler: SamplerName = "builtin"
     """`builtin`: continuous batching over the very module being trained. `vllm`: the vLLM servers at `sampler_urls`,
     given a new LoRA adapter after each step; their key is in the environment variable `VLLM_API_KEY`.
     """
     sampler_urls: list[str] = Field(default_factory=list)
-    method: Literal["grpo", "sft", "dpo"] = "grpo"
+    method: Method = "grpo"
     model_path: str
     """Folder of the base model: `config.json`, tokenizer, safetensors. For `tinker`, the name the server knows."""
     base_model: str | None = None
@@ -66,7 +65,6 @@ class TrainerPlan(Record):
     """Folder of the model that `distill` follows."""
     tokenizer_path: str | None = None
     chat_template_kwargs: JsonObject = Field(default_factory=dict)
-    """Further variables of the chat template, such as `enable_thinking`."""
     output_dir: str
     resume_from: str | None = None
     """A checkpoint folder to train from; None: the base model."""
@@ -95,36 +93,25 @@ class TrainerPlan(Record):
     cache_tokens: int | None = Field(default=None, ge=1)
     """Size of the key-value cache; None: room for `max_requests` full answers where memory allows it."""
 
-    tune: Literal["lora", "full"] = "lora"
-    """What learns: an adapter, or every weight, in fp32."""
+    tune: Tune = "lora"
     lora_rank: int = Field(default=16, ge=1)
     lora_alpha: float = Field(default=32.0, gt=0)
     lora_targets: list[str] = Field(default_factory=list)
     loss: Loss = "dapo"
     kl: float = Field(default=0.0, ge=0)
-    """Weight of the KL penalty against the base model (beta); 0 leaves out the reference pass too."""
     clip: float = Field(default=0.2, gt=0)
     clip_high: float | None = Field(default=None, gt=0)
-    """Upper clip; None: the same as `clip`."""
+    """None: the same as `clip`."""
     ratio_max: float | None = Field(default=None, gt=1)
-    """Largest ratio of a token with a negative advantage, whose loss has no bound otherwise; None: no bound."""
     importance: Importance = "off"
-    """How to correct for a sampler that was not exactly the trained policy (`trainer.losses`)."""
     importance_cap: float = Field(default=2.0, gt=0)
-    scale_rewards: Literal["group", "batch", "none"] = "group"
-    """The standard deviation that divides advantages; `dr_grpo` divides by none."""
+    scale_rewards: Scale = "group"
     beta: float = Field(default=0.1, gt=0)
-    """Scale of the log-ratios that `dpo` compares."""
     max_staleness: int = Field(default=0, ge=0)
-    """How many updates may come between the beginning of a rollout and its own; 0: every rollout is on policy."""
     oversample: float = Field(default=1.0, ge=1)
-    """Groups that run for each one that a step needs; those that are left over count for the next step."""
     replace_no_signal: int = Field(default=0, ge=0)
-    """Groups that may run beyond those of a step, in place of some whose rewards are all the same."""
     straggler_timeout_s: float | None = Field(default=None, gt=0)
-    """How long a step's last rollouts may go on when nine in ten have ended."""
     curriculum: bool = False
-    """Whether rows come less often after visits without signal."""
     num_iterations: int = Field(default=1, ge=1)
     lr: float = Field(gt=0, le=1)
     schedule: Schedule = "constant"
@@ -132,16 +119,12 @@ class TrainerPlan(Record):
     weight_decay: float = Field(default=0.0, ge=0)
     max_grad_norm: float = Field(default=1.0, gt=0)
     gradient_accumulation: int = Field(default=1, ge=1)
-    """Least number of pieces in which a step goes through the model, which bounds memory and changes no result."""
     micro_batch_tokens: int | None = Field(default=None, ge=1)
-    """Most tokens of a piece; None: by memory. A longer sequence is a piece of its own."""
     gradient_checkpointing: bool | Literal["auto"] = False
     precision: Precision = "auto"
-    """`auto`: bf16 where the GPU has it, else fp32."""
     seed: int = 0
     processes: int = Field(default=1, ge=1)
     shard: bool = False
-    """Whether the processes divide the base model's weights between them, instead of each having a copy."""
     threads: int | None = Field(default=None, ge=1)
     max_memory_bytes: int | None = Field(default=None, ge=1)
     """What a base model may take; None: what the machine has."""
@@ -186,7 +169,7 @@ class ServingPlan(Record):
     max_response_length: int | None = Field(default=None, ge=1)
     """Most tokens of an answer; None: half of the context, at most 8192."""
     concurrency: int = Field(default=256, ge=1)
-    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    precision: Precision = "auto"
     threads: int | None = Field(default=None, ge=1)
 
 

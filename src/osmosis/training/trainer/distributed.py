@@ -15,6 +15,7 @@ from .errors import TrainingFailed
 from .service import Stopped
 
 Value = TypeVar("Value")
+_LONGEST = timedelta(days=7)
 
 
 def shard_frozen(adapted: Any, device: torch.device) -> None:
@@ -28,9 +29,6 @@ def shard_frozen(adapted: Any, device: torch.device) -> None:
     for layer in [layer for layer in module.modules() if type(layer).__name__ in names]:
         fully_shard(layer, ignored_params=learning)
     fully_shard(module, ignored_params=learning)
-
-
-_LONGEST = timedelta(days=7)
 
 
 class Ranks:

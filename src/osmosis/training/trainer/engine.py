@@ -47,7 +47,7 @@ OPTIMIZER = "optimizer.safetensors"
 CPU_TOKENS, GPU_TOKENS = 16_384, 131_072
 """Most tokens of a micro-batch where memory allows for more."""
 ENOUGH_TOKENS = 16_384
-"""A larger micro-batch is not faster, so what is left of memory may hold activations."""
+"""From so many on, memory is better spent on keeping activations than on a larger micro-batch."""
 MEMORY_SHARE = 0.5
 SAME_LOGITS = 0.05
 """Largest difference of logits, packed and alone, that rounding explains (bf16)."""
