@@ -1,10 +1,9 @@
 from __future__ import annotations
 
 from functools import cached_property
-from importlib import import_module
 from typing import TYPE_CHECKING
 
-from .http import Http, Section
+from .http import Http
 
 # Records take most of the start of a command that asks for none of them, and pydantic a fifth of `whoami`.
 if TYPE_CHECKING:
@@ -17,33 +16,8 @@ if TYPE_CHECKING:
     from .transfer import Imports, Transfer
 
 
-SECTIONS = {
-    "accounts": "accounts:Accounts",
-    "workspaces": "accounts:Workspaces",
-    "secrets": "accounts:SecretsClient",
-    "workers": "accounts:Workers",
-    "sync": "sync:Sync",
-    "datasets": "datasets:Datasets",
-    "models": "datasets:Models",
-    "evals": "runs:EvalRuns",
-    "trainings": "runs:TrainingRuns",
-    "imports": "transfer:Imports",
-}
-
-
 class PlatformClient(Http):
     """Calls to one platform, by sections. Close it, or use it as a context manager."""
-
-    accounts: Accounts
-    workspaces: Workspaces
-    secrets: SecretsClient
-    workers: Workers
-    sync: Sync
-    datasets: Datasets
-    models: Models
-    evals: EvalRuns
-    trainings: TrainingRuns
-    imports: Imports
 
     @property
     def scope(self) -> dict[str, str]:
@@ -57,15 +31,65 @@ class PlatformClient(Http):
 
         return Transfer(self.url, ca_file=self.ca_file)
 
-    if not TYPE_CHECKING:  # to a type checker, other names stay unknown
+    @cached_property
+    def accounts(self) -> Accounts:
+        from .accounts import Accounts
 
-        def __getattr__(self, name: str) -> Section:
-            module, _, kind = SECTIONS.get(name, "").partition(":")
-            if not kind:
-                raise AttributeError(f"a platform client has no {name!r}")
-            section: Section = getattr(import_module(f".{module}", __package__), kind)(self)
-            setattr(self, name, section)
-            return section
+        return Accounts(self)
+
+    @cached_property
+    def workspaces(self) -> Workspaces:
+        from .accounts import Workspaces
+
+        return Workspaces(self)
+
+    @cached_property
+    def sync(self) -> Sync:
+        from .sync import Sync
+
+        return Sync(self)
+
+    @cached_property
+    def datasets(self) -> Datasets:
+        from .datasets import Datasets
+
+        return Datasets(self)
+
+    @cached_property
+    def secrets(self) -> SecretsClient:
+        from .accounts import SecretsClient
+
+        return SecretsClient(self)
+
+    @cached_property
+    def workers(self) -> Workers:
+        from .accounts import Workers
+
+        return Workers(self)
+
+    @cached_property
+    def models(self) -> Models:
+        from .datasets import Models
+
+        return Models(self)
+
+    @cached_property
+    def evals(self) -> EvalRuns:
+        from .runs import EvalRuns
+
+        return EvalRuns(self)
+
+    @cached_property
+    def imports(self) -> Imports:
+        from .transfer import Imports
+
+        return Imports(self)
+
+    @cached_property
+    def trainings(self) -> TrainingRuns:
+        from .runs import TrainingRuns
+
+        return TrainingRuns(self)
 
     def runs(self, kind: RunKind) -> Runs:
         from .runs import BenchmarkRuns

@@ -27,9 +27,6 @@ class Prompts(Mapping[str, str]):
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
-    def __repr__(self) -> str:
-        return f"<prompts {', '.join(self) or 'none'} of {self.folder}>"
-
 
 def prompts_of(agent: type) -> Prompts:
     """Return the prompts beside the module of an agent's class, or above it in its project."""

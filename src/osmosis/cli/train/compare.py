@@ -53,10 +53,7 @@ def compare(
             }
             for name, run in zip(listed, runs, strict=True)
         ],
-        "changed": {
-            key: dict(zip((run.detail.run.name for run in runs), values, strict=True))
-            for key, values in changed.items()
-        },
+        "changed": {key: dict(zip(listed, values, strict=True)) for key, values in changed.items()},
     }
     page = (runs[0].detail.run.platform_url or "").partition("/runs/")[0]
     query = "&".join(f"run={run.detail.run.id}" for run in runs)

@@ -41,8 +41,8 @@ _FREE = {
 
 
 class TrainerPlan(Record):
-    """One training run. Lengths are in tokens, steps are rollout steps (one `collect` each), counted from 1. A field that
-    is called as a key of `[advanced]` means the same."""
+    """One training run. Lengths are in tokens, steps are rollout steps (one `collect` each), counted from 1. A field
+    that is called as a key of `[advanced]` means the same."""
 
     run: str
     engine: Engine = "local"
