@@ -115,13 +115,18 @@ class Collector:
         rollouts = await asyncio.to_thread(journal.stored)
         figures = await asyncio.to_thread(step_figures, rollouts, "validation")
         await asyncio.to_thread(journal.pack)
+        if self._run.sealed is not None and (
+            missing := sum(rollout.failure is None and SEALED not in rollout.metrics for rollout in rollouts)
+        ):
+            text = f"validation after step {collect.step}: the sealed grader gave {missing} rollouts no score"
+            self._run.listener.on_message(text, warning=True)
         return StepRollouts(collect.rows, rollouts, figures, observer.count)
 
     async def collect_training(self, collect: Collect) -> StepRollouts:
         step, ledger = collect.step, self._ledger
         started = time.monotonic()
         self._open.add(step)
-        if ledger.find(step) is None:
+        if step not in ledger.steps:
             plan, rows = self._trainer_plan, collect.rows
             if plan.oversample > 1 or plan.replace_no_signal > 0 or plan.curriculum:
                 rows = ledger.draw(step, ledger.count_due(sorted(self._open)))
@@ -134,7 +139,7 @@ class Collector:
             await self._changed.wait()
         self._open.discard(step)
         self._report_change()
-        groups = ledger.get(step).trained
+        groups = ledger.steps[step].trained
         rollouts = await asyncio.to_thread(self._read, groups)
         figures = await asyncio.to_thread(self._measure, step, groups, rollouts)
         new = sum(self._new[group] for group in groups)
@@ -154,7 +159,7 @@ class Collector:
     async def _load(self, step: int) -> None:
         """Read what is stored of the groups that this step may use, and run what is missing."""
         groups = [group for group in self._ledger.list_unused() if group.step <= step]
-        needed = {step, *(group.step for group in (*groups, *self._ledger.get(step).trained))}
+        needed = {step, *(group.step for group in (*groups, *self._ledger.steps[step].trained))}
         for number in sorted(needed - self._journals.keys()):
             journal = self._journals[number] = self._journal("train", number)
             for rollout in await asyncio.to_thread(journal.stored):
@@ -172,12 +177,16 @@ class Collector:
         if step != min(self._open):
             return False
         plan, ledger = self._trainer_plan, self._ledger
-        if trained := ledger.get(step).trained:
+        if trained := ledger.steps[step].trained:
             return all(map(self._has_ended, trained))
         carries = plan.oversample > 1
         groups = [group for group in ledger.list_unused() if carries or group.step <= step]
         ended = [group for group in groups if self._has_ended(group)]
-        if any(step - ledger.version(group) > plan.max_staleness + 1 for group in groups if not self._has_ended(group)):
+        if any(
+            step - ledger.steps[group.step].version > plan.max_staleness + 1
+            for group in groups
+            if not self._has_ended(group)
+        ):
             return False  # of a later step, it would be too old
         unheard = [group for group in ended if len({*self._rewards[group].values()} - {None}) < 2]
         silent = unheard if plan.replace_no_signal else []
@@ -193,10 +202,10 @@ class Collector:
     def _replace(self, step: int, silent: int) -> int:
         """Begin a group for each silent one, within the budget; return how many may be replaced."""
         budget = self._trainer_plan.replace_no_signal
-        while self._ledger.get(step).extra < min(silent, budget):
+        while self._ledger.steps[step].extra < min(silent, budget):
             rows = self._ledger.draw(step, 1)
             if not rows:
-                return self._ledger.get(step).extra
+                return self._ledger.steps[step].extra
             self._ledger.begin_extra(step, rows[0])
             self._start(step, rows)
         return budget
@@ -289,12 +298,12 @@ class Collector:
 
     def _measure(self, step: int, groups: Sequence[Group], rollouts: Sequence[StoredStepRollout]) -> dict[str, float]:
         figures = step_figures(rollouts, "train")
-        figures["rollout/staleness"] = fmean([step - 1 - self._ledger.version(group) for group in groups])
-        solved = [any(self._rewards[group].values()) for group in self._ledger.get(step).silent]
+        figures["rollout/staleness"] = fmean([step - 1 - self._ledger.steps[group.step].version for group in groups])
+        solved = [any(self._rewards[group].values()) for group in self._ledger.steps[step].silent]
         figures |= {"rollout/rows_solved": float(sum(solved)), "rollout/rows_unsolved": float(solved.count(False))}
         size = self._trainer_plan.samples_per_row
         if self._trainer_plan.replace_no_signal:
-            replaced = float(len(self._ledger.get(step).replaced))
+            replaced = float(len(self._ledger.steps[step].replaced))
             figures |= {"rollout/replaced_groups": replaced, "rollout/replaced_rollouts": replaced * size}
         if self._trainer_plan.straggler_timeout_s:
             failures = [rollout.failure for rollout in rollouts if rollout.failure is not None]

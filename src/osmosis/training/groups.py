@@ -46,37 +46,28 @@ class GroupLedger:
     def __init__(self, steps_dir: Path, plan: TrainerPlan) -> None:
         self._steps_dir = steps_dir
         self._plan = plan
-        self._steps: dict[int, StepGroups] = {}
+        self.steps: dict[int, StepGroups] = {}
         for kind, step in list_stored_steps(steps_dir):
             path = self._path(step)
             if kind == "train" and path.exists():
-                self._steps[step] = StepGroups.model_validate_json(path.read_bytes())
-        used = {group for groups in self._steps.values() for group in (*groups.trained, *groups.replaced)}
-        groups = (Group(step, row) for step in sorted(self._steps) for row in self._steps[step].rows)
+                self.steps[step] = StepGroups.model_validate_json(path.read_bytes())
+        used = {group for groups in self.steps.values() for group in (*groups.trained, *groups.replaced)}
+        groups = (Group(step, row) for step in sorted(self.steps) for row in self.steps[step].rows)
         self._unused = [group for group in groups if group not in used]
 
-    def find(self, step: int) -> StepGroups | None:
-        return self._steps.get(step)
-
-    def get(self, step: int) -> StepGroups:
-        return self._steps[step]
-
-    def version(self, group: Group) -> int:
-        return self._steps[group.step].version
-
     def begin(self, step: int, rows: Sequence[int], version: int) -> None:
-        self._steps[step] = StepGroups(version=version, rows=list(rows))
+        self.steps[step] = StepGroups(version=version, rows=list(rows))
         self._unused += [Group(step, row) for row in rows]
         self._write(step)
 
     def begin_extra(self, step: int, row: int) -> None:
-        self._steps[step].rows.append(row)
-        self._steps[step].extra += 1
+        self.steps[step].rows.append(row)
+        self.steps[step].extra += 1
         self._unused.append(Group(step, row))
         self._write(step)
 
     def settle(self, step: int, trained: Sequence[Group], replaced: Sequence[Group], silent: Sequence[Group]) -> None:
-        groups = self._steps[step]
+        groups = self.steps[step]
         groups.trained, groups.replaced, groups.silent = list(trained), list(replaced), list(silent)
         used = {*trained, *replaced}
         self._unused = [group for group in self._unused if group not in used]
@@ -88,7 +79,7 @@ class GroupLedger:
     def draw(self, step: int, count: int) -> list[int]:
         """Return rows for new groups of a step: those that came least often, each pass over the rows in an order drawn
         from the seed; a row in flight only where there is no other. Fewer where the step has all rows already."""
-        plan, own = self._plan, self._steps[step].rows if step in self._steps else []
+        plan, own = self._plan, self.steps[step].rows if step in self.steps else []
         passes = self._count_passes(step)
         busy = {group.row for group in self.list_unused()}
         ranks: dict[int, dict[int, int]] = {}
@@ -103,10 +94,10 @@ class GroupLedger:
         """Return how often each row came up to a step. With `curriculum` a visit without signal counts twice, the next
         one in a row four times, any further one eight times: the row comes less often, but it comes."""
         plan, passes, streaks = self._plan, Counter[int](), Counter[int]()
-        silent = {group for groups in self._steps.values() for group in groups.silent} if plan.curriculum else set()
+        silent = {group for groups in self.steps.values() for group in groups.silent} if plan.curriculum else set()
         for number in range(1, step + 1):
-            if number in self._steps:
-                rows = self._steps[number].rows
+            if number in self.steps:
+                rows = self.steps[number].rows
             elif number < step:  # another machine was at it
                 rows = rows_of_step(plan.rows, plan.rows_per_step, number, plan.seed)
             else:
@@ -128,4 +119,4 @@ class GroupLedger:
 
     def _write(self, step: int) -> None:
         self._path(step).parent.mkdir(parents=True, exist_ok=True)
-        write_text(self._path(step), self._steps[step].model_dump_json(), durable=True)
+        write_text(self._path(step), self.steps[step].model_dump_json(), durable=True)

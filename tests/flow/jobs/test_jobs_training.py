@@ -158,13 +158,17 @@ def training(desk: Desk) -> TrainingDesk:
 
 
 SEALED = """
+from itertools import count
 from osmosis import Grader
+
+CALLS = count()
 
 class Sealed(Grader):
     async def grade(self, ctx):
         assert ctx.label == "0"
         assert ctx.sample.messages[-1]["content"].isdigit()
-        ctx.set_reward(0.25)
+        if next(CALLS):
+            ctx.set_reward(0.25)
 """
 COMPLETE = {0: 2, 1: 8, 2: 10, 3: 8, 4: 10}
 
@@ -178,6 +182,8 @@ async def test_a_run_from_commit_to_checkpoints(training: TrainingDesk) -> None:
     assert training.curve("eval/sealed") == [0, 2, 4]
     sealed = {(r.step, r.metrics.get("sealed")) for r in desk.api.rollouts.values() if "sealed" in r.metrics}
     assert sealed == {(0, 0.25), (2, 0.25), (4, 0.25)}, "of validation rollouts, and of no others"
+    assert "validation after step 0: the sealed grader gave 1 rollouts no score" in desk.log
+    assert desk.log.count("the sealed grader gave") == 1
     assert training.done == COMPLETE
     assert len(desk.api.received) == sum(COMPLETE.values())
     assert desk_log_count(training, "starting the rollout server") == 3

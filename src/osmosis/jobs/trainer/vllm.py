@@ -114,6 +114,7 @@ class VllmProcesses:
                     started=context.leftovers.add,
                 )
             )
+        self.urls = [process.url for process in self._processes]
 
     def _environ(self, environ: Mapping[str, str], gpus: Sequence[str]) -> dict[str, str]:
         own = {name: value for name, value in environ.items() if name.startswith("VLLM_")}
@@ -127,10 +128,6 @@ class VllmProcesses:
             "HF_HUB_OFFLINE": "1",
             API_KEY: self.key,
         }
-
-    @property
-    def urls(self) -> list[str]:
-        return [process.url for process in self._processes]
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
