@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -34,6 +34,7 @@ from osmosis.training.protocol.plans import TrainerPlan
 from osmosis.training.trainer.distributed import Ranks
 from osmosis.training.trainer.engine import LocalEngine
 from osmosis.training.trainer.load_model import Loaded, fuse_kernels
+from osmosis.training.trainer.packing import Layout
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "examples" / "train-tiny"))
 from tiny_model import tokenizer as tiny_tokenizer
@@ -92,7 +93,7 @@ def measure_update(name: str, layout: str, rollouts: list[list[Sequence]], round
     engine = LocalEngine(plan, Loaded(model, None, device, dtype), Ranks(), None, None)
     chosen = engine.layout
     if layout != "chosen":
-        engine.layout = layout  # type: ignore[assignment]
+        engine.layout = cast(Layout, layout)
     times, values = [], {}
     for _ in range(rounds + 1):
         if device.type == "cuda":

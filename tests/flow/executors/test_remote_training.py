@@ -41,7 +41,7 @@ async def test_a_lost_machine_costs_the_steps_after_its_last_checkpoint(
         step = StepJournal(steps_of(one, place, name), "train", 3)
         await until(lambda: step.exists and len(step.finished()) >= 4, within=240, what="a part of step 3")
         await until(lambda: len(place.stored(name)) > 2 * ROLLOUTS + 4, within=60, what="which is stored")
-        lost = {one.key: one.rollout_id for one in step.rollouts()}
+        lost = {rollout.key: rollout.rollout_id for rollout in step.rollouts()}
         processes = place.processes(name)
         one.kill()
         kill(*processes)
@@ -54,7 +54,7 @@ async def test_a_lost_machine_costs_the_steps_after_its_last_checkpoint(
     assert "it goes on from step 2 on another machine" in log
     stored = place.stored(name)
     assert len(stored) == STEPS * ROLLOUTS + VALIDATIONS
-    learned = {one.key: one.rollout_id for one in second.rollouts()}
+    learned = {rollout.key: rollout.rollout_id for rollout in second.rollouts()}
     assert {key: stored[key] for key in learned} == learned, "what is shown is what was learned from"
     assert not set(lost.values()) & set(stored.values())
     assert list(place.curve(name, "rollout/raw_reward")) == [1, 2, 3, 4]

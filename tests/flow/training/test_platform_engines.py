@@ -58,7 +58,7 @@ async def test_a_run_on_a_tinker_server_from_config_to_checkpoints(place: Traini
     assert list(place.curve(name, "train/lr")) == [1, 2, 3]
     assert list(place.curve(name, "eval/validation/reward")) == [0, 3]
     saved = place.ok("train", "checkpoints", name)["items"]
-    assert [one["checkpoint_step"] for one in saved] == [2, 3]
+    assert [checkpoint["checkpoint_step"] for checkpoint in saved] == [2, 3]
     folder = place.process.data_dir / "models" / "runs" / str(place.row(name)["id"]) / "step-000003"
     assert json.loads((folder / "tinker.json").read_text())["weights"].startswith("tinker://")
     refused = place.run("model", "download", f"{name}-step-3")
@@ -82,18 +82,18 @@ async def test_a_run_that_a_vllm_server_samples_for(place: TrainingPlatform) -> 
         name = place.submit("train", config, "--secrets-file", str(place.folder.parent / "key.env"))
         assert await place.until_over(name) == "finished", place.log(name)
         assert server.keys == {f"Bearer {KEY}"}
-        assert [one.rpartition("-")[2] for one in server.loaded] == ["v0", "v1", "v2"]
-        assert all(one.startswith(f"{name}-") for one in server.loaded)
+        assert [adapter.rpartition("-")[2] for adapter in server.loaded] == ["v0", "v1", "v2"]
+        assert all(adapter.startswith(f"{name}-") for adapter in server.loaded)
         assert {body["model"] for body in server.asked} == set(server.loaded)
     assert list(place.curve(name, "rollout/raw_reward")) == [1, 2]
-    assert [one["checkpoint_step"] for one in place.ok("train", "checkpoints", name)["items"]] == [2]
+    assert [checkpoint["checkpoint_step"] for checkpoint in place.ok("train", "checkpoints", name)["items"]] == [2]
 
 
 async def test_a_run_that_starts_its_own_vllm_servers_and_loses_one(place: TrainingPlatform) -> None:
     config = configured(place, "started", 'sampler = "vllm"\nsamplers = 2')
     name = place.submit("train", config)
     await until(lambda: bool(place.curve(name, "rollout/raw_reward")), within=300, what="a step")
-    kill(next(one for one in place.processes(name) if one.cmdline()[2:3] == ["serve"]))
+    kill(next(process for process in place.processes(name) if process.cmdline()[2:3] == ["serve"]))
     assert await place.until_over(name) == "finished", place.log(name)
     assert list(place.curve(name, "rollout/raw_reward")) == [1, 2, 3]
     assert not any(place.curve(name, "rollout/failed_ratio").values()), "what was cut off was sampled again"

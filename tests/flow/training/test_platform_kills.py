@@ -55,7 +55,7 @@ async def test_a_killed_process_costs_nothing(place: TrainingPlatform, worker: W
     step = place.journal(name, 3)
     await until(lambda: step.exists and len(step.finished()) >= 4, within=200, what="a part of step 3")
     kill_victim(place, worker, name, victim)
-    before = {one.key: one.rollout_id for one in step.rollouts()}
+    before = {rollout.key: rollout.rollout_id for rollout in step.rollouts()}
     start_victim(place, worker, victim)
     assert await place.until_over(name, within=200) == "finished", place.log(name)
     assert ("starting the trainer from the checkpoint of step 2" in place.log(name)) == (victim == "worker and job")
@@ -96,7 +96,7 @@ async def test_a_killed_run_loses_and_doubles_no_group(place: TrainingPlatform, 
     step = place.journal(name, 3)
     await until(lambda: step.exists and len(step.finished()) >= 2, within=200, what="a part of step 3")
     kill_victim(place, worker, name, "worker and job")
-    before = {one.key: one.rollout_id for one in step.rollouts()}
+    before = {rollout.key: rollout.rollout_id for rollout in step.rollouts()}
     start_victim(place, worker, "worker and job")
     assert await place.until_over(name, within=200) == "finished", place.log(name)
     stored = place.stored(name)

@@ -79,7 +79,7 @@ async def test_smollm2_is_trained_with_a_vllm_server_that_the_job_starts(
         sys.stdout.write(f"{place.log(name)}\n{curves}\n")
         assert list(place.curve(name, "rollout/raw_reward")) == [1, 2, 3]
         assert not any(place.curve(name, "rollout/failed_ratio").values())
-        assert [one["checkpoint_step"] for one in place.ok("train", "checkpoints", name)["items"]] == [3]
+        assert [checkpoint["checkpoint_step"] for checkpoint in place.ok("train", "checkpoints", name)["items"]] == [3]
 
 
 def train(place: TrainingPlatform, base: Path) -> str:

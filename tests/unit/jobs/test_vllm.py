@@ -90,7 +90,7 @@ async def test_each_server_sees_its_own_gpus_and_is_started_again(tmp_path: Path
     servers = VllmProcesses(job, program, trainer_plan(tmp_path), gpus)
     async with servers.running():
         first, second = sorted(found(program), key=lambda process: process.environ()["CUDA_VISIBLE_DEVICES"])
-        assert [one.environ()["CUDA_VISIBLE_DEVICES"] for one in (first, second)] == ["5", "6"]
+        assert [process.environ()["CUDA_VISIBLE_DEVICES"] for process in (first, second)] == ["5", "6"]
         assert first.environ()["VLLM_API_KEY"] == servers.key
         assert first.environ()["VLLM_LOGGING_LEVEL"] == "INFO"
         assert servers.key not in " ".join(first.cmdline())

@@ -41,7 +41,7 @@ class Life:
             self.trainer = trainer
             async with TrainerClient(trainer.service._socket_path) as link:
                 model = TrainedModel(link, "base", seed=7)
-                self.agent = agent = self.agent_class(model, **self.agent_settings)  # type: ignore[arg-type]
+                self.agent = agent = self.agent_class(model, **self.agent_settings)  # type: ignore[arg-type]  # of the class of agent
                 self.batches, self.runs = trainer.batches, agent.runs
                 run = replace(run_of(self.folder, self.listener, self.plan), failure_rewards=self.failure_rewards)
                 driver = TrainingDriver(run, link, model, agent)

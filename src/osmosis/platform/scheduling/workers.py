@@ -40,7 +40,7 @@ class WorkerDesk:
     token_id: str | None = None
     workspace_id: str | None = None
     was_unreachable: Callable[[], bool] = lambda: False
-    """Whether heartbeats may have been lost; asked before a silent job is ended, outside a transaction."""
+    """Return whether heartbeats may be lost. Asked outside of a transaction, before a silent job is ended."""
 
     @property
     def embedded(self) -> bool:

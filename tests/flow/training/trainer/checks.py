@@ -341,7 +341,7 @@ def updates(model: str, folder: Path) -> dict[str, Any]:
 
     base = train(at("base"))
     found: dict[str, Any] = {}
-    start = train(at("frozen"), edited(lambda one: replace(one, mask=[0] * len(one.mask))))["weights"]
+    start = train(at("frozen"), edited(lambda sequence: replace(sequence, mask=[0] * len(sequence.mask))))["weights"]
     found["moved"] = apart(base["weights"], start)
     equal = train(at("equal"), edited(lambda one: replace(one, reward=1.0)))
     found["equal_rewards_move"] = apart(equal["weights"], start)
@@ -396,7 +396,7 @@ def continued(model: str, folder: Path) -> dict[str, Any]:
     """A run that begins with another one's adapter, of another rank than the plan's."""
     first = train(plan(model, folder / "first", lora_rank=4, lora_alpha=8))["weights"]
     start = {"adapter_path": str(folder / "first" / "step-000002")}
-    frozen = edited(lambda one: replace(one, mask=[0] * len(one.mask)))
+    frozen = edited(lambda sequence: replace(sequence, mask=[0] * len(sequence.mask)))
     still = train(plan(model, folder / "still", **start), frozen)["weights"]
     moved = train(plan(model, folder / "moved", **start))["weights"]
     settings = [
@@ -418,8 +418,8 @@ def sharded(model: str, folder: Path) -> dict[str, Any]:
         port = free.getsockname()[1]
     torch.multiprocessing.spawn(_share, (model, folder, port), nprocs=2)
     _share(0, model, folder, 0, world=1)
-    one, two = (load_file(folder / f"of-{world}" / "adapter_model.safetensors") for world in (1, 2))
-    return {"apart": apart(one, two), "shares": [float((folder / f"share-{rank}").read_text()) for rank in (0, 1)]}
+    alone, shared = (load_file(folder / f"of-{world}" / "adapter_model.safetensors") for world in (1, 2))
+    return {"apart": apart(alone, shared), "shares": [float((folder / f"share-{rank}").read_text()) for rank in (0, 1)]}
 
 
 def _share(rank: int, model: str, folder: Path, port: int, world: int = 2) -> None:
@@ -434,7 +434,7 @@ def _share(rank: int, model: str, folder: Path, port: int, world: int = 2) -> No
     engine = LocalEngine(the_plan, load(the_plan), ranks, None, None)
     for step in (1, 2):
         batch = recorded(Collect(step=step, kind="train", rows=[0, 1, 2, 3], samples_per_row=4))
-        engine.update([[one] for one in batch.sequences])
+        engine.update([[sequence] for sequence in batch.sequences])
         engine.step = step
     if world == 2:
         frozen = [weight for weight in engine.model.parameters() if not weight.requires_grad]
@@ -581,7 +581,7 @@ def preferences(model: str, folder: Path) -> dict[str, Any]:
     return {
         "loss": abs(values["train/loss"] - float(torch.stack(losses).mean())),
         "gradient": wrong / largest,
-        "curves": {key: [one[f"train/{key}"] for one in curves]
+        "curves": {key: [values[f"train/{key}"] for values in curves]
                    for key in ("loss", "reward_margin", "preference_accuracy")},
     }  # fmt: skip
 
