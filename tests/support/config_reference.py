@@ -12,9 +12,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from osmosis.records.config.benchmark import BenchmarkAgent, BenchmarkConfig
-from osmosis.records.config.check import describe_value, iterate_fields
+from osmosis.records.config.check import CONFIGS, describe_value, iterate_fields
 from osmosis.records.config.docs import describe_fields
-from osmosis.records.config.run_config import CONFIGS
 
 BEGIN = "<!-- tables: begin (made by `make docs`) -->"
 END = "<!-- tables: end -->"

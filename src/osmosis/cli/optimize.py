@@ -26,7 +26,7 @@ from osmosis.local.prepare import check_price, prepare
 from osmosis.local.reflection import Reflection
 from osmosis.local.run_options import RunOptions, key_for, parse_model
 from osmosis.metrics.formats import dollars
-from osmosis.records.config.run_config import OptimizeConfig
+from osmosis.records.config.optimize import OptimizeConfig
 from osmosis.records.run.plan import EvalPlan
 from osmosis.records.run.report import Report
 from osmosis.workspace.config_file import load_config

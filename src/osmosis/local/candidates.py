@@ -14,7 +14,7 @@ import orjson
 
 from osmosis.base.files import write_text
 from osmosis.errors import Conflict, ValidationError
-from osmosis.records.config.run_config import Optimize
+from osmosis.records.config.optimize import Optimize
 from osmosis.sdk.prompts import FOLDER, SUFFIX
 
 SEED = "seed"

@@ -26,7 +26,7 @@ from osmosis.metrics.compare import compare
 from osmosis.metrics.figures import comparison_line
 from osmosis.metrics.formats import score as format_score
 from osmosis.metrics.summary import Summary
-from osmosis.records.config.run_config import Optimize
+from osmosis.records.config.optimize import Optimize
 from osmosis.records.run.plan import EvalPlan, Selection
 from osmosis.records.run.report import Report
 from osmosis.records.run.rollout import Rollout

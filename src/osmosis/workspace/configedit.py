@@ -10,8 +10,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 from osmosis.base.files import write_text
 from osmosis.errors import ValidationError
-from osmosis.records.config.check import iterate_fields
-from osmosis.records.config.run_config import CONFIGS
+from osmosis.records.config.check import CONFIGS, iterate_fields
 from osmosis.records.config.validation import Problem
 
 from .config_file import ConfigFile, check_file, config_error

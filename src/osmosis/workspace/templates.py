@@ -16,8 +16,8 @@ from osmosis.base.installation import upgrade_command
 from osmosis.base.toml import tomllib
 from osmosis.errors import Conflict, NotFound, OsmosisError
 from osmosis.records.config.benchmark import BenchmarkConfig
+from osmosis.records.config.check import CONFIGS
 from osmosis.records.config.docs import describe_fields
-from osmosis.records.config.run_config import CONFIGS
 
 from .config_file import PROVIDER_KEYS
 from .layout import check_rollout_name

@@ -12,7 +12,7 @@ from osmosis.cli.core.app import new_app
 from osmosis.cli.core.context import AppContext, current
 from osmosis.cli.core.results import Column, DetailResult, ListResult, NextStep, OperationResult, build_columns
 from osmosis.errors import NotFound, UsageError, ValidationError
-from osmosis.records.config.run_config import CONFIGS
+from osmosis.records.config.check import CONFIGS
 from osmosis.workspace.config_file import ConfigFile, check_file, config_error, locate, read, to_issue
 from osmosis.workspace.configedit import list_values as rows_of, set_values
 from osmosis.workspace.layout import CONFIG_KINDS, ConfigKind, Workspace, find_workspace

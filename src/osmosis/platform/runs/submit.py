@@ -24,8 +24,8 @@ from osmosis.platform.vault import Vault
 from osmosis.platform.workspaces import audit, quotas, secrets
 from osmosis.platform.workspaces.audit import Actor
 from osmosis.records.config.advanced import TrainingAdvanced
-from osmosis.records.config.check import ConfigIssue, list_issues
-from osmosis.records.config.run_config import CONFIGS, EvalConfig, TrainingConfig
+from osmosis.records.config.check import CONFIGS, ConfigIssue, list_issues
+from osmosis.records.config.run_config import EvalConfig, TrainingConfig
 from osmosis.records.config.training_plan import plan_training
 from osmosis.records.run.annotations import Tags, unique
 from osmosis.records.run.plan import PLATFORM_MODEL

@@ -10,7 +10,8 @@ from osmosis.platform.models import deployments, service as models
 from osmosis.platform.runs import lifecycle
 from osmosis.platform.scheduling import job_folders
 from osmosis.platform.settings import PlatformSettings
-from osmosis.records.config.run_config import CONFIGS, EvalConfig
+from osmosis.records.config.check import CONFIGS
+from osmosis.records.config.run_config import EvalConfig
 from osmosis.records.run.job import JobSpec, ModelJob
 from osmosis.records.run.plan import PLATFORM_MODEL
 from osmosis.records.run.status import JobKind, RunKind

@@ -16,8 +16,8 @@ from osmosis.platform.git.discovery import Tree
 from osmosis.platform.git.mirror import RepositoryFolder
 from osmosis.platform.runs import submit
 from osmosis.platform.workspaces import service as workspaces
-from osmosis.records.config.check import list_issues
-from osmosis.records.config.run_config import CONFIGS, EvalConfig
+from osmosis.records.config.check import CONFIGS, list_issues
+from osmosis.records.config.run_config import EvalConfig
 from osmosis.records.run.plan import choose_endpoint, split_model
 from osmosis.records.run.status import RunKind
 

@@ -10,11 +10,13 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from osmosis.records.config.advanced import TABLES
-from osmosis.records.config.run_config import CONFIGS, EvalConfig, Submittable, TrainingConfig
+from osmosis.records.config.optimize import OptimizeConfig
+from osmosis.records.config.run_config import EvalConfig, Submittable, TrainingConfig
 
 from .docs import describe_fields
 
 Config = EvalConfig | TrainingConfig
+CONFIGS: dict[str, type[Config]] = {"eval": EvalConfig, "training": TrainingConfig, "optimize": OptimizeConfig}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""TOML configs of a workspace as types: `configs/eval/*.toml`, `configs/training/*.toml`, `configs/optimize/*.toml`.
+"""TOML configs of a workspace as types: `configs/eval/*.toml`, `configs/training/*.toml`.
 
 The same classes check a file before submit, a request on the platform and the plan of a job. Every rule is here: on its
 field, or in `across` for several keys."""
@@ -258,29 +258,6 @@ class Checkpoints(Table):
     """Keep the newest N checkpoints, in addition to the best and the last."""
 
 
-class Optimize(Table):
-    """`[optimize]`: which texts are improved, by which model, within which budget."""
-
-    prompts: list[RolloutFile] = Field(default_factory=list, examples=[["task"]])
-    """Prompts to improve, by name: `prompts/NAME.md` of the rollout. Default: all of them, unless `files` has some."""
-    files: list[RolloutFile] = Field(default_factory=list, examples=[["instructions.md"]])
-    """More text files to improve, relative to the rollout directory."""
-    reflection_model: Name = Field(examples=["openai/gpt-5"])
-    """Model that reads how rollouts went and proposes texts: a LiteLLM name, `NAME@URL`, or `offline/reflection`."""
-    max_rollouts: int = Field(default=500, ge=1)
-    """Most rollouts in all, those of the last comparison included."""
-    max_cost: float | None = Field(default=None, gt=0, examples=[5.0])
-    """Begin nothing that would probably take the cost above this many USD, reflection and judges included."""
-    validation_rows: int = Field(default=20, ge=1)
-    """Rows on which every candidate is scored."""
-    test_rows: int = Field(default=40, ge=1)
-    """Rows on which the best candidate is compared with the texts of now. The search never sees them."""
-    minibatch: int = Field(default=3, ge=1)
-    """Rows that one reflection reads; the other rows of the dataset are drawn for it."""
-    seed: int = 0
-    """Decides which rows are for what, and every draw of the search."""
-
-
 def _older_secrets(table: object) -> PydanticCustomError | None:
     if not isinstance(table, Mapping):
         return None
@@ -296,7 +273,7 @@ def _texts(value: object) -> list[str]:
     return [text for text in value if isinstance(text, str)] if isinstance(value, list) else []
 
 
-def _table(data: Mapping[str, object], name: str) -> dict[str, object]:
+def get_table(data: Mapping[str, object], name: str) -> dict[str, object]:
     table = data.get(name)
     if isinstance(table, Record):
         return table.to_dict()
@@ -396,21 +373,21 @@ class _Config(Submittable):
 
     @classmethod
     def across(cls, written: dict[str, object]) -> Iterator[InitErrorDetails]:
-        secrets, env, advanced = (_table(written, name) for name in ("secrets", "env", "advanced"))
+        secrets, env, advanced = (get_table(written, name) for name in ("secrets", "env", "advanced"))
         required = _texts(secrets.get("required"))
         for name in dict.fromkeys(required):
             if name in env:
                 fix = "remove it from [env] if it is secret, otherwise from [secrets]"
                 yield broken_at(f"{name} is in both [env] and [secrets].required", fix, "env", name)
-        program = _table(written, "program")
+        program = get_table(written, "program")
         named = [("advanced", name, advanced.get(name)) for name in ("api_key_env", "rollout_server_key_env")]
         for table, name, key in [*named, *(("program", "env", name) for name in _texts(program.get("env")))]:
             if isinstance(key, str) and key not in required:
                 fix = f"write required = [{', '.join(json.dumps(n) for n in [*required, key])}]"
                 yield broken_at(f"{key} must be listed in [secrets].required", fix, table, name)
-        if any(program.values()) and _table(written, "experiment").get("command") is None:
+        if any(program.values()) and get_table(written, "experiment").get("command") is None:
             yield broken_at("[program] has no effect without command in [experiment]", "remove it", "program")
-        if older := _older_secrets(_table(written, "rollout").get("secrets")):
+        if older := _older_secrets(get_table(written, "rollout").get("secrets")):
             yield at_key(older, "rollout", "secrets")
             del written["rollout"]
             written.setdefault("secrets", {"required": []})
@@ -438,47 +415,19 @@ class TrainingConfig(_Config):
     @classmethod
     def across(cls, written: dict[str, object]) -> Iterator[InitErrorDetails]:
         yield from super().across(written)
-        servers = _table(written, "advanced").get("rollout_servers")
-        if isinstance(servers, list) and _table(written, "experiment").get("command") is not None:
+        servers = get_table(written, "advanced").get("rollout_servers")
+        if isinstance(servers, list) and get_table(written, "experiment").get("command") is not None:
             problem = "a command runs beside the trainer, not on servers elsewhere"
             yield broken_at(problem, "rollout_servers = 1", "advanced", "rollout_servers")
-        for target in _texts(_table(written, "export").get("targets")):
+        for target in _texts(get_table(written, "export").get("targets")):
             if (tool := target.partition(":")[0]) in TRACES:
                 problem = f"{tool} takes traces of evaluations, and a training run has curves"
                 yield broken_at(problem, f"one of {', '.join(CURVES)}", "export", "targets")
-        if _table(written, "advanced").get("method", "grpo") != "grpo":
+        if get_table(written, "advanced").get("method", "grpo") != "grpo":
             return
-        if _table(written, "training").get("n_samples_per_prompt") == 1:
+        if get_table(written, "training").get("n_samples_per_prompt") == 1:
             problem = "one rollout per prompt has nothing to be compared with"
             yield broken_at(problem, "n_samples_per_prompt = 8", "training", "n_samples_per_prompt")
-        if _table(written, "sampling").get("rollout_temperature") == 0:
+        if get_table(written, "sampling").get("rollout_temperature") == 0:
             problem = "at temperature 0 the rollouts of a prompt are all the same"
             yield broken_at(problem, "rollout_temperature = 1.0", "sampling", "rollout_temperature")
-
-
-_NOT_OPTIMIZED = {
-    "experiment": ("branch", "commit_sha"),
-    "evaluation": ("limit", "held_out_of", "max_cost", "max_tokens_total"),
-    "export": ("targets",),
-}
-
-
-class OptimizeConfig(EvalConfig):
-    """`configs/optimize/*.toml`: an evaluation whose texts are improved."""
-
-    kind: ClassVar[str] = "optimize"
-    optimize: Optimize
-
-    @classmethod
-    def across(cls, written: dict[str, object]) -> Iterator[InitErrorDetails]:
-        yield from super().across(written)
-        for table, keys in _NOT_OPTIMIZED.items():
-            for key in set(keys).intersection(_table(written, table)):
-                yield broken_at(f"{key} has no effect here", "remove it; limits are in [optimize]", table, key)
-
-
-CONFIGS: dict[str, type[EvalConfig] | type[TrainingConfig]] = {
-    "eval": EvalConfig,
-    "training": TrainingConfig,
-    "optimize": OptimizeConfig,
-}
