@@ -147,11 +147,12 @@ class ComparedTrainings:
     """A label, and its value in each run."""
     changed: Mapping[str, Sequence[str]]
     charts: Charts
+    left_out: int
+    """Number of runs beyond those that have a colour."""
 
 
 def training_compare_page(sources: Sequence[RunSource], params: QueryParams) -> Page:
-    """Build the page of the first runs; the others have no colour left."""
-    sources = sources[:MAX_OVERLAID]
+    sources, left_out = sources[:MAX_OVERLAID], max(0, len(sources) - MAX_OVERLAID)
     runs = [ChartedRun.from_source(source, source.points()) for source in sources]
     states = [source.state() for source in sources]
     figures = [
@@ -166,5 +167,6 @@ def training_compare_page(sources: Sequence[RunSource], params: QueryParams) -> 
         ],
         changed=list_changed_keys([source.settings().config for source in sources]),
         charts=build_charts(runs, params.choice("smooth", SMOOTHING, "none")),
+        left_out=left_out,
     )
     return Page("compare_training.html", {"found": compared, "params": params}, ("found",))

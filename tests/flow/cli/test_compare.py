@@ -234,6 +234,16 @@ def test_rows_in_quarantine_at_the_commit_decide_nothing_on_the_platform(run: Ru
     assert "row row-23 is in quarantine" in both
 
 
+def test_a_page_of_training_runs_says_how_many_it_leaves_out(platform: RunningPlatform) -> None:
+    names = [f"learns-{number}" for number in range(8)]
+    ids = [add_run(platform.parts, platform.workspace_id, name, kind="training") for name in names]
+    for chosen, text in ((ids, "2 more are left out: at most 6 are compared at once."), (ids[:6], "")):
+        page = httpx.get(f"{platform.url}/compare", params=[("run", id_) for id_ in chosen], headers=platform.headers)
+        assert page.status_code == 200
+        assert text in page.text
+        assert ("left out" in page.text) is bool(text)
+
+
 def test_rows_that_its_model_was_trained_on_are_no_proof(run: Run, platform: RunningPlatform) -> None:
     """A merged model, by a training run whose checkpoint is of step 2: rows 0 to 17 but for those that validate.
 
