@@ -1,12 +1,14 @@
 """What a config may say, checked on the record itself, and what a training config comes to."""
 
+import datetime
 from typing import Any
 
 import pytest
+import tomlkit
 from pydantic import ValidationError
 
 from osmosis.records.config.advanced import EvalAdvanced
-from osmosis.records.config.check import check_config, find_unread_keys, list_issues
+from osmosis.records.config.check import CONFIGS, check_config, find_unread_keys, iterate_fields, list_issues
 from osmosis.records.config.run_config import EvalConfig, Experiment, Secrets, TrainingConfig
 from osmosis.records.config.training_plan import plan_training, split_rows
 from osmosis.records.run.plan import EvalPlan, Selection
@@ -298,3 +300,26 @@ def test_steps_end_with_the_epochs_or_before() -> None:
     early = plan_training(training_config(training=training, advanced={"max_steps": 12}), range(100))
     assert (early.steps, early.validations) == (12, 3)
     assert plan_training(training_config(training={"rollout_batch_size": 200}), range(100)).steps == 0
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_what_to_type_instead_is_toml_of_the_right_type(kind: str) -> None:
+    fixes = 0
+    for table, record, _ in iterate_fields(CONFIGS[kind]):
+        for key in record.model_fields if record else ():
+            for wrong in (datetime.date(2026, 1, 1), "no such choice", [[1]]):
+                for issue in check_config(kind, {table: {key: wrong}})[1]:
+                    if issue.key == f"{table}.{key}" and issue.fix.startswith(f"{key} = "):
+                        written = {table: tomlkit.parse(issue.fix).unwrap()}
+                        left = [i for i in check_config(kind, written)[1] if i.key == issue.key]
+                        assert not any("expected" in other.what for other in left), issue
+                        fixes += 1
+    assert fixes > 60
+
+
+def test_one_message_for_a_value_that_is_of_none_of_several_types() -> None:
+    _, issues = check_config("training", {"experiment": EXPERIMENT, "advanced": {"gradient_checkpointing": "never"}})
+    assert [(issue.key, issue.fix) for issue in issues] == [
+        ("advanced.gradient_checkpointing", 'gradient_checkpointing = "auto"')
+    ]
+    assert 'true or false or "auto"' in issues[0].what

@@ -295,7 +295,7 @@ class TrainingAdvanced(Advanced):
     @classmethod
     def _gpus(cls, written: Mapping[str, object]) -> Iterator[InitErrorDetails]:
         is_started = written.get("sampler") == "vllm" and not written.get("base_url")
-        setting = 'sampler = "vllm" whose server the job starts'
+        setting = 'sampler = "vllm" and no base_url'
         yield from cls._only(written, is_started, True, setting, ("samplers", "sampler_gpus"))
         yield from cls._only(written, is_started, False, "base_url", ("api_key_env",))
         samplers, trainer_gpus, sampler_gpus = (

@@ -49,30 +49,36 @@ def find_unread_keys(config: Config) -> list[ConfigIssue]:
 
 
 def list_issues(model: type[Submittable], error: ValidationError) -> list[ConfigIssue]:
-    return list(dict.fromkeys(_issue(model, detail) for detail in error.errors(include_url=False)))
+    issues: dict[ConfigIssue, None] = {}
+    for detail in error.errors(include_url=False):
+        issue = _issue(model, detail)
+        if detail["type"] != "literal_error" or issue.key not in {other.key for other in issues}:
+            issues[issue] = None  # one of several types that a value may have is enough
+    return list(issues)
 
 
 def iterate_fields(model: type[BaseModel]) -> Iterator[tuple[str, type[BaseModel] | None, FieldInfo]]:
     for name, field in model.model_fields.items():
-        inner = _plain(field.annotation)
+        inner = _members(field.annotation)[0]
         yield name, (inner if isinstance(inner, type) and issubclass(inner, BaseModel) else None), field
 
 
 def describe_value(field: FieldInfo) -> str:
-    kind = _plain(field.annotation)
-    word = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}.get(kind, "")
-    if get_origin(kind) is list:
-        word = "a list of strings"
-    elif get_origin(kind) is Literal:
-        word = "one of " + ", ".join(json.dumps(choice) for choice in get_args(kind))
-    elif get_origin(kind) is dict or (isinstance(kind, type) and issubclass(kind, BaseModel)):
-        word = "a table"
+    words = []
+    for kind in _members(field.annotation):
+        word = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}.get(kind, "a table")
+        if get_origin(kind) is list:
+            word = "a list of strings"
+        elif get_origin(kind) is Literal:
+            choices = ", ".join(json.dumps(choice) for choice in get_args(kind))
+            word = f"one of {choices}" if len(get_args(kind)) > 1 else choices
+        words.append(word)
     bounds: dict[str, float] = {}
     for part in field.metadata:
         for bound in ("ge", "gt", "le", "lt", "min_length"):
             if (value := getattr(part, bound, None)) is not None:
                 bounds[bound] = value
-    return f"{word}{_range(bounds)}"
+    return f"{' or '.join(words)}{_range(bounds)}"
 
 
 def _range(bounds: Mapping[str, float]) -> str:
@@ -92,12 +98,12 @@ def _number(bound: float) -> str:
     return str(bound) if isinstance(bound, int) else f"{bound:g}"
 
 
-def _plain(annotation: object) -> Any:
+def _members(annotation: object) -> list[Any]:
     if get_origin(annotation) is Annotated:
-        return _plain(get_args(annotation)[0])
+        return _members(get_args(annotation)[0])
     if get_origin(annotation) in (Union, types.UnionType):
-        return _plain(next(a for a in get_args(annotation) if a is not type(None)))
-    return annotation
+        return [kind for each in get_args(annotation) if each is not type(None) for kind in _members(each)]
+    return [annotation]
 
 
 def _issue(model: type[Submittable], error: ErrorDetails) -> ConfigIssue:
@@ -114,7 +120,7 @@ def _issue(model: type[Submittable], error: ErrorDetails) -> ConfigIssue:
         return ConfigIssue(
             ".".join(loc), f"{_show_value(value)}: {error['msg']}", f"look at docs/config.md, [[{table}]]"
         )
-    deeper = _plain(inner.model_fields[name].annotation) if inner and name in inner.model_fields else None
+    deeper = _members(inner.model_fields[name].annotation)[0] if inner and name in inner.model_fields else None
     if len(loc) > 2 and isinstance(deeper, type) and issubclass(deeper, BaseModel):
         inner, table, name = deeper, f"{table}.{name}", loc[2]
     key = f"{table}.{name}"
@@ -188,10 +194,12 @@ def _unknown_key(model: type[Submittable], table: str, key: str, inner: type[Bas
 
 
 def _assign(key: str, field: FieldInfo) -> str:
-    if field.examples:
-        return f"{key} = {json.dumps(field.examples[0])}"
-    default = field.get_default(call_default_factory=True)
-    return f"{key} = {f'{default:g}'.replace('e-0', 'e-') if isinstance(default, float) else default}"
+    value = field.examples[0] if field.examples else field.get_default(call_default_factory=True)
+    if value is None or isinstance(value, BaseModel):
+        return f"write {describe_value(field)}, or remove {key}"
+    if isinstance(value, dict):
+        return f"{key} = {{ {', '.join(f'{name} = {json.dumps(inner)}' for name, inner in value.items())} }}"
+    return f"{key} = {_show_value(value).replace('e-0', 'e-')}"
 
 
 def _show_value(value: object) -> str:
