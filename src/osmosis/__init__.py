@@ -5,8 +5,8 @@ and loads no vendor library."""
 from importlib import import_module
 from typing import Any
 
-from ._public import HOME_OF
-from ._version import __version__ as __version__
+from osmosis._public import HOME_OF
+from osmosis._version import __version__ as __version__
 
 __all__ = sorted(HOME_OF)
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from .jsonable import JsonObject
-from .locks import lock_if_free
+from osmosis.base.jsonable import JsonObject
+from osmosis.base.locks import lock_if_free
 
 MARKER = ".osmosis-environment.json"
 UNUSED_S = 14 * 24 * 3600.0

@@ -15,10 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
+from osmosis.base.processes import kill_group, kill_tree, limit_files
+from osmosis.base.redact import without_credentials
 from osmosis.errors import PlatformError
-
-from .processes import kill_group, kill_tree, limit_files
-from .redact import without_credentials
 
 _TOO_LARGE = (f"signal {signal.SIGXFSZ.value}", "File too large") if sys.platform == "linux" else ()
 QUIET = {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, quote_plus
 
-from .safe_open import FOLDER, clean_names, folder_at, is_plain, walk_open
+from osmosis.base.safe_open import FOLDER, clean_names, folder_at, is_plain, walk_open
 
 MARK = "[redacted]"
 _SHORTEST = 4

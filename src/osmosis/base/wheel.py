@@ -18,9 +18,8 @@ from importlib import metadata
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from osmosis.base.files import replacing
 from osmosis.errors import InternalError
-
-from .files import replacing
 
 DISTRIBUTION = "osmosis-ai"
 PACKAGES = ("osmosis", "osmosis_ai")

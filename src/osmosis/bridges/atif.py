@@ -7,12 +7,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from osmosis.base.jsonable import JsonObject
+from osmosis.bridges import logs
+from osmosis.bridges.logs import LoggedRollout, LoggedRun
 from osmosis.errors import ValidationError
 from osmosis.records.run.rollout import ModelCall, Score
 from osmosis.records.trajectory import messages_from_trajectory
-
-from . import logs
-from .logs import LoggedRollout, LoggedRun
 
 NAME = "atif"
 VERSIONS = tuple(f"ATIF-v1.{minor}" for minor in range(9))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import orjson
 
-from .export_stream import ExportedRun, Point, Records, Rows
+from osmosis.bridges.export_stream import ExportedRun, Point, Records, Rows
 
 _MOST_METRICS, _MOST_PARAMS = 1000, 100
 
@@ -32,7 +32,7 @@ class MlflowExporter:
         for at in range(0, 0 if runs else len(params), _MOST_PARAMS):
             self._client.log_batch(self._id, params=params[at : at + _MOST_PARAMS])
         if run.kind == "eval" and run.address:
-            from .otlp import OtlpExporter
+            from osmosis.bridges.otlp import OtlpExporter
 
             user, password, token = (os.environ.get(f"MLFLOW_TRACKING_{n}") for n in ("USERNAME", "PASSWORD", "TOKEN"))
             headers = {"x-mlflow-experiment-id": experiment} | ({"Authorization": f"Bearer {token}"} if token else {})

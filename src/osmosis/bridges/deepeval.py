@@ -5,11 +5,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from osmosis.base.jsonable import JsonObject
+from osmosis.bridges import logs
+from osmosis.bridges.logs import LoggedRollout, LoggedRun
 from osmosis.errors import ValidationError
 from osmosis.records.run.rollout import Category, Failure, Message, Phase, Score, Usage
-
-from . import logs
-from .logs import LoggedRollout, LoggedRun
 
 NAME = "deepeval"
 

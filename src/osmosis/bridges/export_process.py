@@ -18,10 +18,9 @@ from subprocess import DEVNULL, PIPE
 
 from osmosis.base.installation import extra_command
 from osmosis.base.processes import kill_group
+from osmosis.bridges.export_stream import EvaluationStream, ExportedRun, Exporter, Records, TrainingStream
 from osmosis.errors import OsmosisError
 from osmosis.records.config.export import CURVES, Export, ExportTarget
-
-from .export_stream import EvaluationStream, ExportedRun, Exporter, Records, TrainingStream
 
 POLL_S, RETRY_S, LAST_TRIES, LAST_WAIT_S = 0.5, 2.0, 3, 60.0
 _LIBRARIES = {"mlflow": "mlflow", "tensorboard": "tensorboardX", "trackio": "trackio", "wandb": "wandb"}

@@ -10,13 +10,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from osmosis._version import __version__
+from osmosis.bridges import inspect_ai_export
+from osmosis.bridges.table import flat_rollouts, read_dataset
 from osmosis.engine.journal import Journal
 from osmosis.errors import Conflict
 from osmosis.records.run.rollout import CallTokens
 from osmosis.records.trajectory import trajectory_from_rollout
-
-from . import inspect_ai_export
-from .table import flat_rollouts, read_dataset
 
 FileFormat = Literal["inspect", "atif", "jsonl", "csv", "parquet", "huggingface"]
 Tool = Literal["mlflow", "tensorboard", "trackio", "wandb", "otlp", "langfuse", "weave"]

@@ -12,13 +12,12 @@ from typing import IO, Literal, NamedTuple, Protocol
 import orjson
 
 from osmosis.base.jsonable import JsonObject, iterate_leaves
+from osmosis.bridges.table import flat_rollouts
 from osmosis.engine.journal import Journal
 from osmosis.metrics.figures import figures
 from osmosis.metrics.summary import summarize
 from osmosis.records.base import Record
 from osmosis.records.run.rollout import Rollout
-
-from .table import flat_rollouts
 
 BATCH, MOST_ROWS, UPDATED = 200, 10_000, "perf/update_s"
 

@@ -11,6 +11,8 @@ from types import ModuleType
 import orjson
 
 from osmosis.base.files import replacing
+from osmosis.bridges import atif, deepeval, inspect_ai, lm_eval, mapped, openai_evals, promptfoo, verifiers
+from osmosis.bridges.logs import LoggedRun
 from osmosis.datasets.scan import row_hash
 from osmosis.engine.journal import Journal
 from osmosis.errors import Conflict, NotFound, OsmosisError, UsageError, ValidationError
@@ -18,9 +20,6 @@ from osmosis.metrics.summary import Summary
 from osmosis.records.run.plan import EvalPlan, ModelSpec
 from osmosis.records.run.report import Report
 from osmosis.records.run.rollout import Rollout
-
-from . import atif, deepeval, inspect_ai, lm_eval, mapped, openai_evals, promptfoo, verifiers
-from .logs import LoggedRun
 
 READERS: tuple[ModuleType, ...] = (inspect_ai, verifiers, lm_eval, promptfoo, deepeval, openai_evals, atif)
 FORMATS = (*(reader.NAME for reader in READERS), mapped.LANGFUSE, mapped.NAME)

@@ -11,11 +11,10 @@ import msgspec
 import pyarrow as pa
 
 from osmosis.base.jsonable import JsonObject
+from osmosis.bridges import logs
+from osmosis.bridges.logs import LoggedRollout, LoggedRun
 from osmosis.errors import ValidationError
 from osmosis.records.run.rollout import Failure, Message, ModelCall, Score, Usage
-
-from . import logs
-from .logs import LoggedRollout, LoggedRun
 
 NAME = "inspect_ai"
 ZSTD = 93

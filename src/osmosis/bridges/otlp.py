@@ -23,10 +23,9 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
 from osmosis.base.jsonable import JsonObject, without_none
+from osmosis.bridges.export_stream import ExportedRun, Records, Rows
 from osmosis.errors import NetworkError
 from osmosis.records.run.rollout import Message, Rollout, Score, Usage
-
-from .export_stream import ExportedRun, Records, Rows
 
 _REQUEST_S = 10
 _RESULT = "gen_ai.evaluation.result"

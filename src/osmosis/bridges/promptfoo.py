@@ -7,11 +7,10 @@ from pathlib import Path
 import orjson
 
 from osmosis.base.jsonable import JsonObject
+from osmosis.bridges import logs
+from osmosis.bridges.logs import LoggedRollout, LoggedRun
 from osmosis.errors import ValidationError
 from osmosis.records.run.rollout import Score
-
-from . import logs
-from .logs import LoggedRollout, LoggedRun
 
 NAME = "promptfoo"
 ERROR = 2

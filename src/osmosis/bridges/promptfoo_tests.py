@@ -12,10 +12,9 @@ from jinja2 import TemplateError
 from jinja2.sandbox import SandboxedEnvironment
 
 from osmosis.base.jsonable import JsonObject
+from osmosis.bridges.logs import id_of, present, read_lines, row_of
+from osmosis.bridges.promptfoo import parse_prompt
 from osmosis.errors import NotFound, ValidationError
-
-from .logs import id_of, present, read_lines, row_of
-from .promptfoo import parse_prompt
 
 TARGETS = ("equals", "contains", "icontains", "starts-with")
 FILE = "file://"

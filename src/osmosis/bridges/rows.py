@@ -14,14 +14,13 @@ import uv
 
 from osmosis.base.installation import install_command
 from osmosis.base.jsonable import JsonObject
+from osmosis.bridges.import_run import read_logs
+from osmosis.bridges.logs import read_lines, row_of
+from osmosis.bridges.mapped import LANGFUSE, SAMPLE, check_mapping, complete_mapping
+from osmosis.bridges.promptfoo_tests import read_tests
+from osmosis.bridges.traces import read_journal, read_otlp
 from osmosis.errors import NotFound, OsmosisError, UsageError, ValidationError
 from osmosis.sdk.foreign import PACKAGES, is_foreign, open_foreign, parse_foreign
-
-from .import_run import read_logs
-from .logs import read_lines, row_of
-from .mapped import LANGFUSE, SAMPLE, check_mapping, complete_mapping
-from .promptfoo_tests import read_tests
-from .traces import read_journal, read_otlp
 
 REASONING_GYM = "reasoning-gym"
 HUB = "hf"

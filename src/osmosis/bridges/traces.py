@@ -6,14 +6,13 @@ from itertools import takewhile
 from pathlib import Path
 
 from osmosis.base.jsonable import JsonObject
+from osmosis.bridges import logs
+from osmosis.bridges.spans import iterate_spans, load_json, read_attributes, read_conversation
+from osmosis.bridges.table import read_dataset
 from osmosis.engine.journal import StoredRollouts
 from osmosis.errors import ValidationError
 from osmosis.records.run.annotations import Annotation, keep_newest
 from osmosis.records.run.rollout import Message, Rollout
-
-from . import logs
-from .spans import iterate_spans, load_json, read_attributes, read_conversation
-from .table import read_dataset
 
 _EVALUATION = "gen_ai.evaluation.result"
 

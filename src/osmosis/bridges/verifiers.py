@@ -10,11 +10,10 @@ from pathlib import Path
 import orjson
 
 from osmosis.base.jsonable import JsonObject
+from osmosis.bridges import logs
+from osmosis.bridges.logs import LoggedRollout, LoggedRun
 from osmosis.errors import ValidationError
 from osmosis.records.run.rollout import Message, ModelCall, Score
-
-from . import logs
-from .logs import LoggedRollout, LoggedRun
 
 NAME = "verifiers"
 FILES = ("traces.jsonl", "results.jsonl")

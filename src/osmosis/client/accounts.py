@@ -12,7 +12,7 @@ from osmosis.records.api.workers import WorkerList, WorkerRemoved, WorkerRow
 from osmosis.records.api.workspaces import WIRE_SCOPE, NewSecret, SecretName, SecretPage, SecretRow, WebhookAddress
 
 if TYPE_CHECKING:
-    from .platform import PlatformClient
+    from osmosis.client.platform import PlatformClient
 
 
 class Accounts(Section):

@@ -11,15 +11,13 @@ import httpx
 from osmosis._version import __version__
 from osmosis.base.jsonable import JsonObject
 from osmosis.base.net import is_loopback
+from osmosis.client.settings import trust
 from osmosis.errors import AuthRequired, NetworkError, PlatformError, from_wire
 
-from .settings import trust
-
 if TYPE_CHECKING:
+    from osmosis.client.platform import PlatformClient
     from osmosis.records.api.body import Body, Page
     from osmosis.records.base import Record
-
-    from .platform import PlatformClient
 
 Warn = Callable[[str, str], None]
 Params = Mapping[str, str | int | None]

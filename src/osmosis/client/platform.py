@@ -2,14 +2,13 @@ from __future__ import annotations
 
 from functools import cached_property
 
+from osmosis.client.accounts import Accounts, SecretsClient, Workers, Workspaces
+from osmosis.client.datasets import Datasets, Models
+from osmosis.client.http import Http
+from osmosis.client.runs import BenchmarkRuns, EvalRuns, Runs, TrainingRuns
+from osmosis.client.sync import Sync
+from osmosis.client.transfer import Imports, Transfer
 from osmosis.records.run.status import RunKind
-
-from .accounts import Accounts, SecretsClient, Workers, Workspaces
-from .datasets import Datasets, Models
-from .http import Http
-from .runs import BenchmarkRuns, EvalRuns, Runs, TrainingRuns
-from .sync import Sync
-from .transfer import Imports, Transfer
 
 
 class PlatformClient(Http):

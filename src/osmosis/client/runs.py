@@ -15,7 +15,7 @@ from osmosis.records.run.rollout import Rollout
 from osmosis.records.run.status import match_name
 
 if TYPE_CHECKING:
-    from .platform import PlatformClient
+    from osmosis.client.platform import PlatformClient
 
 LOG_PAGE = 200
 PREFIX = "platform:"

@@ -1,11 +1,10 @@
 import time
 from collections.abc import Callable
 
+from osmosis.client.http import Section
 from osmosis.errors import Conflict, NotFound, OsmosisError, PlatformError
 from osmosis.records.api.workspaces import SyncedRollout, SyncedRolloutPage, SyncReport, SyncStarted
 from osmosis.records.run.source import SyncState
-
-from .http import Section
 
 Said = Callable[[str], None]
 

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from osmosis.base.jsonable import JsonObject
+from osmosis.compat.console import Console
 from osmosis.compat.runner import LocalRunResult, LocalTestRunner, close_client
 from osmosis.records.protocol.v02 import RolloutMetrics
 from osmosis.records.run.rollout import Message
 from osmosis.sdk.agent_loop import CompletionsResult, RolloutAgentLoop
 from osmosis.sdk.chat import text_of
-
-from .console import Console
 
 HELP = "n/next/Enter: next   c/continue: run to the end   m/messages   t/tools   q/quit/exit: leave this row"
 

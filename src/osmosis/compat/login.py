@@ -15,10 +15,9 @@ from osmosis.base.jsonable import JsonObject
 from osmosis.client import PlatformClient
 from osmosis.client.credentials import CredentialStore, Login
 from osmosis.client.settings import platform_url
+from osmosis.compat.console import console
 from osmosis.errors import AuthRequired, OsmosisError
 from osmosis.records.api.accounts import DeviceOffer, IssuedLogin
-
-from .console import console
 
 LOGIN_TIMEOUT_SECONDS = 300.0
 _UNSAID_LIFETIME = timedelta(days=90)

@@ -6,14 +6,13 @@ from dataclasses import replace
 from starlette.types import ASGIApp
 
 from osmosis.base.paths import DEFAULT_PLATFORM_URL
+from osmosis.compat.console import Console
+from osmosis.compat.registration import Registration
+from osmosis.compat.server import LoginCredentials, LoopServerSettings, build_loop_server
+from osmosis.compat.settings import RolloutSettings, get_settings
+from osmosis.compat.validator import ValidationResult, validate_agent_loop
 from osmosis.sdk.agent_loop import RolloutAgentLoop
 from osmosis.serve.server import run
-
-from .console import Console
-from .registration import Registration
-from .server import LoginCredentials, LoopServerSettings, build_loop_server
-from .settings import RolloutSettings, get_settings
-from .validator import ValidationResult, validate_agent_loop
 
 
 def serve_agent_loop(

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from osmosis.base.jsonable import JsonObject
-from osmosis.compat.dataset_reader import dataset_row_to_request
+from osmosis.compat.dataset_reader import ToolValidationError, dataset_row_to_request
+from osmosis.compat.validator import FUNCTION_NAME
 from osmosis.engine.evaluate import Evaluation, Observer
 from osmosis.engine.rollout_model import RolloutModel
 from osmosis.engine.scoring import Scorer
@@ -21,9 +22,6 @@ from osmosis.records.run.rows import Row
 from osmosis.sdk.agent_loop import CompletionsResult, RolloutAgentLoop, RolloutContext, RolloutResult
 from osmosis.sdk.classify import agent_error, describe
 from osmosis.sdk.user_code import run_user_code
-
-from .dataset_reader import ToolValidationError
-from .validator import FUNCTION_NAME
 
 
 class Client(Protocol):

@@ -19,6 +19,10 @@ from pydantic import ValidationError as BadShape
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.base.paths import DEFAULT_PLATFORM_URL
+from osmosis.compat.llm_clients import OsmosisLLMClient
+from osmosis.compat.loop_backend import LoopBackend, ToolAsker, check_limits, checked_run, tool_dicts, trace_into
+from osmosis.compat.registration import Registrar, Registration
+from osmosis.compat.settings import RolloutSettings, get_settings
 from osmosis.records.protocol import v02
 from osmosis.records.protocol.messages import ARTIFACT_VARIABLE, INSTANCE_VARIABLE
 from osmosis.records.protocol.tools import OpenAIFunctionToolSchema
@@ -35,11 +39,6 @@ from osmosis.serve.server.queue import AcceptedRollout, NotAccepted, RolloutOutc
 from osmosis.serve.server.rollouts import RolloutService
 from osmosis.serve.server.runtime import ServerRuntime
 from osmosis.serve.server.trace_files import TraceFolder
-
-from .llm_clients import OsmosisLLMClient
-from .loop_backend import LoopBackend, ToolAsker, check_limits, checked_run, tool_dicts, trace_into
-from .registration import Registrar, Registration
-from .settings import RolloutSettings, get_settings
 
 log = logging.getLogger("osmosis.serve")
 

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Literal
 
 from osmosis.base.jsonable import JsonObject
+from osmosis.datasets.scan import read_rows
 from osmosis.records.run.rows import Row
-
-from .scan import read_rows
 
 NGRAM = 13
 """Words that two texts share by copying, not by chance (Brown et al. 2020, "Language models are few-shot learners",

@@ -12,10 +12,18 @@ from pathlib import Path
 
 import orjson
 
+from osmosis.datasets.rules import (
+    COLUMN_COUNT,
+    COLUMN_TWICE,
+    NOT_CSV,
+    NOT_JSON,
+    NOT_PARQUET,
+    NOT_UTF8,
+    ROW_LENGTH,
+    RowFault,
+)
 from osmosis.errors import DatasetError
 from osmosis.records.run.rows import FORMATS
-
-from .rules import COLUMN_COUNT, COLUMN_TWICE, NOT_CSV, NOT_JSON, NOT_PARQUET, NOT_UTF8, ROW_LENGTH, RowFault
 
 MAX_LINE = 64 * 1024 * 1024
 _BATCH_ROWS = 1024

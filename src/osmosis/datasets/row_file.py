@@ -14,12 +14,11 @@ import orjson
 from osmosis.base.files import replacing
 from osmosis.base.jsonable import JsonObject
 from osmosis.base.processes import reader_main
+from osmosis.datasets.keys import SelectedRows
+from osmosis.datasets.scan import read_rows, scan_dataset
 from osmosis.errors import DatasetError, ValidationError
 from osmosis.records.run.plan import Selection
 from osmosis.records.run.rows import Row
-
-from .keys import SelectedRows
-from .scan import read_rows, scan_dataset
 
 
 @dataclass(frozen=True, slots=True)

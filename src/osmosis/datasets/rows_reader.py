@@ -8,9 +8,8 @@ import orjson
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.base.processes import reader_main
+from osmosis.datasets.scan import read_rows
 from osmosis.records.run.plan import Selection
-
-from .scan import read_rows
 
 
 def read(request: JsonObject) -> int:

@@ -8,8 +8,7 @@ from typing import TypedDict
 
 from osmosis.base.jsonable import JsonObject, to_valid_text
 from osmosis.base.processes import reader_main
-
-from .scan import check_upload
+from osmosis.datasets.scan import check_upload
 
 MAX_LISTED = 5
 MAX_CELL = 2_000

@@ -5,10 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from osmosis.base.jsonable import JsonObject
+from osmosis.dialects import chat, gemini, messages, responses
+from osmosis.dialects.call import Call, EndpointError, Envelope, ReplyStream
 from osmosis.records.run.rollout import Completion
-
-from . import chat, gemini, messages, responses
-from .call import Call, EndpointError, Envelope, ReplyStream
 
 __all__ = [
     "CHAT",

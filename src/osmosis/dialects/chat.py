@@ -6,9 +6,8 @@ import uuid
 from collections.abc import Iterator
 
 from osmosis.base.jsonable import JsonObject
+from osmosis.dialects import call as dialect
 from osmosis.records.run.rollout import Completion
-
-from . import call as dialect
 
 NOT_PARAMS = frozenset({"messages", "tools", "model", "stream", "stream_options", "rollout_id"})
 

@@ -7,9 +7,8 @@ import re
 import orjson
 
 from osmosis.base.jsonable import JsonObject
+from osmosis.dialects import call as dialect
 from osmosis.records.run.rollout import Completion
-
-from . import call as dialect
 
 PARAMS = {
     "temperature": "temperature",

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 
 import orjson
 
+from osmosis.dialects.call import Call, text_of
 from osmosis.records.run.rollout import Message
-
-from .call import Call, text_of
 
 AGENT = ""
 SUBAGENT = "subagent"

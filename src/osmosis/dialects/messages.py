@@ -5,9 +5,8 @@ between two tool calls of one answer."""
 import orjson
 
 from osmosis.base.jsonable import JsonObject
+from osmosis.dialects import call as dialect
 from osmosis.records.run.rollout import Category, Completion, Message
-
-from . import call as dialect
 
 SAME = ("temperature", "top_p", "top_k", "max_tokens")
 IGNORED = ("cache_control", "context_management", "metadata", "service_tier", "thinking", "betas", "inference_geo")

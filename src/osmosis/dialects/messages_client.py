@@ -5,10 +5,19 @@ without content, names of users, several choices."""
 from collections.abc import Iterator
 
 from osmosis.base.jsonable import JsonObject
+from osmosis.dialects.call import (
+    Call,
+    bad_request,
+    chat_delta,
+    chat_reply,
+    objects,
+    parts_of,
+    split_data_url,
+    text_of,
+    url_of_part,
+)
+from osmosis.dialects.messages import ERRORS, STOPS, add_assistant, tool_use_block
 from osmosis.records.run.rollout import Message
-
-from .call import Call, bad_request, chat_delta, chat_reply, objects, parts_of, split_data_url, text_of, url_of_part
-from .messages import ERRORS, STOPS, add_assistant, tool_use_block
 
 MARK: JsonObject = {"type": "ephemeral"}
 _SYSTEM = ("system", "developer")

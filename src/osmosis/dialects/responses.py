@@ -5,9 +5,8 @@ https://platform.openai.com/docs/api-reference/responses. Stateless here: `previ
 import orjson
 
 from osmosis.base.jsonable import JsonObject
+from osmosis.dialects import call as dialect, chat
 from osmosis.records.run.rollout import Category, Completion
-
-from . import call as dialect, chat
 
 SAME = ("temperature", "top_p", "parallel_tool_calls", "seed", "top_k", "stop")
 IGNORED = (

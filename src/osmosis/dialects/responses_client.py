@@ -5,10 +5,19 @@ encrypted items. What a request cannot say: reasoning without them, stop texts, 
 from collections.abc import Iterator
 
 from osmosis.base.jsonable import JsonObject
+from osmosis.dialects.call import (
+    Call,
+    arguments_text,
+    bad_request,
+    chat_delta,
+    chat_reply,
+    objects,
+    parts_of,
+    text_of,
+    url_of_part,
+)
+from osmosis.dialects.responses import add_to_assistant
 from osmosis.records.run.rollout import Message
-
-from .call import Call, arguments_text, bad_request, chat_delta, chat_reply, objects, parts_of, text_of, url_of_part
-from .responses import add_to_assistant
 
 ENCRYPTED = "reasoning.encrypted_content"
 _AT = "before_call"

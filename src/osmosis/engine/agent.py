@@ -1,9 +1,8 @@
 from typing import Protocol
 
+from osmosis.engine.rollout_model import RolloutModel
+from osmosis.engine.task import Task
 from osmosis.records.run.rollout import Rollout
-
-from .rollout_model import RolloutModel
-from .task import Task
 
 
 class Agent(Protocol):

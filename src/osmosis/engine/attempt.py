@@ -4,6 +4,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 
 from osmosis.datasets.scan import read_groups, row_hash
+from osmosis.engine.agent import Agent
+from osmosis.engine.build_rollout import build_rollout
+from osmosis.engine.deadline import LoopUse
+from osmosis.engine.rollout_model import RolloutModel
+from osmosis.engine.scoring import Scorer
+from osmosis.engine.task import Task
 from osmosis.llm.model import Model
 from osmosis.metrics.warnings import answer_issue
 from osmosis.records.run.plan import EvalPlan
@@ -12,13 +18,6 @@ from osmosis.records.run.rows import Row
 from osmosis.sdk.classify import failure_of, overrun, self_cancelled
 from osmosis.sdk.sandbox import begin_sandbox, opening_of
 from osmosis.sdk.user_code import LimitReached, left_behind, loop_user, tool_time_limit
-
-from .agent import Agent
-from .build_rollout import build_rollout
-from .deadline import LoopUse
-from .rollout_model import RolloutModel
-from .scoring import Scorer
-from .task import Task
 
 _NAMED = 3
 

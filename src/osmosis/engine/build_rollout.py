@@ -6,13 +6,12 @@ import orjson
 from pydantic import ValidationError
 
 from osmosis.base.jsonable import as_float, copy_as_json, to_valid_text
+from osmosis.engine.rollout_model import RolloutModel
+from osmosis.engine.task import Task
 from osmosis.records.protocol.messages import WireSample
 from osmosis.records.run.rollout import LARGEST_SCORE, Category, Failure, Message, Phase, Rollout, RolloutStatus, Score
 from osmosis.sdk.classify import agent_error, true_cause
 from osmosis.sdk.types import RolloutSample
-
-from .rollout_model import RolloutModel
-from .task import Task
 
 REWARD = "reward"
 

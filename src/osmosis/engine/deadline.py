@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from osmosis.sdk.user_code import GRACE_S, Blocked, contain, loop_user, stop_task
 
 if TYPE_CHECKING:
-    from .task import Task
+    from osmosis.engine.task import Task
 
 T = TypeVar("T")
 

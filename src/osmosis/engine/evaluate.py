@@ -10,6 +10,13 @@ from typing import Any
 
 from osmosis.datasets.keys import RowKeys
 from osmosis.datasets.scan import row_hash
+from osmosis.engine.agent import Agent
+from osmosis.engine.attempt import Attempts
+from osmosis.engine.journal import Journal, Recorder
+from osmosis.engine.limits import Breaker, Limiter, Spending
+from osmosis.engine.scoring import Scorer
+from osmosis.engine.task import Task
+from osmosis.engine.watchdog import STUCK_S, Watchdog
 from osmosis.errors import OsmosisError
 from osmosis.llm.model import Model
 from osmosis.metrics.summary import Summary
@@ -19,14 +26,6 @@ from osmosis.records.run.rollout import Rollout
 from osmosis.records.run.rows import Key, Row
 from osmosis.sdk.classify import describe
 from osmosis.sdk.user_code import LAST_GRACE_S, retrieve, stop_tasks
-
-from .agent import Agent
-from .attempt import Attempts
-from .journal import Journal, Recorder
-from .limits import Breaker, Limiter, Spending
-from .scoring import Scorer
-from .task import Task
-from .watchdog import STUCK_S, Watchdog
 
 RUNNING_EVERY_S = 0.25
 

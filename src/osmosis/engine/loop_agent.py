@@ -3,6 +3,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from osmosis.base.jsonable import JsonObject, copy_json, to_valid_text
+from osmosis.engine.build_rollout import REWARD, build_rollout, read_reward
+from osmosis.engine.rollout_model import RolloutModel
+from osmosis.engine.task import Task
 from osmosis.llm.model import STREAMING, ChatRequest
 from osmosis.records.protocol.v02 import RolloutMetrics, RolloutRequest
 from osmosis.records.run.plan import EvalPlan
@@ -10,10 +13,6 @@ from osmosis.records.run.rollout import Failure, Message, Rollout
 from osmosis.sdk.agent_loop import CompletionsResult, RolloutAgentLoop, RolloutContext, RolloutResult
 from osmosis.sdk.classify import agent_error
 from osmosis.sdk.prompts import prompts_of
-
-from .build_rollout import REWARD, build_rollout, read_reward
-from .rollout_model import RolloutModel
-from .task import Task
 
 DEFAULT_MAX_TOKENS_TOTAL = 8192
 

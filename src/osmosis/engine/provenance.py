@@ -13,9 +13,8 @@ from osmosis._version import __version__
 from osmosis.base.git import Git, GitError, to_valid_text
 from osmosis.base.jsonable import JsonObject
 from osmosis.base.redact import without_credentials
+from osmosis.engine.loader import load_module, source_files, source_hash, source_of
 from osmosis.records.run.plan import EvalPlan
-
-from .loader import load_module, source_files, source_hash, source_of
 
 _DIFF_LIMIT = 200_000
 _UNTRACKED_SHOWN = 20

@@ -5,14 +5,13 @@ from pathlib import Path
 
 import orjson
 
+from osmosis.engine.build_rollout import REWARD, build_rollout
+from osmosis.engine.journal import Journal, key_of
+from osmosis.engine.rollout_model import RolloutModel
+from osmosis.engine.task import Task
 from osmosis.errors import NotFound
 from osmosis.records.run.rollout import Rollout
 from osmosis.records.run.rows import Key
-
-from .build_rollout import REWARD, build_rollout
-from .journal import Journal, key_of
-from .rollout_model import RolloutModel
-from .task import Task
 
 
 class RecordedRollouts:

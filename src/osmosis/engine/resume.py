@@ -8,16 +8,15 @@ from itertools import chain
 import orjson
 
 from osmosis.datasets.keys import Matching, SelectedRows
+from osmosis.engine.evaluate import Evaluation, StoredFigures
+from osmosis.engine.journal import Journal, key_of
+from osmosis.engine.recorded_agent import RecordedAgent
+from osmosis.engine.scoring import Scorer
 from osmosis.errors import Conflict
 from osmosis.metrics.summary import Summary
 from osmosis.records.run.plan import EvalPlan
 from osmosis.records.run.rollout import Message, Rollout, RolloutStatus
 from osmosis.records.run.rows import Key, Row
-
-from .evaluate import Evaluation, StoredFigures
-from .journal import Journal, key_of
-from .recorded_agent import RecordedAgent
-from .scoring import Scorer
 
 _RERUN = ("agent", "row", "sampling")
 _NAMED = 3

@@ -5,6 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from osmosis.base.jsonable import copy_json
+from osmosis.engine.build_rollout import REWARD
+from osmosis.engine.load_agent import close_scorers, load_agent, load_scorers
+from osmosis.engine.loader import load_object
+from osmosis.engine.scoring import Range, Scorer
 from osmosis.errors import LoadError
 from osmosis.metrics.reward_audit import ALLOWED, Battery, Key, Probe, Scored, changed, judge, probes_of, suspects
 from osmosis.records.run.rollout import Rollout, RolloutStatus, Score
@@ -12,11 +16,6 @@ from osmosis.records.run.rows import Row
 from osmosis.sdk.backend import ExecutionResult, GraderRunner, WorkflowTask
 from osmosis.sdk.grader import Grader, GraderClass
 from osmosis.sdk.types import RolloutSample
-
-from .build_rollout import REWARD
-from .load_agent import close_scorers, load_agent, load_scorers
-from .loader import load_object
-from .scoring import Range, Scorer
 
 _TWICE = ("truth", "another row's truth", "empty")
 _TWICE_ROWS = 10

@@ -3,15 +3,14 @@ import time
 from collections.abc import Callable
 
 from osmosis.base.jsonable import JsonObject
+from osmosis.engine.deadline import Deadline, Waits
+from osmosis.engine.task import Task
 from osmosis.errors import ModelError
 from osmosis.llm.model import ChatRequest, Completion, Model
 from osmosis.records.base import utc_now
 from osmosis.records.run.plan import EvalPlan, RolloutLimits, Timeouts
 from osmosis.records.run.rollout import Category, Message, ModelCall, Usage
 from osmosis.sdk.user_code import LimitReached
-
-from .deadline import Deadline, Waits
-from .task import Task
 
 _OF_ANSWER = ("usage", "finish_reason", "model", "fingerprint", "retries", "cached", "tokens")
 

@@ -2,9 +2,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from osmosis.engine.deadline import LoopUse
 from osmosis.records.run.rows import Key, Row, place_key
-
-from .deadline import LoopUse
 
 
 @dataclass(slots=True, eq=False)

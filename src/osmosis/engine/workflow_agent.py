@@ -3,14 +3,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from osmosis.engine.build_rollout import REWARD, add_info, add_sample, build_rollout
+from osmosis.engine.rollout_model import RolloutModel
+from osmosis.engine.task import Task
 from osmosis.records.protocol.messages import RolloutState
 from osmosis.records.run.plan import EvalPlan
 from osmosis.records.run.rollout import Phase, Rollout, Score
 from osmosis.sdk.backend import LocalBackend, WorkflowTask
-
-from .build_rollout import REWARD, add_info, add_sample, build_rollout
-from .rollout_model import RolloutModel
-from .task import Task
 
 
 class Endpoint(Protocol):

@@ -13,11 +13,10 @@ from pydantic import ValidationError as RecordError
 
 from osmosis.base.processes import protect_memory
 from osmosis.errors import LeaseLost, OsmosisError, ValidationError
+from osmosis.jobs.client import JobClient, patiently
+from osmosis.jobs.runner import Exit, JobRunner
 from osmosis.records.api.jobs import JobClaim, JobLease
 from osmosis.records.run.job import Handover, JobEntry, JobSpec, LogLine
-
-from .client import JobClient, patiently
-from .runner import Exit, JobRunner
 
 BAD_CALL = 2
 PATH_OF_JOBS = "/api/jobs/"

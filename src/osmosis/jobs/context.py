@@ -12,14 +12,13 @@ from urllib.parse import urlsplit
 
 from osmosis.base.redact import LineRedactor, Redactor
 from osmosis.errors import OsmosisError
+from osmosis.jobs.commands import Leftovers
 from osmosis.records.run.job import Handover, HeartbeatReply, JobResult, JobSpec, LogLine, Progress, Stage
 from osmosis.records.run.report import Report
 from osmosis.records.run.rollout import Category, Failure, Phase
 
-from .commands import Leftovers
-
 if TYPE_CHECKING:
-    from .reporter import Reporter
+    from osmosis.jobs.reporter import Reporter
 
 ConfigT = TypeVar("ConfigT")
 TAIL_LINES = 30

@@ -8,10 +8,9 @@ from osmosis.bridges.export_process import Exports
 from osmosis.bridges.export_stream import ExportedRun, flatten_options, stored_run
 from osmosis.engine.journal import Journal
 from osmosis.errors import OsmosisError
+from osmosis.jobs.commands import machine_environ
+from osmosis.jobs.context import JobContext, setup_failure
 from osmosis.records.config.export import VARIABLES
-
-from .commands import machine_environ
-from .context import JobContext, setup_failure
 
 
 def open_exports(context: JobContext) -> Exports:

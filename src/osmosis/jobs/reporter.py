@@ -15,12 +15,11 @@ from osmosis.base.processes import end_tasks
 from osmosis.base.redact import Redactor
 from osmosis.base.safe_open import ArtifactFile
 from osmosis.errors import InternalError, LeaseLost, NetworkError, OsmosisError
+from osmosis.jobs.client import PATIENCE_S, JobClient, patiently
 from osmosis.records.api.jobs import JobFolder, JobFolders, StoredExample
 from osmosis.records.base import Record
 from osmosis.records.run.job import CheckpointReport, HeartbeatReply, JobResult, LogLine, MetricPoint, Progress
 from osmosis.records.run.rows import Key
-
-from .client import PATIENCE_S, JobClient, patiently
 
 BATCH_SIZE = 100
 BATCH_BYTES = 4 * 1024 * 1024

@@ -5,10 +5,9 @@ from pathlib import Path
 
 from osmosis.datasets.row_file import KnownRows, read_row_file
 from osmosis.datasets.scan import read_rows
+from osmosis.jobs.context import JobContext
 from osmosis.records.run.plan import Selection
 from osmosis.records.run.rows import Key, Row
-
-from .context import JobContext
 
 ROWS_FILE = "rows.jsonl"
 

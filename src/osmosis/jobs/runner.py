@@ -12,6 +12,7 @@ from osmosis.base.processes import end_tasks, wait_for_first
 from osmosis.base.redact import Redactor
 from osmosis.errors import LeaseLost, OsmosisError
 from osmosis.jobs.commands import Leftovers
+from osmosis.jobs.context import TAIL_LINES, Job, JobContext, JobFailed, JobLog, secret_values, setup_failure
 from osmosis.jobs.kinds.evaluation import EvaluationJob
 from osmosis.jobs.kinds.merge import MergeJob
 from osmosis.jobs.kinds.serving import ServingJob
@@ -20,8 +21,6 @@ from osmosis.jobs.reporter import Reporter
 from osmosis.records.run.job import Handover, JobResult, JobSpec, LogLine, Stage
 from osmosis.records.run.rollout import Category, Failure, Phase
 from osmosis.records.run.status import JobKind, RunStatus
-
-from .context import TAIL_LINES, Job, JobContext, JobFailed, JobLog, secret_values, setup_failure
 
 HEARTBEAT_S = 5.0
 HEARTBEAT_AT_MOST_EVERY_S = 1.0

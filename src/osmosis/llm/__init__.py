@@ -6,16 +6,15 @@ from pathlib import Path
 from typing_extensions import Unpack
 
 from osmosis.errors import ModelError
+from osmosis.llm.cache import CachedModel
+from osmosis.llm.dialect_model import DialectModel
+from osmosis.llm.litellm_model import LiteLLMModel
+from osmosis.llm.model import ChatRequest, Completion, Model, ModelOptions, Piece, Signals
+from osmosis.llm.offline import OfflineModel
+from osmosis.llm.openai_compatible import OpenAICompatibleModel
+from osmosis.llm.replay import ReplayModel
 from osmosis.records.run.plan import NO_MODEL, ModelSpec
 from osmosis.records.run.rollout import Category
-
-from .cache import CachedModel
-from .dialect_model import DialectModel
-from .litellm_model import LiteLLMModel
-from .model import ChatRequest, Completion, Model, ModelOptions, Piece, Signals
-from .offline import OfflineModel
-from .openai_compatible import OpenAICompatibleModel
-from .replay import ReplayModel
 
 __all__ = ["ChatRequest", "Completion", "Model", "Piece", "Signals", "open_model", "probe"]
 

@@ -8,9 +8,8 @@ import orjson
 
 from osmosis.base.files import write_bytes
 from osmosis.base.jsonable import JsonObject
+from osmosis.llm.model import ChatRequest, Completion, Model
 from osmosis.records.run.rollout import Usage
-
-from .model import ChatRequest, Completion, Model
 
 _FIELDS = (
     *("message", "finish_reason", "model", "token_ids", "logprobs", "prompt_token_ids", "raw_id"),

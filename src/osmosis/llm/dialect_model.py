@@ -7,13 +7,12 @@ from osmosis.base.jsonable import JsonObject
 from osmosis.base.redact import Redactor
 from osmosis.dialects import Call, EndpointError, messages_client, responses_client
 from osmosis.errors import ModelError
+from osmosis.llm.failures import model_error
+from osmosis.llm.model import ChatRequest, Completion, Piece, sampling
+from osmosis.llm.openai_compatible import OpenAICompatibleModel, completion_of, parse_body
+from osmosis.llm.providers import arguments_for, find_entry
+from osmosis.llm.streaming import StreamedBody
 from osmosis.records.run.rollout import Category
-
-from .failures import model_error
-from .model import ChatRequest, Completion, Piece, sampling
-from .openai_compatible import OpenAICompatibleModel, completion_of, parse_body
-from .providers import arguments_for, find_entry
-from .streaming import StreamedBody
 
 LEAST_THINKING = 1024
 THINKING_TOKENS = {"minimal": 1024, "low": 1024, "medium": 2048, "high": 4096, "xhigh": 8192, "max": 16384}

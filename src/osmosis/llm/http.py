@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
 from osmosis.errors import ValidationError
-
-from .http1 import CONNECT_TIMEOUT_S, MAX_BODY, MAX_HEADER, ConnectionFailed, Http1Pool, HttpReply, OnData
+from osmosis.llm.http1 import CONNECT_TIMEOUT_S, MAX_BODY, MAX_HEADER, ConnectionFailed, Http1Pool, HttpReply, OnData
 
 # aiohttp takes 0.09 s to import, and only endpoints behind a proxy need it: see http1.py.
 if TYPE_CHECKING:

@@ -6,10 +6,9 @@ import orjson
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.errors import ModelError
+from osmosis.llm.model import ChatRequest, Completion
 from osmosis.records.run.plan import NO_MODEL, ModelSpec
 from osmosis.records.run.rollout import Category, Message, Usage
-
-from .model import ChatRequest, Completion
 
 _NUMBER = r"-?\d[\d,]*(?:\.\d+)?"
 _INFIX = re.compile(rf"(?<![\d.])({_NUMBER})\s*([+\-*/x×÷])\s*({_NUMBER})")

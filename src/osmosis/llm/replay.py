@@ -4,10 +4,9 @@ import orjson
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.errors import ModelError, NotFound
+from osmosis.llm.model import ChatRequest, Completion
 from osmosis.records.run.plan import ModelSpec
 from osmosis.records.run.rollout import Category, Message, Usage
-
-from .model import ChatRequest, Completion
 
 _COMPARED = ("role", "content", "tool_calls", "tool_call_id")
 

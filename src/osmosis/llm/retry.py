@@ -4,11 +4,10 @@ import time
 
 from osmosis.base.net import backoff_delay
 from osmosis.errors import ModelError
+from osmosis.llm.failures import RETRYABLE
+from osmosis.llm.model import ChatRequest, Completion, Signals
 from osmosis.records.run.plan import ModelSpec, Retry
 from osmosis.records.run.rollout import Category
-
-from .failures import RETRYABLE
-from .model import ChatRequest, Completion, Signals
 
 
 class RetryingModel:

@@ -6,10 +6,9 @@ import orjson
 
 from osmosis.base.jsonable import JsonObject, objects_in
 from osmosis.dialects import EndpointError
+from osmosis.llm.failures import model_error, reported_error
+from osmosis.llm.model import Piece
 from osmosis.records.run.rollout import Category
-
-from .failures import model_error, reported_error
-from .model import Piece
 
 _WHOLE = ("role", "id", "type", "name", "finish_reason", "stop_reason")
 """Text that a stream sends whole: a second time repeats it. All other text continues."""

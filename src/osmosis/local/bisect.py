@@ -12,14 +12,13 @@ from osmosis.engine.agent_files import is_agent_file
 from osmosis.engine.journal import Journal
 from osmosis.engine.provenance import digest
 from osmosis.errors import ValidationError
+from osmosis.local.resume_at_commit import commit_of, folder_at
+from osmosis.local.run import stored_report
 from osmosis.metrics.change_point import CERTAIN, chances, next_version
 from osmosis.metrics.significance import difference_of, levels, verdict_of
 from osmosis.records.base import utc_now
 from osmosis.records.run.plan import Selection
 from osmosis.records.run.rollout import Category
-
-from .resume_at_commit import commit_of, folder_at
-from .run import stored_report
 
 Say = Callable[[str], None]
 Values = dict[int, dict[int, float]]

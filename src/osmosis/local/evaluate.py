@@ -18,19 +18,9 @@ from osmosis.base.files import replacing
 from osmosis.base.jsonable import JsonObject
 from osmosis.engine.loader import name_of
 from osmosis.errors import DatasetError, UsageError, ValidationError
-from osmosis.records.run import plan as plans
-from osmosis.records.run.rows import ReducerName, Row
-from osmosis.records.sandbox import SandboxChoice
-from osmosis.sdk.agent_loop import RolloutAgentLoop
-from osmosis.sdk.backend import LocalBackend
-from osmosis.sdk.foreign import is_foreign
-from osmosis.sdk.grader import GraderClass
-from osmosis.sdk.user_code import run_main
-from osmosis.sdk.workflow import WorkflowClass
-
-from .prepare import prepare
-from .run import Run
-from .run_options import (
+from osmosis.local.prepare import prepare
+from osmosis.local.run import Run
+from osmosis.local.run_options import (
     Confirm,
     RunOptions,
     ScoreFunction,
@@ -42,7 +32,16 @@ from .run_options import (
     runs_folder,
     write_foreign_dataset,
 )
-from .workers import worker_count
+from osmosis.local.workers import worker_count
+from osmosis.records.run import plan as plans
+from osmosis.records.run.rows import ReducerName, Row
+from osmosis.records.sandbox import SandboxChoice
+from osmosis.sdk.agent_loop import RolloutAgentLoop
+from osmosis.sdk.backend import LocalBackend
+from osmosis.sdk.foreign import is_foreign
+from osmosis.sdk.grader import GraderClass
+from osmosis.sdk.user_code import run_main
+from osmosis.sdk.workflow import WorkflowClass
 
 T = TypeVar("T")
 

@@ -21,6 +21,8 @@ from osmosis.engine.build_rollout import REWARD
 from osmosis.engine.journal import Journal
 from osmosis.engine.loader import forget_modules
 from osmosis.errors import LoadError, OsmosisError, ValidationError
+from osmosis.local.candidates import SEED, Candidates, Texts
+from osmosis.local.reflection import Reflection, describe_rollout
 from osmosis.local.run_options import RunOptions
 from osmosis.metrics.compare import compare
 from osmosis.metrics.figures import comparison_line
@@ -30,9 +32,6 @@ from osmosis.records.config.optimize import Optimize
 from osmosis.records.run.plan import EvalPlan, Selection
 from osmosis.records.run.report import Report
 from osmosis.records.run.rollout import Rollout
-
-from .candidates import SEED, Candidates, Texts
-from .reflection import Reflection, describe_rollout
 
 _OUTAGES = ("rate_limit", "auth", "server_error", "connection", "server_died", "cancelled", "budget")
 

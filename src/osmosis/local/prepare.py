@@ -20,12 +20,11 @@ from osmosis.engine.resume import RegradePlan, ResumePlan, plan_regrade, plan_re
 from osmosis.engine.scoring import Scorer
 from osmosis.errors import NotFound, UsageError, ValidationError
 from osmosis.llm.providers import price_of
+from osmosis.local.prepared_run import PreparedRun, rows_of
+from osmosis.local.rollout_source import RolloutSource, load_source
+from osmosis.local.run_options import RunOptions, declared_secrets, key_for
+from osmosis.local.workers import check_workers
 from osmosis.records.run.plan import EvalPlan
-
-from .prepared_run import PreparedRun, rows_of
-from .rollout_source import RolloutSource, load_source
-from .run_options import RunOptions, declared_secrets, key_for
-from .workers import check_workers
 
 
 def prepare(plan: EvalPlan, options: RunOptions) -> PreparedRun:

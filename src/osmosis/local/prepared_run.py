@@ -20,15 +20,14 @@ from osmosis.engine.resume import ResumePlan, apply
 from osmosis.engine.scoring import Scorer
 from osmosis.errors import Conflict, InteractiveRequired, OsmosisError, UsageError, ValidationError
 from osmosis.llm import Model, Signals, open_model, probe
+from osmosis.local.rollout_source import RolloutSource
+from osmosis.local.run import Run
+from osmosis.local.run_options import RunOptions
+from osmosis.local.workers import in_workers
 from osmosis.metrics.forecast import forecast
 from osmosis.records.run.plan import EvalPlan
 from osmosis.records.run.report import Report
 from osmosis.records.run.rows import Row
-
-from .rollout_source import RolloutSource
-from .run import Run
-from .run_options import RunOptions
-from .workers import in_workers
 
 _FILES_EVERY_S = 2.0
 

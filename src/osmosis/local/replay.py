@@ -9,14 +9,13 @@ from osmosis.engine.load_agent import close_scorers
 from osmosis.engine.task import Task
 from osmosis.errors import NotFound
 from osmosis.llm.replay import ReplayModel
+from osmosis.local.prepare import load_scorers_of
+from osmosis.local.rollout_source import load_source
+from osmosis.local.run_options import RunOptions
 from osmosis.records.run.plan import EvalPlan, ModelSpec, Selection, Timeouts
 from osmosis.records.run.rollout import Rollout
 from osmosis.records.run.rows import Row
 from osmosis.sdk.classify import raised
-
-from .prepare import load_scorers_of
-from .rollout_source import load_source
-from .run_options import RunOptions
 
 _COMPARED = ("role", "content", "tool_calls")
 

@@ -10,10 +10,9 @@ from osmosis.engine.loop_agent import LoopAgent
 from osmosis.engine.provenance import folder_files
 from osmosis.errors import ValidationError
 from osmosis.llm import Model
+from osmosis.local.run_options import RunOptions, server_key
 from osmosis.records.run.plan import EvalPlan
 from osmosis.sdk.score_functions import bounds_of
-
-from .run_options import RunOptions, server_key
 
 log = logging.getLogger(__name__)
 

@@ -17,6 +17,7 @@ from osmosis.datasets.scan import read_groups_by_content
 from osmosis.engine.journal import Journal
 from osmosis.errors import Conflict, OsmosisError, ValidationError
 from osmosis.local.quarantine_file import file_around, judged_by, read
+from osmosis.local.run_options import check_name, run_folder
 from osmosis.metrics.figures import figures, grouped
 from osmosis.metrics.formats import interval, score
 from osmosis.metrics.quarantine import Judged
@@ -25,8 +26,6 @@ from osmosis.records.run.annotations import MOST_TAGS, MarkChange, Marks
 from osmosis.records.run.plan import EvalPlan
 from osmosis.records.run.report import Report
 from osmosis.records.run.rollout import Rollout
-
-from .run_options import check_name, run_folder
 
 if TYPE_CHECKING:
     import pandas

@@ -5,12 +5,11 @@ from osmosis.base.files import write_json
 from osmosis.datasets.scan import scan_dataset
 from osmosis.engine.journal import Journal
 from osmosis.errors import OsmosisError, UsageError, ValidationError
+from osmosis.local.resume_at_commit import check_extendable, dataset_of, extend, restore
 from osmosis.metrics.compare import Comparison, compare
 from osmosis.metrics.significance import levels
 from osmosis.records.run.history import Decision, Look
 from osmosis.records.run.plan import EvalPlan, Selection
-
-from .resume_at_commit import check_extendable, dataset_of, extend, restore
 
 Say = Callable[[str], None]
 LOOKS = 5

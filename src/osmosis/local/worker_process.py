@@ -23,16 +23,15 @@ from osmosis.engine.resume import ResumePlan
 from osmosis.engine.task import Task
 from osmosis.engine.watchdog import Watchdog
 from osmosis.errors import OsmosisError
+from osmosis.local import frames
+from osmosis.local.prepare import load_scorers_of
+from osmosis.local.prepared_run import PreparedRun
+from osmosis.local.rollout_source import load_source
+from osmosis.local.run_options import RunOptions, key_for
 from osmosis.records.run.plan import EvalPlan, Timeouts
 from osmosis.records.run.rows import Row
 from osmosis.sdk.agent_loop import trace_folder
 from osmosis.sdk.user_code import LAST_GRACE_S, run_main, stop_tasks
-
-from . import frames
-from .prepare import load_scorers_of
-from .prepared_run import PreparedRun
-from .rollout_source import load_source
-from .run_options import RunOptions, key_for
 
 SEND_LIMIT = 1 << 20
 

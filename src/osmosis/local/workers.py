@@ -14,12 +14,11 @@ from osmosis.engine.limits import Limiter
 from osmosis.engine.rollout_model import RolloutModel
 from osmosis.engine.task import Task
 from osmosis.errors import OsmosisError, UsageError
+from osmosis.local import frames
+from osmosis.local.run_options import RunOptions, Watcher
 from osmosis.records.run.plan import EvalPlan
 from osmosis.records.run.rollout import Category, Failure, Phase, Rollout
 from osmosis.sdk.agent_loop import trace_folder
-
-from . import frames
-from .run_options import RunOptions, Watcher
 
 END_S = 2.0
 BLOCKED_GRACE_S = 5.0

@@ -11,10 +11,9 @@ from random import Random
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.base.stats import quantile
+from osmosis.metrics.intervals import bounded_interval, pair_of
 from osmosis.records.run.annotations import Annotation
 from osmosis.records.run.report import Interval
-
-from .intervals import bounded_interval, pair_of
 
 LEAST = 10
 _DRAWS = 2000

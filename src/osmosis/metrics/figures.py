@@ -6,12 +6,11 @@ from dataclasses import dataclass, replace
 from itertools import groupby, product
 from typing import Literal
 
+from osmosis.metrics import formats
+from osmosis.metrics.compare import Comparison
+from osmosis.metrics.score_values import reducer
+from osmosis.metrics.warnings import MEANING
 from osmosis.records.run.report import Distribution, Interval, PassAtK, Reduced, Report, ScoreReport
-
-from . import formats
-from .compare import Comparison
-from .score_values import reducer
-from .warnings import MEANING
 
 Format = Literal["score", "difference", "share", "count", "ms", "usd", "p", "text"]
 RUN = ""

@@ -10,10 +10,9 @@ from statistics import NormalDist
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.base.stats import BoundedMean
+from osmosis.metrics.intervals import pair_of
 from osmosis.records.run.report import Interval
 from osmosis.records.run.rollout import Rollout
-
-from .intervals import pair_of
 
 LEVEL = 0.95
 LEAST_PILOT = 5

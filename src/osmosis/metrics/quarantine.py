@@ -2,13 +2,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from osmosis.base.jsonable import JsonObject
+from osmosis.metrics.figures import Figure, headlines
+from osmosis.metrics.summary import Summary, Terms
 from osmosis.records.run.plan import EvalPlan
 from osmosis.records.run.quarantine import RowQuarantine, SortedOut
 from osmosis.records.run.report import Report
 from osmosis.records.run.rollout import Rollout
-
-from .figures import Figure, headlines
-from .summary import Summary, Terms
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,10 @@ from typing import Literal
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.base.stats import BoundedMean
+from osmosis.metrics.significance import adjusted
+from osmosis.metrics.warnings import Finding
 from osmosis.records.config.validation import Severity
 from osmosis.records.run.rows import Row
-
-from .significance import adjusted
-from .warnings import Finding
 
 Kind = Literal["truth", "worthless"]
 UPPER = "truth, upper case"

@@ -10,13 +10,11 @@ from dataclasses import dataclass, field
 
 from osmosis.base.stats import DEFAULT_KS
 from osmosis.metrics.intervals import distribution
-from osmosis.metrics.score_values import ScoreValues
+from osmosis.metrics.score_values import ScoreValues, reducer
+from osmosis.metrics.warnings import issue_of_reason
 from osmosis.records.run.plan import EvalPlan
 from osmosis.records.run.report import AnswerIssueCount, Bounds, FailureCount, GroupReport, Report, ScoreReport
 from osmosis.records.run.rollout import AnswerIssue, Category, Failure, Phase, Rollout, RolloutStatus, Usage
-
-from .score_values import reducer
-from .warnings import issue_of_reason
 
 _ROWS_SHOWN = 10
 GROUPS_SHOWN = 50

@@ -8,12 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from osmosis.base.stats import pass_hat_k
+from osmosis.metrics.intervals import bounded_interval
+from osmosis.metrics.warnings import Finding
 from osmosis.records.config.run_config import TrainingConfig
 from osmosis.records.config.training_plan import TrainingPlan
 from osmosis.records.run.report import Interval
-
-from .intervals import bounded_interval
-from .warnings import Finding
 
 MANY_FAILED = 0.1
 FEW_SIGNAL = 0.2

@@ -4,10 +4,9 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 
 from osmosis.base.jsonable import iterate_leaves
+from osmosis.metrics.figures import Figure, Format
+from osmosis.metrics.warnings import Curve
 from osmosis.records.api.training import TrainingMetrics
-
-from .figures import Figure, Format
-from .warnings import Curve
 
 COURSES = (
     ("rollout/raw_reward", "reward", "Training reward"),

@@ -6,12 +6,11 @@ from dataclasses import dataclass, field
 
 from osmosis.platform.auth.rate_limits import RateLimits
 from osmosis.platform.backup.upgrade import upgrade
-
-from .db import Database
-from .objects import open_objects
-from .objects.store import Objects
-from .settings import PlatformSettings
-from .vault import Vault
+from osmosis.platform.db import Database
+from osmosis.platform.objects import open_objects
+from osmosis.platform.objects.store import Objects
+from osmosis.platform.settings import PlatformSettings
+from osmosis.platform.vault import Vault
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,16 +18,15 @@ from pydantic import ValidationError as BadSettings
 from osmosis.base.http_server import BoundedHttp
 from osmosis.base.processes import on_stop
 from osmosis.errors import OsmosisError, UsageError
+from osmosis.platform import Platform
+from osmosis.platform.app import create_app
+from osmosis.platform.embedded_worker import Reachability, build_embedded_worker
 from osmosis.platform.maintenance.logging import LogFile, formatter
+from osmosis.platform.server import AnnouncingServer, listen
+from osmosis.platform.settings import LogFormat, PlatformSettings
 from osmosis.records.config.worker import GateAddress
 from osmosis.records.sandbox import LIMITS, SandboxSettings, parse_limit
 from osmosis.sandbox import Level, probe
-
-from . import Platform
-from .app import create_app
-from .embedded_worker import Reachability, build_embedded_worker
-from .server import AnnouncingServer, listen
-from .settings import LogFormat, PlatformSettings
 
 LOG_BYTES = 10 * 1024 * 1024
 

@@ -14,10 +14,9 @@ from osmosis._version import __version__
 from osmosis.base.files import write_json
 from osmosis.base.processes import is_same, start_token
 from osmosis.errors import Conflict, ValidationError
+from osmosis.platform.settings import WILDCARDS, PlatformSettings
+from osmosis.platform.web.session import event_streams
 from osmosis.records.base import utc_now
-
-from .settings import WILDCARDS, PlatformSettings
-from .web.session import event_streams
 
 ANNOUNCEMENT = "platform.json"
 

@@ -13,9 +13,8 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, field_validator
 
 from osmosis.base.jsonable import JsonObject
+from osmosis.records.base import Record, Strict
 from osmosis.records.run.rollout import Message, ModelCall, Rollout
-
-from .base import Record, Strict
 
 SCHEMA_VERSION: Literal["ATIF-v1.7"] = "ATIF-v1.7"
 

@@ -1,5 +1,5 @@
 """The documented address of `RolloutInit`, for tests of agents (docs/sdk.md)."""
 
-from .protocol.messages import RolloutInit
+from osmosis.records.protocol.messages import RolloutInit
 
 __all__ = ["RolloutInit"]

@@ -3,9 +3,9 @@
 process that touches foreign files goes through here: the rollout server and the building of its environment, parsers of
 uploaded files, and the commands of tools."""
 
-from .capabilities import probe
-from .command import run
-from .policy import Abilities, Level, Limits, Network, Policy
-from .process import Box, start
+from osmosis.sandbox.capabilities import probe
+from osmosis.sandbox.command import run
+from osmosis.sandbox.policy import Abilities, Level, Limits, Network, Policy
+from osmosis.sandbox.process import Box, start
 
 __all__ = ["Abilities", "Box", "Level", "Limits", "Network", "Policy", "probe", "run", "start"]

@@ -7,8 +7,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from .network import NAME_SERVER
-from .policy import WORK, Network, Policy
+from osmosis.sandbox.network import NAME_SERVER
+from osmosis.sandbox.policy import WORK, Network, Policy
 
 USER = 1000
 HOSTNAME = "sandbox"

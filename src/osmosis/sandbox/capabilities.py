@@ -7,8 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from .bubblewrap import arguments
-from .policy import Abilities, Level, Network, Policy
+from osmosis.sandbox.bubblewrap import arguments
+from osmosis.sandbox.policy import Abilities, Level, Network, Policy
 
 OWN_NAMESPACES = Path(__file__).with_name("own_namespaces.py")
 LANDLOCK_CREATE_RULESET, VERSION_ONLY = 444, 1

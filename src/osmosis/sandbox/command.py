@@ -9,11 +9,10 @@ from typing import IO
 
 from osmosis.errors import SandboxUnavailable
 from osmosis.records.sandbox import EndedBy, LimitedResult
-
-from .container import ContainerLaunch
-from .launcher import Launch
-from .policy import Level, Policy
-from .resource_usage import usage_of
+from osmosis.sandbox.container import ContainerLaunch
+from osmosis.sandbox.launcher import Launch
+from osmosis.sandbox.policy import Level, Policy
+from osmosis.sandbox.resource_usage import usage_of
 
 LOOK_EVERY_S = 0.05
 LAST_OUTPUT_S = 1.0

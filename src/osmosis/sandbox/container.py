@@ -13,9 +13,8 @@ from pathlib import Path
 
 from osmosis.base.processes import is_same, kill_group, start_token
 from osmosis.errors import SandboxUnavailable
-
-from .policy import WORK, Network, Policy
-from .resource_usage import DiskWatch
+from osmosis.sandbox.policy import WORK, Network, Policy
+from osmosis.sandbox.resource_usage import DiskWatch
 
 ENGINES = ("podman", "docker")
 ANSWER_S = 20.0

@@ -17,13 +17,12 @@ from pathlib import Path
 
 from osmosis.base.processes import kill_group, signal_group
 from osmosis.errors import SandboxUnavailable
-
-from . import bubblewrap
-from .capabilities import namespace_program, probe
-from .confinement import build_filter, build_rules, give_folders, has_internet
-from .network import SandboxNetwork, effective_network
-from .policy import TMP_FILES, Level, Limits, Network, Policy
-from .resource_usage import ControlGroup, DiskWatch, children, find_parent_group
+from osmosis.sandbox import bubblewrap
+from osmosis.sandbox.capabilities import namespace_program, probe
+from osmosis.sandbox.confinement import build_filter, build_rules, give_folders, has_internet
+from osmosis.sandbox.network import SandboxNetwork, effective_network
+from osmosis.sandbox.policy import TMP_FILES, Level, Limits, Network, Policy
+from osmosis.sandbox.resource_usage import ControlGroup, DiskWatch, children, find_parent_group
 
 INIT_PROCESS = Path(__file__).with_name("init_process.py")
 SIGNAL_CODES = range(129, 129 + 64)

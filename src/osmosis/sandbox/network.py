@@ -12,8 +12,7 @@ from pathlib import Path
 
 from osmosis.base.net import embedded_address, is_public
 from osmosis.errors import SandboxUnavailable
-
-from .policy import Network
+from osmosis.sandbox.policy import Network
 
 HELPER = Path(__file__).with_name("netns_helper.py")
 CLOSED_NETWORKS = (

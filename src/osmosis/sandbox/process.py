@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from osmosis.errors import SandboxUnavailable
 from osmosis.records.sandbox import EndedBy
-
-from .command import exceeded_limit
-from .launcher import Launch
-from .policy import Level, Network, Policy
+from osmosis.sandbox.command import exceeded_limit
+from osmosis.sandbox.launcher import Launch
+from osmosis.sandbox.policy import Level, Network, Policy
 
 LOOK_EVERY_S = 0.5
 NOTICE_EVERY_S = 0.2

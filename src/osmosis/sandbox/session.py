@@ -12,12 +12,11 @@ from osmosis.base.processes import start_token
 from osmosis.base.safe_open import FILE, are_parts, folder_at, is_plain, walk
 from osmosis.errors import SandboxUnavailable, ValidationError
 from osmosis.records.sandbox import LimitedResult, SandboxChoice, SessionCommand
-
-from .bubblewrap import python_folders
-from .capabilities import probe
-from .command import run
-from .container import get_engine, remove_leftovers
-from .policy import WORK, Level, Limits, Network, Policy
+from osmosis.sandbox.bubblewrap import python_folders
+from osmosis.sandbox.capabilities import probe
+from osmosis.sandbox.command import run
+from osmosis.sandbox.container import get_engine, remove_leftovers
+from osmosis.sandbox.policy import WORK, Level, Limits, Network, Policy
 
 MOST_FILES = 10_000
 AT_ONCE = threading.BoundedSemaphore(2 * (os.cpu_count() or 1))

@@ -19,9 +19,8 @@ from osmosis.records.base import utc_now
 from osmosis.records.protocol.tools import OpenAIFunctionToolSchema
 from osmosis.records.protocol.v02 import LoopStatus, RolloutMetrics, RolloutRequest
 from osmosis.records.run.rollout import Message
-
-from .prompts import Prompts
-from .sandbox import Sandbox, get_sandbox
+from osmosis.sdk.prompts import Prompts
+from osmosis.sdk.sandbox import Sandbox, get_sandbox
 
 logger = logging.getLogger(__name__)
 

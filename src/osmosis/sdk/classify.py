@@ -12,9 +12,14 @@ from osmosis.base.jsonable import to_valid_text
 from osmosis.errors import ModelError, OsmosisError, SandboxUnavailable
 from osmosis.llm.failures import category_of_error
 from osmosis.records.run.rollout import Category, Failure, Phase
-
-from .exceptions import INVALID_REWARD, OsmosisTimeoutError, OsmosisTransportError, ToolExecutionError, ToolServerLost
-from .user_code import DeadlineExceeded, SelfCancelled
+from osmosis.sdk.exceptions import (
+    INVALID_REWARD,
+    OsmosisTimeoutError,
+    OsmosisTransportError,
+    ToolExecutionError,
+    ToolServerLost,
+)
+from osmosis.sdk.user_code import DeadlineExceeded, SelfCancelled
 
 _TAIL_LINES = 30
 _MESSAGE_LIMIT = 2000

@@ -8,11 +8,10 @@ from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from osmosis.base.jsonable import JsonObject, as_float
 from osmosis.records.run.rollout import Message, Score, Usage
-
-from .chat import Ask, ChatClient
-from .prompts import Prompts
-from .sandbox import Sandbox, get_sandbox
-from .types import RolloutSample
+from osmosis.sdk.chat import Ask, ChatClient
+from osmosis.sdk.prompts import Prompts
+from osmosis.sdk.sandbox import Sandbox, get_sandbox
+from osmosis.sdk.types import RolloutSample
 
 TConfig = TypeVar("TConfig")
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, overload
 
 from osmosis.base.jsonable import JsonObject
-
-from .judge import Judge, JudgeQuestion, RewardRubricRunResult, Verdict, make_question
-from .judge_model import ModelInfo, info_of, judge_usage
+from osmosis.sdk.judge import Judge, JudgeQuestion, RewardRubricRunResult, Verdict, make_question
+from osmosis.sdk.judge_model import ModelInfo, info_of, judge_usage
 
 T = TypeVar("T")
 

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from .context import GraderContext
+from osmosis.sdk.context import GraderContext
 
 TConfig = TypeVar("TConfig")
 

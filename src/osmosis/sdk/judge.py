@@ -15,10 +15,8 @@ from osmosis.llm import ChatRequest, Completion, Model, open_model
 from osmosis.llm.litellm_model import supports_schema
 from osmosis.records.run.plan import Retry
 from osmosis.records.run.rollout import Category, Message, Usage
-from osmosis.sdk.judge_model import JudgeModel, ModelNotFoundError, ProviderRequestError, resolve_judge
-
-from .chat import text_of
-from .judge_model import count_usage
+from osmosis.sdk.chat import text_of
+from osmosis.sdk.judge_model import JudgeModel, ModelNotFoundError, ProviderRequestError, count_usage, resolve_judge
 
 JUDGE_RETRY = Retry(max_attempts=4, base_delay_s=0.5, max_delay_s=15.0, rate_limit_budget_s=120.0)
 RESPONSE_SCHEMA: JsonObject = {

@@ -5,8 +5,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
 from osmosis.base.jsonable import JsonObject, describe
-
-from .user_code import is_async
+from osmosis.sdk.user_code import is_async
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -4,9 +4,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, Union, get_args, get_origin
 
 from osmosis.base.jsonable import JsonObject, describe
-
-from .judge_model import ModelInfo, resolve_judge
-from .rewards import Prepare, Signature, annotated, check_calls
+from osmosis.sdk.judge_model import ModelInfo, resolve_judge
+from osmosis.sdk.rewards import Prepare, Signature, annotated, check_calls
 
 F = TypeVar("F", bound=Callable[..., Any])
 

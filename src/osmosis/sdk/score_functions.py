@@ -8,9 +8,8 @@ from typing import Literal, TypeVar, cast
 from osmosis.base.jsonable import as_float
 from osmosis.errors import LoadError
 from osmosis.records.run.rollout import Message, Score
-
-from .messages import solution_of
-from .user_code import is_async
+from osmosis.sdk.messages import solution_of
+from osmosis.sdk.user_code import is_async
 
 ScoreFunction = Callable[..., object]
 """`(solution_str, ground_truth, extra_info)` or `(messages, ground_truth, metadata)`, plain or async. Returns a number,

@@ -9,8 +9,7 @@ from pydantic_core import PydanticCustomError
 from osmosis.base.jsonable import JsonObject, describe, to_valid_text
 from osmosis.records.protocol.messages import WireSample
 from osmosis.records.run.rollout import Message
-
-from .exceptions import INVALID_REWARD
+from osmosis.sdk.exceptions import INVALID_REWARD
 
 logger = logging.getLogger(__name__)
 

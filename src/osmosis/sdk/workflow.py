@@ -5,8 +5,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.records.run.rollout import Message
-
-from .context import AgentWorkflowContext
+from osmosis.sdk.context import AgentWorkflowContext
 
 TConfig = TypeVar("TConfig")
 

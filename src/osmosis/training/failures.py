@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from osmosis.errors import OsmosisError
 from osmosis.records.config.advanced import FAILURES_OF_POLICIES
 from osmosis.records.run.rollout import Category, Failure, Phase
-
-from .protocol.messages import Failed
-from .step_journal import StoredStepRollout
+from osmosis.training.protocol.messages import Failed
+from osmosis.training.step_journal import StoredStepRollout
 
 MANY = 0.25
 """Share of failed rollouts from which on they, and not the rows, are why nothing is learned."""

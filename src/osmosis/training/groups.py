@@ -14,9 +14,8 @@ from pydantic import Field
 
 from osmosis.base.files import write_text
 from osmosis.records.base import Record
-
-from .protocol.plans import TrainerPlan, rows_of_step
-from .step_journal import list_stored_steps, step_folder_name
+from osmosis.training.protocol.plans import TrainerPlan, rows_of_step
+from osmosis.training.step_journal import list_stored_steps, step_folder_name
 
 FILE = "groups.json"
 LONGEST_STREAK = 3

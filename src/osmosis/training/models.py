@@ -17,10 +17,9 @@ from osmosis.llm.model import ChatRequest, Completion, Piece, sampling
 from osmosis.records.run.plan import ModelSpec
 from osmosis.records.run.rollout import Category, ModelCall, Phase, Usage
 from osmosis.serve.client.rollout_endpoint import RolloutEndpoint
-
-from .protocol.client import TrainerClient
-from .protocol.messages import SampledAnswer, SampleRequest
-from .token_sequences import Conversation
+from osmosis.training.protocol.client import TrainerClient
+from osmosis.training.protocol.messages import SampledAnswer, SampleRequest
+from osmosis.training.token_sequences import Conversation
 
 OBEYED = frozenset({"max_tokens", "max_completion_tokens", "stop", "tool_choice"})
 HARMLESS = frozenset({"logprobs", "top_logprobs", "seed", "user", "metadata", "store", "parallel_tool_calls"})

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from statistics import fmean, pstdev
 
 from osmosis.base.stats import quantile
-
-from .protocol.batches import Kind
-from .step_journal import StoredPart, StoredStepRollout
+from osmosis.training.protocol.batches import Kind
+from osmosis.training.step_journal import StoredPart, StoredStepRollout
 
 GRAM = 4
 SEALED = "sealed"

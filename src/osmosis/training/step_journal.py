@@ -21,9 +21,8 @@ from osmosis.base.redact import Redactor
 from osmosis.engine.journal import Journal
 from osmosis.records.run.plan import EvalPlan
 from osmosis.records.run.rollout import Category, Phase, Rollout, RolloutStatus, Score
-
-from .protocol.batches import Kind, Sequence
-from .token_sequences import Conversation
+from osmosis.training.protocol.batches import Kind, Sequence
+from osmosis.training.token_sequences import Conversation
 
 GZIP_LEVEL = 4
 """Token ids as text shrink to a fifth; higher levels take twice the time for a little less."""

@@ -12,8 +12,7 @@ import orjson
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.records.run.rollout import Message
-
-from .protocol.messages import HeldTokens, SampledAnswer
+from osmosis.training.protocol.messages import HeldTokens, SampledAnswer
 
 
 @dataclass(slots=True)

@@ -9,8 +9,7 @@ from statistics import fmean
 import orjson
 
 from osmosis.metrics.formats import count, dollars, duration, number, score as format_score
-
-from .index.search import RolloutLine
+from osmosis.viewer.index.search import RolloutLine
 
 Value = str | float | int | None
 MAX_CELL = 140

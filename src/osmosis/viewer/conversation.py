@@ -19,8 +19,7 @@ from pygments.util import ClassNotFound
 
 from osmosis.records.run import message_parts
 from osmosis.records.run.rollout import Message
-
-from .render import pretty
+from osmosis.viewer.render import pretty
 
 if TYPE_CHECKING:
     from markdown_it.renderer import RendererHTML

@@ -7,8 +7,7 @@ from difflib import SequenceMatcher
 from typing import Literal
 
 from osmosis.base.git import Git, GitError, to_valid_text
-
-from .run_source import CodeVersion, RunSource
+from osmosis.viewer.run_source import CodeVersion, RunSource
 
 SHA = re.compile(r"[0-9a-f]{7,64}")
 MOST_FILES = 100

@@ -6,10 +6,9 @@ from pydantic import ValidationError as PydanticError
 from osmosis.errors import ValidationError
 from osmosis.records.run.annotations import LONGEST_COMMENT, LONGEST_LABEL, TAG_RULE, Annotation, MarkChange, unique
 from osmosis.records.run.rollout import Rollout
-
-from .index.search import parse_query
-from .page import QueryParams
-from .run_source import RunSource
+from osmosis.viewer.index.search import parse_query
+from osmosis.viewer.page import QueryParams
+from osmosis.viewer.run_source import RunSource
 
 
 def parse_annotation(form: Mapping[str, str], rollout: Rollout, author: str) -> Annotation:

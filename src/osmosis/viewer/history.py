@@ -8,10 +8,9 @@ from dataclasses import dataclass, fields
 from osmosis.metrics.figures import figures
 from osmosis.records.run.history import History, PastRun, find_start
 from osmosis.records.run.report import Report
-
-from .charts import history_chart
-from .page import Page, QueryParams
-from .run_library import Library, RunCard
+from osmosis.viewer.charts import history_chart
+from osmosis.viewer.page import Page, QueryParams
+from osmosis.viewer.run_library import Library, RunCard
 
 MAX_RUNS = 200
 PATIENCE_S = 4.0

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from osmosis.errors import NotFound
 
 if TYPE_CHECKING:
-    from .run_source import RunSource, RunState
+    from osmosis.viewer.run_source import RunSource, RunState
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,15 +9,14 @@ from osmosis.errors import NotFound
 from osmosis.metrics.agreement import Calibrated, calibrated, verdicts
 from osmosis.records.run.annotations import LABELS, Annotation
 from osmosis.records.run.rollout import Message, ModelCall, Rollout
-
-from .compare_page import Side
-from .conversation import build_turns
-from .diff import DiffPiece, diff_words
-from .index.database import message_text
-from .index.search import RolloutKey, expected_answer, parse_query
-from .page import Page, QueryParams
-from .rollouts_page import carry_filter, rollout_url
-from .run_source import RunSource, RunState
+from osmosis.viewer.compare_page import Side
+from osmosis.viewer.conversation import build_turns
+from osmosis.viewer.diff import DiffPiece, diff_words
+from osmosis.viewer.index.database import message_text
+from osmosis.viewer.index.search import RolloutKey, expected_answer, parse_query
+from osmosis.viewer.page import Page, QueryParams
+from osmosis.viewer.rollouts_page import carry_filter, rollout_url
+from osmosis.viewer.run_source import RunSource, RunState
 
 MAX_CALIBRATED = 400
 MIN_SPAN_WIDTH = 0.3

@@ -8,12 +8,20 @@ from urllib.parse import urlencode
 import orjson
 
 from osmosis.metrics.formats import score as format_score
-
-from .columns import DEFAULT_COLUMNS, FIXED, Cell, TableColumn, build_cell, build_columns, find_column, short_name
-from .index.database import IndexProgress
-from .index.search import FILTERS, OUTCOMES, RolloutKey, RolloutLine, RolloutQuery, parse_query
-from .page import Document, Page, QueryParams, run_header
-from .run_source import RunSource, RunState
+from osmosis.viewer.columns import (
+    DEFAULT_COLUMNS,
+    FIXED,
+    Cell,
+    TableColumn,
+    build_cell,
+    build_columns,
+    find_column,
+    short_name,
+)
+from osmosis.viewer.index.database import IndexProgress
+from osmosis.viewer.index.search import FILTERS, OUTCOMES, RolloutKey, RolloutLine, RolloutQuery, parse_query
+from osmosis.viewer.page import Document, Page, QueryParams, run_header
+from osmosis.viewer.run_source import RunSource, RunState
 
 PER_PAGE = 50
 FORMULA_STARTS = tuple("\t\r=+-@")

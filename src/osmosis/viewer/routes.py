@@ -5,16 +5,15 @@ An address that ends in `.json` is the record of the page without it."""
 from collections.abc import Callable
 
 from osmosis.errors import NotFound
-
-from . import run_pages
-from .compare_page import code_page, compare_page, parse_run_pair
-from .diff import diff_code
-from .history import history_page
-from .page import Document, Page, QueryParams, to_record
-from .rollout_page import rollout_page
-from .rollouts_page import export_rollouts, rollouts_page
-from .run_library import Library, runs_page
-from .run_source import RunSource
+from osmosis.viewer import run_pages
+from osmosis.viewer.compare_page import code_page, compare_page, parse_run_pair
+from osmosis.viewer.diff import diff_code
+from osmosis.viewer.history import history_page
+from osmosis.viewer.page import Document, Page, QueryParams, to_record
+from osmosis.viewer.rollout_page import rollout_page
+from osmosis.viewer.rollouts_page import export_rollouts, rollouts_page
+from osmosis.viewer.run_library import Library, runs_page
+from osmosis.viewer.run_source import RunSource
 
 CODE_PATHS = ("compare/code", "compare/code.json")
 RUN_PAGES: dict[str, Callable[[RunSource, QueryParams], Page | Document]] = {

@@ -5,10 +5,9 @@ from typing import Protocol
 from osmosis.records.run.annotations import Marks
 from osmosis.records.run.quarantine import RowQuarantine
 from osmosis.records.run.report import Interval, Report
-
-from .diff import CodePair
-from .page import Page, QueryParams
-from .run_source import RunSource, RunState
+from osmosis.viewer.diff import CodePair
+from osmosis.viewer.page import Page, QueryParams
+from osmosis.viewer.run_source import RunSource, RunState
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,16 +4,15 @@ from osmosis.metrics.figures import figures, grouped
 from osmosis.metrics.quarantine import judged
 from osmosis.metrics.training_outcome import training_figures
 from osmosis.metrics.warnings import alarms, training_alarms
-
-from .charts import histogram
-from .diff import split_files
-from .index.search import RolloutLine, RolloutQuery
-from .page import Page, QueryParams, run_header
-from .render import pretty
-from .rollout_page import build_calibrations
-from .rollouts_page import rollout_url
-from .run_source import LEVELS, RunSource, RunState
-from .training_charts import SMOOTHING, ChartedRun, build_charts
+from osmosis.viewer.charts import histogram
+from osmosis.viewer.diff import split_files
+from osmosis.viewer.index.search import RolloutLine, RolloutQuery
+from osmosis.viewer.page import Page, QueryParams, run_header
+from osmosis.viewer.render import pretty
+from osmosis.viewer.rollout_page import build_calibrations
+from osmosis.viewer.rollouts_page import rollout_url
+from osmosis.viewer.run_source import LEVELS, RunSource, RunState
+from osmosis.viewer.training_charts import SMOOTHING, ChartedRun, build_charts
 
 MAX_WORST = 6
 _NO_FIGURES: dict[str, object] = dict.fromkeys(("report", "counted", "histogram", "best"))

@@ -17,8 +17,7 @@ from osmosis.records.run.rollout import Failure
 from osmosis.records.run.source import SnapshotNote
 from osmosis.records.run.status import RunKind, RunStatus, ended_by_limit
 from osmosis.viewer.index.database import IndexProgress
-
-from .index.search import Search
+from osmosis.viewer.index.search import Search
 
 LEVELS = ("debug", "info", "warning", "error")
 STAGES = ("checkout", "preflight", "environment", "start", "rollouts", "training", "report")

@@ -13,11 +13,10 @@ from urllib.parse import parse_qsl, urlsplit
 
 from osmosis.base.files import write_bytes
 from osmosis.errors import ValidationError
-
-from .page import Document, Page, QueryParams
-from .render import STATIC
-from .routes import build_page
-from .run_library import Library
+from osmosis.viewer.page import Document, Page, QueryParams
+from osmosis.viewer.render import STATIC
+from osmosis.viewer.routes import build_page
+from osmosis.viewer.run_library import Library
 
 _LINK = re.compile(r'\b(href|src)="([^"]*)"')
 _LIVE = re.compile(r'\s(?:hx-[a-z:-]+)="[^"]*"')

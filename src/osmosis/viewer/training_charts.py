@@ -9,9 +9,8 @@ from osmosis.metrics.training import curve_info, in_order
 from osmosis.metrics.training_outcome import list_changed_keys, training_figures
 from osmosis.metrics.warnings import Curve
 from osmosis.records.run.job import MetricPoint
-
-from .page import Page, QueryParams
-from .run_source import RunSource, RunState
+from osmosis.viewer.page import Page, QueryParams
+from osmosis.viewer.run_source import RunSource, RunState
 
 LEFT, WIDTH, TOP, HEIGHT = 70.0, 520.0, 10.0, 140.0
 MAX_COLUMNS = 120

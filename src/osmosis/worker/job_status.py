@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from osmosis.errors import OsmosisError
-
-from .executors.executor import Executor, Handle, JobState
+from osmosis.worker.executors.executor import Executor, Handle, JobState
 
 log = logging.getLogger("osmosis.worker")
 

@@ -17,9 +17,8 @@ from osmosis.records.config.benchmark import BenchmarkConfig
 from osmosis.records.config.check import ConfigIssue, check_config, find_unread_keys, list_issues
 from osmosis.records.config.run_config import EvalConfig, TrainingConfig
 from osmosis.records.config.validation import Problem
-
-from .layout import CONFIG_KINDS, ConfigKind, Workspace
-from .tomlpos import Positions, find_line, find_lines
+from osmosis.workspace.layout import CONFIG_KINDS, ConfigKind, Workspace
+from osmosis.workspace.tomlpos import Positions, find_line, find_lines
 
 _AT = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)\Z")
 UNREAD = "unread-key"

@@ -12,9 +12,8 @@ from osmosis.base.files import write_text
 from osmosis.errors import ValidationError
 from osmosis.records.config.check import CONFIGS, iterate_fields
 from osmosis.records.config.validation import Problem
-
-from .config_file import ConfigFile, check_file, config_error
-from .layout import Workspace
+from osmosis.workspace.config_file import ConfigFile, check_file, config_error
+from osmosis.workspace.layout import Workspace
 
 
 def set_values(file: ConfigFile, workspace: Workspace, given: Mapping[str, str]) -> dict[str, tuple[Any, Any]]:

@@ -6,10 +6,9 @@ from pathlib import Path
 
 from osmosis.errors import Conflict
 from osmosis.records.api.workspaces import check_workspace_name
-
-from .git import commit_paths, init_repository
-from .layout import check_rollout_name
-from .templates import find_template, render_rollout, render_workspace
+from osmosis.workspace.git import commit_paths, init_repository
+from osmosis.workspace.layout import check_rollout_name
+from osmosis.workspace.templates import find_template, render_rollout, render_workspace
 
 
 @dataclass(slots=True)

@@ -10,14 +10,13 @@ from osmosis.base.installation import install_command
 from osmosis.records.config.validation import Problem, Severity
 from osmosis.records.run.source import Source
 from osmosis.sandbox import Level, probe
-
-from . import findings
-from .config_file import ConfigFile, check_file
-from .git import read_source
-from .layout import FILES, FOLDERS, Workspace
-from .preflight import syntax_errors
-from .template_update import list_instances
-from .templates import WORKSPACE, TemplateRecord, current_version, render_raw, schema_files
+from osmosis.workspace import findings
+from osmosis.workspace.config_file import ConfigFile, check_file
+from osmosis.workspace.git import read_source
+from osmosis.workspace.layout import FILES, FOLDERS, Workspace
+from osmosis.workspace.preflight import syntax_errors
+from osmosis.workspace.template_update import list_instances
+from osmosis.workspace.templates import WORKSPACE, TemplateRecord, current_version, render_raw, schema_files
 
 LOW_DISK = 2 * 1024**3
 OLDEST_GIT = (2, 25)

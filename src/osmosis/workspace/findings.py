@@ -5,8 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from osmosis.records.config.validation import Problem
 from osmosis.records.run.source import Source, SyncState
-
-from .layout import FILES, FOLDERS, Workspace
+from osmosis.workspace.layout import FILES, FOLDERS, Workspace
 
 INIT = "osmosis init --here --platform"
 

@@ -12,10 +12,9 @@ from pathlib import Path
 from osmosis.base.git import Git, sealed_environ
 from osmosis.base.installation import upgrade_command
 from osmosis.errors import Conflict, NotFound, OsmosisError, ValidationError
-
-from . import templates
-from .git import read_source
-from .layout import Workspace
+from osmosis.workspace import templates
+from osmosis.workspace.git import read_source
+from osmosis.workspace.layout import Workspace
 
 BUNDLE = "templates.bundle"
 _WHO, _WHEN = {"NAME": "osmosis", "EMAIL": "osmosis@localhost"}, "2026-01-01T00:00:00+0000"

@@ -18,9 +18,8 @@ from osmosis.errors import Conflict, NotFound, OsmosisError
 from osmosis.records.config.benchmark import BenchmarkConfig
 from osmosis.records.config.check import CONFIGS
 from osmosis.records.config.docs import describe_fields
-
-from .config_file import PROVIDER_KEYS
-from .layout import check_rollout_name
+from osmosis.workspace.config_file import PROVIDER_KEYS
+from osmosis.workspace.layout import check_rollout_name
 
 RECORD_NAME = ".template.toml"
 WORKSPACE = "workspace"

@@ -12,11 +12,10 @@ from osmosis.cli.core import completion
 from osmosis.cli.core.context import AppContext, current
 from osmosis.cli.core.results import OperationResult
 from osmosis.cli.eval.download import byte_progress
+from osmosis.cli.model.commands import variables_of
 from osmosis.errors import NotFound, ValidationError
 from osmosis.jobs.kinds.serving import LocalModel, LocalServing, serve_here
 from osmosis.records.run.job import LogLine
-
-from .commands import variables_of
 
 if TYPE_CHECKING:
     from osmosis.client import PlatformClient

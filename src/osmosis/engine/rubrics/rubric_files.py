@@ -7,10 +7,9 @@ from pathlib import Path
 import yaml
 
 from osmosis.base.jsonable import JsonObject
+from osmosis.engine.rubrics.conversations import digest_of, is_number, read_text
 from osmosis.errors import ValidationError
 from osmosis.sdk.judge_model import ModelInfo
-
-from .conversations import digest_of, is_number, read_text
 
 SUPPORTED_VERSION = 1
 MAX_DEPTH = 50

@@ -6,12 +6,11 @@ from statistics import fmean, pstdev, pvariance
 
 from osmosis.base.files import write_text
 from osmosis.base.jsonable import JsonObject
+from osmosis.engine.rubrics.conversations import RubricRecord
+from osmosis.engine.rubrics.rubric_run import RubricJob, RubricRun
 from osmosis.errors import ValidationError
 from osmosis.records.base import utc_now
 from osmosis.records.run.rollout import Usage
-
-from .conversations import RubricRecord
-from .rubric_run import RubricJob, RubricRun
 
 STATISTICS: Mapping[str, Callable[[list[float]], float]] = {
     "average": fmean,

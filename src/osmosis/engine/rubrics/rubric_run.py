@@ -18,6 +18,8 @@ from osmosis.engine.evaluate import Evaluation, Observer
 from osmosis.engine.journal import Journal
 from osmosis.engine.recorded_agent import AnsweredAgent
 from osmosis.engine.resume import ResumePlan, plan_resume
+from osmosis.engine.rubrics.conversations import RubricRecord, digest_of
+from osmosis.engine.rubrics.rubric_files import RubricConfig
 from osmosis.engine.scoring import run_score
 from osmosis.errors import ValidationError
 from osmosis.llm.providers import key_variable
@@ -28,9 +30,6 @@ from osmosis.records.run.rows import Row
 from osmosis.sdk.judge import Judge, make_question
 from osmosis.sdk.types import json_safe
 from osmosis.sdk.user_code import in_thread, is_async
-
-from .conversations import RubricRecord, digest_of
-from .rubric_files import RubricConfig
 
 SCORE = "rubric"
 _RAW = "raw"

@@ -4,14 +4,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from osmosis.engine.deadline import Deadline
+from osmosis.engine.rubrics.rubric_files import RubricConfig, load_rubric_suite
 from osmosis.engine.scoring import Range, run_score
 from osmosis.errors import LoadError, OsmosisError
 from osmosis.records.run.rollout import Rollout, Score
 from osmosis.records.run.rows import Row
 from osmosis.sdk.judge import Judge, make_question
 from osmosis.sdk.messages import solution_of
-
-from .rubric_files import RubricConfig, load_rubric_suite
 
 PREFIX = "rubric:"
 

@@ -13,6 +13,7 @@ from osmosis.base.net import backoff_delay
 from osmosis.base.processes import end_tasks, wait_for_first
 from osmosis.errors import ModelError
 from osmosis.jobs.context import JobContext, JobFailed, setup_failure
+from osmosis.jobs.models.download import base_model_folder
 from osmosis.jobs.sandboxes import JobSandbox
 from osmosis.jobs.trainer.environment import TrainerEnvironment, load_trainer_environment
 from osmosis.jobs.trainer.process import TrainerCommand, TrainerProcess, trainer_environ
@@ -23,8 +24,6 @@ from osmosis.training.models import ServedModel
 from osmosis.training.protocol.client import TrainerClient
 from osmosis.training.protocol.messages import TrainerHealth
 from osmosis.training.protocol.plans import ServingPlan
-
-from .download import base_model_folder
 
 STEP = "model-server"
 LOAD_S = 1800.0

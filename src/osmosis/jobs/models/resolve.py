@@ -10,12 +10,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from osmosis.base.net import is_loopback
 from osmosis.errors import ModelError, OsmosisError
 from osmosis.jobs.context import JobContext, JobFailed, setup_failure
+from osmosis.jobs.models.local import STEP, ServingProgram, open_local_model
 from osmosis.llm import ChatRequest, Completion, Model, Signals, open_model, probe
 from osmosis.llm.providers import price_of
 from osmosis.records.run.plan import EvalPlan, ModelSpec
 from osmosis.records.run.rollout import Category, Failure, Phase
-
-from .local import STEP, ServingProgram, open_local_model
 
 PROBE_TIMEOUT_S = 180.0
 DEFAULT_KEY = "OPENAI_API_KEY"

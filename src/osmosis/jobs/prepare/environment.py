@@ -13,11 +13,10 @@ from osmosis.base.safe_open import folder_at, walk
 from osmosis.base.wheel import DISTRIBUTION, Wheel
 from osmosis.jobs.commands import CommandResult, run_command, uv_environ
 from osmosis.jobs.context import JobLog
+from osmosis.jobs.prepare.project import MOST_ENTRIES, Generation, RolloutProject, read_text
+from osmosis.jobs.prepare.uv import Interpreter, choose_interpreter, describe_failure, is_network_failure
 from osmosis.jobs.sandboxes import BuildSandbox
 from osmosis.sandbox import Level
-
-from .project import MOST_ENTRIES, Generation, RolloutProject, read_text
-from .uv import Interpreter, choose_interpreter, describe_failure, is_network_failure
 
 STEP = "uv"
 RunUv = Callable[..., Awaitable[CommandResult]]

@@ -10,9 +10,8 @@ from packaging.utils import canonicalize_name
 
 from osmosis.jobs.commands import CommandResult, run_command
 from osmosis.jobs.context import TAIL_LINES, JobFailed, setup_failure
+from osmosis.jobs.prepare.project import RolloutProject
 from osmosis.records.run.rollout import Category
-
-from .project import RolloutProject
 
 FIND_TIMEOUT_S = 60.0
 VERSION_OF = "import platform; print(platform.python_version())"

@@ -16,6 +16,8 @@ from osmosis.jobs.prepare.checkout import Checkout, check_out, locate
 from osmosis.jobs.prepare.entrypoints import Entrypoint, build_command, read_rollout
 from osmosis.jobs.prepare.environment import Builder, Environment
 from osmosis.jobs.sandboxes import BuildSandbox, JobSandbox, ServerFolders
+from osmosis.jobs.server.pool import ServerPool
+from osmosis.jobs.server.supervisor import EndedWithoutServing, ServerCommand, ServerSupervisor
 from osmosis.records.protocol.messages import ARTIFACT_VARIABLE
 from osmosis.records.run.job import Stage
 from osmosis.records.run.plan import EvalPlan
@@ -25,9 +27,6 @@ from osmosis.sdk.sandbox import GATE
 from osmosis.serve.client.model_proxy import ModelProxy
 from osmosis.serve.client.program_agent import GradedProgram, ProgramAgent
 from osmosis.serve.client.sandboxes import Sandboxes
-
-from .pool import ServerPool
-from .supervisor import EndedWithoutServing, ServerCommand, ServerSupervisor
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,12 @@ from osmosis.base.git import Git
 from osmosis.errors import Forbidden, NotFound, OsmosisError
 from osmosis.local.quarantine_file import file_of_run, read
 from osmosis.local.run import mark
+from osmosis.local.viewing.local_run import LocalRun
+from osmosis.local.viewing.remote_run import PlatformEvaluation, RemoteRun
 from osmosis.records.run.annotations import Annotation, MarkChange
 from osmosis.records.run.quarantine import NAME, RowQuarantine
 from osmosis.viewer.diff import CodePair, pair_code
 from osmosis.viewer.run_library import RunCard, build_card
-
-from .local_run import LocalRun
-from .remote_run import PlatformEvaluation, RemoteRun
 
 _RUN_FILES = ("run.json", "*/run.json", ".osmosis/runs/*/run.json")
 

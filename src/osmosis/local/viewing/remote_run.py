@@ -11,7 +11,7 @@ from pydantic import ValidationError as PydanticError
 from osmosis.client import PlatformClient
 from osmosis.datasets.scan import read_rows
 from osmosis.errors import NotFound, OsmosisError
-from osmosis.local.viewing.local_run import IndexedRun, index_path, plan_tables
+from osmosis.local.viewing.local_run import IndexedRun, index_path, plan_tables, read_annotations
 from osmosis.records.api.body import LogPage
 from osmosis.records.api.runs import RunDetail
 from osmosis.records.config.run_config import EvalConfig, Evaluation
@@ -24,8 +24,6 @@ from osmosis.records.run.rows import Row
 from osmosis.records.run.status import RunStatus
 from osmosis.viewer.index.database import RolloutFeed, RolloutIndex
 from osmosis.viewer.run_source import LEVELS, CodeVersion, Fact, Link, Origin, RunContext, RunSettings, RunState
-
-from .local_run import read_annotations
 
 FRESH_S = 1.0
 FRESH_WHEN_OVER_S = 30.0

@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from osmosis.base.http_server import HostGuard, HostNames
 from osmosis.base.processes import signals_handled
 from osmosis.errors import Conflict, Forbidden, NotFound, OsmosisError, ValidationError
+from osmosis.local.viewing.library import LocalLibrary
 from osmosis.records.run.rollout import Rollout
 from osmosis.viewer import routes
 from osmosis.viewer.forms import next_url, parse_annotation, parse_marks
@@ -27,8 +28,6 @@ from osmosis.viewer.page import Page, QueryParams
 from osmosis.viewer.render import SECURITY, STATIC, build_environment
 from osmosis.viewer.run_library import runs_page
 from osmosis.viewer.sse import EventStreams
-
-from .library import LocalLibrary
 
 ENVIRONMENT = build_environment()
 HOST = "127.0.0.1"

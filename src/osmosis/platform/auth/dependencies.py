@@ -12,12 +12,11 @@ from sqlalchemy.orm import Session
 from osmosis.errors import AuthRequired
 from osmosis.platform import Platform, tables
 from osmosis.platform.auth import tokens
+from osmosis.platform.auth.rate_limits import address_of
 from osmosis.platform.workspaces import service as workspaces
 from osmosis.platform.workspaces.audit import Actor
 from osmosis.records.api.accounts import TokenScope
 from osmosis.records.api.policy import Action
-
-from .rate_limits import address_of
 
 _BY_METHOD: dict[str, Action] = {"GET": "read", "HEAD": "read", "DELETE": "delete"}
 GIT_HEADER = "x-osmosis-git"

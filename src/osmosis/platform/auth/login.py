@@ -12,10 +12,9 @@ from sqlalchemy.orm import Session
 from osmosis.base.files import write_text
 from osmosis.errors import AuthRequired, Conflict, NotFound, ValidationError
 from osmosis.platform import Platform, tables
+from osmosis.platform.auth import tokens, users
+from osmosis.platform.auth.tokens import IssuedToken, hash_token, issue, new_token
 from osmosis.records.base import utc_now
-
-from . import tokens, users
-from .tokens import IssuedToken, hash_token, issue, new_token
 
 LIFETIME_S = 900
 INTERVAL_S = 2

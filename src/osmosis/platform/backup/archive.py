@@ -18,9 +18,8 @@ from pydantic import Field, ValidationError as BadShape
 from osmosis._version import __version__
 from osmosis.base.files import replacing
 from osmosis.errors import Conflict, ValidationError
+from osmosis.platform.backup import table_dump
 from osmosis.records.base import Record, utc_now
-
-from . import table_dump
 
 FORMAT = 1
 HEADER, MANIFEST = "header.json", "manifest.json"

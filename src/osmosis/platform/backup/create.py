@@ -17,15 +17,22 @@ import sqlalchemy as sa
 from osmosis.base import safe_open
 from osmosis.base.git import Git, GitError, sealed_environ
 from osmosis.errors import Conflict, NotFound, ValidationError
+from osmosis.platform.backup import table_dump
+from osmosis.platform.backup.archive import (
+    ArchiveWriter,
+    BackupManifest,
+    StoredRepository,
+    add_rows,
+    build_header,
+    finish,
+    open_writer,
+)
 from osmosis.platform.db import open_engine
 from osmosis.platform.objects import open_objects
 from osmosis.platform.objects.publish import STORED, is_object
 from osmosis.platform.objects.store import Objects
 from osmosis.platform.settings import PlatformSettings
 from osmosis.platform.vault import Vault
-
-from . import table_dump
-from .archive import ArchiveWriter, BackupManifest, StoredRepository, add_rows, build_header, finish, open_writer
 
 log = logging.getLogger(__name__)
 

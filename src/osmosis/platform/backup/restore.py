@@ -20,6 +20,8 @@ from osmosis.base.jsonable import JsonObject
 from osmosis.base.locks import lock_if_free
 from osmosis.base.processes import is_same
 from osmosis.errors import Conflict, ValidationError
+from osmosis.platform.backup import table_dump
+from osmosis.platform.backup.archive import ArchiveReader, BackupHeader, BackupManifest, StoredRepository, open_reader
 from osmosis.platform.db import HEAD, Database
 from osmosis.platform.git import mirror
 from osmosis.platform.git.mirror import RepositoryFolder
@@ -30,9 +32,6 @@ from osmosis.platform.tables import QueueState
 from osmosis.platform.vault import Vault
 from osmosis.records.base import utc_now
 from osmosis.records.run.status import RunStatus
-
-from . import table_dump
-from .archive import ArchiveReader, BackupHeader, BackupManifest, StoredRepository, open_reader
 
 ANNOUNCEMENT = "platform.json"
 START_LOCK = "start.lock"

@@ -20,13 +20,12 @@ from osmosis.base.locks import lock_if_free, locked
 from osmosis.datasets.upload_reader import UploadFacts
 from osmosis.errors import Conflict, DatasetError, NetworkError, OsmosisError
 from osmosis.platform import Platform, tables
+from osmosis.platform.datasets import service as datasets
 from osmosis.platform.objects.parts import dataset_key, join_parts, list_parts, part_etag, upload_key
 from osmosis.platform.workspaces import audit
 from osmosis.records.base import utc_now
 from osmosis.records.run.rows import MIN_ROWS, DatasetStatus
 from osmosis.sandbox.limited_reader import read_with
-
-from . import service as datasets
 
 log = logging.getLogger("osmosis.platform.ingest")
 

@@ -16,12 +16,11 @@ from osmosis.bridges.spans import TracedCall
 from osmosis.dialects import EndpointError, dialect_of_path
 from osmosis.errors import NotFound, OsmosisError
 from osmosis.platform import Platform, tables
+from osmosis.platform.datasets import ingest
 from osmosis.platform.db import take_turn
 from osmosis.platform.models.inference import InferenceTarget
 from osmosis.platform.workspaces import audit, secrets
 from osmosis.records.api.datasets import CallJudgement
-
-from . import ingest
 
 log = logging.getLogger("osmosis.platform.production")
 

@@ -18,12 +18,11 @@ from osmosis.bridges.spans import iterate_spans, read_calls
 from osmosis.errors import OsmosisError, TooLarge, ValidationError
 from osmosis.platform.auth.dependencies import PlatformDep, Scope, ScopeDep, scope_with
 from osmosis.platform.background import slow
+from osmosis.platform.datasets import production
 from osmosis.platform.http.body_limits import limit_of
 from osmosis.platform.http.json_route import JsonRoute
 from osmosis.platform.paging import PageDep
 from osmosis.records.api.datasets import CallJudgement, ProductionCallEntry, ProductionCallPage, ReceivedTraces
-
-from . import production
 
 router = APIRouter(route_class=JsonRoute)
 ApplicationDep = Annotated[Scope, Depends(scope_with("inference", "data"))]

@@ -9,7 +9,7 @@ from osmosis.errors import Conflict, NotFound
 from osmosis.platform import Platform, tables
 from osmosis.platform.auth.dependencies import PlatformDep, Scope, ScopeDep, may
 from osmosis.platform.background import run_in_turn, slow
-from osmosis.platform.datasets import service as datasets
+from osmosis.platform.datasets import ingest, service, service as datasets
 from osmosis.platform.http.json_route import JsonRoute
 from osmosis.platform.objects.parts import SIGNED, Parts, object_url, receive_part, upload_key
 from osmosis.platform.paging import LogSliceDep, PageRange
@@ -24,8 +24,6 @@ from osmosis.records.api.datasets import (
     DatasetPage,
     NewDataset,
 )
-
-from . import ingest, service
 
 router = APIRouter(route_class=JsonRoute)
 DataDep = Annotated[Scope, may("data")]

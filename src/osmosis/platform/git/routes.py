@@ -14,10 +14,9 @@ from osmosis.errors import AuthRequired, NotFound
 from osmosis.platform import Platform, tables
 from osmosis.platform.auth.dependencies import PlatformDep, Scope, ScopeDep, may
 from osmosis.platform.background import run_in_turn
+from osmosis.platform.git import repositories, sync
 from osmosis.platform.http.json_route import JsonRoute
 from osmosis.records.api.workspaces import SyncedRolloutPage, SyncReport, SyncStarted, WebhookAddress, WebhookTaken
-
-from . import repositories, sync
 
 router = APIRouter(route_class=JsonRoute)
 

@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 from osmosis.errors import Conflict, NotFound
 from osmosis.platform import Platform, tables, urls
 from osmosis.platform.datasets import service as datasets
+from osmosis.platform.models import service as models
 from osmosis.platform.runs import lifecycle
 from osmosis.platform.scheduling import queue
 from osmosis.platform.settings import PlatformSettings
@@ -20,8 +21,6 @@ from osmosis.records.run.job import Stage
 from osmosis.records.run.plan import PLATFORM_MODEL
 from osmosis.records.run.rollout import Failure
 from osmosis.records.run.status import RunStatus
-
-from . import service as models
 
 State = Literal["starting", "serving", "stopping", "failed", "stopped"]
 OPEN = (RunStatus.PENDING.value, RunStatus.RUNNING.value)

@@ -17,8 +17,7 @@ from osmosis.platform import Platform
 from osmosis.platform.auth.dependencies import GIT_HEADER, WORKSPACE_HEADER
 from osmosis.platform.datasets.production import recorded
 from osmosis.platform.models import inference
-
-from .inference import InferenceProxy, error_body
+from osmosis.platform.models.inference import InferenceProxy, error_body
 
 router = APIRouter(include_in_schema=False)
 GOOGLE_METHODS = ("generateContent", "streamGenerateContent", "countTokens")

@@ -9,14 +9,13 @@ from sqlalchemy.orm import Session
 from osmosis.errors import Conflict, NotFound, OsmosisError
 from osmosis.platform import Platform, tables
 from osmosis.platform.db import count_of
+from osmosis.platform.models import service as models
 from osmosis.platform.runs import lifecycle
 from osmosis.platform.scheduling import queue
 from osmosis.platform.training import checkpoints
 from osmosis.records.api.models import AnnouncedFile, MergeRequest, ModelMerge
 from osmosis.records.run.rollout import Failure
 from osmosis.records.run.status import RunStatus
-
-from . import service as models
 
 
 def start(

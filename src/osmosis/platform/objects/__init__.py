@@ -1,9 +1,8 @@
 """Stored bytes: datasets, uploads, artifacts, models and checkpoints; a key is a path below the data folder."""
 
+from osmosis.platform.objects.s3 import S3Objects
+from osmosis.platform.objects.store import LocalFolder, Objects
 from osmosis.platform.settings import PlatformSettings
-
-from .s3 import S3Objects
-from .store import LocalFolder, Objects
 
 
 def open_objects(settings: PlatformSettings) -> Objects:

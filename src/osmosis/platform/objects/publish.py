@@ -10,8 +10,7 @@ from pathlib import Path
 from osmosis.base.safe_open import FILE, folder_at, is_plain
 from osmosis.errors import OsmosisError
 from osmosis.platform import Platform
-
-from .store import Objects, list_files
+from osmosis.platform.objects.store import Objects, list_files
 
 log = logging.getLogger(__name__)
 

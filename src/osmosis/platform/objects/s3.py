@@ -17,8 +17,7 @@ from osmosis.base.files import replacing
 from osmosis.base.installation import extra_command
 from osmosis.base.locks import locked
 from osmosis.errors import NetworkError, NotFound, PlatformError, UsageError
-
-from .store import Content, Method, StoredObject, object_path, remove
+from osmosis.platform.objects.store import Content, Method, StoredObject, object_path, remove
 
 if TYPE_CHECKING:
     from obstore.store import S3Store

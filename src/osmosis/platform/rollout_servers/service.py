@@ -9,11 +9,10 @@ from sqlalchemy.orm import Session
 
 from osmosis.errors import NotFound, ValidationError
 from osmosis.platform import tables
+from osmosis.platform.rollout_servers.probe import ProbeResult, ProbeTarget
 from osmosis.platform.vault import Sealed, Vault
 from osmosis.records.api.workers import ServerRow
 from osmosis.records.base import utc_now
-
-from .probe import ProbeResult, ProbeTarget
 
 SILENT_AFTER = timedelta(minutes=3)
 """A server sends a heartbeat every minute; after this long without one it is shown as gone."""

@@ -26,6 +26,7 @@ from osmosis.platform.auth.tokens import new_token
 from osmosis.platform.db import changed_by, take_turn
 from osmosis.platform.objects.parts import IMPORTS
 from osmosis.platform.objects.store import remove
+from osmosis.platform.run_upload import sessions
 from osmosis.platform.run_upload.manifest import ANNOTATIONS, LOGS, TOKENS, UploadedRun, parse_artifact
 from osmosis.platform.runs import annotations as judgements, lifecycle, rollouts
 from osmosis.records.base import utc_now
@@ -34,8 +35,6 @@ from osmosis.records.run.job import Stage
 from osmosis.records.run.report import Report
 from osmosis.records.run.status import RunStatus
 from osmosis.sandbox.limited_reader import read_with
-
-from . import sessions
 
 log = logging.getLogger(__name__)
 

@@ -10,11 +10,10 @@ from osmosis.platform.db import count_of
 from osmosis.platform.http.json_route import JsonRoute
 from osmosis.platform.objects.parts import SIGNED, sign_url
 from osmosis.platform.paging import LogSliceDep, PageDep
+from osmosis.platform.runs import benchmarks, downloads, lifecycle
 from osmosis.platform.workspaces import audit
 from osmosis.records.api import benchmarks as benchmark_api, runs as run_api
 from osmosis.records.api.body import LogPage
-
-from . import benchmarks, downloads, lifecycle
 
 router = APIRouter(route_class=JsonRoute)
 RUNS = "/api/cli/benchmark-runs"

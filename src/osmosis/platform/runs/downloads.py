@@ -15,14 +15,12 @@ from osmosis.base.safe_open import ArtifactFile
 from osmosis.errors import NotFound, ValidationError
 from osmosis.platform import tables
 from osmosis.platform.objects.store import Objects
-from osmosis.platform.runs import annotations as judgements
+from osmosis.platform.runs import annotations as judgements, rollouts, views
 from osmosis.platform.settings import PlatformSettings
 from osmosis.records.api.runs import FileTotals, RunFile, RunFiles
 from osmosis.records.protocol.messages import check_rollout_id
 from osmosis.records.run.rollout import Rollout
 from osmosis.records.trajectory import trajectory_from_rollout
-
-from . import rollouts, views
 
 TYPES = ("metrics", "trajectories", "artifacts", "logs", "annotations", "tokens")
 ANNOTATIONS = "annotations.jsonl"

@@ -11,6 +11,7 @@ from osmosis.errors import Conflict, NotFound, ValidationError
 from osmosis.platform import tables
 from osmosis.platform.db import changed_by, take_turn
 from osmosis.platform.paging import PageRange
+from osmosis.platform.runs import annotations as run_marks
 from osmosis.platform.scheduling.transitions import change_state, skip
 from osmosis.platform.tables import QueueState
 from osmosis.platform.workspaces import secrets
@@ -20,8 +21,6 @@ from osmosis.records.run.annotations import MarkChange
 from osmosis.records.run.job import JobResult, LogLine, Stage
 from osmosis.records.run.plan import RUN_NAME
 from osmosis.records.run.status import RunStatus
-
-from . import annotations as run_marks
 
 ALLOWED = {
     RunStatus.PENDING: {RunStatus.RUNNING, RunStatus.STOPPED, RunStatus.FAILED},

@@ -10,6 +10,7 @@ from osmosis.base.stats import Spread
 from osmosis.platform import tables, urls
 from osmosis.platform.paging import PagePlace
 from osmosis.platform.runs import lifecycle
+from osmosis.platform.runs.rollouts import tally_of
 from osmosis.platform.scheduling import placement
 from osmosis.platform.settings import PlatformSettings
 from osmosis.platform.training import service
@@ -20,8 +21,6 @@ from osmosis.records.run.quarantine import RowQuarantine
 from osmosis.records.run.report import BriefReport, Report, ScoreReport
 from osmosis.records.run.rollout import RolloutStatus
 from osmosis.records.run.status import RunKind, RunStatus
-
-from .rollouts import tally_of
 
 
 def _row_values(settings: PlatformSettings, run: tables.Run, creator: tables.User | None) -> dict[str, object]:

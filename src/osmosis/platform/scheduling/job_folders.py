@@ -19,13 +19,12 @@ from osmosis.platform import Platform, tables
 from osmosis.platform.background import run_apart
 from osmosis.platform.models import service as models
 from osmosis.platform.objects.store import Objects
+from osmosis.platform.scheduling import job_files
 from osmosis.platform.settings import PlatformSettings
 from osmosis.platform.training import checkpoints
 from osmosis.records.api.jobs import JobFile, JobFolder
 from osmosis.records.run.checkpoint import MANIFEST, CheckpointManifest, read_manifest
 from osmosis.records.run.job import JobSpec
-
-from . import job_files
 
 GB = 1 << 30
 MOST_BYTES = 256 * GB

@@ -8,15 +8,13 @@ from osmosis.errors import OsmosisError
 from osmosis.platform import tables
 from osmosis.platform.models import deployments, service as models
 from osmosis.platform.runs import lifecycle
-from osmosis.platform.scheduling import job_folders
+from osmosis.platform.scheduling import job_folders, shards
 from osmosis.platform.settings import PlatformSettings
 from osmosis.records.config.check import CONFIGS
 from osmosis.records.config.run_config import EvalConfig
 from osmosis.records.run.job import JobSpec, ModelJob
 from osmosis.records.run.plan import PLATFORM_MODEL
 from osmosis.records.run.status import JobKind, RunKind
-
-from . import shards
 
 
 def build_spec(session: Session, settings: PlatformSettings, job: tables.Job) -> JobSpec:

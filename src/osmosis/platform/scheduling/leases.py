@@ -16,6 +16,8 @@ from osmosis.platform import Platform, tables
 from osmosis.platform.auth.tokens import hash_token
 from osmosis.platform.db import count_of
 from osmosis.platform.runs import lifecycle
+from osmosis.platform.scheduling import job_files, shards
+from osmosis.platform.scheduling.transitions import Loss, change_state, count_loss, explain_giving_up, skip
 from osmosis.platform.settings import PlatformSettings
 from osmosis.platform.tables import QueueState
 from osmosis.platform.vault import Vault
@@ -25,9 +27,6 @@ from osmosis.records.run.job import HeartbeatReply, JobResult, Progress, Stage
 from osmosis.records.run.plan import Retry
 from osmosis.records.run.rollout import Category, Failure, Phase
 from osmosis.records.run.status import RunStatus
-
-from . import job_files, shards
-from .transitions import Loss, change_state, count_loss, explain_giving_up, skip
 
 log = logging.getLogger(__name__)
 

@@ -7,14 +7,13 @@ from sqlalchemy.orm import Session
 
 from osmosis.platform import tables
 from osmosis.platform.runs import lifecycle
+from osmosis.platform.scheduling import tickets
 from osmosis.platform.tables import QueueState
 from osmosis.records.base import utc_now
 from osmosis.records.config.worker import ResourceNeeds, Resources
 from osmosis.records.run.job import JOB_PROTOCOL
 from osmosis.records.run.plan import PLATFORM_MODEL
 from osmosis.records.run.status import RunStatus
-
-from . import tickets
 
 LOST_AFTER = timedelta(seconds=60)
 

@@ -9,14 +9,13 @@ from osmosis.platform.auth.tokens import JOB_PREFIX, hash_token, new_token
 from osmosis.platform.db import WORK, take_turn
 from osmosis.platform.runs import lifecycle
 from osmosis.platform.scheduling import placement
+from osmosis.platform.scheduling.leases import HeldJob
+from osmosis.platform.scheduling.transitions import change_state
 from osmosis.platform.tables import QueueState, new_id
 from osmosis.records.base import utc_now
 from osmosis.records.config.worker import megabytes
 from osmosis.records.run.rows import count_shards
 from osmosis.records.run.status import JobKind, RunStatus
-
-from .leases import HeldJob
-from .transitions import change_state
 
 LOOK_AHEAD = (2, 100)
 """Jobs at the head of the queue that a worker looks at, in two tries: each is locked, so most claims lock few."""

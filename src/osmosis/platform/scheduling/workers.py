@@ -15,6 +15,7 @@ from osmosis.platform import Platform, tables
 from osmosis.platform.db import count_of
 from osmosis.platform.runs import lifecycle
 from osmosis.platform.scheduling import job_spec, leases, placement, queue, tickets
+from osmosis.platform.scheduling.transitions import Loss
 from osmosis.platform.settings import PlatformSettings
 from osmosis.platform.tables import QueueState
 from osmosis.platform.workspaces import secrets
@@ -23,8 +24,6 @@ from osmosis.records.base import utc_now
 from osmosis.records.run.job import JOB_PROTOCOL, JobResult
 from osmosis.records.run.rollout import Category, Failure, Phase
 from osmosis.records.run.status import JobKind, RunStatus
-
-from .transitions import Loss
 
 log = logging.getLogger(__name__)
 

@@ -6,9 +6,8 @@ from datetime import datetime
 import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
+from osmosis.platform.tables.base import Base, Dated, Json, NumberedRow, Row
 from osmosis.records.base import utc_now
-
-from .base import Base, Dated, Json, NumberedRow, Row
 
 
 class User(Dated, Row):

@@ -5,12 +5,11 @@ from osmosis.platform.background import slow
 from osmosis.platform.runs import lifecycle, retry as run_retry, submit, views
 from osmosis.platform.runs.routes import RunRoutes
 from osmosis.platform.scheduling import worker_admin
+from osmosis.platform.training import service
 from osmosis.platform.workspaces import audit
 from osmosis.records.api.runs import RetryRun, SubmittedRun
 from osmosis.records.api.training import CheckpointList, TrainedRows, TrainingCheck, TrainingMetrics
 from osmosis.records.config.run_config import TrainingConfig
-
-from . import service
 
 routes = RunRoutes("training")
 router = routes.router()

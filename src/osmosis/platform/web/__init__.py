@@ -3,10 +3,7 @@ nothing from other sites and have no inline script; with it, figures follow by s
 
 from fastapi import FastAPI
 
-from osmosis.viewer.render import STATIC
-from osmosis.viewer.sse import EventStreams
-
-from . import (
+from osmosis.platform.web import (
     dataset_pages,
     login_pages,
     model_pages,
@@ -16,7 +13,9 @@ from . import (
     token_pages,
     workspace_pages,
 )
-from .templating import Assets, mount_docs, show_missing
+from osmosis.platform.web.templating import Assets, mount_docs, show_missing
+from osmosis.viewer.render import STATIC
+from osmosis.viewer.sse import EventStreams
 
 
 def mount(app: FastAPI) -> None:

@@ -12,13 +12,12 @@ from osmosis.platform.background import run_in_turn, slow
 from osmosis.platform.datasets import ingest, production, service as datasets
 from osmosis.platform.paging import fetch_numbered
 from osmosis.platform.runs import lifecycle
+from osmosis.platform.web.session import PosterDep, Viewer, ViewerDep, check_viewer_form, platform_of, read_form
+from osmosis.platform.web.templating import page, page_router, redirect
 from osmosis.platform.workspaces import audit, service as workspaces
 from osmosis.records.api.datasets import CallJudgement
 from osmosis.records.api.policy import Action, may
 from osmosis.viewer.render import SECURITY
-
-from .session import PosterDep, Viewer, ViewerDep, check_viewer_form, platform_of, read_form
-from .templating import page, page_router, redirect
 
 router = page_router()
 

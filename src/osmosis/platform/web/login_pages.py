@@ -25,10 +25,7 @@ from osmosis.platform.auth.tokens import IssuedToken
 from osmosis.platform.background import slow
 from osmosis.platform.settings import Identity
 from osmosis.platform.vault import NONCE_BYTES, Sealed
-from osmosis.platform.workspaces import audit
-from osmosis.platform.workspaces.audit import Actor
-
-from .session import (
+from osmosis.platform.web.session import (
     GUEST_COOKIE,
     GUEST_SECONDS,
     SESSION_COOKIE,
@@ -41,7 +38,9 @@ from .session import (
     safe_next,
     set_cookie,
 )
-from .templating import page, page_router, redirect
+from osmosis.platform.web.templating import page, page_router, redirect
+from osmosis.platform.workspaces import audit
+from osmosis.platform.workspaces.audit import Actor
 
 router = page_router()
 

@@ -11,14 +11,13 @@ from osmosis.platform.datasets import service as datasets
 from osmosis.platform.models import deployments, merging, service as models
 from osmosis.platform.paging import fetch_numbered
 from osmosis.platform.runs import views
+from osmosis.platform.web.session import PosterDep, Viewer, ViewerDep, platform_of
+from osmosis.platform.web.templating import page, page_router, redirect, render_framed, stream_page
 from osmosis.platform.workspaces import audit, service as workspaces
 from osmosis.records.api.policy import may
 from osmosis.records.run.plan import PLATFORM_MODEL
 from osmosis.records.run.rollout import Failure
 from osmosis.viewer.page import Page
-
-from .session import PosterDep, Viewer, ViewerDep, platform_of
-from .templating import page, page_router, redirect, render_framed, stream_page
 
 router = page_router()
 

@@ -9,12 +9,11 @@ from osmosis.errors import OsmosisError
 from osmosis.platform import Platform, tables, urls
 from osmosis.platform.auth import login as login_flows, tokens, users
 from osmosis.platform.paging import fetch_numbered
+from osmosis.platform.web.session import PosterDep, Viewer, ViewerDep, platform_of
+from osmosis.platform.web.templating import page, page_router, redirect
 from osmosis.platform.workspaces import audit, members, quotas, service as workspaces
 from osmosis.records.api.policy import POLICY, ROLES, Role, may
 from osmosis.viewer.render import SECURITY
-
-from .session import PosterDep, Viewer, ViewerDep, platform_of
-from .templating import page, page_router, redirect
 
 router = page_router()
 Text = Annotated[str, Form(max_length=320)]

@@ -19,6 +19,8 @@ from osmosis.platform.runs import (
     views,
 )
 from osmosis.platform.training.service import list_latest_rewards
+from osmosis.platform.web.session import FormDep, PosterDep, Viewer, ViewerDep, platform_of
+from osmosis.platform.web.templating import html, page_router, redirect, render_framed, stream_events, stream_page
 from osmosis.platform.workspaces import audit, service as workspaces
 from osmosis.records.api.runs import RetryRun
 from osmosis.records.run.rollout import Rollout
@@ -28,9 +30,6 @@ from osmosis.viewer.compare_page import code_page, parse_run_pair
 from osmosis.viewer.diff import diff_code
 from osmosis.viewer.forms import next_url, parse_annotation, parse_marks
 from osmosis.viewer.page import Page, QueryParams
-
-from .session import FormDep, PosterDep, Viewer, ViewerDep, platform_of
-from .templating import html, page_router, redirect, render_framed, stream_events, stream_page
 
 router = page_router()
 

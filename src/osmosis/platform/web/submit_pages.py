@@ -15,14 +15,13 @@ from osmosis.platform.git import repositories, sync
 from osmosis.platform.git.discovery import Tree
 from osmosis.platform.git.mirror import RepositoryFolder
 from osmosis.platform.runs import submit
+from osmosis.platform.web.session import FormDep, Viewer, ViewerDep, platform_of
+from osmosis.platform.web.templating import page, page_router, redirect
 from osmosis.platform.workspaces import service as workspaces
 from osmosis.records.config.check import CONFIGS, list_issues
 from osmosis.records.config.run_config import EvalConfig
 from osmosis.records.run.plan import choose_endpoint, split_model
 from osmosis.records.run.status import RunKind
-
-from .session import FormDep, Viewer, ViewerDep, platform_of
-from .templating import page, page_router, redirect
 
 router = page_router()
 KINDS: dict[str, RunKind] = {"configs/eval/": "eval", "configs/training/": "training"}

@@ -13,12 +13,11 @@ from osmosis.base.net import is_loopback
 from osmosis.errors import OsmosisError, ValidationError
 from osmosis.platform.auth import tokens
 from osmosis.platform.auth.tokens import IssuedToken
+from osmosis.platform.web.session import PosterDep, Viewer, ViewerDep, platform_of
+from osmosis.platform.web.templating import page, page_router, redirect
 from osmosis.platform.workspaces import audit, service as workspaces
 from osmosis.records.api.accounts import MAX_TOKEN_DAYS, SCOPES, TOKEN_DAYS, USUAL_SCOPES, NewToken, TokenScope
 from osmosis.viewer.render import SECURITY
-
-from .session import PosterDep, Viewer, ViewerDep, platform_of
-from .templating import page, page_router, redirect
 
 router = page_router()
 

@@ -9,14 +9,13 @@ from osmosis.platform.datasets import service as datasets
 from osmosis.platform.git import repositories, sync
 from osmosis.platform.rollout_servers import service as rollout_servers
 from osmosis.platform.scheduling import worker_admin
+from osmosis.platform.web.session import PosterDep, Viewer, ViewerDep, platform_of
+from osmosis.platform.web.templating import page, page_router, redirect, render_framed, stream_page
 from osmosis.platform.workspaces import audit, secrets, service as workspaces
 from osmosis.records.api.policy import may
 from osmosis.records.api.workers import WorkerList
 from osmosis.viewer.page import Page
 from osmosis.viewer.render import SECURITY
-
-from .session import PosterDep, Viewer, ViewerDep, platform_of
-from .templating import page, page_router, redirect, render_framed, stream_page
 
 router = page_router()
 

@@ -7,11 +7,10 @@ from sqlalchemy.orm import Session
 from osmosis.errors import Conflict, NotFound
 from osmosis.platform import tables
 from osmosis.platform.auth import users
+from osmosis.platform.workspaces import secrets
+from osmosis.platform.workspaces.service import require
 from osmosis.records.api.people import MemberRow
 from osmosis.records.api.policy import ROLES, Role
-
-from . import secrets
-from .service import require
 
 
 def list_members(session: Session, workspace: tables.Workspace) -> list[MemberRow]:

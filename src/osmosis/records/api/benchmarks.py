@@ -8,9 +8,8 @@ from pydantic import Field
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.records.api.body import Body, OrEmpty, Page
+from osmosis.records.api.runs import RunDetail, RunRow
 from osmosis.records.run.status import RunKind
-
-from .runs import RunDetail, RunRow
 
 Rows = Annotated[list[JsonObject], OrEmpty]
 

@@ -2,11 +2,10 @@ from pydantic import Field
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.records.api.body import Body, RequestBody
+from osmosis.records.api.models import AnnouncedFile
 from osmosis.records.run.job import CheckpointReport, LogLine, MetricPoint
 from osmosis.records.run.rollout import Message
 from osmosis.records.run.rows import Key
-
-from .models import AnnouncedFile
 
 
 class JobClaim(RequestBody):

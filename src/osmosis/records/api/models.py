@@ -7,8 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from osmosis.records.api.body import Body, OrEmpty, RequestBody
-
-from .datasets import UploadPlan
+from osmosis.records.api.datasets import UploadPlan
 
 
 class AnnouncedFile(RequestBody):

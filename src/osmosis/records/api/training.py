@@ -3,9 +3,8 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from osmosis.records.api.body import Body, Moment, OrEmpty, Page
+from osmosis.records.api.runs import NamedRef, RunDetail, RunRow
 from osmosis.records.run.status import RunKind
-
-from .runs import NamedRef, RunDetail, RunRow
 
 
 class ModelRef(Body):

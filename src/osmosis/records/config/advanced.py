@@ -12,11 +12,10 @@ from pydantic_core import InitErrorDetails
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.base.net import is_http
+from osmosis.records.config.validation import Table, broken_at
+from osmosis.records.config.worker import ResourceNeeds
 from osmosis.records.run.rollout import Category
 from osmosis.records.sandbox import SandboxKind
-
-from .validation import Table, broken_at
-from .worker import ResourceNeeds
 
 RolloutNetwork = Literal["open", "gate"]
 

@@ -10,10 +10,9 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from osmosis.records.config.advanced import TABLES
+from osmosis.records.config.docs import describe_fields
 from osmosis.records.config.optimize import OptimizeConfig
 from osmosis.records.config.run_config import EvalConfig, Submittable, TrainingConfig
-
-from .docs import describe_fields
 
 Config = EvalConfig | TrainingConfig
 CONFIGS: dict[str, type[Config]] = {"eval": EvalConfig, "training": TrainingConfig, "optimize": OptimizeConfig}

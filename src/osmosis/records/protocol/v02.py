@@ -13,9 +13,8 @@ from pydantic import AfterValidator, ConfigDict, Field, ValidationInfo, field_va
 from osmosis.base.jsonable import JsonObject
 from osmosis.records.base import Record
 from osmosis.records.protocol.messages import ServerHealth, check_bearer, check_id, check_url
+from osmosis.records.protocol.tools import OpenAIFunctionToolSchema
 from osmosis.records.run.rollout import Failure
-
-from .tools import OpenAIFunctionToolSchema
 
 MessageDict = JsonObject
 SamplingParamsDict = JsonObject

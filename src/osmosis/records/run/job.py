@@ -11,12 +11,11 @@ from osmosis.base.jsonable import JsonObject
 from osmosis.records.base import Record, utc_now
 from osmosis.records.config.run_config import EvalConfig, TrainingConfig
 from osmosis.records.config.worker import GateAddress
+from osmosis.records.run.report import Report
+from osmosis.records.run.rollout import Category, Failure, Phase, Rollout
+from osmosis.records.run.rows import Shard, Spend
+from osmosis.records.run.status import JobKind, RunStatus
 from osmosis.records.sandbox import SandboxSettings
-
-from .report import Report
-from .rollout import Category, Failure, Phase, Rollout
-from .rows import Shard, Spend
-from .status import JobKind, RunStatus
 
 TorchBuild = Literal["auto", "cpu", "cuda"]
 """`auto`: with CUDA where there is an NVIDIA GPU."""

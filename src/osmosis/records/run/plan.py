@@ -11,9 +11,8 @@ from osmosis.base.paths import folder_inside
 from osmosis.records.base import Record
 from osmosis.records.config.run_config import EvalConfig, TrainingConfig
 from osmosis.records.run.rollout import ModelCall
+from osmosis.records.run.rows import ReducerName
 from osmosis.records.sandbox import SandboxChoice
-
-from .rows import ReducerName
 
 NO_MODEL = "offline/none"
 """The model of an agent elsewhere, which brings its own."""

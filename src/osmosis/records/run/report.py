@@ -2,8 +2,7 @@ from pydantic import Field
 
 from osmosis.records.base import Record
 from osmosis.records.run.rollout import AnswerIssue, Category, Phase, Usage
-
-from .rows import Spend
+from osmosis.records.run.rows import Spend
 
 Bounds = tuple[float, float]
 

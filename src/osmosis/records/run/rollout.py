@@ -9,8 +9,7 @@ from typing_extensions import Unpack
 
 from osmosis.base.jsonable import JsonObject, as_float
 from osmosis.records.base import Record, utc_now
-
-from .rows import Key, place_key
+from osmosis.records.run.rows import Key, place_key
 
 Message = JsonObject
 """One chat message in the OpenAI shape (`role`, `content`, `tool_calls`, `tool_call_id`, ...)."""

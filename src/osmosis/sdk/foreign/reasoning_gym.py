@@ -13,12 +13,11 @@ from osmosis.records.run.rollout import Message
 from osmosis.sdk.backend import LocalBackend
 from osmosis.sdk.chat import text_of
 from osmosis.sdk.context import AgentWorkflowContext, GraderContext
+from osmosis.sdk.foreign import ForeignEnvironment
 from osmosis.sdk.grader import Grader
 from osmosis.sdk.score_functions import score_function
 from osmosis.sdk.types import AgentWorkflowConfig
 from osmosis.sdk.workflow import AgentWorkflow
-
-from . import ForeignEnvironment
 
 _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 

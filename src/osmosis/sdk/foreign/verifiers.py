@@ -29,9 +29,8 @@ from osmosis.records.run.rollout import Message
 from osmosis.sdk.backend import LocalBackend
 from osmosis.sdk.chat import MODEL_ID, ChatClient
 from osmosis.sdk.context import AgentWorkflowContext, WorkflowRollout
+from osmosis.sdk.foreign import ForeignEnvironment, ForeignWorkflow, KeepReward
 from osmosis.sdk.types import AgentWorkflowConfig, RolloutSample
-
-from . import ForeignEnvironment, ForeignWorkflow, KeepReward
 
 
 class TasksetConfig(AgentWorkflowConfig):

@@ -2,6 +2,6 @@
 
 Only constructing `HarborBackend` loads Harbor, and raises when it is not installed."""
 
-from .backend import HarborBackend as HarborBackend
+from osmosis.sdk.harbor.backend import HarborBackend as HarborBackend
 
 __all__ = ["HarborBackend"]

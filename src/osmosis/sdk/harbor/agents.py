@@ -14,12 +14,11 @@ from harbor.models.agent.name import AgentName
 from harbor.models.trial.config import AgentConfig
 
 from osmosis._version import __version__
-
-from .entrypoint import FAILED, RESULT_FILE
-from .handoff import Delivery, Ticket, find_ticket
-from .packaging import CODE, ROOT, SDK
-from .settings import DEFAULT_SETUP_S
-from .tasks import under_task
+from osmosis.sdk.harbor.entrypoint import FAILED, RESULT_FILE
+from osmosis.sdk.harbor.handoff import Delivery, Ticket, find_ticket
+from osmosis.sdk.harbor.packaging import CODE, ROOT, SDK
+from osmosis.sdk.harbor.settings import DEFAULT_SETUP_S
+from osmosis.sdk.harbor.tasks import under_task
 
 LOGS = "/logs/agent"
 ARTIFACTS = "/logs/artifacts"

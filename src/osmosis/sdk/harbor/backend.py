@@ -13,16 +13,21 @@ from osmosis.records.run.rollout import Category, Failure, Phase
 from osmosis.sdk import backend
 from osmosis.sdk.classify import describe, traceback_tail
 from osmosis.sdk.grader import GraderClass
+from osmosis.sdk.harbor.handoff import close_ticket
+from osmosis.sdk.harbor.packaging import code_of, describe_config
+from osmosis.sdk.harbor.prepare import AGENT_GRACE_S, Preparation, PreparedTrial
+from osmosis.sdk.harbor.results import FinishedTrial, build_result
+from osmosis.sdk.harbor.settings import (
+    DEFAULT_SETUP_S,
+    choose_agent,
+    environment_of,
+    require_harbor,
+    split_orchestrator,
+)
+from osmosis.sdk.harbor.tasks import Tasks
 from osmosis.sdk.prompts import folder_of
 from osmosis.sdk.types import AgentWorkflowConfig, GraderConfig
 from osmosis.sdk.workflow import WorkflowClass
-
-from .handoff import close_ticket
-from .packaging import code_of, describe_config
-from .prepare import AGENT_GRACE_S, Preparation, PreparedTrial
-from .results import FinishedTrial, build_result
-from .settings import DEFAULT_SETUP_S, choose_agent, environment_of, require_harbor, split_orchestrator
-from .tasks import Tasks
 
 START_ALLOWANCE_S = 660.0
 CLEANUP_S = 120.0
@@ -284,6 +289,6 @@ def _setup_timeout(seconds: float | None, native: JsonObject) -> float:
         return float(seconds)
     if not native:
         return DEFAULT_SETUP_S
-    from .agents import setup_timeout_of
+    from osmosis.sdk.harbor.agents import setup_timeout_of
 
     return setup_timeout_of(native)

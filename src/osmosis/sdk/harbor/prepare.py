@@ -12,11 +12,10 @@ from typing import Any
 from osmosis.base.jsonable import JsonObject
 from osmosis.records.protocol.messages import RolloutInit
 from osmosis.sdk.backend import OnState
-
-from .handoff import Delivery, Endpoint, Ticket, open_ticket
-from .packaging import IN_CONTEXT, Code, make_sdk, pack, patch_dockerfile
-from .settings import AgentChoice
-from .tasks import Tasks, copy_task, has_tests, instruction_of, put_row
+from osmosis.sdk.harbor.handoff import Delivery, Endpoint, Ticket, open_ticket
+from osmosis.sdk.harbor.packaging import IN_CONTEXT, Code, make_sdk, pack, patch_dockerfile
+from osmosis.sdk.harbor.settings import AgentChoice
+from osmosis.sdk.harbor.tasks import Tasks, copy_task, has_tests, instruction_of, put_row
 
 AGENT_GRACE_S = 20.0
 """Seconds for starting the workflow's process in the sandbox, on top of the workflow's own time limit."""

@@ -9,9 +9,8 @@ from typing import Any
 from osmosis.base.installation import extra_command
 from osmosis.base.jsonable import JsonObject
 from osmosis.sdk.backend import resolve_class
+from osmosis.sdk.harbor.packaging import import_string
 from osmosis.sdk.workflow import AgentWorkflow
-
-from .packaging import import_string
 
 DEFAULT_SETUP_S = 360.0
 UTILITIES = ("oracle", "nop")

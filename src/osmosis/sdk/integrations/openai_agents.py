@@ -24,9 +24,8 @@ except ImportError as exc:
 
 from osmosis.sdk.chat import MODEL_ID
 from osmosis.sdk.context import WorkflowRollout
+from osmosis.sdk.integrations.conversation import conversation_of, get_rollout
 from osmosis.sdk.types import RolloutSample
-
-from .conversation import conversation_of, get_rollout
 
 agents.set_tracing_disabled(True)
 

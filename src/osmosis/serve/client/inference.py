@@ -19,9 +19,8 @@ from osmosis.dialects.harnesses import normalize
 from osmosis.errors import ModelError
 from osmosis.llm.model import ChatRequest, Completion, Model
 from osmosis.records.run.rollout import Category
+from osmosis.serve.client.model_http import answer_call, bearer_of, model_routes, new_chat_app
 from osmosis.serve.http import bind, listening, url_of
-
-from .model_http import answer_call, bearer_of, model_routes, new_chat_app
 
 MAX_BODY = 64 * 1024 * 1024
 OBEYED = frozenset(

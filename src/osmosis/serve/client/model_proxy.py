@@ -38,6 +38,10 @@ from osmosis.records.run.rollout import Category, ModelCall
 from osmosis.records.run.rows import Row
 from osmosis.records.sandbox import SandboxAnswer, SandboxOrder
 from osmosis.sdk.user_code import LimitReached
+from osmosis.serve.client.model_http import answer_call, bearer_of, model_routes, new_chat_app, read_object, read_record
+from osmosis.serve.client.rollout_endpoint import RolloutEndpoint
+from osmosis.serve.client.sandboxes import Sandboxes
+from osmosis.serve.client.turns import question_hash
 from osmosis.serve.http import (
     Bearer,
     bind,
@@ -49,11 +53,6 @@ from osmosis.serve.http import (
     unless_disconnected,
     url_of,
 )
-
-from .model_http import answer_call, bearer_of, model_routes, new_chat_app, read_object, read_record
-from .rollout_endpoint import RolloutEndpoint
-from .sandboxes import Sandboxes
-from .turns import question_hash
 
 MAX_BODY = 64 * 1024 * 1024
 CLOSED_KEPT = 1024

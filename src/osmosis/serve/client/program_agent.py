@@ -32,11 +32,10 @@ from osmosis.records.run.rows import Row
 from osmosis.sandbox import Box, Level, Limits, Network, Policy, start
 from osmosis.sandbox.policy import WORK
 from osmosis.sandbox.session import Session, SessionKind, choose_kind
-
-from .acp import FINISH_REASONS, AcpClient, AcpError, read_servers
-from .harnesses import find_harness, program_folders
-from .model_proxy import ModelProxy
-from .rollout_endpoint import RolloutEndpoint
+from osmosis.serve.client.acp import FINISH_REASONS, AcpClient, AcpError, read_servers
+from osmosis.serve.client.harnesses import find_harness, program_folders
+from osmosis.serve.client.model_proxy import ModelProxy
+from osmosis.serve.client.rollout_endpoint import RolloutEndpoint
 
 GATE = ("127.0.0.1", 8642)
 HOME = Path("/home/agent")

@@ -32,8 +32,7 @@ from osmosis.records.protocol.messages import (
 from osmosis.records.run.plan import EvalPlan
 from osmosis.records.run.rollout import Category, Failure, Phase
 from osmosis.records.run.rows import Row
-
-from .rollout_endpoint import RolloutEndpoint
+from osmosis.serve.client.rollout_endpoint import RolloutEndpoint
 
 Generation = Literal["0.2", "0.3", "0.4"]
 

@@ -21,12 +21,11 @@ from osmosis.errors import AuthRequired, NetworkError
 from osmosis.records.run.plan import EvalPlan
 from osmosis.records.run.rollout import Category, Phase, Rollout, Score
 from osmosis.sdk.classify import overrun
+from osmosis.serve.client import protocols
+from osmosis.serve.client.model_proxy import ModelProxy as ModelProxy
+from osmosis.serve.client.process import RolloutServerProcess
+from osmosis.serve.client.rollout_endpoint import RolloutEndpoint
 from osmosis.serve.http import open_session
-
-from . import protocols
-from .model_proxy import ModelProxy as ModelProxy
-from .process import RolloutServerProcess
-from .rollout_endpoint import RolloutEndpoint
 
 REQUEST_TIMEOUT_S = 30.0
 GRACE_S = 60.0

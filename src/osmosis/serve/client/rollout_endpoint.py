@@ -11,8 +11,7 @@ from osmosis.engine.rollout_model import RolloutModel
 from osmosis.records.base import Record
 from osmosis.records.protocol.messages import CompletionCallback, GraderCallback
 from osmosis.records.run.rollout import Message, ModelCall
-
-from .turns import Turns
+from osmosis.serve.client.turns import Turns
 
 GRADER_GRACE_S = 2.0
 

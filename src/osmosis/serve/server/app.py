@@ -19,13 +19,12 @@ from osmosis.base.paths import data_dir
 from osmosis.records.base import Record
 from osmosis.records.protocol import messages as protocol
 from osmosis.serve.http import JsonRoute, document, documented, operation_id, reply, wait_disconnected
-
-from .auth import BearerGuard, JsonOnly
-from .callbacks import DeliveryPolicy, spool_folder
-from .queue import NotAccepted, QueueFull, ServeLimits
-from .rollouts import Backend, RolloutService
-from .runtime import ServerRuntime
-from .trace_files import TraceFolder, TrajectoryWriter, secret_values
+from osmosis.serve.server.auth import BearerGuard, JsonOnly
+from osmosis.serve.server.callbacks import DeliveryPolicy, spool_folder
+from osmosis.serve.server.queue import NotAccepted, QueueFull, ServeLimits
+from osmosis.serve.server.rollouts import Backend, RolloutService
+from osmosis.serve.server.runtime import ServerRuntime
+from osmosis.serve.server.trace_files import TraceFolder, TrajectoryWriter, secret_values
 
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[Any]]
 

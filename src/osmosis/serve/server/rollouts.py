@@ -27,11 +27,10 @@ from osmosis.records.protocol.messages import (
 )
 from osmosis.sdk.backend import ExecutionResult
 from osmosis.serve.http import encode_record
-
-from .callbacks import Listener, Post
-from .queue import AcceptedRollout, RolloutOutcome, outcome_of_execution
-from .runtime import ServerRuntime
-from .trace_files import EndedRollout, TraceFolder, TrajectoryWriter
+from osmosis.serve.server.callbacks import Listener, Post
+from osmosis.serve.server.queue import AcceptedRollout, RolloutOutcome, outcome_of_execution
+from osmosis.serve.server.runtime import ServerRuntime
+from osmosis.serve.server.trace_files import EndedRollout, TraceFolder, TrajectoryWriter
 
 
 @runtime_checkable

@@ -22,11 +22,10 @@ from osmosis.engine.loader import load_object
 from osmosis.errors import OsmosisError
 from osmosis.sdk.backend import LocalBackend
 from osmosis.sdk.harbor.backend import HarborBackend
-
-from .app import configure_logs, create_rollout_server
-from .auth import generate_api_key
-from .queue import ServeLimits
-from .rollouts import Backend
+from osmosis.serve.server.app import configure_logs, create_rollout_server
+from osmosis.serve.server.auth import generate_api_key
+from osmosis.serve.server.queue import ServeLimits
+from osmosis.serve.server.rollouts import Backend
 
 DEFAULT_HOST = "0.0.0.0"
 DEFAULT_PORT = 9000

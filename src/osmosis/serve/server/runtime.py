@@ -12,9 +12,8 @@ from pathlib import Path
 from types import FrameType
 
 from osmosis.sdk.chat import connections_kept
-
-from .callbacks import DeliveryPolicy, ResultDelivery, Spool
-from .queue import RolloutQueue, ServeLimits
+from osmosis.serve.server.callbacks import DeliveryPolicy, ResultDelivery, Spool
+from osmosis.serve.server.queue import RolloutQueue, ServeLimits
 
 log = logging.getLogger("osmosis.serve")
 

@@ -24,8 +24,7 @@ from osmosis.records.trajectory import CallbackAnswer, ModelUsage, build_traject
 from osmosis.sdk.agent_loop import trace_line, trace_path
 from osmosis.sdk.backend import ExecutionResult
 from osmosis.sdk.types import json_safe
-
-from .queue import AcceptedRollout, RolloutOutcome
+from osmosis.serve.server.queue import AcceptedRollout, RolloutOutcome
 
 log = logging.getLogger("osmosis.serve")
 

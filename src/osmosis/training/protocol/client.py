@@ -8,9 +8,15 @@ import aiohttp
 from osmosis.errors import ModelError, ValidationError
 from osmosis.records.base import Record
 from osmosis.records.run.rollout import Category
-
-from .batches import Batch
-from .messages import Numbered, SampledAnswer, SampleDelta, SampleLine, SampleRequest, TrainerHealth
+from osmosis.training.protocol.batches import Batch
+from osmosis.training.protocol.messages import (
+    Numbered,
+    SampledAnswer,
+    SampleDelta,
+    SampleLine,
+    SampleRequest,
+    TrainerHealth,
+)
 
 EVENT_WAIT_S = 20.0
 START_WAIT_S = 600.0

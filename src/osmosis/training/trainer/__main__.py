@@ -20,9 +20,8 @@ from osmosis.base.processes import on_stop
 from osmosis.records.base import Record
 from osmosis.training.protocol.messages import Done, Failed
 from osmosis.training.protocol.plans import TrainerPlan
-
-from .errors import TrainingFailed, failed_event
-from .service import TrainerService
+from osmosis.training.trainer.errors import TrainingFailed, failed_event
+from osmosis.training.trainer.service import TrainerService
 
 USAGE = "usage: python -m osmosis.training.trainer PLAN SOCKET"
 QUIET = {

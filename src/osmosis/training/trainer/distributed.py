@@ -11,8 +11,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.fsdp import fully_shard
 
-from .errors import TrainingFailed
-from .service import Stopped
+from osmosis.training.trainer.errors import TrainingFailed
+from osmosis.training.trainer.service import Stopped
 
 Value = TypeVar("Value")
 _LONGEST = timedelta(days=7)

@@ -27,20 +27,25 @@ from torch.nn import Module
 from osmosis.records.run.checkpoint import CheckpointManifest
 from osmosis.training.protocol.messages import Notice
 from osmosis.training.protocol.plans import TrainerPlan, rows_of_step
-
-from .advantages import WeighedSequence, weigh_rollouts
-from .checkpoints import CheckpointStore
-from .distributed import Ranks, shard_frozen
-from .errors import TrainingFailed
-from .examples import LabeledExample, read_examples
-from .flops import count_flops, measure_utilization
-from .load_model import Loaded, free_memory, fuse_kernels, load_teacher, peak_memory
-from .loop import Rollouts, TrainingLoop
-from .losses import importance_weights, kl_estimate, policy_loss, preference_loss, sum_by_sequence
-from .packing import Layout, MicroBatch, Part, pack, plant
-from .predict import CHUNK, TokenPredictor
-from .remote_sampler import VllmServers
-from .service import TrainerService
+from osmosis.training.trainer.advantages import WeighedSequence, weigh_rollouts
+from osmosis.training.trainer.checkpoints import CheckpointStore
+from osmosis.training.trainer.distributed import Ranks, shard_frozen
+from osmosis.training.trainer.errors import TrainingFailed
+from osmosis.training.trainer.examples import LabeledExample, read_examples
+from osmosis.training.trainer.flops import count_flops, measure_utilization
+from osmosis.training.trainer.load_model import Loaded, free_memory, fuse_kernels, load_teacher, peak_memory
+from osmosis.training.trainer.loop import Rollouts, TrainingLoop
+from osmosis.training.trainer.losses import (
+    importance_weights,
+    kl_estimate,
+    policy_loss,
+    preference_loss,
+    sum_by_sequence,
+)
+from osmosis.training.trainer.packing import Layout, MicroBatch, Part, pack, plant
+from osmosis.training.trainer.predict import CHUNK, TokenPredictor
+from osmosis.training.trainer.remote_sampler import VllmServers
+from osmosis.training.trainer.service import TrainerService
 
 BETAS, EPSILON = (0.9, 0.999), 1e-8
 OPTIMIZER = "optimizer.safetensors"

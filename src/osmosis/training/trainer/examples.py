@@ -10,10 +10,9 @@ from pydantic import ValidationError as BadShape
 from osmosis.errors import ModelError
 from osmosis.training.protocol.messages import Example, Notice
 from osmosis.training.protocol.plans import TrainerPlan
-
-from .errors import TrainingFailed
-from .prompts import Prompts
-from .service import TrainerService
+from osmosis.training.trainer.errors import TrainingFailed
+from osmosis.training.trainer.prompts import Prompts
+from osmosis.training.trainer.service import TrainerService
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch.nn import Linear
 
-from .load_model import Loaded
-from .packing import Tree
+from osmosis.training.trainer.load_model import Loaded
+from osmosis.training.trainer.packing import Tree
 
 PEAKS = {
     "B200": 2250e12,

@@ -11,12 +11,11 @@ from typing import Protocol
 from osmosis.training.protocol.batches import Batch, Kind, Sequence
 from osmosis.training.protocol.messages import Collect, Done, StepMetrics
 from osmosis.training.protocol.plans import TrainerPlan, rows_of_step
-
-from .checkpoints import CheckpointStore, Kind as CheckpointKind
-from .distributed import Ranks
-from .errors import LESS_MEMORY, TrainingFailed
-from .sampler_base import Totals
-from .service import Sampler, Stopped, TrainerService
+from osmosis.training.trainer.checkpoints import CheckpointStore, Kind as CheckpointKind
+from osmosis.training.trainer.distributed import Ranks
+from osmosis.training.trainer.errors import LESS_MEMORY, TrainingFailed
+from osmosis.training.trainer.sampler_base import Totals
+from osmosis.training.trainer.service import Sampler, Stopped, TrainerService
 
 Rollouts = list[list[Sequence]]
 """In the order of a step's groups; of each rollout its parts, none where it has no tokens."""

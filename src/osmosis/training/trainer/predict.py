@@ -8,8 +8,8 @@ from torch import Tensor
 from torch.nn import Identity, Module
 from torch.utils.checkpoint import checkpoint
 
-from .losses import token_logprobs
-from .packing import MicroBatch
+from osmosis.training.trainer.losses import token_logprobs
+from osmosis.training.trainer.packing import MicroBatch
 
 CHUNK = 1024
 

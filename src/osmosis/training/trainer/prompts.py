@@ -12,8 +12,7 @@ from osmosis.base.jsonable import JsonObject
 from osmosis.errors import ModelError
 from osmosis.records.run.rollout import Category, Message
 from osmosis.training.protocol.messages import HeldTokens, SampleRequest
-
-from .parse_answers import read_arguments
+from osmosis.training.trainer.parse_answers import read_arguments
 
 
 @dataclass(frozen=True, slots=True)

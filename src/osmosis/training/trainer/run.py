@@ -6,16 +6,15 @@ import transformers
 
 from osmosis.training.protocol.messages import Done, ModelFacts
 from osmosis.training.protocol.plans import TrainerPlan
-
-from .checkpoints import CheckpointStore, load_resume_point, versions
-from .distributed import Ranks
-from .engine import LocalEngine
-from .load_model import Loaded, load
-from .parse_answers import AnswerReader, response_template
-from .remote_sampler import RemoteSampler, VllmServers
-from .sampler import ContinuousSampler, end_ids
-from .sampler_base import Answering
-from .service import TrainerService
+from osmosis.training.trainer.checkpoints import CheckpointStore, load_resume_point, versions
+from osmosis.training.trainer.distributed import Ranks
+from osmosis.training.trainer.engine import LocalEngine
+from osmosis.training.trainer.load_model import Loaded, load
+from osmosis.training.trainer.parse_answers import AnswerReader, response_template
+from osmosis.training.trainer.remote_sampler import RemoteSampler, VllmServers
+from osmosis.training.trainer.sampler import ContinuousSampler, end_ids
+from osmosis.training.trainer.sampler_base import Answering
+from osmosis.training.trainer.service import TrainerService
 
 
 def run(plan: TrainerPlan, service: TrainerService | None) -> Done:

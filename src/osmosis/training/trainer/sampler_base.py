@@ -5,9 +5,8 @@ from osmosis.errors import ModelError
 from osmosis.records.run.rollout import Category
 from osmosis.training.protocol.messages import SampledAnswer, SampleRequest
 from osmosis.training.protocol.plans import TrainerPlan
+from osmosis.training.trainer.parse_answers import AnswerReader
 from osmosis.training.trainer.prompts import Prompts
-
-from .parse_answers import AnswerReader
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,9 @@ from typing import Any
 from osmosis.base.model_folder import check_model
 from osmosis.training.protocol.messages import Done, Failed
 from osmosis.training.protocol.plans import ServingPlan, TrainerPlan
-
-from .__main__ import end_with_job, exit_now, read_plan
-from .errors import TrainingFailed, failed_event
-from .service import TrainerService
+from osmosis.training.trainer.__main__ import end_with_job, exit_now, read_plan
+from osmosis.training.trainer.errors import TrainingFailed, failed_event
+from osmosis.training.trainer.service import TrainerService
 
 USAGE = "usage: python -m osmosis.training.trainer.serve_model PLAN SOCKET"
 CONTEXT = 32768

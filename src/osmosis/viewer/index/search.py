@@ -11,9 +11,8 @@ from osmosis.base.jsonable import JsonObject
 from osmosis.errors import NotFound
 from osmosis.records.run.history import RowCount
 from osmosis.records.run.rollout import Rollout, RolloutStatus, Score
+from osmosis.viewer.index.database import RolloutIndex, separate_characters
 from osmosis.viewer.page import QueryParams
-
-from .database import RolloutIndex, separate_characters
 
 OUTCOMES = ("passed", "not-passed", "failed", "skipped")
 SORTS = ("row", "reward", "tokens", "cost", "duration", "turns", "tools", "started", "unsure")

@@ -4,12 +4,11 @@ from pathlib import Path
 
 from osmosis.errors import UsageError
 from osmosis.records.config.worker import WorkerConfig
-
-from .command import CommandExecutor
-from .executor import Executor
-from .local import LocalExecutor
-from .ray import RayExecutor
-from .slurm import SlurmExecutor
+from osmosis.worker.executors.command import CommandExecutor
+from osmosis.worker.executors.executor import Executor
+from osmosis.worker.executors.local import LocalExecutor
+from osmosis.worker.executors.ray import RayExecutor
+from osmosis.worker.executors.slurm import SlurmExecutor
 
 SLURM_PROGRAMS = ("sbatch", "squeue", "scancel", "sinfo")
 

@@ -11,9 +11,8 @@ from osmosis.base.jsonable import JsonObject
 from osmosis.base.net import is_loopback
 from osmosis.errors import OsmosisError, PlatformError
 from osmosis.records.config.worker import RayOptions, Resources, megabytes
-
-from .executor import Handle, JobStart, JobState, SchedulerExecutor, SchedulerHandle
-from .local import LAST_WORDS
+from osmosis.worker.executors.executor import Handle, JobStart, JobState, SchedulerExecutor, SchedulerHandle
+from osmosis.worker.executors.local import LAST_WORDS
 
 TIMEOUT_S = 60.0
 MB = 1024 * 1024

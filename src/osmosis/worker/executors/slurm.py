@@ -8,10 +8,9 @@ from pathlib import Path
 from osmosis.errors import PlatformError, UsageError
 from osmosis.records.api.workers import JobEndCause
 from osmosis.records.config.worker import ResourceNeeds, Resources, SlurmOptions, megabytes
-
-from .command import Programs, job_script_lines
-from .executor import Handle, JobStart, JobState, SchedulerExecutor, SchedulerHandle
-from .local import last_words
+from osmosis.worker.executors.command import Programs, job_script_lines
+from osmosis.worker.executors.executor import Handle, JobStart, JobState, SchedulerExecutor, SchedulerHandle
+from osmosis.worker.executors.local import last_words
 
 JOB = "{job}"
 TEMPLATE = f"#!/bin/sh\n{JOB}\n"
