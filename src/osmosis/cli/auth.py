@@ -222,10 +222,8 @@ def _with_workspaces(ctx: AppContext, fresh: Login, trusted: str) -> Login:
     row = next((row for row in rows if row.name == name), None)
     if row is None:
         _revoke(ctx, fresh)
-        raise errors.NotFound(
-            f"{fresh.user.get('email') or 'this login'} is in no workspace {name}",
-            hint=f"its workspaces are {', '.join(row.name for row in rows)}" if rows else "osmosis login",
-        )
+        hint = f"its workspaces are {', '.join(row.name for row in rows)}" if rows else "osmosis login"
+        raise errors.NotFound(f"{fresh.user.get('email') or 'this login'} is in no workspace {name}", hint=hint)
     organization: dict[str, object] = {"id": row.id, "name": row.name, "role": row.role, "identity": row.identity}
     return replace(fresh, organization=organization)
 
@@ -253,9 +251,8 @@ def _by_bootstrap(ctx: AppContext, url: str) -> IssuedLogin | None:
 
 def _by_device(ctx: AppContext, url: str, trusted: str, *, no_browser: bool) -> IssuedLogin:
     if ctx.mode is not Mode.RICH:
-        raise errors.InteractiveRequired(
-            "this login has to be approved in a browser", hint="osmosis login --token TOKEN, or OSMOSIS_TOKEN"
-        )
+        message = "this login has to be approved in a browser"
+        raise errors.InteractiveRequired(message, hint="osmosis login --token TOKEN, or OSMOSIS_TOKEN")
     with PlatformClient(url, None, warn=ctx.output.warn, ca_file=trusted) as client:
         offer = client.accounts.authorize(_device_name())
         ctx.output.say(f"Open {offer.page}")

@@ -175,9 +175,8 @@ def _check(path: Path) -> JsonObject:
     if not path.is_file():
         raise NotFound(f"there is no file {path}", hint="osmosis dataset upload data/NAME.jsonl")
     if path.suffix.lstrip(".").lower() not in FORMATS:
-        raise ValidationError(
-            f"{path.name}: unsupported format, use {', '.join(FORMATS)}", hint="convert the file, then upload it"
-        )
+        hint = "convert the file, then upload it"
+        raise ValidationError(f"{path.name}: unsupported format, use {', '.join(FORMATS)}", hint=hint)
     if path.stat().st_size > MAX_BYTES:
         raise ValidationError(f"{path.name} has {size(path.stat().st_size)}; the limit is {size(MAX_BYTES)}")
     facts = check_upload(path)

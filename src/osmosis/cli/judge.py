@@ -53,10 +53,8 @@ def calibrate(
     journal = Journal(run_folder(name, current().cwd))
     labels = keep_newest(AnnotationFile(journal.folder).read())
     if not labels:
-        raise NotFound(
-            f"nobody has labelled a rollout of {journal.folder.name}",
-            hint=f"osmosis view {name}, then label some: key l",
-        )
+        message = f"nobody has labelled a rollout of {journal.folder.name}"
+        raise NotFound(message, hint=f"osmosis view {name}, then label some: key l")
     threshold = journal.plan().pass_threshold
     verdicts_by_score = verdicts(labels, journal.lines(), threshold)
     scores = dict.fromkeys(name for name, _ in verdicts_by_score)

@@ -167,10 +167,8 @@ def _rollout(demo: Demo, choice: ModelChoice) -> None:
         demo.note("the config is for another model: the rollout is created again, the old files stay in git's history")
         demo.osmosis(*words, "--force")
     else:
-        raise ValidationError(
-            f"{CONFIG} is for another model, and there are uncommitted changes",
-            hint=f"cd {demo.workspace} && git commit -am 'my changes', then the same command again",
-        )
+        hint = f"cd {demo.workspace} && git commit -am 'my changes', then the same command again"
+        raise ValidationError(f"{CONFIG} is for another model, and there are uncommitted changes", hint=hint)
     if "batch_size" not in _config(demo).evaluation.model_fields_set:
         demo.osmosis("config", "set", ROLLOUT, "evaluation.batch_size", "8")
 

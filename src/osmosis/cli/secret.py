@@ -184,9 +184,8 @@ def _check_name(name: str) -> None:
     if not SECRET_NAME.match(name) or len(name) > MAX_NAME:
         better = "".join(c if c.isalnum() else "_" for c in name.upper()).lstrip("0123456789_")
         hint = f"osmosis secret set {better}" if SECRET_NAME.match(better) else "for example OPENAI_API_KEY"
-        raise ValidationError(
-            f"{name!r} is not a secret name: use capitals, digits and _, starting with a letter", hint=hint
-        )
+        message = f"{name!r} is not a secret name: use capitals, digits and _, starting with a letter"
+        raise ValidationError(message, hint=hint)
 
 
 def _value(ctx: AppContext, name: str, env: str | None, from_file: str | None) -> str:

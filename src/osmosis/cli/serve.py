@@ -118,9 +118,8 @@ def _registration(ctx: AppContext) -> dict[str, str | None]:
     try:
         login = usable(login_of(ctx), url)
     except AuthRequired as exc:
-        raise AuthRequired(
-            f"{exc.message}; the server registers there", hint="osmosis login, or add --skip-register"
-        ) from exc
+        message = f"{exc.message}; the server registers there"
+        raise AuthRequired(message, hint="osmosis login, or add --skip-register") from exc
     return {"platform_url": url, "token": login.token, "public_host": ctx.environ.get("OSMOSIS_PUBLIC_HOST")}
 
 

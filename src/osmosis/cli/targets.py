@@ -126,9 +126,8 @@ def _of_workspace(ctx: AppContext, name: str | None) -> AgentRef:
     except WorkspaceRequired:
         if name:
             raise
-        raise UsageError(
-            "no agent given", hint=f"in a workspace: osmosis {ctx.command} ROLLOUT; elsewhere: add -m module:attribute"
-        ) from None
+        hint = f"in a workspace: osmosis {ctx.command} ROLLOUT; elsewhere: add -m module:attribute"
+        raise UsageError("no agent given", hint=hint) from None
     folder = pick_rollout(workspace, name)
     name = folder.name
     python = continue_inside(ctx, workspace.root, name)

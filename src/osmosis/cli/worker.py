@@ -234,9 +234,8 @@ def _sizes(has: dict[str, float] | None) -> str:
 
 def worker_config(file: Path | None, flags: WorkerFlags) -> WorkerConfig:
     if flags.ray_address is not None and flags.executor not in (None, "ray"):
-        raise UsageError(
-            f"--ray-address and --executor {flags.executor} contradict each other", hint="give one of them"
-        )
+        message = f"--ray-address and --executor {flags.executor} contradict each other"
+        raise UsageError(message, hint="give one of them")
     data = _read(file) if file is not None else {}
     data |= without_none({"executor": flags.executor, "max_jobs": flags.max_jobs})
     if flags.ray_address is not None:

@@ -160,10 +160,8 @@ def scan_dataset(
         facts.sha256 = file_sha256(path)
         beyond = [i for i in selection.rows or () if i >= facts.rows]
         if beyond:
-            raise DatasetError(
-                f"{path} has {facts.rows} rows; there is no row {', '.join(map(str, beyond[:5]))}",
-                hint="row indices start at 0",
-            )
+            message = f"{path} has {facts.rows} rows; there is no row {', '.join(map(str, beyond[:5]))}"
+            raise DatasetError(message, hint="row indices start at 0")
     return facts
 
 

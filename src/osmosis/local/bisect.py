@@ -86,10 +86,8 @@ def bisect(
     """Return the first commit after `good`'s at which these rows score as in `bad`, with the chance of each."""
     before, after = (_mean(_values_of(journal, rows, score)) for journal in (good, bad))
     if before is None or after is None or before <= after:
-        raise ValidationError(
-            f"on these rows {score} is {before} in {good.folder.name} and {after} in {bad.folder.name}",
-            hint="the first run has to be the better one on the rows that are bisected",
-        )
+        message = f"on these rows {score} is {before} in {good.folder.name} and {after} in {bad.folder.name}"
+        raise ValidationError(message, hint="the first run has to be the better one on the rows that are bisected")
     root = Path(bad.run()["local"]["base_dir"])
     commits = _list_commits(root, commit_of(good), commit_of(bad), dataset=Path(bad.plan().dataset))
     search = _Search(root, bad, commits, rows, score, environ, say)
@@ -163,10 +161,8 @@ class _Search:
             for position in (0, -1):
                 self.measure(position, attempts)
                 if self.unscored:
-                    raise ValidationError(
-                        f"at commit {self.commits[position].commit[:10]} nothing can be scored any more",
-                        hint="restore what the run needed, then try again",
-                    )
+                    message = f"at commit {self.commits[position].commit[:10]} nothing can be scored any more"
+                    raise ValidationError(message, hint="restore what the run needed, then try again")
             # The rows are these and no sample of others, so that each attempt is an observation.
             before, after = (self._values[self.versions[position]] for position in (0, -1))
             pairs = [(before[row], after[row]) for row in before if row in after]
@@ -231,10 +227,8 @@ def _list_commits(root: Path, good: str, bad: str, *, dataset: Path) -> list[Com
         git.text("merge-base", "--is-ancestor", good, bad)
         lines = git.text("log", "--reverse", "--first-parent", "--format=%H%x09%s", f"{good}..{bad}").splitlines()
     except GitError as problem:
-        raise ValidationError(
-            f"commit {good[:10]} is not an ancestor of {bad[:10]}: {problem.message}",
-            hint="bisect runs of one line of commits",
-        ) from problem
+        message = f"commit {good[:10]} is not an ancestor of {bad[:10]}: {problem.message}"
+        raise ValidationError(message, hint="bisect runs of one line of commits") from problem
     if not lines:
         raise ValidationError("both runs are of the same commit: what differs is not the code")
     commits = [Commit(good, "", _files_of(git, good, dataset))]

@@ -206,9 +206,8 @@ def _run_options(keywords: EvaluateOptions, agent: object, functions: Mapping[st
     if keywords.get("accept_changes"):
         fields["confirm"] = lambda _: True
     if fields.get("pilot") is not None and fields.get("confirm") is None:
-        raise UsageError(
-            "a pilot run needs a confirmation before it continues", hint="pass confirm=... or accept_changes=True"
-        )
+        message = "a pilot run needs a confirmation before it continues"
+        raise UsageError(message, hint="pass confirm=... or accept_changes=True")
     return RunOptions(**fields, environ=dict(os.environ), agent=agent, functions=functions)
 
 
@@ -217,9 +216,8 @@ def _model(model: str | plans.ModelSpec, keywords: EvaluateOptions) -> plans.Mod
     if isinstance(model, str):
         return parse_model(model, base_url=base_url, api_key_env=api_key_env)
     if base_url is not None or api_key_env is not None:
-        raise UsageError(
-            "a ModelSpec names its own endpoint and key", hint="set base_url and api_key_env on the ModelSpec"
-        )
+        message = "a ModelSpec names its own endpoint and key"
+        raise UsageError(message, hint="set base_url and api_key_env on the ModelSpec")
     return model
 
 

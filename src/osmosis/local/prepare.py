@@ -35,10 +35,8 @@ def prepare(plan: EvalPlan, options: RunOptions) -> PreparedRun:
         if folder is None or not (journal := Journal(folder)).exists:
             raise NotFound(f"there is no run {plan.name}", hint="use the name of a local run")
         if not plan.score_fns:
-            raise UsageError(
-                "this run has only the grader's rewards, which cannot be scored again",
-                hint="give --eval-fn module:function",
-            )
+            message = "this run has only the grader's rewards, which cannot be scored again"
+            raise UsageError(message, hint="give --eval-fn module:function")
         scorers = _scorers(plan, options)
         selected, dataset = SelectedRows(), options.dataset(plan)
         facts = scan_dataset(dataset, plan.selection, rows=selected)
@@ -68,9 +66,8 @@ def _prepare(plan: EvalPlan, options: RunOptions) -> PreparedRun:
     source = load_source(plan, options)
     scorers = load_scorers_of(plan, options)
     if options.needs_scores and not scorers and not source.brings_reward:
-        raise UsageError(
-            "no score function or grader given", hint="give --eval-fn module:function, --rubric FILE or a grader"
-        )
+        message = "no score function or grader given"
+        raise UsageError(message, hint="give --eval-fn module:function, --rubric FILE or a grader")
     folder = options.folder(plan)
     journal = None if folder is None else Journal(folder)
     selected = SelectedRows()
@@ -160,10 +157,8 @@ def check_price(plan: EvalPlan) -> None:
     if plan.model.kind in ("offline", "replay"):
         return
     if price_of(plan.model, local=is_loopback(plan.model.base_url)) is None:
-        raise ValidationError(
-            f"the price of {plan.model.name} is unknown, so {flag} cannot be enforced",
-            hint="give --price IN,OUT (USD per million tokens), or limit tokens or rollouts instead",
-        )
+        hint = "give --price IN,OUT (USD per million tokens), or limit tokens or rollouts instead"
+        raise ValidationError(f"the price of {plan.model.name} is unknown, so {flag} cannot be enforced", hint=hint)
 
 
 def _baseline_plans(plan: EvalPlan, options: RunOptions) -> Iterator[EvalPlan]:

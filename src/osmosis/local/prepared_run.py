@@ -251,11 +251,8 @@ class PreparedRun:
             return
         question, confirm = "Run the rest?", self.options.confirm
         if confirm is None:
-            raise InteractiveRequired(
-                f"this needs an answer, and there is no terminal to ask on: {question}",
-                hint="pass --yes",
-                prompt=question,
-            )
+            message = f"this needs an answer, and there is no terminal to ask on: {question}"
+            raise InteractiveRequired(message, hint="pass --yes", prompt=question)
         # In a thread: a prompt runs an event loop of its own.
         if not await asyncio.to_thread(confirm, question):
             stop.set()
@@ -280,10 +277,8 @@ class PreparedRun:
         if answer is None or flag is None:
             return
         if not answer.usage.total_tokens and not answer.usage.cost_usd:
-            raise ValidationError(
-                f"{self.plan.model.name} does not report token usage, so {flag} cannot be enforced",
-                hint="limit rows or time instead: --limit, --run-timeout",
-            )
+            message = f"{self.plan.model.name} does not report token usage, so {flag} cannot be enforced"
+            raise ValidationError(message, hint="limit rows or time instead: --limit, --run-timeout")
 
 
 def rows_of(dataset: Path, plan: EvalPlan, facts: DatasetFacts) -> Iterator[Row]:

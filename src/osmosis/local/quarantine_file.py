@@ -53,10 +53,8 @@ def check_row(cwd: Path, key: str, dataset: str) -> None:
                 return
             searched.append(journal.folder.name)
     if searched:
-        raise NotFound(
-            f"no row of {len(searched):,} local runs{f' over {dataset}' if dataset else ''} has the key {key!r}",
-            hint=f"name it by its place in a run: {searched[0]}:INDEX",
-        )
+        message = f"no row of {len(searched):,} local runs{f' over {dataset}' if dataset else ''} has the key {key!r}"
+        raise NotFound(message, hint=f"name it by its place in a run: {searched[0]}:INDEX")
 
 
 def add_entry(path: Path, entry: QuarantinedRow) -> None:

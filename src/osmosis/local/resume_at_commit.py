@@ -45,18 +45,14 @@ def extend(journal: Journal, look: Look, max_cost_usd: float | None, environ: Ma
         try:
             commit = commit_of(journal)
         except ValidationError as unknown:
-            raise Conflict(
-                f"{changed.message}. More attempts have to be made by the same code, and {unknown.message}",
-                hint="restore the code, or make both runs anew from committed code",
-            ) from unknown
+            message = f"{changed.message}. More attempts have to be made by the same code, and {unknown.message}"
+            raise Conflict(message, hint="restore the code, or make both runs anew from committed code") from unknown
         try:
             with folder_at(Path(journal.run()["local"]["base_dir"]), commit) as base:
                 _resume(journal, look, max_cost_usd, environ, base)
         except (Conflict, GitError) as problem:
-            raise Conflict(
-                f"run {name} cannot be extended with the code of its commit {commit[:10]}: {problem.message}",
-                hint="make both runs anew from committed code",
-            ) from problem
+            message = f"run {name} cannot be extended with the code of its commit {commit[:10]}: {problem.message}"
+            raise Conflict(message, hint="make both runs anew from committed code") from problem
 
 
 def _resume(
@@ -83,9 +79,8 @@ def _resume(
             raise kind(error["message"], **error["details"])
     if not documents:
         last = (errors.decode(errors="replace").strip().splitlines() or ["it said nothing"])[-1]
-        raise ValidationError(
-            f"run {journal.folder.name} could not be resumed: {last}", hint=f"osmosis eval resume {journal.folder.name}"
-        )
+        message = f"run {journal.folder.name} could not be resumed: {last}"
+        raise ValidationError(message, hint=f"osmosis eval resume {journal.folder.name}")
 
 
 @contextmanager
@@ -142,14 +137,11 @@ def commit_of(journal: Journal) -> str:
     git = journal.plan().provenance.get("git") or {}
     name = journal.folder.name
     if not git.get("commit"):
-        raise ValidationError(
-            f"run {name} was made outside a git repository", hint="make runs of committed code, then try again"
-        )
+        message = f"run {name} was made outside a git repository"
+        raise ValidationError(message, hint="make runs of committed code, then try again")
     if git.get("dirty"):
-        raise ValidationError(
-            f"run {name} was made with uncommitted changes: its commit does not say what ran",
-            hint="commit, run it again, then try again",
-        )
+        message = f"run {name} was made with uncommitted changes: its commit does not say what ran"
+        raise ValidationError(message, hint="commit, run it again, then try again")
     return str(git["commit"])
 
 

@@ -101,20 +101,15 @@ class RunOptions:
 def stored_options(folder: Path, facts: object, environ: Mapping[str, str]) -> RunOptions:
     """Build the options that a run's `run.json` describes; `facts` is its part `local`."""
     if not isinstance(facts, dict):
-        raise ValidationError(
-            f"run {folder.name} cannot be resumed: it was not created by this command",
-            hint="you can still report on it and compare it",
-        )
+        message = f"run {folder.name} cannot be resumed: it was not created by this command"
+        raise ValidationError(message, hint="you can still report on it and compare it")
     if objects := facts.get("objects"):
-        raise ValidationError(
-            f"run {folder.name} was created in Python with objects that exist only there: {', '.join(objects)}",
-            hint=f"call evaluate(..., name={folder.name!r}) there again to resume it",
-        )
+        message = f"run {folder.name} was created in Python with objects that exist only there: {', '.join(objects)}"
+        raise ValidationError(message, hint=f"call evaluate(..., name={folder.name!r}) there again to resume it")
     base = Path(facts["base_dir"])
     if not base.is_dir():
-        raise ValidationError(
-            f"the folder of run {folder.name} no longer exists: {base}", hint="move the folder back, or start a new run"
-        )
+        message = f"the folder of run {folder.name} no longer exists: {base}"
+        raise ValidationError(message, hint="move the folder back, or start a new run")
     return RunOptions(
         base,
         folder.parent,
@@ -169,19 +164,16 @@ def generated_name(agent: str, dataset: str) -> str:
 
 def check_name(name: str, option: str = "name") -> str:
     if not RUN_NAME.match(name):
-        raise UsageError(
-            f"{option} {name!r} is not a valid run name",
-            hint="use 1 to 96 letters, digits, . _ and -, starting with a letter or digit",
-        )
+        message = f"{option} {name!r} is not a valid run name"
+        raise UsageError(message, hint="use 1 to 96 letters, digits, . _ and -, starting with a letter or digit")
     return name
 
 
 def check_classes(classes: Sequence[str]) -> None:
     wrong = [c for c in classes if c not in FAILURE_CLASSES]
     if wrong:
-        raise UsageError(
-            f"{wrong[0]!r} is not a failure category or phase", hint=f"one of: {', '.join(FAILURE_CLASSES)}"
-        )
+        message = f"{wrong[0]!r} is not a failure category or phase"
+        raise UsageError(message, hint=f"one of: {', '.join(FAILURE_CLASSES)}")
 
 
 def parse_model(
@@ -222,10 +214,8 @@ def key_for(spec: ModelSpec, environ: Mapping[str, str], explicit_key: str | Non
     variable = key_variable(provider)
     key = environ.get(variable)
     if not key and not spec.base_url and provider in _OTHER_KEYS and not any(map(environ.get, _OTHER_KEYS[provider])):
-        raise ValidationError(
-            f"{variable} is not set, and model {spec.name} needs it",
-            hint=f"export {variable}=..., or try the stand-in model: --model offline/calculator",
-        )
+        hint = f"export {variable}=..., or try the stand-in model: --model offline/calculator"
+        raise ValidationError(f"{variable} is not set, and model {spec.name} needs it", hint=hint)
     return key
 
 

@@ -65,18 +65,14 @@ class Deciding:
 
     def _planned(self, score: str, max_rollouts: int | None, max_cost_usd: float | None) -> Decision:
         if max_rollouts is None and max_cost_usd is None:
-            raise UsageError(
-                "--until-decided needs a budget: --max-rollouts N or --max-cost USD, for both runs together",
-                hint="osmosis eval compare A B --until-decided --max-rollouts 400",
-            )
+            message = "--until-decided needs a budget: --max-rollouts N or --max-cost USD, for both runs together"
+            raise UsageError(message, hint="osmosis eval compare A B --until-decided --max-rollouts 400")
         spent = Spent.of(self.journals)
         budget = max_rollouts
         if max_cost_usd is not None:
             if not spent.mean_cost:
-                raise ValidationError(
-                    "what a rollout of these runs costs is unknown, or nothing: --max-cost cannot be planned with",
-                    hint="give --max-rollouts instead",
-                )
+                message = "what a rollout of these runs costs is unknown, or nothing: --max-cost cannot be planned with"
+                raise ValidationError(message, hint="give --max-rollouts instead")
             affordable = int(max_cost_usd / spent.mean_cost)
             budget = affordable if budget is None else min(budget, affordable)
         assert budget is not None
@@ -119,10 +115,8 @@ class Deciding:
                 stages.append(Look(rollouts=some * n, limit=some if limited else None, attempts=n, level=0))
         if len(stages) == 1:
             least = even or 2 * (1 if most_rows > rows else rows)
-            raise ValidationError(
-                f"{budget} more rollouts do not reach the next look, which takes {least}",
-                hint=f"--max-rollouts {least} or more",
-            )
+            message = f"{budget} more rollouts do not reach the next look, which takes {least}"
+            raise ValidationError(message, hint=f"--max-rollouts {least} or more")
         return stages
 
     def _rows_there(self, plans: Sequence[EvalPlan]) -> int | None:
@@ -181,7 +175,5 @@ class Deciding:
             if len(journal.finished()) < look.rollouts:
                 report = journal.report()
                 reason = report.stopped if report is not None else None
-                raise Paused(
-                    f"run {journal.folder.name} stopped before the next look: {reason or 'it was interrupted'}",
-                    hint="the same command continues; nothing is lost",
-                )
+                message = f"run {journal.folder.name} stopped before the next look: {reason or 'it was interrupted'}"
+                raise Paused(message, hint="the same command continues; nothing is lost")

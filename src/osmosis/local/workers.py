@@ -44,10 +44,8 @@ def check_workers(plan: EvalPlan, options: RunOptions) -> None:
     if options.grader is not None and not isinstance(options.grader, str):
         objects.append(options.grader.__qualname__)
     if options.workers > 1 and objects:
-        raise UsageError(
-            f"workers load agents and score functions by name, and {objects[0]} has none that can be imported",
-            hint="put it into a module and name it as module:attribute, or leave out workers",
-        )
+        message = f"workers load agents and score functions by name, and {objects[0]} has none that can be imported"
+        raise UsageError(message, hint="put it into a module and name it as module:attribute, or leave out workers")
 
 
 @asynccontextmanager

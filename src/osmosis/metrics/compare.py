@@ -193,14 +193,11 @@ def _compare(
     if not row_of:
         raise ValidationError("the two runs have no rows in common", hint="compare runs over the same dataset")
     if not scored.rows and len(set_aside) == len(row_of):
-        raise ValidationError(
-            "every row that the two runs have in common is in quarantine", hint="osmosis eval quarantine"
-        )
+        message = "every row that the two runs have in common is in quarantine"
+        raise ValidationError(message, hint="osmosis eval quarantine")
     if not scored.rows:
-        raise ValidationError(
-            f"the two runs have no rows that both have the score {name!r} of",
-            hint=f"compare runs over the same rows; scores: {', '.join(before.names) or 'none'}",
-        )
+        hint = f"compare runs over the same rows; scores: {', '.join(before.names) or 'none'}"
+        raise ValidationError(f"the two runs have no rows that both have the score {name!r} of", hint=hint)
     some = [row for row in in_order if any(value is not None for by in by_row for value in by[row])]
     zeros = _Paired(*({row: [v or 0.0 for v in by[row]] for row in some} for by in by_row))
     edited = {row for row, key in b_of.items() if len({before.hashes.get(row), after.hashes.get(key), None}) > 2}
@@ -352,7 +349,5 @@ def _common_score(first: list[str], second: list[str]) -> str:
             return name
     if len(first) == 1 and len(second) == 1:
         raise ValidationError(f"the runs have different scores: {first[0]!r} and {second[0]!r}", hint="regrade one")
-    raise ValidationError(
-        f"the runs have no scores in common: {', '.join(first) or 'none'} and {', '.join(second) or 'none'}",
-        hint="give the score functions the same names, or regrade one run",
-    )
+    message = f"the runs have no scores in common: {', '.join(first) or 'none'} and {', '.join(second) or 'none'}"
+    raise ValidationError(message, hint="give the score functions the same names, or regrade one run")

@@ -219,7 +219,6 @@ def reducer(name: str, *, attempts: int | None = None) -> Reducer:
         raise ValidationError(f"there is no reducer {name!r}", hint=f"one of {', '.join(NAMES)} (K is a number)")
     k = int(match[2])
     if attempts is not None and k > attempts:
-        raise ValidationError(
-            f"the reducer {name} needs at least {k} attempts per row, there are {attempts}", hint=f"--n {k}"
-        )
+        message = f"the reducer {name} needs at least {k} attempts per row, there are {attempts}"
+        raise ValidationError(message, hint=f"--n {k}")
     return Reducer(name, match[1], k)

@@ -51,9 +51,8 @@ class SandboxSettings(Record):
             except ValueError:
                 number = 0
             if not 0 < number < 65536:
-                raise ValueError(
-                    f"{endpoint!r} is not host:port with an IPv4 address or localhost, such as localhost:8000"
-                )
+                message = f"{endpoint!r} is not host:port with an IPv4 address or localhost, such as localhost:8000"
+                raise ValueError(message)
         return value
 
     def endpoints(self) -> Iterator[tuple[str, int]]:

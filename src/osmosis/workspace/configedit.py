@@ -38,9 +38,8 @@ def set_values(file: ConfigFile, workspace: Workspace, given: Mapping[str, str])
                 document = _uncomment(document, *path)
             _put(document, path, value)
         except (TOMLKitError, TypeError, AttributeError) as error:
-            raise ValidationError(
-                f"{file.shown}: {key} cannot be set here: {error}", hint="edit the file by hand"
-            ) from None
+            message = f"{file.shown}: {key} cannot be set here: {error}"
+            raise ValidationError(message, hint="edit the file by hand") from None
         changed[key] = old, value
     text = tomlkit.dumps(document)
     with tempfile.TemporaryDirectory(prefix="osmosis-config-") as scratch:

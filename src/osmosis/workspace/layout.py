@@ -93,10 +93,8 @@ def find_workspace(start: Path) -> Workspace:
         if top:
             break
     near = _below(start)
-    raise WorkspaceRequired(
-        f"{start} is not inside a workspace (a folder with rollouts/ and configs/)",
-        hint=f"cd {near}" if near else "cd into a workspace, or create one: osmosis init NAME",
-    )
+    hint = f"cd {near}" if near else "cd into a workspace, or create one: osmosis init NAME"
+    raise WorkspaceRequired(f"{start} is not inside a workspace (a folder with rollouts/ and configs/)", hint=hint)
 
 
 def _below(start: Path) -> str | None:

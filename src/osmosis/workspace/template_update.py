@@ -90,16 +90,13 @@ def update_all(workspace: Workspace, labels: list[str], folder: Path | None = No
             templates.find_template(by_label[label].record.template, source)
     state = read_source(workspace.root)
     if state is None or state.commit is None:
-        raise ValidationError(
-            "an update needs a git repository with a commit, so that you can review and undo it",
-            hint="git init && git add -A && git commit -m 'Before the update'",
-        )
+        message = "an update needs a git repository with a commit, so that you can review and undo it"
+        raise ValidationError(message, hint="git init && git add -A && git commit -m 'Before the update'")
     changed = [*state.dirty, *state.untracked]
     if changed:
         names = ", ".join(changed[:5]) + (f" and {len(changed) - 5} more" if len(changed) > 5 else "")
-        raise Conflict(
-            f"uncommitted changes: {names}", hint="git commit -am 'Before the update', then run the update again"
-        )
+        message = f"uncommitted changes: {names}"
+        raise Conflict(message, hint="git commit -am 'Before the update', then run the update again")
     return [_update_one(workspace, by_label[label], source) for label in labels]
 
 

@@ -48,9 +48,8 @@ def templates_dir() -> Path:
     for folder in (package / "_templates", package.parent.parent / "templates"):
         if (folder / "VERSION").is_file():
             return folder
-    raise OsmosisError(
-        "the templates are missing from this installation", hint=f"install it again: {upgrade_command()}"
-    )
+    message = "the templates are missing from this installation"
+    raise OsmosisError(message, hint=f"install it again: {upgrade_command()}")
 
 
 def current_version(folder: Path | None = None) -> str:
@@ -163,18 +162,12 @@ def _place(scratch: Path, made: list[str], dest: Path, *, force: bool) -> list[s
     in_the_way = [p for p in made if _differs(scratch / p, dest / p)]
     blocked = sorted({b for p in made for b in _blocked(dest, p)})
     if blocked:
-        raise Conflict(
-            f"{', '.join(blocked)}: a file or link stands where a folder is needed",
-            hint=f"move {blocked[0]} away first",
-            paths=blocked,
-        )
+        message = f"{', '.join(blocked)}: a file or link stands where a folder is needed"
+        raise Conflict(message, hint=f"move {blocked[0]} away first", paths=blocked)
     if in_the_way and not force:
         count = f"{len(in_the_way)} existing files" if len(in_the_way) > 1 else "1 existing file"
-        raise Conflict(
-            f"{count} would be overwritten: {', '.join(in_the_way)}",
-            hint="choose another name, or use --force to replace them",
-            paths=in_the_way,
-        )
+        message = f"{count} would be overwritten: {', '.join(in_the_way)}"
+        raise Conflict(message, hint="choose another name, or use --force to replace them", paths=in_the_way)
     new = [dest / relative for relative in made if not os.path.lexists(dest / relative)]
     try:
         for relative in made:

@@ -58,10 +58,8 @@ def _read(path: Path, environ: Mapping[str, str], *, chosen: bool) -> dict[str, 
         for name in AUTH_PROFILE:
             if name in values and values[name] != environ.get(name):
                 names = " ".join(n for n in AUTH_PROFILE if environ.get(n))
-                raise Conflict(
-                    f"{path} sets {name} to another value than the environment",
-                    hint=f"unset {names}, or choose a file with --env-file",
-                )
+                message = f"{path} sets {name} to another value than the environment"
+                raise Conflict(message, hint=f"unset {names}, or choose a file with --env-file")
     return values
 
 

@@ -60,12 +60,8 @@ def hidden(ctx: AppContext, question: str, *, flags: Sequence[str]) -> str:
 def require_person(ctx: AppContext, question: str, flags: Sequence[str]) -> None:
     if not ctx.interactive:
         named = " or ".join(flags)
-        raise InteractiveRequired(
-            f"this needs an answer, and there is no terminal to ask on: {question}",
-            hint=f"give {named}",
-            prompt=question,
-            flags=list(flags),
-        )
+        message = f"this needs an answer, and there is no terminal to ask on: {question}"
+        raise InteractiveRequired(message, hint=f"give {named}", prompt=question, flags=list(flags))
 
 
 def _ask(question: Any) -> object:

@@ -186,10 +186,8 @@ def until_decided(
 ) -> Decision:
     if not isinstance(a, LocalRun) or not isinstance(b, LocalRun):
         name = b.name if isinstance(a, LocalRun) else a.name
-        raise ValidationError(
-            f"--until-decided extends local runs, and {name} is on the platform",
-            hint=f"osmosis eval download {name}, or compare it without --until-decided",
-        )
+        message = f"--until-decided extends local runs, and {name} is on the platform"
+        raise ValidationError(message, hint=f"osmosis eval download {name}, or compare it without --until-decided")
     deciding = Deciding(a.journal, b.journal, quarantined_keys)
     score = flags.score or compare_runs(a.outcomes(), b.outcomes(), threshold=a.pass_threshold).score
     decision = deciding.open(score, flags.max_rollouts, flags.max_cost)

@@ -51,9 +51,8 @@ def watch(ctx: AppContext, runs: Runs, name: str, *, news: str = "", timeout_s: 
                     return detail
                 if timeout_s is not None and time.monotonic() - started > timeout_s:
                     again = f"osmosis {NOUNS[detail.kind]} wait {detail.run.name}"
-                    raise PlatformError(
-                        f"run {detail.run.name} is still {detail.run.status} after {timeout_s:g} s", hint=again
-                    )
+                    message = f"run {detail.run.name} is still {detail.run.status} after {timeout_s:g} s"
+                    raise PlatformError(message, hint=again)
                 time.sleep(min(POLL_S + (time.monotonic() - started) / 60, MAX_POLL_S))
     except KeyboardInterrupt:
         noun = NOUNS[runs.whole.kind]

@@ -303,9 +303,8 @@ def run_stoppable(go: Callable[[asyncio.Event], Awaitable[T]], say: Callable[[st
     except OSError as error:
         if error.errno not in (errno.EMFILE, errno.ENFILE):
             raise
-        raise OsmosisError(
-            f"the run cannot go on: {error}", hint="finished rollouts are kept: resume the run"
-        ) from error
+        message = f"the run cannot go on: {error}"
+        raise OsmosisError(message, hint="finished rollouts are kept: resume the run") from error
     finally:
         over.set()
 

@@ -59,10 +59,8 @@ def recording(
     rollout = client.evals.rollout(detail.run.name, *position)
     if not any(message.get("role") == "assistant" for message in rollout.messages):
         where = f"row {position[0]} attempt {position[1]} of {detail.run.name}"
-        raise ValidationError(
-            f"{where} has no recorded answer of the model: there is nothing to replay",
-            hint=f"osmosis eval show {detail.run.name} {position[0]}/{position[1]} says why it ended",
-        )
+        hint = f"osmosis eval show {detail.run.name} {position[0]}/{position[1]} says why it ended"
+        raise ValidationError(f"{where} has no recorded answer of the model: there is nothing to replay", hint=hint)
     workspace, config = find_workspace(ctx.cwd), config_of(detail)
     continue_inside(ctx, workspace.root, config.experiment.rollout)
     apply_environment(ctx, config.env, config.secret_names(), secrets_file)

@@ -182,10 +182,8 @@ def _find_config(ctx: AppContext, config: str | None, data: Path) -> Path:
     for path in tried:
         if path.is_file():
             return path
-    raise ValidationError(
-        f"no rubric file found; looked for {', '.join(str(path) for path in dict.fromkeys(tried))}",
-        hint="give its path: --config path/to/rubrics.yaml",
-    )
+    message = f"no rubric file found; looked for {', '.join(str(path) for path in dict.fromkeys(tried))}"
+    raise ValidationError(message, hint="give its path: --config path/to/rubrics.yaml")
 
 
 def _load_function(ctx: AppContext, path: str) -> Callable[..., object]:

@@ -184,11 +184,8 @@ def apply_environment(
     ctx.environ = {**ctx.environ, **env, **(read_secrets_file(ctx, secrets_file) if secrets_file else {})}
     missing = [name for name in secrets if not ctx.environ.get(name)]
     if missing:
-        raise ValidationError(
-            f"missing secrets: {', '.join(missing)}",
-            hint=f"export {missing[0]}=..., or use --secrets-file FILE",
-            missing=missing,
-        )
+        message = f"missing secrets: {', '.join(missing)}"
+        raise ValidationError(message, hint=f"export {missing[0]}=..., or use --secrets-file FILE", missing=missing)
     # The rollout's code runs in this process and reads its variables where it always does.
     os.environ.update({name: ctx.environ[name] for name in (*env, *secrets)})
 
@@ -199,8 +196,6 @@ def find_dataset(ctx: AppContext, workspace: Workspace, config: EvalConfig, file
     name = config.experiment.dataset
     path = workspace.local_dataset(name)
     if path is None:
-        raise NotFound(
-            f"no file data/{name}.* in this workspace",
-            hint=f"osmosis dataset download {name} -o data, or --dataset-file FILE",
-        )
+        message = f"no file data/{name}.* in this workspace"
+        raise NotFound(message, hint=f"osmosis dataset download {name} -o data, or --dataset-file FILE")
     return path

@@ -80,10 +80,8 @@ def find_secrets(case: SubmitCase) -> list[str]:
     required = case.config.secret_names()
     values = read_secrets_file(case.ctx, case.options.secrets_file) if case.options.secrets_file else {}
     if unknown := sorted(set(values) - set(required)):
-        raise ValidationError(
-            f"the secrets file has names that the config does not require: {', '.join(unknown)}",
-            hint=f"add them to [secrets].required in {case.path.name}, or remove them",
-        )
+        message = f"the secrets file has names that the config does not require: {', '.join(unknown)}"
+        raise ValidationError(message, hint=f"add them to [secrets].required in {case.path.name}, or remove them")
     case.secrets.update(values)
     if values.keys() >= set(required):
         return []

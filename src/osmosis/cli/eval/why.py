@@ -47,9 +47,8 @@ def eval_bisect(good: str, bad: str, rows: str | None, score: str | None, max_ro
         else sorted({flip.row_index for flip in comparison.flips if not flip.gained})[:MOST_ROWS]
     )
     if not row_indices:
-        raise ValidationError(
-            f"no row passed in {good} and fails in {bad}", hint="name rows that got worse: --rows 3,7"
-        )
+        message = f"no row passed in {good} and fails in {bad}"
+        raise ValidationError(message, hint="name rows that got worse: --rows 3,7")
     if len(row_indices) != len(set(row_indices)):
         raise UsageError("--rows names a row twice")
     ctx.output.say(f"bisecting {len(row_indices)} rows: {', '.join(map(str, row_indices[:10]))}")

@@ -93,10 +93,8 @@ def start(flags: StartFlags) -> OperationResult:
     running, started = local_platform.start(plan, ctx.environ, say=ctx.output.say)
     ctx.output.say(f"rollouts run at {'level 0 (--no-sandbox)' if flags.no_sandbox else probe().describe}")
     if not started and flags.port not in (None, 0, running.port):
-        raise Conflict(
-            f"the platform is already running at {running.url}, not on port {flags.port}",
-            hint=f"osmosis platform stop, then: osmosis platform start --port {flags.port}",
-        )
+        message = f"the platform is already running at {running.url}, not on port {flags.port}"
+        raise Conflict(message, hint=f"osmosis platform stop, then: osmosis platform start --port {flags.port}")
     login = [] if CredentialStore(ctx.environ).find(running.url) else [NextStep("log in", command="osmosis login")]
     return OperationResult(
         "platform.start",

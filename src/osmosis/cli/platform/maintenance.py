@@ -164,18 +164,14 @@ def platform_of(settings: PlatformSettings) -> Platform:
     from osmosis.platform import Platform, db
 
     if settings.database.startswith("sqlite") and not (settings.data_dir / "platform.db").is_file():
-        raise ValidationError(
-            f"there is no platform.db in {settings.data_dir}",
-            hint="OSMOSIS_DATA_DIR names the data folder; for PostgreSQL give --database-url",
-        )
+        hint = "OSMOSIS_DATA_DIR names the data folder; for PostgreSQL give --database-url"
+        raise ValidationError(f"there is no platform.db in {settings.data_dir}", hint=hint)
     database = db.Database(settings.database)
     revision = database.revision()
     database.close()
     if revision != db.HEAD:
-        raise Conflict(
-            f"the database is at revision {revision}, this version needs {db.HEAD}",
-            hint="stop the platform and start it with this version, which upgrades it",
-        )
+        message = f"the database is at revision {revision}, this version needs {db.HEAD}"
+        raise Conflict(message, hint="stop the platform and start it with this version, which upgrades it")
     return Platform.open(settings)
 
 

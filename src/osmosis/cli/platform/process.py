@@ -78,10 +78,8 @@ def start(
             deadline = time.monotonic() + 10.0
             while not healthy(running.url):
                 if time.monotonic() > deadline:
-                    raise PlatformError(
-                        f"the platform (process {running.pid}) is running but not responding at {running.url}",
-                        hint="osmosis platform stop --force, then osmosis platform start",
-                    )
+                    message = f"the platform (process {running.pid}) is running but not responding at {running.url}"
+                    raise PlatformError(message, hint="osmosis platform stop --force, then osmosis platform start")
                 time.sleep(_POLL_S)
             return running, False
         port = choose_port(plan, say)
@@ -111,16 +109,13 @@ def stop(data_dir: Path, *, force: bool = False, timeout_s: float = STOP_TIMEOUT
     except ProcessLookupError:
         pass
     except PermissionError as error:
-        raise PlatformError(
-            f"the platform (process {running.pid}) belongs to another user", hint="stop it as that user"
-        ) from error
+        message = f"the platform (process {running.pid}) belongs to another user"
+        raise PlatformError(message, hint="stop it as that user") from error
     deadline = time.monotonic() + timeout_s
     while is_same(running.pid, running.start_token):
         if time.monotonic() > deadline:
-            raise PlatformError(
-                f"the platform (process {running.pid}) did not stop within {timeout_s:.0f} s",
-                hint="osmosis platform stop --force",
-            )
+            message = f"the platform (process {running.pid}) did not stop within {timeout_s:.0f} s"
+            raise PlatformError(message, hint="osmosis platform stop --force")
         time.sleep(_POLL_S)
     if force:
         (data_dir / "platform.json").unlink(missing_ok=True)
@@ -130,10 +125,8 @@ def stop(data_dir: Path, *, force: bool = False, timeout_s: float = STOP_TIMEOUT
 def choose_port(plan: StartPlan, say: Callable[[str], None] = lambda _: None) -> int:
     if plan.port is not None:
         if plan.port and not _free(plan.host, plan.port):
-            raise Conflict(
-                f"port {plan.port} on {plan.host} is taken by another program",
-                hint="osmosis platform start, without --port, picks a free one",
-            )
+            message = f"port {plan.port} on {plan.host} is taken by another program"
+            raise Conflict(message, hint="osmosis platform start, without --port, picks a free one")
         return plan.port or _any_port(plan.host)
     preferred = _last_port(plan.data_dir) or DEFAULT_PORT
     if _free(plan.host, preferred):
@@ -173,10 +166,8 @@ def _start_lock(data_dir: Path) -> Iterator[None]:
         lock = FileLock(data_dir / "start.lock")
         lock.take(timeout_s=None)
     except OSError as error:
-        raise ValidationError(
-            f"cannot write the data folder {data_dir}: {error.strerror}",
-            hint="choose another folder with OSMOSIS_DATA_DIR",
-        ) from error
+        message = f"cannot write the data folder {data_dir}: {error.strerror}"
+        raise ValidationError(message, hint="choose another folder with OSMOSIS_DATA_DIR") from error
     try:
         yield
     finally:

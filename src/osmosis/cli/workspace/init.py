@@ -135,11 +135,8 @@ def _check_name_on_platform(ctx: AppContext, client: PlatformClient, name: str, 
     origin = source.identity if source else None
     if origin == row.identity or (origin is None and _never_pushed(ctx, name)):
         return
-    raise Conflict(
-        f"the platform already has a workspace named {name}, with another repository",
-        hint=f"git clone {row.repository_url}, or choose another name",
-        workspace=name,
-    )
+    message = f"the platform already has a workspace named {name}, with another repository"
+    raise Conflict(message, hint=f"git clone {row.repository_url}, or choose another name", workspace=name)
 
 
 def _never_pushed(ctx: AppContext, name: str) -> bool:

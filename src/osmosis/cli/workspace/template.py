@@ -72,9 +72,8 @@ def update(
     workspace = find_workspace(current().cwd)
     instances = template_update.list_instances(workspace)
     if name is None and not instances:
-        raise ValidationError(
-            "nothing here was created from a template", hint="only folders with a .template.toml can be updated"
-        )
+        hint = "only folders with a .template.toml can be updated"
+        raise ValidationError("nothing here was created from a template", hint=hint)
     merged = template_update.update_all(workspace, [name] if name else [i.label for i in instances if i.outdated])
     done = [m for m in merged if m.old != m.new]
     conflicts = sorted(path for m in done for path in m.conflicts)
