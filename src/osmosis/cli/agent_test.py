@@ -11,7 +11,6 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any
 
 from rich.console import Console
-from rich.text import Text
 from typer import Argument, Option
 
 from osmosis.base.files import write_text
@@ -21,6 +20,7 @@ from osmosis.cli.core import completion
 from osmosis.cli.core.app import takes
 from osmosis.cli.core.context import AppContext, current
 from osmosis.cli.core.output import Mode, Output
+from osmosis.cli.core.render import print_text
 from osmosis.cli.core.results import DetailResult, Result, clean, format_duration, format_tokens
 from osmosis.cli.eval import flags as eval_flags
 from osmosis.cli.eval.plan import build_plan, config_model
@@ -254,7 +254,7 @@ class RowLines(Watcher):
         head = f"[{len(self._results)}/{self._total}] Row {rollout.row_index}: {'OK' if good else 'FAILED'}"
         if self._whole and self._output.mode is Mode.RICH:
             console = self._output.console(stderr=True)
-            console.print(Text(head, style="bold green" if good else "bold red"))
+            print_text(console, head, "bold green" if good else "bold red")
             draw_rollout(console, rollout, expected=self.expected.get(rollout.row_index))
             return
         scored = "".join(f", {clean(name)} {_score(score)}" for name, score in rollout.scores.items())
@@ -286,12 +286,12 @@ def _score(score: Score) -> str:
 
 def draw_summary(console: Console, summary: JsonObject, where: list[str], stopped: str | None) -> None:
     line = f"{summary['passed']} of {summary['total']} rows ended well"
-    console.print(Text(line, style="green" if (summary["failed"] == 0 and not stopped) else "red"))
+    print_text(console, line, "green" if (summary["failed"] == 0 and not stopped) else "red")
     for name, mean in summary["mean_scores"].items():
-        console.print(Text(f"  {clean(name)} {mean:.3g} on average"))
-    console.print(Text(f"  time   {format_duration(summary['total_duration_ms'])}"))
-    console.print(Text(f"  tokens {format_tokens(int(summary['total_tokens']))}"))
+        print_text(console, f"  {clean(name)} {mean:.3g} on average")
+    print_text(console, f"  time   {format_duration(summary['total_duration_ms'])}")
+    print_text(console, f"  tokens {format_tokens(int(summary['total_tokens']))}")
     if stopped:
-        console.print(Text(clean(f"  stopped: {stopped}"), style="red"))
+        print_text(console, f"  stopped: {stopped}", "red")
     for path in where:
-        console.print(Text(f"  {clean(path)}", style="dim"))
+        print_text(console, f"  {clean(path)}", "dim")

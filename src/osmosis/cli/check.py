@@ -3,12 +3,12 @@ import inspect
 from typing import Annotated, Any
 
 from rich.console import Console
-from rich.text import Text
 from typer import Argument, Option
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.cli.core import completion
 from osmosis.cli.core.context import AppContext, current
+from osmosis.cli.core.render import print_text
 from osmosis.cli.core.results import DetailResult, Result, clean
 from osmosis.cli.eval.flags import Mcp, Module
 from osmosis.cli.targets import AgentRef, find_agent, opened
@@ -121,14 +121,14 @@ def _draw(console: Console, data: JsonObject, result: ValidationResult | None, *
     name = data["name"] or data["agent"]
     tools = f", {data['tool_count']} tool(s)" if result is not None else ""
     word, style = ("is valid", "green") if data["valid"] else ("is not valid", "red")
-    console.print(Text(clean(f"{data['kind']} {name} {word}{tools}"), style=style))
+    print_text(console, f"{data['kind']} {name} {word}{tools}", style)
     if verbose and data.get("tools"):
-        console.print(Text(f"  tools: {', '.join(map(clean, data['tools']))}", style="dim"))
+        print_text(console, f"  tools: {', '.join(map(clean, data['tools']))}", "dim")
     for issue in data["issues"]:
         if issue["severity"] == "error" or verbose or not data["valid"]:
             where = f"{issue['field']}: " if issue["field"] else ""
             colour = "red" if issue["severity"] == "error" else "yellow"
-            console.print(Text(f"  [{issue['code']}] {clean(where + issue['message'])}", style=colour))
+            print_text(console, f"  [{issue['code']}] {clean(where + issue['message'])}", colour)
     warnings = sum(issue["severity"] == "warning" for issue in data["issues"])
     if warnings and data["valid"] and not verbose:
-        console.print(Text(f"  {warnings} warning(s): show them with --verbose", style="dim"))
+        print_text(console, f"  {warnings} warning(s): show them with --verbose", "dim")

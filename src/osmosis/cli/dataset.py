@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.text import Text
 
 from osmosis.base.files import file_sha256
 from osmosis.base.jsonable import JsonObject
@@ -16,17 +15,8 @@ from osmosis.cli.core import completion, prompts
 from osmosis.cli.core.app import new_app
 from osmosis.cli.core.context import current, scope_of
 from osmosis.cli.core.paging import Cursor, Everything, Limit, Lines, Offset, Paging, list_result
-from osmosis.cli.core.render import draw_list, pairs
-from osmosis.cli.core.results import (
-    Column,
-    DetailResult,
-    ListResult,
-    NextStep,
-    OperationResult,
-    build_columns,
-    clean,
-    when,
-)
+from osmosis.cli.core.render import draw_list, pairs, print_text
+from osmosis.cli.core.results import Column, DetailResult, ListResult, NextStep, OperationResult, build_columns, when
 from osmosis.cli.eval.download import byte_progress
 from osmosis.datasets.row_file import write_rows
 from osmosis.errors import Conflict, DatasetError, NotFound, ValidationError
@@ -231,7 +221,7 @@ def show(
             console.print()
             draw_list(console, listed)
         for line in lines:
-            console.print(Text(clean(f"{line.level}: {line.message}")))
+            print_text(console, f"{line.level}: {line.message}")
 
     return DetailResult(data, human=draw)
 

@@ -2,13 +2,12 @@ import asyncio
 from typing import Annotated
 
 from rich.console import Console
-from rich.text import Text
 from typer import Argument, Option
 
 from osmosis.cli.core import completion
 from osmosis.cli.core.app import new_app
 from osmosis.cli.core.context import current
-from osmosis.cli.core.render import table
+from osmosis.cli.core.render import print_text, table
 from osmosis.cli.core.results import Column, DetailResult, ListResult, build_columns
 from osmosis.datasets.scan import read_rows
 from osmosis.engine.journal import Journal
@@ -155,7 +154,7 @@ def _draw_checks(console: Console, checks: list[JudgeCheck], agreements: list[tu
     console.print(table(CHECK_COLUMNS, rows, width=console.width))
     for a, b, both in agreements:
         kappa = f", kappa {both.kappa:.2f} ({interval(both.kappa_interval)})" if both.kappa is not None else ""
-        console.print(Text(f"{a} and {b} agree in {percent(both.rate)} of {both.pairs} answers{kappa}"))
+        print_text(console, f"{a} and {b} agree in {percent(both.rate)} of {both.pairs} answers{kappa}")
 
 
 CHECK_COLUMNS = [

@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Annotated
 
 from rich.console import Console
-from rich.text import Text
 from typer import Argument, Option
 
 from osmosis.cli.core import completion
 from osmosis.cli.core.app import new_app, takes
 from osmosis.cli.core.context import AppContext, current
-from osmosis.cli.core.render import table
-from osmosis.cli.core.results import Column, DetailResult, NextStep, clean
+from osmosis.cli.core.render import print_text, table
+from osmosis.cli.core.results import Column, DetailResult, NextStep
 from osmosis.cli.targets import AgentRef, find_agent
 from osmosis.datasets.scan import read_rows, scan_dataset
 from osmosis.engine.reward_audit import load_reward, try_reward
@@ -154,19 +153,19 @@ def _draw(console: Console, label: str, data: Path, batteries: list[Battery]) ->
         name = label if len(batteries) == 1 else battery.score
         best = "-" if battery.best is None else f"{battery.best:.3g}"
         floor = "-" if battery.floor is None else f"{battery.floor:.3g}"
-        console.print(Text(clean(f"{name} on {battery.rows} rows of {data.name}"), style="bold"))
-        console.print(Text(f"the best answers earn {best}, the least of the worthless ones {floor}"))
-        console.print(Text(f"one score takes {battery.median_ms:.2g} ms, the slowest took {battery.slowest_ms:.2g} ms"))
+        print_text(console, f"{name} on {battery.rows} rows of {data.name}", "bold")
+        print_text(console, f"the best answers earn {best}, the least of the worthless ones {floor}")
+        print_text(console, f"one score takes {battery.median_ms:.2g} ms, the slowest took {battery.slowest_ms:.2g} ms")
         console.print()
         console.print(table(_COLUMNS, [_build_row(probe) for probe in battery.tried], width=console.width))
         console.print()
         for finding in battery.findings:
             style = {"error": "red", "warning": "yellow"}.get(finding.severity, "dim")
-            console.print(Text(clean(f"{finding.severity}: {finding.what}"), style=style))
+            print_text(console, f"{finding.severity}: {finding.what}", style)
             if finding.fix:
-                console.print(Text(clean(f"  {finding.fix}"), style="dim"))
+                print_text(console, f"  {finding.fix}", "dim")
         if not battery.findings:
-            console.print(Text("nothing that was tried earns the reward for nothing", style="green"))
+            print_text(console, "nothing that was tried earns the reward for nothing", "green")
         console.print()
 
 

@@ -34,6 +34,10 @@ _STATUS_STYLE = {
 }
 
 
+def print_text(console: Console, text: object, style: str = "") -> None:
+    console.print(Text(clean(text), style=style))
+
+
 def draw(console: Console, result: Result) -> None:
     if result.human is not None:
         result.human(console)
@@ -43,10 +47,10 @@ def draw(console: Console, result: Result) -> None:
         draw_list(console, result)
     elif isinstance(result, DetailResult):
         if result.title:
-            console.print(Text(clean(result.title), style="bold"))
+            print_text(console, result.title, "bold")
         console.print(pairs(result.data))
     elif isinstance(result, OperationResult):
-        console.print(Text(clean(result.message), style="" if result.exit_code else "green"))
+        print_text(console, result.message, "" if result.exit_code else "green")
     if result.next_steps:
         console.print()
     for step in result.next_steps:
@@ -58,15 +62,15 @@ def draw(console: Console, result: Result) -> None:
 
 def draw_list(console: Console, result: ListResult) -> None:
     if result.title:
-        console.print(Text(clean(result.title), style="bold"))
+        print_text(console, result.title, "bold")
     if not result.items:
-        console.print(Text(clean(result.empty), style="dim"))
+        print_text(console, result.empty, "dim")
         return
     console.print(table(result.columns, result.items, width=console.width))
     total = result.total_count if result.total_count is not None else len(result.items)
     if result.has_more:
         more = f"--limit {total}" if result.more == "--limit" else f"--offset {result.next_offset}, or --all"
-        console.print(Text(f"{len(result.items)} of {total:,}; more: {more}", style="dim"))
+        print_text(console, f"{len(result.items)} of {total:,}; more: {more}", "dim")
 
 
 def new_table(columns: Sequence[TableColumn | str]) -> Table:
@@ -151,7 +155,7 @@ def draw_report(console: Console, report: Report, alarms: Sequence[str] = ()) ->
             grid.add_row(*map(Text, cells))
         console.print(grid)
     for alarm in alarms:
-        console.print(Text(clean(alarm), style="yellow"))
+        print_text(console, alarm, "yellow")
 
 
 def figure_table(title: str, figures: Sequence[Figure]) -> Table:
@@ -184,7 +188,7 @@ def draw_run(console: Console, head: Mapping[str, object], report: Report | None
 
 def draw_curves(console: Console, curves: TrainingMetrics) -> None:
     if not curves.metrics:
-        console.print(Text("no step is finished yet"))
+        print_text(console, "no step is finished yet")
         return
     from osmosis.metrics.training import curve_info, sparkline  # only a training has curves
 
@@ -208,7 +212,7 @@ def draw_curves(console: Console, curves: TrainingMetrics) -> None:
         grid.add_row(Text(title), *figures, courses.get(row.key, ""))
     console.print(grid)
     if constant:
-        console.print(Text(f"always the same: {', '.join(constant)}", style="dim"))
+        print_text(console, f"always the same: {', '.join(constant)}", "dim")
 
 
 def draw_problems(console: Console, problems: Sequence[Problem]) -> None:
@@ -219,6 +223,6 @@ def draw_problems(console: Console, problems: Sequence[Problem]) -> None:
         line.append(clean(f"{where}{problem.what}"), style="default")
         console.print(line)
         if problem.fix:
-            console.print(Text(clean(f"           {problem.fix}"), style="cyan"))
+            print_text(console, f"           {problem.fix}", "cyan")
     if not any(p.severity != "info" for p in problems):
-        console.print(Text("no problems found", style="green"))
+        print_text(console, "no problems found", "green")

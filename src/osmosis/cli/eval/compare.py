@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Annotated
 
 from rich.console import Console
-from rich.text import Text
 from typer import Argument, Option
 
 from osmosis.base.jsonable import JsonObject
@@ -13,7 +12,7 @@ from osmosis.cli.core import completion
 from osmosis.cli.core.app import takes
 from osmosis.cli.core.context import AppContext, current
 from osmosis.cli.core.prompts import confirm
-from osmosis.cli.core.render import figure_table
+from osmosis.cli.core.render import figure_table, print_text
 from osmosis.cli.core.results import DetailResult, OperationResult, clean
 from osmosis.cli.eval.run_sources import LocalRun, StoredRun, open_run
 from osmosis.cli.targets import RunFinder
@@ -163,22 +162,20 @@ def _talk(a: StoredRun, b: StoredRun, flip: Flip) -> JsonObject:
 def _draw(
     console: Console, head: str, comparison: Comparison, talks: list[JsonObject], notes: list[str], *, worse: bool
 ) -> None:
-    console.print(Text(head, style="bold red" if worse else "bold"))
+    print_text(console, head, "bold red" if worse else "bold")
     console.print(figure_table(comparison.score, list(comparison_figures(comparison))))
     if comparison.rows_differ:
-        console.print(
-            Text("some rows were edited between the runs; interpret the difference with care", style="yellow")
-        )
+        print_text(console, "some rows were edited between the runs; interpret the difference with care", "yellow")
     for note in notes:
-        console.print(Text(clean(note), style="yellow"))
+        print_text(console, note, "yellow")
     for talk in talks:
         change = f"{talk['kind']}, {talk['before']:g} -> {talk['after']:g}"
         flip = f"row {talk['row_index']} attempt {talk['attempt']}: {change}"
-        console.print(Text(flip, style="green" if talk["kind"] == "gained" else "red"))
+        print_text(console, flip, "green" if talk["kind"] == "gained" else "red")
         for side in ("a", "b"):
             messages = talk[f"transcript_{side}"]
             last = message_text(messages[-1]) if messages else ""
-            console.print(Text(f"  {side.upper()}: {clean(last)[:400]}"))
+            print_text(console, f"  {side.upper()}: {clean(last)[:400]}")
 
 
 def until_decided(

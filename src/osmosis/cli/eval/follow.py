@@ -4,11 +4,10 @@ from contextlib import contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
-from rich.text import Text
 
 from osmosis.cli.core.context import AppContext
-from osmosis.cli.core.render import draw_list, draw_run
-from osmosis.cli.core.results import Column, ListResult, NextStep, OperationResult, build_columns, clean, when
+from osmosis.cli.core.render import draw_list, draw_run, print_text
+from osmosis.cli.core.results import Column, ListResult, NextStep, OperationResult, build_columns, when
 from osmosis.client import PlatformClient
 from osmosis.client.runs import Runs
 from osmosis.errors import NetworkError, PlatformError
@@ -210,9 +209,9 @@ def finished_result(
     def draw(console: Console) -> None:
         draw_detail(detail)(console)
         for line in judged.met.lines if judged is not None else ():
-            console.print(Text(clean(line), style="yellow"))
+            print_text(console, line, "yellow")
         if warnings or errors:
-            console.print(Text(message, style="red" if code else "yellow"))
+            print_text(console, message, "red" if code else "yellow")
 
     command = f"osmosis {NOUNS[detail.kind]} logs {run.name}"
     steps = [NextStep("show the log", command=command)] if code and not missed else []

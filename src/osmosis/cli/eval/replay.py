@@ -10,7 +10,6 @@ from tempfile import TemporaryDirectory
 from typing import Annotated
 
 from rich.console import Console
-from rich.text import Text
 from typer import Argument, Option
 
 from osmosis.base.git import Git, GitError
@@ -19,6 +18,7 @@ from osmosis.cli.core import completion
 from osmosis.cli.core.context import AppContext, current
 from osmosis.cli.core.environment import SecretsFile
 from osmosis.cli.core.output import Mode
+from osmosis.cli.core.render import print_text
 from osmosis.cli.core.results import DetailResult, clean
 from osmosis.cli.core.rollout_environment import continue_inside
 from osmosis.cli.eval.progress import print_aside
@@ -161,19 +161,19 @@ def _debug(ctx: AppContext, replayed: Replayed) -> None:
 
 def _draw(console: Console, replayed: Replayed, run: str, *, whole: bool) -> None:
     rollout, recorded, part = replayed.rollout, replayed.recorded, replayed.parts_at
-    console.print(Text(f"replay of {clean(run)} row {recorded.row_index} attempt {recorded.attempt}", style="bold"))
+    print_text(console, f"replay of {clean(run)} row {recorded.row_index} attempt {recorded.attempt}", "bold")
     if replayed.row_changed:
-        console.print(Text("the row was edited since the run", style="yellow"))
+        print_text(console, "the row was edited since the run", "yellow")
     draw_rollout(console, rollout, expected=replayed.row.ground_truth, whole=whole)
     if part is None:
-        console.print(Text("the conversation is the recorded one", style="green"))
+        print_text(console, "the conversation is the recorded one", "green")
     else:
-        console.print(Text(f"differs from the recording at message {part}, which was:", style="yellow"))
+        print_text(console, f"differs from the recording at message {part}, which was:", "yellow")
         for message in recorded.messages[part : part + _NEAR]:
             draw_message(console, message, whole=whole)
         if part >= len(recorded.messages):
-            console.print(Text("(the recording had ended)", style="dim"))
+            print_text(console, "(the recording had ended)", "dim")
     for name, score in recorded.scores.items():
         now = rollout.value(name)
         if now != score.value:
-            console.print(Text(clean(f"{name}: {score.value} then, {now} now"), style="yellow"))
+            print_text(console, f"{name}: {score.value} then, {now} now", "yellow")

@@ -3,11 +3,10 @@ from pathlib import Path
 from typing import Annotated
 
 from rich.console import Console
-from rich.text import Text
 from typer import Option
 
 from osmosis.cli.core.context import AppContext, current
-from osmosis.cli.core.render import draw_report as draw_figures, pairs
+from osmosis.cli.core.render import draw_report as draw_figures, pairs, print_text
 from osmosis.cli.core.results import (
     Column,
     DetailResult,
@@ -155,12 +154,12 @@ def list_local_runs(ctx: AppContext) -> ListResult:
 
 
 def draw_report(console: Console, plan: EvalPlan, report: Report, *, notes: Sequence[str] = ()) -> None:
-    console.print(Text(clean(plan.name), style="bold"))
+    print_text(console, plan.name, "bold")
     console.print(pairs(dict(plan.facts())))
     console.print()
     draw_figures(console, report, alarms(report, plan.model.name))
     for note in notes:
-        console.print(Text(f"  {clean(note)}"))
+        print_text(console, f"  {clean(note)}")
 
 
 def next_steps(plan: EvalPlan, report: Report) -> list[NextStep]:

@@ -14,12 +14,12 @@ from typing import Annotated
 
 import yaml
 from rich.console import Console
-from rich.text import Text
 from typer import Option
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.base.paths import cache_dir
 from osmosis.cli.core.context import AppContext, current
+from osmosis.cli.core.render import print_text
 from osmosis.cli.core.results import Column, DetailResult, ListResult, NextStep, Result, clean
 from osmosis.engine.loader import load_object
 from osmosis.engine.rubrics import rubric_run
@@ -335,14 +335,14 @@ def _preview(
     page = rows[:limit]
 
     def draw(console: Console) -> None:
-        _say(console, head, "bold")
+        print_text(console, head, "bold")
         for title, text in map(describe, page):
             console.print()
-            _say(console, title, "bold")
-            _say(console, text)
+            print_text(console, title, "bold")
+            print_text(console, text)
         if len(page) < len(rows):
             console.print()
-            _say(console, f"... and {len(rows) - len(page)} more", "dim")
+            print_text(console, f"... and {len(rows) - len(page)} more", "dim")
 
     return ListResult(
         page,
@@ -354,44 +354,45 @@ def _preview(
 
 
 def draw_report(console: Console, report: JsonObject, job: rubric_run.RubricJob, target: Path) -> None:
-    _say(console, f"Rubric {report['rubric_id']}", "bold")
-    _say(console, f"  {report['rubric_source']}, judge {report['provider']}/{report['model']}", "dim")
-    _say(console, f"  {len(job.records)} records, {report['number']} judgement(s) each")
+    print_text(console, f"Rubric {report['rubric_id']}", "bold")
+    print_text(console, f"  {report['rubric_source']}, judge {report['provider']}/{report['model']}", "dim")
+    print_text(console, f"  {len(job.records)} records, {report['number']} judgement(s) each")
     for record in report["records"]:
         console.print()
-        _say(console, f"{record['conversation_id']}", "bold")
+        print_text(console, record["conversation_id"], "bold")
         for run in record["runs"]:
             head = f"  Run {run['run_index']:02d} [{run['status'].upper()}]"
             took = f"{run['duration_seconds']:.2f}s"
             if run["status"] == "success" and run["score"] is not None:
-                _say(console, f"{head} score {run['score']:.4f} ({took})", "green")
+                print_text(console, f"{head} score {run['score']:.4f} ({took})", "green")
             else:
-                _say(console, f"{head} {run['error'] or 'no score'} ({took})", "red")
+                print_text(console, f"{head} {run['error'] or 'no score'} ({took})", "red")
             if run.get("preview"):
-                _say(console, f"    text: {run['preview']}", "dim")
+                print_text(console, f"    text: {run['preview']}", "dim")
             if run.get("explanation"):
-                _say(console, f"    why:  {run['explanation']}")
+                print_text(console, f"    why:  {run['explanation']}")
     overall = report["overall_statistics"]
     if overall["total_runs"] > 1 or overall["failure_count"]:
         console.print()
         failed = f", {overall['failure_count']} failed" if overall["failure_count"] else ""
         head = f"{overall['total_runs']} judgements: {overall['success_count']} scored{failed}"
-        _say(console, head, "bold")
+        print_text(console, head, "bold")
         for key in STATISTICS if overall["success_count"] else ():
             digits = 6 if key == "variance" else 4
-            _say(console, f"  {key:<9}{overall[key]:.{digits}f}")
+            print_text(console, f"  {key:<9}{overall[key]:.{digits}f}")
     usage = report.get("usage") or {}
     if usage.get("prompt_tokens"):
         cost = f", ${usage['cost_usd']:.4f}" if usage.get("cost_usd") is not None else ", price unknown"
-        _say(console, f"  tokens   {usage['prompt_tokens']:,} in, {usage['completion_tokens']:,} out{cost}", "dim")
+        tokens = f"{usage['prompt_tokens']:,} in, {usage['completion_tokens']:,} out"
+        print_text(console, f"  tokens   {tokens}{cost}", "dim")
     comparison = report.get("baseline_comparison")
     if comparison:
-        _say(console, f"Baseline {comparison['source_path']}", "bold")
+        print_text(console, f"Baseline {comparison['source_path']}", "bold")
         for key, value in comparison["baseline_statistics"].items():
             delta = comparison["delta_statistics"][key]
-            _say(console, f"  {key} baseline={value:.4f} current={overall[key]:.4f} delta={delta:+.4f}")
+            print_text(console, f"  {key} baseline={value:.4f} current={overall[key]:.4f} delta={delta:+.4f}")
     console.print()
-    _say(console, f"Report: {target}")
+    print_text(console, f"Report: {target}")
 
 
 class _Blocks(yaml.SafeDumper): ...
@@ -402,7 +403,3 @@ def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
 
 
 _Blocks.add_representer(str, _text)
-
-
-def _say(console: Console, text: str, style: str = "") -> None:
-    console.print(Text(clean(text), style=style))

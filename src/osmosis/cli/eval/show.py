@@ -12,7 +12,7 @@ from osmosis.base.jsonable import JsonObject
 from osmosis.cli.core import completion
 from osmosis.cli.core.context import AppContext, current
 from osmosis.cli.core.output import Mode
-from osmosis.cli.core.render import draw_list
+from osmosis.cli.core.render import draw_list, print_text
 from osmosis.cli.core.results import Column, DetailResult, ListResult, NextStep, Result, build_columns, clean
 from osmosis.cli.eval.report import GroupBy, Html, Junit, Md, Reduce, ReportFile, report
 from osmosis.cli.eval.run_sources import StoredRun, find_row, is_same_row, open_run
@@ -170,7 +170,7 @@ def show(
     head = f"{run} row {rollout.row_index} attempt {rollout.attempt}, {stored.where}"
 
     def draw(console: Console) -> None:
-        console.print(Text(head, style="bold"))
+        print_text(console, head, "bold")
         draw_rollout(console, rollout, expected=row.ground_truth if row else None, whole=whole)
 
     again = f"osmosis rollout replay {run} {RolloutPlace(*rollout.place)}"
@@ -266,15 +266,15 @@ def draw_rollout(console: Console, rollout: Rollout, *, expected: str | None = N
             console.print(line)
     for key, value in (("metrics", rollout.metrics), ("info", rollout.info)):
         if value:
-            console.print(Text(f"{key}  {clean(json.dumps(value, ensure_ascii=False))}", style="dim"))
+            print_text(console, f"{key}  {clean(json.dumps(value, ensure_ascii=False))}", "dim")
     if (failure := rollout.failure) is not None:
         where = f"failed in {failure.phase.value}: {failure.category.value}"
-        console.print(Text(clean(f"{where}: {failure.message}"), style="red"))
+        print_text(console, f"{where}: {failure.message}", "red")
         if failure.traceback:
-            console.print(Text(clean(failure.traceback), style="dim"))
+            print_text(console, failure.traceback, "dim")
         if failure.fix:
-            console.print(Text(clean(f"fix: {failure.fix}"), style="yellow"))
-    console.print(Text(" · ".join(facts(rollout)), style="dim"))
+            print_text(console, f"fix: {failure.fix}", "yellow")
+    print_text(console, " · ".join(facts(rollout)), "dim")
 
 
 def _score_lines(name: str, score: Score) -> Iterator[Text]:

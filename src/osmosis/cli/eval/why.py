@@ -2,13 +2,12 @@ from datetime import datetime
 from typing import Annotated
 
 from rich.console import Console
-from rich.text import Text
 from typer import Argument, Option
 
 from osmosis.cli.core import completion
 from osmosis.cli.core.context import current
-from osmosis.cli.core.render import table
-from osmosis.cli.core.results import Column, DetailResult, NextStep, build_columns, clean
+from osmosis.cli.core.render import print_text, table
+from osmosis.cli.core.results import Column, DetailResult, NextStep, build_columns
 from osmosis.cli.eval.plan import parse_rows
 from osmosis.cli.targets import RunFinder
 from osmosis.client import PlatformClient
@@ -67,14 +66,12 @@ def _draw_bisect(console: Console, result: BisectResult) -> None:
     for commit, subject in result.first_bad:
         is_single = len(result.first_bad) == 1
         head = "the first bad commit" if is_single else "one of these, of which those between cannot be scored"
-        console.print(Text(clean(f"{head}: {commit[:10]} {subject}"), style="bold"))
+        print_text(console, f"{head}: {commit[:10]} {subject}", "bold")
     if not result.first_bad:
-        console.print(
-            Text(f"no commit is certain after {result.rollouts:,} rollouts; more: --max-rollouts", style="bold")
-        )
+        print_text(console, f"no commit is certain after {result.rollouts:,} rollouts; more: --max-rollouts", "bold")
     for commit, subject, chance in result.chances[:_LIKELY]:
-        console.print(Text(clean(f"P({commit[:10]}) = {_percent(chance)}  {subject}")))
-    console.print(Text(clean(f"{result.score}: {result.good_mean:.3f} before, {result.bad_mean:.3f} after")))
+        print_text(console, f"P({commit[:10]}) = {_percent(chance)}  {subject}")
+    print_text(console, f"{result.score}: {result.good_mean:.3f} before, {result.bad_mean:.3f} after")
     table_rows = [
         {
             "commit": trial.commit[:10],
@@ -134,32 +131,29 @@ def why(
 def _draw(console: Console, explanation: Why) -> None:
     of = f" of {explanation.total:,}" if explanation.total is not None else ""
     head = f"{explanation.name}: {explanation.state}, {explanation.done:,}{of} rollouts"
-    console.print(Text(clean(head), style="bold"))
+    print_text(console, head, "bold")
     # A rate over seconds would be an extrapolation.
     if explanation.per_minute and (explanation.state == "running" or explanation.done > explanation.per_minute / 10):
         now = f", {explanation.per_minute_now:.0f} in the last minute" if explanation.per_minute_now is not None else ""
-        console.print(Text(f"{explanation.per_minute:.1f} rollouts a minute{now}"))
+        print_text(console, f"{explanation.per_minute:.1f} rollouts a minute{now}")
     if explanation.stages:
         stages = ", ".join(
             f"{count} {stage}" for stage, count in sorted(explanation.stages.items(), key=lambda item: -item[1])
         )
-        console.print(Text(clean(f"in flight: {stages}")))
+        print_text(console, f"in flight: {stages}")
         for label, stage, seconds in explanation.longest[:3]:
-            console.print(Text(clean(f"  {label} in {stage} for {seconds:.0f} s"), style="dim"))
+            print_text(console, f"  {label} in {stage} for {seconds:.0f} s", "dim")
     times = explanation.times
     if times is not None:
-        console.print(
-            Text(
-                f"time: model {times.model:.0%}, agent and tools {times.agent:.0%}, scoring {times.score:.0%}; "
-                f"a rollout takes {times.median_s:.1f} s (p95 {times.p95_s:.1f} s)"
-            )
-        )
+        shares = f"model {times.model:.0%}, agent and tools {times.agent:.0%}, scoring {times.score:.0%}"
+        took = f"a rollout takes {times.median_s:.1f} s (p95 {times.p95_s:.1f} s)"
+        print_text(console, f"time: {shares}; {took}")
     for reason in explanation.reasons:
-        console.print(Text(clean(f"- {reason.what}"), style="yellow"))
+        print_text(console, f"- {reason.what}", "yellow")
         if reason.fix:
-            console.print(Text(clean(f"  {reason.fix}"), style="dim"))
+            print_text(console, f"  {reason.fix}", "dim")
     if not explanation.reasons:
-        console.print(Text("nothing holds it up", style="green"))
+        print_text(console, "nothing holds it up", "green")
 
 
 def explain_remote(client: PlatformClient, name: str) -> Why:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from rich.console import Console
-from rich.text import Text
 from typer import Argument, Option
 
 from osmosis._version import __version__
@@ -21,8 +20,8 @@ from osmosis.base.jsonable import JsonObject
 from osmosis.base.wheel import build_wheel
 from osmosis.cli.core.connect import login_of
 from osmosis.cli.core.context import AppContext, current
-from osmosis.cli.core.render import draw_problems
-from osmosis.cli.core.results import DetailResult, NextStep, OperationResult, clean
+from osmosis.cli.core.render import draw_problems, print_text
+from osmosis.cli.core.results import DetailResult, NextStep, OperationResult
 from osmosis.cli.platform.maintenance import doctor as platform_doctor
 from osmosis.errors import AuthRequired, OsmosisError, WorkspaceRequired
 from osmosis.jobs.context import JobLog
@@ -225,10 +224,10 @@ def _draw(console: Console, data: JsonObject, problems: list[Problem]) -> None:
     platform = data["platform"]
     reach = "reachable" if platform["reachable"] else "not reachable"
     login = f"logged in (stored in: {platform['credentials']})" if platform["logged_in"] else "not logged in"
-    console.print(Text(clean(f"workspace  {folder}")))
-    console.print(Text(clean(f"platform   {platform['url']}: {reach}, {login}")))
+    print_text(console, f"workspace  {folder}")
+    print_text(console, f"platform   {platform['url']}: {reach}, {login}")
     for line in data["fixed"]:
-        console.print(Text(clean(f"fixed      {line}"), style="green"))
+        print_text(console, f"fixed      {line}", "green")
     draw_problems(console, problems)
 
 
