@@ -7,8 +7,6 @@ import logging
 import os
 import signal
 import sys
-import threading
-import time
 import warnings
 from pathlib import Path
 from types import ModuleType
@@ -16,7 +14,7 @@ from typing import TypeVar
 
 from pydantic import ValidationError as BadShape
 
-from osmosis.base.processes import on_stop
+from osmosis.base.processes import die_with_parent, on_stop
 from osmosis.records.base import Record
 from osmosis.training.protocol.messages import Done, Failed
 from osmosis.training.protocol.plans import TrainerPlan
@@ -30,7 +28,6 @@ QUIET = {
     "TOKENIZERS_PARALLELISM": "false",
     "OMP_WAIT_POLICY": "PASSIVE",
 }
-PARENT_EVERY_S = 1.0
 ENGINES = {"local": ".run", "tinker": ".tinker_engine"}
 EXTRAS = {"local": "train", "tinker": "tinker"}
 
@@ -43,6 +40,7 @@ def main(arguments: list[str]) -> int:
     plan = read_plan(TrainerPlan, arguments, 2, USAGE)
     if plan is None:
         return 2
+    die_with_parent()  # also the launcher: on Linux that outlives exec
     if plan.processes > 1 and "WORLD_SIZE" not in os.environ:
         launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(plan.processes)]
         os.execv(sys.executable, [sys.executable, *launcher, "-m", str(__package__), *arguments])
@@ -50,7 +48,7 @@ def main(arguments: list[str]) -> int:
         load_engine(plan).run(plan, None)
         return 0
     with TrainerService(plan.run, Path(arguments[1])) as service:
-        end_with_job(service)
+        on_stop(service.request_stop, signals=(signal.SIGTERM,))
         last = train(plan, service)
         service.finish(last)
     return 0 if isinstance(last, Done) else 1
@@ -94,18 +92,6 @@ def load_engine(plan: TrainerPlan) -> ModuleType:
             kind="engine",
             hint=f"install the extra `{EXTRAS[plan.engine]}` there",
         ) from error
-
-
-def end_with_job(service: TrainerService) -> None:
-    parent = os.getppid()
-
-    def exit_without_parent() -> None:
-        while os.getppid() == parent:
-            time.sleep(PARENT_EVERY_S)
-        os._exit(3)
-
-    on_stop(service.request_stop, signals=(signal.SIGTERM,))
-    threading.Thread(target=exit_without_parent, name="parent", daemon=True).start()
 
 
 def exit_now(code: int) -> None:

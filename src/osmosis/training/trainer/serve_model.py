@@ -5,14 +5,16 @@ rollouts that the model was trained on. The only event is the last one."""
 import importlib
 import json
 import logging
+import signal
 import sys
 from pathlib import Path
 from typing import Any
 
 from osmosis.base.model_folder import check_model
+from osmosis.base.processes import die_with_parent, on_stop
 from osmosis.training.protocol.messages import Done, Failed
 from osmosis.training.protocol.plans import ServingPlan, TrainerPlan
-from osmosis.training.trainer.__main__ import end_with_job, exit_now, read_plan
+from osmosis.training.trainer.__main__ import exit_now, read_plan
 from osmosis.training.trainer.errors import TrainingFailed, failed_event
 from osmosis.training.trainer.service import TrainerService
 
@@ -27,7 +29,8 @@ def main(arguments: list[str]) -> int:
     if plan is None:
         return 2
     with TrainerService(plan.name, Path(arguments[1])) as service:
-        end_with_job(service)
+        die_with_parent()
+        on_stop(service.request_stop, signals=(signal.SIGTERM,))
         last = serve(plan, service)
         if isinstance(last, Failed):
             service.finish(last)

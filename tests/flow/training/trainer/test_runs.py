@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from osmosis.records.run.checkpoint import read_manifest
@@ -102,6 +103,19 @@ async def test_a_launcher_that_starts_too_few_processes_is_found_out(
     assert isinstance(events[-1], Failed)
     assert events[-1].message == "2 data-parallel processes were asked for, and 1 started"
     assert process.returncode == 1
+
+
+async def test_no_process_outlives_its_launcher(plan: Plan, start: Any) -> None:
+    async with start(plan(processes=2)) as (link, process):
+        async for event in follow(link, replay):
+            if isinstance(event, Collect) and event.step == 2:
+                break
+        ranks = psutil.Process(process.pid).children(recursive=True)
+        first = next(rank for rank in ranks if rank.environ().get("RANK") == "0")
+        first.suspend()  # it cannot notice anything, and the other one waits for it
+        process.kill()
+        assert len(ranks) >= 2
+        assert not psutil.wait_procs(ranks, timeout=30)[1]
 
 
 def _apart(folder: Path, one: str, other: str) -> float:
