@@ -272,6 +272,9 @@ def test_a_tenth_is_held_out_and_the_rest_fills_whole_steps() -> None:
     assert not set(plan.rows) & set(plan.validation_rows)
     assert (plan.steps, plan.at_once, plan.validations) == (5, 128, 2)
     assert plan.rollouts == 5 * 128 + 2 * 10, "before the first step, and at the end"
+    assert plan.replacements == 0
+    more = training_config(training={"rollout_batch_size": 16}, advanced={"replace_no_signal": 3})
+    assert plan_training(more, range(100)).replacements == 5 * 3 * 8
 
 
 @pytest.mark.parametrize(

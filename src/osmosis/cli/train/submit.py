@@ -106,6 +106,8 @@ def plan_lines(check: TrainingCheck) -> dict[str, object]:
         "rows": rows,
         "steps": f"{check.steps} of {each} rollouts, {check.total_rollouts} in all with validation",
     }
+    if more := check.replacement_rollouts:
+        lines["steps"] = f"{lines['steps']}, at most {more} more in place of rows without signal"
     if check.eval_run:
         lines["evidence"] = f"{check.eval_run} ({check.eval_model}): {_evidence(check)}"
     if seconds := check.least_s:

@@ -249,6 +249,7 @@ def _body(plan: TrainingPlan, gate: Gate, run: tables.Run | None) -> training_ap
         validation_rows=len(plan.validation_rows),
         rollouts_per_step=plan.at_once,
         total_rollouts=plan.rollouts,
+        replacement_rollouts=plan.replacements,
         tried_rollouts=gate.rollouts,
         tried_groups=gate.groups,
         signal_ci=(gate.signal_interval.low, gate.signal_interval.high) if gate.signal_interval else None,

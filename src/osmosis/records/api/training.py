@@ -111,6 +111,8 @@ class TrainingCheck(Body):
     validation_rows: int = 0
     rollouts_per_step: int = 0
     total_rollouts: int = 0
+    replacement_rollouts: int = 0
+    """At most so many more, in place of rows without signal (`replace_no_signal`)."""
     tried_rollouts: int = 0
     tried_groups: int = 0
     no_signal: float | None = None

@@ -28,6 +28,8 @@ class TrainingPlan:
     """How often the held-out rows are run: at the start, every `eval_interval` steps and at the end."""
     rollouts: int
     """All of them, validation included."""
+    replacements: int = 0
+    """At most so many more rollouts, in place of rows without signal."""
 
     @property
     def at_once(self) -> int:
@@ -54,7 +56,8 @@ def plan_training(config: TrainingConfig, rows: Sequence[int], *, examples: int 
     validations = 1 + steps // interval + bool(steps % interval) if held_out else 0
     of_validation = validations * len(held_out) * advanced.validation_samples
     rollouts = (steps * batch * samples if advanced.method == "grpo" else 0) + of_validation
-    return TrainingPlan(training, held_out, test, batch, samples, steps, validations, rollouts)
+    more = steps * advanced.replace_no_signal * samples
+    return TrainingPlan(training, held_out, test, batch, samples, steps, validations, rollouts, more)
 
 
 def split_rows(
