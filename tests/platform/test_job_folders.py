@@ -206,11 +206,14 @@ def test_a_run_that_goes_back_forgets_what_came_after(machine: Machine) -> None:
     bodies = [{**rollout(0, attempt), "step": step} for step, attempt in keys]
     machine.ask("POST", "rollouts", json={"rollouts": bodies})
     points = [{"key": "rollout/raw_reward", "step": step, "value": 1.0} for step in (1, 2, 3)]
+    points += [{"key": "rollout/waiting_groups", "step": step, "value": 2.0 * step} for step in (1, 2, 3)]
     machine.ask("POST", "metrics", json={"points": points})
     assert machine.ask("POST", "rewind", json={"step": 1}).json() == {"stored": 2}
     assert [key[0] for key in machine.ask("GET", "rollouts").json()["keys"]] == [1]
     curves = machine.site.json("GET", "training-runs/multiply-1/metrics")["metrics"]
-    assert [[point["step"] for point in curve["data_points"]] for curve in curves] == [[1]]
+    assert [[point["step"] for point in curve["data_points"]] for curve in curves] == [[1], [1]]
+    log = machine.site.json("GET", "training-runs/multiply-1/logs")["logs"]
+    assert "2 groups that waited for a later step are lost" in log[-1]["message"]
     again = {**bodies[2], "rollout_id": "again"}
     assert machine.ask("POST", "rollouts", json={"rollouts": [again]}).json() == {"stored": 1}
 

@@ -253,6 +253,7 @@ CURVES: Sequence[CurveInfo] = [
         ("train/lr", "lr", "Learning rate", _UPDATE, ""),
         ("rollout/staleness", "staleness", "Staleness", _TOKENS, "updates since a step's rollouts began"),
         ("rollout/carried_groups", "carried_groups", "Carried groups", _TOKENS, "of a step that began in earlier ones"),
+        ("rollout/waiting_groups", "waiting_groups", "Waiting groups", _TOKENS, "that began, for a later step to use"),
         ("rollout/carried_length_ratio", "carried_length", "Length of carried groups", _TOKENS, "to the step's mean"),
         ("rollout/rows_solved", "rows_solved", "Solved rows", _REWARD, "of a step, by all their rollouts"),
         ("rollout/rows_unsolved", "rows_unsolved", "Unsolved rows", _REWARD, "of a step, by none of their rollouts"),

@@ -139,8 +139,11 @@ class Collector:
         self._open.discard(step)
         self._report_change()
         groups = ledger.steps[step].trained
+        waiting = sum(group.step <= step for group in ledger.list_unused())
         rollouts = await asyncio.to_thread(self._read, groups)
         figures = await asyncio.to_thread(self._measure, step, groups, rollouts)
+        if self._trainer_plan.oversample > 1:
+            figures["rollout/waiting_groups"] = float(waiting)
         new = sum(self._new[group] for group in groups)
         if new == len(rollouts):
             seconds = time.monotonic() - started

@@ -276,6 +276,7 @@ async def test_a_step_begins_without_the_slowest_group_which_counts_for_the_next
     assert [len(batch.sequences) for batch in life.batches] == [8, 8, 8]
     found = {(point.key, point.step): point.value for point in life.listener.metrics}
     assert (found["rollout/carried_groups", 1], found["rollout/carried_groups", 2]) == (0, 1)
+    assert [found["rollout/waiting_groups", step] for step in (1, 2, 3)] == [1, 1, 0]
     assert (found["rollout/staleness", 1], found["rollout/staleness", 2]) == (0, 0.5)
     assert found["rollout/carried_length_ratio", 2] > 0
 

@@ -176,7 +176,9 @@ class TrainingJob(Job):
                 if number > step:
                     await asyncio.to_thread(shutil.rmtree, self._steps_dir / step_folder_name(kind, number))
         local_keys = await asyncio.to_thread(self._list_local_keys)
-        if any(key[0] > step and key not in local_keys for key in await self.context.reporter.list_stored_keys()):
+        stored = await self.context.reporter.list_stored_keys()
+        carries = fetched_checkpoint and self.config.advanced.oversample > 1
+        if carries or any(key[0] > step and key not in local_keys for key in stored):
             await self.context.reporter.post("rewind", JobRewind(step=step))
 
     def _list_local_keys(self) -> set[Key]:

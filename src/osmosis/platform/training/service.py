@@ -62,14 +62,19 @@ def store(session: Session, run_id: str, points: Iterable[MetricPoint]) -> int:
 
 
 def rewind(session: Session, run: tables.Run, step: int) -> int:
+    """Forget what came after a step. Groups that waited for a later step are lost: their tokens are elsewhere."""
+    waiting = sa.select(tables.MetricPoint.value).filter_by(run_id=run.id, key="rollout/waiting_groups", step=step)
+    lost = int(session.scalar(waiting) or 0)
     later = tables.Rollout.run_id == run.id, tables.Rollout.step > step
     forgotten = count_of(session, sa.select(tables.Rollout).where(*later))
     session.execute(sa.delete(tables.Rollout).where(*later).execution_options(synchronize_session=False))
     points = sa.delete(tables.MetricPoint).where(tables.MetricPoint.run_id == run.id, tables.MetricPoint.step > step)
     session.execute(points.execution_options(synchronize_session=False))
-    if forgotten:
+    if forgotten or lost:
         where = f"from step {step}" if step >= 0 else "from its beginning"
         reason = f"it goes on {where} on another machine: {forgotten} later rollouts are done again"
+        if lost:
+            reason += f", and {lost} groups that waited for a later step are lost, because their tokens are not there"
         session.add(
             tables.RunEvent(run_id=run.id, before=run.status, status=run.status, reason=reason)
         )  # see run_tally
