@@ -253,3 +253,34 @@ def test_a_large_call_is_read_with_any_clients_key(store: Site, key: str) -> Non
         body = {"model": "nothing", "system": "x" * (1 << 17)}
         assert store.anonymous.post(path, json=body, headers=header).status_code == 404
         assert store.anonymous.post(path, json=body).status_code == 401
+
+
+def test_a_checkpoint_with_every_weight_is_a_model_of_its_own(ready: Site, tmp_path: Path) -> None:
+    upload(ready, write_model(tmp_path / "tiny"))
+    run = train(ready, advanced={"tune": "full"})
+    folder = write_model(ready.platform.settings.models_dir / "runs" / run["id"] / "step-000002")
+    (folder / "optimizer.safetensors").write_bytes(b"state")
+    with ready.platform.db.write() as session:
+        path, name = ready.platform.settings.stored(folder), f"{run['name']}-step-2"
+        session.add(
+            tables.Checkpoint(run_id=run["id"], name=name, step=2, status="ready", base_model="tiny", path=path)
+        )
+    refused = train(ready, expect=400, model_path="multiply-1")["issues"]
+    assert [(issue["key"], issue["message"]) for issue in refused] == [
+        ("advanced.tune", "tune is 'lora', and every weight of multiply-1-step-2 was trained")
+    ]
+    goes_on = train(ready, model_path="multiply-1", advanced={"tune": "full"})
+    deploy(ready, "multiply-1")
+    ready.json("POST", "models/multiply-1/merge", json={})
+    with ready.platform.db.read() as session:
+        specs = {job.id: build_spec(session, ready.platform.settings, job) for job in session.query(tables.Job)}
+        served = {spec.kind: (spec.model_path, spec.adapter_path) for spec in specs.values() if spec.kind != "training"}
+    assert served == dict.fromkeys(("serving", "merge"), (str(folder), ""))
+    assert [spec.folders for spec in specs.values() if spec.run_id == goes_on["id"]] == [["model"]]
+    assert ready.json("GET", "models/multiply-1")["tune"] == "full"
+    listed = ready.json("GET", "models/multiply-1/files")
+    names = {file["path"] for file in listed["files"]}
+    assert (listed["type"], names) == (
+        "full",
+        {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"},
+    )

@@ -15,7 +15,7 @@ SINGLE = "model.safetensors"
 BELONGS = re.compile(
     r"^(config|generation_config|tokenizer|tokenizer_config|special_tokens_map|added_tokens|vocab|preprocessor_config"
     r"|processor_config|chat_template|response_template)\.json$|^(merges|vocab)\.txt$|^chat_template\.jinja$"
-    r"|^(tokenizer|spiece|sentencepiece[\w.]*)\.model$|^[\w.-]+\.safetensors$|^[\w.-]+\.safetensors\.index\.json$"
+    r"|^(tokenizer|spiece|sentencepiece[\w.]*)\.model$|^(?!optimizer\.)[\w.-]+\.safetensors$|^[\w.-]+\.safetensors\.index\.json$"
 )
 OTHER_WEIGHTS = (".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".gguf")
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "spiece.model")
@@ -78,8 +78,6 @@ def check_model(folder: Path) -> FolderFacts:
         if missing := sorted(named - files.keys()):
             raise ValidationError(f"{missing[0]}, which {INDEX} names, is missing", hint="copy all files of the model")
         weights = [files[name] for name in named]
-    elif SINGLE in files:
-        weights = [files[SINGLE]]  # a checkpoint has its optimizer's state beside it
     templated = "chat_template.jinja" in files or "chat_template.json" in files
     if not templated and "tokenizer_config.json" in files:
         templated = bool(_json(files["tokenizer_config.json"]).get("chat_template"))

@@ -28,7 +28,7 @@ def list_models(
     limit: Annotated[int | None, Option(min=1, max=50, help="Show at most N of each [default: 50]")] = None,
     everything: Everything = False,
 ) -> ListResult:
-    """List base models and adapters.
+    """List base models and checkpoints of training.
 
     Example:
         osmosis model list --type lora
@@ -39,7 +39,7 @@ def list_models(
         for each in ("base", "lora") if kind == "all" else (kind,):
             rows = client.models.all(each) if everything else client.models.page(each, limit=paging.size).models
             blocks[each] = [row.to_dict() for row in rows]
-    items = [{**row, "type": each} for each, rows_of_kind in blocks.items() for row in rows_of_kind]
+    items = [{**row, "type": row.get("tune") or each} for each, rows_of_kind in blocks.items() for row in rows_of_kind]
     columns = [
         *build_columns("model_name=Name", "type=Type", "base_model=Base", "training_run_name=From run"),
         Column("checkpoint_step", "Step", justify="right"),
@@ -53,7 +53,7 @@ def list_models(
 
 
 def info(name: "Name") -> DetailResult:
-    """Show one model, an adapter or a base model.
+    """Show one model, a checkpoint or a base model.
 
     Example:
         osmosis model show multiply-1-step-20
@@ -107,7 +107,9 @@ def download(
     name: "Name",
     output: Annotated[Path | None, Option("--output", "-o", help="Folder to write to [default: models/NAME]")] = None,
 ) -> OperationResult:
-    """Download a base model, or the adapter of a trained one. Files that you already have are not downloaded again.
+    """Download a base model, or what was trained: an adapter, or every weight.
+
+    Files that you already have are not downloaded again.
 
     Example:
         osmosis model download multiply-1-step-20
@@ -137,7 +139,7 @@ def delete(name: "Name") -> OperationResult:
     with ctx.client() as client:
         kind, row = client.models.find(name)
         label = row.model_name or name
-        kind_label = "base model" if kind == "base" else "adapter"
+        kind_label = "base model" if kind == "base" else "checkpoint" if row.tune == "full" else "adapter"
         if not prompts.confirm(ctx, f"Delete {kind_label} {label} and its files?"):
             return OperationResult("model.delete", "Cancelled.", row.to_dict(), status="cancelled")
         client.models.delete(kind, label)
@@ -240,6 +242,8 @@ def merge(
     wait: Annotated[bool, Option("--wait/--no-wait", help="Wait until it is merged")] = True,
 ) -> OperationResult:
     """Merge an adapter into its base model. The result is a full safetensors model in the model store.
+
+    A checkpoint of full fine-tuning becomes one as it is.
 
     Example:
         osmosis model merge multiply-1

@@ -105,7 +105,7 @@ def located(ctx: AppContext, name: str, adapter: Path | None) -> LocalModel:
         kind, row = client.models.find(name)
         label = row.model_name or name
         model_folder = _fetched(ctx, client, kind, label)
-        if kind == "base":
+        if kind == "base" or row.tune == "full":
             return LocalModel(label, str(model_folder))
         base = row.base_model or ""
         try:

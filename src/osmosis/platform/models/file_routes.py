@@ -122,10 +122,11 @@ def base_files(name: str, platform: PlatformDep, scope: ScopeDep) -> ModelFiles:
 
 @router.get("/api/cli/models/{name}/files")
 @slow("objects")
-def adapter_files(name: str, platform: PlatformDep, scope: ScopeDep) -> ModelFiles:
+def trained_files(name: str, platform: PlatformDep, scope: ScopeDep) -> ModelFiles:
     with platform.db.read() as session:
         row = models.find_trained(session, scope.workspace.id, name)
-    models.adapter_of(platform.settings, row)
+        tune = models.tune_of(session.get_one(tables.Run, row.run_id))
+    models.weights_of(platform.settings, row)
     before = f"{row.path}/"
     stored = [(item, item.key.removeprefix(before)) for item in platform.objects.list(before)]
     files = [
@@ -133,7 +134,7 @@ def adapter_files(name: str, platform: PlatformDep, scope: ScopeDep) -> ModelFil
         for item, path in stored
         if path == "adapter_config.json" or model_folder.is_model_file(path)
     ]
-    return ModelFiles(name=row.name, type="lora", base_model=row.base_model, files=files)
+    return ModelFiles(name=row.name, type=tune, base_model=row.base_model, files=files)
 
 
 def _fetch_url(platform: Platform, kind: str, model_id: str, key: str) -> str:

@@ -30,7 +30,7 @@ def start(
         message = f"{adapter!r} is a base model: there is no adapter to merge"
         raise Conflict(message, hint="osmosis model list --type lora")
     checkpoint = models.find_trained(session, workspace.id, adapter)
-    models.adapter_of(platform.settings, checkpoint)
+    models.weights_of(platform.settings, checkpoint)
     name = wish.name or f"{checkpoint.name}-merged"
     models.check_name(name)
     _refuse_taken(session, workspace.id, name)

@@ -197,7 +197,7 @@ def find_trained(session: Session, workspace_id: str, name: str) -> tables.Check
 
 
 def find_start(session: Session, workspace_id: str, name: str) -> tables.Checkpoint | None:
-    """Return the checkpoint whose adapter a training of this model goes on from, None for a base model."""
+    """Return the checkpoint that a training of this model goes on from, None for a base model."""
     same = tables.BaseModel.workspace_id == workspace_id, tables.BaseModel.name == name
     if "/" in name or count_of(session, sa.select(tables.BaseModel).where(*same)):
         return None
@@ -207,12 +207,12 @@ def find_start(session: Session, workspace_id: str, name: str) -> tables.Checkpo
         return None
 
 
-def adapter_of(settings: PlatformSettings, checkpoint: tables.Checkpoint) -> Path:
+def weights_of(settings: PlatformSettings, checkpoint: tables.Checkpoint) -> Path:
     folder = settings.located(checkpoint.path)
     if (folder / TINKER).is_file():
         message = f"model {checkpoint.name!r} is on the Tinker server that trained it: {_weights_there(folder)}"
         raise Conflict(message, hint="ask that server for it, under this name")
-    if not settings.objects and not (folder / ADAPTER).is_file():
+    if not settings.objects and not any((folder / name).is_file() for name in (ADAPTER, model_folder.CONFIG)):
         message = f"the files of model {checkpoint.name!r} are gone: a newer checkpoint took their place"
         raise Conflict(message, hint="osmosis model list; [checkpoints] keep = N keeps more of them")
     return folder
@@ -244,10 +244,17 @@ def resolve_served(session: Session, settings: PlatformSettings, workspace_id: s
         return Served(resolve(session, settings, workspace_id, name))
     try:
         checkpoint = find_trained(session, workspace_id, name)
-        folder = adapter_of(settings, checkpoint)
+        folder = weights_of(settings, checkpoint)
     except (NotFound, Conflict) as error:
         raise _unusable(error.message, error.hint or "osmosis model list") from None
+    if tune_of(session.get_one(tables.Run, checkpoint.run_id)) == "full":
+        return Served(str(folder))
     return Served(resolve(session, settings, workspace_id, checkpoint.base_model), str(folder))
+
+
+def tune_of(run: tables.Run) -> str:
+    """Return what a training run trains: `lora` an adapter, `full` every weight."""
+    return run.config.get("advanced", {}).get("tune", "lora")
 
 
 def resolve(
@@ -309,4 +316,5 @@ def base_row(model: tables.BaseModel) -> ModelRow:
 
 def trained_row(checkpoint: tables.Checkpoint, run: tables.Run) -> ModelRow:
     names = {"model_name": checkpoint.name, "training_run_name": run.name, "checkpoint_step": checkpoint.step}
+    names["tune"] = tune_of(run)
     return ModelRow.from_row(checkpoint, **names)

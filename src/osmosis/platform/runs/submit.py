@@ -156,9 +156,13 @@ def _model_issues(
             if (start := models.find_start(session, workspace.id, named)) is None:
                 models.resolve(session, settings, workspace.id, named)
             else:
-                folder = Path(models.resolve_served(session, settings, workspace.id, named).adapter)
+                adapter = models.resolve_served(session, settings, workspace.id, named).adapter
                 checkpoints.hold(settings, start)
-                if issues := _adapter_issues(folder, config.advanced):
+                if (
+                    issues := _adapter_issues(Path(adapter), config.advanced)
+                    if adapter
+                    else _full_issues(start, config)
+                ):
                     return issues
             if config.advanced.teacher:
                 key = "advanced.teacher"
@@ -169,6 +173,14 @@ def _model_issues(
     except ValidationError as error:
         return [{"key": key, "message": error.message, "hint": error.hint or ""}]
     return []
+
+
+def _full_issues(start: tables.Checkpoint, config: TrainingConfig) -> list[dict[str, str]]:
+    if config.advanced.tune == "full":
+        return []
+    message = f"tune is 'lora', and every weight of {start.name} was trained"
+    hint = f'tune = "full"; for an adapter on top, osmosis model merge {start.name} and name its result in model_path'
+    return [{"key": "advanced.tune", "message": message, "hint": hint}]
 
 
 def _adapter_issues(folder: Path, advanced: TrainingAdvanced) -> list[dict[str, str]]:

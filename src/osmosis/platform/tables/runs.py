@@ -29,10 +29,17 @@ class StoredTraining(TypedDict, total=False):
     n_samples_per_prompt: int
 
 
+class StoredAdvanced(TypedDict, total=False):
+    tune: str
+    shards: int | str
+    base_url: str | None
+
+
 class StoredConfig(TypedDict, total=False):
     experiment: StoredExperiment
     evaluation: StoredEvaluation
     training: StoredTraining
+    advanced: StoredAdvanced
     env: dict[str, str]
 
 

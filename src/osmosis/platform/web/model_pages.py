@@ -73,6 +73,7 @@ def _build_page(platform: Platform, viewer: Viewer, model_id: str) -> tuple[Page
         values = {
             "csrf": viewer.csrf,
             "shown": model,
+            "tune": models.tune_of(model.run) if model.run is not None else None,
             "may_change": may(model.role, "run"),
             "deployed": run,
             "state": state,

@@ -163,6 +163,8 @@ class ModelRow(Body):
     """Run of an adapter, like the two below."""
     checkpoint_step: int | None = None
     reward: float | None = None
+    tune: str | None = None
+    """What was trained: `lora`, or `full` where the checkpoint is a whole model."""
     status: str | None = None
     """`ready`, or `uploading` for a base model that waits for files; of an adapter as its checkpoint."""
     architecture: str | None = None

@@ -1,6 +1,6 @@
 """`python -m osmosis.training.trainer.merge_adapter PLAN`: merge an adapter into its base model, as a new model. Merged
 in fp32, then saved as the plan says. The answer, a file beside the plan, reports the largest difference between the
-log-probabilities of the merged model and of base and adapter."""
+log-probabilities of the merged model and of base and adapter. Without an adapter the model is saved as it is."""
 
 import logging
 import shutil
@@ -47,7 +47,7 @@ def merge(plan: MergePlan) -> MergeResult:
     text = loaded.tokenizer.apply_chat_template(PROBE, tokenize=False, add_generation_prompt=True)
     ids = loaded.tokenizer(text, return_tensors="pt", add_special_tokens=False)["input_ids"].to(loaded.device)
     expected = _read_logprobs(adapted, ids)
-    merged = adapted.merge_and_unload()
+    merged = adapted.merge_and_unload() if plan.adapter_path else adapted
     name = {"fp32": "float32", "bf16": "bfloat16"}.get(plan.dtype, plan.own_dtype)
     dtype = getattr(torch, name) if name in ("float32", "bfloat16", "float16") else torch.float32
     merged.to(dtype)

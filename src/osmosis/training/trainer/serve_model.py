@@ -44,12 +44,8 @@ def serve(plan: ServingPlan, service: TrainerService) -> Done | Failed:
         if plan.threads:
             importlib.import_module("torch").set_num_threads(plan.threads)
         as_trained = _sampling_plan(plan)
-        adapter = plan.adapter_path
-        files = set() if adapter is None else {path.name for path in Path(adapter).glob("*.json")}
-        if "config.json" in files and "adapter_config.json" not in files:  # all weights: full fine-tuning wrote it
-            as_trained, adapter = as_trained.model_copy(update={"model_path": adapter}), None
         loaded = running.load(as_trained)
-        module, adapted = with_adapter(loaded, adapter)
+        module, adapted = with_adapter(loaded, plan.adapter_path)
         reader = running.AnswerReader(loaded.tokenizer, running.response_template(loaded.tokenizer))
         sampler = running.ContinuousSampler(as_trained, loaded, reader, module=module)
         sampler.start(service.loop)
@@ -83,7 +79,7 @@ def _sampling_plan(plan: ServingPlan) -> TrainerPlan:
 
 
 def with_adapter(loaded: Any, adapter: str | None) -> tuple[Any, Any]:
-    if adapter is None:
+    if not adapter:
         return loaded.model.eval().requires_grad_(False), loaded.model
     try:
         kind = json.loads((Path(adapter) / "adapter_config.json").read_text("utf-8")).get("peft_type")
