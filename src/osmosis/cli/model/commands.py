@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 from rich.console import Console
 from typer import Argument, Option
 
+from osmosis.base import paths
+from osmosis.base.installation import extra_command
 from osmosis.base.model_folder import check_model, list_model_files
 from osmosis.cli.core import completion, prompts
 from osmosis.cli.core.context import AppContext, current
@@ -14,8 +16,8 @@ from osmosis.cli.core.results import Column, DetailResult, ListResult, NextStep,
 from osmosis.cli.eval.download import byte_progress
 from osmosis.cli.eval.logs import log_result
 from osmosis.client import PlatformClient
-from osmosis.client.datasets import announce_file
-from osmosis.errors import PlatformError
+from osmosis.client.datasets import Kind, announce_file
+from osmosis.errors import NotFound, PlatformError, UsageError
 from osmosis.metrics.formats import size
 from osmosis.records.api.models import MergeRequest, ModelMerge
 from osmosis.records.api.training import ModelRow
@@ -106,16 +108,24 @@ def upload(
 def download(
     name: "Name",
     output: Annotated[Path | None, Option("--output", "-o", help="Folder to write to [default: models/NAME]")] = None,
+    form: Annotated[
+        Literal["safetensors", "gguf"],
+        Option("--format", help="gguf: one file for llama.cpp and Ollama, and a Modelfile"),
+    ] = "safetensors",
+    precision: Annotated[Literal["f32", "f16", "q8_0"], Option("--dtype", help="Type of the weights in GGUF")] = "f16",
 ) -> OperationResult:
     """Download a base model, or what was trained: an adapter, or every weight.
 
-    Files that you already have are not downloaded again.
+    Files that you already have are not downloaded again. As GGUF, an adapter is merged into its base model first.
 
     Example:
         osmosis model download multiply-1-step-20
         osmosis model download multiply-1 -o ./adapter --yes
+        osmosis model download multiply-1 --format gguf --dtype q8_0
     """
     ctx = current()
+    if form == "gguf":
+        return _download_gguf(ctx, name, output, precision)
     with ctx.client() as client:
         kind, row = client.models.find(name)
         listing = client.models.files(kind, row.model_name or name)
@@ -127,6 +137,39 @@ def download(
     resource = {"name": listing.name, "type": listing.type, "path": str(folder), "bytes": total}
     resource |= {"base_model": listing.base_model, "files": len(fetched), "files_fetched": sum(fetched)}
     return OperationResult("model.download", f"{listing.name} is in {folder}", resource)
+
+
+def _download_gguf(ctx: AppContext, name: str, output: Path | None, precision: str) -> OperationResult:
+    try:
+        from .gguf_file import write_gguf  # an extra
+    except ImportError as error:
+        raise UsageError(f"--format gguf needs a library: {error}", hint=extra_command("gguf")) from None
+    with ctx.client() as client:
+        kind, row = client.models.find(name)
+        label = row.model_name or name
+        if kind == "lora" and row.tune != "full":
+            try:
+                kind, row = "base", client.models.base(f"{label}-merged")
+            except NotFound:
+                ctx.output.say(f"merging {label} into its base model", style="dim")
+                started = client.models.merge(label, MergeRequest())
+                kind, row = "base", client.models.base(_done(client, started.id or label).model_name or label)
+        source = fetch_to_cache(ctx, client, kind, row)
+    folder = ctx.path(output) if output else ctx.cwd / "models" / label
+    file = folder / f"{label}.gguf"
+    write_gguf(source, file, precision)
+    resource = {"name": label, "type": "gguf", "path": str(file), "bytes": file.stat().st_size}
+    steps = [NextStep("run it with Ollama", command=f"ollama create {label} -f {folder / 'Modelfile'}")]
+    return OperationResult("model.download", f"{label} is in {file}", resource, next_steps=steps)
+
+
+def fetch_to_cache(ctx: AppContext, client: PlatformClient, kind: Kind, row: ModelRow) -> Path:
+    listing = client.models.files(kind, row.model_name or "")
+    folder = paths.cache_dir(ctx.environ) / "models" / kind / (row.id or listing.name)
+    with byte_progress(ctx, sum(file.size for file in listing.files), f"fetching {listing.name}") as moved:
+        for file in listing.files:
+            client.models.fetch(file, folder, moved)
+    return folder
 
 
 def delete(name: "Name") -> OperationResult:

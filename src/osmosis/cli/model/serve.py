@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from typer import Argument, Option
 
@@ -11,15 +11,10 @@ from osmosis.base import paths
 from osmosis.cli.core import completion
 from osmosis.cli.core.context import AppContext, current
 from osmosis.cli.core.results import OperationResult
-from osmosis.cli.eval.download import byte_progress
-from osmosis.cli.model.commands import variables_of
+from osmosis.cli.model.commands import fetch_to_cache, variables_of
 from osmosis.errors import NotFound, ValidationError
 from osmosis.jobs.kinds.serving import LocalModel, LocalServing, serve_here
 from osmosis.records.run.job import LogLine
-
-if TYPE_CHECKING:
-    from osmosis.client import PlatformClient
-    from osmosis.client.datasets import Kind
 
 
 def serve(
@@ -104,21 +99,12 @@ def located(ctx: AppContext, name: str, adapter: Path | None) -> LocalModel:
     with ctx.client() as client:
         kind, row = client.models.find(name)
         label = row.model_name or name
-        model_folder = _fetched(ctx, client, kind, label)
+        model_folder = fetch_to_cache(ctx, client, kind, row)
         if kind == "base" or row.tune == "full":
             return LocalModel(label, str(model_folder))
         base = row.base_model or ""
         try:
-            base_path = str(_fetched(ctx, client, "base", client.models.base(base).model_name or base))
+            base_path = str(fetch_to_cache(ctx, client, "base", client.models.base(base)))
         except NotFound:  # a hub name, which is fetched when it is loaded
             base_path = base
         return LocalModel(label, base_path, str(model_folder))
-
-
-def _fetched(ctx: AppContext, client: PlatformClient, kind: Kind, name: str) -> Path:
-    listing = client.models.files(kind, name)
-    folder = paths.cache_dir(ctx.environ) / "models" / kind / listing.name
-    with byte_progress(ctx, sum(file.size for file in listing.files), f"fetching {listing.name}") as moved:
-        for file in listing.files:
-            client.models.fetch(file, folder, moved)
-    return folder
