@@ -23,6 +23,7 @@ from osmosis.cli.core.results import NextStep, OperationResult, Result
 from osmosis.cli.main import run
 from osmosis.client import PlatformClient
 from osmosis.errors import PlatformError, UsageError, ValidationError
+from osmosis.records.run.plan import SMOLLM2
 from osmosis.workspace.config_file import PROVIDER_KEYS, load_eval_config
 from osmosis.workspace.git import identity_options, read_source
 
@@ -220,7 +221,7 @@ def _finished(demo: Demo, choice: ModelChoice, result: Result) -> OperationResul
         "run": {key: run.get(key) for key in ("id", "name", "status", "url")},
         "summary": summary,
         "model": choice.name,
-        "stand_in": choice.name.startswith("offline/"),
+        "stand_in": choice.name.startswith("offline/") and choice.name != SMOLLM2,
         "workspace_directory": str(demo.workspace),
         "environment": exports,
     }

@@ -13,7 +13,8 @@ from osmosis.llm.model import ChatRequest, Completion, Model, ModelOptions, Piec
 from osmosis.llm.offline import OfflineModel
 from osmosis.llm.openai_compatible import OpenAICompatibleModel
 from osmosis.llm.replay import ReplayModel
-from osmosis.records.run.plan import NO_MODEL, ModelSpec
+from osmosis.llm.smollm2 import SmolLM2
+from osmosis.records.run.plan import NO_MODEL, SMOLLM2, ModelSpec
 from osmosis.records.run.rollout import Category
 
 __all__ = ["ChatRequest", "Completion", "Model", "Piece", "Signals", "open_model", "probe"]
@@ -21,7 +22,9 @@ __all__ = ["ChatRequest", "Completion", "Model", "Piece", "Signals", "open_model
 
 def open_model(spec: ModelSpec, *, cache_dir: Path | None = None, **options: Unpack[ModelOptions]) -> Model:
     model: Model
-    if spec.kind == "offline":
+    if spec.name == SMOLLM2:
+        model = SmolLM2(spec, **options)
+    elif spec.kind == "offline":
         model = OfflineModel(spec)
     elif spec.kind == "replay":
         model = ReplayModel(spec)

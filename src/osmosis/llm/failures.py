@@ -38,7 +38,7 @@ _BY_CLASS = {
 
 _NO_KEY = re.compile(r"missing credentials|api_key client option must be set|missing .{0,20}api key", re.I)
 """Some versions of LiteLLM report a missing key as an internal server error, which would be tried again."""
-_CONTEXT = re.compile(r"context.{0,20}(length|window)|maximum context|too many tokens|prompt is too long", re.I)
+_CONTEXT = re.compile(r"context.{0,20}(length|window|size)|maximum context|too many tokens|prompt is too long", re.I)
 _QUOTA = re.compile(r"insufficient_quota|billing|exceeded your current quota", re.I)
 _MESSAGE_LIMIT = 500
 

@@ -2,7 +2,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from osmosis.records.config.validation import Severity
-from osmosis.records.run.plan import NO_MODEL
+from osmosis.records.run.plan import NO_MODEL, SMOLLM2
 from osmosis.records.run.report import Report
 from osmosis.records.run.rollout import AnswerIssue, Category, Message
 
@@ -29,7 +29,7 @@ class Finding:
 def alarms(report: Report | None, model: str, *, over: bool = True) -> list[str]:
     """Yield warnings, the most general first; `over`: the run has ended; `report` is None before the first one."""
     messages = []
-    if model.startswith("offline/") and model != NO_MODEL:
+    if model.startswith("offline/") and model not in (NO_MODEL, SMOLLM2):
         messages.append(f"{model} is a rule-based stand-in, not a language model.")
     if report is not None and report.completed:
         messages += _lost_to_one_cause(report)

@@ -141,7 +141,7 @@ def download(
 
 def _download_gguf(ctx: AppContext, name: str, output: Path | None, precision: str) -> OperationResult:
     try:
-        from .gguf_file import write_gguf  # an extra
+        from osmosis.cli.model.gguf_file import write_gguf  # an extra
     except ImportError as error:
         raise UsageError(f"--format gguf needs a library: {error}", hint=extra_command("gguf")) from None
     with ctx.client() as client:

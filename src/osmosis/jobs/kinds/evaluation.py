@@ -26,7 +26,7 @@ from osmosis.llm.retry import RetryingModel
 from osmosis.metrics.summary import summarize
 from osmosis.records.config.run_config import EvalConfig
 from osmosis.records.run.job import HeartbeatReply, JobResult, Stage
-from osmosis.records.run.plan import EvalPlan, Selection
+from osmosis.records.run.plan import SMOLLM2, EvalPlan, Selection
 from osmosis.records.run.report import Report
 from osmosis.records.run.rollout import Category, Failure, Phase, Rollout
 from osmosis.records.run.status import RunStatus
@@ -100,7 +100,8 @@ class EvaluationJob(Job):
             async with open_platform_model(self.context, self.plan) as model:
                 yield checkout, model
             return
-        stand_in = " (offline model: rule-based, makes seeded mistakes)" if self.plan.model.kind == "offline" else ""
+        is_stand_in = self.plan.model.kind == "offline" and name != SMOLLM2
+        stand_in = " (offline model: rule-based, makes seeded mistakes)" if is_stand_in else ""
         model = open_plan_model(self.plan, self.context.secrets, signals=self.shared)
         self.shared.model = model
         asking = asyncio.create_task(probe_model(model, self.plan))

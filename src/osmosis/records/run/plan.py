@@ -16,6 +16,8 @@ from osmosis.records.sandbox import SandboxChoice
 
 NO_MODEL = "offline/none"
 """The model of an agent elsewhere, which brings its own."""
+SMOLLM2 = "offline/smollm2"
+"""A real language model in this process, as no other of `offline/`."""
 ModelKind = Literal["openai", "messages", "responses", "litellm", "offline", "replay", "trained"]
 """`openai` is asked by chat completions, `messages` and `responses` by the APIs of these names. `trained` is a model of
 the platform, in training or trained, which only a job of the platform can ask."""
