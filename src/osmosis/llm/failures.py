@@ -92,11 +92,8 @@ def category_of_error(error: BaseException) -> Category | None:
 
 def status_of(error: BaseException) -> int | None:
     response = getattr(error, "response", None)
-    for status in (
-        getattr(error, "status_code", None),
-        getattr(response, "status_code", None),
-        getattr(error, "status", None),
-    ):
+    for holder, name in ((error, "status_code"), (response, "status_code"), (error, "status")):
+        status = getattr(holder, name, None)
         if isinstance(status, int) and not isinstance(status, bool) and 400 <= status < 600:
             return status
     return None

@@ -55,9 +55,8 @@ class HttpEndpoint:
         pool: HttpPool | None = None,
     ) -> None:
         if any(mark in text for text in (url, *headers, *headers.values()) for mark in "\r\n"):
-            raise ValidationError(
-                "the endpoint's URL or key contains a line break", hint="check the variable it comes from"
-            )
+            message = "the endpoint's URL or key contains a line break"
+            raise ValidationError(message, hint="check the variable it comes from")
         self._url = url
         self._headers = {**headers, "Accept": "application/json", "Accept-Encoding": "identity"}
         self._timeout_s = timeout_s

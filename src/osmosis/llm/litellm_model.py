@@ -56,9 +56,8 @@ class LiteLLMModel(RetryingModel):
             if "ContentPolicyViolationError" in [cls.__name__ for cls in type(error).__mro__]:
                 return completion_of(FILTERED, model=self.spec.name)
             raise _translate(error, self.spec.name) from error
-        return read_completion(
-            orjson.dumps(reply.model_dump(exclude_none=True)), model=self.spec.name, price=self._price
-        )
+        raw = orjson.dumps(reply.model_dump(exclude_none=True))
+        return read_completion(raw, model=self.spec.name, price=self._price)
 
 
 def supports_schema(model: str) -> bool:

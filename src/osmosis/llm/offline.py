@@ -7,7 +7,7 @@ import orjson
 from osmosis.base.jsonable import JsonObject
 from osmosis.errors import ModelError
 from osmosis.llm.model import ChatRequest, Completion
-from osmosis.records.run.plan import NO_MODEL, ModelSpec
+from osmosis.records.run.plan import NO_MODEL, SMOLLM2, ModelSpec
 from osmosis.records.run.rollout import Category, Message, Usage
 
 _NUMBER = r"-?\d[\d,]*(?:\.\d+)?"
@@ -18,15 +18,7 @@ _WORDS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("subtract", re.compile(r"subtract|minus|difference|less than", re.I)),
     ("add", re.compile(r"\badd|sum|plus|total", re.I)),
 )
-_SYMBOLS = {
-    "+": "add",
-    "-": "subtract",
-    "*": "multiply",
-    "x": "multiply",
-    "×": "multiply",
-    "/": "divide",
-    "÷": "divide",
-}
+_SYMBOLS = {"+": "add", "-": "subtract", **dict.fromkeys("*x×", "multiply"), **dict.fromkeys("/÷", "divide")}
 _APPLY: dict[str, Callable[[float, float], float]] = {
     "add": lambda a, b: a + b,
     "subtract": lambda a, b: a - b,
@@ -46,28 +38,17 @@ class OfflineModel:
             "offline/reflection": reflect,
             NO_MODEL: refuse,
         }
-        policy = policies.get(spec.name)
-        if policy is None:
-            raise ModelError(
-                f"there is no offline model {spec.name!r}",
-                category=Category.MODEL_NOT_FOUND.value,
-                hint=f"one of: {', '.join(policies)}",
-            )
-        self._policy = policy
+        if spec.name not in policies:
+            message, hint = f"there is no offline model {spec.name!r}", f"one of: {', '.join([*policies, SMOLLM2])}"
+            raise ModelError(message, category=Category.MODEL_NOT_FOUND.value, hint=hint)
+        self._policy = policies[spec.name]
 
     async def complete(self, request: ChatRequest) -> Completion:
         message = self._policy(request, self.spec.seed)
-        return Completion(
-            message=message,
-            finish_reason="tool_calls" if message.get("tool_calls") else "stop",
-            usage=Usage(
-                prompt_tokens=sum(_tokens(m) for m in request.messages),
-                completion_tokens=_tokens(message),
-                cached_tokens=0,
-                cost_usd=0.0,
-            ),
-            model=self.spec.name,
-        )
+        reason = "tool_calls" if message.get("tool_calls") else "stop"
+        prompt = sum(_tokens(m) for m in request.messages)
+        usage = Usage(prompt_tokens=prompt, completion_tokens=_tokens(message), cached_tokens=0, cost_usd=0.0)
+        return Completion(message=message, finish_reason=reason, usage=usage, model=self.spec.name)
 
     async def close(self) -> None: ...
 
@@ -85,12 +66,8 @@ def calculate(request: ChatRequest, seed: int) -> Message:
         name, first, second = tool
         arguments = orjson.dumps({first: _plain(a), second: _plain(b)}).decode()
         call_id = "call_" + _digest(seed, question, request.rollout_id, len(request.messages))[:12]
-        function = {"name": name, "arguments": arguments}
-        return {
-            "role": "assistant",
-            "content": None,
-            "tool_calls": [{"id": call_id, "type": "function", "function": function}],
-        }
+        call = {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+        return {"role": "assistant", "content": None, "tool_calls": [call]}
     value = _APPLY[operation](a, b)
     if results:
         numbers = re.findall(_NUMBER, str(results[-1].get("content") or ""))
@@ -113,13 +90,10 @@ def judge(request: ChatRequest, seed: int) -> Message:
     candidate, truth = _block(text, "CANDIDATE_OUTPUT"), _block(text, "GROUND_TRUTH")
     truth_words = set(re.findall(r"\w+", truth.lower()))
     output_words = set(re.findall(r"\w+", candidate.lower()))
+    score, reason = float(bool(output_words)), "no reference: 1 if there is any output"
     if truth_words:
-        score, reason = (
-            len(truth_words & output_words) / len(truth_words),
-            "share of the reference's words in the output",
-        )
-    else:
-        score, reason = float(bool(output_words)), "no reference: 1 if there is any output"
+        score = len(truth_words & output_words) / len(truth_words)
+        reason = "share of the reference's words in the output"
     verdict = {"score": round(score, 4), "explanation": f"stand-in judge: {reason}"}
     return {"role": "assistant", "content": orjson.dumps(verdict).decode()}
 
@@ -165,11 +139,8 @@ def choose_tool(tools: list[JsonObject], operation: str) -> tuple[str, str, str]
 
 def mistaken(value: float, request: ChatRequest, seed: int) -> float:
     """Return the value, or by seed a wrong one; without a rollout, the messages decide."""
-    if request.rollout_id:
-        key = _digest(seed, request.row_index, request.attempt)
-    else:
-        key = _digest(seed, _last(request.messages, "user"))
-    draw = int(key[:8], 16)
+    key = (request.row_index, request.attempt) if request.rollout_id else (_last(request.messages, "user"),)
+    draw = int(_digest(seed, *key)[:8], 16)
     if draw % _WRONG_ONE_IN:
         return value
     return value + 1 + draw // _WRONG_ONE_IN % 9

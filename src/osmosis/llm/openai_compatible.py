@@ -262,7 +262,5 @@ def _top_logprobs(raw: object) -> list[JsonObject] | None:
 
 def malformed(model: str, raw: object, error: Exception) -> ModelError:
     excerpt = raw[:200].decode("utf-8", "replace") if isinstance(raw, bytes) else str(raw)[:200]
-    return model_error(
-        Category.BAD_RESPONSE,
-        f"{model} did not answer with a chat completion ({type(error).__name__}: {error}): {excerpt}",
-    )
+    message = f"{model} did not answer with a chat completion ({type(error).__name__}: {error}): {excerpt}"
+    return model_error(Category.BAD_RESPONSE, message)

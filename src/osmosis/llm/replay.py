@@ -50,11 +50,8 @@ class ReplayModel:
     async def close(self) -> None: ...
 
     def _refusal(self, message: str) -> ModelError:
-        return ModelError(
-            f"cannot replay: {message}",
-            category=Category.BAD_REQUEST.value,
-            hint="replay answers only recorded requests; run without --replay to call a model",
-        )
+        hint = "replay answers only recorded requests; run without --replay to call a model"
+        return ModelError(f"cannot replay: {message}", category=Category.BAD_REQUEST.value, hint=hint)
 
 
 def _index(path: Path) -> dict[tuple[int, int], int]:
@@ -70,7 +67,6 @@ def _index(path: Path) -> dict[tuple[int, int], int]:
                     pass  # an incomplete line is not a recording
                 offset += len(line)
     except OSError as error:
-        raise NotFound(
-            f"cannot read the journal to replay, {path}: {error.strerror}", hint="give the name of a run"
-        ) from error
+        message = f"cannot read the journal to replay, {path}: {error.strerror}"
+        raise NotFound(message, hint="give the name of a run") from error
     return offsets

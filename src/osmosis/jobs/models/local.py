@@ -139,12 +139,13 @@ class LocalModelProcess:
                 exit_description, tail = self._process.exit_description, "\n".join(self._process.tail)
                 await self._process.stop()
                 if deaths >= DEATHS_IN_A_ROW:
-                    raise _give_up(self.spec.name, deaths, exit_description, tail)
+                    fix = "it may run out of memory: choose a smaller model, or a machine with more"
+                    message = f"the process of {self.spec.name} ended {deaths} times in a row, the last time with"
+                    message += f" {exit_description}"
+                    raise setup_failure(message, fix=fix, category=Category.SERVER_DIED, tail=tail)
                 delay = backoff_delay(deaths, base_s=RESTART_BASE_S, max_s=RESTART_MAX_S)
-                restart_message = (
-                    f"the process of the model ended with {exit_description}: starting it again in {delay:.1f} s"
-                )
-                self._context.log.write(STEP, restart_message, "warning")
+                message = f"the process of the model ended with {exit_description}: starting it again in {delay:.1f} s"
+                self._context.log.write(STEP, message, "warning")
                 await asyncio.sleep(delay)
                 await self.load()
         except JobFailed as problem:
@@ -152,12 +153,6 @@ class LocalModelProcess:
         except Exception as problem:  # noqa: BLE001 - border of a task nobody awaits: the job must hear of it
             message = f"the process of the model cannot be kept: {type(problem).__name__}: {problem}"
             self.failed.set_result(setup_failure(message, category=Category.UNKNOWN))
-
-
-def _give_up(name: str, deaths: int, exit_description: str, tail: str) -> JobFailed:
-    fix = "it may run out of memory: choose a smaller model, or a machine with more"
-    message = f"the process of {name} ended {deaths} times in a row, the last time with {exit_description}"
-    return setup_failure(message, fix=fix, category=Category.SERVER_DIED, tail=tail)
 
 
 async def _loaded(link: TrainerClient, process: TrainerProcess) -> TrainerHealth:
@@ -168,11 +163,8 @@ async def _loaded(link: TrainerClient, process: TrainerProcess) -> TrainerHealth
             return waiting.result()
         if died.done():
             fix = "it may have run out of memory: choose a smaller model" if process.was_killed else None
-            message, tail = (
-                f"the model could not be loaded: its process ended with {process.exit_description}",
-                "\n".join(process.tail),
-            )
-            raise setup_failure(message, fix=fix, category=Category.SERVER_DIED, tail=tail)
+            message = f"the model could not be loaded: its process ended with {process.exit_description}"
+            raise setup_failure(message, fix=fix, category=Category.SERVER_DIED, tail="\n".join(process.tail))
         raise setup_failure(f"the model was not loaded within {LOAD_S:.0f} s", category=Category.TIMEOUT)
     finally:
         await end_tasks(died, waiting)
@@ -184,13 +176,8 @@ async def _ready(link: TrainerClient) -> TrainerHealth:
         await asyncio.sleep(POLL_S)
         health = await link.wait_up()  # one that has ended is noticed by the caller
     if health.state == "failed":
-        raise await _load_failure(link)
+        async for numbered in link.events():
+            if (event := numbered.event).type == "failed":
+                raise setup_failure(event.message, fix=event.fix, category=Category.UNKNOWN, tail=event.traceback)
+        raise setup_failure("the model could not be loaded", category=Category.UNKNOWN)
     return health
-
-
-async def _load_failure(link: TrainerClient) -> JobFailed:
-    async for numbered in link.events():
-        if numbered.event.type == "failed":
-            event = numbered.event
-            return setup_failure(event.message, fix=event.fix, category=Category.UNKNOWN, tail=event.traceback)
-    return setup_failure("the model could not be loaded", category=Category.UNKNOWN)

@@ -54,8 +54,10 @@ def next_parts(name: str, body: ModelPath, platform: PlatformDep, scope: DataDep
 def _awaited(platform: Platform, scope: Scope, name: str, path: str) -> tuple[tables.BaseModel, int, ModelFile]:
     with platform.db.read() as session:
         model = models.find_base(session, scope.workspace, name)
-    number = models.number_of(model, path)
-    return model, number, models.files_of(platform.objects, model)[number]
+    for number, file in enumerate(models.files_of(platform.objects, model)):
+        if file.path == path:
+            return model, number, file
+    raise NotFound(f"{path} is not a file of model {model.name!r}", field="path")
 
 
 @router.put("/api/objects/models/{model_id}/{number}/{part}", dependencies=SIGNED)

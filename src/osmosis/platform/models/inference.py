@@ -104,11 +104,9 @@ def target(session: Session, asker: Asker, model: str) -> InferenceTarget:
 
 
 def _find_deployment(session: Session, asker: Asker, model_name: str) -> tables.Deployment:
-    name = name_of(model_name)
-    named = list(
-        session.scalars(deployments.select_deployments(*asker.workspaces).where(tables.Deployment.name == name))
-    )
-    model = None
+    name = model_name.removeprefix(PLATFORM_MODEL).rpartition(":")[2]
+    deployed, model = deployments.select_deployments(*asker.workspaces), None
+    named = list(session.scalars(deployed.where(tables.Deployment.name == name)))
     if not named:
         for workspace_id in asker.workspaces:
             try:
@@ -119,7 +117,10 @@ def _find_deployment(session: Session, asker: Asker, model_name: str) -> tables.
             if deployment is not None and deployments.is_active(deployment):
                 named.append(deployment)
             elif deployment is not None and deployment.failure:
-                raise _failed(deployment)
+                why = Failure.model_validate(deployment.failure).message
+                hint = f"osmosis model logs {model.name}, then: osmosis model deploy {model.name}"
+                message = f"model {model.name!r} is not deployed any more: {why}"
+                raise NotFound(message, hint=hint, code="model_not_deployed")
     if len(named) > 1:
         message = f"several of your workspaces have deployed a model named {name!r}"
         raise Conflict(message, hint="say which: send X-Osmosis-Workspace: NAME", code="MODEL_AMBIGUOUS")
@@ -128,25 +129,12 @@ def _find_deployment(session: Session, asker: Asker, model_name: str) -> tables.
     if model is not None:
         message = f"model {model.name!r} is not deployed"
         raise NotFound(message, hint=f"osmosis model deploy {model.name}", code="model_not_deployed")
-    served = list(
-        session.scalars(deployments.select_deployments(*asker.workspaces).with_only_columns(tables.Deployment.name))
-    )
-    near = get_close_matches(name, served, n=1, cutoff=0.5)
-    if near:
+    served = list(session.scalars(deployed.with_only_columns(tables.Deployment.name)))
+    if near := get_close_matches(name, served, n=1, cutoff=0.5):
         hint = f"did you mean {near[0]}?"
     else:
         hint = f"deployed: {', '.join(served)}" if served else "no model is deployed: osmosis model deploy NAME"
     raise NotFound(f"no model named {name!r}", hint=hint, code="model_not_found")
-
-
-def name_of(model: str) -> str:
-    return model.removeprefix(PLATFORM_MODEL).rpartition(":")[2]
-
-
-def _failed(deployment: tables.Deployment) -> NotFound:
-    name, why = deployment.name, Failure.model_validate(deployment.failure).message
-    hint = f"osmosis model logs {name}, then: osmosis model deploy {name}"
-    return NotFound(f"model {name!r} is not deployed any more: {why}", hint=hint, code="model_not_deployed")
 
 
 def find_target(

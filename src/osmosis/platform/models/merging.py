@@ -105,12 +105,6 @@ def store_model(platform: Platform, merge: tables.Merge, files: Sequence[Announc
         raise
 
 
-def forget(session: Session, model: tables.BaseModel) -> None:
-    merge = session.get(tables.Merge, model.id)
-    if merge is not None:
-        session.delete(merge)
-
-
 def build_merge(merge: tables.Merge) -> ModelMerge:
     failure = Failure.model_validate(merge.failure) if merge.failure else None
     return ModelMerge(

@@ -113,7 +113,7 @@ def delete_base(name: str, platform: PlatformDep, scope: ScopeDep) -> Response:
         model = models.find_base(session, scope.workspace, name)
         models.refuse_in_use(session, model.workspace_id, model.name)
         session.delete(model)
-        merging.forget(session, model)
+        session.execute(sa.delete(tables.Merge).filter_by(id=model.id))
         audit.note(session, scope, "model.delete", model.name, workspace=scope.workspace)
     models.delete_files(platform, models.key_of(model.id), models.uploads_key(model.id))
     platform.objects.delete(f"runs/{model.id}/")  # of the merge that it came of

@@ -126,13 +126,6 @@ def files_of(objects: Objects, model: tables.BaseModel) -> list[ModelFile]:
     return files
 
 
-def number_of(model: tables.BaseModel, path: str) -> int:
-    for number, file in enumerate(model.files):
-        if file["path"] == path:
-            return number
-    raise NotFound(f"{path} is not a file of model {model.name!r}", field="path")
-
-
 def mark_ready(platform: Platform, model_id: str) -> None:
     settings = platform.settings
     with platform.db.read() as session:
@@ -210,7 +203,8 @@ def find_start(session: Session, workspace_id: str, name: str) -> tables.Checkpo
 def weights_of(settings: PlatformSettings, checkpoint: tables.Checkpoint) -> Path:
     folder = settings.located(checkpoint.path)
     if (folder / TINKER).is_file():
-        message = f"model {checkpoint.name!r} is on the Tinker server that trained it: {_weights_there(folder)}"
+        there = json.loads((folder / TINKER).read_text("utf-8"))["weights"]
+        message = f"model {checkpoint.name!r} is on the Tinker server that trained it: {there}"
         raise Conflict(message, hint="ask that server for it, under this name")
     if not settings.objects and not any((folder / name).is_file() for name in (ADAPTER, model_folder.CONFIG)):
         message = f"the files of model {checkpoint.name!r} are gone: a newer checkpoint took their place"
@@ -220,13 +214,6 @@ def weights_of(settings: PlatformSettings, checkpoint: tables.Checkpoint) -> Pat
 
 ADAPTER = "adapter_model.safetensors"
 TINKER = "tinker.json"
-
-
-def _weights_there(folder: Path) -> str:
-    try:
-        return str(json.loads((folder / TINKER).read_text("utf-8"))["weights"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return "its name there is not known"
 
 
 @dataclass(frozen=True, slots=True)
