@@ -14,9 +14,11 @@ from gguf import GGUFReader
 from osmosis.cli.model.gguf_file import write_gguf
 from osmosis.errors import ValidationError
 from osmosis.jobs.trainer.environment import TrainerEnvironment
+from osmosis.platform import tables
 from support.command_line import CommandRun
-from support.model_files import write_safetensors
+from support.model_files import write_adapter, write_safetensors
 from support.platform_app import RunningPlatform
+from support.platform_data import add_run
 from support.trainer_environment import trainer_environ
 
 LAYER, EMBED = "model.layers.0.", "model.embed_tokens.weight"
@@ -90,6 +92,25 @@ def test_a_model_is_downloaded_as_gguf(platform: RunningPlatform, model: Path, t
     first = sum(int(np.prod(SHAPES[name])) for name in names[: names.index(f"{LAYER}self_attn.q_proj.weight")])
     rows = np.arange(first, first + 64.0).reshape(8, 8)
     assert stored["blk.0.attn_q.weight"].tolist() == rows[[0, 2, 1, 3, 4, 6, 5, 7]].tolist(), "rotated in pairs"
+
+
+def test_an_adapter_that_was_merged_is_downloaded_as_gguf(
+    platform: RunningPlatform, model: Path, tmp_path: Path
+) -> None:
+    """A merge that is there already is not made again."""
+    run = add_run(platform.parts, platform.workspace_id, kind="training", name="multiply-1")
+    folder = write_adapter(platform.parts.settings.models_dir / "runs" / run / "step-000002")
+    with platform.parts.db.write() as session:
+        session.add(
+            tables.Checkpoint(
+                run_id=run, name="multiply-1-step-2", step=2, status="ready", base_model="tiny",
+                path=platform.parts.settings.stored(folder),
+            )
+        )  # fmt: skip
+    assert platform.run("model", "upload", "tiny", "--name", "multiply-1-step-2-merged", cwd=tmp_path).code == 0
+    done = platform.run("model", "download", "multiply-1", "--format", "gguf", "-o", "out", cwd=tmp_path)
+    assert done.code == 0, done.err
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"multiply-1-step-2.gguf", "Modelfile"}
 
 
 @pytest.mark.parametrize(
