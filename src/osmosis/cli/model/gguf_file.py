@@ -4,14 +4,15 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import gguf
 import numpy as np
 from gguf.utility import SafetensorsLocal
 from jinja2 import TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from numpy.typing import NDArray
 
+from osmosis.base.jsonable import JsonObject
 from osmosis.errors import ValidationError
 
 FAMILIES = ("Llama", "Qwen2", "Qwen3")
@@ -98,7 +99,7 @@ def _unknown(reason: str) -> ValidationError:
     return ValidationError(f"this model cannot be written as GGUF: {reason}", hint="convert_hf_to_gguf.py of llama.cpp")
 
 
-def _name_split(tokenizer: dict[str, Any]) -> str:
+def _name_split(tokenizer: JsonObject) -> str:
     pre = tokenizer["pre_tokenizer"] or {"type": "none"}
     steps = pre.get("pretokenizers") or [pre]
     kinds = [step["type"] for step in steps]
@@ -112,7 +113,7 @@ def _name_split(tokenizer: dict[str, Any]) -> str:
     raise _unknown(f"its tokenizer is not one that is read here ({tokenizer['model']['type']}, {' and '.join(kinds)})")
 
 
-def _read_tensors(folder: Path) -> Iterator[tuple[str, Any]]:
+def _read_tensors(folder: Path) -> Iterator[tuple[str, NDArray[np.float32]]]:
     for path in sorted(folder.glob("*.safetensors")):
         for name, tensor in SafetensorsLocal(path).tensors.items():
             data = tensor.mmap_bytes()
@@ -123,7 +124,7 @@ def _read_tensors(folder: Path) -> Iterator[tuple[str, Any]]:
             yield name, values.reshape(tensor.shape)
 
 
-def _translate(template: Any, eos_token: str) -> list[str]:
+def _translate(template: str, eos_token: str) -> list[str]:
     """Return the lines of a Modelfile for a template whose turns do not depend on others. None for another: Ollama then
     looks for one like the copy in the GGUF file."""
 
@@ -133,9 +134,9 @@ def _translate(template: Any, eos_token: str) -> list[str]:
 
     try:
         compiled = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True).from_string(template)
-        system, asked = render("system"), render("system", "user")
-        user, start = asked[len(system) :], render("system", "user", start=True)[len(asked) :]
-        answer = render("system", "user", "assistant", "user")[len(asked) :].removesuffix(user)
+        system, prompt = render("system"), render("system", "user")
+        user, start = prompt[len(system) :], render("system", "user", start=True)[len(prompt) :]
+        answer = render("system", "user", "assistant", "user")[len(prompt) :].removesuffix(user)
         turns = system + (user + answer) * 2 + user + start
         if turns != render("system", *("user", "assistant") * 2, "user", start=True) or "{{" in turns:
             return []

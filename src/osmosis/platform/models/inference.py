@@ -117,9 +117,9 @@ def _find_deployment(session: Session, asker: Asker, model_name: str) -> tables.
             if deployment is not None and deployments.is_active(deployment):
                 named.append(deployment)
             elif deployment is not None and deployment.failure:
-                why = Failure.model_validate(deployment.failure).message
+                reason = Failure.model_validate(deployment.failure).message
                 hint = f"osmosis model logs {model.name}, then: osmosis model deploy {model.name}"
-                message = f"model {model.name!r} is not deployed any more: {why}"
+                message = f"model {model.name!r} is not deployed any more: {reason}"
                 raise NotFound(message, hint=hint, code="model_not_deployed")
     if len(named) > 1:
         message = f"several of your workspaces have deployed a model named {name!r}"

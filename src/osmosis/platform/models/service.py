@@ -203,8 +203,8 @@ def find_start(session: Session, workspace_id: str, name: str) -> tables.Checkpo
 def weights_of(settings: PlatformSettings, checkpoint: tables.Checkpoint) -> Path:
     folder = settings.located(checkpoint.path)
     if (folder / TINKER).is_file():
-        there = json.loads((folder / TINKER).read_text("utf-8"))["weights"]
-        message = f"model {checkpoint.name!r} is on the Tinker server that trained it: {there}"
+        weights = json.loads((folder / TINKER).read_text("utf-8"))["weights"]
+        message = f"model {checkpoint.name!r} is on the Tinker server that trained it: {weights}"
         raise Conflict(message, hint="ask that server for it, under this name")
     if not settings.objects and not any((folder / name).is_file() for name in (ADAPTER, model_folder.CONFIG)):
         message = f"the files of model {checkpoint.name!r} are gone: a newer checkpoint took their place"
