@@ -10,7 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import tomlkit
 
+from osmosis.records.config.check import check_config
 from support.agent_programs import write_stand_ins
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -28,6 +30,12 @@ def run(command: list[str], cwd: Path, *, code: int = 0) -> str:
     done = subprocess.run(command, cwd=cwd, env=environ, capture_output=True, text=True, timeout=600)
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("**/configs/*/*.toml")), ids=lambda path: path.stem)
+def test_the_configs_of_workspaces_can_be_submitted(path: Path) -> None:
+    _, issues = check_config(path.parent.name, tomlkit.parse(path.read_text(encoding="utf-8")).unwrap())
+    assert not issues
 
 
 def test_rewards_run(examples: Path) -> None:
