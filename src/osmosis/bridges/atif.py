@@ -8,7 +8,6 @@ from pathlib import Path
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.bridges import logs
-from osmosis.bridges.logs import LoggedRollout, LoggedRun
 from osmosis.errors import ValidationError
 from osmosis.records.run.rollout import ModelCall, Score
 from osmosis.records.trajectory import messages_from_trajectory
@@ -23,14 +22,14 @@ def is_log(path: Path) -> bool:
     return b'"ATIF-v' in logs.head_of(path)
 
 
-def read(path: Path) -> list[LoggedRun]:
+def read(path: Path) -> list[logs.LoggedRun]:
     files = sorted({*path.rglob("trajectory.json"), *path.rglob("*.trajectory.json")}) if path.is_dir() else [path]
     if not files:
         raise ValidationError(f"there is no trajectory.json in {path}")
     first = _read_document(files[0])
     agent = first.get("agent") or {}
     return [
-        LoggedRun(
+        logs.LoggedRun(
             name=logs.run_name(path.stem, str(agent.get("name") or "")),
             agent=f"{NAME}:{agent.get('name') or 'agent'}",
             model=str(agent.get("model_name") or "unknown"),
@@ -49,7 +48,7 @@ def _read_document(file: Path) -> JsonObject:
     return document
 
 
-def _convert(files: Sequence[Path], root: Path) -> Iterator[LoggedRollout]:
+def _convert(files: Sequence[Path], root: Path) -> Iterator[logs.LoggedRollout]:
     for file in files:
         document = _read_document(file)
         trial = next((folder for folder in file.parents if (folder / "result.json").exists()), file.parent)

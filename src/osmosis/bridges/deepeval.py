@@ -6,7 +6,6 @@ from pathlib import Path
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.bridges import logs
-from osmosis.bridges.logs import LoggedRollout, LoggedRun
 from osmosis.errors import ValidationError
 from osmosis.records.run.rollout import Category, Failure, Message, Phase, Score, Usage
 
@@ -17,7 +16,7 @@ def is_log(path: Path) -> bool:
     return b'"testCases"' in logs.head_of(path)
 
 
-def read(path: Path) -> list[LoggedRun]:
+def read(path: Path) -> list[logs.LoggedRun]:
     document = logs.read_json(path)
     run = document.get("testRunData") or document
     cases = [*(run.get("testCases") or ()), *(run.get("conversationalTestCases") or ())]
@@ -27,7 +26,7 @@ def read(path: Path) -> list[LoggedRun]:
     metrics = [metric["name"] for metric in cases[0].get("metricsData") or ()]
     title = str(run.get("identifier") or path.stem.lstrip("."))
     return [
-        LoggedRun(
+        logs.LoggedRun(
             name=logs.run_name(title),
             agent=f"{NAME}:{run.get('testFile') or title}",
             model=str(hyperparameters.get("model") or "unknown"),
@@ -38,7 +37,7 @@ def read(path: Path) -> list[LoggedRun]:
     ]
 
 
-def _convert(cases: Sequence[JsonObject]) -> Iterator[LoggedRollout]:
+def _convert(cases: Sequence[JsonObject]) -> Iterator[logs.LoggedRollout]:
     for case in sorted(cases, key=lambda case: case.get("order") or 0):
         prompt, target = case.get("input"), case.get("expectedOutput") or case.get("expectedOutcome")
         id = logs.id_of(prompt or case.get("scenario"), target, case.get("context"))

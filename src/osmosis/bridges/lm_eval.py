@@ -10,7 +10,6 @@ import orjson
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.bridges import logs
-from osmosis.bridges.logs import LoggedRollout, LoggedRun
 from osmosis.errors import ValidationError
 from osmosis.records.run.rollout import Score
 
@@ -26,12 +25,12 @@ def is_log(path: Path) -> bool:
     return {"doc_id", "doc", "resps", "filtered_resps"} <= set(next(iter(logs.read_lines(path)), {}))
 
 
-def read(path: Path) -> list[LoggedRun]:
+def read(path: Path) -> list[logs.LoggedRun]:
     files = sorted(path.rglob("samples_*.jsonl")) if path.is_dir() else [path]
     return [run for file in files for run in _read_file(file)]
 
 
-def _read_file(file: Path) -> Iterator[LoggedRun]:
+def _read_file(file: Path) -> Iterator[logs.LoggedRun]:
     named = _FILE.search(file.name)
     task = named["task"] if named else file.stem
     path = file.with_name(f"results_{named['time'] if named else ''}.json")
@@ -44,7 +43,7 @@ def _read_file(file: Path) -> Iterator[LoggedRun]:
         raise ValidationError(f"{file} is empty")
     for name in metrics:
         suffix = name if len(metrics) > 1 else ""
-        yield LoggedRun(
+        yield logs.LoggedRun(
             name=logs.run_name(task, model.rpartition("/")[2], suffix),
             agent=f"{NAME}:{task}",
             model=model,
@@ -59,7 +58,7 @@ def _read_file(file: Path) -> Iterator[LoggedRun]:
         )
 
 
-def _convert(file: Path, name: str) -> Iterator[LoggedRollout]:
+def _convert(file: Path, name: str) -> Iterator[logs.LoggedRollout]:
     for line in logs.read_lines(file):
         if (line.get("filter") or "none") != name:
             continue

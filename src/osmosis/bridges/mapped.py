@@ -8,7 +8,6 @@ import orjson
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.bridges import logs
-from osmosis.bridges.logs import LoggedRollout, LoggedRun
 from osmosis.errors import UsageError, ValidationError
 from osmosis.records.run.rollout import Score, Usage
 
@@ -51,7 +50,7 @@ def is_langfuse(path: Path) -> bool:
     )
 
 
-def read(path: Path, mapping: Mapping[str, str], *, format: str = NAME) -> list[LoggedRun]:
+def read(path: Path, mapping: Mapping[str, str], *, format: str = NAME) -> list[logs.LoggedRun]:
     first = next(iter(_read_objects(path)), None)
     if first is None:
         raise ValidationError(f"{path} has no objects")
@@ -66,7 +65,7 @@ def read(path: Path, mapping: Mapping[str, str], *, format: str = NAME) -> list[
             f"{path} has no column for the prompt; its columns: {', '.join(sorted(first))}", hint=hint
         )
     return [
-        LoggedRun(
+        logs.LoggedRun(
             name=logs.run_name(path.stem),
             agent=f"{format}:{path.stem}",
             model=str(_value(first, columns.get("model")) or "unknown"),
@@ -102,7 +101,7 @@ def _read_objects(path: Path) -> Iterable[JsonObject]:
     yield from (item for item in objects if isinstance(item, dict))
 
 
-def _convert(path: Path, columns: Mapping[str, str]) -> Iterator[LoggedRollout]:
+def _convert(path: Path, columns: Mapping[str, str]) -> Iterator[logs.LoggedRollout]:
     for line in _read_objects(path):
         values = {name: _value(line, column) for name, column in columns.items()}
         prompt = values.get("prompt") if values.get("prompt") is not None else values.get("messages")

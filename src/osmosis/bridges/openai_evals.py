@@ -6,7 +6,6 @@ from pathlib import Path
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.bridges import logs
-from osmosis.bridges.logs import LoggedRollout, LoggedRun
 from osmosis.errors import ValidationError
 from osmosis.records.run.rollout import Score
 
@@ -17,7 +16,7 @@ def is_log(path: Path) -> bool:
     return path.suffix == ".jsonl" and "completion_fns" in (next(iter(logs.read_lines(path)), {}).get("spec") or {})
 
 
-def read(path: Path) -> list[LoggedRun]:
+def read(path: Path) -> list[logs.LoggedRun]:
     samples: dict[str, dict[str, list[JsonObject]]] = {}
     spec: JsonObject = {}
     for line in logs.read_lines(path):
@@ -32,7 +31,7 @@ def read(path: Path) -> list[LoggedRun]:
     measures = {measure: None for events in samples.values() for data in events.get("metrics", ()) for measure in data}
     has_match = any("match" in events for events in samples.values())
     return [
-        LoggedRun(
+        logs.LoggedRun(
             name=logs.run_name(name.partition(".")[0], model.rpartition("/")[2]),
             agent=f"{NAME}:{name}",
             model=model,
@@ -44,7 +43,7 @@ def read(path: Path) -> list[LoggedRun]:
     ]
 
 
-def _convert(samples: dict[str, dict[str, list[JsonObject]]]) -> Iterator[LoggedRollout]:
+def _convert(samples: dict[str, dict[str, list[JsonObject]]]) -> Iterator[logs.LoggedRollout]:
     for id, events in samples.items():
         sampling = (events.get("sampling") or [{}])[-1]
         prompt, answers = sampling.get("prompt") or "", sampling.get("sampled") or []

@@ -8,7 +8,6 @@ import orjson
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.bridges import logs
-from osmosis.bridges.logs import LoggedRollout, LoggedRun
 from osmosis.errors import ValidationError
 from osmosis.records.run.rollout import Score
 
@@ -22,7 +21,7 @@ def is_log(path: Path) -> bool:
     return b'"evalId"' in head and b'"results"' in head
 
 
-def read(path: Path) -> list[LoggedRun]:
+def read(path: Path) -> list[logs.LoggedRun]:
     document = logs.read_json(path)
     outer = document.get("results") or {}
     results = outer.get("results") if isinstance(outer, dict) else None
@@ -34,7 +33,7 @@ def read(path: Path) -> list[LoggedRun]:
     title = str((document.get("config") or {}).get("description") or path.stem)
     several = len({index for index, _ in arms}) > 1
     return [
-        LoggedRun(
+        logs.LoggedRun(
             name=logs.run_name(title, provider.rpartition(":")[2], f"prompt-{index + 1}" if several else ""),
             agent=f"{NAME}:{title}",
             model=provider,
@@ -50,7 +49,7 @@ def read(path: Path) -> list[LoggedRun]:
     ]
 
 
-def _convert(results: list[JsonObject]) -> Iterator[LoggedRollout]:
+def _convert(results: list[JsonObject]) -> Iterator[logs.LoggedRollout]:
     for result in sorted(results, key=lambda result: result.get("testIdx", 0)):
         case = result.get("testCase") or {}
         variables = result.get("vars") or case.get("vars") or {}

@@ -11,7 +11,6 @@ import orjson
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.bridges import logs
-from osmosis.bridges.logs import LoggedRollout, LoggedRun
 from osmosis.errors import ValidationError
 from osmosis.records.run.rollout import Message, ModelCall, Score
 
@@ -29,7 +28,7 @@ def is_log(path: Path) -> bool:
     return "traces" in first or {"example_id", "completion", "reward"} <= set(first)
 
 
-def read(path: Path) -> list[LoggedRun]:
+def read(path: Path) -> list[logs.LoggedRun]:
     file = next(path / name for name in FILES if (path / name).exists()) if path.is_dir() else path
     first = next(iter(logs.read_lines(file)), None)
     if first is None:
@@ -37,11 +36,11 @@ def read(path: Path) -> list[LoggedRun]:
     return [_read_traces(file, first) if "traces" in first else _read_results(file)]
 
 
-def _read_traces(file: Path, first: JsonObject) -> LoggedRun:
+def _read_traces(file: Path, first: JsonObject) -> logs.LoggedRun:
     trace = _trace(first)
     config = trace.get("agent", {}).get("config", {})
     environment, model = str(first.get("env", {}).get("id") or file.parent.name), str(config.get("model") or "unknown")
-    return LoggedRun(
+    return logs.LoggedRun(
         name=logs.run_name(environment, model.rpartition("/")[2]),
         agent=f"{NAME}:{environment}",
         model=model,
@@ -61,7 +60,7 @@ def _trace(episode: JsonObject) -> JsonObject:
     return next((trace for trace in traces if trace.get("agent", {}).get("trainable")), traces[0])
 
 
-def _convert_traces(file: Path) -> Iterator[LoggedRollout]:
+def _convert_traces(file: Path) -> Iterator[logs.LoggedRollout]:
     for episode in logs.read_lines(file):
         trace = _trace(episode)
         task, data = episode["task"], episode["task"]["data"]
@@ -131,13 +130,13 @@ def _call(call: JsonObject, start: float) -> ModelCall:
     )
 
 
-def _read_results(file: Path) -> LoggedRun:
+def _read_results(file: Path) -> logs.LoggedRun:
     facts: JsonObject = {}
     with suppress(FileNotFoundError):
         facts = logs.read_json(file.parent / "metadata.json")
     environment = str(facts.get("env_id") or facts.get("env") or file.parent.name)
     model = str(facts.get("model") or "unknown")
-    return LoggedRun(
+    return logs.LoggedRun(
         name=logs.run_name(environment, model.rpartition("/")[2]),
         agent=f"{NAME}:{environment}",
         model=model,
@@ -149,7 +148,7 @@ def _read_results(file: Path) -> LoggedRun:
     )
 
 
-def _convert_results(file: Path) -> Iterator[LoggedRollout]:
+def _convert_results(file: Path) -> Iterator[logs.LoggedRollout]:
     for line in logs.read_lines(file):
         id, prompt, completion = str(line["example_id"]), line.get("prompt") or "", line.get("completion") or ""
         messages = logs.conversation(prompt, None)

@@ -19,7 +19,6 @@ from osmosis.platform.git import repositories
 from osmosis.platform.git.mirror import RepositoryFolder
 from osmosis.platform.paging import LogSlice
 from osmosis.platform.runs import annotations as run_marks, lifecycle, rollouts, views
-from osmosis.platform.runs.rollouts import RunTally, tally_of
 from osmosis.platform.training import service as training
 from osmosis.platform.workspaces import service as workspaces
 from osmosis.platform.workspaces.audit import Actor
@@ -87,8 +86,8 @@ class DatabaseRun:
         return views.report_of(self.run)
 
     @cached_property
-    def _tally(self) -> RunTally:
-        return tally_of(self.session, self.run.id)
+    def _tally(self) -> rollouts.RunTally:
+        return rollouts.tally_of(self.session, self.run.id)
 
     @cached_property
     def _state(self) -> run_source.RunState:

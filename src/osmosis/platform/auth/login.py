@@ -13,7 +13,6 @@ from osmosis.base.files import write_text
 from osmosis.errors import AuthRequired, Conflict, NotFound, ValidationError
 from osmosis.platform import Platform, tables
 from osmosis.platform.auth import tokens, users
-from osmosis.platform.auth.tokens import IssuedToken, hash_token, issue, new_token
 from osmosis.records.base import utc_now
 
 LIFETIME_S = 900
@@ -34,10 +33,10 @@ def start(session: Session, device_name: str, *, lifetime_s: int = LIFETIME_S) -
     now = utc_now()
     session.execute(sa.delete(tables.DeviceCode).where(tables.DeviceCode.expires_at < now - timedelta(days=1)))
     word = "".join(secrets.choice(ALPHABET) for _ in range(8))
-    login = DeviceLogin(new_token("osd_"), f"{word[:4]}-{word[4:]}", lifetime_s)
+    login = DeviceLogin(tokens.new_token("osd_"), f"{word[:4]}-{word[4:]}", lifetime_s)
     session.add(
         tables.DeviceCode(
-            device_hash=hash_token(login.device_code),
+            device_hash=tokens.hash_token(login.device_code),
             user_code=login.user_code,
             device_name=device_name[:200] or "unnamed device",
             expires_at=now + timedelta(seconds=lifetime_s),
@@ -56,7 +55,7 @@ def link_for(session: Session, person: tables.User, maker: tables.Token, *, hour
 
 
 def whose(session: Session, device_code: str) -> tables.User | None:
-    query = sa.select(tables.DeviceCode).where(tables.DeviceCode.device_hash == hash_token(device_code))
+    query = sa.select(tables.DeviceCode).where(tables.DeviceCode.device_hash == tokens.hash_token(device_code))
     row = session.scalars(query).first()
     if row is None or row.status != "approved" or row.expires_at <= utc_now() or row.user_id is None:
         return None
@@ -85,9 +84,9 @@ def decide(
     return row
 
 
-def poll(session: Session, device_code: str, *, browser: str = "") -> IssuedToken | str:
+def poll(session: Session, device_code: str, *, browser: str = "") -> tokens.IssuedToken | str:
     """Return the token once approved, else the reason as a word of the device flow. `browser` gets a session."""
-    query = sa.select(tables.DeviceCode).where(tables.DeviceCode.device_hash == hash_token(device_code))
+    query = sa.select(tables.DeviceCode).where(tables.DeviceCode.device_hash == tokens.hash_token(device_code))
     row = session.scalars(query.with_for_update()).first()
     if row is None:
         raise ValidationError("unknown device code", hint="start again: osmosis login", error_code="expired_token")
@@ -107,7 +106,7 @@ def poll(session: Session, device_code: str, *, browser: str = "") -> IssuedToke
     row.status = "used"
     if maker is not None and maker.user_id != user.id:
         maker = None  # made for another person: what they do with it is theirs
-    return issue(session, user, browser or row.device_name, kind="session" if browser else "device", maker=maker)
+    return tokens.issue(session, user, browser or row.device_name, kind="session" if browser else "device", maker=maker)
 
 
 def prepare(platform: Platform) -> None:
@@ -115,7 +114,7 @@ def prepare(platform: Platform) -> None:
         users.ensure_owner(session, platform.settings.owner_name)
     path = platform.settings.data_dir / BOOTSTRAP_FILE
     if not path.exists():
-        write_text(path, new_token("osb_") + "\n", mode=0o600)
+        write_text(path, tokens.new_token("osb_") + "\n", mode=0o600)
 
 
 def check_bootstrap(platform: Platform, token: str) -> None:

@@ -6,7 +6,6 @@ from osmosis.platform import tables, urls
 from osmosis.platform.auth import login as login_flows, tokens, users
 from osmosis.platform.auth.dependencies import Caller, CallerDep, EitherDep, PersonDep, PlatformDep, bearer
 from osmosis.platform.auth.rate_limits import address_of, limited
-from osmosis.platform.auth.tokens import IssuedToken
 from osmosis.platform.http.json_route import JsonRoute
 from osmosis.platform.workspaces import audit, service as workspaces
 from osmosis.records.api import accounts as account_api
@@ -15,7 +14,7 @@ from osmosis.records.api.body import format_moment
 router = APIRouter(prefix="/api/cli", route_class=JsonRoute)
 
 
-def token_body(issued: IssuedToken) -> account_api.IssuedLogin:
+def token_body(issued: tokens.IssuedToken) -> account_api.IssuedLogin:
     values = {"token": issued.text, "user": account_api.Account.from_row(issued.user), "token_id": issued.row.id}
     return account_api.IssuedLogin.model_validate(
         {**values, "expires_at": issued.row.expires_at, "name": issued.row.name, "scopes": issued.row.scopes.split()}
@@ -45,7 +44,7 @@ def device_token(
         return token_body(answer)
 
 
-def _note(session: Session, request: Request, issued: IssuedToken, by: str) -> None:
+def _note(session: Session, request: Request, issued: tokens.IssuedToken, by: str) -> None:
     audit.note(session, Caller(issued.user, issued.row, address_of(request)), "login.device", issued.row.name, by=by)
 
 

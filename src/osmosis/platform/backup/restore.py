@@ -24,7 +24,6 @@ from osmosis.platform.backup import table_dump
 from osmosis.platform.backup.archive import ArchiveReader, BackupHeader, BackupManifest, StoredRepository, open_reader
 from osmosis.platform.db import HEAD, Database
 from osmosis.platform.git import mirror
-from osmosis.platform.git.mirror import RepositoryFolder
 from osmosis.platform.objects import open_objects
 from osmosis.platform.objects.publish import STORED, publish
 from osmosis.platform.settings import PlatformSettings
@@ -235,8 +234,8 @@ def _unbundle(settings: PlatformSettings, unpacked: _Unpacked) -> int:
     return len(unpacked.manifest.repositories)
 
 
-def _locate_repository(root: Path, repository: StoredRepository) -> RepositoryFolder:
+def _locate_repository(root: Path, repository: StoredRepository) -> mirror.RepositoryFolder:
     path = root / repository.path
     if root.resolve() not in path.resolve().parents:
         raise ValidationError(f"the backup names a repository outside of the data folder: {repository.path}")
-    return RepositoryFolder(repository.id, repository.kind, repository.url, path, repository.default_branch)
+    return mirror.RepositoryFolder(repository.id, repository.kind, repository.url, path, repository.default_branch)

@@ -26,7 +26,6 @@ from osmosis.platform.background import run_apart, run_in_turn
 from osmosis.platform.git import mirror, repositories, sync
 from osmosis.platform.git.git_http_backend import BackendResponse, RequestLimits
 from osmosis.platform.workspaces import audit, service as workspaces
-from osmosis.platform.workspaces.audit import Actor
 
 log = logging.getLogger(__name__)
 router = APIRouter(prefix="/git", include_in_schema=False)
@@ -40,7 +39,7 @@ _LIMITS = RequestLimits(body_bytes=mirror.MAX_PUSH_BYTES)
 @dataclass(frozen=True, slots=True)
 class _Visit:
     place: mirror.RepositoryFolder
-    who: Actor
+    who: audit.Actor
     workspace: tables.Workspace
     name: str
 
@@ -101,7 +100,7 @@ def _admit(platform: Platform, token: str, full_name: str, service: "Service", o
         workspaces.require(role, "push" if service == RECEIVE else "read")
         visit = _Visit(
             mirror.RepositoryFolder.of(repository, platform.settings),
-            Actor(row.user, row, origin),
+            audit.Actor(row.user, row, origin),
             workspace,
             repository.full_name,
         )

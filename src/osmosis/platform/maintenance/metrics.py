@@ -13,7 +13,6 @@ from prometheus_client.registry import Collector
 
 from osmosis._version import __version__
 from osmosis.platform import Platform, tables
-from osmosis.platform.tables import QueueState
 from osmosis.records.base import utc_now
 
 log = logging.getLogger(__name__)
@@ -79,9 +78,9 @@ class _Stored(Collector):
             for table, kind in KIND_OF_TABLE.items():
                 for status, count in session.execute(sa.select(table.status, sa.func.count()).group_by(table.status)):
                     runs.add_metric((kind, status), count)
-            open_jobs = sa.select(tables.Job.state, sa.func.count()).where(tables.Job.state != QueueState.OVER)
+            open_jobs = sa.select(tables.Job.state, sa.func.count()).where(tables.Job.state != tables.QueueState.OVER)
             counts = {state: count for state, count in session.execute(open_jobs.group_by(tables.Job.state))}
-            for state in (QueueState.WAITING, QueueState.HELD):
+            for state in (tables.QueueState.WAITING, tables.QueueState.HELD):
                 jobs.add_metric((state,), counts.get(state, 0))
             waits = [
                 session.scalar(sa.select(sa.func.min(table.updated_at)).where(table.status == "pending"))

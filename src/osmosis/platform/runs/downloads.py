@@ -11,7 +11,6 @@ from sqlalchemy.orm import Session, undefer
 
 from osmosis._version import __version__
 from osmosis.base import safe_open
-from osmosis.base.safe_open import ArtifactFile
 from osmosis.errors import NotFound, ValidationError
 from osmosis.platform import tables
 from osmosis.platform.objects.store import Objects
@@ -183,7 +182,7 @@ def _parts(session: Session, run: tables.Run, path: str) -> Iterator[list[str]]:
 
 def open_artifact(
     session: Session, settings: PlatformSettings, run: tables.Run, stored: Kept, path: str
-) -> ArtifactFile | str | None:
+) -> safe_open.ArtifactFile | str | None:
     """Return an open artifact, or its key in the object store; None for another kind of path."""
     if path != TOKENS and not ARTIFACT.match(path):
         return None

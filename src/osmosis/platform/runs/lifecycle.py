@@ -13,7 +13,6 @@ from osmosis.platform.db import changed_by, take_turn
 from osmosis.platform.paging import PageRange
 from osmosis.platform.runs import annotations as run_marks
 from osmosis.platform.scheduling.transitions import change_state, skip
-from osmosis.platform.tables import QueueState
 from osmosis.platform.workspaces import secrets
 from osmosis.records.api.runs import RunEvent
 from osmosis.records.base import utc_now
@@ -165,7 +164,7 @@ def request_stop(session: Session, work: tables.Work) -> None:
     if status is RunStatus.RUNNING and len(jobs) > 1:
         skip_waiting(jobs)
         log(session, work, "stop requested")
-    elif status is RunStatus.PENDING or not any(job.state == QueueState.HELD for job in jobs):
+    elif status is RunStatus.PENDING or not any(job.state == tables.QueueState.HELD for job in jobs):
         end(session, work, JobResult(status=RunStatus.STOPPED), "stopped by request")
     else:
         log(session, work, "stop requested")
@@ -182,7 +181,7 @@ def prioritize(session: Session, run: tables.Run, priority: int, person: str) ->
 
 def skip_waiting(jobs: Sequence[tables.Job]) -> None:
     for job in jobs:
-        if job.state == QueueState.WAITING:
+        if job.state == tables.QueueState.WAITING:
             skip(job)
 
 

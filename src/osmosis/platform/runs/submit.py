@@ -15,14 +15,12 @@ from osmosis.errors import NotFound, ValidationError
 from osmosis.platform import Platform, tables, urls
 from osmosis.platform.datasets import service as datasets
 from osmosis.platform.git import repositories, sync
-from osmosis.platform.git.sync import CodeRef
 from osmosis.platform.models import service as models
 from osmosis.platform.runs import lifecycle
 from osmosis.platform.scheduling import queue
 from osmosis.platform.training import checkpoints, service as training, sft_data
 from osmosis.platform.vault import Vault
 from osmosis.platform.workspaces import audit, quotas, secrets
-from osmosis.platform.workspaces.audit import Actor
 from osmosis.records.config.advanced import TrainingAdvanced
 from osmosis.records.config.check import CONFIGS, ConfigIssue, list_issues
 from osmosis.records.config.run_config import EvalConfig, TrainingConfig
@@ -89,7 +87,7 @@ def pick_rows(total: int, limit: int | None, seed: int) -> Picked:
 
 
 def submit(
-    platform: Platform, workspace: tables.Workspace, actor: Actor, request: RunRequest, *, kind: RunKind
+    platform: Platform, workspace: tables.Workspace, actor: audit.Actor, request: RunRequest, *, kind: RunKind
 ) -> tables.Run:
     order = check(platform, workspace, actor, request, kind=kind)
     with platform.db.write() as session:
@@ -97,7 +95,7 @@ def submit(
 
 
 def check(
-    platform: Platform, workspace: tables.Workspace, actor: Actor, request: RunRequest, *, kind: RunKind
+    platform: Platform, workspace: tables.Workspace, actor: audit.Actor, request: RunRequest, *, kind: RunKind
 ) -> "Order":
     config, user = request.config, actor.user
     with platform.db.read() as session:
@@ -125,11 +123,11 @@ def check(
 @dataclass(frozen=True, slots=True)
 class Order:
     workspace: tables.Workspace
-    who: Actor
+    who: audit.Actor
     request: RunRequest
     kind: str
     repository_id: str
-    code: CodeRef
+    code: sync.CodeRef
 
 
 def _dataset_issues(session: Session, workspace: tables.Workspace, name: str) -> list[dict[str, str]]:
@@ -224,7 +222,7 @@ def _size_issues(
 
 def _code(
     platform: Platform, repository_id: str, config: EvalConfig | TrainingConfig, issues: list[dict[str, str]]
-) -> CodeRef | None:
+) -> sync.CodeRef | None:
     try:
         return sync.code_for_run(platform.db, platform.settings, repository_id, config.experiment)
     except ValidationError as error:

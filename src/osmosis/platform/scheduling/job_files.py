@@ -14,7 +14,6 @@ from sqlalchemy.orm import Session, undefer
 from osmosis.base import safe_open as artifact_files
 from osmosis.base.files import draft_path
 from osmosis.base.git import Git, GitError, sealed_environ
-from osmosis.base.safe_open import are_parts
 from osmosis.datasets.row_file import cut_row_file
 from osmosis.errors import Conflict, NotFound, PlatformError, TooLarge, ValidationError
 from osmosis.platform import Platform, tables
@@ -141,7 +140,7 @@ class IncomingArtifacts:
 
     async def take(self, path: str, size: int, offset: int, stream: AsyncIterator[bytes]) -> bool:
         parts = [*self._place, *path.split("/")]
-        if not are_parts(path.split("/")) or not 0 <= offset <= size:
+        if not artifact_files.are_parts(path.split("/")) or not 0 <= offset <= size:
             raise ValidationError(f"{path!r} is not the path of a file", field="path")
         await run_apart("files", self._check_room, size)
         draft = self._draft(path)

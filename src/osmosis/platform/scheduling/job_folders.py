@@ -13,7 +13,6 @@ from sqlalchemy.orm import Session
 from osmosis.base import safe_open as artifact_files
 from osmosis.base.files import file_sha256, write_text
 from osmosis.base.model_folder import TOKENIZERS, list_model_files
-from osmosis.base.safe_open import are_parts
 from osmosis.errors import DiskFull, NotFound, TooLarge, ValidationError
 from osmosis.platform import Platform, tables
 from osmosis.platform.background import run_apart
@@ -140,7 +139,7 @@ class IncomingCheckpoint:
 
     async def take(self, path: str, size: int, offset: int, stream: AsyncIterator[bytes]) -> bool:
         parts = path.split("/")
-        if not are_parts(parts) or len(parts) > 4 or path.endswith(PART) or not 0 <= offset <= size:
+        if not artifact_files.are_parts(parts) or len(parts) > 4 or path.endswith(PART) or not 0 <= offset <= size:
             raise ValidationError(f"{path!r} is not the path of a file", field="path")
         await run_apart("files", self._check_room, path, size - offset)
         complete = self._draft.joinpath(*parts)

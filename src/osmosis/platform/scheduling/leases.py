@@ -19,7 +19,6 @@ from osmosis.platform.runs import lifecycle
 from osmosis.platform.scheduling import job_files, shards
 from osmosis.platform.scheduling.transitions import Loss, change_state, count_loss, explain_giving_up, skip
 from osmosis.platform.settings import PlatformSettings
-from osmosis.platform.tables import QueueState
 from osmosis.platform.vault import Vault
 from osmosis.platform.workspaces import secrets
 from osmosis.records.base import utc_now
@@ -65,37 +64,37 @@ def require_lease(session: Session, work_id: str, token: str) -> HeldJob:
         raise NotFound(f"no run {work_id}")
     if job is None or job.work_id != work_id:
         raise LeaseLost(f"another job has taken over run {work.name!r}")
-    if job.state != QueueState.HELD or work.status != RunStatus.RUNNING.value:
+    if job.state != tables.QueueState.HELD or work.status != RunStatus.RUNNING.value:
         raise LeaseLost(f"run {work.name!r} is {work.status}")
     return HeldJob(work, job)
 
 
 def require_reader(session: Session, work_id: str, token: str) -> tables.Job:
     job = session.scalars(_of_lease(token)).first()
-    if job is None or job.work_id != work_id or job.state == QueueState.WAITING:
+    if job is None or job.work_id != work_id or job.state == tables.QueueState.WAITING:
         raise LeaseLost("another job has taken over this run")
     return job
 
 
 def find_held_job(session: Session, work: tables.Work) -> tables.Job | None:
-    return next((job for job in lifecycle.list_jobs(session, work) if job.state == QueueState.HELD), None)
+    return next((job for job in lifecycle.list_jobs(session, work) if job.state == tables.QueueState.HELD), None)
 
 
 def find_run_of_lease(session: Session, token: str) -> tables.Run | None:
     job = session.scalars(_of_lease(token)).first()
     run = session.get(tables.Run, job.run_id) if job is not None and job.run_id else None
-    is_held = job is not None and job.state == QueueState.HELD
+    is_held = job is not None and job.state == tables.QueueState.HELD
     return run if run is not None and is_held and run.status == RunStatus.RUNNING.value else None
 
 
 def find_end_status(session: Session, work_id: str, token: str) -> str | None:
     job = session.scalars(_of_lease(token)).first()
-    return job.status if job is not None and job.work_id == work_id and job.state == QueueState.OVER else None
+    return job.status if job is not None and job.work_id == work_id and job.state == tables.QueueState.OVER else None
 
 
 def find_held(session: Session, job_id: str, lease_hash: str) -> HeldJob | None:
     job = session.get(tables.Job, job_id, with_for_update=True)
-    if job is None or job.lease_hash != lease_hash or job.state != QueueState.HELD:
+    if job is None or job.lease_hash != lease_hash or job.state != tables.QueueState.HELD:
         return None
     return HeldJob(lifecycle.get_work(session, job), job)
 
@@ -185,7 +184,7 @@ def release(session: Session, held_job: HeldJob, reason: str, *, max_starts: int
 
 def pause(job: tables.Job, base_s: float) -> float:
     """Delay the next start of a job that its executor refused; return the seconds, 0 if there is none."""
-    if job.state != QueueState.WAITING or not base_s:
+    if job.state != tables.QueueState.WAITING or not base_s:
         return 0.0
     seconds = backoff_delay(max(1, job.lost), base_s=base_s, max_s=MAX_PAUSE_S)
     job.not_before = utc_now() + timedelta(seconds=seconds)
@@ -242,7 +241,7 @@ def reap(platform: Platform, *, gap: str = "", now: datetime | None = None) -> N
         ):
             latest = now + timedelta(seconds=seconds)
             session.execute(sa.update(column.class_).where(column > latest).values({column: latest}))
-        expired = sa.select(tables.Job).where(tables.Job.state == QueueState.HELD, tables.Job.lease_until < now)
+        expired = sa.select(tables.Job).where(tables.Job.state == tables.QueueState.HELD, tables.Job.lease_until < now)
         for job in session.scalars(expired).all():
             if gap:
                 extend(job, settings.lease_s, now)
@@ -276,6 +275,6 @@ def _find_loss(session: Session, settings: PlatformSettings, job: tables.Job, no
 
 
 def heartbeat_interval_s(session: Session) -> float:
-    running = count_of(session, sa.select(tables.Job).where(tables.Job.state == QueueState.HELD))
+    running = count_of(session, sa.select(tables.Job).where(tables.Job.state == tables.QueueState.HELD))
     seconds = running / HEARTBEATS_PER_SECOND
     return 0.0 if seconds <= 1.0 else min(MAX_INTERVAL_S, seconds)

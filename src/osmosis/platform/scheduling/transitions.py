@@ -6,10 +6,9 @@ from typing import Literal
 
 from osmosis.errors import InternalError
 from osmosis.platform import tables
-from osmosis.platform.tables import QueueState
 from osmosis.records.run.status import RunStatus
 
-WAITING, HELD, OVER = QueueState.WAITING, QueueState.HELD, QueueState.OVER
+WAITING, HELD, OVER = tables.QueueState.WAITING, tables.QueueState.HELD, tables.QueueState.OVER
 Event = Literal["claim", "release", "finish", "skip", "close"]
 TRANSITIONS: Mapping[tuple[str, Event], str] = {
     (WAITING, "claim"): HELD,

@@ -12,7 +12,6 @@ from osmosis.platform.runs import lifecycle
 from osmosis.platform.scheduling import leases, workers
 from osmosis.platform.scheduling.transitions import Loss
 from osmosis.platform.workspaces import audit
-from osmosis.platform.workspaces.audit import Actor
 from osmosis.records.api.workers import WorkerRow
 from osmosis.records.base import utc_now
 
@@ -62,12 +61,12 @@ def require_managed(session: Session, user: tables.User, name_or_id: str) -> tab
     return worker
 
 
-def drain(session: Session, actor: Actor, worker: tables.Worker) -> None:
+def drain(session: Session, actor: audit.Actor, worker: tables.Worker) -> None:
     worker.draining = True
     audit.note(session, actor, "worker.drain", worker.name, workspace=_workspace(session, worker))
 
 
-def remove(platform: Platform, session: Session, actor: Actor, worker: tables.Worker) -> int:
+def remove(platform: Platform, session: Session, actor: audit.Actor, worker: tables.Worker) -> int:
     if worker.embedded and describe_state(worker) != "lost":
         message = f"worker {worker.name!r} is the platform's own"
         raise Forbidden(message, hint="start the platform without it: osmosis platform start --no-worker")

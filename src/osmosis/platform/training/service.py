@@ -16,7 +16,6 @@ from osmosis.platform.datasets import service as datasets
 from osmosis.platform.db import count_of
 from osmosis.platform.models import merging, service as models
 from osmosis.platform.runs import lifecycle
-from osmosis.platform.runs.lifecycle import duration_ms
 from osmosis.platform.settings import PlatformSettings
 from osmosis.platform.training import sft_data
 from osmosis.records.api import training as training_api
@@ -90,7 +89,7 @@ def body(session: Session, run: tables.Run) -> training_api.TrainingMetrics:
         series.setdefault(point.key, []).append(point)
     steps = [points[-1].step for points in series.values()]
     overview = training_api.TrainingOverview(
-        duration_ms=duration_ms(run),
+        duration_ms=lifecycle.duration_ms(run),
         metric_summaries=[_summary(key, series[key]) for key in in_order(series)],
         examples_processed_count=count_rollouts(session, run.id),
         latest_step=max(steps, default=None),

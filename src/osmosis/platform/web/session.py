@@ -15,7 +15,6 @@ from osmosis.errors import AuthRequired, Forbidden
 from osmosis.platform import Platform
 from osmosis.platform.auth import tokens
 from osmosis.platform.auth.rate_limits import address_of
-from osmosis.platform.auth.tokens import hash_token
 from osmosis.platform.workspaces.audit import Actor
 from osmosis.viewer.sse import EventStreams
 
@@ -81,7 +80,7 @@ def _requested_page(request: Request) -> str:
 
 
 def csrf_of(platform: Platform, secret: str) -> str:
-    return platform.vault.sign(f"csrf|{hash_token(secret)}")
+    return platform.vault.sign(f"csrf|{tokens.hash_token(secret)}")
 
 
 def check_form(request: Request, csrf: str, expected: str) -> None:

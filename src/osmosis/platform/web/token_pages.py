@@ -12,7 +12,6 @@ from fastapi import Form, Query, Request, Response
 from osmosis.base.net import is_loopback
 from osmosis.errors import OsmosisError, ValidationError
 from osmosis.platform.auth import tokens
-from osmosis.platform.auth.tokens import IssuedToken
 from osmosis.platform.web.session import PosterDep, Viewer, ViewerDep, platform_of
 from osmosis.platform.web.templating import page, page_router, redirect
 from osmosis.platform.workspaces import audit, service as workspaces
@@ -28,7 +27,7 @@ def token_list(request: Request, viewer: ViewerDep) -> Response:
 
 
 def _token_page(
-    request: Request, viewer: Viewer, *, issued: IssuedToken | None = None, problem: OsmosisError | None = None
+    request: Request, viewer: Viewer, *, issued: tokens.IssuedToken | None = None, problem: OsmosisError | None = None
 ) -> Response:
     with platform_of(request).db.read() as session:
         rows = tokens.list_tokens(session, viewer.token)
