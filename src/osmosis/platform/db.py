@@ -131,6 +131,12 @@ def changed_by(session: Session, statement: sa.Update | sa.Delete, **options: bo
     return done.rowcount
 
 
+def read_revision(connection: sa.Connection) -> str | None:
+    if not sa.inspect(connection).has_table("alembic_version"):
+        return None
+    return connection.execute(sa.text("SELECT version_num FROM alembic_version")).scalar()
+
+
 def take_turn(session: Session, subject: str) -> None:
     """Wait until no other transaction of this turn is open: on PostgreSQL by a lock, SQLite has one writer anyway."""
     if session.get_bind().dialect.name == "postgresql":
@@ -209,9 +215,7 @@ class Database:
 
     def revision(self) -> str | None:
         with self.engine.connect() as connection:
-            if not sa.inspect(connection).has_table("alembic_version"):
-                return None
-            return connection.execute(sa.text("SELECT version_num FROM alembic_version")).scalar()
+            return read_revision(connection)
 
     def close(self) -> None:
         self.engine.dispose()

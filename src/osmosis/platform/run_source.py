@@ -140,7 +140,6 @@ class DatabaseRun:
 
     def origin(self) -> run_source.Origin:
         run, imported = self.run, self.run.imported
-        creator = self.session.get(tables.User, run.creator_id) if run.creator_id else None
         seed = f", drawn with seed {run.sample_seed}" if run.sample_seed is not None else ""
         of = f" of {run.dataset_rows:,}" if run.dataset_rows is not None else ""
         branch = f"on {run.branch}" if run.branch else "" if imported else "(pinned)"
@@ -154,15 +153,16 @@ class DatabaseRun:
             self._dataset(),
             run_source.Fact("Rows", f"{run.sampled_rows:,}{of}{seed}"),
             run_source.Fact(
-                "Uploaded" if imported else "Submitted", run.created_at, note=f"by {creator.name}" if creator else ""
+                "Uploaded" if imported else "Submitted",
+                run.created_at,
+                note=f"by {run.creator.name}" if run.creator else "",
             ),
         )
         snapshot = SnapshotNote.model_validate(run.snapshot) if run.snapshot is not None else None
         dirty = imported is not None and bool(_git_of(imported).get("dirty"))
         code = run_source.CodeVersion(run.commit_sha, f"rollouts/{run.rollout}", dirty) if run.commit_sha else None
         events = lifecycle.list_events(self.session, run.id)
-        id_ = None if self.run.imported or self.run.snapshot else self.run.repository_id
-        repository = self.session.get(tables.Repository, id_) if id_ else None
+        repository = None if imported or run.snapshot else run.repository
         web = find_web_page(repository.url) if repository is not None and repository.kind == "external" else ""
         return run_source.Origin((*facts, *self._sandbox()), events, snapshot, web, code)
 
@@ -176,11 +176,10 @@ class DatabaseRun:
             name, git = self.run.imported.get("name"), _git_of(self.run.imported)
             repository = str(git.get("repository") or "none")
             return run_source.Fact("Repository", f"{repository} (made on another machine, as {name})")
-        id_ = self.run.repository_id
-        row = self.session.get(tables.Repository, id_) if id_ else None
-        if row is None:
+        if self.run.repository is None:
             return run_source.Fact("Repository", "no longer connected")
-        return run_source.Fact("Repository", row.full_name, f"/{quote(self.workspace.name, safe='')}/repository")
+        address = f"/{quote(self.workspace.name, safe='')}/repository"
+        return run_source.Fact("Repository", self.run.repository.full_name, address)
 
     def _dataset(self) -> run_source.Fact:
         if self.run.dataset_id:

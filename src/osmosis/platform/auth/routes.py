@@ -2,7 +2,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 from sqlalchemy.orm import Session
 
-from osmosis.platform import tables, urls
+from osmosis.platform import urls
 from osmosis.platform.auth import login as login_flows, tokens, users
 from osmosis.platform.auth.dependencies import Caller, CallerDep, EitherDep, PersonDep, PlatformDep, bearer
 from osmosis.platform.auth.rate_limits import address_of, limited
@@ -112,7 +112,7 @@ def make_token(body: account_api.NewToken, platform: PlatformDep, caller: Caller
     """Create a token for a machine; its text appears only in this answer. It may no more than the one that asks."""
     with platform.db.write() as session:
         issued = tokens.create_named(session, caller.token, body)
-        bound = session.get(tables.Workspace, issued.row.workspace_id) if issued.row.workspace_id else None
+        bound = issued.row.workspace
         audit.note_token(session, caller, "token.create", issued.row, scopes=issued.row.scopes)
     return token_body(issued).model_copy(update={"workspace": bound.name if bound else None})
 

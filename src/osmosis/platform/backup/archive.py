@@ -19,6 +19,7 @@ from osmosis._version import __version__
 from osmosis.base.files import replacing
 from osmosis.errors import Conflict, ValidationError
 from osmosis.platform.backup import table_dump
+from osmosis.platform.db import read_revision
 from osmosis.records.base import Record, utc_now
 
 FORMAT = 1
@@ -126,7 +127,7 @@ def build_header(
     has_master_key: bool = False,
 ) -> BackupHeader:
     with table_dump.open_snapshot(engine) as connection:
-        revision = table_dump.read_revision(connection)
+        revision = read_revision(connection)
     return BackupHeader(
         scope=scope,
         made_at=utc_now().isoformat(timespec="seconds"),

@@ -30,7 +30,7 @@ from osmosis.platform.backup.archive import (
 from osmosis.platform.db import open_engine
 from osmosis.platform.objects import open_objects
 from osmosis.platform.objects.publish import STORED, is_object
-from osmosis.platform.objects.store import Objects
+from osmosis.platform.objects.store import Objects, list_files
 from osmosis.platform.settings import PlatformSettings
 from osmosis.platform.vault import Vault
 
@@ -128,18 +128,12 @@ def _add_files(settings: PlatformSettings, objects: Objects, archive: ArchiveWri
 
 
 def _own_files(settings: PlatformSettings) -> Iterator[Path]:
+    uploads = settings.objects_dir / "uploads"  # on their way in: whoever sends them sends them again
     for root in (settings.objects_dir, settings.models_dir):
-        for folder, folders, names in os.walk(root):
-            if Path(folder) == root and "uploads" in folders:
-                folders.remove("uploads")  # on their way in: whoever sends them sends them again
-            folders.sort()
-            yield from (path for name in sorted(names) if _is_whole(path := Path(folder, name)))
+        yield from (path for path in list_files(root) if not path.is_relative_to(uploads))
     for run in _run_folders(settings):
-        yield from (path for name in OF_A_RUN if _is_whole(path := settings.runs_dir.joinpath(*run, name)))
-
-
-def _is_whole(path: Path) -> bool:
-    return path.is_file() and not path.is_symlink() and not (path.name.startswith(".") and path.name.endswith(".part"))
+        paths = (settings.runs_dir.joinpath(*run, name) for name in OF_A_RUN)
+        yield from (path for path in paths if path.is_file() and not path.is_symlink())
 
 
 def _run_folders(settings: PlatformSettings) -> Iterator[list[str]]:

@@ -41,12 +41,6 @@ def reflect_tables(connection: sa.Connection) -> sa.MetaData:
     return tables
 
 
-def read_revision(connection: sa.Connection) -> str | None:
-    if not sa.inspect(connection).has_table(VERSIONS):
-        return None
-    return connection.execute(sa.text(f"SELECT version_num FROM {VERSIONS}")).scalar()
-
-
 def dump_pieces(connection: sa.Connection) -> Iterator[tuple[str, bytes]]:
     streaming = connection.execution_options(stream_results=True)
     for table in reflect_tables(connection).sorted_tables:

@@ -3,7 +3,6 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import FileResponse
-from sqlalchemy.orm import Session
 
 from osmosis.errors import Conflict, NotFound
 from osmosis.platform import Platform, tables
@@ -30,11 +29,6 @@ DataDep = Annotated[Scope, may("data")]
 Limit = Annotated[int, Query()]
 
 
-def _build_entry(platform: Platform, session: Session, dataset: tables.Dataset) -> DatasetEntry:
-    creator = session.get(tables.User, dataset.creator_id) if dataset.creator_id else None
-    return datasets.build_entry(DatasetEntry, platform.settings, dataset, creator)
-
-
 @router.post("/api/cli/datasets")
 def create(body: NewDataset, platform: PlatformDep, scope: DataDep) -> CreatedDataset:
     file = datasets.NewFile(body.file_name, body.file_size, body.extension.lower().lstrip("."))
@@ -44,9 +38,8 @@ def create(body: NewDataset, platform: PlatformDep, scope: DataDep) -> CreatedDa
             session, scope.workspace, scope.user, file, part_bytes=part_bytes, overwrite_id=body.overwrite_dataset_id
         )
         audit.note(session, scope, "dataset.upload", dataset.name, workspace=scope.workspace, bytes=body.file_size)
-        creator = session.get(tables.User, dataset.creator_id) if dataset.creator_id else None
         plan = service.build_upload_plan(platform, upload)
-        return datasets.build_entry(CreatedDataset, platform.settings, dataset, creator, upload=plan)
+        return datasets.build_entry(CreatedDataset, platform.settings, dataset, upload=plan)
 
 
 @router.put("/api/objects/uploads/{upload_id}/{number}", dependencies=SIGNED)
@@ -77,7 +70,8 @@ def _complete(dataset_id: str, body: CompleteDataset, platform: Platform, scope:
     etags = {part.PartNumber: part.ETag for part in body.parts or ()}
     ingest.complete(platform, dataset.id, etags, upload_id=body.upload_id)
     with platform.db.read() as session:
-        return _build_entry(platform, session, session.get_one(tables.Dataset, dataset.id))
+        dataset = session.get_one(tables.Dataset, dataset.id)
+        return datasets.build_entry(DatasetEntry, platform.settings, dataset)
 
 
 @router.post("/api/cli/datasets/{dataset_id}/abort")
@@ -96,16 +90,15 @@ def list_datasets(platform: PlatformDep, scope: ScopeDep, limit: Limit = 50, off
     page = PageRange(limit, offset)
     with platform.db.read() as session:
         rows, total = page.fetch(session, datasets.select_datasets(scope.workspace))
-        users = datasets.find_creators(session, {row.creator_id for row in rows})
-    settings = platform.settings
-    bodies = [datasets.build_entry(DatasetEntry, settings, row, users.get(row.creator_id)) for row in rows]
+        bodies = [datasets.build_entry(DatasetEntry, platform.settings, row) for row in rows]
     return DatasetPage(datasets=bodies, **page.place(len(bodies), total))
 
 
 @router.get("/api/cli/datasets/{name}")
 def get_dataset(name: str, platform: PlatformDep, scope: ScopeDep) -> DatasetEntry:
     with platform.db.read() as session:
-        return _build_entry(platform, session, datasets.find(session, scope.workspace, name))
+        dataset = datasets.find(session, scope.workspace, name)
+        return datasets.build_entry(DatasetEntry, platform.settings, dataset)
 
 
 @router.delete("/api/cli/datasets/{name}", status_code=204)

@@ -209,9 +209,7 @@ def log(
 EntryT = TypeVar("EntryT", bound=DatasetEntry)
 
 
-def build_entry(
-    kind: type[EntryT], settings: PlatformSettings, dataset: tables.Dataset, creator: tables.User | None, **more: object
-) -> EntryT:
+def build_entry(kind: type[EntryT], settings: PlatformSettings, dataset: tables.Dataset, **more: object) -> EntryT:
     return kind.from_row(
         dataset,
         file_name=dataset.name,
@@ -220,15 +218,9 @@ def build_entry(
         file_format=dataset.format,
         original_file_format=dataset.format,
         original_file_size=dataset.size,
-        creator_name=creator.name if creator else None,
         platform_url=urls.dataset(settings, dataset.id),
         **more,
     )
-
-
-def find_creators(session: Session, ids: set[str | None]) -> dict[str | None, tables.User]:
-    user_ids = [user_id for user_id in ids if user_id]
-    return {user.id: user for user in session.scalars(sa.select(tables.User).where(tables.User.id.in_(user_ids)))}
 
 
 def build_upload_plan(platform: Platform, upload: tables.Upload) -> UploadPlan:

@@ -35,13 +35,7 @@ class ClientGone(Exception): ...
 class BodyPastLimit(Exception): ...
 
 
-@dataclass(frozen=True, slots=True)
-class CgiHead:
-    status: int
-    headers: list[tuple[bytes, bytes]]
-
-
-def parse_head(block: bytes) -> CgiHead:
+def parse_head(block: bytes) -> tuple[int, list[tuple[bytes, bytes]]]:
     status = 200
     headers: list[tuple[bytes, bytes]] = []
     for line in block.replace(b"\r\n", b"\n").split(b"\n"):
@@ -56,11 +50,12 @@ def parse_head(block: bytes) -> CgiHead:
                 raise ValueError(f"not an HTTP status: {status}")
         else:
             headers.append((name.lower(), value.strip()))
-    return CgiHead(status, headers)
+    return status, headers
 
 
 class BackendResponse(Response):
-    """An ASGI response of one CGI process. `on_exit` ends before the response does, always."""
+    """An ASGI response of one CGI process. `on_exit` is awaited before the response ends; what must not end with a
+    request that the server drops, it starts as a task of its own."""
 
     def __init__(
         self,
@@ -112,24 +107,12 @@ class BackendResponse(Response):
                     signal_group(process.pid, sign)
                     with contextlib.suppress(asyncio.TimeoutError):
                         await asyncio.wait_for(asyncio.shield(process.wait()), _KILL_GRACE_S)
-                await self._after()
+                if self.on_exit is not None:
+                    await self.on_exit()
                 errors = await stderr
                 if process.returncode and errors:
                     log.warning("git http-backend exited with %s: %s", process.returncode, errors)
             await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-    async def _after(self) -> None:
-        if self.on_exit is None:
-            return
-        job = asyncio.ensure_future(self.on_exit())
-        self.on_exit = None
-        try:
-            await asyncio.shield(job)
-        except asyncio.CancelledError:
-            # The server drops the request; the refs are already moved, so the sync must still happen.
-            _background.add(job)
-            job.add_done_callback(_background.discard)
-            raise
 
     async def _talk(self, process: asyncio.subprocess.Process, receive: Receive, send: Send) -> None:
         loop = asyncio.get_running_loop()
@@ -175,9 +158,9 @@ class BackendResponse(Response):
 
     async def _relay(self, process: asyncio.subprocess.Process, send: Send) -> None:
         assert process.stdout is not None
-        head = parse_head(await _read_head(process.stdout))
+        status, headers = parse_head(await _read_head(process.stdout))
         self._started = True
-        await send({"type": "http.response.start", "status": head.status, "headers": head.headers})
+        await send({"type": "http.response.start", "status": status, "headers": headers})
         while chunk := await process.stdout.read(_CHUNK):
             self._last_byte = asyncio.get_running_loop().time()
             await send({"type": "http.response.body", "body": chunk, "more_body": True})
@@ -190,9 +173,6 @@ class BackendResponse(Response):
         headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"connection", b"close")]
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body, "more_body": True})
-
-
-_background: set[asyncio.Future[None]] = set()
 
 
 async def _read_head(stdout: asyncio.StreamReader) -> bytes:

@@ -146,6 +146,7 @@ def _after_push(platform: Platform, visit: _Visit) -> Callable[[], Awaitable[Non
         sync.after_push(platform.db, platform.settings, visit.place.id)
 
     async def wait_for_sync() -> None:
+        # A task of its own: the refs are already moved, so the sync must happen also when the client is gone.
         job = asyncio.ensure_future(run_in_turn("sync", visit.place.id, note_and_sync))
         _running.add(job)
         job.add_done_callback(_finished)

@@ -18,7 +18,8 @@ from osmosis.base.files import write_text
 from osmosis.base.git import fetching_environ, sealed_environ
 from osmosis.base.git_url import parse_git_url
 from osmosis.base.net import is_loopback, is_public, parse_host
-from osmosis.errors import Forbidden, ValidationError
+from osmosis.errors import Forbidden
+from osmosis.platform.git.repositories import refuse_url
 from osmosis.platform.settings import PlatformSettings
 
 _PORTS = {"https": 443, "http": 80, "ssh": 22, "git": 9418}
@@ -55,12 +56,12 @@ def reaching(remote: Remote, settings: PlatformSettings) -> Iterator[dict[str, s
     if remote.credential:
         is_key = remote.credential.lstrip().startswith("-----BEGIN")
         if way == "ssh" and not is_key:
-            raise _refused("is an ssh URL, and the secret is not a private key")
+            raise refuse_url("is an ssh URL, and the secret is not a private key")
         if way == "https" and is_key:
             message = "is an https URL, and the secret is a key, which is for ssh"
-            raise _refused(message, hint="use git@host:owner/repo.git")
+            raise refuse_url(message, hint="use git@host:owner/repo.git")
         if way not in ("ssh", "https"):
-            raise _refused(f"uses {way}, which would send the secret in the open", hint="use https or ssh")
+            raise refuse_url(f"uses {way}, which would send the secret in the open", hint="use https or ssh")
         if way == "https":
             token = remote.credential.strip()
             pair = token if ":" in token else f"x-access-token:{token}"
@@ -87,11 +88,11 @@ def _check_local(remote: Remote, settings: PlatformSettings) -> None:
         )
     if not is_loopback(settings.host):
         message = "is a path on the platform's machine, which is allowed only when the platform listens on loopback"
-        raise _refused(message)
+        raise refuse_url(message)
     path = Path(urlsplit(remote.url).path if "://" in remote.url else remote.url).resolve()
     data = settings.data_dir.resolve()
     if path == data or data in path.parents or path in data.parents:
-        raise _refused("is inside the platform's own data folder")
+        raise refuse_url("is inside the platform's own data folder")
 
 
 def _addresses(host: str, port: int, way: str, remote: Remote, settings: PlatformSettings) -> list[str]:
@@ -102,12 +103,12 @@ def _addresses(host: str, port: int, way: str, remote: Remote, settings: Platfor
         proxies = {name.lower() for name, value in settings.environ.items() if value}
         if way in ("https", "http") and proxies & {f"{way}_proxy", "all_proxy"}:
             return []
-        raise _refused(f"names the host {host}, which cannot be resolved") from None
+        raise refuse_url(f"names the host {host}, which cannot be resolved") from None
     addresses = list(dict.fromkeys(str(entry[4][0]).partition("%")[0] for entry in entries))
     own = remote.trusted and is_loopback(settings.host)
     if host not in settings.remote_allow and not own and not all(map(is_public, addresses)):
         message = f"names {host}, which is not a public address"
-        raise _refused(message, hint=f"an operator can allow it: osmosis platform start --remote-allow {host}")
+        raise refuse_url(message, hint=f"an operator can allow it: osmosis platform start --remote-allow {host}")
     return [f"[{address}]" if ":" in address else address for address in addresses]
 
 
@@ -119,8 +120,3 @@ def _ssh(remote: Remote, host: str, addresses: list[str], folder: Path, settings
         write_text(folder / "key", f"{remote.credential.strip()}\n", mode=0o600)
         words += ["-i", str(folder / "key")]
     return shlex.join(words)
-
-
-def _refused(reason: str, *, hint: str = "use for example https://github.com/owner/repo.git") -> ValidationError:
-    issue = {"key": "repository_url", "message": reason}
-    return ValidationError(f"the repository URL {reason}", hint=hint, issues=[issue])

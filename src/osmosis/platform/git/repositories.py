@@ -32,11 +32,11 @@ def parse_repository_url(url: str) -> RepositoryUrl:
     """Parse a git URL, stricter than git: no credential, no option, no relative path."""
     text = url.strip()
     if not text or text.startswith("-") or re.search(r"[\s\x00-\x1f\x7f]", text):
-        raise _bad_url("is not a git URL")
+        raise refuse_url("is not a git URL")
     try:
         parsed = parse_git_url(text)
     except ValidationError as error:
-        raise _bad_url(error.message.rpartition("' ")[2]) from None
+        raise refuse_url(error.message.rpartition("' ")[2]) from None
     if parsed.has_credential:
         raise ValidationError(
             "the repository URL contains a credential",
@@ -44,14 +44,14 @@ def parse_repository_url(url: str) -> RepositoryUrl:
             issues=[{"key": "repository_url", "message": "must not contain a user name or password"}],
         )
     if parsed.scheme == "path" and not text.startswith("/"):
-        raise _bad_url("must be an absolute path or a URL")
+        raise refuse_url("must be an absolute path or a URL")
     if not parsed.identity or ".." in parsed.path.split("/") or not _IDENTITY.fullmatch(parsed.identity):
-        raise _bad_url("does not end in <owner>/<repository>")
+        raise refuse_url("does not end in <owner>/<repository>")
     return RepositoryUrl(text, parsed.identity, local=parsed.scheme in ("path", "file"))
 
 
-def _bad_url(reason: str) -> ValidationError:
-    hint = "use for example https://github.com/owner/repo.git or git@host:owner/repo.git"
+def refuse_url(reason: str, *, hint: str = "") -> ValidationError:
+    hint = hint or "use for example https://github.com/owner/repo.git or git@host:owner/repo.git"
     message = f"the repository URL {reason}"
     return ValidationError(message, hint=hint, issues=[{"key": "repository_url", "message": reason}])
 

@@ -7,7 +7,7 @@ import hashlib
 import hmac
 from typing import Annotated
 
-from fastapi import APIRouter, BackgroundTasks, Query, Request
+from fastapi import APIRouter, BackgroundTasks, Request
 from fastapi.concurrency import run_in_threadpool
 
 from osmosis.errors import AuthRequired, NotFound
@@ -16,6 +16,7 @@ from osmosis.platform.auth.dependencies import PlatformDep, Scope, ScopeDep, may
 from osmosis.platform.background import run_in_turn
 from osmosis.platform.git import repositories, sync
 from osmosis.platform.http.json_route import JsonRoute
+from osmosis.platform.paging import PageDep
 from osmosis.records.api.workspaces import SyncedRolloutPage, SyncReport, SyncStarted, WebhookAddress, WebhookTaken
 
 router = APIRouter(route_class=JsonRoute)
@@ -53,21 +54,14 @@ def _started(platform: Platform, event_id: str) -> SyncStarted:
 
 @router.get("/api/cli/rollouts")
 def list_rollouts(
-    platform: PlatformDep,
-    scope: ScopeDep,
-    limit: Annotated[int, Query(ge=1, le=50)] = 50,
-    offset: Annotated[int, Query(ge=0)] = 0,
-    branch: str | None = None,
+    platform: PlatformDep, scope: ScopeDep, page: PageDep, branch: str | None = None
 ) -> SyncedRolloutPage:
     with platform.db.read() as session:
         repository = repositories.find_for_workspace(session, scope.workspace.id)
         rows = sync.list_rollouts(session, repository, branch) if repository else []
-        page = rows[offset : offset + limit]
-        more = offset + limit < len(rows)
-        rollouts = [sync.to_synced_rollout(row, repository) for row in page if repository]
-        return SyncedRolloutPage(
-            rollouts=rollouts, total_count=len(rows), has_more=more, next_offset=offset + limit if more else None
-        )
+        listed = rows[page.offset : page.offset + page.limit]
+        rollouts = [sync.to_synced_rollout(row, repository) for row in listed if repository]
+        return SyncedRolloutPage(rollouts=rollouts, **page.place(len(listed), len(rows)))
 
 
 @router.get("/api/cli/webhook")

@@ -99,37 +99,27 @@ def _limited(
 
 
 def after_push(db: Database, settings: PlatformSettings, repository_id: str) -> None:
-    with db.read() as session:
-        repository = session.get(tables.Repository, repository_id)
-        if repository is None:
-            return
-        folder = _limited(repository, settings)
-    try:
-        with mirror.locked(folder):
-            _sync_branches(db, settings, folder, None, event_id=None)
-    except OsmosisError as error:
-        with db.write() as session:
-            repository = session.get(tables.Repository, repository_id)
-            event_id = add_event(session, repository).id if repository is not None else ""
-        _fail(db, event_id, _error_text(error))
-    _tidy(folder, settings)
+    _look(db, settings, repository_id, kind="internal")
 
 
 def poll(db: Database, settings: PlatformSettings, repository_id: str) -> None:
     """Fetch an external repository and sync what moved; repeated failures for the same reason leave one event."""
+    _look(db, settings, repository_id, kind="external")
+
+
+def _look(db: Database, settings: PlatformSettings, repository_id: str, *, kind: str) -> None:
     with db.read() as session:
         repository = session.get(tables.Repository, repository_id)
-        if repository is None or repository.kind != "external":
+        if repository is None or repository.kind != kind:
             return
         folder = _limited(repository, settings)
     try:
         with mirror.locked(folder):
             _sync_branches(db, settings, folder, mirror.fetch(folder, settings), event_id=None)
+        _tidy(folder, settings)
     except OsmosisError as error:
-        log.warning("repository %s could not be fetched: %s", folder.id, without_credentials(error.message))
+        log.warning("repository %s could not be synced: %s", folder.id, without_credentials(error.message))
         _note_failure(db, folder, _error_text(error))
-        return
-    _tidy(folder, settings)
 
 
 def _note_failure(db: Database, folder: RepositoryFolder, text: str) -> None:
@@ -139,7 +129,8 @@ def _note_failure(db: Database, folder: RepositoryFolder, text: str) -> None:
             return
         query = sa.select(tables.SyncEvent).where(tables.SyncEvent.repository_id == folder.id)
         last = session.scalars(query.order_by(tables.SyncEvent.created_at.desc()).limit(1)).first()
-        if last is not None and last.status == SyncStatus.FAILED.value and last.error == without_credentials(text):
+        as_before = SyncStatus.FAILED.value, without_credentials(text)
+        if folder.kind == "external" and last is not None and (last.status, last.error) == as_before:
             return
         event_id = add_event(session, repository).id
     _fail(db, event_id, text)

@@ -17,7 +17,7 @@ from osmosis.base.processes import find_processes, start_token
 from osmosis.errors import OsmosisError
 from osmosis.platform.backup import table_dump
 from osmosis.platform.backup.restore import announcement, running_in
-from osmosis.platform.db import HEAD, open_engine
+from osmosis.platform.db import HEAD, open_engine, read_revision
 from osmosis.platform.objects import open_objects
 from osmosis.platform.objects.parts import DATASETS
 from osmosis.platform.settings import PlatformSettings
@@ -142,7 +142,7 @@ def _database(settings: PlatformSettings) -> Iterator[Problem]:
 
 
 def _revision(connection: sa.Connection) -> Iterator[Problem]:
-    revision = table_dump.read_revision(connection)
+    revision = read_revision(connection)
     if revision != HEAD:
         message = f"the database is at revision {revision}, this version of osmosis needs {HEAD}"
         fix = "osmosis platform stop && osmosis platform start upgrades an older one, and keeps its rows in backups/"

@@ -1,6 +1,6 @@
 """Deployments: models that are served until somebody undeploys them, each named after its model."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, TypedDict
 
@@ -9,7 +9,6 @@ from sqlalchemy.orm import Session
 
 from osmosis.errors import Conflict, NotFound
 from osmosis.platform import Platform, tables, urls
-from osmosis.platform.datasets import service as datasets
 from osmosis.platform.models import service as models
 from osmosis.platform.runs import lifecycle
 from osmosis.platform.scheduling import queue
@@ -172,16 +171,10 @@ def add_deployments(
 ) -> list[ModelRow]:
     query = select_deployments(workspace_id, open_only=False)
     by_name = {deployment.name: deployment for deployment in session.scalars(query)}
-    people = datasets.find_creators(session, {deployment.creator_id for deployment in by_name.values()})
-    return [_with(settings, row, by_name.get(row.model_name or ""), people) for row in bare]
+    return [_with(settings, row, by_name.get(row.model_name or "")) for row in bare]
 
 
-def _with(
-    settings: PlatformSettings,
-    row: ModelRow,
-    deployment: tables.Deployment | None,
-    people: Mapping[str | None, tables.User],
-) -> ModelRow:
+def _with(settings: PlatformSettings, row: ModelRow, deployment: tables.Deployment | None) -> ModelRow:
     name = row.model_name or ""
     row.deployment_status = "active" if is_active(deployment) else "inactive"
     row.inference_model = name if row.base_model in (None, name) else f"{row.base_model}:{name}"
@@ -192,5 +185,5 @@ def _with(
         row.deployment_message = Failure.model_validate(deployment.failure).message if deployment.failure else None
         if is_active(deployment):
             row.deployed_at = format_moment(deployment.started_at or deployment.created_at)
-            row.deployed_by = people[deployment.creator_id].name if deployment.creator_id in people else None
+            row.deployed_by = deployment.creator_name
     return row

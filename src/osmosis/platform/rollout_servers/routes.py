@@ -6,7 +6,6 @@ from fastapi.concurrency import run_in_threadpool
 
 from osmosis.platform import Platform, tables
 from osmosis.platform.auth.dependencies import CallerDep, EitherDep, PlatformDep
-from osmosis.platform.datasets import service as datasets
 from osmosis.platform.http.json_route import JsonRoute
 from osmosis.platform.paging import PageDep
 from osmosis.platform.rollout_servers import probe, service as rollout_servers
@@ -71,6 +70,5 @@ def list_servers(platform: PlatformDep, found: EitherDep, page: PageDep) -> Serv
         rows, total = page.fetch(
             session, rollout_servers.select_servers(caller.user, scope.workspace if scope else None)
         )
-        owners = datasets.find_creators(session, {row.owner_id for row in rows})
-    bodies = [rollout_servers.build_server(row, owners.get(row.owner_id)) for row in rows]
+        bodies = [rollout_servers.build_server(row) for row in rows]
     return ServerPage(rollout_servers=bodies, **page.place(len(bodies), total))

@@ -97,7 +97,7 @@ def status_of(row: tables.RolloutServer, now: datetime | None = None) -> str:
     return "gone" if (now or utc_now()) - row.last_seen > SILENT_AFTER else row.status
 
 
-def build_server(row: tables.RolloutServer, owner: tables.User | None) -> ServerRow:
+def build_server(row: tables.RolloutServer) -> ServerRow:
     status = status_of(row)
     return ServerRow.from_row(
         row,
@@ -105,7 +105,6 @@ def build_server(row: tables.RolloutServer, owner: tables.User | None) -> Server
         error=row.error if status == "unhealthy" else None,
         has_api_key=row.key_id is not None,
         scope="workspace" if row.workspace_id else "user",
-        owner_name=owner.name if owner else None,
     )
 
 

@@ -111,8 +111,7 @@ def _show(platform: Platform, import_id: str, staged: _Staged) -> None:
                 if row.status == sessions.UPLOADING:  # else another request was faster
                     run = _become_run(session, row, staged)
                     with staged.annotations.open("rb") as lines:
-                        sender = session.get(tables.User, row.creator_id) if row.creator_id else None
-                        judgements.merge(session, run.id, map(Annotation.model_validate_json, lines), sender)
+                        judgements.merge(session, run.id, map(Annotation.model_validate_json, lines), row.creator)
                     _add_log(session, run, staged.log)
             return
         except IntegrityError:  # another run took the name in that moment
@@ -153,7 +152,6 @@ def _read(
 
 def _become_run(session: Session, row: tables.Import, staged: _Staged) -> tables.Run:
     local = UploadedRun.model_validate(row.run)
-    creator = session.get(tables.User, row.creator_id) if row.creator_id else None
     earlier = sessions.find_run(session, row.workspace_id, row.local_run_id)
     if earlier is not None and not row.reimport:
         sessions.refuse_second(session, row.workspace_id, row.local_run_id)
@@ -181,7 +179,7 @@ def _become_run(session: Session, row: tables.Import, staged: _Staged) -> tables
         theirs = sa.update(tables.Rollout).where(tables.Rollout.run_id == staged.run_id)
         session.execute(theirs.values(run_id=run.id))
     session.flush()
-    by_whom = f" by {creator.name}" if creator else ""
+    by_whom = f" by {row.creator.name}" if row.creator else ""
     reason = f"uploaded{' again' if before else ''}{by_whom} from a local run"
     session.add(tables.RunEvent(run_id=run.id, before=before, status=run.status, reason=reason))
     row.status, row.run_id = sessions.FINALIZED, run.id

@@ -214,7 +214,7 @@ def build_leaderboard(session: Session, dataset: tables.Dataset) -> list[JsonObj
 def build_row(session: Session, settings: PlatformSettings, members: Members) -> BenchmarkRunRow:
     run, runs = members
     best = max((_rate(build_agent(run, evaluation)) for evaluation in runs), default=-1.0)
-    statuses, creator = {RunStatus(each.status) for each in runs}, session.get(tables.User, run.creator_id or "")
+    statuses = {RunStatus(each.status) for each in runs}
     is_over, is_waiting = all(status.over for status in statuses), statuses == {RunStatus.PENDING}
     order = (RunStatus.FAILED, RunStatus.STOPPED, RunStatus.FINISHED) if is_over else (RunStatus.RUNNING,)
     done = sum((each.progress or tables.StoredProgress()).get("completed", 0) for each in runs if each.started_at)
@@ -224,7 +224,6 @@ def build_row(session: Session, settings: PlatformSettings, members: Members) ->
         status=RunStatus.PENDING if is_waiting else next((s for s in order if s in statuses), order[-1]),
         started_at=min((each.started_at for each in runs if each.started_at), default=None),
         completed_at=max((each.completed_at for each in runs if each.completed_at), default=None) if is_over else None,
-        **({"creator_name": creator.name, "creator_email": creator.email} if creator else {}),
         platform_url=urls.run(settings, runs[0].id) if runs else None,
         benchmark_name=run.benchmark,
         agent_count=len(run.run_ids),

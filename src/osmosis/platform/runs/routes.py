@@ -11,7 +11,7 @@ from osmosis.errors import NotFound
 from osmosis.platform import Platform, tables, urls
 from osmosis.platform.auth.dependencies import PlatformDep, Scope, ScopeDep, may
 from osmosis.platform.background import slow, stream_apart
-from osmosis.platform.datasets import ingest, service as datasets
+from osmosis.platform.datasets import ingest
 from osmosis.platform.db import count_of
 from osmosis.platform.http.json_route import JsonRoute
 from osmosis.platform.models import deployments, service as models
@@ -66,15 +66,11 @@ class RunRoutes:
     ) -> run_api.RunPage:
         with platform.db.read() as session:
             runs, total = lifecycle.list_runs(session, page, scope.workspace.id, self.kind, tag)
-            users = datasets.find_creators(session, {run.creator_id for run in runs})
-            position = page.place(len(runs), total)
-            return views.build_page(session, platform.settings, self.kind, runs, users, position)
+            return views.build_page(session, platform.settings, self.kind, runs, page.place(len(runs), total))
 
     def get_run(self, name: str, platform: PlatformDep, scope: ScopeDep) -> run_api.RunDetail:
         with platform.db.read() as session:
-            run = self.find(session, scope, name)
-            creator = session.get(tables.User, run.creator_id) if run.creator_id else None
-            return views.build_detail(session, platform.settings, run, creator)
+            return views.build_detail(session, platform.settings, self.find(session, scope, name))
 
     def logs(self, name: str, platform: PlatformDep, scope: ScopeDep, page: LogSliceDep) -> LogPage:
         with platform.db.read() as session:

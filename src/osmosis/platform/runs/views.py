@@ -23,10 +23,8 @@ from osmosis.records.run.rollout import RolloutStatus
 from osmosis.records.run.status import RunKind, RunStatus
 
 
-def _row_values(settings: PlatformSettings, run: tables.Run, creator: tables.User | None) -> dict[str, object]:
+def _row_values(settings: PlatformSettings, run: tables.Run) -> dict[str, object]:
     return {
-        "creator_name": creator.name if creator else None,
-        "creator_email": creator.email if creator else None,
         "platform_url": urls.run(settings, run.id),
         "resolved_secret_scopes": run.secret_scopes,
         "stop_requested": run.stop_requested_at is not None,
@@ -35,10 +33,10 @@ def _row_values(settings: PlatformSettings, run: tables.Run, creator: tables.Use
     }
 
 
-def eval_row(settings: PlatformSettings, run: tables.Run, creator: tables.User | None) -> run_api.EvalRunRow:
+def eval_row(settings: PlatformSettings, run: tables.Run) -> run_api.EvalRunRow:
     return run_api.EvalRunRow.from_row(
         run,
-        **_row_values(settings, run, creator),
+        **_row_values(settings, run),
         model=run_api.NamedRef(name=run.model_path),
         dataset=run_api.NamedRef(id=run.dataset_id, name=run.dataset),
         rollout=run_api.NamedRef(name=run.rollout),
@@ -47,13 +45,11 @@ def eval_row(settings: PlatformSettings, run: tables.Run, creator: tables.User |
     )
 
 
-def training_row(
-    settings: PlatformSettings, run: tables.Run, creator: tables.User | None, rewards: Mapping[str, float]
-) -> TrainingRunRow:
+def training_row(settings: PlatformSettings, run: tables.Run, rewards: Mapping[str, float]) -> TrainingRunRow:
     progress = run.progress or tables.StoredProgress()
     return TrainingRunRow.from_row(
         run,
-        **_row_values(settings, run, creator),
+        **_row_values(settings, run),
         model=ModelRef(id=None, model_name=run.model_path),
         dataset=FileRef(id=run.dataset_id, file_name=run.dataset),
         rollout=run_api.NamedRef(id=None, name=run.rollout),
@@ -64,19 +60,12 @@ def training_row(
 
 
 def build_page(
-    session: Session,
-    settings: PlatformSettings,
-    kind: RunKind,
-    runs: list[tables.Run],
-    users: Mapping[str | None, tables.User],
-    position: PagePlace,
+    session: Session, settings: PlatformSettings, kind: RunKind, runs: list[tables.Run], position: PagePlace
 ) -> run_api.RunPage:
     if kind == "eval":
-        return run_api.EvalRunPage(
-            eval_runs=[eval_row(settings, run, users.get(run.creator_id)) for run in runs], **position
-        )
+        return run_api.EvalRunPage(eval_runs=[eval_row(settings, run) for run in runs], **position)
     rewards = service.list_latest_rewards(session, [run.id for run in runs])
-    rows = [training_row(settings, run, users.get(run.creator_id), rewards[run.id]) for run in runs]
+    rows = [training_row(settings, run, rewards[run.id]) for run in runs]
     return TrainingRunPage(training_runs=rows, **position)
 
 
@@ -85,9 +74,7 @@ def _config(run: tables.Run) -> JsonObject:
     return {**experiment, **{key: value for key, value in run.config.items() if key not in ("env", "experiment")}}
 
 
-def build_detail(
-    session: Session, settings: PlatformSettings, run: tables.Run, creator: tables.User | None
-) -> run_api.RunDetail:
+def build_detail(session: Session, settings: PlatformSettings, run: tables.Run) -> run_api.RunDetail:
     shared: dict[str, object] = {
         "config": _config(run),
         "dataset": run_api.NamedRef(id=run.dataset_id, name=run.dataset),
@@ -108,12 +95,12 @@ def build_detail(
             figures = None
         else:
             figures = _results(run, report).model_copy(update={"reward_stats": reward_stats(session, run, report)})
-        about = eval_row(settings, run, creator).model_copy(update={"results": figures, **_waiting(session, run)})
+        about = eval_row(settings, run).model_copy(update={"results": figures, **_waiting(session, run)})
         shared |= {"eval_run": about, "results": figures, "report": report}
         return run_api.EvalRunDetail.model_validate(
             {**shared, **({"quarantine": quarantine_of(run)} if run.quarantine else {})}
         )
-    row = training_row(settings, run, creator, service.list_latest_rewards(session, [run.id])[run.id])
+    row = training_row(settings, run, service.list_latest_rewards(session, [run.id])[run.id])
     shared |= {
         "training_run": row.model_copy(update=_waiting(session, run)),
         "model": run_api.NamedRef(id=None, name=run.model_path),

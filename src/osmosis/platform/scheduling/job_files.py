@@ -41,8 +41,7 @@ class FileSources:
 
 def load_sources(session: Session, settings: PlatformSettings, run_id: str) -> FileSources:
     run = session.get_one(tables.Run, run_id, options=[undefer(tables.Run.rows)])
-    repository = session.get(tables.Repository, run.repository_id) if run.repository_id else None
-    if repository is None:
+    if (repository := run.repository) is None:
         raise NotFound("the repository of this run is no longer connected", hint="submit a new run")
     keys = sorted({row_key for _, row_key, _ in rollouts.list_keys(session, run.id)})
     return FileSources(run.id, settings.located(repository.path), run.commit_sha, run.dataset_path, run.rows, keys)

@@ -27,8 +27,7 @@ def build_spec(session: Session, settings: PlatformSettings, job: tables.Job) ->
         config = ModelJob(model=work.adapter, output_dir=output_dir, dtype=work.dtype)
         return _model_job(session, settings, work, "merge", config)
     run = session.get_one(tables.Run, job.run_id, options=[undefer(tables.Run.rows)])
-    repository = session.get(tables.Repository, run.repository_id) if run.repository_id else None
-    if repository is None:
+    if (repository := run.repository) is None:
         raise OsmosisError("the repository of this run is no longer connected", hint="submit a new run")
     kind: RunKind = "eval" if run.kind == "eval" else "training"
     spec = JobSpec(

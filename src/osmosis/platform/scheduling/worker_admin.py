@@ -31,13 +31,12 @@ def list_rows(session: Session, user: tables.User) -> list[WorkerRow]:
     by_worker: dict[str, list[str]] = {worker_id: [] for worker_id in ids}
     for job in workers.list_held_jobs(session, ids):
         by_worker[str(job.worker_id)].append(lifecycle.get_work(session, job).name)
-    names = {workspace.id: workspace.name for workspace in session.scalars(sa.select(tables.Workspace))}
     return [
         WorkerRow.from_row(
             worker,
             state=describe_state(worker),
             note=workers.explain_unfit(worker),
-            workspace=names.get(worker.workspace_id or ""),
+            workspace=worker.workspace.name if worker.workspace else None,
             runs=sorted(by_worker[worker.id]),
         )
         for worker in visible
@@ -63,7 +62,7 @@ def require_managed(session: Session, user: tables.User, name_or_id: str) -> tab
 
 def drain(session: Session, actor: audit.Actor, worker: tables.Worker) -> None:
     worker.draining = True
-    audit.note(session, actor, "worker.drain", worker.name, workspace=_workspace(session, worker))
+    audit.note(session, actor, "worker.drain", worker.name, workspace=worker.workspace)
 
 
 def remove(platform: Platform, session: Session, actor: audit.Actor, worker: tables.Worker) -> int:
@@ -76,12 +75,8 @@ def remove(platform: Platform, session: Session, actor: audit.Actor, worker: tab
         held_job = leases.HeldJob(lifecycle.get_work(session, job), job)
         reason = f"worker {worker.name} was removed"
         leases.release(session, held_job, reason, max_starts=platform.settings.max_starts, loss=Loss.WORKER_REMOVED)
-    audit.note(session, actor, "worker.remove", worker.name, workspace=_workspace(session, worker), released=len(jobs))
+    audit.note(session, actor, "worker.remove", worker.name, workspace=worker.workspace, released=len(jobs))
     return len(jobs)
-
-
-def _workspace(session: Session, worker: tables.Worker) -> tables.Workspace | None:
-    return session.get(tables.Workspace, worker.workspace_id) if worker.workspace_id else None
 
 
 def describe_state(worker: tables.Worker) -> str:

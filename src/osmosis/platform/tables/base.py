@@ -59,15 +59,6 @@ class NumberedRow(Base):
     id: Mapped[int] = mapped_column(primary_key=True, sort_order=-3)
 
 
-class OwnedRow(Row):
-    __abstract__ = True
-
-    workspace_id: Mapped[str] = mapped_column(
-        sa.ForeignKey("workspaces.id", ondelete="CASCADE"), index=True, sort_order=-2
-    )
-    creator_id: Mapped[str | None] = mapped_column(sa.ForeignKey("users.id", ondelete="SET NULL"), sort_order=-1)
-
-
 class Dated:
     created_at: Mapped[datetime] = mapped_column(default=utc_now, sort_order=1)
 

@@ -5,7 +5,8 @@ from datetime import datetime
 import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column
 
-from osmosis.platform.tables.base import Dated, Json, NumberedRow, OwnedRow, Row, Updated
+from osmosis.platform.tables.base import Dated, Json, NumberedRow, Row, Updated
+from osmosis.platform.tables.people import OwnedRow
 from osmosis.records.base import utc_now
 
 

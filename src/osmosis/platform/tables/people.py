@@ -4,7 +4,8 @@ decrypted."""
 from datetime import datetime
 
 import sqlalchemy as sa
-from sqlalchemy.orm import Mapped, mapped_column, relationship
+from sqlalchemy.ext.associationproxy import AssociationProxy, association_proxy
+from sqlalchemy.orm import Mapped, declared_attr, mapped_column, relationship
 
 from osmosis.platform.tables.base import Base, Dated, Json, NumberedRow, Row
 from osmosis.records.base import utc_now
@@ -18,6 +19,21 @@ class User(Dated, Row):
     name: Mapped[str]
     operator: Mapped[bool] = mapped_column(default=False)
     """May add and remove people, and whatever touches the platform's machine."""
+
+
+class OwnedRow(Row):
+    __abstract__ = True
+
+    workspace_id: Mapped[str] = mapped_column(
+        sa.ForeignKey("workspaces.id", ondelete="CASCADE"), index=True, sort_order=-2
+    )
+    creator_id: Mapped[str | None] = mapped_column(sa.ForeignKey("users.id", ondelete="SET NULL"), sort_order=-1)
+    creator_name: AssociationProxy[str | None] = association_proxy("creator", "name")
+    creator_email: AssociationProxy[str | None] = association_proxy("creator", "email")
+
+    @declared_attr
+    def creator(cls) -> Mapped[User | None]:  # noqa: N805 - as SQLAlchemy calls it
+        return relationship(viewonly=True)
 
 
 class LinkedIdentity(Base):
@@ -50,6 +66,7 @@ class Token(Row):
     last_used_at: Mapped[datetime | None]
     revoked_at: Mapped[datetime | None]
     user: Mapped[User] = relationship(lazy="joined")
+    workspace: Mapped["Workspace | None"] = relationship(viewonly=True)
 
 
 class DeviceCode(Row):
@@ -128,6 +145,10 @@ class Secret(Row):
     ciphertext: Mapped[bytes]
     creator_id: Mapped[str | None] = mapped_column(sa.ForeignKey("users.id", ondelete="SET NULL"))
     updater_id: Mapped[str | None] = mapped_column(sa.ForeignKey("users.id", ondelete="SET NULL"))
+    creator: Mapped[User | None] = relationship(foreign_keys=creator_id, viewonly=True)
+    updater: Mapped[User | None] = relationship(foreign_keys=updater_id, viewonly=True)
+    creator_name: AssociationProxy[str | None] = association_proxy("creator", "name")
+    updater_name: AssociationProxy[str | None] = association_proxy("updater", "name")
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
     updated_at: Mapped[datetime] = mapped_column(default=utc_now)
     last_used_at: Mapped[datetime | None]
@@ -145,6 +166,8 @@ class RolloutServer(Dated, Row):
 
     workspace_id: Mapped[str | None] = mapped_column(sa.ForeignKey("workspaces.id", ondelete="SET NULL"), index=True)
     owner_id: Mapped[str] = mapped_column(sa.ForeignKey("users.id", ondelete="CASCADE"))
+    owner: Mapped[User] = relationship(viewonly=True)
+    owner_name: AssociationProxy[str] = association_proxy("owner", "name")
     host: Mapped[str]
     port: Mapped[int]
     agent_loop_name: Mapped[str]

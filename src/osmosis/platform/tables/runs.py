@@ -2,9 +2,11 @@ from datetime import datetime
 from typing import ClassVar, Literal, TypedDict
 
 import sqlalchemy as sa
-from sqlalchemy.orm import Mapped, mapped_column
+from sqlalchemy.orm import Mapped, mapped_column, relationship
 
-from osmosis.platform.tables.base import Base, Dated, Json, NumberedRow, OwnedRow, Row, new_id
+from osmosis.platform.tables.base import Base, Dated, Json, NumberedRow, Row
+from osmosis.platform.tables.data import Repository
+from osmosis.platform.tables.people import OwnedRow, User, Workspace
 from osmosis.records.base import utc_now
 
 
@@ -57,13 +59,10 @@ class Imported(TypedDict):
     provenance: dict[str, object]
 
 
-class Work(Base):
+class Work(OwnedRow):
     __abstract__ = True
     reference_column: ClassVar[str]
 
-    id: Mapped[str] = mapped_column(primary_key=True, default=new_id)
-    workspace_id: Mapped[str] = mapped_column(sa.ForeignKey("workspaces.id", ondelete="CASCADE"), index=True)
-    creator_id: Mapped[str | None] = mapped_column(sa.ForeignKey("users.id", ondelete="SET NULL"))
     name: Mapped[str]
     status: Mapped[str]
     """records.run.status.RunStatus; changed only by `runs.lifecycle.switch_status`."""
@@ -110,6 +109,7 @@ class Run(Work):
     reference_column = "run_id"
 
     repository_id: Mapped[str | None] = mapped_column(sa.ForeignKey("repositories.id", ondelete="SET NULL"))
+    repository: Mapped[Repository | None] = relationship(viewonly=True)
     dataset_id: Mapped[str | None] = mapped_column(sa.ForeignKey("datasets.id", ondelete="SET NULL"), index=True)
     kind: Mapped[str]
     config: Mapped[StoredConfig] = mapped_column(Json)
@@ -304,6 +304,7 @@ class Import(Row):
 
     workspace_id: Mapped[str] = mapped_column(sa.ForeignKey("workspaces.id", ondelete="CASCADE"))
     creator_id: Mapped[str | None] = mapped_column(sa.ForeignKey("users.id", ondelete="SET NULL"))
+    creator: Mapped[User | None] = relationship(viewonly=True)
     run_id: Mapped[str | None] = mapped_column(sa.ForeignKey("runs.id", ondelete="SET NULL"), index=True)
     """The run it became; None before, and after that run was deleted."""
     digest: Mapped[str]
@@ -335,6 +336,7 @@ class Worker(Row):
     name: Mapped[str] = mapped_column(index=True)
     token_id: Mapped[str | None] = mapped_column(sa.ForeignKey("tokens.id", ondelete="SET NULL"))
     workspace_id: Mapped[str | None] = mapped_column(sa.ForeignKey("workspaces.id", ondelete="CASCADE"), index=True)
+    workspace: Mapped[Workspace | None] = relationship(viewonly=True)
     embedded: Mapped[bool] = mapped_column(default=False)
     machine: Mapped[str]
     version: Mapped[str]

@@ -42,18 +42,17 @@ def dataset_list(request: Request, viewer: ViewerDep, workspace: str, at: int = 
     with platform_of(request).db.read() as session:
         row, role = workspaces.by_name(session, viewer.user, workspace)
         rows, place = fetch_numbered(session, datasets.select_datasets(row), at)
-        people = datasets.find_creators(session, {dataset.creator_id for dataset in rows})
-    return page(
-        request, "datasets.html", viewer, here="datasets", workspace=workspace, found=rows, people=people, **place,
-        may_upload=may(role, "data"),
-    )  # fmt: skip
+        return page(
+            request, "datasets.html", viewer, here="datasets", workspace=workspace, found=rows, **place,
+            may_upload=may(role, "data"),
+        )  # fmt: skip
 
 
 @router.get("/datasets/{dataset_id}")
 def dataset_page(request: Request, viewer: ViewerDep, dataset_id: str) -> Response:
     with platform_of(request).db.read() as session:
         dataset, workspace, role = _find_dataset(session, viewer, dataset_id, "read")
-        people = datasets.find_creators(session, {dataset.creator_id})
+        creator = dataset.creator
         used = sa.select(tables.Run).filter_by(dataset_id=dataset.id).where(tables.Run.kind.in_(lifecycle.SUBMITTED))
         used_by = list(session.scalars(used.order_by(tables.Run.created_at.desc()).limit(20)))
         log = sa.select(tables.DatasetLog).where(tables.DatasetLog.dataset_id == dataset.id)
@@ -62,7 +61,7 @@ def dataset_page(request: Request, viewer: ViewerDep, dataset_id: str) -> Respon
     columns = list(dict.fromkeys(key for row in preview for key in row))
     return page(
         request, "dataset.html", viewer, here="datasets", workspace=workspace.name, dataset=dataset,
-        creator=people.get(dataset.creator_id), preview=preview, columns=columns, used_by=used_by, lines=lines,
+        creator=creator, preview=preview, columns=columns, used_by=used_by, lines=lines,
         may_delete=may(role, "delete"),
     )  # fmt: skip
 

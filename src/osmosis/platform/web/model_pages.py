@@ -7,7 +7,6 @@ from sqlalchemy.orm import Session
 
 from osmosis.errors import NotFound
 from osmosis.platform import Platform, tables
-from osmosis.platform.datasets import service as datasets
 from osmosis.platform.models import deployments, merging, service as models
 from osmosis.platform.paging import fetch_numbered
 from osmosis.platform.runs import views
@@ -68,7 +67,6 @@ def _build_page(platform: Platform, viewer: Viewer, model_id: str) -> tuple[Page
     with platform.db.read() as session:
         model = _find(session, viewer, model_id)
         run = deployments.find(session, model.workspace.id, model.name)
-        people = datasets.find_creators(session, {run.creator_id} if run else set())
         state = deployments.state_of(run) if run else None
         values = {
             "csrf": viewer.csrf,
@@ -79,7 +77,7 @@ def _build_page(platform: Platform, viewer: Viewer, model_id: str) -> tuple[Page
             "state": state,
             "moving": state in ("starting", "stopping"),
             "active": deployments.is_active(run),
-            "deployer": people.get(run.creator_id) if run else None,
+            "deployer": run.creator if run else None,
             "failure": Failure.model_validate(run.failure) if run and run.failure else None,
             "answered": (run.progress or {}).get("completed", 0) if run else 0,
             "lines": _lines(session, run) if run else [],

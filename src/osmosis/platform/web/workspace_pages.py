@@ -5,7 +5,6 @@ from fastapi import BackgroundTasks, Form, Request, Response
 from osmosis.errors import OsmosisError
 from osmosis.platform import Platform
 from osmosis.platform.background import run_in_turn
-from osmosis.platform.datasets import service as datasets
 from osmosis.platform.git import repositories, sync
 from osmosis.platform.rollout_servers import service as rollout_servers
 from osmosis.platform.scheduling import worker_admin
@@ -76,13 +75,12 @@ def _secrets(request: Request, viewer: Viewer, workspace: str, problem: OsmosisE
     with platform_of(request).db.read() as session:
         row, role = workspaces.by_name(session, viewer.user, workspace, "secrets.own")
         rows = list(session.scalars(secrets.select_secrets(row, viewer.user, "all")))
-        people = datasets.find_creators(session, {secret.updater_id for secret in rows})
-    personal = {secret.name for secret in rows if secret.scope == "user"}
-    shared = {secret.name for secret in rows if secret.scope == "workspace"}
-    return page(
-        request, "secrets.html", viewer, here="secrets", workspace=workspace, found=rows, people=people,
-        shadowed=personal & shared, shared_too=may(role, "secrets.shared"), problem=problem,
-    )  # fmt: skip
+        personal = {secret.name for secret in rows if secret.scope == "user"}
+        shared = {secret.name for secret in rows if secret.scope == "workspace"}
+        return page(
+            request, "secrets.html", viewer, here="secrets", workspace=workspace, found=rows,
+            shadowed=personal & shared, shared_too=may(role, "secrets.shared"), problem=problem,
+        )  # fmt: skip
 
 
 @router.post("/{workspace}/secrets")
@@ -134,8 +132,7 @@ def _repository_page(platform: Platform, viewer: Viewer, workspace: str, branch:
         row, _ = workspaces.by_name(session, viewer.user, workspace)
         repository = repositories.find_for_workspace(session, row.id)
         rows = list(session.scalars(rollout_servers.select_servers(viewer.user, row).limit(SERVERS)))
-        people = datasets.find_creators(session, {server.owner_id for server in rows})
-        servers = [(server, rollout_servers.status_of(server), people.get(server.owner_id)) for server in rows]
+        servers = [(server, rollout_servers.status_of(server), server.owner) for server in rows]
         values = {"csrf": viewer.csrf, "workspace": workspace, "repository": repository, "servers": servers}
         if repository is None:
             return Page("repository.html", values)

@@ -48,8 +48,7 @@ def note(
 
 
 def note_token(session: Session, actor: Actor, action: str, token: tables.Token, **details: Detail) -> None:
-    workspace = session.get(tables.Workspace, token.workspace_id) if token.workspace_id else None
-    note(session, actor, action, token.name, workspace=workspace, **details)
+    note(session, actor, action, token.name, workspace=token.workspace, **details)
 
 
 @contextmanager

@@ -17,7 +17,6 @@ from osmosis.platform.auth.dependencies import (
     may,
 )
 from osmosis.platform.background import run_in_turn, slow
-from osmosis.platform.datasets import service as datasets
 from osmosis.platform.git import mirror, repositories, sync
 from osmosis.platform.git.remotes import Remote
 from osmosis.platform.http.json_route import JsonRoute
@@ -265,17 +264,12 @@ def unlink_person(handle: str, platform: PlatformDep, caller: OperatorDep) -> Re
 SecretsDep = Annotated[Scope, may("secrets.own")]
 
 
-def _users(session: Session, rows: list[tables.Secret]) -> dict[str | None, tables.User]:
-    return datasets.find_creators(session, {user for row in rows for user in (row.creator_id, row.updater_id)})
-
-
 @router.get("/environment-secrets")
 def list_secrets(platform: PlatformDep, caller: SecretsDep, page: PageDep, scope: str = "all") -> SecretPage:
     with platform.db.read() as session:
         rows, total = page.fetch(session, secrets.select_secrets(caller.workspace, caller.user, scope))
-        users = _users(session, rows)
+        bodies = [SecretRow.from_row(row) for row in rows]
     url = urls.secrets(platform.settings, caller.workspace.name)
-    bodies = [secrets.build_secret(row, users) for row in rows]
     return SecretPage(environment_secrets=bodies, platform_url=url, **page.place(len(bodies), total))
 
 
@@ -285,9 +279,7 @@ def put_secret(body: NewSecret, platform: PlatformDep, caller: SecretsDep) -> Se
         slot = secrets.slot_for(caller.workspace, caller.user, caller.role, scope=body.scope, name=body.name)
         row = secrets.store(session, platform.vault, slot, body.value, caller.user.id)
         audit.note(session, caller, "secret.set", body.name, workspace=caller.workspace, scope=slot.scope)
-        users = _users(session, [row])
-    url = urls.secrets(platform.settings, caller.workspace.name)
-    return secrets.build_secret(row, users).model_copy(update={"platform_url": url})
+        return SecretRow.from_row(row, platform_url=urls.secrets(platform.settings, caller.workspace.name))
 
 
 @router.delete("/environment-secrets", status_code=204)

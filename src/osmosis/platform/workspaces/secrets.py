@@ -11,7 +11,6 @@ from osmosis.errors import Forbidden, InternalError, NotFound, ValidationError
 from osmosis.platform import tables
 from osmosis.platform.vault import Sealed, Vault
 from osmosis.records.api.policy import may
-from osmosis.records.api.workspaces import SecretRow
 from osmosis.records.base import utc_now
 from osmosis.records.config.run_config import SECRET_NAME
 
@@ -169,9 +168,3 @@ def _find(session: Session, slot: Slot) -> tables.Secret | None:
         workspace_id=slot.workspace_id, scope=slot.scope, owner_id=slot.owner_id, name=slot.name
     )
     return session.scalars(query).first()
-
-
-def build_secret(secret: tables.Secret, users: Mapping[str | None, tables.User]) -> SecretRow:
-    creator, updater = users.get(secret.creator_id), users.get(secret.updater_id)
-    names = {"creator_name": creator.name if creator else None, "updater_name": updater.name if updater else None}
-    return SecretRow.from_row(secret, **names)
