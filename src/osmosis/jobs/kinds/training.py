@@ -34,6 +34,7 @@ from osmosis.jobs.trainer.process import (
 from osmosis.jobs.trainer.settings import load_examples, rollout_plan, trainer_plan
 from osmosis.jobs.trainer.vllm import GpuSplit, VllmProcesses, find_vllm
 from osmosis.records.api.jobs import JobRewind
+from osmosis.records.config.advanced import TrainingAdvanced
 from osmosis.records.config.run_config import TrainingConfig
 from osmosis.records.run.job import CheckpointReport, JobResult, MetricPoint, Stage
 from osmosis.records.run.rollout import Category
@@ -58,8 +59,9 @@ MakeTrainer = Callable[[JobContext], Awaitable[TrainerCommand]]
 async def make_trainer_command(context: JobContext) -> TrainerCommand:
     context.enter(Stage.ENVIRONMENT, "preparing the trainer's environment")
     config = context.spec.config
-    is_tinker = isinstance(config, TrainingConfig) and config.advanced.engine == "tinker"
-    environment = await load_trainer_environment(context, *(["tinker"] if is_tinker else []))
+    advanced = config.advanced if isinstance(config, TrainingConfig) else TrainingAdvanced()
+    extras = {"tinker": advanced.engine == "tinker", "quantize": advanced.quantize is not None}
+    environment = await load_trainer_environment(context, *(extra for extra, is_used in extras.items() if is_used))
     return TrainerCommand(environment.python, environment.code)
 
 

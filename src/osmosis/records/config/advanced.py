@@ -166,6 +166,9 @@ class TrainingAdvanced(Advanced):
     shard: bool = False
     """Divide the base model's weights between the trainer's GPUs, for models that do not fit one; with
     `sampler = "vllm"`."""
+    quantize: Literal["4bit"] | None = Field(default=None, examples=["4bit"])
+    """Hold the frozen base model in 4 bits (NF4) while the adapter learns: less than half of the memory, more time.
+    Servers, evaluations and merged models have the weights as they are."""
     trainer_gpus: GpuCount = Field(default="auto", examples=[4])
     """GPUs that the trainer uses, the first ones that the job has. `auto`: all but those of the samplers."""
     sampler_gpus: GpuCount = Field(default="auto", examples=[4])
@@ -246,6 +249,8 @@ class TrainingAdvanced(Advanced):
         if written.get("shard") and written.get("sampler") != "vllm":
             problem = 'shard = true needs sampler = "vllm": the builtin sampler needs all weights in one process'
             yield broken_at(problem, 'write sampler = "vllm", or remove shard', "shard")
+        is_whole_adapter = written.get("tune", "lora") == "lora" and not written.get("shard")
+        yield from cls._only(written, is_whole_adapter, True, 'tune = "lora" and shard = false', ("quantize",))
         yield from cls._servers(written)
         yield from cls._gpus(written)
         if engine == "tinker" and method != "grpo":
@@ -324,7 +329,7 @@ _OF_SERVERS = ("base_url", "api_key_env")
 _OF_LOCAL = (
     "trainer_gpus", "tune", "kl", "clip", "clip_high", "ratio_max", "importance", "importance_cap",
     "micro_batch_tokens", "lora_alpha", "sampler", "precision", "gradient_accumulation", "gradient_checkpointing",
-    "lora_targets", "teacher",
+    "lora_targets", "teacher", "quantize",
 )  # fmt: skip
 _OF_GRPO = (
     "loss", "scale_rewards", "kl", "clip", "clip_high", "ratio_max", "importance", "importance_cap", "failures",

@@ -94,6 +94,7 @@ class TrainerPlan(Record):
     """Size of the key-value cache; None: room for `max_requests` full answers where memory allows it."""
 
     tune: Tune = "lora"
+    quantize: Literal["4bit"] | None = None
     lora_rank: int = Field(default=16, ge=1)
     lora_alpha: float = Field(default=32.0, gt=0)
     lora_targets: list[str] = Field(default_factory=list)
@@ -142,6 +143,8 @@ class TrainerPlan(Record):
             raise ValueError("engine tinker needs engine_url")
         if self.tune == "full" and (self.sampler != "builtin" or self.engine != "local"):
             raise ValueError("tune full needs engine local and sampler builtin: servers take adapters")
+        if self.quantize and (self.tune == "full" or self.engine != "local" or self.shard):
+            raise ValueError("quantize needs engine local, tune lora and no shard")
         return self
 
     @property

@@ -18,7 +18,7 @@ from osmosis.training.trainer.errors import TrainingFailed
 
 Kind = Literal["regular", "stop", "final"]
 _DRAFT = ".draft-"
-_LIBRARIES = ("torch", "transformers", "peft", "tinker")
+_LIBRARIES = ("torch", "transformers", "peft", "bitsandbytes", "tinker")
 
 
 def versions() -> dict[str, str]:

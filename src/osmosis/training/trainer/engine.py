@@ -135,6 +135,8 @@ class LocalEngine(TrainingLoop):
             fuse_kernels(loaded.model)
         self.module = self.model.get_base_model() if plan.tune == "lora" else self.model
         self.weights = [weight for weight in self.model.parameters() if weight.requires_grad]
+        for weight in self.weights:  # PEFT makes an adapter of quantized layers in fp32
+            weight.data = weight.data.to(loaded.dtype)
         self.masters = [weight if weight.dtype == torch.float32 else weight.detach().float() for weight in self.weights]
         """The weights as the optimizer moves them, and their gradients."""
         self.optimizer = torch.optim.AdamW(

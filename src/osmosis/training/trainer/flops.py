@@ -61,5 +61,4 @@ def measure_utilization(flops: float | None, seconds: float, loaded: Loaded, pro
 
 
 def _cost(layer: Any) -> int:
-    weight = layer.weight
-    return int((6 if weight.requires_grad else 4) * weight.numel())
+    return int((6 if layer.weight.requires_grad else 4) * layer.in_features * layer.out_features)

@@ -66,7 +66,7 @@ def model_facts(loaded: Loaded, reader: AnswerReader, trained: Any, cache_tokens
     name = torch.cuda.get_device_name(loaded.device) if loaded.device.type == "cuda" else "CPU"
     return ModelFacts(
         architecture=(config.architectures or [type(loaded.model).__name__])[0],
-        parameters=sum(weight.numel() for weight in weights if not weight.requires_grad),
+        parameters=sum(_count(weight) for weight in weights if not weight.requires_grad),
         trainable_parameters=sum(weight.numel() for weight in weights if weight.requires_grad),
         context_length=getattr(config.get_text_config(), "max_position_embeddings", None),
         dtype=str(loaded.dtype).removeprefix("torch."),
@@ -76,3 +76,8 @@ def model_facts(loaded: Loaded, reader: AnswerReader, trained: Any, cache_tokens
         cache_tokens=cache_tokens,
         versions=versions(),
     )
+
+
+def _count(weight: torch.Tensor) -> int:
+    count: int = weight.numel()
+    return 2 * count if weight.dtype == torch.uint8 else count  # two of 4 bits in a byte

@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import statistics
+import subprocess
 from array import array
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,9 @@ from typing import Any
 
 import psutil
 import pytest
+import uv
 
+from osmosis.jobs.trainer.environment import TrainerEnvironment
 from osmosis.records.run.checkpoint import read_manifest
 from osmosis.training.protocol.messages import Checkpointed, Collect, Done, Event, Example, Failed, StepMetrics
 from osmosis.training.protocol.plans import TrainerPlan
@@ -48,6 +51,42 @@ async def test_grpo_raises_the_reward(plan: Plan, start: Any) -> None:
     assert names >= {"adapter_model.safetensors", "adapter_config.json"}
     assert "optimizer.safetensors" in names
     assert not {name for name in names if name.endswith((".bin", ".pt", ".pth"))}, "no pickles"
+
+
+@pytest.fixture
+def bitsandbytes(trainer: TrainerEnvironment, trainer_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The extra `quantize`, beside the trainer's environment."""
+    folder = trainer_cache / "bitsandbytes"
+    if not folder.exists():
+        command = [uv.find_uv_bin(), "pip", "install", "--quiet", "--python", str(trainer.python), "--no-deps"]
+        done = subprocess.run([*command, "--target", str(folder), "bitsandbytes>=0.49"], capture_output=True)
+        if done.returncode:
+            pytest.skip("needs bitsandbytes, which cannot be installed here")
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+
+
+async def test_an_adapter_learns_on_a_base_model_in_4_bits(plan: Plan, start: Any, bitsandbytes: None) -> None:
+    made = plan(
+        quantize="4bit", rows=list(range(64)), rows_per_step=16, samples_per_row=8, steps=6, save_interval=3,
+        num_iterations=2, kl=0.01,
+    )  # fmt: skip
+    async with start(made) as (link, _):
+        events = []
+        async for event in follow(link, adding(link)):
+            events.append(event)
+            if isinstance(event, Checkpointed):
+                health = await link.health()
+    assert events[-1] == Done(step=6)
+    rewards = curve(events, "rollout/raw_reward")
+    assert statistics.fmean(rewards[-2:]) - statistics.fmean(rewards[:2]) > 4 * (0.25 / 128) ** 0.5, rewards
+    assert max(curve(events, "train/mismatch_mean")) < 1e-3, "answers are sampled from the same 4 bits"
+    assert (health.model.parameters, health.model.trainable_parameters) == (605888, 116736)
+    assert health.model.versions["bitsandbytes"]
+    saved = next(event for event in events if isinstance(event, Checkpointed))
+    async with start(made.model_copy(update={"resume_from": saved.path})) as (link, _):
+        again = [event async for event in follow(link, adding(link))]
+    assert again[-1] == Done(step=6)
+    assert curve(again, "train/mismatch_mean")[0] < 1e-3
 
 
 async def test_a_student_moves_towards_its_teacher(plan: Plan, start: Any, checks: Any) -> None:
