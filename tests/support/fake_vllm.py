@@ -56,6 +56,9 @@ class FakeVllm:
         self.loaded: list[str] = []
         """Names in the order in which they came, those that went included."""
         self.adapters: dict[str, str] = {}
+        self.calls: list[str] = []
+        """What came, in order; completions in a row once."""
+        self.sleeps = False
         self.url = ""
         self._runner: web.AppRunner | None = None
 
@@ -65,6 +68,8 @@ class FakeVllm:
         app.router.add_get("/v1/models", self._models)
         app.router.add_post("/v1/completions", self._complete)
         app.router.add_post("/v1/load_lora_adapter", self._load)
+        app.router.add_post("/sleep", self._sleep)
+        app.router.add_post("/wake_up", self._wake_up)
         app.router.add_post("/v1/unload_lora_adapter", self._unload)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
         await self._runner.setup()
@@ -81,7 +86,20 @@ class FakeVllm:
         self.keys.add(request.headers.get("Authorization"))
         if self._key and request.path != "/health" and request.headers.get("Authorization") != f"Bearer {self._key}":
             return web.json_response({"error": "Unauthorized"}, status=401)
+        name = request.path.rpartition("/")[2]
+        if self.sleeps and name in ("completions", "load_lora_adapter"):
+            return web.json_response({"error": "it sleeps"}, status=500)
+        self.calls += [] if self.calls[-1:] == [name] else [name]
         return await handler(request)
+
+    async def _sleep(self, request: web.Request) -> web.Response:
+        assert request.query == {"level": "1"}, "2 would forget the weights"
+        self.sleeps = True
+        return web.Response()
+
+    async def _wake_up(self, request: web.Request) -> web.Response:
+        self.sleeps = False
+        return web.Response()
 
     async def _health(self, request: web.Request) -> web.Response:
         return web.Response()

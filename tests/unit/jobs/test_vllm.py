@@ -14,7 +14,7 @@ from osmosis.base.redact import Redactor
 from osmosis.jobs.commands import Leftovers
 from osmosis.jobs.context import JobContext, JobFailed, JobLog
 from osmosis.jobs.reporter import Reporter
-from osmosis.jobs.trainer.vllm import GpuSplit, VllmProcesses, find_vllm
+from osmosis.jobs.trainer.vllm import GpuSplit, VllmProcesses, find_vllm, vllm_arguments
 from osmosis.records.config.advanced import TrainingAdvanced
 from osmosis.records.run.job import JobSpec, LogLine
 from osmosis.training.protocol.plans import TrainerPlan
@@ -103,6 +103,23 @@ async def test_each_server_sees_its_own_gpus_and_is_started_again(tmp_path: Path
     text = "\n".join(line.message for line in lines)
     assert "ended with signal 9: starting it again" in text
     assert servers.key not in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "gpus", "sleeps"),
+    [({}, "0", True), ({"max_staleness": 1}, "0", False), ({"oversample": 1.5}, "0", False), ({}, "", False)],
+)
+async def test_a_server_on_the_trainers_gpu_sleeps_while_no_rollout_is_in_flight(
+    tmp_path: Path, changes: dict[str, Any], gpus: str, sleeps: bool
+) -> None:
+    lines: list[LogLine] = []
+    plan = trainer_plan(tmp_path).model_copy(update=changes)
+    split = GpuSplit.of(list(gpus), TrainingAdvanced(sampler="vllm"))
+    servers = VllmProcesses(context(tmp_path, lines), write_program(tmp_path / "vllm", [1]), plan, split)
+    assert servers.sleep is sleeps
+    words = vllm_arguments(plan, split.samplers[0], 1, 1, is_shared=bool(gpus))
+    assert ("--enable-sleep-mode" in words, "--gpu-memory-utilization" in words) == (sleeps, bool(gpus))
+    assert any("with max_staleness = 0" in line.message for line in lines) == (bool(gpus) and not sleeps)
 
 
 def found(program: Path) -> list[psutil.Process]:

@@ -272,7 +272,7 @@ class TrainingJob(Job):
         async with AsyncExitStack() as stack:
             if samplers is not None:
                 await stack.enter_async_context(samplers.running())
-                plan = plan.model_copy(update={"sampler_urls": samplers.urls})
+                plan = plan.model_copy(update={"sampler_urls": samplers.urls, "samplers_sleep": samplers.sleep})
             key = samplers.key if samplers else self._get_secret("api_key_env", engine_secret(self.config))
             process = await stack.enter_async_context(self._trainer_process(plan, command, key))
             client = await stack.enter_async_context(TrainerClient(process.socket))

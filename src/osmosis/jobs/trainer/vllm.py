@@ -96,7 +96,11 @@ class VllmProcesses:
             created.mkdir(parents=True, exist_ok=True)
         sandbox = JobSandbox.for_trainer(context.spec, elsewhere=True)
         policy = sandbox.process_policy(program.with_name("python"), (program.parent, model, output), (folder,))
-        is_shared = split.trainer == split.samplers[0]
+        is_shared = bool(split.trainer) and split.trainer == split.samplers[0]
+        self.sleep = is_shared and can_sleep(plan)
+        if is_shared and not self.sleep:
+            text = "trainer and vLLM share a GPU: with max_staleness = 0 and oversample = 1, vLLM sleeps during updates"
+            self._log.write(STEP, text)
         self._processes = []
         for number, gpus in enumerate(split.samplers, 1):
             port = free_port()
@@ -125,6 +129,7 @@ class VllmProcesses:
             "PYTHONPATH": "",
             "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
             "VLLM_NO_USAGE_STATS": "1",
+            **({"VLLM_SERVER_DEV_MODE": "1"} if self.sleep else {}),  # has the routes to sleep and wake up
             "HF_HUB_OFFLINE": "1",
             API_KEY: self.key,
         }
@@ -197,7 +202,13 @@ def vllm_arguments(
         "logprobs-mode": "processed_logprobs",
         "tensor-parallel-size": max(1, len(gpus)),
         "seed": plan.seed,
-        **({"gpu-memory-utilization": SHARED_MEMORY} if gpus and is_shared else {}),
+        **({"gpu-memory-utilization": SHARED_MEMORY} if is_shared else {}),
     }
     words = (word for name, value in options.items() for word in (f"--{name}", str(value)))
-    return ["serve", plan.model_path, "--enable-lora", *words]
+    sleep = ["--enable-sleep-mode"] if is_shared and can_sleep(plan) else []
+    return ["serve", plan.model_path, "--enable-lora", *words, *sleep]
+
+
+def can_sleep(plan: TrainerPlan) -> bool:
+    """Return whether no rollout is in flight during an update."""
+    return plan.max_staleness == 0 and plan.oversample == 1

@@ -30,6 +30,7 @@ _FREE = {
     "examples_path",
     "engine_url",
     "sampler_urls",
+    "samplers_sleep",
     "base_model",
     "processes",
     "shard",
@@ -55,6 +56,8 @@ class TrainerPlan(Record):
     given a new LoRA adapter after each step; their key is in the environment variable `VLLM_API_KEY`.
     """
     sampler_urls: list[str] = Field(default_factory=list)
+    samplers_sleep: bool = False
+    """They share the trainer's GPU: during updates they give their memory back (vLLM's sleep mode)."""
     method: Method = "grpo"
     model_path: str
     """Folder of the base model: `config.json`, tokenizer, safetensors. For `tinker`, the name the server knows."""

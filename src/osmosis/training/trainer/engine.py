@@ -151,8 +151,16 @@ class LocalEngine(TrainingLoop):
         if plan.method != "grpo":
             self.examples = read_examples(plan, loaded.tokenizer, service)
 
+    def use_servers(self, servers: VllmServers) -> None:
+        self.servers = servers
+        if self.plan.samplers_sleep:  # an update has their memory, too
+            servers.sleep()
+            self.budget = self.plan.micro_batch_tokens or self._choose_budget()
+
     def publish(self) -> None:
         if self.servers is not None:  # the builtin sampler shares the module
+            if self.plan.samplers_sleep and self.device.type == "cuda":
+                torch.cuda.empty_cache()  # they take it again
             self.servers.publish(self.step, self.model.save_pretrained)
 
     def write(self, draft: Path) -> None:
@@ -172,6 +180,8 @@ class LocalEngine(TrainingLoop):
 
     def update(self, rollouts: Rollouts) -> dict[str, float]:
         plan = self.plan
+        if self.servers is not None:
+            self.servers.sleep()
         if plan.method != "grpo":
             rows = rows_of_step(range(len(self.examples)), plan.rows_per_step, self.step + 1, plan.seed)
             parts = _label([self.examples[row] for row in rows], plan)

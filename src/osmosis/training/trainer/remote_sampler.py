@@ -142,6 +142,7 @@ class VllmServers:
         folder = self._folder / name
         folder.mkdir(parents=True)
         save(folder)
+        self._switch("wake_up")
         try:
             body: JsonObject = {"lora_name": name, "lora_path": str(folder)}
             self._wait(*(self._post_repeatedly(url, "/v1/load_lora_adapter", body) for url in self._in_flight))
@@ -159,6 +160,14 @@ class VllmServers:
                 body = {"lora_name": oldest}
                 self._wait(*(self._request("POST", f"{url}/v1/unload_lora_adapter", body) for url in self._in_flight))
             shutil.rmtree(self._folder / oldest, ignore_errors=True)
+
+    def sleep(self) -> None:
+        """Have the servers leave the GPU to the trainer until the next `publish`. Call from the training thread."""
+        self._switch("sleep?level=1")
+
+    def _switch(self, action: str) -> None:
+        if self._plan.samplers_sleep:
+            self._wait(*(self._post_repeatedly(url, f"/{action}", {}) for url in self._in_flight))
 
     def stop(self) -> None:
         if self._session is not None:

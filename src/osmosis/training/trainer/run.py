@@ -52,7 +52,8 @@ def _sampler(
         sampler.start(service.loop)
         return sampler
     ends = end_ids(engine.module, loaded.tokenizer)
-    engine.servers = servers = VllmServers(plan, service.loop, ends)
+    servers = VllmServers(plan, service.loop, ends)
+    engine.use_servers(servers)
     context = getattr(loaded.model.config.get_text_config(), "max_position_embeddings", None)
     answering = Answering(plan, loaded.tokenizer, reader, end_ids=ends, room=context)
     remote = RemoteSampler(answering, servers.complete, concurrency=plan.max_requests)
