@@ -23,7 +23,7 @@ from osmosis.training.trainer.errors import TrainingFailed, out_of_memory
 _SMALLER = 'choose a smaller model, precision = "bf16", or a machine with more memory'
 _AGAIN = "upload or download the model again"
 _OVERHEAD = 1.2
-_QUANTIZED = 0.4
+_QUANTIZED = 0.35
 """Of the memory that 16 bits take: 4.1 bits for linear layers, and 16 for embeddings and head."""
 
 
