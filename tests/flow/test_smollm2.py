@@ -58,7 +58,8 @@ def evaluate(folder: Path, path: str) -> subprocess.CompletedProcess[str]:
         "12",
     )
     command = [sys.executable, "-m", "osmosis", *words, "--temperature", "0", "--batch-size", str(len(rows)), "--json"]
-    environ = {**os.environ, "PYTHONPATH": path}
+    command.append("--cache")
+    environ = {**os.environ, "PYTHONPATH": path, "OSMOSIS_CACHE_DIR": str(folder / "cache")}
     return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True)
 
 
@@ -68,6 +69,10 @@ def test_an_evaluation_asks_the_real_model(packages: Path, tmp_path: Path) -> No
     done = evaluate(tmp_path, str(packages))
     assert done.returncode == 0, done.stderr
     assert "stand-in" not in done.stderr
+    answers = sorted((tmp_path / "cache" / "answers").rglob("*.json"))
+    assert len(answers) == 2 * SLOTS
+    evaluate(tmp_path, str(packages))
+    assert sorted((tmp_path / "cache" / "answers").rglob("*.json")) == answers, "found again by another process"
     summary = json.loads(done.stdout)["data"]["summary"]
     assert (summary["succeeded"], summary["cost_usd"]) == (2 * SLOTS, 0.0)
     assert summary["prompt_tokens"] > 20 * 2 * SLOTS, "with the chat template"

