@@ -177,10 +177,8 @@ async def _step_row(prompt: Prompt, model: SteppedModel, attempts: Attempts, row
         return
     good = rollout.failure is None
     took = f"{format_duration(rollout.duration_ms)}, {format_tokens(rollout.usage.total_tokens)} tokens"
-    prompt.say(
-        f"{'ended' if good else 'failed'}: {rollout.finish_reason or 'no finish reason'} ({took})",
-        "green" if good else "red",
-    )
+    outcome = f"{'ended' if good else 'failed'}: {rollout.finish_reason or 'no finish reason'} ({took})"
+    prompt.say(outcome, "green" if good else "red")
     if rollout.failure is not None:
         prompt.say(f"  {rollout.failure.message}", "red")
     for score in rollout.scores.values():

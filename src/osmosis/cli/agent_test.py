@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from osmosis.records.run.report import Report
     from osmosis.records.run.rollout import Rollout, Score
 
-
 DEFAULT_MODEL = "gpt-5-mini"
 SHOWN_WHOLE = 5
 """Number of rows up to which whole conversations are shown; more rows get one line each."""

@@ -229,10 +229,8 @@ def _with_workspaces(ctx: AppContext, fresh: Login, trusted: str) -> Login:
 
 
 def _by_bootstrap(ctx: AppContext, url: str) -> IssuedLogin | None:
-    from osmosis.cli.platform.process import (
-        data_dir_of,
-        find,
-    )  # brings ctypes, which only a login on this machine needs
+    # It brings ctypes, which only a login on this machine needs.
+    from osmosis.cli.platform.process import data_dir_of, find
 
     data_dir = data_dir_of(ctx.environ)
     running = find(data_dir)
@@ -288,14 +286,7 @@ def _poll(client: PlatformClient, offer: DeviceOffer) -> IssuedLogin:
 
 
 def _login(url: str, token: str, answer: Verified | IssuedLogin, source: str) -> Login:
-    return Login(
-        url=url,
-        token=token,
-        user=answer.user.to_dict(),
-        token_id=answer.token_id,
-        expires_at=answer.expires_at,
-        source=source,
-    )
+    return Login(url, token, answer.user.to_dict(), answer.token_id, answer.expires_at, source=source)
 
 
 def _logged_in(saved: Login, credentials: CredentialStore, *, already: bool) -> OperationResult:

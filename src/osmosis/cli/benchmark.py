@@ -11,7 +11,7 @@ from osmosis.cli.core.context import current
 from osmosis.cli.core.paging import Everything, Limit, Offset
 from osmosis.cli.core.render import draw_list
 from osmosis.cli.core.results import DetailResult, ListResult, OperationResult, build_columns
-from osmosis.cli.eval.download import DownloadOptions, download_run
+from osmosis.cli.eval.download import download_run
 from osmosis.cli.eval.follow import AGENT_COLUMNS
 from osmosis.cli.eval.runs import BENCHMARK_COMMANDS, BenchmarkRunName, OutputFile, Overwrite, run_info
 from osmosis.cli.eval.submit import SharedFlags, SubmitVerdict, submit_checked
@@ -138,7 +138,7 @@ def download(
     Example:
         osmosis benchmark download multiply-benchmark-1 --type all
     """
-    return download_run(current(), name, DownloadOptions(output, types, None, overwrite), "benchmark")
+    return download_run(current(), name, types=types, kind="benchmark", output=output, overwrite=overwrite)
 
 
 for verb in ("wait", "logs", "stop"):

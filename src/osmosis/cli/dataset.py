@@ -128,11 +128,9 @@ def upload(
             message = f"dataset {path.stem} is already on the platform, with the same content"
             return OperationResult("dataset.upload", message, resource, extra=scope_of(client))
         if present and not overwrite:
-            raise Conflict(
-                f"a dataset named {path.stem} already exists, with different content",
-                hint=f"osmosis dataset upload {file} --overwrite, or rename the file",
-                existing_dataset_id=present.id,
-            )
+            message = f"a dataset named {path.stem} already exists, with different content"
+            hint = f"osmosis dataset upload {file} --overwrite, or rename the file"
+            raise Conflict(message, hint=hint, existing_dataset_id=present.id)
         if present:
             prompts.agree(ctx, f"Replace dataset {path.stem}?", "dataset.upload")
         with byte_progress(ctx, path.stat().st_size, path.name) as moved:

@@ -83,9 +83,7 @@ COLUMNS = [
     Column("bias", "bias", "right", show=signed),
 ]
 
-
 MOST_ANSWERS = 50
-
 
 RunWithAnswers = Annotated[
     str, Argument(help="Name of a local run, or its folder", autocompletion=completion.local_runs)

@@ -215,13 +215,9 @@ class _Root(CommandGroup):
         return super().make_context(info_name, move_global_options(args), parent, **extra)
 
 
-_app = typer.Typer(
-    cls=_Root,
-    add_completion=False,
-    context_settings={"help_option_names": [*HELP], "max_content_width": 110},
-    epilog="\b\nStart here:\n  osmosis quickstart",
-    **STYLE,
-)
+_SETTINGS = {"help_option_names": [*HELP], "max_content_width": 110}
+_START = "\b\nStart here:\n  osmosis quickstart"
+_app = typer.Typer(cls=_Root, add_completion=False, context_settings=_SETTINGS, epilog=_START, **STYLE)
 
 
 @_app.callback()

@@ -201,12 +201,11 @@ def _value(ctx: AppContext, name: str, env: str | None, from_file: str | None) -
         except (OSError, UnicodeDecodeError) as error:
             why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
             raise ValidationError(f"cannot read {from_file}: {why}", hint="--from-file FILE") from None
-    elif from_file == "-" or (ctx.stdin is sys.stdin and not ctx.stdin.closed and not ctx.stdin.isatty()):
-        value = ctx.stdin.read().rstrip("\r\n")
+    else:
+        piped = from_file == "-" or (ctx.stdin is sys.stdin and not ctx.stdin.closed and not ctx.stdin.isatty())
+        value = ctx.stdin.read().rstrip("\r\n") if piped else ""
         if not value and from_file != "-":
             value = prompts.hidden(ctx, f"Value of {name}", flags=["--env", "--from-file"])
-    else:
-        value = prompts.hidden(ctx, f"Value of {name}", flags=["--env", "--from-file"])
     if not value:
         raise ValidationError(f"the value of {name} is empty", hint="to remove a secret: osmosis secret delete")
     return value

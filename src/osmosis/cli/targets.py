@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from osmosis.client import PlatformClient
     from osmosis.records.config.run_config import EvalConfig
 
-
 PLATFORM = "platform:"
 T = TypeVar("T")
 

@@ -51,10 +51,8 @@ def create(
     match = re.fullmatch(r"(\d{1,6})([mhd])", expires.strip())
     seconds = int(match[1]) * {"m": 60, "h": 3600, "d": 86400}[match[2]] if match else 0
     if not 60 <= seconds <= MAX_TOKEN_DAYS * 86400:
-        raise ValidationError(
-            f"--expires {expires!r}: say how long the token lives, from 1m to {MAX_TOKEN_DAYS}d",
-            hint="for example --expires 12h or --expires 30d",
-        )
+        message = f"--expires {expires!r}: say how long the token lives, from 1m to {MAX_TOKEN_DAYS}d"
+        raise ValidationError(message, hint="for example --expires 12h or --expires 30d")
     wish = NewToken(name=name, scopes=scopes, workspace=ctx.options.workspace, expires_in=seconds)
     with ctx.client(scoped=False) as client:
         token = client.accounts.make_token(wish)

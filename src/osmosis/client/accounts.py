@@ -12,39 +12,39 @@ from osmosis.records.api.workers import WorkerList, WorkerRemoved, WorkerRow
 from osmosis.records.api.workspaces import WIRE_SCOPE, NewSecret, SecretName, SecretPage, SecretRow, WebhookAddress
 
 if TYPE_CHECKING:
-    from osmosis.client.platform import PlatformClient
+    from osmosis.client import PlatformClient
 
 
 class Accounts(Section):
     def authorize(self, device_name: str) -> account_api.DeviceOffer:
         body = account_api.DeviceStart(device_name=device_name)
-        return self._http.read(account_api.DeviceOffer, "POST", "device/authorize", json=body, scoped=False)
+        return self._read(account_api.DeviceOffer, "POST", "device/authorize", json=body, scoped=False)
 
     def poll(self, device_code: str) -> account_api.IssuedLogin:
         """Return the login once approved; raise with `authorization_pending` or `slow_down` as the text before."""
         body = account_api.DevicePoll(device_code=device_code)
-        return self._http.read(account_api.IssuedLogin, "POST", "device/token", json=body, scoped=False)
+        return self._read(account_api.IssuedLogin, "POST", "device/token", json=body, scoped=False)
 
     def bootstrap(self, device_name: str) -> account_api.IssuedLogin:
         body = account_api.DeviceStart(device_name=device_name)
-        return self._http.read(account_api.IssuedLogin, "POST", "bootstrap", json=body, scoped=False)
+        return self._read(account_api.IssuedLogin, "POST", "bootstrap", json=body, scoped=False)
 
     def verify(self) -> account_api.Verified:
-        return self._http.read(account_api.Verified, "GET", "verify")
+        return self._read(account_api.Verified, "GET", "verify")
 
     def browser_link(self) -> account_api.BrowserLink:
-        return self._http.read(account_api.BrowserLink, "POST", "browser-login", json={}, scoped=False)
+        return self._read(account_api.BrowserLink, "POST", "browser-login", json={}, scoped=False)
 
     def tokens(self) -> list[account_api.TokenRow]:
-        return self._http.read(account_api.TokenList, "GET", "tokens", scoped=False).tokens
+        return self._read(account_api.TokenList, "GET", "tokens", scoped=False).tokens
 
     def make_token(self, wish: account_api.NewToken) -> account_api.IssuedLogin:
-        return self._http.read(account_api.IssuedLogin, "POST", "tokens", json=wish, scoped=False)
+        return self._read(account_api.IssuedLogin, "POST", "tokens", json=wish, scoped=False)
 
     def revoke(self, token_id: str, *, logout: bool = False) -> None:
         """Revoke a token and its descendants; at a `logout`, tokens created by name stay."""
         path = f"tokens/{quote(token_id, safe='')}"
-        self._http.call("DELETE", path, params={"logout": "true" if logout else None}, scoped=False, timeout=5.0)
+        self._call("DELETE", path, params={"logout": "true" if logout else None}, scoped=False, timeout=5.0)
 
 
 class Workspaces(Section):
@@ -53,32 +53,32 @@ class Workspaces(Section):
         self.access = AccessClient(http)
 
     def list(self) -> list[account_api.WorkspaceRow]:
-        return self._http.read(account_api.WorkspaceList, "GET", "workspaces", scoped=False).workspaces
+        return self._read(account_api.WorkspaceList, "GET", "workspaces", scoped=False).workspaces
 
     def find(self, name: str) -> account_api.WorkspaceRow | None:
         return next((row for row in self.list() if row.name == name), None)
 
     def create(self, name: str) -> account_api.WorkspaceRow:
-        return self._http.read(
+        return self._read(
             account_api.WorkspaceRow, "POST", "workspaces", json=account_api.NewWorkspace(name=name), scoped=False
         )
 
     def rename(self, name: str, new: str) -> account_api.WorkspaceRow:
         path = f"workspaces/{quote(name, safe='')}"
-        return self._http.read(
+        return self._read(
             account_api.WorkspaceRow, "PATCH", path, json=account_api.NewWorkspace(name=new), scoped=False
         )
 
     def delete(self, name: str) -> None:
-        self._http.call("DELETE", f"workspaces/{quote(name, safe='')}", scoped=False)
+        self._call("DELETE", f"workspaces/{quote(name, safe='')}", scoped=False)
 
     def webhook(self) -> WebhookAddress:
-        return self._http.read(WebhookAddress, "GET", "webhook")
+        return self._read(WebhookAddress, "GET", "webhook")
 
     def connect(self, name: str, repository_url: str, secret: str | None = None) -> account_api.WorkspaceRow:
         path = f"workspaces/{quote(name, safe='')}/connect"
         body = account_api.ConnectRepository(repository_url=repository_url, secret=secret)
-        return self._http.read(account_api.WorkspaceRow, "POST", path, json=body, scoped=False)
+        return self._read(account_api.WorkspaceRow, "POST", path, json=body, scoped=False)
 
 
 class AccessClient(Section):
@@ -89,56 +89,52 @@ class AccessClient(Section):
         self.audit = Audit(http)
 
     def quota(self) -> people_api.QuotaUse:
-        return self._http.read(people_api.QuotaUse, "GET", "quota")
+        return self._read(people_api.QuotaUse, "GET", "quota")
 
     def set_quota(self, workspace: str, wish: people_api.Quota) -> people_api.QuotaUse:
         path = f"workspaces/{quote(workspace, safe='')}/quota"
-        return self._http.read(people_api.QuotaUse, "PUT", path, json=wish.model_dump(exclude_none=True), scoped=False)
+        return self._read(people_api.QuotaUse, "PUT", path, json=wish.model_dump(exclude_none=True), scoped=False)
 
 
 class Members(Section):
     def list(self) -> list[people_api.MemberRow]:
-        return self._http.read(people_api.MemberList, "GET", "members").members
+        return self._read(people_api.MemberList, "GET", "members").members
 
     def invite(self, person: str, role: Role) -> people_api.MemberRow:
-        return self._http.read(
-            people_api.MemberRow, "POST", "members", json=people_api.NewMember(person=person, role=role)
-        )
+        return self._read(people_api.MemberRow, "POST", "members", json=people_api.NewMember(person=person, role=role))
 
     def change(self, person: str, role: Role) -> people_api.MemberRow:
-        return self._http.read(
+        return self._read(
             people_api.MemberRow, "PUT", f"members/{quote(person, safe='')}", json=people_api.MemberRole(role=role)
         )
 
     def remove(self, person: str) -> None:
-        self._http.call("DELETE", f"members/{quote(person, safe='')}")
+        self._call("DELETE", f"members/{quote(person, safe='')}")
 
 
 class People(Section):
     def list(self) -> list[people_api.PersonRow]:
-        return self._http.read(people_api.PersonList, "GET", "users", scoped=False).users
+        return self._read(people_api.PersonList, "GET", "users", scoped=False).users
 
     def add(self, person: people_api.NewPerson) -> people_api.PersonRow:
-        return self._http.read(people_api.PersonRow, "POST", "users", json=person, scoped=False)
+        return self._read(people_api.PersonRow, "POST", "users", json=person, scoped=False)
 
     def remove(self, handle: str, heir: str | None = None) -> None:
-        self._http.call("DELETE", f"users/{quote(handle, safe='')}", params={"heir": heir}, scoped=False)
+        self._call("DELETE", f"users/{quote(handle, safe='')}", params={"heir": heir}, scoped=False)
 
     def link(self, handle: str, hours: int) -> account_api.BrowserLink:
         path = f"users/{quote(handle, safe='')}/link"
-        return self._http.read(
-            account_api.BrowserLink, "POST", path, json=people_api.WantedLink(hours=hours), scoped=False
-        )
+        return self._read(account_api.BrowserLink, "POST", path, json=people_api.WantedLink(hours=hours), scoped=False)
 
     def unlink(self, handle: str) -> None:
-        self._http.call("DELETE", f"users/{quote(handle, safe='')}/identities", scoped=False)
+        self._call("DELETE", f"users/{quote(handle, safe='')}/identities", scoped=False)
 
 
 class Audit(Section):
     def entries(self, *, count: int | None, everywhere: bool, action: str, actor: str) -> Iterator[people_api.AuditRow]:
         """Yield the newest `count` entries (None: all) of the workspace, or of the whole platform."""
         path = "platform/audit" if everywhere else "audit"
-        pages = self._http.pages(people_api.AuditPage, path, params={"action": action, "actor": actor})
+        pages = self._pages(people_api.AuditPage, path, params={"action": action, "actor": actor})
         return islice((row for page in pages for row in page.entries), count)
 
 
@@ -150,20 +146,20 @@ class SecretsClient(Section):
 
     def page(self, *, scope: str = "all", limit: int = 50, offset: int = 0) -> SecretPage:
         params: Params = {"scope": WIRE_SCOPE[scope], "limit": limit, "offset": offset}
-        page = self._http.read(SecretPage, "GET", SECRETS_PATH, params=params)
+        page = self._read(SecretPage, "GET", SECRETS_PATH, params=params)
         rows = [row.for_people() for row in page.environment_secrets]
         return page.model_copy(update={"environment_secrets": rows})
 
     def all(self, *, scope: str = "all") -> list[SecretRow]:
-        pages = self._http.pages(SecretPage, SECRETS_PATH, params={"scope": WIRE_SCOPE[scope]})
+        pages = self._pages(SecretPage, SECRETS_PATH, params={"scope": WIRE_SCOPE[scope]})
         return [row.for_people() for page in pages for row in page.environment_secrets]
 
     def set(self, name: str, value: str, *, scope: str) -> SecretRow:
         body = NewSecret(name=name, value=value, scope=WIRE_SCOPE[scope])
-        return self._http.read(SecretRow, "POST", SECRETS_PATH, json=body).for_people()
+        return self._read(SecretRow, "POST", SECRETS_PATH, json=body).for_people()
 
     def delete(self, name: str, *, scope: str) -> None:
-        self._http.call("DELETE", SECRETS_PATH, json=SecretName(name=name, scope=WIRE_SCOPE[scope]))
+        self._call("DELETE", SECRETS_PATH, json=SecretName(name=name, scope=WIRE_SCOPE[scope]))
 
 
 WORKERS_PATH = "workers"
@@ -171,10 +167,10 @@ WORKERS_PATH = "workers"
 
 class Workers(Section):
     def all(self) -> list[WorkerRow]:
-        return self._http.read(WorkerList, "GET", WORKERS_PATH, scoped=False).workers
+        return self._read(WorkerList, "GET", WORKERS_PATH, scoped=False).workers
 
     def drain(self, name: str) -> None:
-        self._http.call("POST", f"{WORKERS_PATH}/{quote(name, safe='')}/drain", json={}, scoped=False)
+        self._call("POST", f"{WORKERS_PATH}/{quote(name, safe='')}/drain", json={}, scoped=False)
 
     def remove(self, name: str) -> int:
-        return self._http.read(WorkerRemoved, "DELETE", f"{WORKERS_PATH}/{quote(name, safe='')}", scoped=False).released
+        return self._read(WorkerRemoved, "DELETE", f"{WORKERS_PATH}/{quote(name, safe='')}", scoped=False).released

@@ -19,20 +19,20 @@ COMPLETE_TRIES = 5
 
 class Datasets(Section):
     def page(self, *, limit: int = 50, offset: int = 0) -> dataset_api.DatasetPage:
-        return self._http.read(dataset_api.DatasetPage, "GET", "datasets", params={"limit": limit, "offset": offset})
+        return self._read(dataset_api.DatasetPage, "GET", "datasets", params={"limit": limit, "offset": offset})
 
     def all(self) -> list[dataset_api.DatasetEntry]:
-        return [row for page in self._http.pages(dataset_api.DatasetPage, "datasets") for row in page.datasets]
+        return [row for page in self._pages(dataset_api.DatasetPage, "datasets") for row in page.datasets]
 
     def get(self, name: str) -> dataset_api.DatasetEntry:
-        return self._http.read(dataset_api.DatasetEntry, "GET", f"datasets/{_word(name)}")
+        return self._read(dataset_api.DatasetEntry, "GET", f"datasets/{_word(name)}")
 
     def delete(self, name: str) -> None:
-        self._http.call("DELETE", f"datasets/{_word(name)}")
+        self._call("DELETE", f"datasets/{_word(name)}")
 
     def logs(self, name: str, *, limit: int = 50, cursor: str | None = None) -> LogPage:
         params: Params = {"limit": limit, "direction": "older", "cursor": cursor}
-        return self._http.read(LogPage, "GET", f"datasets/{_word(name)}/logs", params=params)
+        return self._read(LogPage, "GET", f"datasets/{_word(name)}/logs", params=params)
 
     def upload(
         self, path: Path, *, overwrite_id: str | None = None, progress: Progress | None = None
@@ -42,7 +42,7 @@ class Datasets(Section):
         announced = dataset_api.NewDataset(
             file_name=path.stem, file_size=path.stat().st_size, extension=extension, overwrite_dataset_id=overwrite_id
         )
-        created = self._http.read(dataset_api.CreatedDataset, "POST", "datasets", json=announced)
+        created = self._read(dataset_api.CreatedDataset, "POST", "datasets", json=announced)
         try:
             parts = self._http.transfer.upload(path, created.upload, progress)
             sent = dataset_api.CompleteDataset(
@@ -51,7 +51,7 @@ class Datasets(Section):
             for attempt in range(COMPLETE_TRIES):
                 try:
                     url = f"datasets/{created.id}/complete"
-                    return self._http.read(dataset_api.DatasetEntry, "POST", url, json=sent, timeout=COMPLETE_TIMEOUT_S)
+                    return self._read(dataset_api.DatasetEntry, "POST", url, json=sent, timeout=COMPLETE_TIMEOUT_S)
                 except RateLimited:
                     if attempt == COMPLETE_TRIES - 1:
                         raise
@@ -60,11 +60,11 @@ class Datasets(Section):
         except BaseException:
             abort = dataset_api.AbortDataset(upload_id=created.upload.upload_id)
             with suppress(OsmosisError):  # the platform sweeps unfinished uploads; the first error is the one to show
-                self._http.call("POST", f"datasets/{created.id}/abort", json=abort, timeout=5.0)
+                self._call("POST", f"datasets/{created.id}/abort", json=abort, timeout=5.0)
             raise
 
     def download(self, name: str, destination: Path, progress: Progress | None = None) -> dataset_api.DatasetDownload:
-        answer = self._http.read(dataset_api.DatasetDownload, "GET", f"datasets/{_word(name)}/download")
+        answer = self._read(dataset_api.DatasetDownload, "GET", f"datasets/{_word(name)}/download")
         self._http.transfer.download(answer.presigned_url, destination, progress)
         return answer
 
@@ -75,16 +75,16 @@ JOIN_TIMEOUT_S = 600.0
 
 class Models(Section):
     def page(self, kind: str, *, limit: int = 50, offset: int = 0) -> ModelPage:
-        return self._http.read(ModelPage, "GET", f"models/{kind}", params={"limit": limit, "offset": offset})
+        return self._read(ModelPage, "GET", f"models/{kind}", params={"limit": limit, "offset": offset})
 
     def all(self, kind: str) -> list[ModelRow]:
-        return [row for page in self._http.pages(ModelPage, f"models/{kind}") for row in page.models]
+        return [row for page in self._pages(ModelPage, f"models/{kind}") for row in page.models]
 
     def lora(self, name: str) -> ModelRow:
-        return self._http.read(ModelRow, "GET", f"models/{_word(name)}")
+        return self._read(ModelRow, "GET", f"models/{_word(name)}")
 
     def base(self, name: str) -> ModelRow:
-        return self._http.read(ModelRow, "GET", f"models/base/{_word(name)}")
+        return self._read(ModelRow, "GET", f"models/base/{_word(name)}")
 
     def find(self, name: str) -> tuple[Kind, ModelRow]:
         try:
@@ -94,42 +94,40 @@ class Models(Section):
 
     def logs(self, name: str, *, limit: int = 50, cursor: str | None = None) -> LogPage:
         params: dict[str, str | int | None] = {"limit": limit, "direction": "older", "cursor": cursor}
-        return self._http.read(LogPage, "GET", f"models/{_word(name)}/logs", params=params)
+        return self._read(LogPage, "GET", f"models/{_word(name)}/logs", params=params)
 
     def deploy(self, name: str) -> ModelDeployment:
-        return self._http.read(ModelDeployment, "POST", f"models/{_word(name)}/deploy", json={})
+        return self._read(ModelDeployment, "POST", f"models/{_word(name)}/deploy", json={})
 
     def undeploy(self, name: str) -> ModelDeployment:
-        return self._http.read(ModelDeployment, "POST", f"models/{_word(name)}/undeploy", json={})
+        return self._read(ModelDeployment, "POST", f"models/{_word(name)}/undeploy", json={})
 
     def merge(self, name: str, wish: model_api.MergeRequest) -> model_api.ModelMerge:
-        return self._http.read(model_api.ModelMerge, "POST", f"models/{_word(name)}/merge", json=wish)
+        return self._read(model_api.ModelMerge, "POST", f"models/{_word(name)}/merge", json=wish)
 
     def merged(self, name: str) -> model_api.ModelMerge:
-        return self._http.read(model_api.ModelMerge, "GET", f"models/{_word(name)}/merge")
+        return self._read(model_api.ModelMerge, "GET", f"models/{_word(name)}/merge")
 
     def delete(self, kind: str, name: str) -> None:
-        self._http.call("DELETE", _path(kind, name))
+        self._call("DELETE", _path(kind, name))
 
     def announce(self, name: str, files: list[model_api.AnnouncedFile]) -> model_api.ModelUpload:
-        return self._http.read(
-            model_api.ModelUpload, "POST", "models/base", json=model_api.NewModel(name=name, files=files)
-        )
+        return self._read(model_api.ModelUpload, "POST", "models/base", json=model_api.NewModel(name=name, files=files))
 
     def send(self, announced: model_api.ModelUpload, folder: Path, progress: Progress | None = None) -> ModelRow:
         base = f"models/base/{announced.id}"
         for file in announced.pending:
             body = model_api.ModelPath(path=file.path)
             while True:
-                plan = self._http.read(model_api.ModelFileUpload, "POST", f"{base}/uploads", json=body)
+                plan = self._read(model_api.ModelFileUpload, "POST", f"{base}/uploads", json=body)
                 if not plan.upload.presigned_urls:
                     break
                 self._http.transfer.upload(folder / file.path, plan.upload, progress)
-            self._http.call("POST", f"{base}/uploads/complete", json=body, timeout=JOIN_TIMEOUT_S)
-        return self._http.read(ModelRow, "POST", f"{base}/finalize", json={}, timeout=JOIN_TIMEOUT_S)
+            self._call("POST", f"{base}/uploads/complete", json=body, timeout=JOIN_TIMEOUT_S)
+        return self._read(ModelRow, "POST", f"{base}/finalize", json={}, timeout=JOIN_TIMEOUT_S)
 
     def files(self, kind: str, name: str) -> model_api.ModelFiles:
-        files = self._http.read(model_api.ModelFiles, "GET", f"{_path(kind, name)}/files")
+        files = self._read(model_api.ModelFiles, "GET", f"{_path(kind, name)}/files")
         for named in (files.name, *(file.path for file in files.files)):
             if Path(named).name != named or named.startswith("."):
                 raise PlatformError(f"the platform named a file outside the folder: {named}")

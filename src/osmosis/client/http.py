@@ -15,7 +15,7 @@ from osmosis.client.settings import trust
 from osmosis.errors import AuthRequired, NetworkError, PlatformError, from_wire
 
 if TYPE_CHECKING:
-    from osmosis.client.platform import PlatformClient
+    from osmosis.client import PlatformClient
     from osmosis.records.api.body import Body, Page
     from osmosis.records.base import Record
 
@@ -24,7 +24,6 @@ Params = Mapping[str, str | int | None]
 R = TypeVar("R", bound="Record")
 P = TypeVar("P", bound="Page[Body]")
 _VERSION_CODES = {"upgrade_available": "UPGRADE_AVAILABLE", "deprecated": "DEPRECATED"}
-
 
 TIMEOUT_S = 30.0
 
@@ -171,6 +170,7 @@ class Http:
 class Section:
     def __init__(self, http: PlatformClient) -> None:
         self._http = http
+        self._read, self._call, self._pages = http.read, http.call, http.pages
 
 
 def _body(response: httpx.Response) -> dict[str, object] | None:

@@ -1,27 +1,28 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 from urllib.parse import quote
 
-from osmosis.client.http import Section
+from osmosis.client.http import Params, Section
 from osmosis.errors import NotFound
 from osmosis.records.api import runs as run_api, training as training_api
 from osmosis.records.api.benchmarks import BenchmarkRunDetail, BenchmarkRunPage
 from osmosis.records.api.body import LogPage
+from osmosis.records.base import Record
 from osmosis.records.run.annotations import MarkChange
 from osmosis.records.run.history import History
 from osmosis.records.run.rollout import Rollout
 from osmosis.records.run.status import match_name
 
 if TYPE_CHECKING:
-    from osmosis.client.platform import PlatformClient
+    from osmosis.client import PlatformClient
 
 LOG_PAGE = 200
 PREFIX = "platform:"
 """How a run is named that is not a local one."""
 NAMES = 50
-T = TypeVar("T")
+R = TypeVar("R", bound=Record)
 
 
 class Runs(Section):
@@ -46,62 +47,59 @@ class Runs(Section):
 
     def page(self, *, limit: int = 50, offset: int = 0) -> run_api.RunPage:
         params = {"limit": limit, "offset": offset, "tag": self._tag}
-        return self._http.read(self.listed, "GET", self.noun, params=params)
+        return self._read(self.listed, "GET", self.noun, params=params)
 
     def all(self) -> list[run_api.RunRow]:
-        return [
-            row for page in self._http.pages(self.listed, self.noun, params={"tag": self._tag}) for row in page.rows
-        ]
+        return [row for page in self._pages(self.listed, self.noun, params={"tag": self._tag}) for row in page.rows]
 
     def get(self, name: str) -> run_api.RunDetail:
-        return self._found(name, lambda full: self._http.read(self.whole, "GET", self._path(full)))
+        return self._get(self.whole, name)
 
     def metrics(self, name: str) -> run_api.EvalMetrics | training_api.TrainingMetrics:
-        return self._found(name, lambda full: self._http.read(self.figures, "GET", self._path(full, "metrics")))
+        return self._get(self.figures, name, "metrics")
 
     def submit(self, body: Mapping[str, object]) -> run_api.SubmittedRun:
-        return self._http.read(run_api.SubmittedRun, "POST", self.noun, json=body)
+        return self._read(run_api.SubmittedRun, "POST", self.noun, json=body)
 
     def stop(self, name: str) -> None:
-        self._http.call("POST", self._path(name, "stop"), json={})
+        self._call("POST", self._path(name, "stop"), json={})
 
     def mark(self, name: str, change: MarkChange) -> run_api.MarkedRun:
-        return self._http.read(run_api.MarkedRun, "PATCH", self._path(name), json=change.to_dict())
+        return self._read(run_api.MarkedRun, "PATCH", self._path(name), json=change.to_dict())
 
     def prioritize(self, name: str, priority: int) -> run_api.RunPriority:
         body = run_api.RunPriority(priority=priority)
-        return self._http.read(run_api.RunPriority, "PUT", self._path(name, "priority"), json=body)
+        return self._read(run_api.RunPriority, "PUT", self._path(name, "priority"), json=body)
 
     def delete(self, name: str) -> None:
-        self._http.call("DELETE", self._path(name))
+        self._call("DELETE", self._path(name))
 
     def logs(self, name: str, *, limit: int = LOG_PAGE, cursor: str | None = None, newer: bool = False) -> LogPage:
         """Return one page, oldest first within it. Without a cursor: the last lines, or with `newer` the first ones.
         `next_cursor` goes on in that direction."""
         params = {"limit": limit, "direction": "newer" if newer else "older", "cursor": cursor}
-        return self._found(name, lambda full: self._http.read(LogPage, "GET", self._path(full, "logs"), params=params))
+        return self._get(LogPage, name, "logs", params)
 
     def manifest(self, name: str, *, types: str, rows: str | None = None) -> run_api.RunFiles:
         params = {"types": types, "rows": rows}
-        return self._http.read(run_api.RunFiles, "GET", self._path(name, f"{self.outputs}/manifest"), params=params)
+        return self._read(run_api.RunFiles, "GET", self._path(name, f"{self.outputs}/manifest"), params=params)
 
     def download_urls(self, name: str, files: Sequence[run_api.RunFile]) -> dict[str, str]:
         body = run_api.WantedFiles(items=[run_api.WantedFile(path=file.path, token=file.token) for file in files])
-        answer = self._http.read(
-            run_api.FileAddresses, "POST", self._path(name, f"{self.outputs}/download-urls"), json=body
-        )
+        answer = self._read(run_api.FileAddresses, "POST", self._path(name, f"{self.outputs}/download-urls"), json=body)
         return {item.path: item.url for item in answer.items if item.url}
 
-    def _found(self, name: str, ask: Callable[[str], T]) -> T:
+    def _get(self, kind: type[R], name: str, tail: str = "", params: Params | None = None) -> R:
         name = name.removeprefix(PREFIX)
+        last_name = self._full.get(name, name)
         try:
-            return ask(self._full.get(name, name))
+            return self._read(kind, "GET", self._path(last_name, tail), params=params)
         except NotFound:
             full = match_name(name, [row.name for row in self.page(limit=NAMES).rows])
-            if full is None or full == self._full.get(name, name):
+            if full is None or full == last_name:
                 raise  # the run is there, and something of it is not; or there is no such run
             self._full[name] = full
-            return ask(full)
+            return self._read(kind, "GET", self._path(full, tail), params=params)
 
     def _path(self, name: str, tail: str = "") -> str:
         return f"{self.noun}/{quote(name.removeprefix(PREFIX), safe='')}" + (f"/{tail}" if tail else "")
@@ -120,43 +118,40 @@ class EvalRuns(Runs):
     def retry(self, name: str, request: run_api.RetryRun) -> run_api.RetriedRun:
         """Retry failed and skipped rollouts. Raise NothingToRetry when all succeeded, unless `everything`; Conflict
         when the run has spent its budget and no larger one is given."""
-        return self._http.read(run_api.RetriedRun, "POST", self._path(name, "retry"), json=request)
+        return self._read(run_api.RetriedRun, "POST", self._path(name, "retry"), json=request)
 
     def rollouts(
         self, name: str, *, limit: int = 50, offset: int = 0, status: str | None = None
     ) -> run_api.RolloutPage:
         params = {"limit": limit, "offset": offset, "status": status}
-        return self._found(
-            name, lambda full: self._http.read(run_api.RolloutPage, "GET", self._path(full, "rollouts"), params=params)
-        )
+        return self._get(run_api.RolloutPage, name, "rollouts", params)
 
     def outcomes(self, name: str) -> Iterator[Rollout]:
-        for page in self._http.pages(run_api.OutcomePage, self._path(name, "outcomes"), limit=OUTCOMES):
+        for page in self._pages(run_api.OutcomePage, self._path(name, "outcomes"), limit=OUTCOMES):
             yield from page.outcomes
 
     def arrived(self, name: str, *, after: int) -> Iterator[run_api.OutcomePage]:
         """Yield all rollouts but the first ones, with conversations, in the order of arrival."""
-        return self._http.pages(
+        return self._pages(
             run_api.OutcomePage, self._path(name, "outcomes"), limit=WHOLE, offset=after, params={"whole": 1}
         )
 
     def trained_rows(self, name: str) -> set[str]:
         try:
-            return set(self._http.read(training_api.TrainedRows, "GET", self._path(name, "trained-rows")).rows)
+            return set(self._read(training_api.TrainedRows, "GET", self._path(name, "trained-rows")).rows)
         except NotFound:
             return set()
 
     def amount(self, name: str) -> int:
         params = {"limit": 1, "offset": 0}
-        page = self._http.read(run_api.OutcomePage, "GET", self._path(name, "outcomes"), params=params)
+        page = self._read(run_api.OutcomePage, "GET", self._path(name, "outcomes"), params=params)
         return page.total_count or len(page.outcomes)
 
     def rollout(self, name: str, row: int, attempt: int) -> Rollout:
-        tail = f"rollouts/{row}/{attempt}"
-        return self._found(name, lambda full: self._http.read(Rollout, "GET", self._path(full, tail)))
+        return self._get(Rollout, name, f"rollouts/{row}/{attempt}")
 
     def history(self, **asked: str) -> History:
-        return self._http.read(History, "GET", "history", params=asked)
+        return self._read(History, "GET", "history", params=asked)
 
 
 class BenchmarkRuns(Runs):
@@ -175,7 +170,7 @@ class TrainingRuns(Runs):
 
     def check(self, body: Mapping[str, object], *, eval_run: str | None = None) -> training_api.TrainingCheck:
         path = f"{self.noun}/check" + (f"?eval_run={quote(eval_run, safe='')}" if eval_run else "")
-        return self._http.read(training_api.TrainingCheck, "POST", path, json=body)
+        return self._read(training_api.TrainingCheck, "POST", path, json=body)
 
     def resume(self, name: str, secrets: Mapping[str, str] | None = None) -> run_api.SubmittedRun:
         return self._again(name, "resume", secrets)
@@ -185,12 +180,7 @@ class TrainingRuns(Runs):
 
     def _again(self, name: str, how: str, secrets: Mapping[str, str] | None) -> run_api.SubmittedRun:
         body = run_api.RetryRun(secrets=dict(secrets)) if secrets else run_api.RetryRun()
-        return self._http.read(run_api.SubmittedRun, "POST", self._path(name, how), json=body)
+        return self._read(run_api.SubmittedRun, "POST", self._path(name, how), json=body)
 
     def checkpoints(self, name: str) -> list[training_api.CheckpointRow]:
-        return self._found(
-            name,
-            lambda full: (
-                self._http.read(training_api.CheckpointList, "GET", self._path(full, "checkpoints")).checkpoints
-            ),
-        )
+        return self._get(training_api.CheckpointList, name, "checkpoints").checkpoints

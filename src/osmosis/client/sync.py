@@ -19,7 +19,7 @@ class Sync(Section):
         """Return synced branches and the latest events; with `rollouts` also the names found by the latest sync. An
         unknown repository is a state too, not an error."""
         try:
-            state = self._http.read(SyncReport, "GET", "sync").state()
+            state = self._read(SyncReport, "GET", "sync").state()
         except OsmosisError as error:
             if isinstance(error, NotFound) or error.details.get("platform_code") in NOT_CONNECTED:
                 return SyncState(connected=False, error=error.message)
@@ -29,10 +29,10 @@ class Sync(Section):
         return state
 
     def start(self) -> SyncStarted:
-        return self._http.read(SyncStarted, "POST", "sync", json={})
+        return self._read(SyncStarted, "POST", "sync", json={})
 
     def rollouts(self, *, branch: str | None = None) -> list[SyncedRollout]:
-        pages = self._http.pages(SyncedRolloutPage, "rollouts", params={"branch": branch})
+        pages = self._pages(SyncedRolloutPage, "rollouts", params={"branch": branch})
         return [row for page in pages for row in page.rollouts]
 
     def wait_for(

@@ -147,7 +147,7 @@ FINALIZE_TIMEOUT_S = 300.0
 
 class Imports(Section):
     def open(self, manifest: Mapping[str, object]) -> dataset_api.ImportSession:
-        return self._http.read(dataset_api.ImportSession, "POST", PATH, json=manifest, timeout=IMPORT_TIMEOUT_S)
+        return self._read(dataset_api.ImportSession, "POST", PATH, json=manifest, timeout=IMPORT_TIMEOUT_S)
 
     def send(
         self, opened: dataset_api.ImportSession, folder: Path, progress: Progress | None = None
@@ -157,9 +157,9 @@ class Imports(Section):
         with ThreadPoolExecutor(AT_ONCE) as pool:
             for start in range(0, len(pending), BATCH):
                 body = dataset_api.ImportPaths(paths=list(pending[start : start + BATCH]))
-                plans = self._http.read(dataset_api.ImportUploads, "POST", f"{PATH}/{session}/uploads", json=body).files
+                plans = self._read(dataset_api.ImportUploads, "POST", f"{PATH}/{session}/uploads", json=body).files
                 list(pool.map(lambda plan: self._send_one(session, folder, plan, progress), plans))
-        return self._http.read(
+        return self._read(
             dataset_api.ImportSession, "POST", f"{PATH}/{session}/finalize", json={}, timeout=FINALIZE_TIMEOUT_S
         )
 
@@ -167,4 +167,4 @@ class Imports(Section):
         parts = self._http.transfer.upload(folder / plan.path, plan.upload, progress)
         sent = [dataset_api.ImportPart(part_number=part.PartNumber, etag=part.ETag) for part in parts]
         body = dataset_api.ImportSent(path=plan.path, parts=sent or None)
-        self._http.call("POST", f"{PATH}/{session}/uploads/complete", json=body, timeout=IMPORT_TIMEOUT_S)
+        self._call("POST", f"{PATH}/{session}/uploads/complete", json=body, timeout=IMPORT_TIMEOUT_S)

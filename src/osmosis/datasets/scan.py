@@ -36,7 +36,6 @@ _KEPT_BYTES = 4 * 2**20
 _KEPT_ROWS = 20_000
 _TOO_DEEP = "nested too deep to be written as JSON"
 
-
 KeptRow = tuple[int, "int | None", dict[str, Any], str]
 """A row's index, line, columns, and hash of its content."""
 
@@ -131,11 +130,9 @@ class DatasetFacts:
             return
         examples = "; ".join(str(bad) for bad in self.bad[:_MAX_EXAMPLES])
         more = f" and {self.bad_count - _MAX_EXAMPLES} more" if self.bad_count > _MAX_EXAMPLES else ""
-        raise DatasetError(
-            f"{path}: invalid rows ({self.bad_count}): {examples}{more}",
-            hint="fix them, or skip them with --skip-bad-rows",
-            issues=[{**bad.to_issue(), "key": f"row {bad.index}", "where": str(path)} for bad in self.bad],
-        )
+        message = f"{path}: invalid rows ({self.bad_count}): {examples}{more}"
+        issues = [{**bad.to_issue(), "key": f"row {bad.index}", "where": str(path)} for bad in self.bad]
+        raise DatasetError(message, hint="fix them, or skip them with --skip-bad-rows", issues=issues)
 
 
 def scan_dataset(

@@ -26,15 +26,9 @@ Values = dict[int, dict[int, float]]
 LEAST_ROLLOUTS = 10
 MOST_MEASUREMENTS = 40
 _NOT_THE_CODE = (
-    Category.RATE_LIMIT,
-    Category.AUTH,
-    Category.MODEL_NOT_FOUND,
-    Category.SERVER_ERROR,
-    Category.CONNECTION,
-    Category.BAD_RESPONSE,
-    Category.CANCELLED,
-    Category.BUDGET,
-)
+    Category.RATE_LIMIT, Category.AUTH, Category.MODEL_NOT_FOUND, Category.SERVER_ERROR, Category.CONNECTION,
+    Category.BAD_RESPONSE, Category.CANCELLED, Category.BUDGET,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

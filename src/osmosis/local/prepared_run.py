@@ -87,11 +87,9 @@ class PreparedRun:
             if prepared.source is None or not prepared.resume.drifted:
                 continue
             if self.options.confirm is None:
-                raise Conflict(
-                    f"the inputs of run {prepared.plan.name} have changed: {prepared.resume.line()}",
-                    hint="pass --yes (accept_changes=True in Python), or use another name to start a new run",
-                    resume=prepared.resume.to_dict(),
-                )
+                message = f"the inputs of run {prepared.plan.name} have changed: {prepared.resume.line()}"
+                hint = "pass --yes (accept_changes=True in Python), or use another name to start a new run"
+                raise Conflict(message, hint=hint, resume=prepared.resume.to_dict())
             if not self.options.confirm("Continue with this plan?"):
                 raise Declined("cancelled; nothing was changed")
 
@@ -285,10 +283,5 @@ def rows_of(dataset: Path, plan: EvalPlan, facts: DatasetFacts) -> Iterator[Row]
     rows = facts.kept_rows()
     if rows is not None:
         return rows
-    return read_rows(
-        dataset,
-        plan.selection,
-        skip_bad=plan.skip_bad_rows,
-        require_ground_truth=plan.require_ground_truth,
-        by_id=facts.by_id,
-    )
+    skip_bad, required = plan.skip_bad_rows, plan.require_ground_truth
+    return read_rows(dataset, plan.selection, skip_bad=skip_bad, require_ground_truth=required, by_id=facts.by_id)

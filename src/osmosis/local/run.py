@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
     from osmosis.metrics.compare import Comparison
 
-
 CUT_OFF = "cut off"
 """End of a session, in the journal's words, when a person did not wait for rollouts in flight."""
 _COLUMNS = ("score", "figure", "value", "95 % interval", "")
@@ -92,13 +91,9 @@ class Run:
         else:
             sibling = self.folder.parent / other
             before = Run.open(sibling if (sibling / "run.json").exists() else other)
-        return compare(
-            Journal(before.folder).rollouts(),
-            Journal(self.folder).rollouts(),
-            threshold=before.plan.pass_threshold,
-            score=score,
-            bounds={**self.plan.score_bounds, **before.plan.score_bounds},
-        )
+        rollouts = Journal(before.folder).rollouts(), Journal(self.folder).rollouts()
+        bounds = {**self.plan.score_bounds, **before.plan.score_bounds}
+        return compare(*rollouts, threshold=before.plan.pass_threshold, score=score, bounds=bounds)
 
     def judged(self, base_dir: Path | None = None) -> Judged:
         """Return the figures without the rows in the `quarantine.toml` around a folder, the current one by default."""

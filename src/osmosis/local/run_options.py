@@ -20,17 +20,10 @@ from osmosis.sdk.grader import GraderClass
 from osmosis.workspace.layout import find_workspace
 
 FAILURE_CLASSES = [*(c.value for c in Category), *(p.value for p in Phase), RolloutStatus.SKIPPED.value]
-_OTHER_KEYS: dict[str, tuple[str, ...]] = {
-    "openai": (),
-    "anthropic": ("ANTHROPIC_AUTH_TOKEN",),
-    "xai": (),
-    "gemini": ("GOOGLE_API_KEY",),
-    "openrouter": ("OR_API_KEY",),
-    "cerebras": (),
-}
+_NEED_KEYS = ("openai", "anthropic", "xai", "gemini", "openrouter", "cerebras")
+_OTHER_KEYS = {"anthropic": "ANTHROPIC_AUTH_TOKEN", "gemini": "GOOGLE_API_KEY", "openrouter": "OR_API_KEY"}
 
 ScoreFunction = Callable[..., Any]
-
 
 Confirm = Callable[[str], bool]
 """Asks a person and waits for the answer; called in a thread while a run goes on."""
@@ -213,7 +206,7 @@ def key_for(spec: ModelSpec, environ: Mapping[str, str], explicit_key: str | Non
     provider = spec.name.partition("/")[0]
     variable = key_variable(provider)
     key = environ.get(variable)
-    if not key and not spec.base_url and provider in _OTHER_KEYS and not any(map(environ.get, _OTHER_KEYS[provider])):
+    if not key and not spec.base_url and provider in _NEED_KEYS and not environ.get(_OTHER_KEYS.get(provider, "")):
         hint = f"export {variable}=..., or try the stand-in model: --model offline/calculator"
         raise ValidationError(f"{variable} is not set, and model {spec.name} needs it", hint=hint)
     return key

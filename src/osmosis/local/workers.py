@@ -109,11 +109,8 @@ class _Crew:
 
     async def _start(self) -> _Worker:
         self._started += 1
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "osmosis.local.worker_process"),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-        )
+        command, pipe = (sys.executable, "-m", "osmosis.local.worker_process"), asyncio.subprocess.PIPE
+        process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe)
         worker = _Worker(self._started, process)
         worker.send(frames.ORDER, pickle.dumps((*self._order, trace_folder.get())))
         worker.reader = asyncio.create_task(self._read(worker))
@@ -151,12 +148,8 @@ class _Crew:
         row = task.row
         done: asyncio.Future[Rollout] = asyncio.get_running_loop().create_future()
         worker.waiting[task.rollout_id] = (task, done)
-        worker.send(
-            frames.TASK,
-            pickle.dumps(
-                (row.index, row.data, row.line, row.content_hash, row.key, task.attempt, task.rollout_id, task.step)
-            ),
-        )
+        order = row.index, row.data, row.line, row.content_hash, row.key, task.attempt, task.rollout_id, task.step
+        worker.send(frames.TASK, pickle.dumps(order))
         if worker.timer is None:
             worker.expect_beat(self._limit_s)
         try:
@@ -188,9 +181,8 @@ class _Crew:
         worker.expect_beat(math.inf)
         code = await worker.process.wait()
         if not worker.ready.done():
-            worker.ready.set_exception(
-                OsmosisError(f"a worker process ended while it started ({_describe_exit(code)})")
-            )
+            message = f"a worker process ended while it started ({_describe_exit(code)})"
+            worker.ready.set_exception(OsmosisError(message))
         if not self._ending:
             self._remove_worker(worker, code)
 

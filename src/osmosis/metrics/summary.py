@@ -63,41 +63,22 @@ class _Failures:
                 del self.rows[_ROWS_SHOWN:]
 
 
-_TOKENS = ("prompt_tokens", "completion_tokens", "cached_tokens", "cache_write_tokens", "reasoning_tokens")
-
-
 class _Spent:
     def __init__(self) -> None:
-        self.prompt_tokens = 0
-        self.completion_tokens = 0
-        self.cached_tokens = 0
-        self.cache_write_tokens = 0
-        self.reasoning_tokens = 0
-        self.cost_usd: float | None = None
+        self.usage = Usage()
         self._costs = array("d")
 
-    def add(self, usage: Usage) -> int:
-        prompt, completion = usage.prompt_tokens, usage.completion_tokens
-        self.prompt_tokens += prompt
-        self.completion_tokens += completion
-        self.cached_tokens += usage.cached_tokens
-        self.cache_write_tokens += usage.cache_write_tokens
-        self.reasoning_tokens += usage.reasoning_tokens
+    def add(self, usage: Usage) -> None:
+        self.usage += usage
         if usage.cost_usd is not None:
-            self.cost_usd = (self.cost_usd or 0.0) + usage.cost_usd
             self._costs.append(usage.cost_usd)
-        return prompt + completion
 
     def merge(self, other: "_Spent") -> None:
-        for name in _TOKENS:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.usage += other.usage
         self._costs.extend(other._costs)
-        if other.cost_usd is not None:
-            self.cost_usd = (self.cost_usd or 0.0) + other.cost_usd
 
-    def usage(self, *, exact: bool) -> Usage:
-        cost = math.fsum(self._costs) if exact and self._costs else self.cost_usd
-        return Usage.model_construct(**{name: getattr(self, name) for name in _TOKENS}, cost_usd=cost)
+    def exact(self) -> Usage:
+        return self.usage.model_copy(update={"cost_usd": math.fsum(self._costs)}) if self._costs else self.usage
 
 
 class Summary:
@@ -126,17 +107,15 @@ class Summary:
 
     @property
     def total_tokens(self) -> int:
-        spent = (self._agents, self._judges, self._users)
-        return sum(usage.prompt_tokens + usage.completion_tokens for usage in spent)
+        return sum(spent.usage.total_tokens for spent in (self._agents, self._judges, self._users))
 
     @property
     def total_cost_usd(self) -> float | None:
-        spent = (self._agents, self._judges, self._users)
-        costs = [usage.cost_usd for usage in spent if usage.cost_usd is not None]
-        return sum(costs) if costs else None
+        return (self._agents.usage + self._judges.usage + self._users.usage).cost_usd
 
     def add(self, rollout: Rollout) -> None:
-        self._tokens.append(self._agents.add(rollout.usage))
+        self._agents.add(rollout.usage)
+        self._tokens.append(rollout.usage.total_tokens)
         if rollout.metrics and (users := rollout.user_usage) is not None:
             self._users.add(users)
         self._durations.append(rollout.duration_ms)
@@ -288,9 +267,9 @@ class Summary:
             coverage=scored / total if total else 0.0,
             scores=scores,
             failures=[],
-            usage=self._agents.usage(exact=exact),
-            judge_usage=self._judges.usage(exact=exact),
-            user_usage=self._users.usage(exact=exact),
+            usage=self._agents.exact() if exact else self._agents.usage,
+            judge_usage=self._judges.exact() if exact else self._judges.usage,
+            user_usage=self._users.exact() if exact else self._users.usage,
             duration_ms=duration_ms,
         )
 

@@ -120,9 +120,8 @@ def _findings(
         problem = (
             f"one rollout in twenty takes more than {gate.p95_s:.0f} s, and agent_workflow_timeout_s is {limit:.0f}"
         )
-        yield Finding(
-            "slow", "warning", problem, "raise agent_workflow_timeout_s: what runs into it is not learned from"
-        )
+        fix = "raise agent_workflow_timeout_s: what runs into it is not learned from"
+        yield Finding("slow", "warning", problem, fix)
     if at_once and plan.at_once > 4 * at_once:
         problem = f"a step has {plan.at_once} rollouts at once; the evaluation had {at_once}"
         fix = "make sure that tools and services behind the rollout bear that, or lower rollout_batch_size"
@@ -131,12 +130,8 @@ def _findings(
 
 def _signal(gate: Gate, rewards: Sequence[float], size: int) -> Iterator[Finding]:
     if gate.failed == 1.0:
-        yield Finding(
-            "all-failed",
-            "error",
-            f"all {gate.rollouts} rollouts of the evaluation failed",
-            "osmosis eval show NAME says why; failed rollouts teach nothing",
-        )
+        problem = f"all {gate.rollouts} rollouts of the evaluation failed"
+        yield Finding("all-failed", "error", problem, "osmosis eval show NAME says why; failed rollouts teach nothing")
         return
     if gate.failed and gate.failed >= MANY_FAILED:
         problem = f"{gate.failed:.0%} of the rollouts of the evaluation failed"

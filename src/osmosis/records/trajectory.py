@@ -20,6 +20,7 @@ SCHEMA_VERSION: Literal["ATIF-v1.7"] = "ATIF-v1.7"
 
 Source = Literal["system", "user", "agent"]
 
+_COUNTED = ("prompt_tokens", "completion_tokens", "cached_tokens", "cost_usd")
 _SOURCES: dict[str, Source] = {"system": "system", "developer": "system", "user": "user", "assistant": "agent"}
 
 
@@ -210,25 +211,11 @@ def build_trajectory(
 
 def trajectory_from_rollout(rollout: Rollout, *, version: str) -> Trajectory:
     calls = [
-        CallUsage(
-            prompt_tokens=call.usage.prompt_tokens,
-            completion_tokens=call.usage.completion_tokens,
-            cached_tokens=call.usage.cached_tokens,
-            cost_usd=call.usage.cost_usd,
-            model_name=call.model,
-            extra=_more(call),
-            **_token_lists(call),
-        )
+        CallUsage(**_usage(call), model_name=call.model, extra=_more(call))
         for call in rollout.calls
         if call.error is None
     ]
-    total = rollout.usage
-    final = FinalMetrics(
-        total_prompt_tokens=total.prompt_tokens,
-        total_completion_tokens=total.completion_tokens,
-        total_cached_tokens=total.cached_tokens,
-        total_cost_usd=total.cost_usd,
-    )
+    final = FinalMetrics(**{f"total_{name}": getattr(rollout.usage, name) for name in _COUNTED})
     rest = rollout.to_dict()
     for key in ("messages", "usage", "model"):
         rest.pop(key, None)
@@ -270,9 +257,10 @@ def _chat_call(call: Mapping[str, Any]) -> JsonObject:
     return {"id": call.get("tool_call_id"), "type": "function", "function": function}
 
 
-def _token_lists(call: ModelCall) -> JsonObject:
+def _usage(call: ModelCall) -> JsonObject:
     lists = call.tokens.to_dict() if call.tokens else {}
-    return {key: value for key, value in lists.items() if key != "top_logprobs"}
+    lists.pop("top_logprobs", None)
+    return call.usage.model_dump(include=set(_COUNTED)) | lists
 
 
 def _more(call: ModelCall) -> JsonObject | None:
@@ -379,10 +367,7 @@ def _media_type(url: str) -> str | None:
 def _totals(usage: ModelUsage, steps: int, *, unplaced: bool) -> FinalMetrics:
     calls = usage.llm_call_metrics
     totals = usage.final_metrics.model_dump(exclude_none=True) if usage.final_metrics else {}
-    summed: JsonObject = {
-        f"total_{name}": _sum(getattr(call, name) for call in calls)
-        for name in ("prompt_tokens", "completion_tokens", "cached_tokens", "cost_usd")
-    }
+    summed: JsonObject = {f"total_{name}": _sum(getattr(call, name) for call in calls) for name in _COUNTED}
     extra = dict(totals.pop("extra", None) or {})
     if unplaced and calls:
         extra["llm_calls"] = [call.to_dict() for call in calls]

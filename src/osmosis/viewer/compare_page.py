@@ -283,18 +283,18 @@ def _pair_page(sources: Mapping[str, RunSource], params: QueryParams, quarantine
     keys = [(flip.row_index, flip.attempt) for flip in flips]
     number = keys.index((row, attempt)) if (row, attempt) in keys else len(flips)
     before, after = flips[number - 1 : number] if number else [], flips[number + 1 : number + 2]
-    values = {
-        "sides": sides,
-        "records": records,
-        "conversations": [build_turns(record.messages) for record in records],
-        "row": row,
-        "attempt": attempt,
-        "near": [_flip_line(near[0], a, b, params).url if near else "" for near in (before, after)],
-        "expected": sources[b].table().search.dataset_row(row, records[1].hashes.get("row")),
-        "back": _compare_url(a, b),
-        "urls": [
-            f"{side.state.url}/rollouts/{row_index}/{attempt}"
-            for side, row_index in zip(sides, row_indexes, strict=True)
-        ],
-    }
-    return Page("compare_pair.html", values, ("records", "row", "attempt"))
+    near = [_flip_line(near[0], a, b, params).url if near else "" for near in (before, after)]
+    expected = sources[b].table().search.dataset_row(row, records[1].hashes.get("row"))
+    places = zip(sides, row_indexes, strict=True)
+    urls = [f"{side.state.url}/rollouts/{row_index}/{attempt}" for side, row_index in places]
+    values = {"near": near, "expected": expected, "back": _compare_url(a, b), "urls": urls}
+    return build_pair_page(sides, records, (row, attempt), values)
+
+
+def build_pair_page(
+    sides: Sequence[Side], records: Sequence[Rollout], position: tuple[int, int], values: Mapping[str, object]
+) -> Page:
+    row, attempt = position
+    both = {"sides": sides, "records": records, "row": row, "attempt": attempt}
+    both["conversations"] = [build_turns(record.messages) for record in records]
+    return Page("compare_pair.html", {**both, **values}, ("records", "row", "attempt"))

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from markdown_it.token import Token
     from markdown_it.utils import EnvType, OptionsDict
 
-
 MAX_ONE_LINE = 100
 MAX_UNFOLDED, MAX_UNFOLDED_RESULT = 3000, 1500
 MAX_OPEN_TURNS = 16

@@ -56,11 +56,8 @@ def commit_diff(git: Git, before: str, after: str, folders: Sequence[str]) -> Co
             _git(git, "diff", *_PLAIN, "--src-prefix=a/", "--dst-prefix=b/", before, after, "--", *paths)
         )
     below = {path for path, _ in mine}
-    return CommitDiff(
-        text[:MOST_CHARACTERS],
-        [path for path, _ in mine if path not in chosen_paths],
-        [path for path, _ in changed if path not in below],
-    )
+    left_out = [path for path, _ in mine if path not in chosen_paths]
+    return CommitDiff(text[:MOST_CHARACTERS], left_out, [path for path, _ in changed if path not in below])
 
 
 def _changed(git: Git, before: str, after: str) -> Iterator[tuple[str, int | None]]:

@@ -9,7 +9,7 @@ from osmosis.errors import NotFound
 from osmosis.metrics.agreement import Calibrated, calibrated, verdicts
 from osmosis.records.run.annotations import LABELS, Annotation
 from osmosis.records.run.rollout import Message, ModelCall, Rollout
-from osmosis.viewer.compare_page import Side
+from osmosis.viewer.compare_page import Side, build_pair_page
 from osmosis.viewer.conversation import build_turns
 from osmosis.viewer.diff import DiffPiece, diff_words
 from osmosis.viewer.index.database import message_text
@@ -139,18 +139,11 @@ def _pair_page(source: RunSource, key: RolloutKey, beside: int) -> Page:
     row_index, attempt, step = key
     run, steps = source.state(), sorted((step, beside))
     records = [Rollout.model_validate_json(source.rollout(row_index, attempt, step)) for step in steps]
-    values = {
-        "sides": [Side(run.url, replace(run, name=f"step {step}"), None, None) for step in steps],
-        "records": records,
-        "conversations": [build_turns(record.messages) for record in records],
-        "row": row_index,
-        "attempt": attempt,
-        "near": ("", ""),
-        "expected": source.table().search.dataset_row(row_index, records[1].hashes.get("row")),
-        "back": rollout_url(run, key),
-        "urls": [rollout_url(run, (row_index, attempt, step)) for step in steps],
-    }
-    return Page("compare_pair.html", values, ("records", "row", "attempt"))
+    sides = [Side(run.url, replace(run, name=f"step {step}"), None, None) for step in steps]
+    expected = source.table().search.dataset_row(row_index, records[1].hashes.get("row"))
+    urls = [rollout_url(run, (row_index, attempt, step)) for step in steps]
+    values = {"near": ("", ""), "expected": expected, "back": rollout_url(run, key), "urls": urls}
+    return build_pair_page(sides, records, (row_index, attempt), values)
 
 
 def _neighbour(run: RunState, key: RolloutKey | None, tail: str) -> Neighbour | None:

@@ -24,17 +24,8 @@ _AT = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)\Z")
 UNREAD = "unread-key"
 _COMMANDS = {"eval": "osmosis eval submit", "training": "osmosis train submit", "optimize": "osmosis optimize"}
 # Which variable a provider of LiteLLM-style names reads its key from.
-PROVIDER_KEYS = {
-    "openai": "OPENAI_API_KEY",
-    "anthropic": "ANTHROPIC_API_KEY",
-    "gemini": "GEMINI_API_KEY",
-    "xai": "XAI_API_KEY",
-    "openrouter": "OPENROUTER_API_KEY",
-    "cerebras": "CEREBRAS_API_KEY",
-    "mistral": "MISTRAL_API_KEY",
-    "groq": "GROQ_API_KEY",
-    "deepseek": "DEEPSEEK_API_KEY",
-}
+_PROVIDERS = ("openai", "anthropic", "gemini", "xai", "openrouter", "cerebras", "mistral", "groq", "deepseek")
+PROVIDER_KEYS = {name: f"{name.upper()}_API_KEY" for name in _PROVIDERS}
 
 
 @dataclass(slots=True)
@@ -175,9 +166,8 @@ def check_file(file: ConfigFile, workspace: Workspace) -> tuple[EvalConfig | Tra
 
 
 def _problem(file: ConfigFile, issue: ConfigIssue) -> Problem:
-    return Problem(
-        code=issue.code, what=issue.what, where=f"{file.where(issue.key)}: {issue.key}", fix=issue.fix, near=issue.near
-    )
+    where = f"{file.where(issue.key)}: {issue.key}"
+    return Problem(code=issue.code, what=issue.what, where=where, fix=issue.fix, near=issue.near)
 
 
 def _line(problem: Problem) -> int:
@@ -238,30 +228,23 @@ def _warnings(file: ConfigFile, config: EvalConfig | TrainingConfig) -> Iterable
     if isinstance(config, EvalConfig):
         needed = PROVIDER_KEYS.get(config.experiment.model_path.partition("/")[0])
         if needed and not config.advanced.base_url and needed not in {*config.secret_names(), *config.env}:
-            yield Problem.warning(
-                "model-key",
-                f"{config.experiment.model_path} usually needs {needed}, which is not in [secrets].required",
-                f"{file.where('secrets.required')}: secrets.required",
-                f'required = ["{needed}"], then: osmosis secret set {needed}',
-            )
+            problem = f"{config.experiment.model_path} usually needs {needed}, which is not in [secrets].required"
+            where = f"{file.where('secrets.required')}: secrets.required"
+            fix = f'required = ["{needed}"], then: osmosis secret set {needed}'
+            yield Problem.warning("model-key", problem, where, fix)
         return
     calls = config.training.rollout_batch_size * config.training.n_samples_per_prompt
     if calls > 256:
-        yield Problem.warning(
-            "many-calls",
-            f"{calls} rollouts at once (rollout_batch_size x n_samples_per_prompt) can time out on a small server",
-            f"{file.where('training.rollout_batch_size')}: training.rollout_batch_size",
-            "lower rollout_batch_size, or make sure the policy server can handle that many calls",
-        )
+        problem = f"{calls} rollouts at once (rollout_batch_size x n_samples_per_prompt) can time out on a small server"
+        where = f"{file.where('training.rollout_batch_size')}: training.rollout_batch_size"
+        fix = "lower rollout_batch_size, or make sure the policy server can handle that many calls"
+        yield Problem.warning("many-calls", problem, where, fix)
 
 
 def config_error(file: ConfigFile, problems: list[Problem]) -> ValidationError:
     count = f"{len(problems)} problems" if len(problems) != 1 else "1 problem"
-    return ValidationError(
-        f"invalid {file.kind} config {file.shown}: {count}",
-        hint=f"osmosis check {file.shown}",
-        issues=[to_issue(p) for p in problems],
-    )
+    message = f"invalid {file.kind} config {file.shown}: {count}"
+    return ValidationError(message, hint=f"osmosis check {file.shown}", issues=[to_issue(p) for p in problems])
 
 
 def to_issue(problem: Problem) -> dict[str, Any]:

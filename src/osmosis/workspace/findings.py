@@ -48,12 +48,9 @@ def check_repository(source: Source | None) -> Iterator[Problem]:
         fix = "git add -A && git commit -m 'First commit' && git push -u origin HEAD"
         yield Problem.error("no-commit", "the repository has no commit yet", fix=fix)
     if source.prefix:
-        yield Problem.error(
-            "nested-workspace",
-            f"the workspace is the folder {source.prefix.rstrip('/')} of a larger repository",
-            source.prefix,
-            "give the workspace its own repository, with rollouts/ and configs/ at its top",
-        )
+        problem = f"the workspace is the folder {source.prefix.rstrip('/')} of a larger repository"
+        fix = "give the workspace its own repository, with rollouts/ and configs/ at its top"
+        yield Problem.error("nested-workspace", problem, source.prefix, fix)
     if source.remote_url is None:
         fix = f"{INIT}, or: git remote add origin <url>"
         yield Problem.error("no-remote", "the repository has no remote named origin", fix=fix)

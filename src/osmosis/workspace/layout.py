@@ -58,16 +58,9 @@ class Workspace:
 
     def rollout_folder(self, name: str) -> RolloutFolder:
         folder = self.root / "rollouts" / name
-        main, pyproject = folder / "main.py", folder / "pyproject.toml"
-        configs = {k: self.root / "configs" / k / f"{name}.toml" for k in CONFIG_KINDS}
-        return RolloutFolder(
-            name,
-            folder,
-            main if main.is_file() else None,
-            pyproject if pyproject.is_file() else None,
-            configs["eval"] if configs["eval"].is_file() else None,
-            configs["training"] if configs["training"].is_file() else None,
-        )
+        configs = (self.root / "configs" / kind / f"{name}.toml" for kind in ("eval", "training"))
+        files = (folder / "main.py", folder / "pyproject.toml", *configs)
+        return RolloutFolder(name, folder, *(file if file.is_file() else None for file in files))
 
     def configs(self, kind: ConfigKind | None = None) -> Iterator[tuple[ConfigKind, Path]]:
         for each in CONFIG_KINDS if kind is None else (kind,):

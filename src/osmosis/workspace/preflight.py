@@ -14,15 +14,9 @@ from osmosis.workspace.git import find_pinned_commit, read_rollout_files, read_s
 
 # Which findings a person may overrule with --allow-dirty: the platform then runs what is synced.
 OVERRULED = (
-    "conflict",
-    "dirty-rollout",
-    "untracked-rollout",
-    "unpushed",
-    "not-synced",
-    "branch-differs",
-    "detached",
+    "conflict", "dirty-rollout", "untracked-rollout", "unpushed", "not-synced", "branch-differs", "detached",
     "no-upstream",
-)
+)  # fmt: skip
 # Which do not matter when the working tree itself is sent as a snapshot: it takes conflict markers for code.
 BY_SNAPSHOT = (*OVERRULED[1:], "not-in-git", "no-such-rollout-synced", "behind")
 
@@ -102,26 +96,18 @@ def _contents(case: _Case) -> Iterator[Problem]:
         fix = f"git add {case.folder} && git commit -m 'add {case.experiment.rollout}' && git push"
         yield Problem.error("not-in-git", f"git has no file under {case.folder}/ (new, or ignored)", case.folder, fix)
     for path in files.submodules:
-        yield Problem.error(
-            "submodule",
-            "a submodule under the rollout; the platform does not fetch submodules",
-            path,
-            f"copy the code in, or depend on it in {case.folder}/pyproject.toml",
-        )
+        problem = "a submodule under the rollout; the platform does not fetch submodules"
+        fix = f"copy the code in, or depend on it in {case.folder}/pyproject.toml"
+        yield Problem.error("submodule", problem, path, fix)
     if files.lfs:
-        yield Problem.warning(
-            "lfs",
-            f"{findings.list_some(files.lfs)} stored with Git LFS; the run would get the pointer, not the content",
-            case.folder,
-            "upload data as a dataset, or: git lfs untrack, then commit the file itself",
-        )
+        stored = findings.list_some(files.lfs)
+        problem = f"{stored} stored with Git LFS; the run would get the pointer, not the content"
+        fix = "upload data as a dataset, or: git lfs untrack, then commit the file itself"
+        yield Problem.warning("lfs", problem, case.folder, fix)
     for fact in files.large:
-        yield Problem.warning(
-            "large-file",
-            f"the file has {fact.size / 1_000_000:.0f} MB and is checked out for every run",
-            fact.path,
-            f"git rm --cached {fact.path}, and upload it as a dataset or fetch it in the rollout",
-        )
+        problem = f"the file has {fact.size / 1_000_000:.0f} MB and is checked out for every run"
+        fix = f"git rm --cached {fact.path}, and upload it as a dataset or fetch it in the rollout"
+        yield Problem.warning("large-file", problem, fact.path, fix)
 
 
 def _pinned(case: _Case) -> Iterator[Problem]:
@@ -175,12 +161,9 @@ def _working_tree(case: _Case) -> Iterator[Problem]:
     if source.detached:
         return
     if default and source.branch != default and not _is_synced(case):
-        yield Problem.error(
-            "branch-differs",
-            f"you are on {source.branch}, the platform runs {default}",
-            "HEAD",
-            f'set branch = "{source.branch}" in [experiment] and push it, or: git switch {default}',
-        )
+        problem = f"you are on {source.branch}, the platform runs {default}"
+        fix = f'set branch = "{source.branch}" in [experiment] and push it, or: git switch {default}'
+        yield Problem.error("branch-differs", problem, "HEAD", fix)
         return
     problems = findings.unpushed(source)
     if problems and (source.ahead or not _is_synced(case)):

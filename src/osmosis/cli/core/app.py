@@ -21,28 +21,21 @@ Word = TypeVar("Word", bound=str)
 HELP = ("-h", "--help")
 STYLE: dict[str, Any] = {"rich_markup_mode": None}
 SYNONYMS = {
-    "ls": "list",
-    "info": "show",
-    "get": "show",
-    "describe": "show",
-    "status": "show",
-    "rm": "delete",
-    "remove": "delete",
-    "revoke": "delete",
-    "del": "delete",
-    "add": "create",
-    "new": "create",
-    "push": "upload",
-    "pull": "download",
-    "cancel": "stop",
-    "kill": "stop",
-    "tail": "logs",
-    "log": "logs",
-    "use": "switch",
-    "start": "submit",
-    "run": "submit",
-    "lint": "check",
-    "validate": "check",
+    word: name
+    for name, words in {
+        "list": "ls",
+        "show": "info get describe status",
+        "delete": "rm remove revoke del",
+        "create": "add new",
+        "upload": "push",
+        "download": "pull",
+        "stop": "cancel kill",
+        "logs": "tail log",
+        "switch": "use",
+        "submit": "start run",
+        "check": "lint validate",
+    }.items()
+    for word in words.split()
 }
 
 
@@ -217,10 +210,9 @@ def takes(record: type[F], extra: Sequence[inspect.Parameter] = ()) -> Callable[
     def decorate(body: Callable[[F], R]) -> Callable[..., R]:
         @functools.wraps(body)
         def command(**values: object) -> R:
-            set_values = {name: value for name, value in values.items() if value is not None}
-            fields: dict[str, Any] = {name: value for name, value in set_values.items() if name not in names}
+            fields: dict[str, Any] = {name: value for name, value in values.items() if value is not None}
             if names:
-                fields["settings"] = {name: value for name, value in set_values.items() if name in names}
+                fields["settings"] = {name: fields.pop(name) for name in list(fields) if name in names}
             return body(record(**fields))
 
         command.__signature__ = inspect.Signature([*parameters, *extra])  # type: ignore[attr-defined]  # read by typer

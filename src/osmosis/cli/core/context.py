@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from osmosis.cli.core.old_spellings import respell
-from osmosis.cli.core.output import Mode, Output
+from osmosis.cli.core.output import Mode, Output, is_terminal
 from osmosis.errors import UsageError
 
 if TYPE_CHECKING:
@@ -48,10 +48,7 @@ class AppContext:
     def interactive(self) -> bool:
         if self.mode is not Mode.RICH or self.environ.get("CI"):
             return False
-        try:
-            return self.stdin.isatty() and self.output.stderr.isatty()
-        except ValueError:  # closed
-            return False
+        return is_terminal(self.stdin) and is_terminal(self.output.stderr)
 
     @property
     def platform_url(self) -> str:

@@ -110,7 +110,7 @@ class Output:
 
     @property
     def live(self) -> bool:
-        return self.mode is Mode.RICH and _is_terminal(self.stderr) and not self.environ.get("CI")
+        return self.mode is Mode.RICH and is_terminal(self.stderr) and not self.environ.get("CI")
 
     def _remark(self, *pieces: tuple[str, str]) -> None:
         if self.mode is Mode.RICH and self._draws_on(self.stderr):
@@ -121,7 +121,7 @@ class Output:
             self._line(self.stderr, "".join(text for text, _ in pieces))
 
     def _draws_on(self, stream: TextIO) -> bool:
-        return _is_terminal(stream) and self.environ.get("TERM") != "dumb"
+        return is_terminal(stream) and self.environ.get("TERM") != "dumb"
 
     def _line(self, stream: TextIO, text: str) -> None:
         try:
@@ -132,7 +132,7 @@ class Output:
         stream.flush()
 
 
-def _is_terminal(stream: TextIO) -> bool:
+def is_terminal(stream: TextIO) -> bool:
     try:
         return stream.isatty()
     except ValueError:  # closed

@@ -24,7 +24,6 @@ PAGE = 50
 
 class Pages(Protocol):
     def page(self, *, limit: int = ..., offset: int = ...) -> Page[Body]: ...
-
     def all(self) -> Sequence[Body]: ...
 
 

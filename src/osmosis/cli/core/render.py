@@ -38,6 +38,10 @@ def print_text(console: Console, text: object, style: str = "") -> None:
     console.print(Text(clean(text), style=style))
 
 
+def print_field(console: Console, label: str, value: str, style: str = "default") -> None:
+    console.print(Text.assemble((f"{label:<10} ", "dim"), (clean(value), style)))
+
+
 def draw(console: Console, result: Result) -> None:
     if result.human is not None:
         result.human(console)

@@ -7,7 +7,6 @@ import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from osmosis.cli.core import prompts
@@ -34,30 +33,32 @@ AT_ONCE = 8
 ASK_ABOVE = 100 * 1024 * 1024
 
 
-@dataclass(frozen=True)
-class DownloadOptions:
-    output: Path | None
-    types: str
-    rows: str | None
-    overwrite: bool
-    labels_into: str | None = None
-
-
-def download_run(ctx: AppContext, name: str, options: DownloadOptions, kind: RunKind = "eval") -> OperationResult:
+def download_run(
+    ctx: AppContext,
+    name: str,
+    *,
+    types: str,
+    kind: RunKind = "eval",
+    output: Path | None = None,
+    rows: str | None = None,
+    overwrite: bool = False,
+    labels_into: str | None = None,
+) -> OperationResult:
     names, operation = TYPES[kind], f"{kind}.download"
-    parts = [part.strip() for part in options.types.split(",") if part.strip()]
+    parts = [part.strip() for part in types.split(",") if part.strip()]
     if unknown := sorted(set(parts) - {*names, "all"}):
         raise UsageError(f"--type {', '.join(unknown)}: not one of {', '.join(names)}, all")
     types = ",".join(names) if "all" in parts else ",".join(parts)
-    into = None if options.labels_into is None else run_folder(options.labels_into, ctx.cwd)
+    into = None if labels_into is None else run_folder(labels_into, ctx.cwd)
     if into is not None and "annotations" not in types.split(","):
         types = f"{types},annotations"
     with ctx.client() as client:
         runs = client.runs(kind)
         run = runs.get(name).run
-        folder = _folder(download_dir(ctx, run.name, options.output, kind), run.id, options)
-        files = runs.manifest(run.name, types=types, rows=options.rows).files
-        missing = [file for file in files if options.overwrite or not _present(folder, file)]
+        folder = download_dir(ctx, run.name, output, kind)
+        folder = folder if output else _folder(folder, run.id)
+        files = runs.manifest(run.name, types=types, rows=rows).files
+        missing = [file for file in files if overwrite or not _present(folder, file)]
         total = sum(file.size or 0 for file in missing)
         if total > ASK_ABOVE:
             prompts.agree(ctx, f"Fetch {len(missing)} files, {size(total)}?", operation)
@@ -94,12 +95,12 @@ def download_dir(ctx: AppContext, name: str, output: Path | None, kind: RunKind 
     return root / ".osmosis" / f"{kind}s" / name
 
 
-def _folder(folder: Path, run_id: str, options: DownloadOptions) -> Path:
+def _folder(folder: Path, run_id: str) -> Path:
     try:
         other = json.loads((folder / ".run.json").read_text()).get("id")
     except (OSError, ValueError, AttributeError):
         return folder
-    if options.output or other in (None, run_id):
+    if other in (None, run_id):
         return folder
     return folder.with_name(f"{folder.name}--{hashlib.sha256(run_id.encode()).hexdigest()[:8]}")
 

@@ -28,7 +28,6 @@ COLUMNS = (
     Column("created_at", "Made", show=when),
 )
 
-
 _KEYS = ("rollout", "model", "dataset", "tag")
 
 

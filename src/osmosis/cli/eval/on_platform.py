@@ -7,7 +7,7 @@ from osmosis.base.jsonable import JsonObject
 from osmosis.cli.core import prompts
 from osmosis.cli.core.context import AppContext
 from osmosis.cli.core.results import Column, ListResult, OperationResult
-from osmosis.cli.eval.download import DownloadOptions, download_run
+from osmosis.cli.eval.download import download_run
 from osmosis.cli.eval.flags import BY_NAME, RunFlags
 from osmosis.cli.eval.plan import parse_concurrency, sampling
 from osmosis.cli.eval.runs import write_json
@@ -48,16 +48,12 @@ def run_on_platform(ctx: AppContext, flags: RunFlags, config: str | None, url: s
     name = result.resource.get("name")
     if result.status == "cancelled" or not isinstance(name, str):
         return result
-    download = download_run(remote, name, DownloadOptions(None, "metrics,trajectories,logs", None, False))
+    download = download_run(remote, name, types="metrics,trajectories,logs")
     if flags.output is not None:
         write_json(ctx.path(flags.output), result.resource)
     remote.output.say(download.message, style="dim")
-    return replace(
-        result,
-        operation="eval.run",
-        resource={**result.resource, "download": download.resource},
-        exit_code=max(result.exit_code, download.exit_code),
-    )
+    resource, code = {**result.resource, "download": download.resource}, max(result.exit_code, download.exit_code)
+    return replace(result, operation="eval.run", resource=resource, exit_code=code)
 
 
 _REMOTE = ("n", "limit", "rows", "max_cost", "batch_size", "temperature", "top_p", "max_tokens", "seed")

@@ -38,23 +38,17 @@ def build_plan(flags: RunFlags, *, base_dir: Path, runs_dir: Path) -> EvalPlan:
     check_together(flags)
     name = generated_name(agent, str(flags.dataset or "")) if flags.name is None else flags.name
     dataset = str(write_foreign_dataset(agent, base_dir, runs_dir) if brings_rows else flags.dataset)
-    plan = EvalPlan(
-        name=check_name(name, "--name"),
-        agent=agent,
-        model=_model(flags, runs_dir),
-        dataset=dataset,
-        score_fns=[*flags.eval_fn, *(f"rubric:{rubric}" for rubric in flags.rubric)],
-        **AUTO_CONCURRENCY,
-    )
+    name, model = check_name(name, "--name"), _model(flags, runs_dir)
+    scores = [*flags.eval_fn, *(f"rubric:{rubric}" for rubric in flags.rubric)]
+    plan = EvalPlan(name=name, agent=agent, model=model, dataset=dataset, score_fns=scores, **AUTO_CONCURRENCY)
     return apply_settings(plan, flags.settings, flags.set)
 
 
 def config_plan(config: EvalConfig, flags: RunFlags, dataset: Path) -> EvalPlan:
     check_together(flags)
     name = generated_name(config.experiment.rollout, str(dataset)) if flags.name is None else flags.name
-    plan = EvalPlan.from_config(
-        config, name=check_name(name, "--name"), dataset=str(dataset), model=config_model(config, flags)
-    )
+    name, model = check_name(name, "--name"), config_model(config, flags)
+    plan = EvalPlan.from_config(config, name=name, dataset=str(dataset), model=model)
     if "batch_size" not in config.evaluation.model_fields_set:
         plan = plan.model_copy(update=AUTO_CONCURRENCY)
     return apply_settings(plan, flags.settings, flags.set)
@@ -263,9 +257,8 @@ def _model(flags: RunFlags, runs_dir: Path) -> ModelSpec:
     if not flags.model:
         raise UsageError("missing option --model", hint="--model to try without an account: offline/calculator")
     base_url = None if flags.base_url == NO_ENDPOINT else flags.base_url
-    return parse_model(
-        flags.model, base_url=base_url, api_key_env=flags.api_key_env, params=params, option="--base-url"
-    )
+    key = flags.api_key_env
+    return parse_model(flags.model, base_url=base_url, api_key_env=key, params=params, option="--base-url")
 
 
 def baseline_specs(flags: RunFlags) -> list[ModelSpec]:

@@ -44,6 +44,7 @@ from osmosis.records.run.rollout import Rollout
 from osmosis.sdk.user_code import run_main
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.progress import Progress
 
 T = TypeVar("T")
@@ -157,13 +158,11 @@ def _result(
         "quarantine": counted.to_dict(),
         **more,
     }
-    clean_notes = [redactor.text(note) for note in notes]
-    return DetailResult(
-        redactor.data(data),
-        exit_code=code,
-        next_steps=next_steps(plan, report),
-        human=lambda console: draw_report(console, plan, report, notes=clean_notes),
-    )
+
+    def draw(console: Console) -> None:
+        draw_report(console, plan, report, notes=[redactor.text(note) for note in notes])
+
+    return DetailResult(redactor.data(data), exit_code=code, next_steps=next_steps(plan, report), human=draw)
 
 
 class Terminal(Watcher):
@@ -310,10 +309,8 @@ def run_stoppable(go: Callable[[asyncio.Event], Awaitable[T]], say: Callable[[st
 
 
 def _ended_by_code(act: str) -> OsmosisError:
-    return OsmosisError(
-        f"code of yours {act}, which ended the run",
-        hint="finished rollouts are kept: resume the run when that is fixed",
-    )
+    hint = "finished rollouts are kept: resume the run when that is fixed"
+    return OsmosisError(f"code of yours {act}, which ended the run", hint=hint)
 
 
 @contextmanager

@@ -7,16 +7,7 @@ from typer import Option
 
 from osmosis.cli.core.context import AppContext, current
 from osmosis.cli.core.render import draw_report as draw_figures, pairs, print_text
-from osmosis.cli.core.results import (
-    Column,
-    DetailResult,
-    ListResult,
-    NextStep,
-    OperationResult,
-    build_columns,
-    clean,
-    when,
-)
+from osmosis.cli.core.results import Column, DetailResult, ListResult, NextStep, OperationResult, build_columns, when
 from osmosis.cli.eval.flags import BY_NAME
 from osmosis.cli.eval.plan import parse_reducers
 from osmosis.engine.journal import Journal
@@ -159,7 +150,7 @@ def draw_report(console: Console, plan: EvalPlan, report: Report, *, notes: Sequ
     console.print()
     draw_figures(console, report, alarms(report, plan.model.name))
     for note in notes:
-        print_text(console, f"  {clean(note)}")
+        print_text(console, f"  {note}")
 
 
 def next_steps(plan: EvalPlan, report: Report) -> list[NextStep]:

@@ -2,6 +2,7 @@ import asyncio
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
+from rich.console import Console
 from typer import Argument, Option
 
 from osmosis.cli.core import completion
@@ -77,12 +78,8 @@ def resume(flags: ResumeFlags) -> DetailResult | OperationResult | int:
     plan, options = load_run(ctx, flags.name, flags.secrets_file)
     plan.timeouts.run_s = None
     plan = apply_settings(plan, flags.settings, flags.set)
-    options = replace(
-        options,
-        api_key=flags.api_key,
-        retry_failed=flags.classes if flags.retry_failed else None,
-        workers=worker_count(flags.workers),
-    )
+    again, workers = flags.classes if flags.retry_failed else None, worker_count(flags.workers)
+    options = replace(options, api_key=flags.api_key, retry_failed=again, workers=workers)
     output = ctx.path(flags.output) if flags.output else None
     return run_local(ctx, plan, options, Ending(output, flags.fail_under, flags.quiet))
 
@@ -139,12 +136,12 @@ def regrade(flags: RegradeFlags) -> DetailResult | int:
         "edited": edited,
         "summary": summary_part(run.report, run.plan),
     }
-    return DetailResult(
-        journal.redactor.data(data),
-        exit_code=code,
-        next_steps=next_steps(run.plan, run.report),
-        human=lambda console: draw_report(console, run.plan, run.report, notes=[note]),
-    )
+
+    def draw(console: Console) -> None:
+        draw_report(console, run.plan, run.report, notes=[note])
+
+    steps = next_steps(run.plan, run.report)
+    return DetailResult(journal.redactor.data(data), exit_code=code, next_steps=steps, human=draw)
 
 
 def load_run(ctx: AppContext, name: str, secrets_file: str | None) -> tuple[EvalPlan, RunOptions]:

@@ -9,6 +9,7 @@ import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -278,12 +279,9 @@ def _result(
     if failed:
         words = " ".join([again[0], *(shlex.quote(word) for word in again[1:])])
         steps.append(NextStep(f"retry the {failed} failed judgements", command=f"{words} -o {target} --resume"))
-    return DetailResult(
-        {**report, "output_path": str(target)},
-        human=lambda console: draw_report(console, report, job, target),
-        exit_code=1 if failed == total or (fail_on_any and failed) else 0,
-        next_steps=steps,
-    )
+    data, code = {**report, "output_path": str(target)}, 1 if failed == total or (fail_on_any and failed) else 0
+    draw = partial(draw_report, report=report, job=job, target=target)
+    return DetailResult(data, human=draw, exit_code=code, next_steps=steps)
 
 
 def _preview_records(file: Path, limit: int | None) -> ListResult:

@@ -21,7 +21,7 @@ from osmosis.cli.core.context import AppContext, current
 from osmosis.cli.core.environment import read_secrets_file
 from osmosis.cli.core.paging import Cursor, Everything, Limit, Lines, Offset, Paging, list_result
 from osmosis.cli.core.render import draw_curves, draw_list, figure_table
-from osmosis.cli.eval.download import DownloadOptions, download_run
+from osmosis.cli.eval.download import download_run
 from osmosis.cli.eval.follow import draw_detail, finished_result, judge_run, model_steps, run_ref, watch
 from osmosis.cli.eval.logs import show_logs
 from osmosis.cli.targets import RunFinder
@@ -233,12 +233,12 @@ class RunCommands:
         ctx = current()
         if not self.has_local:
             with ctx.client() as client:
-                return delete_run(ctx, client, self.kind, name)
+                return delete_run(ctx, client, name, kind=self.kind)
         with RunFinder(ctx) as runs:
             return runs.find(
                 name,
-                of_folder=lambda folder: _delete_local(ctx, folder, name),
-                of_platform=lambda client, name: delete_run(ctx, client, self.kind, name),
+                of_folder=functools.partial(_delete_local, ctx, name),
+                of_platform=functools.partial(delete_run, ctx, kind=self.kind),
             )
 
 
@@ -281,7 +281,6 @@ BENCHMARK_COMMANDS = RunCommands(
     keeps="its agents stop too",
     produced="",
 )
-
 
 EVAL = SimpleNamespace(**EVAL_COMMANDS.commands)
 TRAIN = SimpleNamespace(**TRAIN_COMMANDS.commands)
@@ -335,7 +334,9 @@ def download(
         osmosis eval download multiply-1 --type all --rows 0-9 -o results
         osmosis eval download nightly --type annotations --labels-into nightly
     """
-    return download_run(current(), name, DownloadOptions(output, types, rows, overwrite, labels_into))
+    return download_run(
+        current(), name, types=types, output=output, rows=rows, overwrite=overwrite, labels_into=labels_into
+    )
 
 
 def run_info(ctx: AppContext, kind: RunKind, name: str, output: Path | None = None) -> results.DetailResult:
@@ -398,7 +399,7 @@ def run_state(detail: RunDetail) -> JsonObject:
     return {**run_ref(detail), "status": detail.run.status}
 
 
-def delete_run(ctx: AppContext, client: PlatformClient, kind: RunKind, name: str) -> results.OperationResult:
+def delete_run(ctx: AppContext, client: PlatformClient, name: str, *, kind: RunKind) -> results.OperationResult:
     operation, runs = f"{NOUNS[kind]}.delete", client.runs(kind)
     detail = runs.get(name)
     run = detail.run
@@ -408,7 +409,7 @@ def delete_run(ctx: AppContext, client: PlatformClient, kind: RunKind, name: str
     return results.OperationResult(operation, f"run {run.name} is deleted", {**run_ref(detail), "status": run.status})
 
 
-def _delete_local(ctx: AppContext, folder: Path, name: str) -> results.OperationResult:
+def _delete_local(ctx: AppContext, name: str, folder: Path) -> results.OperationResult:
     from osmosis.engine.journal import Journal  # no run of a platform has one
 
     _check_full_name(name, (folder.name, str(folder), name if "/" in name else ""), "eval")

@@ -90,10 +90,8 @@ def run_set(ctx: AppContext, word: str, flags: RunFlags) -> ListResult:
     unset = asdict(RunFlags())
     others = [flag for flag, value in asdict(flags).items() if value and value != unset[flag] and flag not in _OF_SET]
     if refused := [*flags.settings, *others]:
-        raise UsageError(
-            f"--{refused[0].replace('_', '-')} is not for a set",
-            hint=f"the set's own keys are {', '.join(EvalSet.model_fields)}; write the rest into its configs",
-        )
+        hint = f"the set's own keys are {', '.join(EvalSet.model_fields)}; write the rest into its configs"
+        raise UsageError(f"--{refused[0].replace('_', '-')} is not for a set", hint=hint)
     workspace = find_workspace(ctx.cwd)
     path = _file(ctx, workspace, word)
     eval_set = read_set(path)
@@ -217,16 +215,12 @@ def _compare(lines: list[SetLine], runs: Path, quarantine: RowQuarantine) -> Non
         before, after = Journal(runs / str(line.before)), Journal(runs / line.name)
         if line.before is None or not (before.exists and after.exists):
             continue
-        plan = before.plan()
-        bounds = {**after.plan().score_bounds, **plan.score_bounds}
+        plan, later = before.plan(), after.plan()
+        bounds = {**later.score_bounds, **plan.score_bounds}
+        held = quarantine.of([Path(plan.dataset).stem, Path(later.dataset).stem]).held
+        rollouts = before.rollouts(), after.rollouts()
         try:
-            line.beside = compare(
-                before.rollouts(),
-                after.rollouts(),
-                threshold=plan.pass_threshold,
-                bounds=bounds,
-                aside=quarantine.of([Path(plan.dataset).stem, Path(after.plan().dataset).stem]).held,
-            )
+            line.beside = compare(*rollouts, threshold=plan.pass_threshold, bounds=bounds, aside=held)
         except OsmosisError as error:
             line.error = line.error or error.message
     tested = [line for line in lines if line.beside is not None]

@@ -192,9 +192,7 @@ def _show_run(ctx: AppContext, run: str, query: LineQuery) -> ListResult:
         if ctx.mode is not Mode.RICH or filtered:
             return result
         figures = runs.find(
-            run,
-            of_folder=lambda folder: report(str(folder)),
-            of_platform=lambda client, name: run_info(ctx, "eval", name),
+            run, of_folder=lambda path: report(str(path)), of_platform=lambda _, name: run_info(ctx, "eval", name)
         )
 
     def draw(console: Console) -> None:
@@ -262,8 +260,7 @@ def draw_rollout(console: Console, rollout: Rollout, *, expected: str | None = N
     if expected is not None:
         console.print(Text("expected  ", style="bold") + Text(clean(expected)))
     for name, score in rollout.scores.items():
-        for line in _score_lines(name, score):
-            console.print(line)
+        _draw_score(console, name, score)
     for key, value in (("metrics", rollout.metrics), ("info", rollout.info)):
         if value:
             print_text(console, f"{key}  {clean(json.dumps(value, ensure_ascii=False))}", "dim")
@@ -277,17 +274,17 @@ def draw_rollout(console: Console, rollout: Rollout, *, expected: str | None = N
     print_text(console, " · ".join(facts(rollout)), "dim")
 
 
-def _score_lines(name: str, score: Score) -> Iterator[Text]:
+def _draw_score(console: Console, name: str, score: Score) -> None:
     if score.failure is not None:
-        yield Text(f"{clean(name)}  failed: {clean(score.failure.message)}", style="red")
+        print_text(console, f"{name}  failed: {score.failure.message}", "red")
         if score.failure.traceback:
-            yield Text(clean(score.failure.traceback), style="dim")
+            print_text(console, score.failure.traceback, "dim")
         return
-    yield Text(f"{clean(name)}  ", style="bold") + Text("none" if score.value is None else f"{score.value:g}")
+    console.print(Text.assemble((f"{clean(name)}  ", "bold"), "none" if score.value is None else f"{score.value:g}"))
     for part, number in (score.parts or {}).items():
-        yield Text(f"  {clean(part)}  {number:g}")
+        print_text(console, f"  {part}  {number:g}")
     if score.reason:
-        yield Text("  " + clean(score.reason).replace("\n", "\n  "), style="dim")
+        print_text(console, "  " + clean(score.reason).replace("\n", "\n  "), "dim")
 
 
 def facts(rollout: Rollout) -> Sequence[str]:

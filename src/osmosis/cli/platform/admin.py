@@ -43,10 +43,8 @@ def add(
     ctx = current()
     if not _HANDLE.fullmatch(handle):
         better = re.sub(r"[^a-z0-9-]+", "-", handle.lower()).strip("-")[:63] or "ada"
-        raise ValidationError(
-            f"{handle!r} is not a handle: use small letters, digits and -, a letter or digit first",
-            hint=f"osmosis platform user add {better}",
-        )
+        message = f"{handle!r} is not a handle: use small letters, digits and -, a letter or digit first"
+        raise ValidationError(message, hint=f"osmosis platform user add {better}")
     wish = NewPerson(handle=handle, email=email, name=name, operator=operator)
     with ctx.client(scoped=False) as client:
         row = client.workspaces.access.people.add(wish)

@@ -96,12 +96,10 @@ def start(flags: StartFlags) -> OperationResult:
         message = f"the platform is already running at {running.url}, not on port {flags.port}"
         raise Conflict(message, hint=f"osmosis platform stop, then: osmosis platform start --port {flags.port}")
     login = [] if CredentialStore(ctx.environ).find(running.url) else [NextStep("log in", command="osmosis login")]
-    return OperationResult(
-        "platform.start",
-        f"platform {'started' if started else 'already running'} at {running.url}",
-        {**_facts(running, plan.data_dir), "started": started},
-        next_steps=[*login, NextStep("open", url=running.url)],
-    )
+    message = f"platform {'started' if started else 'already running'} at {running.url}"
+    resource = {**_facts(running, plan.data_dir), "started": started}
+    steps = [*login, NextStep("open", url=running.url)]
+    return OperationResult("platform.start", message, resource, next_steps=steps)
 
 
 def status() -> DetailResult:
@@ -118,12 +116,8 @@ def status() -> DetailResult:
     data_dir = local_platform.data_dir_of(ctx.environ)
     running = local_platform.find(data_dir)
     if running is None:
-        return DetailResult(
-            {"running": False, "data_dir": str(data_dir)},
-            title="platform",
-            exit_code=1,
-            next_steps=[NextStep("start it", command="osmosis platform start")],
-        )
+        data, steps = {"running": False, "data_dir": str(data_dir)}, [NextStep("start it", "osmosis platform start")]
+        return DetailResult(data, title="platform", exit_code=1, next_steps=steps)
     answers = local_platform.healthy(running.url)
     facts = {"running": True, "answers": answers, **_facts(running, data_dir), "training": training(ctx.environ)[1]}
     facts["sandbox"] = probe().describe

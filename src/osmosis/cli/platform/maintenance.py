@@ -5,6 +5,7 @@ The platform is imported where a command runs: its help waits for no database.""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -152,12 +153,8 @@ def doctor(database_url: DatabaseUrl = None) -> DetailResult:
         "valid": not any(problem.severity == "error" for problem in problems),
         "problems": [problem.to_dict() for problem in problems],
     }
-    return DetailResult(
-        data,
-        title="Platform doctor",
-        human=lambda console: draw_problems(console, problems),
-        exit_code=0 if data["valid"] else 1,
-    )
+    draw = partial(draw_problems, problems=problems)
+    return DetailResult(data, title="Platform doctor", human=draw, exit_code=0 if data["valid"] else 1)
 
 
 def platform_of(settings: PlatformSettings) -> Platform:

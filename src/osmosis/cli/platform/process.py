@@ -199,11 +199,8 @@ def _wait(process: subprocess.Popen[bytes], data_dir: Path, log: Path) -> Runnin
             if shutil.disk_usage(data_dir).free < LEAST_FREE_BYTES:  # then its log is not whole either
                 message = f"the platform could not start: there is no space left for its data in {data_dir}"
                 raise PlatformError(message, hint=f"df -h {shlex.quote(str(data_dir))}", log=str(log))
-            raise PlatformError(
-                f"the platform exited during start-up (exit code {process.returncode}):\n{tail}",
-                hint=f"full log: {log}",
-                log=str(log),
-            )
+            message = f"the platform exited during start-up (exit code {process.returncode}):\n{tail}"
+            raise PlatformError(message, hint=f"full log: {log}", log=str(log))
         running = find(data_dir)
         if running and running.pid == process.pid and healthy(running.url):
             return running
@@ -211,23 +208,25 @@ def _wait(process: subprocess.Popen[bytes], data_dir: Path, log: Path) -> Runnin
     raise PlatformError(f"the platform did not respond within {START_TIMEOUT_S:.0f} s", hint=f"see {log}", log=str(log))
 
 
-def _free(host: str, port: int) -> bool:
+def _bind(host: str, port: int) -> int:
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError:
-            return False
-    return True
+        probe.bind((host, port))
+        return int(probe.getsockname()[1])
+
+
+def _free(host: str, port: int) -> bool:
+    try:
+        return bool(_bind(host, port))
+    except OSError:
+        return False
 
 
 def _any_port(host: str) -> int:
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM) as probe:
-        try:
-            probe.bind((host, 0))
-        except OSError as error:
-            raise ValidationError(f"cannot listen on {host}: {error.strerror}", hint="--host 127.0.0.1") from error
-        return int(probe.getsockname()[1])
+    try:
+        return _bind(host, 0)
+    except OSError as error:
+        raise ValidationError(f"cannot listen on {host}: {error.strerror}", hint="--host 127.0.0.1") from error
 
 
 def data_dir_of(environ: Mapping[str, str]) -> Path:

@@ -27,7 +27,6 @@ app = new_app(
     """
 )
 
-
 MEMBER_COLUMNS = (
     Column("handle", "Handle", show=lambda v: v or ""),
     Column("name", "Name", show=lambda v: v or ""),

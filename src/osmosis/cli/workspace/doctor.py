@@ -6,6 +6,7 @@ import asyncio
 import shlex
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -86,13 +87,8 @@ def doctor(
     steps = [NextStep("import every entrypoint too", command="osmosis doctor --imports")] if not imports else []
     if not fix and any("doctor --fix" in p.fix for p in problems):
         steps.insert(0, NextStep("fix what can be fixed automatically", command="osmosis doctor --fix"))
-    return DetailResult(
-        data,
-        title="Doctor",
-        human=lambda console: _draw(console, data, problems),
-        exit_code=1 if any(p.severity == "error" for p in problems) else 0,
-        next_steps=steps,
-    )
+    draw, code = partial(_draw, data=data, problems=problems), int(any(p.severity == "error" for p in problems))
+    return DetailResult(data, title="Doctor", human=draw, exit_code=code, next_steps=steps)
 
 
 def _data(

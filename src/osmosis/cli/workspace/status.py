@@ -1,11 +1,12 @@
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from rich.console import Console
-from rich.text import Text
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.cli.core.context import AppContext, current
-from osmosis.cli.core.results import DetailResult, NextStep, clean
+from osmosis.cli.core.render import print_field
+from osmosis.cli.core.results import DetailResult, NextStep
 from osmosis.errors import OsmosisError
 from osmosis.records.run.source import Source, SyncState
 from osmosis.records.run.status import NOUNS
@@ -106,19 +107,12 @@ def next_steps(
 
 
 def _draw(console: Console, data: JsonObject) -> None:
-    def row(label: str, value: str, style: str = "default") -> None:
-        line = Text(f"{label:<10} ", style="dim")
-        line.append(clean(value), style=style)
-        console.print(line)
-
+    row = partial(print_field, console)
     row("workspace", data["workspace_directory"])
     row("rollouts", ", ".join(data["rollouts"]) or "none yet")
     broken = sum(1 for c in data["configs"] if c["errors"])
-    row(
-        "configs",
-        f"{len(data['configs'])}" + (f", {broken} with errors" if broken else ""),
-        "red" if broken else "default",
-    )
+    errors = f", {broken} with errors" if broken else ""
+    row("configs", f"{len(data['configs'])}{errors}", "red" if broken else "default")
     row("datasets", ", ".join(data["datasets"]) or "none in data/")
     row("git", _git_line(data["git"]))
     platform = data["platform"]

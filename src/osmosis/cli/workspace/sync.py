@@ -1,12 +1,13 @@
+from functools import partial
 from typing import Annotated
 
 from rich.console import Console
-from rich.text import Text
 from typer import Option
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.cli.core.context import AppContext, current
-from osmosis.cli.core.results import DetailResult, NextStep, OperationResult, clean
+from osmosis.cli.core.render import print_field
+from osmosis.cli.core.results import DetailResult, NextStep, OperationResult
 from osmosis.errors import Conflict, NotFound
 from osmosis.records.run.source import Source, SyncState
 from osmosis.workspace import findings
@@ -40,18 +41,17 @@ def sync(
             state = client.sync.state()
         elif source is not None and source.commit:
             _require_pushed(source)
-            progress = f"waiting for the platform to sync {source.commit[:10]}"
-            state = client.sync.wait_for(
-                source.commit,
-                source.branch,
-                timeout_s=timeout,
-                said=lambda status: ctx.output.say(f"{progress} ({status})"),
-            )
+            commit, branch = source.commit, source.branch
+
+            def report(status: str) -> None:
+                ctx.output.say(f"waiting for the platform to sync {commit[:10]} ({status})")
+
+            state = client.sync.wait_for(commit, branch, timeout_s=timeout, said=report)
         else:
             state = client.sync.wait_until_done(timeout_s=timeout)
     body = _body(state, source)
-    commit = state.synced(source.branch if source else None)
-    have = f"the platform has {commit[:10]}" if commit else "the platform has no commit yet"
+    synced = state.synced(source.branch if source else None)
+    have = f"the platform has {synced[:10]}" if synced else "the platform has no commit yet"
     message = f"{have} of {(source.branch if source else None) or state.default_branch}"
     return OperationResult("sync.start", message, body, next_steps=_steps(state, source))
 
@@ -69,11 +69,7 @@ def status() -> DetailResult:
 def _draw(console: Console, body: JsonObject) -> None:
     platform, checkout = body["platform"], body["here"]
 
-    def row(label: str, value: str, style: str = "default") -> None:
-        line = Text(f"{label:<10} ", style="dim")
-        line.append(clean(value), style=style)
-        console.print(line)
-
+    row = partial(print_field, console)
     repository = platform["repository"] if platform["connected"] else "does not know this repository"
     row("platform", f"{repository} ({platform['status'] or 'no sync yet'})")
     for branch, commit in platform["branches"].items():

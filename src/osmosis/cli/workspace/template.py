@@ -113,11 +113,6 @@ def check() -> ListResult:
     ]
     columns = build_columns("name=Name", "template=Template", "version=Version", "latest=Newest", "outdated=Outdated")
     outdated = any(row["outdated"] for row in items)
-    return ListResult(
-        items,
-        columns,
-        title="Templates in use",
-        empty="nothing here was created from a template",
-        next_steps=[NextStep("update them", command="osmosis template update")] if outdated else [],
-        exit_code=1 if outdated else 0,
-    )
+    empty = "nothing here was created from a template"
+    steps = [NextStep("update them", command="osmosis template update")] if outdated else []
+    return ListResult(items, columns, title="Templates in use", empty=empty, next_steps=steps, exit_code=int(outdated))

@@ -13,7 +13,7 @@ from osmosis.datasets.scan import read_rows
 from osmosis.errors import NotFound, OsmosisError
 from osmosis.local.viewing.local_run import IndexedRun, index_path, plan_tables, read_annotations
 from osmosis.records.api.body import LogPage
-from osmosis.records.api.runs import RunDetail
+from osmosis.records.api.runs import NamedRef, RunDetail
 from osmosis.records.config.run_config import EvalConfig, Evaluation
 from osmosis.records.run.annotations import Annotation, Marks, keep_newest
 from osmosis.records.run.plan import EvalPlan, Selection
@@ -118,13 +118,11 @@ class RemoteRun(IndexedRun):
 
     @property
     def dataset(self) -> str:
-        dataset = self._detail.dataset
-        return (dataset.name if dataset else None) or ""
+        return (self._detail.dataset or NamedRef()).name or ""
 
     @property
     def rollout_name(self) -> str:
-        rollout = self._detail.rollout
-        return (rollout.name if rollout else None) or ""
+        return (self._detail.rollout or NamedRef()).name or ""
 
     @property
     def commit(self) -> str:

@@ -9,20 +9,9 @@ from typing import Literal, get_args
 Role = Literal["viewer", "member", "admin", "owner"]
 ROLES: tuple[Role, ...] = get_args(Role)
 Action = Literal[
-    "read",
-    "run",
-    "data",
-    "delete",
-    "push",
-    "secrets.own",
-    "secrets.shared",
-    "repository",
-    "members",
-    "workers",
-    "audit",
-    "owners",
-    "workspace",
-]
+    "read", "run", "data", "delete", "push", "secrets.own", "secrets.shared", "repository", "members", "workers",
+    "audit", "owners", "workspace",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

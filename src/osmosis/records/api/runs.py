@@ -183,18 +183,9 @@ class RunDetail(Body):
     def to_summary(self) -> RunSummary:
         figures = self.figures
         completed, total = self.counted
-        return RunSummary(
-            avg_reward=figures.score,
-            pass_rate=figures.pass_rate,
-            graded=figures.graded,
-            passed=figures.passed,
-            failed=figures.failed,
-            skipped=figures.skipped,
-            progress={"completed": completed, "total": total or figures.total_runs, "unit": "rollouts"},
-            pass_threshold=figures.pass_threshold,
-            total_tokens=figures.total_tokens,
-            dataset_rows=figures.total_dataset_rows,
-        )
+        progress = {"completed": completed, "total": total or figures.total_runs, "unit": "rollouts"}
+        rows = figures.total_dataset_rows
+        return RunSummary.from_row(figures, avg_reward=figures.score, progress=progress, dataset_rows=rows)
 
 
 class RunPriority(RequestBody):

@@ -181,15 +181,11 @@ RESERVED = {
 def check_workspace_name(name: str, *, command: str = "") -> None:
     if name in RESERVED or name.endswith(".git"):
         better = f"my-{name.removesuffix('.git')}"[:63]
-        raise ValidationError(
-            f"{name!r} cannot be the name of a workspace: the platform's own addresses use it",
-            hint=command.format(better) if command else f"choose another name, for example {better}",
-            field="name",
-        )
-    if not WORKSPACE_NAME.match(name):
+        message = f"{name!r} cannot be the name of a workspace: the platform's own addresses use it"
+    elif not WORKSPACE_NAME.match(name):
         better = re.sub(r"[^a-z0-9._-]+", "-", name.lower()).strip("-._")[:63] or "my-workspace"
-        raise ValidationError(
-            f"workspace name {name!r}: use small letters, digits, - _ and ., at most 63, a letter or digit first",
-            hint=command.format(better) if command else f"choose another name, for example {better}",
-            field="name",
-        )
+        message = f"workspace name {name!r}: use small letters, digits, - _ and ., at most 63, a letter or digit first"
+    else:
+        return
+    hint = command.format(better) if command else f"choose another name, for example {better}"
+    raise ValidationError(message, hint=hint, field="name")

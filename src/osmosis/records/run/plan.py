@@ -78,13 +78,9 @@ class ModelSpec(Record):
     @classmethod
     def from_config(cls, config: EvalConfig) -> "ModelSpec":
         """Return the model of a config, with its `[advanced]` endpoint, key variable and parameters."""
-        advanced = config.advanced
-        return cls.parse(
-            config.experiment.model_path,
-            base_url=advanced.base_url,
-            api_key_env=advanced.api_key_env,
-            params=dict(advanced.params),
-        )
+        name, advanced = config.experiment.model_path, config.advanced
+        url, key = advanced.base_url, advanced.api_key_env
+        return cls.parse(name, base_url=url, api_key_env=key, params=dict(advanced.params))
 
 
 def split_model(text: str) -> tuple[str, str | None]:

@@ -15,7 +15,6 @@ Message = JsonObject
 """One chat message in the OpenAI shape (`role`, `content`, `tool_calls`, `tool_call_id`, ...)."""
 Messages = list[Message]
 
-
 AnswerIssue = Literal["filtered", "refused", "truncated", "empty"]
 """Problem of an answer without a failure."""
 
@@ -78,14 +77,8 @@ class Usage(Record):
 
     def __add__(self, other: "Usage") -> "Usage":
         costs = [cost for cost in (self.cost_usd, other.cost_usd) if cost is not None]
-        return Usage(
-            prompt_tokens=self.prompt_tokens + other.prompt_tokens,
-            completion_tokens=self.completion_tokens + other.completion_tokens,
-            cached_tokens=self.cached_tokens + other.cached_tokens,
-            cache_write_tokens=self.cache_write_tokens + other.cache_write_tokens,
-            reasoning_tokens=self.reasoning_tokens + other.reasoning_tokens,
-            cost_usd=sum(costs) if costs else None,
-        )
+        tokens = {name: getattr(self, name) + getattr(other, name) for name in Usage.model_fields if name != "cost_usd"}
+        return Usage(**tokens, cost_usd=sum(costs) if costs else None)
 
 
 USER_METRICS = ("user_prompt_tokens", "user_completion_tokens", "user_cost_usd")

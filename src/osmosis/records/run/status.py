@@ -29,7 +29,6 @@ JobKind = Literal["eval", "training", "serving", "merge"]
 NOUNS: Mapping[RunKind, str] = {"eval": "eval", "training": "train", "benchmark": "benchmark"}
 """How the commands of a kind of run begin."""
 
-
 LATEST = "latest"
 SHORTEST = 3
 

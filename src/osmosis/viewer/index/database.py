@@ -153,9 +153,7 @@ FeedItem = tuple[int, int, bytes | str]
 class RolloutFeed(Protocol):
     @property
     def epoch(self) -> str: ...
-
     def since(self, position: int) -> Iterator[FeedItem]: ...
-
     def extent(self) -> int: ...
 
     def dataset_rows(self) -> Iterable[Row]:

@@ -278,11 +278,8 @@ class Search:
         rollout = self._find(row_index, attempt, step)
         if rollout is None:
             return Neighbours()
-        return Neighbours(
-            self._beside(rollout, query, after=False),
-            self._beside(rollout, query, after=True),
-            self._beside(rollout, RolloutQuery(outcome="failed"), after=True),
-        )
+        before, after = (self._beside(rollout, query, after=after) for after in (False, True))
+        return Neighbours(before, after, self._beside(rollout, RolloutQuery(outcome="failed"), after=True))
 
     def _find(self, row_index: int, attempt: int, step: int) -> sqlite3.Row | None:
         text = "SELECT * FROM rollouts WHERE step = ? AND row_index = ? AND attempt = ?"
@@ -338,13 +335,9 @@ class Search:
             return None
         passed, missed = (sum(line["outcome"] == name for line in rollouts) for name in ("passed", "not-passed"))
         rewards = [line["reward"] for line in rollouts if line["reward"] is not None]
-        return RowCount(
-            row_index=rollouts[0]["row_index"],
-            passed=passed,
-            missed=missed,
-            unscored=len(rollouts) - passed - missed,
-            mean=sum(rewards) / len(rewards) if rewards else None,
-        )
+        row, unscored = rollouts[0]["row_index"], len(rollouts) - passed - missed
+        mean = sum(rewards) / len(rewards) if rewards else None
+        return RowCount(row_index=row, passed=passed, missed=missed, unscored=unscored, mean=mean)
 
     def _column(self, text: str, *values: object) -> list[Any]:
         return [line[0] for line in self._db.execute(text, values)]
