@@ -69,7 +69,7 @@ class TestFlags:
     api_key_env: eval_flags.ApiKeyEnv = None
     param: eval_flags.Param = field(default_factory=list)
     timeout: Annotated[float | None, Option(help="Seconds per row [450].", hidden=True)] = None
-    debug: Annotated[bool, Option("--debug", help=f"Keep traces and conversations in ./{DEBUG_FOLDER}.")] = False
+    debug: Annotated[bool, Option(help=f"Keep traces and conversations in ./{DEBUG_FOLDER}.")] = False
     output: Annotated[Path | None, Option("--output", "-o", help="Write the results as JSON.")] = None
     brief: Annotated[bool, Option("--brief", "-b", help="One line per row, without the conversation.")] = False
     quiet: Annotated[bool, Option("--quiet", "-q", help="Print neither the rows nor the summary.")] = False

@@ -34,7 +34,7 @@ app = new_app(
 
 @app.command("list")
 def list_benchmarks(
-    runs: Annotated[bool, Option("--runs", help="List their runs instead, newest first")] = False,
+    runs: Annotated[bool, Option(help="List their runs instead, newest first")] = False,
     limit: Limit = None,
     offset: Offset = 0,
     everything: Everything = False,
@@ -131,7 +131,7 @@ def download(
         Path | None, Option("--output", "-o", help="Folder to write to [default: .osmosis/benchmarks/NAME]")
     ] = None,
     types: Annotated[str, Option("--type", help="summary, results, artifacts, logs, all")] = "summary,results",
-    overwrite: Annotated[bool, Option("--overwrite", help="Download existing files again")] = False,
+    overwrite: Annotated[bool, Option(help="Download existing files again")] = False,
 ) -> OperationResult:
     """Download figures and results as CSV, with conversations and logs on request.
 

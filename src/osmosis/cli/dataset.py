@@ -65,7 +65,7 @@ def make_from(
         typer.Option("--map", metavar="NAME=COLUMN", help="Column for prompt, target, id or messages. Repeatable"),
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Write at most this many rows")] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file")] = False,
+    overwrite: Annotated[bool, typer.Option(help="Replace the file")] = False,
 ) -> OperationResult:
     """Make a dataset of an environment's tasks, a hub's dataset, traces, a run, tests, or the log of another tool.
 
@@ -110,7 +110,7 @@ def upload(
         str,
         typer.Argument(help="A .jsonl, .json, .csv or .parquet file; its name without the extension names the dataset"),
     ],
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the dataset with that name")] = False,
+    overwrite: Annotated[bool, typer.Option(help="Replace the dataset with that name")] = False,
 ) -> OperationResult:
     """Check a file and upload it. A file the platform already has is not sent again.
 
@@ -311,7 +311,7 @@ def validate(file: Annotated[str, typer.Argument(help="The file to check")]) -> 
 def download(
     name: Name,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="File or folder [default: this folder]")] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file")] = False,
+    overwrite: Annotated[bool, typer.Option(help="Replace an existing file")] = False,
 ) -> OperationResult:
     """Download a dataset's file.
 

@@ -35,11 +35,11 @@ class ServeFlags:
     host: Annotated[
         str | None, Option("--host", "-H", help="Address to listen on [default: 0.0.0.0, with --local 127.0.0.1]")
     ] = None
-    no_validate: Annotated[bool, Option("--no-validate", help="Skip the check of the agent.", hidden=True)] = False
-    reload: Annotated[bool, Option("--reload", help="Restart when a file changes.")] = False
+    no_validate: Annotated[bool, Option(help="Skip the check of the agent.", hidden=True)] = False
+    reload: Annotated[bool, Option(help="Restart when a file changes.")] = False
     log_level: Annotated[LogLevel, Option(help="How much the server logs.", hidden=True)] = "info"
     skip_register: Annotated[
-        bool, Option("--skip-register", help="Do not register with the platform; callers still need the API key.")
+        bool, Option(help="Do not register with the platform; callers still need the API key.")
     ] = False
     local: Annotated[bool, Option("--local", "--local-debug", help="For local use: no registration, no API key.")] = (
         False

@@ -47,7 +47,7 @@ class ViewFlags:
             help="Write the pages to this folder, as files to share, instead of serving them.",
         ),
     ] = None
-    no_open: Annotated[bool, Option("--no-open", help="Print the link instead of opening a browser.")] = False
+    no_open: Annotated[bool, Option(help="Print the link instead of opening a browser.")] = False
 
 
 @takes(ViewFlags)

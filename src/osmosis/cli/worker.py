@@ -87,7 +87,7 @@ class WorkerFlags:
     ] = None
     ray_address: Annotated[str | None, Option(help="URL of the Ray cluster's dashboard", hidden=True)] = None
     require_sandbox: RequireSandbox = False
-    no_sandbox: Annotated[bool, Option("--no-sandbox", help="Run rollouts with the rights of this user")] = False
+    no_sandbox: Annotated[bool, Option(help="Run rollouts with the rights of this user")] = False
     sandbox_allow: SandboxAllow = None
 
 

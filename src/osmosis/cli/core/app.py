@@ -111,7 +111,7 @@ class LazyCommand(TyperCommand):
             app = typer.Typer(rich_markup_mode=None, add_completion=False)
             app.command(help=inspect.getdoc(target))(target)
             command = typer.main.get_command(app)
-        _keep_examples(command)
+        _prepare(command)
         command.hidden = self.hidden
         return command
 
@@ -126,13 +126,16 @@ def new_app(help: str, **settings: Any) -> typer.Typer:
     return typer.Typer(cls=CommandGroup, help=help, add_completion=False, **STYLE, **settings)
 
 
-def _keep_examples(command: Any) -> None:
+def _prepare(command: Any) -> None:
     command.rich_markup_mode = None
+    for param in command.params:
+        if param.default is False:  # what is off needs no --no-NAME
+            param.secondary_opts = []
     if command.help:
         blocks = inspect.cleandoc(command.help).split("\n\n")
         command.help = "\n\n".join(f"\b\n{b}" if "\n " in b or b.startswith(" ") else b for b in blocks)
     for child in getattr(command, "commands", {}).values():
-        _keep_examples(child)
+        _prepare(child)
 
 
 def find_command(root: TyperGroup, words: Sequence[str]) -> tuple[Any, list[str], list[str]]:

@@ -33,9 +33,7 @@ class CompareFlags:
     a: Annotated[str, Argument(help="The baseline run: its name, or a folder", autocompletion=completion.runs)]
     b: Annotated[str, Argument(help="The run to compare with it", autocompletion=completion.runs)]
     score: Annotated[str | None, Option(help="Score to compare [default: the first one that both runs have]")] = None
-    fail_on_regression: Annotated[bool, Option("--fail-on-regression", help="Exit with 1 when B is worse than A.")] = (
-        False
-    )
+    fail_on_regression: Annotated[bool, Option(help="Exit with 1 when B is worse than A.")] = False
     margin: Annotated[
         float,
         Option(help="With --fail-on-regression: exit with 1 unless B is shown to be at most this much worse than A."),
@@ -44,10 +42,7 @@ class CompareFlags:
         float | None, Option(help="The most by which a row's mean score can change: narrows graded scores.")
     ] = None
     until_decided: Annotated[
-        bool,
-        Option(
-            "--until-decided", help="Run more rows, then more attempts, in both runs until the difference is decided."
-        ),
+        bool, Option(help="Run more rows, then more attempts, in both runs until the difference is decided.")
     ] = False
     max_rollouts: Annotated[
         int | None, Option(min=1, help="With --until-decided: run at most N more rollouts, both runs together.")
@@ -56,7 +51,7 @@ class CompareFlags:
         float | None, Option(help="With --until-decided: spend at most this many more USD, both runs together.")
     ] = None
     flips: Annotated[int, Option(min=0, help="Number of flips to show, with both conversations.")] = 5
-    md: Annotated[bool, Option("--md", help="Markdown, for a pull request.")] = False
+    md: Annotated[bool, Option(help="Markdown, for a pull request.")] = False
     output: Annotated[
         Path | None, Option("--output", "-o", help="With --md: write it to this file [default: stdout].")
     ] = None

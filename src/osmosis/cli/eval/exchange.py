@@ -112,8 +112,8 @@ def export(
     ] = None,
     url: Annotated[str | None, typer.Option(help="Of a tool: its address; of tensorboard: a folder")] = None,
     project: Annotated[str, typer.Option(help="Of a tool: its project, or experiment")] = "osmosis",
-    content: Annotated[bool, typer.Option("--content", help="Send to a tool what was asked and answered, too")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there")] = False,
+    content: Annotated[bool, typer.Option(help="Send to a tool what was asked and answered, too")] = False,
+    overwrite: Annotated[bool, typer.Option(help="Replace what is there")] = False,
 ) -> OperationResult:
     """Export a local run: to a file of another format, or to a tool (MLflow, TensorBoard, Trackio, W&B, Langfuse, ...).
 

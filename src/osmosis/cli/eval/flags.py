@@ -179,7 +179,7 @@ class RunFlags:
     baseline_model: Annotated[str | None, _unused("Baseline model.")] = None
     baseline_base_url: Annotated[str | None, _unused("Its endpoint.")] = None
     fail_on_regression: Annotated[
-        bool, typer.Option("--fail-on-regression", help="Of a set: exit with 1 when a run is worse than its baseline.")
+        bool, typer.Option(help="Of a set: exit with 1 when a run is worse than its baseline.")
     ] = False
     workers: Workers = "1"
     param: Param = field(default_factory=list)
@@ -187,7 +187,7 @@ class RunFlags:
     replay: Annotated[str | None, typer.Option(help="Answer from the journal of this run instead of a model.")] = None
     set: Set = field(default_factory=list)
     name: Annotated[str | None, typer.Option(help="Name of the run; an existing run is resumed.")] = None
-    fresh: Annotated[bool, typer.Option("--fresh", help="Set an existing run of this name aside, start again.")] = False
+    fresh: Annotated[bool, typer.Option(help="Set an existing run of this name aside, start again.")] = False
     retry_failed: RetryFailed = False
     secrets_file: SecretsFile = None
     secret: Annotated[list[str], _unused("Variable whose value is redacted in all output. Repeatable.")] = field(
@@ -203,14 +203,14 @@ class RunFlags:
         ),
     ] = field(default_factory=list)
     fail_under: FailUnder = None
-    upload: Annotated[bool, typer.Option("--upload", help="Upload the run to the platform when it finishes")] = False
+    upload: Annotated[bool, typer.Option(help="Upload the run to the platform when it finishes")] = False
     on: Annotated[
         str | None,
         typer.Option(help="Run a config on the platform at this URL: submit, follow, download", metavar="URL"),
     ] = None
     shards: Annotated[str | None, _unused("With --on: number of jobs to split the rows over, or auto.")] = None
     debug: Annotated[
-        bool, typer.Option("--debug", help=f"Write what agents log with log_event to ./{DEBUG_FOLDER}.", hidden=True)
+        bool, typer.Option(help=f"Write what agents log with log_event to ./{DEBUG_FOLDER}.", hidden=True)
     ] = False
     quiet: NoReport = False
     verbose: Annotated[bool, typer.Option("--verbose", hidden=True, help="The opposite of --quiet.")] = False

@@ -47,7 +47,7 @@ class HistoryFlags:
     dataset: Annotated[str | None, Option(help="--only dataset=...", hidden=True)] = None
     tag: Annotated[str | None, Option(help="--only tag=...", hidden=True)] = None
     baseline: Annotated[str | None, Option(help="Run to compare with [default: the one tagged baseline]")] = None
-    here: Annotated[bool, Option("--here", help="Only local runs")] = False
+    here: Annotated[bool, Option(help="Only local runs")] = False
 
 
 @takes(HistoryFlags)

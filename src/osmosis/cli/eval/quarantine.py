@@ -35,7 +35,7 @@ def quarantine(
     dataset: Annotated[
         str | None, Option(help="Only the row of this dataset [default: the run's with RUN:INDEX, else any]")
     ] = None,
-    delete: Annotated[bool, Option("--delete", help="Take the row out: it counts again")] = False,
+    delete: Annotated[bool, Option(help="Take the row out: it counts again")] = False,
 ) -> OperationResult | ListResult:
     """List rows known to be flaky, or put one in quarantine: shown like the others, not counted until a given day.
 

@@ -96,7 +96,7 @@ def replay_rollout(
     debugger: Annotated[
         bool, Option("--pdb", help="Open the debugger where the agent or a score function raised.")
     ] = False,
-    whole: Annotated[bool, Option("--whole", help="Do not shorten long messages.")] = False,
+    whole: Annotated[bool, Option(help="Do not shorten long messages.")] = False,
     secrets_file: SecretsFile = None,
 ) -> DetailResult:
     """Run one attempt again with the model's recorded answers: no calls, no cost, the same conversation.

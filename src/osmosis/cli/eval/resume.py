@@ -93,7 +93,7 @@ class RegradeFlags:
     rubric: Annotated[list[str], Option(help="Rubric to use instead: file.yaml#id. Repeatable.")] = field(
         default_factory=list
     )
-    failed_only: Annotated[bool, Option("--failed-only", help="Score only rollouts that have a failed score.")] = False
+    failed_only: Annotated[bool, Option(help="Score only rollouts that have a failed score.")] = False
     secrets_file: SecretsFile = None
     output: eval_flags.OutputFile = None
     quiet: eval_flags.NoReport = False

@@ -138,7 +138,7 @@ class RunCommands:
         offset: Offset = 0,
         everything: Everything = False,
         tag: Annotated[str | None, Option(help="Only runs with this tag")] = None,
-        local: Annotated[bool, Option("--local", help="Only runs of this machine")] = False,
+        local: Annotated[bool, Option(help="Only runs of this machine")] = False,
     ) -> results.ListResult:
         ctx, paging = current(), Paging(limit, everything, offset)
         if local and self.has_local:
@@ -177,7 +177,7 @@ class RunCommands:
         limit: Lines = 50,
         cursor: Cursor = None,
         follow: Annotated[bool, Option("--follow", "-f", help="Follow the log until the run is over")] = False,
-        debug: Annotated[bool, Option("--debug", help="Also show debug lines")] = False,
+        debug: Annotated[bool, Option(help="Also show debug lines")] = False,
     ) -> results.Result | None:
         return show_logs(current(), self.kind, name, limit=limit, cursor=cursor, follow=follow, debug=debug)
 
@@ -325,7 +325,7 @@ def download(
     ] = "metrics,trajectories",
     labels_into: Annotated[str | None, Option(metavar="RUN", help="Add its labels to this local run")] = None,
     rows: Annotated[str | None, Option(help="Only these row indices: 3,7,10-20")] = None,
-    overwrite: Annotated[bool, Option("--overwrite", help="Download existing files again")] = False,
+    overwrite: Annotated[bool, Option(help="Download existing files again")] = False,
 ) -> results.OperationResult:
     """Download the metrics and conversations of a run.
 

@@ -135,7 +135,7 @@ def show(
     outcome: Annotated[Outcome | None, Option(help="List only these rollouts.")] = None,
     below: Annotated[float | None, Option(help="List only rollouts that scored less than this.")] = None,
     limit: Annotated[int, Option(min=1, help="Number of rollouts to list.")] = LineQuery.limit,
-    whole: Annotated[bool, Option("--whole", help="Do not shorten long messages.")] = False,
+    whole: Annotated[bool, Option(help="Do not shorten long messages.")] = False,
     as_report: Annotated[bool, Option("--report", help="Only the report of a local run.", hidden=True)] = False,
     html: Html = False,
     md: Md = False,

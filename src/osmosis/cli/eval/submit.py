@@ -31,8 +31,8 @@ FEW_ROWS = 20
 @dataclass(frozen=True)
 class SharedFlags:
     wait: Annotated[bool, Option("--wait", "-w", help="Follow the run to its end, then show its figures")] = False
-    wait_sync: Annotated[bool, Option("--wait-sync", help="Wait until the platform has synced HEAD")] = False
-    allow_dirty: Annotated[bool, Option("--allow-dirty", help="Run the synced commit despite local changes")] = False
+    wait_sync: Annotated[bool, Option(help="Wait until the platform has synced HEAD")] = False
+    allow_dirty: Annotated[bool, Option(help="Run the synced commit despite local changes")] = False
     secrets_file: SecretsFile = None
 
 
@@ -42,9 +42,7 @@ class SubmitFlags(SharedFlags):
     priority: Annotated[int | None, Option(help="Priority in the workspace's queue", hidden=True)] = None
     name: Annotated[str | None, Option(help="Name of the run [default: the rollout's name and a number]")] = None
     tag: Annotated[list[str], Option(metavar="TAG", help="Tag of the run; repeatable")] = field(default_factory=list)
-    snapshot: Annotated[
-        bool, Option("--snapshot", help="Run the working tree as it is, without a commit on your branch")
-    ] = False
+    snapshot: Annotated[bool, Option(help="Run the working tree as it is, without a commit on your branch")] = False
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ def upload(
     name: Annotated[
         str, Argument(help="Name of a finished local run, or its folder", autocompletion=completion.local_runs)
     ],
-    replace: Annotated[bool, Option("--replace", help="Replace this run's earlier upload")] = False,
+    replace: Annotated[bool, Option(help="Replace this run's earlier upload")] = False,
 ) -> OperationResult:
     """Upload a local run to the platform: rollouts, metrics, labels, tags and provenance.
 

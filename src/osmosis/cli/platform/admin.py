@@ -32,7 +32,7 @@ def add(
     handle: Handle,
     email: Annotated[str, Option(help="Their e-mail address, which invitations are matched by")] = "",
     name: Annotated[str, Option(help="Display name [default: the handle]")] = "",
-    operator: Annotated[bool, Option("--operator", help="Make them an operator of the platform")] = False,
+    operator: Annotated[bool, Option(help="Make them an operator of the platform")] = False,
     hours: Hours = 24,
 ) -> OperationResult:
     """Add a person, and print the link that logs them in once.
@@ -95,9 +95,7 @@ def delete(
 def link(
     handle: Handle,
     hours: Hours = 24,
-    undo: Annotated[
-        bool, Option("--undo", help="Instead, forget which account at the sign-in provider is theirs")
-    ] = False,
+    undo: Annotated[bool, Option(help="Instead, forget which account at the sign-in provider is theirs")] = False,
 ) -> OperationResult:
     """Print a one-time link that logs a person's browser in.
 

@@ -40,9 +40,7 @@ class StartFlags:
         Option(help="Host name that requests may carry, such as osmosis.lan or *.example.com; may be repeated"),
     ] = None
     database_url: Annotated[str | None, Option(help="SQLAlchemy URL [default: SQLite in the data folder]")] = None
-    insecure_http: Annotated[
-        bool, Option("--insecure-http", help="Listen beyond this machine without https: tokens can be read")
-    ] = False
+    insecure_http: Annotated[bool, Option(help="Listen beyond this machine without https: tokens can be read")] = False
     remote_allow: Annotated[
         list[str] | None,
         Option(help="Host of git remotes that may be reached at a private address; may be repeated", hidden=True),
@@ -50,13 +48,9 @@ class StartFlags:
     advertise_url: AdvertiseUrl = None
     gate_listen: GateListen = None
     max_jobs: Annotated[int | None, Option(min=1, help="Maximum number of jobs that run at once")] = None
-    no_worker: Annotated[
-        bool, Option("--no-worker", help="Run no jobs here: workers elsewhere do (osmosis worker start)")
-    ] = False
+    no_worker: Annotated[bool, Option(help="Run no jobs here: workers elsewhere do (osmosis worker start)")] = False
     require_sandbox: RequireSandbox = False
-    no_sandbox: Annotated[bool, Option("--no-sandbox", help="Run rollouts with the rights of the platform's user")] = (
-        False
-    )
+    no_sandbox: Annotated[bool, Option(help="Run rollouts with the rights of the platform's user")] = False
     sandbox_allow: SandboxAllow = None
     sandbox_limit: Annotated[
         list[str] | None,
@@ -125,7 +119,7 @@ def status() -> DetailResult:
 
 
 def stop(
-    force: Annotated[bool, Option("--force", help="Stop it immediately; runs continue when it starts again")] = False,
+    force: Annotated[bool, Option(help="Stop it immediately; runs continue when it starts again")] = False,
 ) -> OperationResult:
     """Stop the platform gracefully. Unfinished runs continue when it starts again.
 
@@ -139,7 +133,7 @@ def stop(
 
 
 def open_pages(
-    no_browser: Annotated[bool, Option("--no-browser", help="Print the link instead of opening it")] = False,
+    no_browser: Annotated[bool, Option(help="Print the link instead of opening it")] = False,
 ) -> OperationResult:
     """Open the platform's pages in a browser, logged in with a one-time link.
 

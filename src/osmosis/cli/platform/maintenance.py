@@ -33,10 +33,7 @@ def backup(
         Path | None, Argument(help="A new file, or a folder for it; compressed when it ends in .gz")
     ] = None,
     with_master_key: Annotated[
-        bool,
-        Option(
-            "--with-master-key", help="Include the key that decrypts the secrets: whoever has the file can read them"
-        ),
+        bool, Option(help="Include the key that decrypts the secrets: whoever has the file can read them")
     ] = False,
     database_url: DatabaseUrl = None,
 ) -> OperationResult:
@@ -102,7 +99,7 @@ def restore(
 
 
 def gc(
-    dry_run: Annotated[bool, Option("--dry-run", help="Show what would be removed, without removing it")] = False,
+    dry_run: Annotated[bool, Option(help="Show what would be removed, without removing it")] = False,
     database_url: DatabaseUrl = None,
 ) -> ListResult:
     """Remove what the platform no longer needs: files whose run, dataset or repository was deleted, and files older

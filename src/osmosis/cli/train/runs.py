@@ -44,9 +44,7 @@ def metrics(name: TrainName, output: OutputFile = None) -> DetailResult:
 
 def resume(
     name: TrainName,
-    fresh: Annotated[
-        bool, Option("--fresh", help="Start a new run with the same config, code and rows instead")
-    ] = False,
+    fresh: Annotated[bool, Option(help="Start a new run with the same config, code and rows instead")] = False,
     secrets_file: SecretsFile = None,
 ) -> OperationResult:
     """Continue a stopped or failed training run from its last checkpoint.

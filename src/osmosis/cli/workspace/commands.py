@@ -40,9 +40,7 @@ MEMBER_COLUMNS = (
 def members(
     person: Annotated[str | None, Argument(help="Handle or e-mail address [default: list all]")] = None,
     role: Annotated[str | None, Option(help=f"Invite them, or change their role: {', '.join(ROLES)}")] = None,
-    delete: Annotated[
-        bool, Option("--delete", help="Remove them, withdraw their invitation, or leave the workspace")
-    ] = False,
+    delete: Annotated[bool, Option(help="Remove them, withdraw their invitation, or leave the workspace")] = False,
 ) -> ListResult | OperationResult:
     """List the workspace's members and open invitations, invite a person, change a role, or remove a member.
 

@@ -65,9 +65,7 @@ def show(
             autocompletion=completion.configs,
         ),
     ] = None,
-    resolved: Annotated[
-        bool, Option("--resolved", help="Show every key, with defaults and where each value comes from.")
-    ] = False,
+    resolved: Annotated[bool, Option(help="Show every key, with defaults and where each value comes from.")] = False,
 ) -> DetailResult | ListResult:
     """Show a config as written, or every key with its default.
 
@@ -103,7 +101,7 @@ def show(
 @app.command("schema", hidden=True)
 def schema(
     kind: Annotated[ConfigKind, Argument(help="Which kind of config.")] = "eval",
-    write: Annotated[bool, Option("--write", help="Update configs/*.schema.json in this workspace.")] = False,
+    write: Annotated[bool, Option(help="Update configs/*.schema.json in this workspace.")] = False,
 ) -> DetailResult | OperationResult:
     """Print the JSON Schema for a kind of config. Editors find it through the `#:schema` line.
 

@@ -34,7 +34,7 @@ _HELPER_VARIABLES = ("OSMOSIS_CONFIG_DIR", "XDG_CONFIG_HOME")
 
 def init(
     name: Annotated[str | None, Argument(help="Name of the workspace and its folder.")] = None,
-    here: Annotated[bool, Option("--here", help="Use the current folder; existing files are kept.")] = False,
+    here: Annotated[bool, Option(help="Use the current folder; existing files are kept.")] = False,
     template: Annotated[
         str | None, Option(help="Create a first rollout from this template.", autocompletion=completion.templates)
     ] = None,

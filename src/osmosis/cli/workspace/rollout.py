@@ -90,7 +90,7 @@ def list_rollouts(
     branch: Annotated[
         str | None, Option(help="Show rollouts synced from this branch [default: the default branch]")
     ] = None,
-    local: Annotated[bool, Option("--local", help="List this folder only, without asking the platform.")] = False,
+    local: Annotated[bool, Option(help="List this folder only, without asking the platform.")] = False,
     limit: Limit = None,
     everything: Everything = False,
 ) -> ListResult:

@@ -18,7 +18,7 @@ _FOUND = {"mcp": "tools", "reward_fn": "rewards", "reward_rubric": "rubrics", "c
 
 
 def sync(
-    wait: Annotated[bool, Option("--wait", help="Wait until the platform has synced HEAD.")] = False,
+    wait: Annotated[bool, Option(help="Wait until the platform has synced HEAD.")] = False,
     timeout: Annotated[float, Option(help="Maximum seconds to wait.", min=1)] = 300.0,
     look: Annotated[bool, Option("--status", help="Only compare, without a sync.")] = False,
 ) -> OperationResult | DetailResult:
