@@ -38,8 +38,7 @@ app = new_app(
 )
 Name = Annotated[str, typer.Argument(help="Name or id of the dataset", autocompletion=completion.datasets)]
 COLUMNS = (
-    *build_columns("file_name=Name", "status=Status"),
-    Column("row_count", "Rows", justify="right"),
+    *build_columns("file_name=Name", "status=Status", ">row_count=Rows"),
     Column("file_size", "Size", justify="right", show=size),
     Column("file_format", "Format"),
     Column("created_at", "Created", show=when, wide=True),

@@ -73,13 +73,10 @@ def _row(name: str, by_hash: Verdicts) -> dict[str, object]:
 
 
 COLUMNS = [
-    Column("score", "score"),
-    Column("pairs", "labels", "right"),
+    *build_columns("score=score", ">pairs=labels"),
     Column("agreement", "agree", "right", show=percent),
     Column("kappa", "kappa", "right", show=lambda v: "-" if v is None else f"{v:.2f}"),
-    Column("between", "95 %"),
-    Column("judge_only", "too kind", "right"),
-    Column("person_only", "too strict", "right"),
+    *build_columns("between=95 %", ">judge_only=too kind", ">person_only=too strict"),
     Column("bias", "bias", "right", show=signed),
 ]
 
@@ -156,9 +153,13 @@ def _draw_checks(console: Console, checks: list[JudgeCheck], agreements: list[tu
 
 
 CHECK_COLUMNS = [
-    Column("judge", "judge"),
-    Column("answers", "answers", "right"),
-    *build_columns("moved=a plea moves it by", "verdict=which is", "length=correlation with length"),
-    Column("out_of_range", "out of range", "right"),
-    Column("failed", "failed", "right"),
+    *build_columns(
+        "judge=judge",
+        ">answers=answers",
+        "moved=a plea moves it by",
+        "verdict=which is",
+        "length=correlation with length",
+        ">out_of_range=out of range",
+        ">failed=failed",
+    )
 ]

@@ -14,7 +14,7 @@ from osmosis.cli.core import completion
 from osmosis.cli.core.app import new_app, takes
 from osmosis.cli.core.context import AppContext, current
 from osmosis.cli.core.render import print_text, table
-from osmosis.cli.core.results import Column, DetailResult, NextStep
+from osmosis.cli.core.results import Column, DetailResult, NextStep, build_columns
 from osmosis.cli.targets import AgentRef, find_agent
 from osmosis.datasets.scan import read_rows, scan_dataset
 from osmosis.engine.reward_audit import load_reward, try_reward
@@ -181,10 +181,6 @@ def _build_row(probe: Probed) -> dict[str, object]:
 
 
 _COLUMNS = (
-    Column("name", "answer"),
-    Column("mean", "mean", "right"),
-    Column("range", "range", "right"),
-    Column("share", "share of the reward", "right"),
-    Column("failed", "failed", "right"),
+    *build_columns("name=answer", ">mean=mean", ">range=range", ">share=share of the reward", ">failed=failed"),
     Column("rows", "rows", "right", wide=True),
 )

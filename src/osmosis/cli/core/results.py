@@ -31,8 +31,10 @@ class Column:
     wide: bool = False
 
 
-def build_columns(*titles: str) -> list[Column]:
-    return [Column(text.partition("=")[0], text.partition("=")[2]) for text in titles]
+def build_columns(*texts: str) -> list[Column]:
+    """Build plain columns of `key=Title`; one of `>key=Title` is aligned to the right."""
+    pairs = (text.partition("=")[::2] for text in texts)
+    return [Column(key.removeprefix(">"), title, "right" if key.startswith(">") else "left") for key, title in pairs]
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,9 @@ from osmosis.records.config.export import TOOLS, Export
 
 SEND_S = 3600.0
 COLUMNS = (
-    *build_columns("name=Run", "format=Format"),
-    Column("rows", "Rows", justify="right"),
-    Column("attempts", "Attempts", justify="right"),
-    Column("rollouts", "Rollouts", justify="right"),
-    Column("score", "Score"),
+    *build_columns(
+        "name=Run", "format=Format", ">rows=Rows", ">attempts=Attempts", ">rollouts=Rollouts", "score=Score"
+    ),
     Column("mean", "Mean", justify="right", show=lambda value: "-" if value is None else f"{value:.3f}"),
     Column("failed", "Failed", justify="right"),
 )

@@ -7,7 +7,7 @@ from osmosis.base.jsonable import JsonObject
 from osmosis.base.paths import cache_dir
 from osmosis.cli.core.app import takes
 from osmosis.cli.core.context import AppContext, current
-from osmosis.cli.core.results import Column, ListResult, when
+from osmosis.cli.core.results import Column, ListResult, build_columns, when
 from osmosis.cli.targets import row_named
 from osmosis.errors import OsmosisError, UsageError
 from osmosis.local.run_options import runs_folder
@@ -19,8 +19,7 @@ from osmosis.viewer.history import HistoryQuery, build_history
 COLUMNS = (
     Column("name", "Run"),
     Column("place", "Where", wide=True),
-    Column("state", "Row"),
-    Column("passes", "Passed", justify="right"),
+    *build_columns("state=Row", ">passes=Passed"),
     Column("value", "Figure", justify="right", show=number),
     Column("between", "95 %", justify="right", wide=True),
     Column("short_commit", "Commit"),

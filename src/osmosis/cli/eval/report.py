@@ -134,9 +134,7 @@ def list_local_runs(ctx: AppContext) -> ListResult:
         )
 
     columns = [
-        *build_columns("name=Name", "model=Model"),
-        Column("completed", "Done", "right"),
-        Column("total", "Of", "right"),
+        *build_columns("name=Name", "model=Model", ">completed=Done", ">total=Of"),
         Column("mean", "Reward", "right", show=number),
         Column("pass_rate", "Pass", "right", show=percent),
         Column("created_at", "Created", show=when, wide=True),

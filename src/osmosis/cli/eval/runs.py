@@ -48,8 +48,7 @@ COLUMNS = {
     "training": (
         *results.build_columns("name=Name", "status=Status", "rollout.name=Rollout"),
         results.Column("model.model_name", "Model", wide=True),
-        results.Column("current_step", "Step", justify="right"),
-        results.Column("total_steps", "Of", justify="right"),
+        *results.build_columns(">current_step=Step", ">total_steps=Of"),
         results.Column("reward", "Reward", justify="right", show=number),
         results.Column("validation_reward", "Validation", justify="right", show=number),
         results.Column("created_at", "Created", show=results.when, wide=True),
@@ -61,8 +60,7 @@ COLUMNS = {
     ),
 }
 CHECKPOINT_COLUMNS = (
-    results.Column("checkpoint_name", "Checkpoint"),
-    results.Column("checkpoint_step", "Step", justify="right"),
+    *results.build_columns("checkpoint_name=Checkpoint", ">checkpoint_step=Step"),
     results.Column("reward", "Reward", justify="right", show=number),
     results.Column("best", "", show=lambda best: "best" if best else ""),
     results.Column("status", "Status"),

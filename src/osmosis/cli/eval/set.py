@@ -13,7 +13,7 @@ from pydantic import ValidationError as PydanticError
 from osmosis.base.jsonable import JsonObject
 from osmosis.base.toml import tomllib
 from osmosis.cli.core.context import AppContext
-from osmosis.cli.core.results import Column, ListResult
+from osmosis.cli.core.results import Column, ListResult, build_columns
 from osmosis.cli.eval.flags import RunFlags
 from osmosis.cli.eval.on_platform import SetSubmit, submit_set
 from osmosis.engine.journal import Journal
@@ -232,9 +232,7 @@ def _compare(lines: list[SetLine], runs: Path, quarantine: RowQuarantine) -> Non
 def _table(lines: list[SetLine], code: int) -> ListResult:
     is_compared = any(line.before is not None for line in lines)
     columns = [
-        Column("run", "run"),
-        Column("completed", "done", "right"),
-        Column("total", "of", "right"),
+        *build_columns("run=run", ">completed=done", ">total=of"),
         Column("mean", "mean", "right", show=_three),
         Column("between", "95 % interval"),
         Column("pass_rate", "pass rate", "right", show=_three),

@@ -217,8 +217,7 @@ def _shown_quota(use: QuotaUse) -> ListResult:
         for key, text in about.items()
     ]
     columns = [
-        Column("about", "What"),
-        Column("used", "Used", justify="right"),
+        *build_columns("about=What", ">used=Used"),
         Column(
             "limit",
             "Limit",
