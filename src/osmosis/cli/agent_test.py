@@ -1,14 +1,12 @@
 """`osmosis test`: exits with 0 when every row succeeded, with 1 when one failed; nothing is stored."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from rich.console import Console
 from typer import Argument, Option
@@ -34,13 +32,10 @@ from osmosis.local.prepared_run import PreparedRun
 from osmosis.local.run_options import RunOptions, Watcher, runs_folder
 from osmosis.records.config.run_config import EvalConfig
 from osmosis.records.run.plan import EvalPlan
-from osmosis.records.run.rollout import Rollout
+from osmosis.records.run.report import Report
+from osmosis.records.run.rollout import Rollout, Score
 from osmosis.sdk.agent_loop import trace_folder
 from osmosis.sdk.foreign import is_foreign
-
-if TYPE_CHECKING:
-    from osmosis.records.run.report import Report
-    from osmosis.records.run.rollout import Rollout, Score
 
 DEFAULT_MODEL = "gpt-5-mini"
 SHOWN_WHOLE = 5

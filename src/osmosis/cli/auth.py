@@ -1,15 +1,12 @@
-"""`osmosis login`, `logout` and `whoami`.
-
-On the platform's own machine its bootstrap token (mode 0600) approves the login without a browser. A stored login is
-replaced only after the new one works, and logout revokes only tokens that `osmosis login` created."""
-
-from __future__ import annotations
+"""`osmosis login`, `logout` and `whoami`. On the platform's own machine its bootstrap token (mode 0600) approves the
+login without a browser. A stored login is replaced only after the new one works, and logout revokes only tokens that
+`osmosis login` created."""
 
 import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from typer import Argument, Option
 
@@ -27,9 +24,7 @@ from osmosis.cli.git_credential import answer
 from osmosis.client import PlatformClient
 from osmosis.client.credentials import CredentialStore, Login
 from osmosis.client.settings import check_ca_file
-
-if TYPE_CHECKING:
-    from osmosis.records.api.accounts import DeviceOffer, IssuedLogin, Verified
+from osmosis.records.api.accounts import DeviceOffer, IssuedLogin, Verified
 
 app = new_app(
     help="""Log in, log out, see who is logged in.
@@ -94,9 +89,8 @@ def login(
     active = old.active_workspace if old else None
     saved, backup = credentials.save(replace(fresh, active_workspace=active, ca_file=trusted or None), store=store)
     if backup:
-        ctx.output.warn(
-            "CREDENTIALS_PARSE_FAILED", f"the old credentials file could not be read and was kept as {backup}"
-        )
+        message = f"the old credentials file could not be read and was kept as {backup}"
+        ctx.output.warn("CREDENTIALS_PARSE_FAILED", message)
     if old and old.token != saved.token:
         _revoke(ctx, old)
     return _logged_in(saved, credentials, already=False)
@@ -295,11 +289,7 @@ def _logged_in(saved: Login, credentials: CredentialStore, *, already: bool) -> 
     how = "already logged in" if already else "logged in"
     resource = {
         "platform_url": saved.url,
-        "user": saved.user,
-        "expires_at": saved.expires_at,
-        "token_id": saved.token_id,
-        "source": saved.source,
-        "store": saved.store,
+        **{name: getattr(saved, name) for name in ("user", "expires_at", "token_id", "source", "store")},
         "stored_in": where,
         "already": already,
         "workspace": saved.workspace,

@@ -50,9 +50,8 @@ def list_benchmarks(
     with current().client() as client:
         rows = [row for page in client.pages(BenchmarkPage, "benchmarks") for row in page.benchmarks]
     columns = build_columns("source_ref=Benchmark", "task_count=Tasks", "category_count=Categories")
-    return ListResult(
-        rows, columns, empty="none yet: osmosis rollout new NAME, push, osmosis dataset upload NAME.jsonl"
-    )
+    empty = "none yet: osmosis rollout new NAME, push, osmosis dataset upload NAME.jsonl"
+    return ListResult(rows, columns, empty=empty)
 
 
 @app.command("show")

@@ -1,12 +1,10 @@
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
 from rich.console import Console
+from typer import Argument, Option
 
 from osmosis.base.files import file_sha256
 from osmosis.base.jsonable import JsonObject
@@ -36,7 +34,7 @@ app = new_app(
         osmosis dataset list
     """
 )
-Name = Annotated[str, typer.Argument(help="Name or id of the dataset", autocompletion=completion.datasets)]
+Name = Annotated[str, Argument(help="Name or id of the dataset", autocompletion=completion.datasets)]
 COLUMNS = (
     *build_columns("file_name=Name", "status=Status", ">row_count=Rows"),
     Column("file_size", "Size", justify="right", show=size),
@@ -51,20 +49,20 @@ MAX_LISTED = 5
 def make_from(
     source: Annotated[
         str,
-        typer.Argument(
+        Argument(
             help="An environment as in eval -m (reasoning-gym:NAME, harbor:FOLDER ...), hf:FOLDER[:SPLIT], "
             "hf:ORG/NAME[:SPLIT], journal:RUN, otlp:FILE, langfuse:FILE, promptfoo:FILE, or a log of another tool"
         ),
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="JSONL file to write")],
-    rows: Annotated[int, typer.Option("--size", min=1, help="How many tasks of reasoning-gym to make")] = 100,
-    seed: Annotated[int, typer.Option(help="Seed of reasoning-gym's tasks")] = 0,
+    output: Annotated[Path, Option("--output", "-o", help="JSONL file to write")],
+    rows: Annotated[int, Option("--size", min=1, help="How many tasks of reasoning-gym to make")] = 100,
+    seed: Annotated[int, Option(help="Seed of reasoning-gym's tasks")] = 0,
     mapping: Annotated[
         list[str] | None,
-        typer.Option("--map", metavar="NAME=COLUMN", help="Column for prompt, target, id or messages. Repeatable"),
+        Option("--map", metavar="NAME=COLUMN", help="Column for prompt, target, id or messages. Repeatable"),
     ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Write at most this many rows")] = None,
-    overwrite: Annotated[bool, typer.Option(help="Replace the file")] = False,
+    limit: Annotated[int | None, Option(min=1, help="Write at most this many rows")] = None,
+    overwrite: Annotated[bool, Option(help="Replace the file")] = False,
 ) -> OperationResult:
     """Make a dataset of an environment's tasks, a hub's dataset, traces, a run, tests, or the log of another tool.
 
@@ -98,18 +96,16 @@ def make_from(
     lines = read_source(source, ctx.cwd, size=rows, seed=seed, mapping=columns, environ=ctx.environ, approve=approve)
     count = write_rows(lines, path, limit=limit)
     steps = [NextStep("check it", command=f"osmosis check {output}")]
-    return OperationResult(
-        "dataset.from", f"{count} rows written to {path}", {**result, "rows": count}, next_steps=steps
-    )
+    message = f"{count} rows written to {path}"
+    return OperationResult("dataset.from", message, {**result, "rows": count}, next_steps=steps)
 
 
 @app.command()
 def upload(
     file: Annotated[
-        str,
-        typer.Argument(help="A .jsonl, .json, .csv or .parquet file; its name without the extension names the dataset"),
+        str, Argument(help="A .jsonl, .json, .csv or .parquet file; its name without the extension names the dataset")
     ],
-    overwrite: Annotated[bool, typer.Option(help="Replace the dataset with that name")] = False,
+    overwrite: Annotated[bool, Option(help="Replace the dataset with that name")] = False,
 ) -> OperationResult:
     """Check a file and upload it. A file the platform already has is not sent again.
 
@@ -148,7 +144,7 @@ def upload(
     return OperationResult("dataset.upload", message, {**row.brief(), "uploaded": True}, next_steps=steps, extra=scope)
 
 
-def _present(client: PlatformClient, name: str) -> DatasetEntry | None:
+def _present(client: "PlatformClient", name: str) -> DatasetEntry | None:
     try:
         row = client.datasets.get(name)
     except NotFound:
@@ -198,9 +194,7 @@ def list_datasets(limit: Limit = None, offset: Offset = 0, everything: Everythin
 
 
 @app.command()
-def show(
-    name: Name, rows: Annotated[int, typer.Option(min=0, max=100, help="Show the first N rows")] = 5
-) -> DetailResult:
+def show(name: Name, rows: Annotated[int, Option(min=0, max=100, help="Show the first N rows")] = 5) -> DetailResult:
     """Show one dataset, its first rows and, when something went wrong, the log of how the platform read it.
 
     Example:
@@ -232,9 +226,7 @@ def info(name: Name) -> DetailResult:
 
 
 @app.command(hidden=True)
-def preview(
-    name: Name, rows: Annotated[int, typer.Option(min=1, max=100, help="Show the first N rows")] = 5
-) -> ListResult:
+def preview(name: Name, rows: Annotated[int, Option(min=1, max=100, help="Show the first N rows")] = 5) -> ListResult:
     """Show the first rows of a dataset on the platform."""
     with current().client() as client:
         row = client.datasets.get(name)
@@ -251,12 +243,12 @@ def _first_rows(row: DatasetEntry, rows: int) -> ListResult:
 
 @app.command()
 def check(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Train, validation and other files")],
+    files: Annotated[list[Path], Argument(metavar="FILE...", help="Train, validation and other files")],
     prompts: Annotated[
         list[Path] | None,
-        typer.Option("--prompt", metavar="FILE", help="Text with few-shot examples, such as a prompt. Repeatable"),
+        Option("--prompt", metavar="FILE", help="Text with few-shot examples, such as a prompt. Repeatable"),
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="Show at most N")] = 50,
+    limit: Annotated[int, Option(min=1, help="Show at most N")] = 50,
 ) -> ListResult:
     """Find rows that make figures misleading: twice, contradictory, empty, or in another file or prompt, too.
 
@@ -295,22 +287,21 @@ def check(
 
 
 @app.command(hidden=True)
-def validate(file: Annotated[str, typer.Argument(help="The file to check")]) -> OperationResult:
+def validate(file: Annotated[str, Argument(help="The file to check")]) -> OperationResult:
     """Check a file the way upload does, without a platform."""
     facts = _check(current().path(file))
     for warning in facts["warnings"]:
         current().output.warn("DATASET", warning["message"])
     steps = [NextStep("upload it", command=f"osmosis dataset upload {file}")]
-    return OperationResult(
-        "dataset.validate", f"{file} is a valid dataset: {facts['rows']} rows", facts, next_steps=steps
-    )
+    message = f"{file} is a valid dataset: {facts['rows']} rows"
+    return OperationResult("dataset.validate", message, facts, next_steps=steps)
 
 
 @app.command()
 def download(
     name: Name,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="File or folder [default: this folder]")] = None,
-    overwrite: Annotated[bool, typer.Option(help="Replace an existing file")] = False,
+    output: Annotated[Path | None, Option("--output", "-o", help="File or folder [default: this folder]")] = None,
+    overwrite: Annotated[bool, Option(help="Replace an existing file")] = False,
 ) -> OperationResult:
     """Download a dataset's file.
 

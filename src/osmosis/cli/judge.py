@@ -85,7 +85,7 @@ MOST_ANSWERS = 50
 RunWithAnswers = Annotated[
     str, Argument(help="Name of a local run, or its folder", autocompletion=completion.local_runs)
 ]
-AnswersLimit = Annotated[int, Option("--limit", min=1, help="Answers to judge, the first of each row.")]
+AnswersLimit = Annotated[int, Option(min=1, help="Answers to judge, the first of each row.")]
 
 
 @app.command("check")

@@ -1,6 +1,5 @@
-"""`osmosis quickstart`: runs the commands a person would type, inside one folder.
-
-The same command continues after an interruption; afterwards it makes a new run in the same workspace."""
+"""`osmosis quickstart`: runs the commands a person would type, inside one folder. The same command continues after an
+interruption; afterwards it makes a new run in the same workspace."""
 
 from __future__ import annotations
 
@@ -10,9 +9,9 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-import typer
+from typer import Option
 
 from osmosis.base.git import Git, GitError, to_valid_text, users_environ
 from osmosis.base.net import is_http
@@ -23,12 +22,10 @@ from osmosis.cli.core.results import NextStep, OperationResult, Result
 from osmosis.cli.main import run
 from osmosis.client import PlatformClient
 from osmosis.errors import PlatformError, UsageError, ValidationError
+from osmosis.records.config.run_config import EvalConfig
 from osmosis.records.run.plan import SMOLLM2
 from osmosis.workspace.config_file import PROVIDER_KEYS, load_eval_config
 from osmosis.workspace.git import identity_options, read_source
-
-if TYPE_CHECKING:
-    from osmosis.records.config.run_config import EvalConfig
 
 ROLLOUT = "multiply"
 CONFIG = f"configs/eval/{ROLLOUT}.toml"
@@ -40,13 +37,13 @@ _ELSEWHERE = ("OSMOSIS_PLATFORM_URL", "OSMOSIS_TOKEN", "OSMOSIS_TOKEN_PLATFORM_U
 
 
 def quickstart(
-    folder: Annotated[Path, typer.Option("--dir", help="Folder for everything the demo creates")] = Path(DEMO),
+    folder: Annotated[Path, Option("--dir", help="Folder for everything the demo creates")] = Path(DEMO),
     model: Annotated[
-        str | None, typer.Option(help="Model to evaluate [default: one whose API key is set, else offline]")
+        str | None, Option(help="Model to evaluate [default: one whose API key is set, else offline]")
     ] = None,
-    base_url: Annotated[str | None, typer.Option(help="OpenAI-compatible endpoint that serves the model")] = None,
-    api_key_env: Annotated[str | None, typer.Option(help="Environment variable with the endpoint's API key")] = None,
-    workspace: Annotated[str | None, typer.Option("-w", hidden=True, help="The same as --workspace")] = None,
+    base_url: Annotated[str | None, Option(help="OpenAI-compatible endpoint that serves the model")] = None,
+    api_key_env: Annotated[str | None, Option(help="Environment variable with the endpoint's API key")] = None,
+    workspace: Annotated[str | None, Option("-w", hidden=True, help="The same as --workspace")] = None,
 ) -> OperationResult:
     """Go from an empty folder to a scored run: platform, login, workspace, rollout, dataset, push, evaluation.
 

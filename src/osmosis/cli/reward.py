@@ -101,28 +101,17 @@ def test(flags: RewardFlags) -> DetailResult:
     rows = [row for i, row in enumerate(read_rows(data, Selection())) if i % step == 0][:limit]
     if len(rows) < 2:
         raise ValidationError(f"{data} has {len(rows)} rows; at least 2 are needed", hint="use a larger dataset")
-    batteries = asyncio.run(
-        try_reward(
-            scorer,
-            rows,
-            forms=flags.form,
-            allowed=flags.allow,
-            concurrency=AT_ONCE if judged else 1,
-            on_progress=_progress(ctx, ref.label),
-        )
-    )
-    batteries = _chosen(batteries, flags.score)
+    at_once, report = AT_ONCE if judged else 1, _progress(ctx, ref.label)
+    tries = try_reward(scorer, rows, forms=flags.form, allowed=flags.allow, concurrency=at_once, on_progress=report)
+    batteries = _chosen(asyncio.run(tries), flags.score)
     free = any(battery.free for battery in batteries)
+    scores = [battery.to_dict() for battery in batteries]
+    steps = [NextStep("read how each answer is made", command="osmosis reward test --help")] if free else []
     return DetailResult(
-        {
-            "reward": ref.label,
-            "dataset": str(data),
-            "free": free,
-            "scores": [battery.to_dict() for battery in batteries],
-        },
+        {"reward": ref.label, "dataset": str(data), "free": free, "scores": scores},
         exit_code=1 if free else 0,
         human=lambda console: _draw(console, ref.label, data, batteries),
-        next_steps=[NextStep("read how each answer is made", command="osmosis reward test --help")] if free else [],
+        next_steps=steps,
     )
 
 

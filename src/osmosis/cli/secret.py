@@ -29,7 +29,7 @@ app = new_app(
 Name = Annotated[
     str, Argument(help="Name of the environment variable: capitals, digits and _", autocompletion=completion.secrets)
 ]
-Scope = Annotated[Literal["personal", "workspace"], Option("--scope", help="Whose secret")]
+Scope = Annotated[Literal["personal", "workspace"], Option(help="Whose secret")]
 MAX_NAME = 255
 
 

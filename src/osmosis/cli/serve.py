@@ -1,7 +1,6 @@
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -101,7 +100,9 @@ def serve(flags: ServeFlags) -> None:
         )
         for warning in result.warnings:
             ctx.output.warn(warning.code, str(warning))
-    serve_target(target, options, reload=flags.reload, environ=ctx.environ, announce=_announcer(ctx, run.print_panel))
+    serve_target(
+        target, options, reload=flags.reload, environ=ctx.environ, announce=partial(_announce, ctx, run.print_panel)
+    )
 
 
 def _load(base_dir: Path, module: str) -> object:
@@ -123,21 +124,18 @@ def _registration(ctx: AppContext) -> dict[str, str | None]:
     return {"platform_url": url, "token": login.token, "public_host": ctx.environ.get("OSMOSIS_PUBLIC_HOST")}
 
 
-def _announcer(
-    ctx: AppContext, print_panel: Callable[[ServeOptions, str], None]
-) -> Callable[[ServeOptions, str], None]:
-    def announce(options: ServeOptions, name: str) -> None:
-        if ctx.mode is Mode.RICH:
-            print_panel(options, name)
-            return
-        row = {
-            "agent": name,
-            "host": options.host,
-            "port": options.port,
-            "api_key": options.key_note if options.api_key and options.key_note == options.api_key else None,
-            "registers_with": options.platform_url if options.registers else None,
-            "log_dir": options.log_dir,
-        }
-        ctx.output.stream(row, f"serving {name} on {options.host}:{options.port}, API key: {options.key_note}")
-
-    return announce
+def _announce(
+    ctx: AppContext, print_panel: "Callable[[ServeOptions, str], None]", options: "ServeOptions", name: str
+) -> None:
+    if ctx.mode is Mode.RICH:
+        print_panel(options, name)
+        return
+    row = {
+        "agent": name,
+        "host": options.host,
+        "port": options.port,
+        "api_key": options.key_note if options.api_key and options.key_note == options.api_key else None,
+        "registers_with": options.platform_url if options.registers else None,
+        "log_dir": options.log_dir,
+    }
+    ctx.output.stream(row, f"serving {name} on {options.host}:{options.port}, API key: {options.key_note}")

@@ -1,9 +1,5 @@
-"""Runs, rows and agents by name.
-
-A local run is named by its name, path, a prefix of its name, or `latest`; otherwise the platform is asked.
-`platform:NAME` is never a local run."""
-
-from __future__ import annotations
+"""Runs, rows and agents by name. A local run is named by its name, path, a prefix of its name, or `latest`; otherwise
+the platform is asked. `platform:NAME` is never a local run."""
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -16,6 +12,7 @@ from osmosis.cli.core.rollout_environment import continue_inside
 from osmosis.engine.journal import Journal
 from osmosis.errors import NotFound, OsmosisError, UsageError, ValidationError, WorkspaceRequired
 from osmosis.local.run_options import run_folder
+from osmosis.records.config.run_config import EvalConfig
 from osmosis.records.run.rows import place_key
 from osmosis.sdk.mcp import mcp_agent
 from osmosis.workspace.config_file import load_eval_config
@@ -23,7 +20,6 @@ from osmosis.workspace.layout import find_workspace, pick_rollout
 
 if TYPE_CHECKING:
     from osmosis.client import PlatformClient
-    from osmosis.records.config.run_config import EvalConfig
 
 PLATFORM = "platform:"
 T = TypeVar("T")
@@ -37,14 +33,16 @@ class RunFinder:
         self.cwd = ctx.cwd
         self._client: PlatformClient | None = None
 
-    def __enter__(self) -> RunFinder:
+    def __enter__(self) -> "RunFinder":
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._client is not None:
             self._client.close()
 
-    def find(self, name: str, *, of_folder: Callable[[Path], T], of_platform: Callable[[PlatformClient, str], T]) -> T:
+    def find(
+        self, name: str, *, of_folder: Callable[[Path], T], of_platform: "Callable[[PlatformClient, str], T]"
+    ) -> T:
         if name.startswith(PLATFORM):
             return of_platform(self._platform(), name.removeprefix(PLATFORM))
         try:
@@ -68,7 +66,7 @@ class RunFinder:
         except OsmosisError:
             return False
 
-    def _platform(self) -> PlatformClient:
+    def _platform(self) -> "PlatformClient":
         if self._client is None:
             self._client = self._ctx.client()
         return self._client

@@ -1,10 +1,8 @@
-from __future__ import annotations
-
 import getpass
 import webbrowser
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 from urllib.parse import quote
 
 from typer import Argument, Option
@@ -16,15 +14,13 @@ from osmosis.cli.core.context import AppContext, current
 from osmosis.cli.core.output import Mode
 from osmosis.cli.core.results import DetailResult, OperationResult
 from osmosis.cli.targets import PLATFORM, RunFinder
+from osmosis.client import PlatformClient
 from osmosis.errors import NotFound
 from osmosis.local.run_options import run_folder, runs_folder
 from osmosis.local.viewing.library import LocalLibrary
 from osmosis.local.viewing.remote_run import PlatformEvaluation
 from osmosis.local.viewing.server import ViewAccess, index_runs, listen, render_static, serve
 from osmosis.viewer.static_site import write_site
-
-if TYPE_CHECKING:
-    from osmosis.client import PlatformClient
 
 
 @dataclass(frozen=True)

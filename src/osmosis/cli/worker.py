@@ -46,7 +46,7 @@ AdvertiseUrl = Annotated[
         help="URL at which rollout servers on other machines reach training jobs; {port} is their port", hidden=True
     ),
 ]
-RequireSandbox = Annotated[bool, Option("--require-sandbox", help="Fail jobs where rollouts cannot run in a sandbox")]
+RequireSandbox = Annotated[bool, Option(help="Fail jobs where rollouts cannot run in a sandbox")]
 SandboxAllow = Annotated[
     list[str] | None,
     Option(help="host:port that rollouts may reach on this machine or in its network; may be repeated", hidden=True),

@@ -1,7 +1,5 @@
 """The synchronous client of a platform (contract B), for any server that speaks it."""
 
-from __future__ import annotations
-
 from functools import cached_property
 
 from osmosis.client import lean_httpx  # isort: skip  # noqa: F401 - before anything else imports httpx
@@ -43,7 +41,7 @@ class PlatformClient(Http):
     def runs(self, kind: RunKind) -> Runs:
         return self.evals if kind == "eval" else BenchmarkRuns(self) if kind == "benchmark" else self.trainings
 
-    def __enter__(self) -> PlatformClient:
+    def __enter__(self) -> "PlatformClient":
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -48,7 +46,7 @@ class Accounts(Section):
 
 
 class Workspaces(Section):
-    def __init__(self, http: PlatformClient) -> None:
+    def __init__(self, http: "PlatformClient") -> None:
         super().__init__(http)
         self.access = AccessClient(http)
 
@@ -82,7 +80,7 @@ class Workspaces(Section):
 
 
 class AccessClient(Section):
-    def __init__(self, http: PlatformClient) -> None:
+    def __init__(self, http: "PlatformClient") -> None:
         super().__init__(http)
         self.members = Members(http)
         self.people = People(http)

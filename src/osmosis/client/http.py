@@ -1,8 +1,6 @@
 """HTTP to a platform: headers, errors, pages. Every error body becomes the error class that left the server. Calls are
 not retried: the platform may have acted on them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
@@ -69,7 +67,7 @@ class Http:
         method: str,
         path: str,
         *,
-        json: Record | Mapping[str, object] | None = None,
+        json: "Record | Mapping[str, object] | None" = None,
         params: Params | None = None,
         scoped: bool = True,
         timeout: float | None = None,
@@ -107,7 +105,7 @@ class Http:
         method: str,
         path: str,
         *,
-        json: Record | Mapping[str, object] | None = None,
+        json: "Record | Mapping[str, object] | None" = None,
         params: Params | None = None,
         scoped: bool = True,
         timeout: float | None = None,
@@ -168,7 +166,7 @@ class Http:
 
 
 class Section:
-    def __init__(self, http: PlatformClient) -> None:
+    def __init__(self, http: "PlatformClient") -> None:
         self._http = http
         self._read, self._call, self._pages = http.read, http.call, http.pages
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 from urllib.parse import quote
@@ -35,12 +33,12 @@ class Runs(Section):
     figures: ClassVar[type[run_api.EvalMetrics] | type[training_api.TrainingMetrics]]
     outputs: ClassVar[str] = "samples"
 
-    def __init__(self, http: PlatformClient) -> None:
+    def __init__(self, http: "PlatformClient") -> None:
         super().__init__(http)
         self._tag: str | None = None
         self._full: dict[str, str] = {}
 
-    def tagged(self, tag: str | None) -> Runs:
+    def tagged(self, tag: str | None) -> "Runs":
         tagged = type(self)(self._http)
         tagged._tag = tag
         return tagged
@@ -172,15 +170,10 @@ class TrainingRuns(Runs):
         path = f"{self.noun}/check" + (f"?eval_run={quote(eval_run, safe='')}" if eval_run else "")
         return self._read(training_api.TrainingCheck, "POST", path, json=body)
 
-    def resume(self, name: str, secrets: Mapping[str, str] | None = None) -> run_api.SubmittedRun:
-        return self._again(name, "resume", secrets)
-
-    def retry(self, name: str, secrets: Mapping[str, str] | None = None) -> run_api.SubmittedRun:
-        return self._again(name, "retry", secrets)
-
-    def _again(self, name: str, how: str, secrets: Mapping[str, str] | None) -> run_api.SubmittedRun:
-        body = run_api.RetryRun(secrets=dict(secrets)) if secrets else run_api.RetryRun()
-        return self._read(run_api.SubmittedRun, "POST", self._path(name, how), json=body)
+    def start_again(self, name: str, secrets: Mapping[str, str], *, fresh: bool) -> run_api.SubmittedRun:
+        body = run_api.RetryRun(secrets=dict(secrets) or None)
+        path = self._path(name, "retry" if fresh else "resume")
+        return self._read(run_api.SubmittedRun, "POST", path, json=body)
 
     def checkpoints(self, name: str) -> list[training_api.CheckpointRow]:
         return self._get(training_api.CheckpointList, name, "checkpoints").checkpoints

@@ -12,11 +12,9 @@ def read_id(data: dict[str, object]) -> str | None:
     identifier = data.get("id")
     if isinstance(identifier, int) and not isinstance(identifier, bool):
         return str(identifier)
-    return (
-        identifier
-        if isinstance(identifier, str) and 0 < len(identifier) <= MAX_ID and not identifier.isspace()
-        else None
-    )
+    if isinstance(identifier, str) and 0 < len(identifier) <= MAX_ID and not identifier.isspace():
+        return identifier
+    return None
 
 
 class Repeats:

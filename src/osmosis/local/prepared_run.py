@@ -69,9 +69,8 @@ class PreparedRun:
         if self.source is not None and (resume.reuse or resume.drifted or len(resume.retry)):
             lines.append(f"run {self.plan.name}: {resume.line()}")
         if self.source is not None and (used_up := self._used_up()):
-            lines.append(
-                f"{used_up}: no rollout is started; a larger --max-cost or --max-tokens-total continues the run"
-            )
+            fix = "a larger --max-cost or --max-tokens-total continues the run"
+            lines.append(f"{used_up}: no rollout is started; {fix}")
         for other in self.baselines:
             lines += [self.redactor.text(line) for line in other.remarks]
         return [self.redactor.text(line) for line in lines]

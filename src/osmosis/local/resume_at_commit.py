@@ -63,10 +63,9 @@ def _resume(
         command += ["--max-cost", f"{max_cost_usd:.6f}"]
     cwd = Path(base or journal.run()["local"]["base_dir"])
     with _replanned(journal, look, base), tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        code = _wait(
-            subprocess.Popen(command, cwd=cwd, env=dict(environ), stdout=out, stderr=err, start_new_session=True)
-        )
-        if code == 130:
+        env = dict(environ)
+        process = subprocess.Popen(command, cwd=cwd, env=env, stdout=out, stderr=err, start_new_session=True)
+        if _wait(process) == 130:
             raise KeyboardInterrupt
         out.seek(0)
         err.seek(0)

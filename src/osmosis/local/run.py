@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -61,11 +59,11 @@ class Run:
     folder: Path
     plan: EvalPlan
     report: Report
-    baselines: Mapping[str, Run | OsmosisError] = field(default_factory=dict)
+    baselines: "Mapping[str, Run | OsmosisError]" = field(default_factory=dict)
     """The runs of further models, by model; the error of one that could not be run."""
 
     @classmethod
-    def open(cls, name: str | Path) -> Run:
+    def open(cls, name: str | Path) -> "Run":
         """Open a stored run, by name or folder; raise NotFound, which names the existing runs."""
         journal = Journal(run_folder(str(name), Path.cwd()))
         plan = journal.plan()
@@ -80,7 +78,7 @@ class Run:
         """Return every rollout with its conversation, scores and failure; read from disk while you loop."""
         return Rollouts(Journal(self.folder))
 
-    def compare(self, other: Run | str | Path, *, score: str | None = None) -> Comparison:
+    def compare(self, other: "Run | str | Path", *, score: str | None = None) -> "Comparison":
         """Compare this run (B) with another one (A), by row and attempt; a name is looked for beside this run first.
 
         Raise ValidationError when the two have no score or no row in common."""
@@ -99,7 +97,7 @@ class Run:
         """Return the figures without the rows in the `quarantine.toml` around a folder, the current one by default."""
         return judged_by(read(file_around(base_dir or Path.cwd())), Journal(self.folder), self.plan, self.report)
 
-    def to_pandas(self) -> pandas.DataFrame:
+    def to_pandas(self) -> "pandas.DataFrame":
         """Return a data frame with a row for each rollout, with the columns of `osmosis.bridges.table.flatten`: its
         place, prompt, expected, answer, each score by its name with reason and parts, failure, tokens, cost in US
         dollars, milliseconds, and the columns of its dataset row. Raise OsmosisError without pandas."""
@@ -119,7 +117,7 @@ class Run:
         parts += [f"stopped: {report.stopped}"] if report.stopped else []
         return f"<Run {self.name}: {', '.join(parts)}>"
 
-    def __rich__(self) -> Table:
+    def __rich__(self) -> "Table":
         from rich.table import Table
         from rich.text import Text
 

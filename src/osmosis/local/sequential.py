@@ -151,15 +151,8 @@ class Deciding:
         a, b = self.journals
         bounds = {**b.plan().score_bounds, **a.plan().score_bounds}
         threshold = a.plan().pass_threshold
-        return compare(
-            a.rollouts(),
-            b.rollouts(),
-            threshold=threshold,
-            score=decision.score,
-            bounds=bounds,
-            level=1 - look.level,
-            aside=self._aside,
-        )
+        rollouts, score, level = (a.rollouts(), b.rollouts()), decision.score, 1 - look.level
+        return compare(*rollouts, threshold=threshold, score=score, bounds=bounds, level=level, aside=self._aside)
 
     def extend(self, decision: Decision, look: Look, environ: Mapping[str, str], say: Say) -> None:
         for journal in self.journals:

@@ -43,10 +43,9 @@ class Agreement:
     bias_interval: Interval | None
 
     def to_dict(self) -> JsonObject:
-        counts = {name: getattr(self, name) for name in ("pairs", "rows", "both_pass", "judge_only", "person_only")}
+        names = ("pairs", "rows", "both_pass", "judge_only", "person_only", "both_fail")
         return {
-            **counts,
-            "both_fail": self.both_fail,
+            **{name: getattr(self, name) for name in names},
             "agreement": self.rate,
             "agreement_ci": pair_of(self.rate_interval),
             "kappa": self.kappa,

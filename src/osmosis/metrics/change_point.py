@@ -23,12 +23,9 @@ def chances(versions: Sequence[str], counts: Mapping[str, Counts]) -> list[float
     for first in range(1, len(versions)):
         before, after = set(versions[:first]), set(versions[first:])
         if not before & after:
-            likelihoods[first] = sum_of_logs(
-                [
-                    _likelihood(before, counts, rowwise) + _likelihood(after, counts, rowwise)
-                    for rowwise in (True, False)
-                ]
-            )
+            both = (before, after)
+            halves = [sum(_likelihood(group, counts, rowwise) for group in both) for rowwise in (True, False)]
+            likelihoods[first] = sum_of_logs(halves)
     total = sum_of_logs(likelihoods)
     return [math.exp(likelihood - total) if likelihood > -math.inf else 0.0 for likelihood in likelihoods]
 

@@ -38,13 +38,8 @@ class Flip:
         return self.after > self.before
 
     def to_dict(self) -> JsonObject:
-        return {
-            "row_index": self.row_index,
-            "attempt": self.attempt,
-            "before": self.before,
-            "after": self.after,
-            "kind": "gained" if self.gained else "lost",
-        }
+        plain = {name: getattr(self, name) for name in ("row_index", "attempt", "before", "after")}
+        return {**plain, "kind": "gained" if self.gained else "lost"}
 
 
 @dataclass(slots=True)
@@ -332,10 +327,9 @@ class _Paired:
         values = [value for _, x, y in self._values for value in (*x, *y)]
         changes = [y - x for x, y in self.rows.values()]
         if largest_change is not None and max(map(abs, changes)) > largest_change * (1 + 1e-9):
-            raise ValidationError(
-                f"a row changed by {max(map(abs, changes)):g}, more than the largest change of {largest_change:g}",
-                hint="name a larger change, or none: then a row may change by the score's whole range",
-            )
+            message = f"a row changed by {max(map(abs, changes)):g}, more than the largest change of {largest_change:g}"
+            hint = "name a larger change, or none: then a row may change by the score's whole range"
+            raise ValidationError(message, hint=hint)
         return difference_of(changes, (min(values), max(values)), declared, looks, level, largest_change)
 
 

@@ -50,9 +50,6 @@ class ScoreValues:
             mean=mean,
             mean_scored=self.total / scored if scored else None,
             std=None if mean is None else math.sqrt(max(0.0, self.squares / counted - mean * mean)),
-            min=None,
-            max=None,
-            median=None,
             passed=self.passed,
             scored=scored,
             failed=counted - scored,
@@ -77,9 +74,8 @@ class ScoreValues:
         ones = [1] * len(attempts)
         rate = bounded_interval(by_row.means(by_row.passes), ones)
         yes_or_no = bounds == (0.0, 1.0) and by_row.sums == by_row.passes  # the mean is the pass rate
-        mean_interval = (
-            rate if yes_or_no else bounded_interval(by_row.means(by_row.sums), ones, bounds) if bounds else None
-        )
+        means = by_row.means(by_row.sums)
+        mean_interval = rate if yes_or_no else bounded_interval(means, ones, bounds) if bounds else None
         return ScoreReport(
             name=self.name,
             mean=by_row.mean(by_row.sums, values.mean),

@@ -1,8 +1,7 @@
-"""One test of the difference between two runs: interval, p-value and verdict.
-
-The mean of the rows' differences is tested with `BoundedMean` in its mid-p form: for one attempt that passes or not it
-is McNemar's mid-p test. Several attempts at a row count as one row. There is no verdict where even the clearest result
-would not be one. Beside each verdict stands the smallest difference that the rows could have shown."""
+"""One test of the difference between two runs: interval, p-value and verdict. The mean of the rows' differences is
+tested with `BoundedMean` in its mid-p form: for one attempt that passes or not it is McNemar's mid-p test. Several
+attempts at a row count as one row. There is no verdict where even the clearest result would not be one. Beside each
+verdict stands the smallest difference that the rows could have shown."""
 
 import math
 from collections.abc import Sequence

@@ -111,15 +111,13 @@ def _findings(
     if config.advanced.loss != "distill":
         yield from _signal(gate, rewards, config.training.n_samples_per_prompt)
     if gate.truncated and gate.truncated >= MANY_TRUNCATED:
-        problem = (
-            f"{gate.truncated:.0%} of the answers fill max_response_length = {config.training.max_response_length}"
-        )
+        limit = config.training.max_response_length
+        problem = f"{gate.truncated:.0%} of the answers fill max_response_length = {limit}"
         yield Finding("truncated", "warning", problem, "raise max_response_length: what is cut off earns no reward")
-    limit = config.training.agent_workflow_timeout_s
-    if gate.p95_s and gate.p95_s > CLOSE_TO_LIMIT * limit:
-        problem = (
-            f"one rollout in twenty takes more than {gate.p95_s:.0f} s, and agent_workflow_timeout_s is {limit:.0f}"
-        )
+    timeout_s = config.training.agent_workflow_timeout_s
+    if gate.p95_s and gate.p95_s > CLOSE_TO_LIMIT * timeout_s:
+        outcome = f"one rollout in twenty takes more than {gate.p95_s:.0f} s"
+        problem = f"{outcome}, and agent_workflow_timeout_s is {timeout_s:.0f}"
         fix = "raise agent_workflow_timeout_s: what runs into it is not learned from"
         yield Finding("slow", "warning", problem, fix)
     if at_once and plan.at_once > 4 * at_once:

@@ -1,7 +1,5 @@
-"""Trajectories in the Agent Trajectory Interchange Format (ATIF) v1.7, made from chat messages.
-
-Rollout servers write them to disk, the platform offers them for download. Unknown keys and numbers that are not finite
-are refused."""
+"""Trajectories in the Agent Trajectory Interchange Format (ATIF) v1.7, made from chat messages. Rollout servers write
+them to disk, the platform offers them for download. Unknown keys and numbers that are not finite are refused."""
 
 import json
 import math
@@ -244,9 +242,8 @@ def messages_from_trajectory(document: Mapping[str, Any]) -> list[Message]:
             message["tool_calls"] = [_chat_call(call) for call in calls]
         messages.append(message)
         for result in (step.get("observation") or {}).get("results") or ():
-            messages.append(
-                {"role": "tool", "tool_call_id": result.get("source_call_id"), "content": result.get("content")}
-            )
+            call_id, content = result.get("source_call_id"), result.get("content")
+            messages.append({"role": "tool", "tool_call_id": call_id, "content": content})
     return messages
 
 

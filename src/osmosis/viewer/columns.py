@@ -96,13 +96,11 @@ def find_column(name: str, reward: str = "") -> TableColumn | None:
         sort = "reward" if rest == reward else name
         return TableColumn(name, short_name(rest), lambda line: line.scores.get(rest), format_score, sort, help=rest)
     if kind == "row":
-        return TableColumn(
-            name, rest, lambda line: flatten(line.row.get(rest)), number, help=f"The dataset's column {rest}."
-        )
+        about = f"The dataset's column {rest}."
+        return TableColumn(name, rest, lambda line: flatten(line.row.get(rest)), number, help=about)
     if kind in ("metric", "reason"):
-        return TableColumn(
-            name, name.replace(":", " "), lambda line: flatten(_get_nested(line.extra, kind, rest)), number
-        )
+        title = name.replace(":", " ")
+        return TableColumn(name, title, lambda line: flatten(_get_nested(line.extra, kind, rest)), number)
     if kind in ("meta", "part"):
         score, _, key = rest.rpartition(".")
         return TableColumn(

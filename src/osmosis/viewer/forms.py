@@ -17,17 +17,9 @@ def parse_annotation(form: Mapping[str, str], rollout: Rollout, author: str) -> 
         raise ValidationError(f"label: at most {LONGEST_LABEL} characters", field="label")
     if len(comment) > LONGEST_COMMENT:
         raise ValidationError(f"comment: at most {LONGEST_COMMENT} characters", field="comment")
-    return Annotation(
-        step=rollout.step,
-        row_index=rollout.row_index,
-        attempt=rollout.attempt,
-        row_key=rollout.row_key,
-        rollout_id=rollout.rollout_id,
-        label=label,
-        score=_parse_score(form.get("score", "").strip()),
-        comment=comment,
-        author=author,
-    )
+    place = rollout.model_dump(include={"step", "row_index", "attempt", "row_key", "rollout_id"})
+    score = _parse_score(form.get("score", "").strip())
+    return Annotation(**place, label=label, score=score, comment=comment, author=author)
 
 
 def _parse_score(text: str) -> float | None:

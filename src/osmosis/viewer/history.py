@@ -48,13 +48,9 @@ def build_history(library: Library, query: HistoryQuery, *, patience_s: float | 
         metrics.update(dict.fromkeys(values))
         value, low, high = values.get(query.metric or next(iter(values), ""), (None, None, None))
         run = PastRun(
-            id=card.id,
-            name=card.name,
+            **{name: getattr(card, name) for name in ("id", "name", "rollout", "dataset", "commit")},
             url=card.state.url,
-            rollout=card.rollout,
             model=card.state.model,
-            dataset=card.dataset,
-            commit=card.commit,
             created_at=card.state.created_at or None,
             tags=card.marks.tags,
             value=value,

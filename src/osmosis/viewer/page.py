@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,7 +27,7 @@ class Page:
     final: bool = True
 
     @property
-    def changing(self) -> Page:
+    def changing(self) -> "Page":
         if not self.live:
             raise NotFound("this page does not change", hint="reload it")
         return Page(self.live, self.values)
@@ -47,7 +45,7 @@ class Document:
         return {"Content-Disposition": f'attachment; filename="{name}"'} if name else {}
 
 
-def run_header(source: RunSource, run: RunState, tab: str) -> dict[str, object]:
+def run_header(source: "RunSource", run: "RunState", tab: str) -> dict[str, object]:
     return {"run": run, "context": source.context(), "tab": tab, "was": ""}
 
 
@@ -114,5 +112,5 @@ class QueryParams:
         pairs += [(name, str(value)) for name, value in changes.items() if value not in (None, "")]
         return "?" + urlencode(pairs)
 
-    def without(self, *names: str) -> QueryParams:
+    def without(self, *names: str) -> "QueryParams":
         return QueryParams((name, value) for name, value in self.pairs if name not in names)

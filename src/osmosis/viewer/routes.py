@@ -1,6 +1,5 @@
-"""The pages of runs by their addresses: one table for every server that shows runs, and for the export.
-
-An address that ends in `.json` is the record of the page without it."""
+"""The pages of runs by their addresses: one table for every server that shows runs, and for the export. An address that
+ends in `.json` is the record of the page without it."""
 
 from collections.abc import Callable
 

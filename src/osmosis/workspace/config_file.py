@@ -81,9 +81,8 @@ def locate(path: Path, workspace: Workspace, kind: ConfigKind) -> ConfigFile:
         raise ValidationError(problem, hint=hint)
     resolved = real.resolve()
     if not resolved.is_relative_to(home.resolve()):
-        other = next(
-            (k for k in CONFIG_KINDS if resolved.is_relative_to((workspace.root / "configs" / k).resolve())), ""
-        )
+        configs = (workspace.root / "configs").resolve()
+        other = next((k for k in CONFIG_KINDS if resolved.is_relative_to((configs / k).resolve())), "")
         hint = f"this is another kind of config: {_COMMANDS[other]} {name}" if other else f"move it to configs/{kind}/"
         raise ValidationError(f"{name} must live under configs/{kind}/", hint=hint)
     if not real.is_file():
@@ -222,9 +221,8 @@ def _inside(value: str) -> bool:
 def _warnings(file: ConfigFile, config: EvalConfig | TrainingConfig) -> Iterable[Problem]:
     for issue in find_unread_keys(config):
         sent = "sent as it is, but this version does not use it"
-        yield _problem(file, issue).model_copy(
-            update={"code": UNREAD, "what": f"{issue.what}: {sent}", "severity": "warning"}
-        )
+        update = {"code": UNREAD, "what": f"{issue.what}: {sent}", "severity": "warning"}
+        yield _problem(file, issue).model_copy(update=update)
     if isinstance(config, EvalConfig):
         needed = PROVIDER_KEYS.get(config.experiment.model_path.partition("/")[0])
         if needed and not config.advanced.base_url and needed not in {*config.secret_names(), *config.env}:

@@ -23,9 +23,8 @@ class Created:
 def check_destination(dest: Path, *, here: bool) -> None:
     inside = next((folder for folder in (dest, *dest.parents) if _is_git_folder(folder)), None)
     if inside is not None:
-        problem = (
-            "is a git directory without a working tree" if inside == dest else f"is inside the git directory {inside}"
-        )
+        is_git = "is a git directory without a working tree"
+        problem = is_git if inside == dest else f"is inside the git directory {inside}"
         raise Conflict(f"{dest} {problem}", hint=f"git clone {inside} and init there, or choose another folder")
     if here or not dest.exists():
         return

@@ -1,8 +1,6 @@
 """The git repository of a workspace, through GitPython. Reading starts no program that the repository's configuration
 names. No credential of a URL leaves this module. Paths are relative to the workspace, with `/`."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex
@@ -43,7 +41,7 @@ _MARKS = {
 
 
 @contextmanager
-def open_repository(root: Path, *, read_only: bool = True) -> Iterator[Repo]:
+def open_repository(root: Path, *, read_only: bool = True) -> "Iterator[Repo]":
     """Open the repository that holds `root`; raise NoRepository, GitError. `read_only` starts no hook."""
     try:
         import git  # it looks for the program, and refuses to be imported where there is none
@@ -88,7 +86,7 @@ def read_source(root: Path) -> Source | None:
         return None
 
 
-def _add_remote(repo: Repo, source: Source) -> None:
+def _add_remote(repo: "Repo", source: Source) -> None:
     head = repo.git.for_each_ref("--format=%(symref:short)", "refs/remotes/origin/HEAD")
     source.default_branch = head.partition("/")[2] or None
     if "origin" not in repo.git.remote().splitlines():
@@ -166,7 +164,7 @@ def read_rollout_files(root: Path, rollout: str, *, large: int = LARGE_FILE) -> 
     return facts
 
 
-def _list_lfs_attributes(repo: Repo, root: Path, folder: str, paths: list[str]) -> list[str]:
+def _list_lfs_attributes(repo: "Repo", root: Path, folder: str, paths: list[str]) -> list[str]:
     places = [root / ".gitattributes", *(root / folder).rglob(".gitattributes")]
     if not any(place.is_file() and "filter=lfs" in place.read_text("utf-8", "replace") for place in places):
         return []
@@ -189,7 +187,7 @@ def find_pinned_commit(root: Path, sha: str, rollout: str, entrypoint: str) -> P
     return pin
 
 
-def _resolve(repo: Repo, revision: str) -> tuple[str | None, str]:
+def _resolve(repo: "Repo", revision: str) -> tuple[str | None, str]:
     options = {"with_extended_output": True, "with_exceptions": False}
     _, commit, stderr = repo.git.rev_parse("--verify", "--quiet", revision, **options)
     return commit or None, stderr

@@ -17,10 +17,8 @@ from osmosis.workspace.git import read_source
 from osmosis.workspace.layout import Workspace
 
 BUNDLE = "templates.bundle"
-_WHO, _WHEN = {"NAME": "osmosis", "EMAIL": "osmosis@localhost"}, "2026-01-01T00:00:00+0000"
-_FIXED = {
-    f"GIT_{role}_{key}": value for role in ("AUTHOR", "COMMITTER") for key, value in {**_WHO, "DATE": _WHEN}.items()
-}
+_SIGNED = {"NAME": "osmosis", "EMAIL": "osmosis@localhost", "DATE": "2026-01-01T00:00:00+0000"}
+_FIXED = {f"GIT_{role}_{key}": value for role in ("AUTHOR", "COMMITTER") for key, value in _SIGNED.items()}
 _ANSWERS = ".copier-answers.yml"
 Files = dict[str, bytes]
 """Content by path, with `/`."""

@@ -1,7 +1,5 @@
-"""Shell completion with the names of things that exist, here or on the platform.
-
-A platform is asked for at most two seconds, and any error means no suggestion. Where nothing is suggested, the shell
-completes file names."""
+"""Shell completion with the names of things that exist, here or on the platform. A platform is asked for at most two
+seconds, and any error means no suggestion. Where nothing is suggested, the shell completes file names."""
 
 import contextlib
 import io
@@ -12,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from typer import Argument
 from typer.completion import completion_init, shell_complete  # type: ignore[attr-defined]  # typer hides the first
 
 from osmosis.cli.core.context import AppContext, GlobalOptions, current
@@ -35,7 +34,7 @@ _ZSH = """\
 
 
 def completion(
-    line: typer.Context, shell: Annotated[Literal["bash", "zsh", "fish"], typer.Argument(help="Which shell")]
+    line: typer.Context, shell: Annotated[Literal["bash", "zsh", "fish"], Argument(help="Which shell")]
 ) -> int:
     """Print the completion script of a shell.
 
@@ -66,7 +65,7 @@ def answer_shell(root: Any) -> int:
 
 def answer(
     line: typer.Context,
-    words: Annotated[list[str] | None, typer.Argument(help="The line so far; the last word is being typed")] = None,
+    words: Annotated[list[str] | None, Argument(help="The line so far; the last word is being typed")] = None,
 ) -> int:
     os.environ |= {VARIABLE: "complete_bash", "COMP_WORDS": shlex.join(["osmosis", *(words or [""])])}
     os.environ["COMP_CWORD"] = str(len(words or [""]))

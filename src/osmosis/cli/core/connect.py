@@ -1,9 +1,5 @@
-"""Open a platform client for a command.
-
-The workspace is `--workspace`, else that of the checkout's `origin`, else the active one of `workspace switch`. A login
-of its own counts before that for the whole platform."""
-
-from __future__ import annotations
+"""Open a platform client for a command. The workspace is `--workspace`, else that of the checkout's `origin`, else the
+active one of `workspace switch`. A login of its own counts before that for the whole platform."""
 
 from typing import TYPE_CHECKING
 
@@ -15,12 +11,12 @@ if TYPE_CHECKING:
     from osmosis.cli.core.context import AppContext
 
 
-def login_of(ctx: AppContext) -> Login | None:
+def login_of(ctx: "AppContext") -> Login | None:
     workspace, identity = _find_workspace(ctx)
     return CredentialStore(ctx.environ).find(ctx.platform_url, workspace=workspace, identity=identity)
 
 
-def _find_workspace(ctx: AppContext) -> tuple[str | None, str | None]:
+def _find_workspace(ctx: "AppContext") -> tuple[str | None, str | None]:
     if ctx.options.workspace:
         return ctx.options.workspace, None
     if identity := checkout_identity(ctx):
@@ -28,7 +24,7 @@ def _find_workspace(ctx: AppContext) -> tuple[str | None, str | None]:
     return CredentialStore(ctx.environ).active_workspace(ctx.platform_url), None
 
 
-def open_client(ctx: AppContext, *, auth: bool = True, scoped: bool = True) -> PlatformClient:
+def open_client(ctx: "AppContext", *, auth: bool = True, scoped: bool = True) -> PlatformClient:
     url = ctx.platform_url
     store = CredentialStore(ctx.environ)
     workspace, identity = _find_workspace(ctx) if scoped else (None, None)
@@ -53,7 +49,7 @@ def usable(login: Login | None, url: str) -> Login:
     return login
 
 
-def checkout_identity(ctx: AppContext) -> str | None:
+def checkout_identity(ctx: "AppContext") -> str | None:
     if not any((folder / "rollouts").is_dir() for folder in (ctx.cwd, *ctx.cwd.parents)):
         return None
     from osmosis.base.git import Git  # a tenth of `whoami`, which is asked outside a checkout, too

@@ -1,8 +1,5 @@
-"""The context of a command: environment, folder, output, global options, platform client.
-
-Nothing below the command line reads `os.environ`: values are passed from here."""
-
-from __future__ import annotations
+"""The context of a command: environment, folder, output, global options, platform client. Nothing below the command
+line reads `os.environ`: values are passed from here."""
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -59,13 +56,13 @@ class AppContext:
     def path(self, value: str | Path) -> Path:
         return self.cwd / Path(value).expanduser()
 
-    def client(self, *, auth: bool = True, scoped: bool = True) -> PlatformClient:
+    def client(self, *, auth: bool = True, scoped: bool = True) -> "PlatformClient":
         from osmosis.cli.core.connect import open_client
 
         return open_client(self, auth=auth, scoped=scoped)
 
 
-def scope_of(client: PlatformClient) -> dict[str, dict[str, str]]:
+def scope_of(client: "PlatformClient") -> dict[str, dict[str, str]]:
     scope = client.scope
     if "workspace" in scope:
         return {"workspace": {"name": scope["workspace"]}}

@@ -1,6 +1,5 @@
-"""The variables of a command (the process's, then those of an env file), and `--offline`.
-
-The nearest `.env` raises Conflict instead of changing the platform or the token that the environment names."""
+"""The variables of a command (the process's, then those of an env file), and `--offline`. The nearest `.env` raises
+Conflict instead of changing the platform or the token that the environment names."""
 
 import os
 import sys
@@ -106,9 +105,7 @@ def _guard(event: str, args: tuple[object, ...]) -> None:
     raise NetworkError(f"--offline: connection to {name} refused", hint="remove --offline")
 
 
-SecretsFile = Annotated[
-    str | None, Option("--secrets-file", help="File of NAME=value lines, used for this run only; - is stdin")
-]
+SecretsFile = Annotated[str | None, Option(help="File of NAME=value lines, used for this run only; - is stdin")]
 
 
 def read_secrets_file(ctx: AppContext, name: str) -> dict[str, str]:

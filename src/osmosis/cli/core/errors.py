@@ -1,7 +1,6 @@
-"""Unexpected exceptions: errors of the machine (permissions, full disk), and bugs.
-
-For a bug a report with versions, command line and traceback is written to a file. Values of variables and options
-with secret-looking names are redacted, the home folder becomes `~`, and nothing is sent."""
+"""Unexpected exceptions: errors of the machine (permissions, full disk), and bugs. For a bug a report with versions,
+command line and traceback is written to a file. Values of variables and options with secret-looking names are redacted,
+the home folder becomes `~`, and nothing is sent."""
 
 import errno
 import platform as machine
@@ -36,9 +35,8 @@ def refused_by_machine(error: OSError) -> OsmosisError | None:
     # Of two names (a copy, a rename) the second is the one that is written.
     path = next((name for name in (error.filename2, error.filename) if isinstance(name, str)), None)
     if path is None:
-        return (
-            ValidationError(f"cannot write: {why}", hint="check free space: df -h .") if error.errno in FULL else None
-        )
+        hint = "check free space: df -h ."
+        return ValidationError(f"cannot write: {why}", hint=hint) if error.errno in FULL else None
     folder = next((p for p in Path(path).parents if p.is_dir()), Path("/"))
     look = "df -h" if error.errno in FULL else "ls -ld"
     return ValidationError(f"cannot use {path}: {why}", hint=f"{look} {shlex.quote(str(folder))}", path=path)

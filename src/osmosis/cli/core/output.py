@@ -1,9 +1,5 @@
-"""Output of commands, for people (rich), `--plain` or `--json`.
-
-Results go to stdout; errors, warnings and progress to stderr. Text of people or models is never interpreted as
-markup, and its control characters are escaped."""
-
-from __future__ import annotations
+"""Output of commands, for people (rich), `--plain` or `--json`. Results go to stdout; errors, warnings and progress to
+stderr. Text of people or models is never interpreted as markup, and its control characters are escaped."""
 
 import sys
 from collections.abc import Mapping
@@ -92,7 +88,7 @@ class Output:
             self._remark(("  try: ", "bold"), (clean(error.hint), ""))
         return error.exit_code
 
-    def console(self, *, stderr: bool = False) -> Console:
+    def console(self, *, stderr: bool = False) -> "Console":
         from rich.console import Console  # programs do not wait for it
 
         stream = self.stderr if stderr else self.stdout

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Protocol
@@ -23,8 +21,8 @@ PAGE = 50
 
 
 class Pages(Protocol):
-    def page(self, *, limit: int = ..., offset: int = ...) -> Page[Body]: ...
-    def all(self) -> Sequence[Body]: ...
+    def page(self, *, limit: int = ..., offset: int = ...) -> "Page[Body]": ...
+    def all(self) -> "Sequence[Body]": ...
 
 
 @dataclass(frozen=True)
@@ -45,7 +43,7 @@ class Paging:
 
 
 def list_result(
-    ctx: AppContext, of: Callable[[PlatformClient], Pages], columns: Sequence[Column], paging: Paging, *, empty: str
+    ctx: AppContext, of: "Callable[[PlatformClient], Pages]", columns: Sequence[Column], paging: Paging, *, empty: str
 ) -> ListResult:
     with ctx.client() as client:
         scope = scope_of(client)

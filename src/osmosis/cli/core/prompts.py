@@ -1,6 +1,5 @@
-"""Questions to the person at the terminal.
-
-Every question has a flag that answers it. Under `--json`, `--plain`, in CI or in a pipe an error names the flags."""
+"""Questions to the person at the terminal. Every question has a flag that answers it. Under `--json`, `--plain`, in CI
+or in a pipe an error names the flags."""
 
 import sys
 from collections.abc import Callable, Sequence

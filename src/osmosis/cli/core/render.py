@@ -86,14 +86,9 @@ def new_table(columns: Sequence[TableColumn | str]) -> Table:
 
 def table(columns: Sequence[Column], rows: Sequence[Mapping[str, object]], *, width: int = 120) -> Table:
     columns = [column for column in columns if not (column.wide and width < NARROW)]
-    grid = new_table(
-        [
-            TableColumn(
-                Text(column.title), justify="right" if column.justify == "right" else "left", style=column.style
-            )
-            for column in columns
-        ]
-    )
+    grid = new_table([TableColumn(Text(column.title), style=column.style) for column in columns])
+    for column, drawn in zip(columns, grid.columns, strict=True):
+        drawn.justify = "right" if column.justify == "right" else "left"
     for row in rows:
         grid.add_row(*(_cell(column, pick(row, column.key)) for column in columns))
     return grid

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -54,7 +52,7 @@ class Result:
     next_steps: list[NextStep] = field(default_factory=list, kw_only=True)
     exit_code: int = field(default=0, kw_only=True)
     """Exit code of a shown result; not 0 for `--fail-under` and partial downloads."""
-    human: Callable[[Console], None] | None = field(default=None, kw_only=True)
+    human: "Callable[[Console], None] | None" = field(default=None, kw_only=True)
     """Draws the result for people instead of the default drawing; prints `Text`, never markup."""
     brief: Mapping[str, Any] | None = field(default=None, kw_only=True)
     """Keys and values for people, used without `human`; None uses the data."""

@@ -1,6 +1,5 @@
-"""Download of a run's files, in parallel; no partial file is left.
-
-Files of the right size are kept; paths of the manifest cannot leave the folder."""
+"""Download of a run's files, in parallel; no partial file is left. Files of the right size are kept; paths of the
+manifest cannot leave the folder."""
 
 import hashlib
 import json

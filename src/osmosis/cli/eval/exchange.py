@@ -1,7 +1,7 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from osmosis.bridges.export_process import Exports
 from osmosis.bridges.export_run import EXPORT_FORMATS, ExportFormat, default_path, export_run
@@ -27,19 +27,19 @@ COLUMNS = (
 
 
 def import_log(
-    paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Logs, or folders of logs")],
+    paths: Annotated[list[Path], Argument(metavar="PATH...", help="Logs, or folders of logs")],
     format: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help=f"Format of the logs [found by content]: {', '.join(FORMATS)}", autocompletion=lambda: list(FORMATS)
         ),
     ] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the run; of several, the beginning of their names")] = None,
+    name: Annotated[str | None, Option(help="Name of the run; of several, the beginning of their names")] = None,
     mapping: Annotated[
         list[str] | None,
-        typer.Option("--map", metavar="NAME=COLUMN", help="Column of JSONL for prompt, answer, score, ... Repeatable"),
+        Option("--map", metavar="NAME=COLUMN", help="Column of JSONL for prompt, answer, score, ... Repeatable"),
     ] = None,
-    pass_threshold: Annotated[float, typer.Option(help="Lowest score with which a rollout passes")] = 1.0,
+    pass_threshold: Annotated[float, Option(help="Lowest score with which a rollout passes")] = 1.0,
 ) -> ListResult:
     """Import logs of other tools as local runs: inspect_ai, verifiers, lm-eval, promptfoo, DeepEval, ATIF, JSONL.
 
@@ -58,9 +58,8 @@ def import_log(
     names: list[str] = []
     for path, run in logged:
         single = sum(other == path for other, _ in logged) == 1
-        base = (
-            name if name and len(logged) == 1 else f"{name}-{run.name}" if name else path.stem if single else run.name
-        )
+        own = path.stem if single else run.name
+        base = own if not name else name if len(logged) == 1 else f"{name}-{run.name}"
         names.append(_free_name(check_name(base[:90].strip(".-_ ").replace(" ", "-"), "--name"), names, runs))
     if name and len(logged) == 1 and names[0] != name:
         raise UsageError(f"there is already a run named {name!r}", hint="choose another --name, or delete that run")
@@ -98,20 +97,17 @@ def _free_name(name: str, chosen: list[str], runs: Path) -> str:
 
 
 def export(
-    name: Annotated[
-        str, typer.Argument(help="Name of a local run, or its folder", autocompletion=completion.local_runs)
-    ],
+    name: Annotated[str, Argument(help="Name of a local run, or its folder", autocompletion=completion.local_runs)],
     format: Annotated[
-        ExportFormat,
-        typer.Option(help="Format to write, or tool to send to", autocompletion=lambda: list(EXPORT_FORMATS)),
+        ExportFormat, Option(help="Format to write, or tool to send to", autocompletion=lambda: list(EXPORT_FORMATS))
     ] = "jsonl",
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="File, or folder for atif and huggingface [RUN.FORMAT]")
+        Path | None, Option("--output", "-o", help="File, or folder for atif and huggingface [RUN.FORMAT]")
     ] = None,
-    url: Annotated[str | None, typer.Option(help="Of a tool: its address; of tensorboard: a folder")] = None,
-    project: Annotated[str, typer.Option(help="Of a tool: its project, or experiment")] = "osmosis",
-    content: Annotated[bool, typer.Option(help="Send to a tool what was asked and answered, too")] = False,
-    overwrite: Annotated[bool, typer.Option(help="Replace what is there")] = False,
+    url: Annotated[str | None, Option(help="Of a tool: its address; of tensorboard: a folder")] = None,
+    project: Annotated[str, Option(help="Of a tool: its project, or experiment")] = "osmosis",
+    content: Annotated[bool, Option(help="Send to a tool what was asked and answered, too")] = False,
+    overwrite: Annotated[bool, Option(help="Replace what is there")] = False,
 ) -> OperationResult:
     """Export a local run: to a file of another format, or to a tool (MLflow, TensorBoard, Trackio, W&B, Langfuse, ...).
 

@@ -1,5 +1,4 @@
 """The options of a local evaluation, shared by `eval run`, `eval resume`, `eval regrade` and `osmosis test`.
-
 `PLAN_FLAGS` is the table of those that change the plan: flag, key of the plan, type, help. What has no flag of its own
 is set with `--set limits.cost=5`; a flag without a help text is an older spelling, which still parses."""
 
@@ -9,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-import typer
+from typer import Argument, Option
 
 from osmosis.cli.core import completion
 from osmosis.cli.core.environment import SecretsFile
@@ -34,7 +33,7 @@ class PlanFlag(NamedTuple):
         return self.names.split()[0]
 
     def parameter(self) -> inspect.Parameter:
-        option = typer.Option(*self.names.split(), help=self.help, metavar=self.metavar, hidden=not self.help)
+        option = Option(*self.names.split(), help=self.help, metavar=self.metavar, hidden=not self.help)
         kind: Any = self.kind
         annotation: Any = Annotated[kind | None, option]
         return inspect.Parameter(self.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
@@ -97,39 +96,31 @@ def plan_parameters(
     return [flag._replace(help=texts.get(flag.name, flag.help)).parameter() for flag in flags]
 
 
-Module = Annotated[str | None, typer.Option("--module", "-m", "--agent", help="The agent: module:attribute.")]
-Mcp = Annotated[str | None, typer.Option("--mcp", help="MCP server instead of an agent: a folder or a URL.")]
+Module = Annotated[str | None, Option("--module", "-m", "--agent", help="The agent: module:attribute.")]
+Mcp = Annotated[str | None, Option(help="MCP server instead of an agent: a folder or a URL.")]
 Dataset = Annotated[
-    Path | None, typer.Option("--dataset", "-d", "--dataset-file", help="Rows: .jsonl, .json, .csv or .parquet.")
+    Path | None, Option("--dataset", "-d", "--dataset-file", help="Rows: .jsonl, .json, .csv or .parquet.")
 ]
-EvalFn = Annotated[list[str], typer.Option("--eval-fn", help="Score function: module:function. Repeatable.")]
-Rubric = Annotated[list[str], typer.Option("--rubric", help="Rubric to score with: file.yaml#id. Repeatable.")]
+EvalFn = Annotated[list[str], Option(help="Score function: module:function. Repeatable.")]
+Rubric = Annotated[list[str], Option(help="Rubric to score with: file.yaml#id. Repeatable.")]
 Model = Annotated[
-    str | None, typer.Option("--model", help="Model: its name at --base-url, NAME@URL, provider/name, offline/...")
+    str | None, Option("--model", help="Model: its name at --base-url, NAME@URL, provider/name, offline/...")
 ]
-BaseUrl = Annotated[
-    str | None, typer.Option("--base-url", help="OpenAI-compatible endpoint, up to /v1; none: not the config's.")
-]
-ApiKey = Annotated[str | None, typer.Option("--api-key", help="API key; prefer --api-key-env.", hidden=True)]
-ApiKeyEnv = Annotated[str | None, typer.Option("--api-key-env", help="Environment variable with the API key.")]
-Workers = Annotated[
-    str, typer.Option("--workers", help="Number of processes, for code that uses much CPU, or auto.", metavar="N|auto")
-]
-Param = Annotated[
-    list[str], typer.Option("--param", help="Any other sampling parameter: key=value (JSON). Repeatable.")
-]
+BaseUrl = Annotated[str | None, Option(help="OpenAI-compatible endpoint, up to /v1; none: not the config's.")]
+ApiKey = Annotated[str | None, Option(help="API key; prefer --api-key-env.", hidden=True)]
+ApiKeyEnv = Annotated[str | None, Option(help="Environment variable with the API key.")]
+Workers = Annotated[str, Option(help="Number of processes, for code that uses much CPU, or auto.", metavar="N|auto")]
+Param = Annotated[list[str], Option(help="Any other sampling parameter: key=value (JSON). Repeatable.")]
 Classes = Annotated[
-    list[str], typer.Argument(metavar="[CLASS]...", help="With --retry-failed: failure categories or phases.")
+    list[str], Argument(metavar="[CLASS]...", help="With --retry-failed: failure categories or phases.")
 ]
-RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Retry failed rollouts [CLASS...].")]
-OutputFile = Annotated[Path | None, typer.Option("--output", "-o", help="Write the results as JSON to this file.")]
-FailUnder = Annotated[
-    float | None, typer.Option("--fail-under", help="Exit with 1 when the first pass rate is clearly below this.")
-]
-NoReport = Annotated[bool, typer.Option("--quiet", "-q", help="Do not print the report.")]
+RetryFailed = Annotated[bool, Option(help="Retry failed rollouts [CLASS...].")]
+OutputFile = Annotated[Path | None, Option("--output", "-o", help="Write the results as JSON to this file.")]
+FailUnder = Annotated[float | None, Option(help="Exit with 1 when the first pass rate is clearly below this.")]
+NoReport = Annotated[bool, Option("--quiet", "-q", help="Do not print the report.")]
 Set = Annotated[
     list[str],
-    typer.Option(
+    Option(
         "--set",
         metavar="KEY=VALUE",
         help="Any option of the plan, such as limits.cost=5, timeouts.agent=60, sandbox.kind=none; "
@@ -139,7 +130,7 @@ Set = Annotated[
 
 
 def _unused(help: str = "Not used: no port is opened.") -> Any:
-    return typer.Option(hidden=True, help=help)
+    return Option(hidden=True, help=help)
 
 
 @dataclass(frozen=True)
@@ -148,7 +139,7 @@ class RunFlags:
 
     words: Annotated[
         list[str],
-        typer.Argument(
+        Argument(
             metavar="[CONFIG|SET]",
             help="A config or a set of the workspace, by path or name [default: the only config]",
             autocompletion=completion.eval_configs_and_sets,
@@ -156,15 +147,13 @@ class RunFlags:
     ] = field(default_factory=list)
     module: Module = None
     mcp: Mcp = None
-    server: Annotated[str | None, typer.Option(help="Rollout server instead of an agent: its URL.")] = None
+    server: Annotated[str | None, Option(help="Rollout server instead of an agent: its URL.")] = None
     agent_command: Annotated[
         str | None,
-        typer.Option(
-            help="Program as the agent: claude-code, codex, ..., a shell command with $PROMPT, or acp:PROGRAM."
-        ),
+        Option(help="Program as the agent: claude-code, codex, ..., a shell command with $PROMPT, or acp:PROGRAM."),
     ] = None
     server_key_env: Annotated[str | None, _unused("Environment variable with the rollout server's API key.")] = None
-    grader: Annotated[str | None, typer.Option(help="Grader for a workflow: module:Class.")] = None
+    grader: Annotated[str | None, Option(help="Grader for a workflow: module:Class.")] = None
     dataset: Dataset = None
     eval_fn: EvalFn = field(default_factory=list)
     rubric: Rubric = field(default_factory=list)
@@ -173,21 +162,20 @@ class RunFlags:
     api_key: ApiKey = None
     api_key_env: ApiKeyEnv = None
     baseline: Annotated[
-        list[str],
-        typer.Option(help="Model to compare with, NAME or NAME@URL (repeatable); of a set: an earlier execution."),
+        list[str], Option(help="Model to compare with, NAME or NAME@URL (repeatable); of a set: an earlier execution.")
     ] = field(default_factory=list)
     baseline_model: Annotated[str | None, _unused("Baseline model.")] = None
     baseline_base_url: Annotated[str | None, _unused("Its endpoint.")] = None
-    fail_on_regression: Annotated[
-        bool, typer.Option(help="Of a set: exit with 1 when a run is worse than its baseline.")
-    ] = False
+    fail_on_regression: Annotated[bool, Option(help="Of a set: exit with 1 when a run is worse than its baseline.")] = (
+        False
+    )
     workers: Workers = "1"
     param: Param = field(default_factory=list)
-    pilot: Annotated[int | None, typer.Option(help="Run N rollouts, forecast the cost of the rest, then ask.")] = None
-    replay: Annotated[str | None, typer.Option(help="Answer from the journal of this run instead of a model.")] = None
+    pilot: Annotated[int | None, Option(help="Run N rollouts, forecast the cost of the rest, then ask.")] = None
+    replay: Annotated[str | None, Option(help="Answer from the journal of this run instead of a model.")] = None
     set: Set = field(default_factory=list)
-    name: Annotated[str | None, typer.Option(help="Name of the run; an existing run is resumed.")] = None
-    fresh: Annotated[bool, typer.Option(help="Set an existing run of this name aside, start again.")] = False
+    name: Annotated[str | None, Option(help="Name of the run; an existing run is resumed.")] = None
+    fresh: Annotated[bool, Option(help="Set an existing run of this name aside, start again.")] = False
     retry_failed: RetryFailed = False
     secrets_file: SecretsFile = None
     secret: Annotated[list[str], _unused("Variable whose value is redacted in all output. Repeatable.")] = field(
@@ -196,24 +184,23 @@ class RunFlags:
     output: OutputFile = None
     export: Annotated[
         list[str],
-        typer.Option(
+        Option(
             help=f"Send the run to a tool while it goes on: {', '.join(TOOLS)}. Repeatable.",
             metavar="NAME[:ADDRESS]",
             autocompletion=lambda: list(TOOLS),
         ),
     ] = field(default_factory=list)
     fail_under: FailUnder = None
-    upload: Annotated[bool, typer.Option(help="Upload the run to the platform when it finishes")] = False
+    upload: Annotated[bool, Option(help="Upload the run to the platform when it finishes")] = False
     on: Annotated[
-        str | None,
-        typer.Option(help="Run a config on the platform at this URL: submit, follow, download", metavar="URL"),
+        str | None, Option(help="Run a config on the platform at this URL: submit, follow, download", metavar="URL")
     ] = None
     shards: Annotated[str | None, _unused("With --on: number of jobs to split the rows over, or auto.")] = None
-    debug: Annotated[
-        bool, typer.Option(help=f"Write what agents log with log_event to ./{DEBUG_FOLDER}.", hidden=True)
-    ] = False
+    debug: Annotated[bool, Option(help=f"Write what agents log with log_event to ./{DEBUG_FOLDER}.", hidden=True)] = (
+        False
+    )
     quiet: NoReport = False
-    verbose: Annotated[bool, typer.Option("--verbose", hidden=True, help="The opposite of --quiet.")] = False
+    verbose: Annotated[bool, Option("--verbose", hidden=True, help="The opposite of --quiet.")] = False
     rollout_port: Annotated[int | None, _unused()] = None
     listener_port: Annotated[int | None, _unused()] = None
     advertise_url: Annotated[str | None, _unused()] = None

@@ -1,8 +1,5 @@
-"""A local run in the terminal: progress, questions, Ctrl-C and the result.
-
-In a pipe, in CI and under `--json` nothing is drawn or asked. What user code prints goes to stderr."""
-
-from __future__ import annotations
+"""A local run in the terminal: progress, questions, Ctrl-C and the result. In a pipe, in CI and under `--json` nothing
+is drawn or asked. What user code prints goes to stderr."""
 
 import asyncio
 import contextlib

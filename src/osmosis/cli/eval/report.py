@@ -25,10 +25,10 @@ from osmosis.records.run.plan import EvalPlan
 from osmosis.records.run.report import Report, ScoreReport
 
 Reduce = Annotated[list[str] | None, Option(help=BY_NAME["reduce"].help)]
-GroupBy = Annotated[list[str] | None, Option("--group-by", help=BY_NAME["group_by"].help)]
-Html = Annotated[bool, Option("--html", help="Write the report as one HTML file; --md: Markdown; --junit: JUnit XML.")]
-Md = Annotated[bool, Option("--md", help="Markdown.", hidden=True)]
-Junit = Annotated[bool, Option("--junit", help="JUnit XML, one case per rollout.", hidden=True)]
+GroupBy = Annotated[list[str] | None, Option(help=BY_NAME["group_by"].help)]
+Html = Annotated[bool, Option(help="Write the report as one HTML file; --md: Markdown; --junit: JUnit XML.")]
+Md = Annotated[bool, Option(help="Markdown.", hidden=True)]
+Junit = Annotated[bool, Option(help="JUnit XML, one case per rollout.", hidden=True)]
 ReportFile = Annotated[
     str | None,
     Option("--output", "-o", help="Write to this file, - is stdout [default: report.<suffix> in the run's folder]"),
@@ -57,12 +57,8 @@ def report(
     journal = Journal(run_folder(name, ctx.cwd))
     plan, stored = journal.plan(), stored_report(journal)
     if reduce or group_by:
-        plan = plan.model_copy(
-            update={
-                "reducers": parse_reducers(reduce or plan.reducers, plan.attempts),
-                "group_by": list(group_by or plan.group_by),
-            }
-        )
+        reducers = parse_reducers(reduce or plan.reducers, plan.attempts)
+        plan = plan.model_copy(update={"reducers": reducers, "group_by": list(group_by or plan.group_by)})
         base = (journal.run().get("local") or {}).get("base_dir") or ctx.cwd
         stored = regrouped(journal, plan, stored, Path(base, plan.dataset))
     elif stored is None:
@@ -89,13 +85,9 @@ def _build_result(journal: Journal, plan: EvalPlan, report: Report, counted: Jud
     without = counted.report.primary
     if counted.met.held and without is not None:
         notes.append(f"without {'it' if len(counted.met.keys) == 1 else 'them'}: {_first(without)}")
+    data = {"name": plan.name, "config": config_part(journal, plan), "summary": summary_part(report, plan)}
     return DetailResult(
-        {
-            "name": plan.name,
-            "config": config_part(journal, plan),
-            "summary": summary_part(report, plan),
-            "quarantine": counted.to_dict(),
-        },
+        {**data, "quarantine": counted.to_dict()},
         human=lambda console: draw_report(console, plan, report, notes=notes),
         next_steps=next_steps(plan, report),
     )

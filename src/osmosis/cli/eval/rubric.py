@@ -36,14 +36,11 @@ _PREVIEWED = (".yaml", ".yml", ".jsonl")
 DataOption = Annotated[str, Option("--data", "-d", help="JSONL file with one conversation per line.")]
 NumberOption = Annotated[int, Option("--number", "-n", min=1, help="Judgements per conversation.")]
 OutputOption = Annotated[str | None, Option("--output", "-o", help="Write the report to this file or folder.")]
-ConcurrencyOption = Annotated[int, Option("--concurrency", min=1, help="Maximum number of concurrent judgements.")]
+ConcurrencyOption = Annotated[int, Option(min=1, help="Maximum number of concurrent judgements.")]
 ResumeOption = Annotated[
-    bool,
-    Option("--resume", help="Continue from the judgements in -o FILE, and keep them when interrupted; needs -o FILE."),
+    bool, Option(help="Continue from the judgements in -o FILE, and keep them when interrupted; needs -o FILE.")
 ]
-TimeoutOption = Annotated[
-    float | None, Option("--timeout", help="Time limit of one judgement, in seconds, retries included.")
-]
+TimeoutOption = Annotated[float | None, Option(help="Time limit of one judgement, in seconds, retries included.")]
 
 
 def eval_rubric(

@@ -1,6 +1,5 @@
-"""The verbs that evaluation and training runs share, from one factory.
-
-A name of an evaluation is a local run's first, then one of the platform; `platform:NAME` is always the latter."""
+"""The verbs that evaluation and training runs share, from one factory. A name of an evaluation is a local run's first,
+then one of the platform; `platform:NAME` is always the latter."""
 
 import functools
 import inspect
@@ -76,10 +75,8 @@ BenchmarkRunName = Annotated[
     str, Argument(help="Name or id of the benchmark run", autocompletion=completion.benchmark_runs)
 ]
 OutputFile = Annotated[Path | None, Option("--output", "-o", help="Also write it as JSON to this file")]
-Overwrite = Annotated[bool, Option("--overwrite", help="With -o: replace an existing file", hidden=True)]
-FailUnder = Annotated[
-    float | None, Option("--fail-under", min=0, max=1, help="Exit with 1 when the pass rate is below this")
-]
+Overwrite = Annotated[bool, Option(help="With -o: replace an existing file", hidden=True)]
+FailUnder = Annotated[float | None, Option(min=0, max=1, help="Exit with 1 when the pass rate is below this")]
 
 
 class Marking(MarkChange):

@@ -1,6 +1,5 @@
-"""`osmosis eval run SET`: the runs of a set, one after the other, on this machine.
-
-Each is `osmosis eval run` in its own process, because two rollouts cannot share an interpreter."""
+"""`osmosis eval run SET`: the runs of a set, one after the other, on this machine. Each is `osmosis eval run` in its
+own process, because two rollouts cannot share an interpreter."""
 
 import json
 import subprocess
@@ -230,17 +229,12 @@ def _compare(lines: list[SetLine], runs: Path, quarantine: RowQuarantine) -> Non
 
 
 def _table(lines: list[SetLine], code: int) -> ListResult:
-    is_compared = any(line.before is not None for line in lines)
     columns = [
         *build_columns("run=run", ">completed=done", ">total=of"),
         Column("mean", "mean", "right", show=_three),
         Column("between", "95 % interval"),
         Column("pass_rate", "pass rate", "right", show=_three),
-        *(
-            [Column("difference", "difference", "right", show=_three), Column("verdict", "verdict")]
-            if is_compared
-            else []
-        ),
+        *(_COMPARED if any(line.before is not None for line in lines) else ()),
         Column("error", "problem"),
     ]
     return ListResult([line.to_row() for line in lines], columns, exit_code=code)
@@ -248,3 +242,6 @@ def _table(lines: list[SetLine], code: int) -> ListResult:
 
 def _three(value: object) -> str:
     return f"{value:.3f}" if isinstance(value, float) else "-"
+
+
+_COMPARED = (Column("difference", "difference", "right", show=_three), Column("verdict", "verdict"))

@@ -157,9 +157,8 @@ def submit_checked(
             return OperationResult(f"{options.noun}.submit", message, printed, next_steps=steps)
         detail = watch(ctx, client.runs(options.kind), run.name, news=news)
         judged = judge_run(client, detail)
-    return finished_result(
-        f"{options.noun}.submit", detail, fail_under=options.fail_under, judged=judged, resource=printed
-    )
+    operation, bar = f"{options.noun}.submit", options.fail_under
+    return finished_result(operation, detail, fail_under=bar, judged=judged, resource=printed)
 
 
 def _find_config(ctx: AppContext, workspace: Workspace, options: SubmitOptions) -> Path:
@@ -210,9 +209,8 @@ def _describe_rows(case: SubmitCase, config: EvalConfig) -> str:
     how = "" if count == total else f" (the first {count})" if evaluation.limit else " (a random 10 %)"
     if count < min(total, FEW_ROWS):
         message = f"{count} of {total} rows run{how}: too few to tell one agent from another"
-        case.ctx.output.warn(
-            "FEW_ROWS", f"{message}; for more: --limit {min(total, FEW_ROWS)}, or limit in [evaluation]"
-        )
+        more = f"--limit {min(total, FEW_ROWS)}, or limit in [evaluation]"
+        case.ctx.output.warn("FEW_ROWS", f"{message}; for more: {more}")
     return f"{count} of {total}{how} {each}"
 
 

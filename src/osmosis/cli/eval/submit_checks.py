@@ -108,9 +108,8 @@ def explain_refusal(case: SubmitCase, errors: Sequence[Problem], missing: Sequen
         problems.append(problem)
     first = problems[0]
     message = f"{len(problems)} problems" if len(problems) > 1 else f"{first.where}: {first.what}".removeprefix(": ")
-    return ValidationError(
-        f"not submitted: {message}", hint=first.fix, issues=[_issue(problem) for problem in problems]
-    )
+    issues = [_issue(problem) for problem in problems]
+    return ValidationError(f"not submitted: {message}", hint=first.fix, issues=issues)
 
 
 def explain_config(

@@ -24,12 +24,11 @@ from osmosis.records.run.plan import EvalPlan
 MOST_ROWS = 20
 _LIKELY = 3
 Rows = Annotated[
-    str | None, Option("--rows", help=f"Of two runs: row indices 3,7,10-20 [default: lost rows, at most {MOST_ROWS}].")
+    str | None, Option(help=f"Of two runs: row indices 3,7,10-20 [default: lost rows, at most {MOST_ROWS}].")
 ]
-ScoreName = Annotated[str | None, Option("--score", help="Of two runs: score to look at [default: the first in both].")]
+ScoreName = Annotated[str | None, Option(help="Of two runs: score to look at [default: the first in both].")]
 MaxRollouts = Annotated[
-    int | None,
-    Option("--max-rollouts", min=1, help="Of two runs: rollouts of all steps [default: 40 times one step's]."),
+    int | None, Option(min=1, help="Of two runs: rollouts of all steps [default: 40 times one step's].")
 ]
 
 

@@ -120,9 +120,9 @@ def link(
 
 
 Limit = Annotated[int, Option("--limit", "-n", min=1, help="Show at most N, newest first")]
-Everywhere = Annotated[bool, Option("--everywhere", help="Of the whole platform; for operators")]
+Everywhere = Annotated[bool, Option(help="Of the whole platform; for operators")]
 Action = Annotated[str, Option(help="Only these actions: a noun such as `run`, or one action such as `run.delete`")]
-Actor = Annotated[str, Option("--by", help="Only actions of this person")]
+Actor = Annotated[str, Option(help="Only actions of this person")]
 Output = Annotated[
     str | None, Option("--output", "-o", help="Write all entries to this file, one JSON object per line")
 ]
@@ -192,9 +192,8 @@ def show_quota(
         raise UsageError(f"--set {unknown[0]}: there is no such limit", hint=f"one of: {', '.join(keys)}")
     texts = {key: values.pop(key, None) for key in ("memory", "storage")}
     try:
-        wish = Quota.model_validate(
-            {**values, "memory_mb": _memory(texts["memory"]), "bytes": _bytes(texts["storage"])}
-        )
+        sizes = {"memory_mb": _memory(texts["memory"]), "bytes": _bytes(texts["storage"])}
+        wish = Quota.model_validate({**values, **sizes})
     except PydanticError as error:
         first = error.errors()[0]
         raise UsageError(f"--set {first['loc'][0]}: {first['msg']}", hint="--set runs=4") from error

@@ -179,15 +179,8 @@ def logs(
 
 
 def _facts(running: Running, data_dir: Path) -> dict[str, object]:
-    return {
-        "url": running.url,
-        "pid": running.pid,
-        "port": running.port,
-        "version": running.version,
-        "started_at": running.started_at,
-        "data_dir": str(data_dir),
-        "log": str(local_platform.log_file(data_dir)),
-    }
+    facts = {name: getattr(running, name) for name in ("url", "pid", "port", "version", "started_at")}
+    return {**facts, "data_dir": str(data_dir), "log": str(local_platform.log_file(data_dir))}
 
 
 def _print(ctx: AppContext, lines: list[str]) -> None:

@@ -1,8 +1,5 @@
-"""Maintenance of this machine's platform, through its data folder and database, whether it runs or not.
-
-The platform is imported where a command runs: its help waits for no database."""
-
-from __future__ import annotations
+"""Maintenance of this machine's platform, through its data folder and database, whether it runs or not. The platform is
+imported where a command runs: its help waits for no database."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -154,7 +151,7 @@ def doctor(database_url: DatabaseUrl = None) -> DetailResult:
     return DetailResult(data, title="Platform doctor", human=draw, exit_code=0 if data["valid"] else 1)
 
 
-def platform_of(settings: PlatformSettings) -> Platform:
+def platform_of(settings: "PlatformSettings") -> "Platform":
     from osmosis.platform import Platform, db
 
     if settings.database.startswith("sqlite") and not (settings.data_dir / "platform.db").is_file():
@@ -169,7 +166,7 @@ def platform_of(settings: PlatformSettings) -> Platform:
     return Platform.open(settings)
 
 
-def settings_of(environ: Mapping[str, str], database_url: str | None) -> PlatformSettings:
+def settings_of(environ: Mapping[str, str], database_url: str | None) -> "PlatformSettings":
     from osmosis.platform.settings import PlatformSettings
 
     values = {"data_dir": local_platform.data_dir_of(environ), "database_url": database_url}

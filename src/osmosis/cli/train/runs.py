@@ -1,4 +1,3 @@
-from collections.abc import Mapping
 from typing import Annotated
 
 from typer import Option
@@ -53,18 +52,14 @@ def resume(
         osmosis train resume multiply-1 --yes
         osmosis train resume multiply-1 --fresh
     """
-    if fresh:
-        return _start_again("retry", name, "Start a new run of the config of {}?", secrets_file=secrets_file)
-    return _start_again("resume", name, "Resume {} from its last checkpoint?", secrets_file=secrets_file)
-
-
-def _start_again(verb: str, name: str, question: str, *, secrets_file: str | None) -> OperationResult:
-    ctx = current()
-    secrets: Mapping[str, str] = read_secrets_file(ctx, secrets_file) if secrets_file else {}
+    ctx, operation = current(), "train.retry" if fresh else "train.resume"
+    secrets = read_secrets_file(ctx, secrets_file) if secrets_file else {}
     with ctx.client() as client:
         detail = client.trainings.get(name)
-        prompts.agree(ctx, question.format(detail.run.name), f"train.{verb}", **run_state(detail))
-        answer = (client.trainings.resume if verb == "resume" else client.trainings.retry)(detail.run.name, secrets)
+        full = detail.run.name
+        question = f"Start a new run of the config of {full}?" if fresh else f"Resume {full} from its last checkpoint?"
+        prompts.agree(ctx, question, operation, **run_state(detail))
+        answer = client.trainings.start_again(full, secrets, fresh=fresh)
     steps = [NextStep("follow it", command=f"osmosis train wait {answer.name}")]
-    outcome = "goes on from its last checkpoint" if verb == "resume" else f"is a retry of {detail.run.name}"
-    return OperationResult(f"train.{verb}", f"run {answer.name} {outcome}", answer.to_dict(), next_steps=steps)
+    outcome = f"is a retry of {full}" if fresh else "goes on from its last checkpoint"
+    return OperationResult(operation, f"run {answer.name} {outcome}", answer.to_dict(), next_steps=steps)

@@ -1,14 +1,12 @@
 """`osmosis doctor`: findings, each with its fix; a part that cannot be checked is a finding too."""
 
-from __future__ import annotations
-
 import asyncio
 import shlex
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from rich.console import Console
 from typer import Argument, Option
@@ -24,6 +22,7 @@ from osmosis.cli.core.context import AppContext, current
 from osmosis.cli.core.render import draw_problems, print_text
 from osmosis.cli.core.results import DetailResult, NextStep, OperationResult
 from osmosis.cli.platform.maintenance import doctor as platform_doctor
+from osmosis.client import PlatformClient
 from osmosis.errors import AuthRequired, OsmosisError, WorkspaceRequired
 from osmosis.jobs.context import JobLog
 from osmosis.jobs.prepare.environment import Builder
@@ -32,11 +31,7 @@ from osmosis.records.config.validation import Problem
 from osmosis.records.run.source import Source
 from osmosis.workspace import doctor as checks, findings
 from osmosis.workspace.config_file import ConfigFile, check_file
-from osmosis.workspace.layout import FILES, FOLDERS, Workspace, find_workspace
-
-if TYPE_CHECKING:
-    from osmosis.client import PlatformClient
-    from osmosis.workspace.layout import RolloutFolder
+from osmosis.workspace.layout import FILES, FOLDERS, RolloutFolder, Workspace, find_workspace
 
 
 def doctor(
@@ -245,10 +240,9 @@ def check_imports(ctx: AppContext, workspace: Workspace) -> list[Problem]:
 
 def _check(ctx: AppContext, rollout: RolloutFolder, uv: str) -> Problem | None:
     where = f"rollouts/{rollout.name}"
-    lines: list[str] = []
     try:
         cache = paths.cache_dir(ctx.environ)
-        log = JobLog(None, lambda line: lines.append(line.message))
+        log = JobLog(None, lambda _: None)
         builder = Builder(uv=uv, cache_dir=cache, wheel=build_wheel(cache), environ=ctx.environ, log=log)
         project = read_project(rollout.path, where)
         install_to = cache / "imports" / rollout.name
@@ -263,13 +257,7 @@ def _check(ctx: AppContext, rollout: RolloutFolder, uv: str) -> Problem | None:
         environ["PYTHONPATH"] = str(environment.project)
     try:
         done = subprocess.run(
-            command,
-            cwd=rollout.path,
-            env=environ,
-            capture_output=True,
-            text=True,
-            timeout=IMPORT_TIMEOUT_S,
-            check=False,
+            command, cwd=rollout.path, env=environ, capture_output=True, text=True, timeout=IMPORT_TIMEOUT_S
         )
     except subprocess.TimeoutExpired:
         message = f"importing it took longer than {IMPORT_TIMEOUT_S} s"

@@ -73,13 +73,9 @@ def init(
         connected = _connect(ctx, client, created)
     except OsmosisError as error:
         cd = "" if here else f"cd {_format_path(ctx, dest)} && "
-        raise type(error)(
-            f"the workspace is in {dest}, but it is not connected to the platform: {error.message}",
-            **{
-                **error.details,
-                "hint": f"{error.hint + '; then: ' if error.hint else ''}{cd}osmosis init --here --platform",
-            },
-        ) from error
+        hint = f"{error.hint + '; then: ' if error.hint else ''}{cd}osmosis init --here --platform"
+        message = f"the workspace is in {dest}, but it is not connected to the platform: {error.message}"
+        raise type(error)(message, **{**error.details, "hint": hint}) from error
     finally:
         client.close()
     return _result(ctx, created, connected, template)
@@ -98,14 +94,12 @@ def _choose_folder(ctx: AppContext, name: str | None, here: bool) -> tuple[str, 
         dest = ctx.cwd.resolve()
         return name or dest.name.lower(), dest
     if name is None:
-        rule = "small letters, digits, - _ and ., starting with a letter or digit"
-        name = prompts.ask(
-            ctx,
-            "Workspace name:",
-            flag="give NAME or --here",
-            validate=lambda text: bool(WORKSPACE_NAME.match(text)) or rule,
-        )
+        name = prompts.ask(ctx, "Workspace name:", flag="give NAME or --here", validate=_check_name)
     return Path(name).name if name else "", ctx.path(name)
+
+
+def _check_name(text: str) -> bool | str:
+    return bool(WORKSPACE_NAME.match(text)) or "small letters, digits, - _ and ., starting with a letter or digit"
 
 
 def _client(ctx: AppContext, connect: bool | None) -> PlatformClient | None:
@@ -183,9 +177,8 @@ def _result(
     ctx: AppContext, created: Created, connected: Mapping[str, object] | None, template: str | None
 ) -> OperationResult:
     folder = _format_path(ctx, created.root)
-    message = (
-        f"workspace {created.name} is in {folder}" if folder != "." else f"this folder is the workspace {created.name}"
-    )
+    name = created.name
+    message = f"workspace {name} is in {folder}" if folder != "." else f"this folder is the workspace {name}"
     if connected:
         verb = "pushed to" if connected["pushed"] else "connected with"
         message += f", {verb} {connected['url']}"

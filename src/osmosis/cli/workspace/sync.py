@@ -103,23 +103,10 @@ def _require_pushed(source: Source) -> None:
 def _body(state: SyncState, source: Source | None) -> dict[str, object]:
     checkout = source.to_dict() if source else None
     differing = [p.what for p in findings.list_differences(source, state)] if source else []
-    return {
-        "platform": {
-            "connected": state.connected,
-            "repository": state.repository,
-            "default_branch": state.default_branch,
-            "commit_sha": state.commit_sha,
-            "branches": state.branches,
-            "status": state.status,
-            "error": state.error,
-            "rollouts": state.rollouts,
-            "found": [finding.to_dict() for finding in state.found],
-            "events": state.events[:10],
-        },
-        "here": checkout,
-        "in_sync": source is not None and not differing,
-        "differences": differing,
-    }
+    platform = state.model_dump(exclude={"found", "events"})
+    platform |= {"found": [finding.to_dict() for finding in state.found], "events": state.events[:10]}
+    in_sync = source is not None and not differing
+    return {"platform": platform, "here": checkout, "in_sync": in_sync, "differences": differing}
 
 
 def _steps(state: SyncState, source: Source | None) -> list[NextStep]:

@@ -176,9 +176,8 @@ class LocalRun(IndexedRun):
     def context(self) -> run_source.RunContext:
         marks_url = f"/runs/{quote(self.id)}/marks" if self.author else ""
         tabs = ("rollouts", "config")
-        return run_source.RunContext(
-            (run_source.Link("Runs", "/"),), (), tabs, self.author, marks_of(self.folder), marks_url
-        )
+        crumbs, marks = (run_source.Link("Runs", "/"),), marks_of(self.folder)
+        return run_source.RunContext(crumbs, (), tabs, self.author, marks, marks_url)
 
     def report(self) -> Report | None:
         return self._report
@@ -305,9 +304,8 @@ def plan_tables(plan: EvalPlan) -> JsonObject:
     experiment = {key: values.get(key) for key in ("agent", "dataset", "dataset_hash") if values.get(key) is not None}
     model = {key: value for key, value in values["model"].items() if key != "params" and value is not None}
     flat = {key: value for key, value in values.items() if not isinstance(value, dict) and key not in experiment}
-    tables = {
-        key: value for key, value in values.items() if isinstance(value, dict) and key not in ("model", "provenance")
-    }
+    apart = ("model", "provenance")
+    tables = {key: value for key, value in values.items() if isinstance(value, dict) and key not in apart}
     config = {"experiment": experiment, "model": model, "sampling": values["model"].get("params"), "evaluation": flat}
     return {**config, **tables}
 

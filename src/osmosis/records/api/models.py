@@ -1,6 +1,5 @@
-"""Base models in transfer: file by file, in parts, each with its checksum.
-
-An interrupted upload is announced again with the same files; the response lists what is missing."""
+"""Base models in transfer: file by file, in parts, each with its checksum. An interrupted upload is announced again
+with the same files; the response lists what is missing."""
 
 from typing import Annotated, Literal
 

@@ -1,7 +1,5 @@
-"""The table of roles and actions, for services, pages and the git host.
-
-Each role may do what those before it may. Actions outside of a workspace (people, quotas, this machine) are for
-operators, whatever their roles."""
+"""The table of roles and actions, for services, pages and the git host. Each role may do what those before it may.
+Actions outside of a workspace (people, quotas, this machine) are for operators, whatever their roles."""
 
 from dataclasses import dataclass
 from typing import Literal, get_args

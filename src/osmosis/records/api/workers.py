@@ -1,6 +1,5 @@
-"""Messages between a worker and the platform (`/api/workers/...`), and the registry of external rollout servers.
-
-A worker says hello once, then reports its jobs in rounds; each response says which jobs to end and to start."""
+"""Messages between a worker and the platform (`/api/workers/...`), and the registry of external rollout servers. A
+worker says hello once, then reports its jobs in rounds; each response says which jobs to end and to start."""
 
 from typing import Literal
 

@@ -1,6 +1,5 @@
-"""Messages of the remote-rollout protocol, generations 0.3 (callbacks) and 0.4 (polling).
-
-Unknown keys are ignored; numbers are finite."""
+"""Messages of the remote-rollout protocol, generations 0.3 (callbacks) and 0.4 (polling). Unknown keys are ignored;
+numbers are finite."""
 
 import re
 from enum import Enum

@@ -1,10 +1,8 @@
 """Generation 0.2 of the remote-rollout protocol: what a server answers to `/v1/rollout/init`, and what it sends to
-`/v1/chat/completions` and `/v1/rollout/completed`. Its request is in `loop_request`.
-
-Unknown keys are ignored, except for sampling parameters."""
+`/v1/chat/completions` and `/v1/rollout/completed`. Its request is in `loop_request`. Unknown keys are ignored, except
+for sampling parameters."""
 
 import json
-import threading
 from enum import Enum
 from typing import Annotated
 
@@ -21,21 +19,18 @@ SamplingParamsDict = JsonObject
 RolloutId = Annotated[str, Field(min_length=1, max_length=256), AfterValidator(check_id)]
 DEFAULT_MAX_METADATA_SIZE_BYTES = 1024 * 1024
 """Bytes of a request's `metadata` as JSON."""
-_limit_lock = threading.Lock()
 _metadata_limit = DEFAULT_MAX_METADATA_SIZE_BYTES
 
 
 def get_max_metadata_size_bytes() -> int:
-    with _limit_lock:
-        return _metadata_limit
+    return _metadata_limit
 
 
 def set_max_metadata_size_bytes(size_bytes: int) -> None:
     global _metadata_limit
     if size_bytes <= 0:
         raise ValueError(f"the metadata limit must be positive, got {size_bytes}")
-    with _limit_lock:
-        _metadata_limit = size_bytes
+    _metadata_limit = size_bytes
 
 
 class LoopStatus(str, Enum):

@@ -194,9 +194,8 @@ class RolloutLimits(Record):
     @property
     def calls_differ(self) -> bool:
         """Return whether any limit but the time is set."""
-        return any(
-            limit is not None for limit in (self.max_tokens, self.max_cost_usd, self.max_turns, self.max_messages)
-        )
+        limits = (self.max_tokens, self.max_cost_usd, self.max_turns, self.max_messages)
+        return any(limit is not None for limit in limits)
 
 
 def _uses_up(limit: float | None, amounts: Sequence[float], in_flight: int) -> bool:

@@ -1,6 +1,5 @@
 """Quarantine: rows that are known to be flaky, with a reason and a last day. They are shown and decide nothing."""
 
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -57,11 +56,7 @@ class RowQuarantine(Strict):
 
 
 def parse_quarantine(text: str, where: str = NAME) -> RowQuarantine:
-    # Every evaluation asks for the file, and most workspaces have none.
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:  # pragma: no cover - the same parser under its older name
-        import tomli as tomllib
+    from osmosis.base.toml import tomllib  # every evaluation asks for the file, and most workspaces have none
 
     try:
         return RowQuarantine.model_validate(tomllib.loads(text))
