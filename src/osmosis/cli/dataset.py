@@ -1,5 +1,6 @@
 import time
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -268,7 +269,7 @@ def check(
     flaws = list(find_flaws(paths[: len(files)], examples))
     items: list[JsonObject] = [
         {
-            **flaw.to_dict(),
+            **asdict(flaw),
             "at": f"{flaw.file}:{flaw.row}",
             "other": flaw.other_file
             and ":".join(str(part) for part in (flaw.other_file, flaw.other_row) if part is not None),

@@ -81,7 +81,7 @@ On the platform:
         "submit": _at("train.submit:submit_train", "Submit a config under configs/training/ to the platform"),
         "list": _at("eval.runs:TRAIN.list_runs", "List training runs"),
         "show": _at("eval.runs:TRAIN.info", "Show one training run: status, curves, checkpoints"),
-        "compare": _at("train.compare:compare", "Compare training runs: figures, and the config keys that differ"),
+        "compare": _at("train.runs:compare", "Compare training runs: figures, and the config keys that differ"),
         "wait": _at("eval.runs:TRAIN.wait", "Follow a training run until it is over"),
         "metrics": _old("train.runs:metrics", "Show the curves of a training run"),
         "logs": _at("eval.runs:TRAIN.logs", "Show the log of a training run"),

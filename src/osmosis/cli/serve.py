@@ -73,10 +73,9 @@ def serve(flags: ServeFlags) -> None:
     is_loop = hasattr(target, "get_tools")
     if hasattr(target, "router"):
         if flags.api_key or flags.log or flags.max_concurrent is not None:
-            raise ValidationError(
-                f"{module} is a complete app: --api-key, --log and --max-concurrent do not apply to it",
-                hint="name the agent instead, or pass api_key=, log_dir= and max_concurrent= where the app is made",
-            )
+            message = f"{module} is a complete app: --api-key, --log and --max-concurrent do not apply to it"
+            hint = "name the agent instead, or pass api_key=, log_dir= and max_concurrent= where the app is made"
+            raise ValidationError(message, hint=hint)
         key, note = None, "set by the app"
     options = run.ServeOptions(
         target=module,

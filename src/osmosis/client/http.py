@@ -119,10 +119,9 @@ class Http:
         except ValidationError as error:
             wrong = error.errors(include_url=False)[0]
             where = ".".join(str(part) for part in wrong["loc"])
-            raise PlatformError(
-                f"{self.url} answered {method} {path} with an unexpected response: {where}: {wrong['msg']}",
-                hint="use the same version on both sides; check with: osmosis doctor",
-            ) from error
+            message = f"{self.url} answered {method} {path} with an unexpected response: {where}: {wrong['msg']}"
+            hint = "use the same version on both sides; check with: osmosis doctor"
+            raise PlatformError(message, hint=hint) from error
 
     def _scope_headers(self) -> dict[str, str]:
         if self.workspace:

@@ -3,11 +3,10 @@
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from osmosis.base.jsonable import JsonObject
 from osmosis.datasets.scan import read_rows
 from osmosis.records.run.rows import Row
 
@@ -36,9 +35,6 @@ class Flaw:
     share: float | None = None
     """Share of the row's n-grams that the other text has."""
     text: str = ""
-
-    def to_dict(self) -> JsonObject:
-        return asdict(self)
 
 
 def find_flaws(files: Sequence[Path], examples: Mapping[str, str] | None = None) -> Iterator[Flaw]:

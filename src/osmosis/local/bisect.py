@@ -94,11 +94,8 @@ def bisect(
         if first_bad or position is None or search.rollouts + len(rows) * search.step > budget:
             break
         search.measure(position, search.attempts.get(commits[position].files, 0) + search.step)
-    likely = [
-        (commits[position].commit, commits[position].subject, chance[position])
-        for position in sorted(range(1, len(commits)), key=lambda position: -chance[position])
-        if chance[position] > 0
-    ]
+    order = sorted(range(1, len(commits)), key=lambda position: -chance[position])
+    likely = [(commits[i].commit, commits[i].subject, chance[i]) for i in order if chance[i] > 0]
     means = search.mean(commits[0]) or 0.0, search.mean(commits[-1]) or 0.0
     return BisectResult(score, list(rows), *means, first_bad, list(search.tried(chance)), likely, search.rollouts)
 

@@ -16,7 +16,7 @@ from osmosis.engine.journal import Journal
 from osmosis.errors import Conflict, OsmosisError, ValidationError
 from osmosis.local.quarantine_file import file_around, judged_by, read
 from osmosis.local.run_options import check_name, run_folder
-from osmosis.metrics.figures import figures, grouped
+from osmosis.metrics.figures import Figure, figures, grouped
 from osmosis.metrics.formats import interval, score
 from osmosis.metrics.quarantine import Judged
 from osmosis.metrics.summary import Summary
@@ -124,10 +124,9 @@ class Run:
         table = Table(title=Text(repr(self)[1:-1]), title_justify="left")
         for name in _COLUMNS:
             table.add_column(name)
-        for group, members in grouped(figures(self.report)):
+        for _, members in grouped(figures(self.report)):
             for figure in members:
-                cells = (group, figure.label, figure.text, figure.between, figure.detail)
-                table.add_row(*(Text(cell) for cell in cells))
+                table.add_row(*map(Text, _cells(figure)))
             table.add_section()
         return table
 
@@ -135,12 +134,14 @@ class Run:
         import html  # with the names of two thousand characters: only a notebook asks for this
 
         head = "".join(f"<th>{name}</th>" for name in _COLUMNS)
-        lines = [
-            (figure.group, figure.label, figure.text, figure.between, figure.detail) for figure in figures(self.report)
-        ]
+        lines = map(_cells, figures(self.report))
         body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells) + "</tr>" for cells in lines)
         title = html.escape(repr(self)[1:-1])
         return f"<p>{title}</p><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _cells(figure: Figure) -> tuple[str, ...]:
+    return figure.group, figure.label, figure.text, figure.between, figure.detail
 
 
 def stored_report(journal: Journal) -> Report | None:

@@ -56,11 +56,9 @@ class Deciding:
             budget = f"--max-rollouts {begun.max_rollouts}" + (
                 f" --max-cost {begun.max_cost_usd:g}" if begun.max_cost_usd is not None else ""
             )
-            raise UsageError(
-                f"the test of {begun.b} against {begun.a} was begun for {begun.score} with {budget}, and its error "
-                "rate holds for that alone",
-                hint="leave the budget out to continue; another test needs two new runs",
-            )
+            begin = f"the test of {begun.b} against {begun.a} was begun for {begun.score} with {budget}"
+            hint = "leave the budget out to continue; another test needs two new runs"
+            raise UsageError(f"{begin}, and its error rate holds for that alone", hint=hint)
         return begun
 
     def _planned(self, score: str, max_rollouts: int | None, max_cost_usd: float | None) -> Decision:

@@ -23,7 +23,7 @@ from osmosis.engine.resume import ResumePlan
 from osmosis.engine.task import Task
 from osmosis.engine.watchdog import Watchdog
 from osmosis.errors import OsmosisError
-from osmosis.local import frames
+from osmosis.local import workers
 from osmosis.local.prepare import load_scorers_of
 from osmosis.local.prepared_run import PreparedRun
 from osmosis.local.rollout_source import load_source
@@ -42,25 +42,25 @@ class _Port:
         self.limits = Timeouts()
 
     def send(self, kind: bytes, payload: bytes = b"") -> None:
-        self._out.write(frames.frame(kind, payload))
+        self._out.write(workers.frame(kind, payload))
 
     async def drain(self) -> None:
         await self._out.drain()
 
     def say(self, text: str) -> None:
-        self.send(frames.SAY, text.encode("utf-8", "replace"))
+        self.send(workers.SAY, text.encode("utf-8", "replace"))
 
     def beat(self, active: Iterable[Task]) -> None:
         now, score_s, agent_s = time.monotonic(), self.limits.score_s or math.inf, self.limits.agent_s or math.inf
         limits = ((task.ends_at, score_s if task.stage == "score" else agent_s) for task in active)
         left = [limit_s if ends_at is None else ends_at - now for ends_at, limit_s in limits]
-        self.send(frames.BEAT, repr(max(left)).encode() if left else b"")
+        self.send(workers.BEAT, repr(max(left)).encode() if left else b"")
 
     def answered(self, seconds: float) -> None:
-        self.send(frames.ANSWERED, repr(seconds).encode())
+        self.send(workers.ANSWERED, repr(seconds).encode())
 
     def rate_limited(self, seconds: float) -> None:
-        self.send(frames.LIMITED, repr(seconds).encode())
+        self.send(workers.LIMITED, repr(seconds).encode())
 
 
 def main() -> None:
@@ -85,13 +85,13 @@ async def _serve(tasks_fd: int, answers: int) -> None:
     transport, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, os.fdopen(answers, "wb", 0))
     port = _Port(asyncio.StreamWriter(transport, protocol, None, loop))
     with suppress(asyncio.IncompleteReadError, ConnectionError):
-        _, payload = await frames.read_frame(stream)
+        _, payload = await workers.read_frame(stream)
         plan, options, traces = pickle.loads(payload)
         trace_folder.set(traces)
         try:
             prepared = _prepare(plan, options)
         except OsmosisError as error:
-            port.send(frames.REFUSED, error.message.encode("utf-8", "replace"))
+            port.send(workers.REFUSED, error.message.encode("utf-8", "replace"))
             await port.drain()
             return
         await _work(prepared, stream, port)
@@ -116,7 +116,7 @@ async def _work(prepared: PreparedRun, stream: asyncio.StreamReader, port: _Port
             watchdog = Watchdog(active, port.say, loop_use=attempts.loop_use, on_beat=lambda: port.beat(active))
             watching = asyncio.create_task(watchdog.watch())
             gc.freeze()
-            port.send(frames.READY)
+            port.send(workers.READY)
             try:
                 await _take_tasks(stream, port, attempts, running)
             finally:
@@ -135,15 +135,15 @@ async def _take_tasks(
         line, _ = writable(await attempts.run(task))
         opened = news()
         if opened:
-            port.send(frames.FILES, pickle.dumps(opened))
-        port.send(frames.DONE, line)
+            port.send(workers.FILES, pickle.dumps(opened))
+        port.send(workers.DONE, line)
         await port.drain()
 
     while True:
-        kind, payload = await frames.read_frame(stream)
-        if kind == frames.END:
+        kind, payload = await workers.read_frame(stream)
+        if kind == workers.END:
             return
-        if kind == frames.CANCEL:
+        if kind == workers.CANCEL:
             if (cancelled := running.get(payload.decode())) is not None:
                 cancelled.cancel()
             continue

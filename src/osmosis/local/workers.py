@@ -2,6 +2,7 @@ import asyncio
 import math
 import os
 import pickle
+import struct
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -14,7 +15,6 @@ from osmosis.engine.limits import Limiter
 from osmosis.engine.rollout_model import RolloutModel
 from osmosis.engine.task import Task
 from osmosis.errors import OsmosisError, UsageError
-from osmosis.local import frames
 from osmosis.local.run_options import RunOptions, Watcher
 from osmosis.records.run.plan import EvalPlan
 from osmosis.records.run.rollout import Category, Failure, Phase, Rollout
@@ -25,6 +25,34 @@ BLOCKED_GRACE_S = 5.0
 """Seconds after which a worker whose code blocks past its time limits, also when it is interrupted, is killed."""
 RESTARTS = 5
 MOST = 256
+
+# The messages between a run and its worker processes: a kind of one byte, a length, a payload.
+_HEAD = struct.Struct(">cI")
+
+ORDER = b"Q"
+"""To the worker, first: pickled plan, options and folder for traces."""
+TASK = b"T"
+"""A pickled `(index, data, line, content_hash, key, attempt, rollout_id, step)`."""
+CANCEL = b"C"
+END = b"X"
+READY = b"U"
+REFUSED = b"E"
+DONE = b"D"
+SAY = b"S"
+ANSWERED = b"L"
+LIMITED = b"R"
+FILES = b"O"
+BEAT = b"B"
+"""The loop goes round; seconds until all that runs now has to have ended, by its time limits, or nothing."""
+
+
+def frame(kind: bytes, payload: bytes = b"") -> bytes:
+    return _HEAD.pack(kind, len(payload)) + payload
+
+
+async def read_frame(stream: asyncio.StreamReader) -> tuple[bytes, bytes]:
+    kind, length = _HEAD.unpack(await stream.readexactly(_HEAD.size))
+    return kind, await stream.readexactly(length)
 
 
 def worker_count(text: str) -> int:
@@ -86,7 +114,7 @@ class _Worker:
 
     def send(self, kind: bytes, payload: bytes = b"") -> None:
         assert self.process.stdin is not None
-        self.process.stdin.write(frames.frame(kind, payload))
+        self.process.stdin.write(frame(kind, payload))
 
 
 class _Crew:
@@ -112,7 +140,7 @@ class _Crew:
         command, pipe = (sys.executable, "-m", "osmosis.local.worker_process"), asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe)
         worker = _Worker(self._started, process)
-        worker.send(frames.ORDER, pickle.dumps((*self._order, trace_folder.get())))
+        worker.send(ORDER, pickle.dumps((*self._order, trace_folder.get())))
         worker.reader = asyncio.create_task(self._read(worker))
         try:
             await worker.ready
@@ -140,7 +168,7 @@ class _Crew:
             except _WorkerLost as lost:
                 return _lost(task, str(lost), blocked=lost.blocked)
             finally:
-                worker.send(frames.END)
+                worker.send(END)
                 await self._close(worker)
 
     async def _run_on(self, worker: _Worker, task: Task) -> Rollout:
@@ -149,14 +177,14 @@ class _Crew:
         done: asyncio.Future[Rollout] = asyncio.get_running_loop().create_future()
         worker.waiting[task.rollout_id] = (task, done)
         order = row.index, row.data, row.line, row.content_hash, row.key, task.attempt, task.rollout_id, task.step
-        worker.send(frames.TASK, pickle.dumps(order))
+        worker.send(TASK, pickle.dumps(order))
         if worker.timer is None:
             worker.expect_beat(self._limit_s)
         try:
             return await done
         except asyncio.CancelledError:
             if worker.waiting.pop(task.rollout_id, None) is not None:
-                worker.send(frames.CANCEL, task.rollout_id.encode())
+                worker.send(CANCEL, task.rollout_id.encode())
             raise
 
     async def end(self) -> None:
@@ -164,7 +192,7 @@ class _Crew:
         for work in self._replacing:
             work.cancel()
         for worker in self._workers:
-            worker.send(frames.END)
+            worker.send(END)
         await asyncio.gather(*map(self._close, self._workers))
 
     async def _close(self, worker: _Worker) -> None:
@@ -177,7 +205,7 @@ class _Crew:
         assert worker.process.stdout is not None
         with suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
-                self._take(worker, *await frames.read_frame(worker.process.stdout))
+                self._take(worker, *await read_frame(worker.process.stdout))
         worker.expect_beat(math.inf)
         code = await worker.process.wait()
         if not worker.ready.done():
@@ -187,24 +215,24 @@ class _Crew:
             self._remove_worker(worker, code)
 
     def _take(self, worker: _Worker, kind: bytes, payload: bytes) -> None:
-        if kind == frames.DONE:
+        if kind == DONE:
             rollout = Rollout.model_validate_json(payload)
             _, done = worker.waiting.pop(rollout.rollout_id, (None, None))
             if done is not None and not done.done():
                 done.set_result(rollout)
-        elif kind == frames.READY:
+        elif kind == READY:
             worker.ready.set_result(None)
-        elif kind == frames.REFUSED:
+        elif kind == REFUSED:
             worker.ready.set_exception(OsmosisError(f"a worker process cannot start: {payload.decode()}"))
-        elif kind == frames.SAY:
+        elif kind == SAY:
             self._say(f"worker {worker.number}: {payload.decode()}")
-        elif kind == frames.BEAT:
+        elif kind == BEAT:
             if payload or not worker.waiting:  # else what was sent has not begun
                 worker.expect_beat(float(payload) if payload else math.inf)
-        elif kind == frames.FILES:
+        elif kind == FILES:
             learn(pickle.loads(payload))
         elif self._limiter is not None:
-            (self._limiter.answered if kind == frames.ANSWERED else self._limiter.rate_limited)(float(payload))
+            (self._limiter.answered if kind == ANSWERED else self._limiter.rate_limited)(float(payload))
 
     def _remove_worker(self, worker: _Worker, code: int) -> None:
         if worker in self._workers:

@@ -127,11 +127,8 @@ def verdicts(annotations: Iterable[Annotation], rollouts: Iterable[JsonObject], 
     by_scorer: Verdicts = {}
     for line in rollouts:
         at_place = by_place.get((line.get("step", 0), line["row_index"], line["attempt"]), ())
-        people = [
-            annotation.passes(threshold)
-            for annotation in at_place
-            if annotation.rollout_id in (None, line["rollout_id"])
-        ]
+        ids = (None, line["rollout_id"])
+        people = [annotation.passes(threshold) for annotation in at_place if annotation.rollout_id in ids]
         hashed = str((line.get("hashes") or {}).get("score") or "")
         scores = {name: score.get("value") for name, score in (line.get("scores") or {}).items()}
         for name, value in scores.items():

@@ -36,10 +36,9 @@ class Forecast:
         cost = "cost unknown"
         if self.cost_usd is not None:
             cost = f"{self.cost_usd:.4g} USD{_range(self.cost_interval, '.4g')}"
-        return (
-            f"{self.left} rollouts left: {cost}, {self.tokens:,.0f} tokens{_range(self.tokens_interval, ',.0f')}, "
-            f"about {self.seconds:.0f} s{_range(self.seconds_interval, '.0f')} (from {self.measured} rollouts)"
-        )
+        tokens = f"{self.tokens:,.0f} tokens{_range(self.tokens_interval, ',.0f')}"
+        time = f"about {self.seconds:.0f} s{_range(self.seconds_interval, '.0f')}"
+        return f"{self.left} rollouts left: {cost}, {tokens}, {time} (from {self.measured} rollouts)"
 
     def to_dict(self) -> JsonObject:
         plain = {name: getattr(self, name) for name in ("measured", "left", "tokens", "cost_usd", "seconds")}

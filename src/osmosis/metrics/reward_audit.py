@@ -259,10 +259,8 @@ def _findings(battery: Battery, scores: Scores, again: Repeats, scale: _Scale, a
     if different:
         key = different[0]
         other = next(scored.value for scored in again[key] if scored.value != scores[key].value)
-        problem = (
-            f"the same answer has another score the second time, in {len(different)} of {len(again)} cases: {key[0]}, "
-            f"{scores[key].value} then {other}"
-        )
+        cases = f"{len(different)} of {len(again)} cases: {key[0]}, {scores[key].value} then {other}"
+        problem = f"the same answer has another score the second time, in {cases}"
         yield Finding("not-deterministic", "warning", problem, "fix seeds and order; for a judge, temperature 0")
     if battery.median_ms > SLOW_MS:
         problem = f"one score takes {battery.median_ms / 1000:.1f} s (slowest {battery.slowest_ms / 1000:.1f} s)"

@@ -109,11 +109,8 @@ class ScoreValues:
         return selected
 
     def _reduced(self, reducer: "Reducer", by_row: "_ByRow", bounds: Bounds | None) -> Reduced | None:
-        reduced = [
-            value
-            for values, passed in zip(by_row.values(self), by_row.passes, strict=True)
-            if (value := reducer.of(values, passed)) is not None
-        ]
+        rows = zip(by_row.values(self), by_row.passes, strict=True)
+        reduced = [value for row in rows if (value := reducer.of(*row)) is not None]
         if not reduced:
             return None
         ones = [1] * len(reduced)

@@ -123,10 +123,8 @@ def training_alarms(curves: Mapping[str, Curve]) -> list[str]:
 def _fidelity(curves: Mapping[str, Curve]) -> Iterator[str]:
     wrong = sum(value for key in ("fidelity/twice", "fidelity/lost") for _, value in curves.get(key, ()))
     if wrong:
-        yield (
-            f"{wrong:.0f} sampled tokens are in two sequences or in none: this is a bug in osmosis, report it with the "
-            "run's log."
-        )
+        sign = f"{wrong:.0f} sampled tokens are in two sequences or in none"
+        yield f"{sign}: this is a bug in osmosis, report it with the run's log."
     trained, unscored = dict(curves.get("train/trained_tokens", ())), dict(curves.get("fidelity/unscored_tokens", ()))
     sampled = curves.get("fidelity/sampled_tokens", ())
     missing = sum(value - trained[step] - unscored.get(step, 0) for step, value in sampled if step in trained)
@@ -137,51 +135,40 @@ def _fidelity(curves: Mapping[str, Curve]) -> Iterator[str]:
 def _mismatch(curves: Mapping[str, Curve]) -> Iterator[str]:
     apart = _ends(curves, "train/mismatch_mean")[1]
     if apart and min(apart) > MISMATCH:
-        yield (
-            f"Sampler and trainer differ by {_mean(apart):.2g} nats a token: importance weights correct some "
-            "of it. Use the same precision and chat template for both, or a newer server."
-        )
+        sign = f"Sampler and trainer differ by {_mean(apart):.2g} nats a token: importance weights correct some of it"
+        yield f"{sign}. Use the same precision and chat template for both, or a newer server."
     norms = [value for _, value in curves.get("train/grad_norm", ())]
     before = sorted(norms[:-1])
     if len(before) >= 2 * LASTING and norms[-1] > SPIKE * before[len(before) // 2] > 0:
-        yield (
-            f"The gradient of the last step is {norms[-1] / before[len(before) // 2]:.0f} times the usual: look at its "
-            "rollouts, lower lr or set ratio_max."
-        )
+        sign = f"The gradient of the last step is {norms[-1] / before[len(before) // 2]:.0f} times the usual"
+        yield f"{sign}: look at its rollouts, lower lr or set ratio_max."
 
 
 def _signal(curves: Mapping[str, Curve]) -> Iterator[str]:
     failed = _ends(curves, "rollout/failed_ratio")[1]
     if failed and min(failed) >= FAILED:
-        yield (
-            f"{_percent(failed)} of the rollouts of the last {LASTING} steps have no reward: open one and see why; "
-            "failed rollouts teach nothing."
-        )
+        sign = f"{_percent(failed)} of the rollouts of the last {LASTING} steps have no reward"
+        yield f"{sign}: open one and see why; failed rollouts teach nothing."
     silent = _ends(curves, "rollout/no_signal_ratio")[1]
     if silent and min(silent) >= NO_SIGNAL:
-        yield (
-            f"In {_percent(silent)} of the rows of the last {LASTING} steps all attempts have the same reward, so "
-            "nothing is learned from them: use rows of mixed difficulty, a finer reward, or more samples per row."
-        )
+        sign = f"In {_percent(silent)} of the rows of the last {LASTING} steps all attempts have the same reward"
+        advice = "use rows of mixed difficulty, a finer reward, or more samples per row"
+        yield f"{sign}, so nothing is learned from them: {advice}."
 
 
 def _entropy(curves: Mapping[str, Curve]) -> Iterator[str]:
     first, last = _ends(curves, "train/entropy_loss")
     if first and last and _mean(first) > 0 and max(last) < COLLAPSED * _mean(first):
-        yield (
-            f"The entropy has fallen from {_mean(first):.3g} to {_mean(last):.3g}: the model no longer explores. "
-            "Lower lr, raise clip_high or kl, or stop at an earlier checkpoint."
-        )
+        sign = f"The entropy has fallen from {_mean(first):.3g} to {_mean(last):.3g}: the model no longer explores"
+        yield f"{sign}. Lower lr, raise clip_high or kl, or stop at an earlier checkpoint."
 
 
 def _truncation(curves: Mapping[str, Curve]) -> Iterator[str]:
     first, last = _ends(curves, "rollout/truncated_ratio")
     if last and min(last) >= TRUNCATED:
         rising = " and rising" if first and _mean(last) > 1.5 * _mean(first) else ""
-        yield (
-            f"{_percent(last)} of the rollouts of the last {LASTING} steps were cut off{rising}: raise "
-            "max_response_length, or reward shorter answers."
-        )
+        sign = f"{_percent(last)} of the rollouts of the last {LASTING} steps were cut off{rising}"
+        yield f"{sign}: raise max_response_length, or reward shorter answers."
 
 
 def _sealed(curves: Mapping[str, Curve]) -> Iterator[str]:
@@ -201,16 +188,12 @@ def _sealed(curves: Mapping[str, Curve]) -> Iterator[str]:
 def _hacking(curves: Mapping[str, Curve]) -> Iterator[str]:
     first, last = _ends(curves, "rollout/response_lengths")
     if first and last and min(last) > LONGER * _mean(first) and not _validated(curves):
-        yield (
-            f"Answers have grown from {_mean(first):.0f} to {_mean(last):.0f} tokens while the validation reward has "
-            "not risen: read some, the reward may pay for length."
-        )
+        sign = f"Answers have grown from {_mean(first):.0f} to {_mean(last):.0f} tokens"
+        yield f"{sign} while the validation reward has not risen: read some, the reward may pay for length."
     first, last = _ends(curves, "rollout/repetition_ratio")
     if first and last and min(last) > REPEATED and _mean(last) > 2 * _mean(first):
-        yield (
-            f"Answers repeat themselves more and more ({_percent(last)} of their word groups): read some, the reward "
-            "may pay for repetition."
-        )
+        sign = f"Answers repeat themselves more and more ({_percent(last)} of their word groups)"
+        yield f"{sign}: read some, the reward may pay for repetition."
 
 
 def _validated(curves: Mapping[str, Curve]) -> bool:

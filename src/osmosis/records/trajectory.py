@@ -208,11 +208,8 @@ def build_trajectory(
 
 
 def trajectory_from_rollout(rollout: Rollout, *, version: str) -> Trajectory:
-    calls = [
-        CallUsage(**_usage(call), model_name=call.model, extra=_more(call))
-        for call in rollout.calls
-        if call.error is None
-    ]
+    succeeded = (call for call in rollout.calls if call.error is None)
+    calls = [CallUsage(**_usage(call), model_name=call.model, extra=_more(call)) for call in succeeded]
     final = FinalMetrics(**{f"total_{name}": getattr(rollout.usage, name) for name in _COUNTED})
     rest = rollout.to_dict()
     for key in ("messages", "usage", "model"):
@@ -318,11 +315,8 @@ def _observe(steps: list[Step], message: Message) -> None:
     extra = {str(key): value for key, value in message.items() if key not in ("role", "content") and value is not None}
     if step is not None:
         extra.pop("tool_call_id")
-    result = ObservationResult(
-        source_call_id=str(call_id) if step is not None else None,
-        content=_content(message.get("content")),
-        extra=extra or None,
-    )
+    asking, content = None if step is None else str(call_id), _content(message.get("content"))
+    result = ObservationResult(source_call_id=asking, content=content, extra=extra or None)
     step = step or _unasked(steps)
     step.observation = Observation(results=[*(step.observation.results if step.observation else ()), result])
 

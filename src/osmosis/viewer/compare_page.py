@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 from osmosis.base.jsonable import iterate_leaves
 from osmosis.errors import OsmosisError, UsageError
 from osmosis.metrics.compare import Comparison, Flip, compare
-from osmosis.metrics.figures import Figure, comparison_figures
+from osmosis.metrics.figures import comparison_figures
 from osmosis.metrics.significance import LEVEL, adjusted
 from osmosis.records.run.quarantine import RowQuarantine, SortedOut
 from osmosis.records.run.report import Report
@@ -41,49 +41,6 @@ class Side:
     @property
     def name(self) -> str:
         return self.state.name
-
-
-@dataclass(frozen=True, slots=True)
-class Spot:
-    x: float
-    y: float
-    radius: float
-    kind: str
-    title: str
-
-
-@dataclass(frozen=True, slots=True)
-class ChangedSetting:
-    name: str
-    before: str
-    after: str
-
-
-@dataclass(frozen=True, slots=True)
-class FlipLine:
-    flip: Flip
-    kind: str
-    url: str
-
-
-@dataclass(frozen=True, slots=True)
-class Comparisons:
-    score: str
-    sides: Sequence[Side]
-    shown: str
-    conclusion: str
-    figures: Sequence[Figure]
-    spots: Sequence[Spot]
-    scale: tuple[float, float]
-    flips: Sequence[FlipLine]
-    total: int
-    at: int
-    pages: int
-    changed: Sequence[ChangedSetting]
-    code_page: str
-    """Address of the code's difference; empty where the commits are equal or unknown."""
-    code: str
-    code_url: str
 
 
 def compare_page(library: Library, params: QueryParams) -> Page:
@@ -175,7 +132,7 @@ def _with_verdict(side: Side, p_value: float | None) -> Side:
 
 def _build_comparisons(
     sides: Sequence[Side], other: Side, baseline: RunSource, source: RunSource, params: QueryParams
-) -> Comparisons:
+) -> dict[str, object]:
     comparison = other.comparison
     flips = _sort_flips(comparison.flips if comparison else (), params)
     pages = max(1, math.ceil(len(flips) / PER_PAGE))
@@ -186,27 +143,30 @@ def _build_comparisons(
     hosts = {baseline.origin().web, source.origin().web}
     host = hosts.pop() if len(hosts) == 1 else ""
     earlier, later = _settings(baseline), _settings(source)
-    return Comparisons(
-        score=comparison.score if comparison else "",
-        sides=sides,
-        shown=b,
-        conclusion=other.verdict or other.problem,
-        figures=list(comparison_figures(comparison)) if comparison else [],
-        spots=list(_spots(comparison)) if comparison else [],
-        scale=_scale(comparison) if comparison else (0.0, 1.0),
-        flips=[_flip_line(flip, a, b, params) for flip in flips[(at - 1) * PER_PAGE : at * PER_PAGE]],
-        total=len(flips),
-        at=at,
-        pages=pages,
-        changed=[
-            ChangedSetting(name, earlier.get(name, "–"), later.get(name, "–"))
+    return {
+        "score": comparison.score if comparison else "",
+        "sides": sides,
+        "shown": b,
+        "conclusion": other.verdict or other.problem,
+        "figures": list(comparison_figures(comparison)) if comparison else [],
+        "spots": list(_spots(comparison)) if comparison else [],
+        "scale": _scale(comparison) if comparison else (0.0, 1.0),
+        "flips": [
+            {"flip": flip, "kind": _flip_kind(flip), "url": _flip_url(flip, a, b, params)}
+            for flip in flips[(at - 1) * PER_PAGE : at * PER_PAGE]
+        ],
+        "total": len(flips),
+        "at": at,
+        "pages": pages,
+        "changed": [
+            {"name": name, "before": earlier.get(name, "–"), "after": later.get(name, "–")}
             for name in dict.fromkeys((*earlier, *later))
             if earlier.get(name) != later.get(name)
         ],
-        code_page=f"/compare/code?{urlencode([('run', a), ('run', b)])}" if code_differs else "",
-        code=f"git diff {commits[0]} {commits[1]}" if code_differs else "",
-        code_url=f"{host}/compare/{commits[0]}...{commits[1]}" if host and code_differs else "",
-    )
+        "code_page": f"/compare/code?{urlencode([('run', a), ('run', b)])}" if code_differs else "",
+        "code": f"git diff {commits[0]} {commits[1]}" if code_differs else "",
+        "code_url": f"{host}/compare/{commits[0]}...{commits[1]}" if host and code_differs else "",
+    }
 
 
 def _sort_flips(flips: Iterable[Flip], params: QueryParams) -> list[Flip]:
@@ -219,10 +179,10 @@ def _flip_kind(flip: Flip) -> str:
     return "gained" if flip.gained else "lost"
 
 
-def _flip_line(flip: Flip, a: str, b: str, params: QueryParams) -> FlipLine:
+def _flip_url(flip: Flip, a: str, b: str, params: QueryParams) -> str:
     pairs = [("row_a", flip.row_index_a), ("row", flip.row_index), ("attempt", flip.attempt)]
     filters = [(name, params.text(name)) for name in ("score", "flips") if params.text(name)]
-    return FlipLine(flip, _flip_kind(flip), _compare_url(a, b, *pairs, *filters))
+    return _compare_url(a, b, *pairs, *filters)
 
 
 def _scale(comparison: Comparison) -> tuple[float, float]:
@@ -230,7 +190,7 @@ def _scale(comparison: Comparison) -> tuple[float, float]:
     return min(*values, 0.0), max(*values, 1.0)
 
 
-def _spots(comparison: Comparison) -> Iterator[Spot]:
+def _spots(comparison: Comparison) -> Iterator[dict[str, object]]:
     low, high = _scale(comparison)
     width = high - low or 1.0
 
@@ -241,13 +201,13 @@ def _spots(comparison: Comparison) -> Iterator[Spot]:
     for (a, b), amount in sorted(amounts.items()):
         before, after = (low + value * width / GRID for value in (a, b))
         rows = f"{amount:,} row{'' if amount == 1 else 's'}"
-        yield Spot(
-            x=round(100 * a / GRID, 2),
-            y=round(100 - 100 * b / GRID, 2),
-            radius=round(min(4.5, 0.9 + 0.45 * math.sqrt(amount)), 2),
-            kind="gained" if b > a else "lost" if b < a else "same",
-            title=f"{rows}: about {before:.2f}, then {after:.2f}",
-        )
+        yield {
+            "x": round(100 * a / GRID, 2),
+            "y": round(100 - 100 * b / GRID, 2),
+            "radius": round(min(4.5, 0.9 + 0.45 * math.sqrt(amount)), 2),
+            "kind": "gained" if b > a else "lost" if b < a else "same",
+            "title": f"{rows}: about {before:.2f}, then {after:.2f}",
+        }
 
 
 def _commit(source: RunSource) -> str:
@@ -283,7 +243,7 @@ def _pair_page(sources: Mapping[str, RunSource], params: QueryParams, quarantine
     keys = [(flip.row_index, flip.attempt) for flip in flips]
     number = keys.index((row, attempt)) if (row, attempt) in keys else len(flips)
     before, after = flips[number - 1 : number] if number else [], flips[number + 1 : number + 2]
-    near = [_flip_line(near[0], a, b, params).url if near else "" for near in (before, after)]
+    near = [_flip_url(near[0], a, b, params) if near else "" for near in (before, after)]
     expected = sources[b].table().search.dataset_row(row, records[1].hashes.get("row"))
     places = zip(sides, row_indexes, strict=True)
     urls = [f"{side.state.url}/rollouts/{row_index}/{attempt}" for side, row_index in places]

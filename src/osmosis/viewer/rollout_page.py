@@ -1,4 +1,4 @@
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -7,11 +7,11 @@ import orjson
 from osmosis.base.jsonable import JsonObject
 from osmosis.errors import NotFound
 from osmosis.metrics.agreement import Calibrated, calibrated, verdicts
-from osmosis.records.run.annotations import LABELS, Annotation
+from osmosis.records.run.annotations import LABELS
 from osmosis.records.run.rollout import Message, ModelCall, Rollout
 from osmosis.viewer.compare_page import Side, build_pair_page
 from osmosis.viewer.conversation import build_turns
-from osmosis.viewer.diff import DiffPiece, diff_words
+from osmosis.viewer.diff import diff_words
 from osmosis.viewer.index.database import message_text
 from osmosis.viewer.index.search import RolloutKey, expected_answer, parse_query
 from osmosis.viewer.page import Page, QueryParams
@@ -25,19 +25,6 @@ MIN_GAP_MS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerComparison:
-    expected: str
-    answer: str
-    diff: Sequence[DiffPiece]
-
-
-@dataclass(frozen=True, slots=True)
-class Neighbour:
-    url: str
-    title: str
-
-
-@dataclass(frozen=True, slots=True)
 class Span:
     kind: Literal["model", "tools", "agent"]
     label: str
@@ -48,29 +35,6 @@ class Span:
     call: ModelCall | None = None
     message: int | None = None
     failed: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Judgement:
-    said: Sequence[Annotation]
-    own: Annotation | None
-    url: str
-
-
-@dataclass(frozen=True, slots=True)
-class RolloutParts:
-    outcome: str
-    before: Neighbour | None
-    after: Neighbour | None
-    next_failed: Neighbour | None
-    back: str
-    siblings: Sequence[tuple[int, str, str]]
-    steps: Sequence[tuple[int, str]]
-    """Other steps of a training run with this row, and where both rollouts are side by side."""
-    row: Mapping[str, object]
-    answer: AnswerComparison
-    spans: Sequence[Span]
-    calibrated: Mapping[str, Calibrated]
 
 
 def rollout_page(source: RunSource, row_index: int, attempt: int, params: QueryParams) -> Page:
@@ -93,29 +57,29 @@ def rollout_page(source: RunSource, row_index: int, attempt: int, params: QueryP
     expected = expected_answer(row)
     answers = (message_text(message) for message in reversed(record.messages) if message.get("role") == "assistant")
     answer = next(answers, "")
-    parts = RolloutParts(
-        outcome=next((line.outcome for line in attempts if line.attempt == attempt), "failed"),
-        before=_neighbour(run, near.before, tail),
-        after=_neighbour(run, near.after, tail),
-        next_failed=_neighbour(run, near.next_failed, tail),
-        back=f"{run.url}/rollouts{back}".rstrip("?"),
-        siblings=[
+    parts = {
+        "outcome": next((line.outcome for line in attempts if line.attempt == attempt), "failed"),
+        "before": _neighbour(run, near.before, tail),
+        "after": _neighbour(run, near.after, tail),
+        "next_failed": _neighbour(run, near.next_failed, tail),
+        "back": f"{run.url}/rollouts{back}".rstrip("?"),
+        "siblings": [
             (line.attempt, line.outcome, rollout_url(run, (row_index, line.attempt, step), tail)) for line in attempts
         ],
-        steps=[
+        "steps": [  # others of a training run with this row, and where both rollouts are side by side
             (other, f"{rollout_url(run, (row_index, attempt, step))}&beside={other}")
             for other in search.steps(row_index)
             if other != step
         ],
-        row=row,
-        answer=AnswerComparison(expected, answer, diff_words(expected, answer)),
-        spans=build_timeline(record),
-        calibrated={
+        "row": row,
+        "answer": {"expected": expected, "answer": answer, "diff": diff_words(expected, answer)},
+        "spans": build_timeline(record),
+        "calibrated": {
             score.score: score
             for score in build_calibrations(source)
             if score.score_hash == record.hashes.get("score", "")
         },
-    )
+    }
     calls = sorted(record.calls, key=lambda call: call.started_ms)
     mine = [annotation for annotation in annotations if annotation.place == (record.step, *record.place)]
     own = next((annotation for annotation in mine if annotation.author == context.author), None)
@@ -123,7 +87,7 @@ def rollout_page(source: RunSource, row_index: int, attempt: int, params: QueryP
     values = {
         "run": run,
         "context": context,
-        "judged": Judgement(mine, own, form if context.author else ""),
+        "judged": {"said": mine, "own": own, "url": form if context.author else ""},
         "labels": LABELS,
         "record": record,
         "found": parts,
@@ -146,11 +110,11 @@ def _pair_page(source: RunSource, key: RolloutKey, beside: int) -> Page:
     return build_pair_page(sides, records, (row_index, attempt), values)
 
 
-def _neighbour(run: RunState, key: RolloutKey | None, tail: str) -> Neighbour | None:
+def _neighbour(run: RunState, key: RolloutKey | None, tail: str) -> dict[str, str] | None:
     if key is None:
         return None
     step = f"step {key[2]}, " if run.kind == "training" else ""
-    return Neighbour(rollout_url(run, key, tail), f"{step}row {key[0]}, attempt {key[1]}")
+    return {"url": rollout_url(run, key, tail), "title": f"{step}row {key[0]}, attempt {key[1]}"}
 
 
 def build_calibrations(source: RunSource) -> list[Calibrated]:

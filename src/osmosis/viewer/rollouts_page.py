@@ -18,7 +18,6 @@ from osmosis.viewer.columns import (
     find_column,
     short_name,
 )
-from osmosis.viewer.index.database import IndexProgress
 from osmosis.viewer.index.search import FILTERS, OUTCOMES, RolloutKey, RolloutLine, RolloutQuery, parse_query
 from osmosis.viewer.page import Document, Page, QueryParams, run_header
 from osmosis.viewer.run_source import RunSource, RunState
@@ -52,36 +51,6 @@ class Heading:
     order: str
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnChoice:
-    name: str
-    title: str
-    chosen: bool
-
-
-@dataclass(frozen=True, slots=True)
-class RolloutTablePage:
-    by: str
-    lines: Sequence[TableLine]
-    headings: Sequence[Heading]
-    total: int
-    rollouts: int
-    outcomes: dict[str, int]
-    at: int
-    pages: int
-    progress: IndexProgress
-    query: RolloutQuery
-
-
-@dataclass(frozen=True, slots=True)
-class FilterForm:
-    categories: Sequence[str]
-    tools: Sequence[str]
-    scores: Sequence[str]
-    labels: Sequence[str]
-    choices: Sequence[ColumnChoice]
-
-
 def rollouts_page(source: RunSource, params: QueryParams) -> Page:
     run, table, query = source.state(), source.table(), parse_query(params)
     search, scores = table.search, table.search.score_names()
@@ -98,35 +67,37 @@ def rollouts_page(source: RunSource, params: QueryParams) -> Page:
     else:
         rollouts = search.rollouts(query, limit=PER_PAGE, offset=offset)
         lines = [_rollout_line(run, rollout, columns, tail) for rollout in rollouts]
-    page = RolloutTablePage(
-        by=by,
-        lines=lines,
-        headings=[_heading(column, query, params) for column in columns],
-        total=total,
-        rollouts=search.count(query) if by == "row" else total,
-        outcomes=search.outcomes(),
-        at=at,
-        pages=pages,
-        progress=table.progress,
-        query=query,
-    )
+    page = {
+        "by": by,
+        "lines": lines,
+        "headings": [_heading(column, query, params) for column in columns],
+        "total": total,
+        "rollouts": search.count(query) if by == "row" else total,
+        "outcomes": search.outcomes(),
+        "at": at,
+        "pages": pages,
+        "progress": table.progress,
+        "query": query,
+    }
     chosen = {column.name for column in columns}
     names = [*FIXED, *(f"score:{name}" for name in search.score_names()), *(f"row:{name}" for name in search.columns())]
     names += [*search.extras(), *params.all("col")]
     options = ((name, find_column(name)) for name in dict.fromkeys(names))
-    choices = [ColumnChoice(name, _choice_title(name, column), name in chosen) for name, column in options if column]
-    form = FilterForm(search.categories(), search.tool_names(), scores, search.labels(), choices)
     values = {
         **run_header(source, run, "rollouts"),
         "found": page,
-        "form": form,
+        "categories": search.categories(),
+        "tools": search.tool_names(),
+        "scores": scores,
+        "labels": search.labels(),
+        "choices": [(name, _choice_title(name, column), name in chosen) for name, column in options if column],
         "params": params,
         "filtered": not query.plain,
         "outcomes": OUTCOMES,
         "quick": _quick_views(run),
         "many": many,
     }
-    final = run.over and page.progress.complete
+    final = run.over and table.progress.complete
     return Page("rollouts.html", values, ("run", "found"), live="_rollouts.html", final=final)
 
 

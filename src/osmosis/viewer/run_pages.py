@@ -72,12 +72,10 @@ def _figures(source: RunSource, run: RunState, params: QueryParams) -> dict[str,
             "checkpoints": checkpoints,
             "best": best.name if best else None,
         }
-    report = source.report()
-    counted = (
-        judged(lambda: source.table().search.stored_outcomes(), report, source.quarantine(), dataset=run.dataset)
-        if report
-        else None
-    )
+    report, counted = source.report(), None
+    if report:
+        search = source.table().search
+        counted = judged(search.stored_outcomes, report, source.quarantine(), dataset=run.dataset)
     return {
         **_NO_FIGURES,
         "report": report,

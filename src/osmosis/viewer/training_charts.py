@@ -1,7 +1,7 @@
 """Training runs as charts, several in each, and the page that compares them: figures, changed config keys, curves."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -10,7 +10,7 @@ from osmosis.metrics.training_outcome import list_changed_keys, training_figures
 from osmosis.metrics.warnings import Curve
 from osmosis.records.run.job import MetricPoint
 from osmosis.viewer.page import Page, QueryParams
-from osmosis.viewer.run_source import RunSource, RunState
+from osmosis.viewer.run_source import RunSource
 
 LEFT, WIDTH, TOP, HEIGHT = 70.0, 520.0, 10.0, 140.0
 MAX_COLUMNS = 120
@@ -139,33 +139,22 @@ def _smooth(curve: Curve, weight: float) -> Curve:
     return smoothed
 
 
-@dataclass(frozen=True, slots=True)
-class ComparedTrainings:
-    runs: Sequence[RunState]
-    figures: Sequence[tuple[str, Sequence[str]]]
-    """A label, and its value in each run."""
-    changed: Mapping[str, Sequence[str]]
-    charts: Charts
-    left_out: int
-    """Number of runs beyond those that have a colour."""
-
-
 def training_compare_page(sources: Sequence[RunSource], params: QueryParams) -> Page:
-    sources, left_out = sources[:MAX_OVERLAID], max(0, len(sources) - MAX_OVERLAID)
+    sources, left_out = sources[:MAX_OVERLAID], sources[MAX_OVERLAID:]  # no more of them have a colour
     runs = [ChartedRun.from_source(source, source.points()) for source in sources]
     states = [source.state() for source in sources]
     figures = [
         {figure.label: figure.text for figure in training_figures(run.curves, duration_ms=state.duration_ms)}
         for run, state in zip(runs, states, strict=True)
     ]
-    compared = ComparedTrainings(
-        runs=states,
-        figures=[
+    compared = {
+        "runs": states,
+        "figures": [
             (label, [texts.get(label, "–") for texts in figures])
             for label in dict.fromkeys(label for texts in figures for label in texts)
         ],
-        changed=list_changed_keys([source.settings().config for source in sources]),
-        charts=build_charts(runs, params.choice("smooth", SMOOTHING, "none")),
-        left_out=left_out,
-    )
+        "changed": list_changed_keys([source.settings().config for source in sources]),
+        "charts": build_charts(runs, params.choice("smooth", SMOOTHING, "none")),
+        "left_out": len(left_out),
+    }
     return Page("compare_training.html", {"found": compared, "params": params}, ("found",))

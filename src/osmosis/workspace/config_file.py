@@ -16,7 +16,7 @@ from osmosis.errors import NotFound, ValidationError
 from osmosis.records.config.benchmark import BenchmarkConfig
 from osmosis.records.config.check import ConfigIssue, check_config, find_unread_keys, list_issues
 from osmosis.records.config.run_config import EvalConfig, TrainingConfig
-from osmosis.records.config.validation import Problem
+from osmosis.records.config.validation import Problem, Severity
 from osmosis.workspace.layout import CONFIG_KINDS, ConfigKind, Workspace
 from osmosis.workspace.tomlpos import Positions, find_line, find_lines
 
@@ -138,11 +138,8 @@ def _syntax_fix(row: str) -> str:
     match = re.match(r"^([A-Za-z0-9_.-]+)\s*=\s*([^\"'\[{#]+?)\s*(#.*)?\Z", row)
     if match and re.match(r"^[A-Za-z_./-]", match[2]) and match[2] not in ("true", "false", "inf", "nan"):
         literal = match[2].lower()
-        return (
-            f"{match[1]} = {literal}"
-            if literal in ("true", "false")
-            else f'put text in quotes: {match[1]} = "{match[2]}"'
-        )
+        quoted = f'put text in quotes: {match[1]} = "{match[2]}"'
+        return f"{match[1]} = {literal}" if literal in ("true", "false") else quoted
     if row.count('"') % 2 and row.count('"""') == 0:
         return f'close the quote: {row[:60]}"'
     if re.match(r"^[A-Za-z0-9_.-]+\s*:", row):
@@ -182,14 +179,16 @@ def _paths(file: ConfigFile, workspace: Workspace) -> Iterable[Problem]:
     rollout, entrypoint = experiment.get("rollout"), experiment.get(key, "main.py" if key == "grader" else None)
     if not isinstance(rollout, str) or rollout in ("", ".", "..") or re.search(r"[/\\\0]", rollout):
         return
-    severity = "warning" if experiment.get("commit_sha") or experiment.get("branch") else "error"
+    severity: Severity = "warning" if experiment.get("commit_sha") or experiment.get("branch") else "error"
+
+    def at(key: str, code: str, problem: str, fix: str) -> Problem:
+        return Problem(code=code, what=problem, where=f"{file.where(key)}: {key}", fix=fix, severity=severity)
+
     folder = workspace.root / "rollouts" / rollout
     if not folder.is_dir():
         near = get_close_matches(rollout, [r.name for r in workspace.rollouts()], 1, 0.5)
         fix = f'did you mean "{near[0]}"?' if near else f"osmosis rollout new {rollout}"
-        where = f"{file.where('experiment.rollout')}: experiment.rollout"
-        problem = f"there is no folder rollouts/{rollout}/"
-        yield Problem(code="no-rollout", what=problem, where=where, fix=fix, severity=severity)
+        yield at("experiment.rollout", "no-rollout", f"there is no folder rollouts/{rollout}/", fix)
         return
     if not isinstance(entrypoint, str) or not entrypoint or not _inside(entrypoint):
         return
@@ -197,9 +196,7 @@ def _paths(file: ConfigFile, workspace: Workspace) -> Iterable[Problem]:
         problems = sorted(p.name for p in folder.glob("*.py"))
         near = get_close_matches(entrypoint, problems, 1, 0.4) or problems[:1]
         fix = f'did you mean "{near[0]}"?' if near else f"create rollouts/{rollout}/{entrypoint}"
-        where = f"{file.where(f'experiment.{key}')}: experiment.{key}"
-        problem = f"there is no file rollouts/{rollout}/{entrypoint}"
-        yield Problem(code="no-entrypoint", what=problem, where=where, fix=fix, severity=severity)
+        yield at(f"experiment.{key}", "no-entrypoint", f"there is no file rollouts/{rollout}/{entrypoint}", fix)
     elif not (folder / entrypoint).resolve().is_relative_to(folder.resolve()):
         where = f"{file.where(f'experiment.{key}')}: experiment.{key}"
         problem = f"the {key} is a link to a file outside the rollout directory"
@@ -210,8 +207,7 @@ def _paths(file: ConfigFile, workspace: Workspace) -> Iterable[Problem]:
             if key in ("folder", "home") and isinstance(name, str):
                 folder_inside(workspace.root, name, f"program.{key}")
         except (NotFound, ValidationError) as error:
-            where, fix = f"{file.where(f'program.{key}')}: program.{key}", error.hint or ""
-            yield Problem(code="no-folder", what=error.message, where=where, fix=fix, severity=severity)
+            yield at(f"program.{key}", "no-folder", error.message, error.hint or "")
 
 
 def _inside(value: str) -> bool:

@@ -105,5 +105,5 @@ def test_labels_stand_beside_the_scores_of_the_same_version(tmp_path: Path) -> N
     found = {one.score_hash: (one.score, one.found.pairs, one.found.person_only) for one in build_calibrations(run)}
     assert found == {"v1": ("reward", 9, 1), "v2": ("reward", 1, 0)}
     page = rollout_page(run, 9, 0, QueryParams([]))
-    assert page.values["found"].calibrated["reward"].score_hash == "v2"
-    assert page.values["found"].calibrated["reward"].found.pairs == 1
+    assert page.values["found"]["calibrated"]["reward"].score_hash == "v2"
+    assert page.values["found"]["calibrated"]["reward"].found.pairs == 1

@@ -50,7 +50,7 @@ def usable(login: Login | None, url: str) -> Login:
 
 
 def checkout_identity(ctx: "AppContext") -> str | None:
-    if not any((folder / "rollouts").is_dir() for folder in (ctx.cwd, *ctx.cwd.parents)):
+    if not ctx.in_workspace:
         return None
     from osmosis.base.git import Git  # a tenth of `whoami`, which is asked outside a checkout, too
     from osmosis.base.git_url import parse_git_url

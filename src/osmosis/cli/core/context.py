@@ -53,6 +53,10 @@ class AppContext:
 
         return platform_url(self.environ, self.options.platform)
 
+    @property
+    def in_workspace(self) -> bool:
+        return any((folder / "rollouts").is_dir() for folder in (self.cwd, *self.cwd.parents))
+
     def path(self, value: str | Path) -> Path:
         return self.cwd / Path(value).expanduser()
 

@@ -49,10 +49,9 @@ def _read(path: Path, environ: Mapping[str, str], *, chosen: bool) -> dict[str, 
     except (OSError, UnicodeDecodeError) as error:
         raise ValidationError(f"cannot read {path}: {error}", hint="--env-file FILE") from error
     if not chosen and CA_FILE in values:
-        raise Conflict(
-            f"{path} sets {CA_FILE}: certificates to trust are your choice, not that of the folder you are in",
-            hint=f"export {CA_FILE}=FILE, or osmosis login --ca-file FILE, or choose the file with --env-file",
-        )
+        message = f"{path} sets {CA_FILE}: certificates to trust are your choice, not that of the folder you are in"
+        hint = f"export {CA_FILE}=FILE, or osmosis login --ca-file FILE, or choose the file with --env-file"
+        raise Conflict(message, hint=hint)
     if not chosen and any(environ.get(name) for name in AUTH_PROFILE):
         for name in AUTH_PROFILE:
             if name in values and values[name] != environ.get(name):

@@ -44,14 +44,8 @@ def refused_by_machine(error: OSError) -> OsmosisError | None:
 
 def report_bug(bug: BaseException, words: Sequence[str], environ: Mapping[str, str]) -> InternalError:
     trace = "".join(traceback.format_exception(type(bug), bug, bug.__traceback__))
-    report = [
-        f"osmosis-ai {__version__}",
-        f"Python {machine.python_version()} on {machine.platform()}",
-        f"command: osmosis {' '.join(words)}",
-        "",
-        trace,
-    ]
-    text = redacted("\n".join(report), words, environ)
+    versions = f"osmosis-ai {__version__}\nPython {machine.python_version()} on {machine.platform()}"
+    text = redacted(f"{versions}\ncommand: osmosis {' '.join(words)}\n\n{trace}", words, environ)
     path = _write(text, environ)
     kind = type(bug).__name__
     message = f"bug in osmosis: {kind}: {redacted(str(bug), words, environ)[:500]}"

@@ -203,10 +203,8 @@ def _ask(ctx: AppContext, deciding: Deciding, decision: Decision) -> None:
     price = "cost unknown" if cost is None else f"about ${cost:,.2f} by what they cost so far"
     last = decision.looks[-1]
     rows = f"{last.limit:,} rows" if last.limit is not None else "the rows they have"
-    ctx.output.say(
-        f"at most {rollouts:,} more rollouts ({price}): both runs up to {rows} x {last.attempts}, "
-        f"{LOOKS} looks at most, {ALPHA:.0%} false verdicts"
-    )
+    most = f"at most {rollouts:,} more rollouts ({price}): both runs up to {rows} x {last.attempts}"
+    ctx.output.say(f"{most}, {LOOKS} looks at most, {ALPHA:.0%} false verdicts")
     if not confirm(ctx, "Run them until the difference is decided?"):
         raise Declined("cancelled; nothing was run")
 

@@ -56,11 +56,8 @@ def watch(ctx: AppContext, runs: Runs, name: str, *, news: str = "", timeout_s: 
     except KeyboardInterrupt:
         noun = NOUNS[runs.whole.kind]
         platform_flag = f" --platform {ctx.options.platform}" if ctx.options.platform else ""
-        ctx.output.warn(
-            "INTERRUPTED",
-            f"the run continues; follow it again with: osmosis {noun} wait {name}{platform_flag}\n"
-            f"stop it with: osmosis {noun} stop {name}{platform_flag}",
-        )
+        again = f"the run continues; follow it again with: osmosis {noun} wait {name}{platform_flag}"
+        ctx.output.warn("INTERRUPTED", f"{again}\nstop it with: osmosis {noun} stop {name}{platform_flag}")
         raise
 
 

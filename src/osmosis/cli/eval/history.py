@@ -3,7 +3,7 @@ from typing import Annotated
 
 from typer import Option
 
-from osmosis.base.jsonable import JsonObject
+from osmosis.base.jsonable import JsonObject, without_none
 from osmosis.base.paths import cache_dir
 from osmosis.cli.core.app import takes
 from osmosis.cli.core.context import AppContext, current
@@ -62,11 +62,8 @@ def show(flags: HistoryFlags) -> ListResult:
         osmosis eval history --row question-17 --here --json
     """
     ctx = current()
-    query = {
-        name: value
-        for name in ("metric", "rollout", "model", "dataset", "tag", "baseline")
-        if (value := getattr(flags, name)) is not None
-    }
+    names = ("metric", "rollout", "model", "dataset", "tag", "baseline")
+    query = without_none({name: getattr(flags, name) for name in names})
     for text in flags.only:
         key, equals, value = text.partition("=")
         if key not in _KEYS or not equals:

@@ -71,9 +71,7 @@ def run_local(ctx: AppContext, plan: EvalPlan, options: RunOptions, ending: Endi
             for line in prepared.remarks:
                 terminal.say(line)
             # Outside a workspace, no dataset that a person looks at is on its way to a platform.
-            of_platform = ctx.mode is Mode.JSON or any(
-                (folder / "rollouts").is_dir() for folder in (ctx.cwd, *ctx.cwd.parents)
-            )
+            of_platform = ctx.mode is Mode.JSON or ctx.in_workspace
             for warning in prepared.facts.warnings(of_platform=of_platform) if not ending.quiet else ():
                 ctx.output.warn("DATASET", prepared.redactor.text(warning["message"]))
             prepared.agree()

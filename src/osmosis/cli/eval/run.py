@@ -56,8 +56,7 @@ def run(flags: RunFlags) -> DetailResult | OperationResult | ListResult | int:
         return ListResult(list_settings(), columns)
     if any((flags.rollout_port, flags.listener_port, flags.advertise_url, flags.tunnel)):
         ctx.output.warn("NOT_USED", "a local run opens no port: its rollouts run in this process")
-    is_outside = not any((folder / "rollouts").is_dir() for folder in (ctx.cwd, *ctx.cwd.parents))
-    if flags.names_agent or (flags.dataset and not flags.words and is_outside):
+    if flags.names_agent or (flags.dataset and not flags.words and not ctx.in_workspace):
         return run_agent(ctx, flags)
     if flags.fail_on_regression and not flags.baseline:
         raise UsageError("--fail-on-regression needs --baseline", hint="--baseline NAME of an earlier execution")

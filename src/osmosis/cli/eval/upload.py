@@ -36,13 +36,9 @@ def upload(
     """
     ctx = current()
     done = upload_run(ctx, Journal(run_folder(name, ctx.cwd)), replace=replace)
-    run_name = done.name
-    message = (
-        f"run {run_name} is already on the platform, unchanged"
-        if done.already
-        else f"run {run_name} is on the platform"
-    )
-    steps = [NextStep("show it", command=f"osmosis eval show {run_name}")]
+    outcome = "is already on the platform, unchanged" if done.already else "is on the platform"
+    message = f"run {done.name} {outcome}"
+    steps = [NextStep("show it", command=f"osmosis eval show {done.name}")]
     return OperationResult("eval.upload", message, done.to_dict(), next_steps=steps)
 
 

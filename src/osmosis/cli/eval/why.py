@@ -7,7 +7,7 @@ from typer import Argument, Option
 from osmosis.cli.core import completion
 from osmosis.cli.core.context import current
 from osmosis.cli.core.render import print_text, table
-from osmosis.cli.core.results import Column, DetailResult, NextStep, build_columns
+from osmosis.cli.core.results import DetailResult, NextStep, build_columns
 from osmosis.cli.eval.plan import parse_rows
 from osmosis.cli.targets import RunFinder
 from osmosis.client import PlatformClient
@@ -39,11 +39,8 @@ def eval_bisect(good: str, bad: str, rows: str | None, score: str | None, max_ro
         commit_of(journal)
     plan = first.plan()
     comparison = compare(first.rollouts(), second.rollouts(), threshold=plan.pass_threshold, score=score)
-    row_indices = (
-        parse_rows(rows)
-        if rows is not None
-        else sorted({flip.row_index for flip in comparison.flips if not flip.gained})[:MOST_ROWS]
-    )
+    lost = sorted({flip.row_index for flip in comparison.flips if not flip.gained})[:MOST_ROWS]
+    row_indices = lost if rows is None else parse_rows(rows)
     if not row_indices:
         message = f"no row passed in {good} and fails in {bad}"
         raise ValidationError(message, hint="name rows that got worse: --rows 3,7")
@@ -80,11 +77,7 @@ def _draw_bisect(console: Console, result: BisectResult) -> None:
         }
         for trial in result.tried
     ]
-    columns = [
-        Column("commit", "commit"),
-        Column("mean", result.score, "right"),
-        *build_columns("verdict=", "subject="),
-    ]
+    columns = build_columns("commit=commit", f">mean={result.score}", "verdict=", "subject=")
     console.print(table(columns, table_rows, width=console.width))
 
 

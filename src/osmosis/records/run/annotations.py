@@ -49,10 +49,8 @@ def keep_newest(annotations: Iterable[Annotation]) -> list[Annotation]:
     latest: dict[tuple[tuple[int, int, int], str], Annotation] = {}
     for annotation in annotations:
         latest[annotation.place, annotation.author] = annotation
-    return sorted(
-        (annotation for annotation in latest.values() if not annotation.empty),
-        key=lambda annotation: (annotation.place, annotation.author),
-    )
+    filled = (annotation for annotation in latest.values() if not annotation.empty)
+    return sorted(filled, key=lambda annotation: (annotation.place, annotation.author))
 
 
 TAG = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,63}\Z")

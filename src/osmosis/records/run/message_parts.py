@@ -38,11 +38,8 @@ def list_images(message: Message) -> list[str]:
 
 def list_sources(message: Message) -> list[CitedSource]:
     annotations = message.get("annotations")
-    return (
-        [_source(annotation) for annotation in annotations if isinstance(annotation, dict)]
-        if isinstance(annotations, list)
-        else []
-    )
+    entries = annotations if isinstance(annotations, list) else ()
+    return [_source(annotation) for annotation in entries if isinstance(annotation, dict)]
 
 
 def _source(annotation: Message) -> CitedSource:
