@@ -184,12 +184,13 @@ def training_platform(
 
 def without_a_model(place: TrainingPlatform) -> None:
     """For jobs of `JOB`: a base model of nothing, an agent that any answer does for, four steps of four rows and four
-    rollouts, a checkpoint and a validation of two rows every second step."""
+    rollouts, a checkpoint and a validation of two rows every second step; a step begins when the one before ends."""
     place.ok("model", "upload", str(write_model(place.folder.parent / "base")), "--name", "tiny")
     (place.folder / "rollouts" / "add" / "main.py").write_text(AGENT)
     place.set(
         training__rollout_batch_size=4, training__n_samples_per_prompt=4, advanced__max_steps=4,
-        advanced__validation_rows=2, checkpoints__checkpoint_save_freq=2, checkpoints__eval_interval=2,
+        advanced__validation_rows=2, advanced__max_staleness=0, checkpoints__checkpoint_save_freq=2,
+        checkpoints__eval_interval=2,
     )  # fmt: skip
 
 

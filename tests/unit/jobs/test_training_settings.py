@@ -42,7 +42,7 @@ OTHERWISE: dict[str, dict[str, tuple[Any, dict[str, Any]]]] = {
         "clip": (0.1, {}), "clip_high": (0.1, {}), "num_iterations": (2, {}), "schedule": ("cosine", {}),
         "warmup_steps": (2, {}), "precision": ("bf16", {}), "gradient_accumulation": (8, {}),
         "gradient_checkpointing": (True, {}), "seed": (1, {}), "tune": ("full", {}), "quantize": ("4bit", {}),
-        "max_staleness": (1, {}), "oversample": (1.25, {}), "replace_no_signal": (3, {}),
+        "max_staleness": (0, {}), "oversample": (1.25, {}), "replace_no_signal": (3, {}),
         "straggler_timeout_s": (9.0, {}), "curriculum": (True, {}), "trainer_gpus": (2, {}),
         "sampler_gpus": (2, STARTED), "samplers": (2, STARTED), "max_requests": (8, {}), "test_rows": (4, {}),
         "importance": ("sequence_mask", {}), "importance_cap": (3.0, {}), "ratio_max": (3.0, {}),
@@ -145,6 +145,20 @@ def test_a_key_that_would_have_no_effect_is_refused(advanced: dict[str, Any], ke
     with pytest.raises(ValidationError) as refused:
         outcome({"advanced": advanced})
     assert [error["loc"][-1] for error in refused.value.errors()] == [key]
+
+
+@pytest.mark.parametrize(
+    ("advanced", "importance"),
+    [
+        ({}, "token_truncate"),
+        ({"max_staleness": 0}, "off"),
+        ({"max_staleness": 0, "oversample": 1.5}, "token_truncate"),
+        ({"max_staleness": 0, "sampler": "vllm"}, "token_truncate"),
+        ({"importance": "off"}, "off"),
+    ],
+)
+def test_what_is_not_on_policy_is_corrected_by_default(advanced: dict[str, Any], importance: str) -> None:
+    assert f'"importance":"{importance}"' in outcome({"advanced": advanced})
 
 
 def test_a_run_goes_on_on_a_machine_with_other_gpus() -> None:

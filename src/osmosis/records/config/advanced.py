@@ -199,14 +199,16 @@ class TrainingAdvanced(Advanced):
     """Two-sided clip: largest ratio of a token with a negative advantage. Default: no bound."""
     importance: Importance = "auto"
     """Weigh tokens by how likely the trainer finds them compared with the sampler, each or by sequence; beyond
-    `importance_cap` the weight is truncated or 0. `auto`: `token_truncate`, and `off` if the trainer itself samples."""
+    `importance_cap` the weight is truncated or 0. `auto`: `token_truncate`, and `off` if the trainer itself samples and
+    `max_staleness` is 0."""
     importance_cap: float = Field(default=2.0, gt=0)
     """Largest importance weight."""
     failures: dict[str, float] = Field(default_factory=dict, examples=[{"context_length": 0.0}])
     """Rewards of failures that the model's own answers cause: `context_length`, `timeout`, `budget`, `agent_error`.
     Default: a failed rollout has no reward and teaches nothing."""
-    max_staleness: int = Field(default=0, ge=0, le=8, examples=[1])
-    """Begin the rollouts of so many later steps while a step is trained on; 0 keeps every rollout on policy."""
+    max_staleness: int = Field(default=1, ge=0, le=8, examples=[0])
+    """Begin the rollouts of so many later steps while a step is trained on; `importance` corrects for it. 0 keeps every
+    rollout on policy."""
     oversample: float = Field(default=1.0, ge=1, le=4, examples=[1.25])
     """Run so many times the rows that a step needs; it begins when enough of them have ended, and the others count for
     the next one. These may be one update older than `max_staleness` says."""
