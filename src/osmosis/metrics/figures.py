@@ -122,6 +122,10 @@ def _passes(score: ScoreReport, report: Report) -> Iterator[Figure]:
     if score.flake_rate is not None:
         help_text = "Rows where some attempts pass and others fail."
         yield Figure("flake_rate", "flaky rows", score.flake_rate, "share", help=help_text)
+    if score.could_show is not None:
+        text = f"or more against a second run of these {report.rows:,} rows"
+        help_text = "The smallest true difference that they show in four of five runs; osmosis eval plan says more."
+        yield Figure("could_show", "could show", score.could_show, "difference", None, text, help_text)
 
 
 def _over_rows(estimate: PassAtK | Reduced, report: Report) -> str:

@@ -8,6 +8,7 @@ from statistics import mode
 from osmosis.base.stats import pass_at_k, pass_hat_k, quantile, spread
 from osmosis.errors import ValidationError
 from osmosis.metrics.intervals import bounded_interval, bounds_of
+from osmosis.metrics.sample_size import Pilot, variances
 from osmosis.records.run.report import Bounds, PassAtK, Reduced, ScoreReport
 
 Estimate = Callable[[int, int, int], float]
@@ -63,6 +64,8 @@ class ScoreValues:
         threshold: float,
         declared: Bounds | None = None,
         reducers: "Sequence[Reducer]" = (),
+        *,
+        is_group: bool = False,
     ) -> ScoreReport:
         scored, counted = len(self.values), sum(attempts.values())
         missing = counted - scored
@@ -95,6 +98,7 @@ class ScoreValues:
             pass_at_k=by_row.over_k(ks, pass_at_k),
             pass_hat_k=by_row.over_k(ks, pass_hat_k),
             flake_rate=by_row.flake_rate(),
+            could_show=None if is_group else by_row.could_show((values.min, values.max), declared),
             out_of_range=self.out_of_range,
             reduced=[
                 reduced_score for reducer in reducers if (reduced_score := self._reduced(reducer, by_row, bounds))
@@ -127,10 +131,12 @@ class _ByRow:
             places[row] = index
         self.places = places
         self.sums = array("d", bytes(8 * len(places)))
+        self.squares = array("d", bytes(8 * len(places)))
         self.passes = array("q", bytes(8 * len(places)))
         several: dict[int, array[float]] = {}
         for value, row in zip(score.values, score.rows, strict=True):
             index = places[row]
+            self.squares[index] += value * value
             if self.sizes[index] == 1:  # most rows of a large run: no array for each
                 self.sums[index] = value
             else:
@@ -167,6 +173,11 @@ class _ByRow:
     def flake_rate(self) -> float | None:
         repeated = [(n, c) for n, c in zip(self.sizes, self.passes, strict=True) if n > 1]
         return sum(1 for n, c in repeated if 0 < c < n) / len(repeated) if repeated else None
+
+    def could_show(self, extremes: Bounds, declared: Bounds | None) -> float | None:
+        rows, attempts = len(self.sizes), sum(self.sizes) / len(self.sizes)
+        between, within = variances(list(zip(self.sums, self.squares, self.sizes, strict=True)))
+        return Pilot(rows, attempts, between, within, 0.0, extremes, declared).detectable(rows, attempts)
 
 
 NAMES = ("mean", "median", "mode", "max", "at-least-K", "pass@K", "pass^K")

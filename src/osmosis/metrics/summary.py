@@ -224,7 +224,12 @@ class Summary:
         named = [reducer(name) for name in self.plan.reducers]
         return [
             (score if rows is None else score.only(rows, threshold)).full(
-                attempts, ks, threshold, bounds.get(score.name, bounds.get(_function_of(score.name, bounds))), named
+                attempts,
+                ks,
+                threshold,
+                bounds.get(score.name, bounds.get(_function_of(score.name, bounds))),
+                named,
+                is_group=rows is not None,
             )
             for score in self._in_order()
         ]

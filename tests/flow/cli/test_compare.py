@@ -85,6 +85,24 @@ def test_every_combination_says_the_same(run: Run, a: str, b: str) -> None:
     assert not first["transcript_b"][-1]["content"].endswith("#### 0")
 
 
+def test_a_plan_is_made_from_runs_of_either_side(run: Run) -> None:
+    here = run("eval", "plan", "base", "--difference", "0.2")
+    assert here.code == 0, here.err
+    assert here.json["data"] == run("eval", "plan", "base-1", "--difference", "0.2").json["data"]
+    data = here.json["data"]
+    assert (data["rows"], data["attempts"], data["score"], data["effect"]) == (ROWS, 1, "reward", 0.0)
+    options = data["options"]
+    assert [option["attempts"] for option in options] == [1, 2, 4, 8]
+    assert [option["rollouts"] for option in options] == [2 * option["rows"] * option["attempts"] for option in options]
+    assert options[0]["left"] == options[0]["rollouts"] - ROWS, "the pilot is half of one run"
+    assert options[0]["cost_usd"] == pytest.approx(0.0004 * options[0]["left"])
+    both = run("eval", "plan", "base", "trained-1", "--difference", "0.2").json["data"]
+    assert both["options"][0]["left"] == both["options"][0]["rollouts"] - 2 * ROWS
+    assert 0.3 < data["could_show_twice_the_rows"] < data["could_show"] < 0.7
+    wrong = run("eval", "plan", "base", "--score", "length")
+    assert (wrong.code, wrong.error["details"]["hint"]) == (1, "--score, one of: reward")
+
+
 def test_a_regression_ends_with_1(run: Run) -> None:
     done = run("eval", "compare", "trained-1", "base-1", "--fail-on-regression")
     assert (done.code, done.json["data"]["verdict"]) == (1, "worse")

@@ -95,6 +95,8 @@ class ScoreReport(Record):
     """Chance that all of k attempts pass."""
     flake_rate: float | None = None
     """Share of rows whose attempts disagree; None with one attempt per row."""
+    could_show: float | None = None
+    """Smallest true difference that a second run over these rows shows in 80 % of cases; None: not even the largest."""
     reduced: list[Reduced] = Field(default_factory=list)
     out_of_range: int = 0
     """Replies of a judge beyond the range of the score, which count as the nearest bound."""
