@@ -1,14 +1,18 @@
 """Every weight of the tiny model is trained, and what a checkpoint is for is done with the result."""
 
 import json
+import os
+import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from osmosis.base.jsonable import JsonObject
-from support.training_platform import CONFIG, EVAL_CONFIG, TrainingPlatform, training_platform
+from support.training_platform import CONFIG, EVAL_CONFIG, QUIET, TrainingPlatform, training_platform
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 
@@ -25,11 +29,27 @@ def place(tiny_base: Path, trainer_cache: Path, tmp_path_factory: pytest.TempPat
         yield made
 
 
-def ask(place: TrainingPlatform, model: str) -> str:
-    """What a deployed model says."""
+def ask(model: str, url: str, key: str) -> str:
+    """What a served model says."""
     body = {"model": model, "messages": [{"role": "user", "content": "17+25"}], "temperature": 0, "max_tokens": 40}
-    choice: JsonObject = place.process.http.post("/v1/chat/completions", json=body, timeout=60).json()["choices"][0]
+    headers = {"Authorization": f"Bearer {key}"}
+    answer = httpx.post(f"{url}/chat/completions", json=body, headers=headers, timeout=60)
+    choice: JsonObject = answer.json()["choices"][0]
     return str(choice["message"])
+
+
+def ask_here(place: TrainingPlatform, name: str) -> str:
+    """What it says when `osmosis model serve` serves it on this machine."""
+    home = place.process.data_dir  # where its platform has made the trainer's environment
+    environ = {**os.environ, **QUIET, **place.process.login_environ, "OSMOSIS_DATA_DIR": str(home)}
+    command = [sys.executable, "-m", "osmosis", "--json", "--workspace", "demo", "model", "serve", name]
+    with subprocess.Popen(command, cwd=home, env=environ, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        served = json.loads(process.stdout.readline())
+        try:
+            return ask(served["model"], served["base_url"], served["api_key"])
+        finally:
+            process.send_signal(signal.SIGINT)
 
 
 async def test_whatever_takes_a_checkpoint_takes_one_of_every_weight(
@@ -38,8 +58,10 @@ async def test_whatever_takes_a_checkpoint_takes_one_of_every_weight(
     name = place.submit()
     assert await place.until_over(name) == "finished", place.log(name)
     place.ok("model", "deploy", name, "--wait")
-    trained = ask(place, f"{name}-step-1")
+    platform, key = f"{place.process.url}/v1", place.process.token
+    trained = ask(f"{name}-step-1", platform, key)
     place.ok("model", "undeploy", name)
+    assert ask_here(place, name) == trained
 
     folder = tmp_path / "fetched"
     fetched = place.ok("model", "download", name, "-o", str(folder), "--yes")["resource"]
@@ -52,7 +74,7 @@ async def test_whatever_takes_a_checkpoint_takes_one_of_every_weight(
 
     place.ok("model", "merge", name, "--name", "merged")
     place.ok("model", "deploy", "merged", "--wait")
-    assert ask(place, "merged") == trained
+    assert ask("merged", platform, key) == trained
     place.ok("model", "undeploy", "merged")
 
     place.set(EVAL_CONFIG, experiment__model_path=f"osmosis/{name}", evaluation__limit=2)
