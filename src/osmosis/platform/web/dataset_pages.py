@@ -12,7 +12,7 @@ from osmosis.platform.background import run_in_turn, slow
 from osmosis.platform.datasets import ingest, production, service as datasets
 from osmosis.platform.paging import fetch_numbered
 from osmosis.platform.runs import lifecycle
-from osmosis.platform.web.session import PosterDep, Viewer, ViewerDep, check_viewer_form, platform_of, read_form
+from osmosis.platform.web.session import PosterDep, Viewer, ViewerDep, check_viewer_form, read_form
 from osmosis.platform.web.templating import page, page_router, redirect
 from osmosis.platform.workspaces import audit, service as workspaces
 from osmosis.records.api.datasets import CallJudgement
@@ -38,19 +38,19 @@ def _find_dataset(
 
 
 @router.get("/{workspace}/datasets")
-def dataset_list(request: Request, viewer: ViewerDep, workspace: str, at: int = 1) -> Response:
-    with platform_of(request).db.read() as session:
+def dataset_list(viewer: ViewerDep, workspace: str, at: int = 1) -> Response:
+    with viewer.platform.db.read() as session:
         row, role = workspaces.by_name(session, viewer.user, workspace)
         rows, place = fetch_numbered(session, datasets.select_datasets(row), at)
         return page(
-            request, "datasets.html", viewer, here="datasets", workspace=workspace, found=rows, **place,
+            "datasets.html", viewer, here="datasets", workspace=workspace, found=rows, **place,
             may_upload=may(role, "data"),
         )  # fmt: skip
 
 
 @router.get("/datasets/{dataset_id}")
-def dataset_page(request: Request, viewer: ViewerDep, dataset_id: str) -> Response:
-    with platform_of(request).db.read() as session:
+def dataset_page(viewer: ViewerDep, dataset_id: str) -> Response:
+    with viewer.platform.db.read() as session:
         dataset, workspace, role = _find_dataset(session, viewer, dataset_id, "read")
         creator = dataset.creator
         used = sa.select(tables.Run).filter_by(dataset_id=dataset.id).where(tables.Run.kind.in_(lifecycle.SUBMITTED))
@@ -60,7 +60,7 @@ def dataset_page(request: Request, viewer: ViewerDep, dataset_id: str) -> Respon
     preview = [row for row in (dataset.preview or [])[:PREVIEW_ROWS] if isinstance(row, dict)]
     columns = list(dict.fromkeys(key for row in preview for key in row))
     return page(
-        request, "dataset.html", viewer, here="datasets", workspace=workspace.name, dataset=dataset,
+        "dataset.html", viewer, here="datasets", workspace=workspace.name, dataset=dataset,
         creator=creator, preview=preview, columns=columns, used_by=used_by, lines=lines,
         may_delete=may(role, "delete"),
     )  # fmt: skip
@@ -78,7 +78,7 @@ def announce(
 ) -> Response:
     try:
         check_viewer_form(request, viewer, csrf)
-        platform = platform_of(request)
+        platform = viewer.platform
         with platform.db.write() as session:
             row, _ = workspaces.by_name(session, viewer.user, workspace, "data")
             file = datasets.NewFile(name, size, extension.lower().lstrip("."))
@@ -101,51 +101,45 @@ def _error_response(error: OsmosisError) -> JSONResponse:
 async def complete(request: Request, viewer: ViewerDep, dataset_id: str) -> Response:
     try:
         form = await read_form(request, viewer)
-        await run_in_turn("imports", f"dataset {dataset_id}", _complete, request, viewer, dataset_id, form)
+        await run_in_turn("imports", f"dataset {dataset_id}", _complete, viewer, dataset_id, form)
     except OsmosisError as error:
         return _error_response(error)
     return JSONResponse({"url": f"/datasets/{dataset_id}"}, headers=SECURITY)
 
 
-def _complete(request: Request, viewer: Viewer, dataset_id: str, form: dict[str, str]) -> None:
-    platform = platform_of(request)
-    with platform.db.read() as session:
+def _complete(viewer: Viewer, dataset_id: str, form: dict[str, str]) -> None:
+    with viewer.platform.db.read() as session:
         _find_dataset(session, viewer, dataset_id, "data")
     etags = {number: form[key] for number in range(1, 10_001) if (key := f"etag{number}") in form}
-    ingest.complete(platform, dataset_id, etags, upload_id=form.get("upload") or None)
+    ingest.complete(viewer.platform, dataset_id, etags, upload_id=form.get("upload") or None)
 
 
 @router.post("/datasets/{dataset_id}/delete")
 @slow("objects")
-def delete(request: Request, viewer: PosterDep, dataset_id: str) -> Response:
-    platform = platform_of(request)
-    with platform.db.write() as session:
+def delete(viewer: PosterDep, dataset_id: str) -> Response:
+    with viewer.platform.db.write() as session:
         dataset, workspace, _ = _find_dataset(session, viewer, dataset_id, "delete")
         datasets.delete(session, dataset)
         audit.note(session, viewer, "dataset.delete", dataset.name, workspace=workspace)
         back = f"/{workspace.name}/datasets"
-    ingest.clean(platform, dataset_id)
+    ingest.clean(viewer.platform, dataset_id)
     return redirect(back)
 
 
 @router.get("/{workspace}/production")
-def call_list(
-    request: Request, viewer: ViewerDep, workspace: str, at: int = 1, label: str = "", dataset: str = "production"
-) -> Response:
-    platform = platform_of(request)
-    with platform.db.read() as session:
+def call_list(viewer: ViewerDep, workspace: str, at: int = 1, label: str = "", dataset: str = "production") -> Response:
+    with viewer.platform.db.read() as session:
         row, role = workspaces.by_name(session, viewer.user, workspace)
         calls, position = fetch_numbered(session, production.select_calls(row, label), at, CALLS_PER_PAGE)
     return page(
-        request, "production.html", viewer, here="production", workspace=workspace, calls=calls, label=label,
-        dataset=dataset, url=platform.settings.url, may_label=may(role, "data"), **position,
+        "production.html", viewer, here="production", workspace=workspace, calls=calls, label=label,
+        dataset=dataset, url=viewer.platform.settings.url, may_label=may(role, "data"), **position,
     )  # fmt: skip
 
 
 @router.post("/{workspace}/production/{call_id}")
 @slow("objects")
 def judge_call(
-    request: Request,
     viewer: PosterDep,
     workspace: str,
     call_id: str,
@@ -153,10 +147,9 @@ def judge_call(
     dataset: Annotated[str, Form(max_length=200)] = "production",
     ground_truth: Annotated[str, Form(max_length=20_000)] = "",
 ) -> Response:
-    platform = platform_of(request)
-    with platform.db.read() as session:
+    with viewer.platform.db.read() as session:
         row, _ = workspaces.by_name(session, viewer.user, workspace, "data")
     judgement = CallJudgement(label="up" if label == "up" else "down", ground_truth=ground_truth.strip() or None)
     judgement.dataset = "" if judgement.label == "up" else dataset
-    production.judge(platform, row, viewer, call_id, judgement)
+    production.judge(viewer.platform, row, viewer, call_id, judgement)
     return redirect(f"/{row.name}/production?dataset={quote(dataset)}#{call_id}")

@@ -67,7 +67,6 @@ def login_form(
     provider: OpenIdProvider | None = request.app.state.openid
     folder = str(platform.settings.data_dir) if is_loopback(platform.settings.host) else "DATA_FOLDER"
     response = page(
-        request,
         "login.html",
         None,
         next_page=safe_next(next_page),
@@ -150,7 +149,7 @@ def browser_of(request: Request) -> str:
 
 @router.post("/logout")
 def logout(request: Request, viewer: PosterDep) -> Response:
-    with platform_of(request).db.write() as session:
+    with viewer.platform.db.write() as session:
         tokens.revoke(session, viewer.token, viewer.token.id, logout=True)
         audit.note(session, viewer, "login.end", viewer.user.handle)
     response = redirect("/login?left=true" if request.app.state.openid else "/login")
@@ -159,31 +158,31 @@ def logout(request: Request, viewer: PosterDep) -> Response:
 
 
 @router.get("/device")
-def device_page(request: Request, viewer: ViewerDep, user_code: str = "") -> Response:
+def device_page(viewer: ViewerDep, user_code: str = "") -> Response:
     waiting, problem = None, None
     if user_code:
         try:
-            with platform_of(request).db.read() as session:
+            with viewer.platform.db.read() as session:
                 text = user_code.strip()
                 waiting = login_flows.find(
                     session, f"{text[:4]}-{text[4:]}" if len(text) == 8 and "-" not in text else text
                 )
         except NotFound as error:
             problem = error
-    return page(request, "device.html", viewer, waiting=waiting, problem=problem, user_code=user_code, done="")
+    return page("device.html", viewer, waiting=waiting, problem=problem, user_code=user_code, done="")
 
 
 @router.post("/device", dependencies=[limited("login")])
-def decide_device(request: Request, viewer: PosterDep, user_code: Text, answer: Text) -> Response:
+def decide_device(viewer: PosterDep, user_code: Text, answer: Text) -> Response:
     problem = None
     try:
-        with platform_of(request).db.write() as session:
+        with viewer.platform.db.write() as session:
             row = login_flows.decide(session, user_code, viewer.user, approve=answer == "approve", maker=viewer.token)
             audit.note(session, viewer, f"login.{'approve' if answer == 'approve' else 'deny'}", row.device_name)
     except OsmosisError as error:
         problem = error
     done = "" if problem else ("approved" if answer == "approve" else "denied")
-    return page(request, "device.html", viewer, waiting=None, problem=problem, user_code=user_code, done=done)
+    return page("device.html", viewer, waiting=None, problem=problem, user_code=user_code, done=done)
 
 
 ATTEMPT_COOKIE = "osmosis_sign_in"

@@ -6,11 +6,11 @@ from fastapi import Request, Response
 from sqlalchemy.orm import Session
 
 from osmosis.errors import NotFound
-from osmosis.platform import Platform, tables
+from osmosis.platform import tables
 from osmosis.platform.models import deployments, merging, service as models
 from osmosis.platform.paging import fetch_numbered
 from osmosis.platform.runs import views
-from osmosis.platform.web.session import PosterDep, Viewer, ViewerDep, platform_of
+from osmosis.platform.web.session import PosterDep, Viewer, ViewerDep
 from osmosis.platform.web.templating import page, page_router, redirect, render_framed, stream_page
 from osmosis.platform.workspaces import audit, service as workspaces
 from osmosis.records.api.policy import may
@@ -35,8 +35,8 @@ class ShownModel:
 
 
 @router.get("/{workspace}/models")
-def model_list(request: Request, viewer: ViewerDep, workspace: str, at: int = 1) -> Response:
-    with platform_of(request).db.read() as session:
+def model_list(viewer: ViewerDep, workspace: str, at: int = 1) -> Response:
+    with viewer.platform.db.read() as session:
         row, _ = workspaces.by_name(session, viewer.user, workspace)
         same = tables.BaseModel.workspace_id == row.id
         bases = list(session.scalars(sa.select(tables.BaseModel).where(same).order_by(tables.BaseModel.name)))
@@ -47,24 +47,24 @@ def model_list(request: Request, viewer: ViewerDep, workspace: str, at: int = 1)
         open_deployments = session.scalars(deployments.select_deployments(row.id, open_only=False))
         states = {run.name: deployments.state_of(run) for run in open_deployments}
     return page(
-        request, "models.html", viewer, here="models", workspace=workspace, bases=bases, trained=rows, runs=runs,
+        "models.html", viewer, here="models", workspace=workspace, bases=bases, trained=rows, runs=runs,
         states=states, **place,
     )  # fmt: skip
 
 
 @router.get("/models/{model_id}")
-def model_page(request: Request, viewer: ViewerDep, model_id: str) -> Response:
-    view, workspace = _build_page(platform_of(request), viewer, model_id)
-    return render_framed(request, view, viewer, here="models", workspace=workspace)
+def model_page(viewer: ViewerDep, model_id: str) -> Response:
+    view, workspace = _build_page(viewer, model_id)
+    return render_framed(view, viewer, here="models", workspace=workspace)
 
 
 @router.get("/models/{model_id}/events")
 def model_events(request: Request, viewer: ViewerDep, model_id: str) -> Response:
-    return stream_page(request, viewer, lambda: _build_page(platform_of(request), viewer, model_id)[0])
+    return stream_page(request, viewer, lambda: _build_page(viewer, model_id)[0])
 
 
-def _build_page(platform: Platform, viewer: Viewer, model_id: str) -> tuple[Page, str]:
-    with platform.db.read() as session:
+def _build_page(viewer: Viewer, model_id: str) -> tuple[Page, str]:
+    with viewer.platform.db.read() as session:
         model = _find(session, viewer, model_id)
         run = deployments.find(session, model.workspace.id, model.name)
         state = deployments.state_of(run) if run else None
@@ -84,19 +84,18 @@ def _build_page(platform: Platform, viewer: Viewer, model_id: str) -> tuple[Page
             "merged_from": _merged_from(session, model),
             "evals": _evaluations(session, model),
             "adapters": _adapters(session, model),
-            "url": f"{platform.settings.url}/v1",
+            "url": f"{viewer.platform.settings.url}/v1",
         }
     return Page("model.html", values, live="_model.html", final=not values["moving"]), model.workspace.name
 
 
 @router.post("/models/{model_id}/{action}")
-def change(request: Request, viewer: PosterDep, model_id: str, action: str) -> Response:
-    platform = platform_of(request)
-    with platform.db.write() as session:
+def change(viewer: PosterDep, model_id: str, action: str) -> Response:
+    with viewer.platform.db.write() as session:
         model = _find(session, viewer, model_id)
         workspaces.require(model.role, "run")
         if action == "deploy":
-            deployments.deploy(session, platform, model.workspace, viewer.user, model.name)
+            deployments.deploy(session, viewer.platform, model.workspace, viewer.user, model.name)
         elif action == "undeploy":
             deployments.undeploy(session, model.workspace, model.name)
         else:

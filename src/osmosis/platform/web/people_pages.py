@@ -6,7 +6,7 @@ from fastapi import Form, Request, Response
 from fastapi.responses import StreamingResponse
 
 from osmosis.errors import OsmosisError
-from osmosis.platform import Platform, tables, urls
+from osmosis.platform import tables, urls
 from osmosis.platform.auth import login as login_flows, tokens, users
 from osmosis.platform.paging import fetch_numbered
 from osmosis.platform.web.session import PosterDep, Viewer, ViewerDep, platform_of
@@ -22,137 +22,129 @@ EXPORT_ROWS = 500
 
 
 @router.get("/{workspace}/members")
-def member_list(request: Request, viewer: ViewerDep, workspace: str) -> Response:
-    return _members(request, viewer, workspace)
+def member_list(viewer: ViewerDep, workspace: str) -> Response:
+    return _members(viewer, workspace)
 
 
-def _members(request: Request, viewer: Viewer, workspace: str, problem: OsmosisError | None = None) -> Response:
-    with platform_of(request).db.read() as session:
+def _members(viewer: Viewer, workspace: str, problem: OsmosisError | None = None) -> Response:
+    with viewer.platform.db.read() as session:
         row, role = workspaces.by_name(session, viewer.user, workspace)
         rows = members.list_members(session, row)
         use = quotas.build_use(session, row)
     return page(
-        request, "members.html", viewer, here="members", workspace=workspace, found=rows, role=role, roles=ROLES,
+        "members.html", viewer, here="members", workspace=workspace, found=rows, role=role, roles=ROLES,
         use=use, policy=POLICY, may=may, problem=problem,
     )  # fmt: skip
 
 
 @router.post("/{workspace}/members")
-def invite(
-    request: Request, viewer: PosterDep, workspace: str, person: Text, role: Annotated[Role, Form()] = "member"
-) -> Response:  # fmt: skip
+def invite(viewer: PosterDep, workspace: str, person: Text, role: Annotated[Role, Form()] = "member") -> Response:
     try:
-        with platform_of(request).db.write() as session:
+        with viewer.platform.db.write() as session:
             row, mine = workspaces.by_name(session, viewer.user, workspace, "members")
             invitation = members.invite(session, row, viewer.user, mine, person, role)
             action = "member.invite" if invitation.invited else "member.add"
             audit.note(session, viewer, action, invitation.handle or invitation.email or "", workspace=row, role=role)
     except OsmosisError as problem:
-        return _members(request, viewer, workspace, problem)
+        return _members(viewer, workspace, problem)
     return redirect(f"/{workspace}/members")
 
 
 @router.post("/{workspace}/members/{person}/role")
-def change_role(
-    request: Request, viewer: PosterDep, workspace: str, person: str, role: Annotated[Role, Form()]
-) -> Response:
+def change_role(viewer: PosterDep, workspace: str, person: str, role: Annotated[Role, Form()]) -> Response:
     try:
-        with platform_of(request).db.write() as session:
+        with viewer.platform.db.write() as session:
             row, mine = workspaces.by_name(session, viewer.user, workspace, "members")
             members.change(session, row, mine, person, role)
             audit.note(session, viewer, "member.role", person, workspace=row, role=role)
     except OsmosisError as problem:
-        return _members(request, viewer, workspace, problem)
+        return _members(viewer, workspace, problem)
     return redirect(f"/{workspace}/members")
 
 
 @router.post("/{workspace}/members/{person}/remove")
-def remove(request: Request, viewer: PosterDep, workspace: str, person: str) -> Response:
+def remove(viewer: PosterDep, workspace: str, person: str) -> Response:
     try:
-        with platform_of(request).db.write() as session:
+        with viewer.platform.db.write() as session:
             row, mine = workspaces.by_name(session, viewer.user, workspace)
             removed = members.remove(session, row, viewer.user, mine, person)
             audit.note(session, viewer, "member.remove", removed, workspace=row)
     except OsmosisError as problem:
-        return _members(request, viewer, workspace, problem)
+        return _members(viewer, workspace, problem)
     return redirect("/" if removed == viewer.user.handle else f"/{workspace}/members")
 
 
 @router.get("/{workspace}/audit")
-def audit_of_workspace(request: Request, viewer: ViewerDep, workspace: str, action: str = "", at: int = 1) -> Response:
-    with platform_of(request).db.read() as session:
+def audit_of_workspace(viewer: ViewerDep, workspace: str, action: str = "", at: int = 1) -> Response:
+    with viewer.platform.db.read() as session:
         row, _ = workspaces.by_name(session, viewer.user, workspace, "audit")
-    return _audit(request, viewer, row, action, at)
+    return _audit(viewer, row, action, at)
 
 
 @router.get("/{workspace}/audit.jsonl")
 def export_of_workspace(request: Request, viewer: ViewerDep, workspace: str) -> Response:
-    with platform_of(request).db.read() as session:
+    with viewer.platform.db.read() as session:
         row, _ = workspaces.by_name(session, viewer.user, workspace, "audit")
     return _export(request, row.id)
 
 
 @router.get("/users")
-def people(request: Request, viewer: ViewerDep) -> Response:
-    return _people(request, viewer)
+def people(viewer: ViewerDep) -> Response:
+    return _people(viewer)
 
 
-def _people(request: Request, viewer: Viewer, *, link: str = "", handle: str = "", problem: OsmosisError | None = None
-) -> Response:  # fmt: skip
-    with platform_of(request).db.read() as session:
+def _people(viewer: Viewer, *, link: str = "", handle: str = "", problem: OsmosisError | None = None) -> Response:
+    with viewer.platform.db.read() as session:
         tokens.require_operator(session, viewer.token)
         rows = users.list_people(session)
-    return page(
-        request, "users.html", viewer, here="users", found=rows, link=link, handle=handle, problem=problem,
-    )  # fmt: skip
+    return page("users.html", viewer, here="users", found=rows, link=link, handle=handle, problem=problem)
 
 
 @router.post("/users")
-def add_person(request: Request, viewer: PosterDep, handle: Text, email: Text = "", name: Text = "") -> Response:
-    platform = platform_of(request)
+def add_person(viewer: PosterDep, handle: Text, email: Text = "", name: Text = "") -> Response:
     try:
-        with platform.db.write() as session:
+        with viewer.platform.db.write() as session:
             tokens.require_operator(session, viewer.token)
             user = users.create_user(session, handle, email=email, name=name or handle)
             audit.note(session, viewer, "user.add", user.handle)
     except OsmosisError as problem:
-        return _people(request, viewer, problem=problem)
-    return _linked(request, platform, viewer, user.handle)
+        return _people(viewer, problem=problem)
+    return _linked(viewer, user.handle)
 
 
 @router.post("/users/{handle}/link")
-def link_person(request: Request, viewer: PosterDep, handle: str) -> Response:
-    return _linked(request, platform_of(request), viewer, handle)
+def link_person(viewer: PosterDep, handle: str) -> Response:
+    return _linked(viewer, handle)
 
 
-def _linked(request: Request, platform: Platform, viewer: Viewer, handle: str) -> Response:
-    with platform.db.write() as session:
+def _linked(viewer: Viewer, handle: str) -> Response:
+    with viewer.platform.db.write() as session:
         tokens.require_operator(session, viewer.token)
         login = login_flows.link_for(session, users.require(session, handle), viewer.token)
         audit.note(session, viewer, "user.link", handle)
-    return _people(request, viewer, link=urls.login(platform.settings, login.device_code), handle=handle)
+    return _people(viewer, link=urls.login(viewer.platform.settings, login.device_code), handle=handle)
 
 
 @router.get("/audit")
-def audit_of_platform(request: Request, viewer: ViewerDep, action: str = "", at: int = 1) -> Response:
-    with platform_of(request).db.read() as session:
+def audit_of_platform(viewer: ViewerDep, action: str = "", at: int = 1) -> Response:
+    with viewer.platform.db.read() as session:
         tokens.require_operator(session, viewer.token)
-    return _audit(request, viewer, None, action, at)
+    return _audit(viewer, None, action, at)
 
 
 @router.get("/audit.jsonl")
 def export_of_platform(request: Request, viewer: ViewerDep) -> Response:
-    with platform_of(request).db.read() as session:
+    with viewer.platform.db.read() as session:
         tokens.require_operator(session, viewer.token)
     return _export(request, None)
 
 
-def _audit(request: Request, viewer: Viewer, workspace: tables.Workspace | None, action: str, at: int) -> Response:
-    with platform_of(request).db.read() as session:
+def _audit(viewer: Viewer, workspace: tables.Workspace | None, action: str, at: int) -> Response:
+    with viewer.platform.db.read() as session:
         query = audit.select_entries(workspace_id=workspace.id if workspace else None, action=action.strip()[:100])
         rows, place = fetch_numbered(session, query, at)
     return page(
-        request, "audit.html", viewer, here="audit", workspace=workspace.name if workspace else None, found=rows,
+        "audit.html", viewer, here="audit", workspace=workspace.name if workspace else None, found=rows,
         **place, action=action,
     )  # fmt: skip
 

@@ -4,9 +4,9 @@ from typing import Annotated, Any
 from urllib.parse import quote
 
 import sqlalchemy as sa
-from fastapi import Form, Request, Response
+from fastapi import Depends, Form, Request, Response
 
-from osmosis.platform import Platform, tables
+from osmosis.platform import tables
 from osmosis.platform.background import slow
 from osmosis.platform.datasets import ingest
 from osmosis.platform.paging import fetch_numbered
@@ -19,7 +19,7 @@ from osmosis.platform.runs import (
     views,
 )
 from osmosis.platform.training.service import list_latest_rewards
-from osmosis.platform.web.session import FormDep, PosterDep, Viewer, ViewerDep, platform_of
+from osmosis.platform.web.session import FormDep, PosterDep, Viewer, ViewerDep
 from osmosis.platform.web.templating import html, page_router, redirect, render_framed, stream_events, stream_page
 from osmosis.platform.workspaces import audit, service as workspaces
 from osmosis.records.api.runs import RetryRun
@@ -39,22 +39,26 @@ PER_PAGE = 25
 CHOICES = ("workspace", "kind", "status", "tag", "q")
 
 
+async def read_params(request: Request) -> QueryParams:
+    return QueryParams(request.query_params.multi_items())
+
+
+ParamsDep = Annotated[QueryParams, Depends(read_params)]
+
+
 @router.get("/")
-def overview(request: Request, viewer: ViewerDep, at: int = 1) -> Response:
-    params = QueryParams(request.query_params.multi_items())
-    view = _overview(platform_of(request), viewer, params, at)
-    return render_framed(request, view, viewer, here="runs", workspace=params.text("workspace") or None)
+def overview(viewer: ViewerDep, params: ParamsDep, at: int = 1) -> Response:
+    return render_framed(_overview(viewer, params, at), viewer, here="runs", workspace=params.text("workspace") or None)
 
 
 @router.get("/status/runs")
-def overview_events(request: Request, viewer: ViewerDep, at: int = 1) -> Response:
-    platform, params = platform_of(request), QueryParams(request.query_params.multi_items())
-    return stream_page(request, viewer, lambda: _overview(platform, viewer, params, at))
+def overview_events(request: Request, viewer: ViewerDep, params: ParamsDep, at: int = 1) -> Response:
+    return stream_page(request, viewer, lambda: _overview(viewer, params, at))
 
 
-def _overview(platform: Platform, viewer: Viewer, params: QueryParams, at: int) -> Page:
+def _overview(viewer: Viewer, params: QueryParams, at: int) -> Page:
     workspace, kind, status, tag, q = (params.text(name) for name in CHOICES)
-    with platform.db.read() as session:
+    with viewer.platform.db.read() as session:
         names = {row.id: row.name for row, _, _ in workspaces.list_workspaces(session, viewer.user)}
         conditions = [
             tables.Run.workspace_id.in_([id_ for id_, name in names.items() if workspace in ("", name)]),
@@ -100,71 +104,65 @@ def _run_line(run: tables.Run, workspace: str, creator: str | None, rewards: Map
 
 
 @router.get("/{workspace}/evals/{name}")
-def run_by_name(request: Request, viewer: ViewerDep, workspace: str, name: str) -> Response:
-    return _by_name(request, viewer, workspace, "eval", name)
+def run_by_name(viewer: ViewerDep, workspace: str, name: str) -> Response:
+    return _by_name(viewer, workspace, "eval", name)
 
 
 @router.get("/{workspace}/trainings/{name}")
-def training_by_name(request: Request, viewer: ViewerDep, workspace: str, name: str) -> Response:
-    return _by_name(request, viewer, workspace, "training", name)
+def training_by_name(viewer: ViewerDep, workspace: str, name: str) -> Response:
+    return _by_name(viewer, workspace, "training", name)
 
 
-def _by_name(request: Request, viewer: Viewer, workspace: str, kind: str, name: str) -> Response:
-    with platform_of(request).db.read() as session:
+def _by_name(viewer: Viewer, workspace: str, kind: str, name: str) -> Response:
+    with viewer.platform.db.read() as session:
         row, _ = workspaces.by_name(session, viewer.user, workspace)
         return redirect(f"/runs/{lifecycle.find(session, row, kind, name).id}")
 
 
 @router.get("/runs/{run_id}/events")
-def events(request: Request, viewer: ViewerDep, run_id: str) -> Response:
-    platform, params = platform_of(request), QueryParams(request.query_params.multi_items())
-
+def events(request: Request, viewer: ViewerDep, params: ParamsDep, run_id: str) -> Response:
     def build() -> tuple[str, bool]:
-        with platform.db.read() as session:
-            view, final = routes.build_run_changes(find_run(session, platform, viewer, run_id), params)
+        with viewer.platform.db.read() as session:
+            view, final = routes.build_run_changes(find_run(session, viewer.platform, viewer, run_id), params)
             return html(view), final
 
     return stream_events(request, viewer, build)
 
 
 @router.post("/runs/{run_id}/stop")
-def stop(request: Request, viewer: PosterDep, run_id: str) -> Response:
-    platform = platform_of(request)
-    with platform.db.write() as session:
-        source = find_run(session, platform, viewer, run_id, "run")
+def stop(viewer: PosterDep, run_id: str) -> Response:
+    with viewer.platform.db.write() as session:
+        source = find_run(session, viewer.platform, viewer, run_id, "run")
         lifecycle.request_stop(session, source.run)
         audit.note(session, viewer, "run.stop", source.run.name, workspace=source.workspace)
     return redirect(f"/runs/{run_id}")
 
 
 @router.post("/runs/{run_id}/retry")
-def retry_run(request: Request, viewer: PosterDep, run_id: str) -> Response:
-    platform = platform_of(request)
-    with platform.db.write() as session:
-        source = find_run(session, platform, viewer, run_id, "run")
-        run_retry.retry(session, platform.vault, source.run, viewer.user, RetryRun())
+def retry_run(viewer: PosterDep, run_id: str) -> Response:
+    with viewer.platform.db.write() as session:
+        source = find_run(session, viewer.platform, viewer, run_id, "run")
+        run_retry.retry(session, viewer.platform.vault, source.run, viewer.user, RetryRun())
         audit.note(session, viewer, "run.retry", source.run.name, workspace=source.workspace)
     return redirect(f"/runs/{run_id}")
 
 
 @router.post("/runs/{run_id}/delete")
 @slow("objects")
-def delete(request: Request, viewer: PosterDep, run_id: str) -> Response:
-    platform = platform_of(request)
-    with platform.db.write() as session:
-        source = find_run(session, platform, viewer, run_id, "delete")
+def delete(viewer: PosterDep, run_id: str) -> Response:
+    with viewer.platform.db.write() as session:
+        source = find_run(session, viewer.platform, viewer, run_id, "delete")
         run_routes.remove(session, source.run)
         audit.note(session, viewer, "run.delete", source.run.name, workspace=source.workspace, kind=source.run.kind)
         back = f"/?workspace={quote(source.workspace.name, safe='')}"
-    run_routes.clean(platform, source.run)
+    run_routes.clean(viewer.platform, source.run)
     return redirect(back)
 
 
 @router.post("/runs/{run_id}/marks")
-def mark(request: Request, viewer: ViewerDep, form: FormDep, run_id: str) -> Response:
-    platform = platform_of(request)
-    with platform.db.write() as session:
-        source = find_run(session, platform, viewer, run_id, "run")
+def mark(viewer: ViewerDep, form: FormDep, run_id: str) -> Response:
+    with viewer.platform.db.write() as session:
+        source = find_run(session, viewer.platform, viewer, run_id, "run")
         name, change = source.run.name, parse_marks(form)
         lifecycle.mark(session, source.run, change)
         renamed = change.name if change.name != name else None
@@ -176,36 +174,31 @@ def mark(request: Request, viewer: ViewerDep, form: FormDep, run_id: str) -> Res
 @router.get("/compare.json")
 @router.get("/history")
 @router.get("/history.json")
-def compare_or_history(request: Request, viewer: ViewerDep) -> Response:
-    platform = platform_of(request)
-    with platform.db.read() as session:
-        library = DatabaseLibrary(session, platform, viewer)
-        answer = routes.build_page(library, request.url.path, QueryParams(request.query_params.multi_items()))
-    return render_framed(request, answer, viewer, here="runs")
+def compare_or_history(request: Request, viewer: ViewerDep, params: ParamsDep) -> Response:
+    with viewer.platform.db.read() as session:
+        answer = routes.build_page(DatabaseLibrary(session, viewer.platform, viewer), request.url.path, params)
+    return render_framed(answer, viewer, here="runs")
 
 
 @router.get("/compare/code")
 @router.get("/compare/code.json")
 @slow("checks")
-def code_difference(request: Request, viewer: ViewerDep) -> Response:
-    platform, params = platform_of(request), QueryParams(request.query_params.multi_items())
-    with platform.db.read() as session:
-        pair = DatabaseLibrary(session, platform, viewer).code(*parse_run_pair(params))
+def code_difference(request: Request, viewer: ViewerDep, params: ParamsDep) -> Response:
+    with viewer.platform.db.read() as session:
+        pair = DatabaseLibrary(session, viewer.platform, viewer).code(*parse_run_pair(params))
     answer = routes.select_format(code_page(diff_code(pair), pair.names, params), request.url.path)
-    return render_framed(request, answer, viewer, here="runs")
+    return render_framed(answer, viewer, here="runs")
 
 
 @router.get("/runs/{run_id}")
-def run_page(request: Request, viewer: ViewerDep, run_id: str) -> Response:
-    return _answer(request, viewer, run_id, "")
+def run_page(viewer: ViewerDep, params: ParamsDep, run_id: str) -> Response:
+    return run_subpage(viewer, params, run_id, "")
 
 
 @router.post("/runs/{run_id}/rollouts/{row}/{attempt}/annotate")
-def annotate(request: Request, viewer: ViewerDep, form: FormDep, run_id: str, row: int, attempt: int) -> Response:
-    params = QueryParams(request.query_params.multi_items())
-    platform = platform_of(request)
-    with platform.db.write() as session:
-        source = find_run(session, platform, viewer, run_id, "run")
+def annotate(viewer: ViewerDep, params: ParamsDep, form: FormDep, run_id: str, row: int, attempt: int) -> Response:
+    with viewer.platform.db.write() as session:
+        source = find_run(session, viewer.platform, viewer, run_id, "run")
         record = Rollout.model_validate_json(source.rollout(row, attempt, params.integer("step") or 0))
         onward = next_url(source, record, params)  # where the next one is, before this one leaves the filter
         run_annotations.add(session, run_id, parse_annotation(form, record, viewer.user.name), viewer.user.id)
@@ -215,7 +208,6 @@ def annotate(request: Request, viewer: ViewerDep, form: FormDep, run_id: str, ro
 @router.post("/runs/{run_id}/rollouts/{row}/{attempt}/row")
 @slow("objects")
 def add_row(
-    request: Request,
     viewer: PosterDep,
     run_id: str,
     row: int,
@@ -223,27 +215,20 @@ def add_row(
     dataset: Annotated[str, Form(max_length=200)] = "production",
     step: int = 0,
 ) -> Response:
-    platform = platform_of(request)
-    with platform.db.read() as session:
-        source = find_run(session, platform, viewer, run_id, "data")
+    with viewer.platform.db.read() as session:
+        source = find_run(session, viewer.platform, viewer, run_id, "data")
         record = Rollout.model_validate_json(source.rollout(row, attempt, step))
         data = source.table().search.dataset_row(row, record.hashes.get("row"))
     opening = list(takewhile(lambda message: message.get("role") != "assistant", record.messages))
     new_row = data or {"id": record.row_key, "messages": opening, "ground_truth": None}
-    return redirect(f"/datasets/{ingest.append_row(platform, source.workspace, viewer, dataset, new_row)}")
+    return redirect(f"/datasets/{ingest.append_row(viewer.platform, source.workspace, viewer, dataset, new_row)}")
 
 
 @router.get("/runs/{run_id}/{path:path}")
-def run_subpage(request: Request, viewer: ViewerDep, run_id: str, path: str) -> Response:
-    return _answer(request, viewer, run_id, path)
-
-
-def _answer(request: Request, viewer: Viewer, run_id: str, path: str) -> Response:
-    params = QueryParams(request.query_params.multi_items())
-    platform = platform_of(request)
-    with platform.db.read() as session:
+def run_subpage(viewer: ViewerDep, params: ParamsDep, run_id: str, path: str) -> Response:
+    with viewer.platform.db.read() as session:
         if not path and run_id.endswith(".json"):
             run_id, path = run_id.removesuffix(".json"), "index.json"
-        source = find_run(session, platform, viewer, run_id)
+        source = find_run(session, viewer.platform, viewer, run_id)
         answer = routes.build_run_page(source, path, params)
-    return render_framed(request, answer, viewer, here="runs", workspace=source.workspace.name)
+    return render_framed(answer, viewer, here="runs", workspace=source.workspace.name)

@@ -32,6 +32,7 @@ class LoginNeeded(AuthRequired):
 
 @dataclass(frozen=True, slots=True)
 class Viewer(Actor):
+    platform: Platform
     csrf: str
     """CSRF value of forms; empty with a bearer token."""
 
@@ -67,9 +68,8 @@ def _authenticate(request: Request, token: str, *, csrf: bool) -> Viewer:
         row = tokens.authenticate(session, token)
         tokens.require_scope(row, "api")
         tokens.require_unbound(row)
-        authenticate_viewer = Viewer(row.user, row, address_of(request), csrf_of(platform, token) if csrf else "")
     tokens.touch(platform.db, row)
-    return authenticate_viewer
+    return Viewer(row.user, row, address_of(request), platform, csrf_of(platform, token) if csrf else "")
 
 
 def _requested_page(request: Request) -> str:
@@ -97,7 +97,7 @@ def check_form(request: Request, csrf: str, expected: str) -> None:
 def check_viewer_form(request: Request, viewer: Viewer, csrf: str) -> None:
     if viewer.csrf:
         check_form(request, csrf, viewer.csrf)
-    platform_of(request).rates.take("write", viewer.user.id)
+    viewer.platform.rates.take("write", viewer.user.id)
 
 
 ViewerDep = Annotated[Viewer, Depends(authenticate_viewer)]

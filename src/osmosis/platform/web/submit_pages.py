@@ -36,13 +36,12 @@ def submit_form(request: Request, viewer: ViewerDep, workspace: str, config: str
 @router.post("/{workspace}/submit")
 @slow("checks")
 def submit_config(request: Request, viewer: ViewerDep, workspace: str, form: FormDep) -> Response:
-    platform = platform_of(request)
     try:
-        with platform.db.read() as session:
+        with viewer.platform.db.read() as session:
             row, _ = workspaces.by_name(session, viewer.user, workspace, "run")
             text = _text(request, session, row, form)
         kind, body = _body(text, form)
-        run = submit.submit(platform, row, viewer, submit.parse(body, kind), kind=kind)
+        run = submit.submit(viewer.platform, row, viewer, submit.parse(body, kind), kind=kind)
     except OsmosisError as problem:
         return _form(request, viewer, workspace, form, problem)
     return redirect(f"/runs/{run.id}")
@@ -51,7 +50,7 @@ def submit_config(request: Request, viewer: ViewerDep, workspace: str, form: For
 def _form(
     request: Request, viewer: Viewer, workspace: str, form: dict[str, str], problem: OsmosisError | None = None
 ) -> Response:
-    with platform_of(request).db.read() as session:
+    with viewer.platform.db.read() as session:
         row, _ = workspaces.by_name(session, viewer.user, workspace, "run")
         repository = repositories.find_for_workspace(session, row.id)
         branches = sync.known_branches(session, repository.id) if repository else {}
@@ -67,7 +66,7 @@ def _form(
             except OsmosisError as error:
                 problem = error
     return page(
-        request, "submit.html", viewer, here="submit", workspace=workspace, configs=configs, branches=sorted(branches),
+        "submit.html", viewer, here="submit", workspace=workspace, configs=configs, branches=sorted(branches),
         branch=branch, commit=commit, chosen=chosen, text=text, form=form, problem=problem,
     )  # fmt: skip
 

@@ -15,7 +15,7 @@ from starlette.types import Scope
 from osmosis.errors import AuthRequired, NotFound, OsmosisError, ValidationError
 from osmosis.platform.db import DatabaseUnavailable
 from osmosis.platform.http.errors import log_error
-from osmosis.platform.web.session import LoginNeeded, Viewer, authenticate_viewer, event_streams, platform_of
+from osmosis.platform.web.session import LoginNeeded, Viewer, authenticate_viewer, event_streams
 from osmosis.platform.workspaces import service as workspaces
 from osmosis.viewer.page import Document, Page
 from osmosis.viewer.render import SECURITY, build_environment
@@ -34,24 +34,20 @@ def html(view: Page) -> str:
     return ENVIRONMENT.get_template(view.template).render(**view.values)
 
 
-def page(
-    request: Request, name: str, viewer: Viewer | None, *, status: int | None = None, **values: object
-) -> Response:
+def page(name: str, viewer: Viewer | None, *, status: int | None = None, **values: object) -> Response:
     """Render a page; among the values, `workspace` is the name of its workspace, and a `problem` has the status."""
     problem = values.get("problem")
     status = status or (problem.http_status if isinstance(problem, OsmosisError) else 200)
-    return render_framed(request, Page(name, values), viewer, status=status)
+    return render_framed(Page(name, values), viewer, status=status)
 
 
-def render_framed(
-    request: Request, view: Page | Document, viewer: Viewer | None, *, status: int = 200, **more: object
-) -> Response:
+def render_framed(view: Page | Document, viewer: Viewer | None, *, status: int = 200, **more: object) -> Response:
     headers = {**SECURITY, "Cache-Control": "no-store"}
     if isinstance(view, Document):
         return StreamingResponse(iter(view.content), media_type=view.media_type, headers={**headers, **view.headers})
     mine: list[str] = []
     if viewer is not None:
-        with platform_of(request).db.read() as session:
+        with viewer.platform.db.read() as session:
             mine = [row.name for row, _, _ in workspaces.list_workspaces(session, viewer.user)]
     frame = {"who": viewer, "csrf": viewer.csrf if viewer else "", "mine": mine, "workspace": None, "here": ""}
     text = html(Page(view.template, {**frame, **more, **view.values}))
@@ -119,7 +115,7 @@ def error_page(request: Request, error: OsmosisError) -> Response:
     if not isinstance(error, DatabaseUnavailable):
         with suppress(AuthRequired):
             viewer = authenticate_viewer(request)
-    response = page(request, "error.html", viewer, status=error.http_status, error=error)
+    response = page("error.html", viewer, status=error.http_status, error=error)
     if isinstance(error, AuthRequired):
         response.headers["WWW-Authenticate"] = "Bearer"
     if (wait := error.details.get("retry_after")) is not None:

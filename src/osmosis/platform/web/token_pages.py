@@ -7,12 +7,12 @@ from datetime import timedelta
 from typing import Annotated
 from urllib.parse import urlencode, urlsplit
 
-from fastapi import Form, Query, Request, Response
+from fastapi import Form, Query, Response
 
 from osmosis.base.net import is_loopback
 from osmosis.errors import OsmosisError, ValidationError
 from osmosis.platform.auth import tokens
-from osmosis.platform.web.session import PosterDep, Viewer, ViewerDep, platform_of
+from osmosis.platform.web.session import PosterDep, Viewer, ViewerDep
 from osmosis.platform.web.templating import page, page_router, redirect
 from osmosis.platform.workspaces import audit, service as workspaces
 from osmosis.records.api.accounts import MAX_TOKEN_DAYS, SCOPES, TOKEN_DAYS, USUAL_SCOPES, NewToken, TokenScope
@@ -22,26 +22,25 @@ router = page_router()
 
 
 @router.get("/tokens")
-def token_list(request: Request, viewer: ViewerDep) -> Response:
-    return _token_page(request, viewer)
+def token_list(viewer: ViewerDep) -> Response:
+    return _token_page(viewer)
 
 
 def _token_page(
-    request: Request, viewer: Viewer, *, issued: tokens.IssuedToken | None = None, problem: OsmosisError | None = None
+    viewer: Viewer, *, issued: tokens.IssuedToken | None = None, problem: OsmosisError | None = None
 ) -> Response:
-    with platform_of(request).db.read() as session:
+    with viewer.platform.db.read() as session:
         rows = tokens.list_tokens(session, viewer.token)
         names = [row.name for row, _, _ in workspaces.list_workspaces(session, viewer.user)]
     children = {row.id: sum(1 for other, _ in rows if other.parent_id == row.id) for row, _ in rows}
     return page(
-        request, "tokens.html", viewer, here="tokens", found=rows, children=children, made=issued, problem=problem,
+        "tokens.html", viewer, here="tokens", found=rows, children=children, made=issued, problem=problem,
         scopes=SCOPES, usual=USUAL_SCOPES, names=names, days=TOKEN_DAYS, most=MAX_TOKEN_DAYS,
     )  # fmt: skip
 
 
 @router.post("/tokens")
 def make_token(
-    request: Request,
     viewer: PosterDep,
     name: Annotated[str, Form(min_length=1, max_length=200)],
     days: Annotated[int, Form(ge=1, le=MAX_TOKEN_DAYS)] = TOKEN_DAYS,
@@ -51,17 +50,17 @@ def make_token(
     seconds = int(timedelta(days=days).total_seconds())
     wish = NewToken(name=name, scopes=scope or list(USUAL_SCOPES), workspace=only or None, expires_in=seconds)
     try:
-        with platform_of(request).db.write() as session:
+        with viewer.platform.db.write() as session:
             issued = tokens.create_named(session, viewer.token, wish)
             audit.note_token(session, viewer, "token.create", issued.row, scopes=issued.row.scopes)
     except OsmosisError as problem:
-        return _token_page(request, viewer, problem=problem)
-    return _token_page(request, viewer, issued=issued)
+        return _token_page(viewer, problem=problem)
+    return _token_page(viewer, issued=issued)
 
 
 @router.post("/tokens/{token_id}/revoke")
-def revoke(request: Request, viewer: PosterDep, token_id: str) -> Response:
-    with platform_of(request).db.write() as session:
+def revoke(viewer: PosterDep, token_id: str) -> Response:
+    with viewer.platform.db.write() as session:
         audit.note_token(session, viewer, "token.revoke", tokens.revoke(session, viewer.token, token_id))
     return redirect("/tokens")
 
@@ -99,12 +98,10 @@ def callback_of(redirect_uri: str, state: str, port: str) -> Callback:
 
 
 @router.get("/cli-auth")
-def ask(
-    request: Request, viewer: ViewerDep, redirect_uri: Asked, state: Asked, port: Asked = "", device_name: Asked = ""
-) -> Response:
+def ask(viewer: ViewerDep, redirect_uri: Asked, state: Asked, port: Asked = "", device_name: Asked = "") -> Response:
     callback = callback_of(redirect_uri, state, port)
     device = device_name[:200] or "unnamed device"
-    response = page(request, "cli_auth.html", viewer, callback=callback, device_name=device)
+    response = page("cli_auth.html", viewer, callback=callback, device_name=device)
     # A browser holds the redirect after a form to the policy of the form's page.
     allowed = f"form-action 'self' {callback.origin}"
     policy = SECURITY["Content-Security-Policy"].replace("form-action 'self'", allowed)
@@ -113,14 +110,12 @@ def ask(
 
 
 @router.post("/cli-auth")
-def decide(
-    request: Request, viewer: PosterDep, redirect_uri: Text, state: Text, answer: Text, device_name: Text = ""
-) -> Response:
+def decide(viewer: PosterDep, redirect_uri: Text, state: Text, answer: Text, device_name: Text = "") -> Response:
     callback = callback_of(redirect_uri, state, "")
     if answer != "approve":
         answers = {"error": "access_denied", "error_description": "the login was denied in the browser"}
         return redirect(callback.answer(**answers))
-    with platform_of(request).db.write() as session:
+    with viewer.platform.db.write() as session:
         issued = tokens.issue(session, viewer.user, device_name, kind="device", maker=viewer.token)
         audit.note(session, viewer, "login.approve", device_name)
     return redirect(callback.answer(token=issued.text))

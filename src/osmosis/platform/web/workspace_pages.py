@@ -3,12 +3,11 @@ from typing import Annotated
 from fastapi import BackgroundTasks, Form, Request, Response
 
 from osmosis.errors import OsmosisError
-from osmosis.platform import Platform
 from osmosis.platform.background import run_in_turn
 from osmosis.platform.git import repositories, sync
 from osmosis.platform.rollout_servers import service as rollout_servers
 from osmosis.platform.scheduling import worker_admin
-from osmosis.platform.web.session import PosterDep, Viewer, ViewerDep, platform_of
+from osmosis.platform.web.session import PosterDep, Viewer, ViewerDep
 from osmosis.platform.web.templating import page, page_router, redirect, render_framed, stream_page
 from osmosis.platform.workspaces import audit, secrets, service as workspaces
 from osmosis.records.api.policy import may
@@ -20,46 +19,43 @@ router = page_router()
 
 
 @router.get("/workers")
-def workers(request: Request, viewer: ViewerDep) -> Response:
-    return _workers(request, viewer)
+def workers(viewer: ViewerDep) -> Response:
+    return _workers(viewer)
 
 
-def _workers(request: Request, viewer: Viewer, problem: OsmosisError | None = None) -> Response:
-    with platform_of(request).db.read() as session:
+def _workers(viewer: Viewer, problem: OsmosisError | None = None) -> Response:
+    with viewer.platform.db.read() as session:
         rows = worker_admin.list_rows(session, viewer.user)
         records = worker_admin.list_visible(session, viewer.user)
         directed = {worker.id for worker in records if worker_admin.may_manage(session, viewer.user, worker)}
-    return page(
-        request, "workers.html", viewer, here="workers", found=rows, directed=directed, problem=problem,
-    )  # fmt: skip
+    return page("workers.html", viewer, here="workers", found=rows, directed=directed, problem=problem)
 
 
 @router.get("/workers.json")
-def as_json(request: Request, viewer: ViewerDep) -> Response:
-    with platform_of(request).db.read() as session:
+def as_json(viewer: ViewerDep) -> Response:
+    with viewer.platform.db.read() as session:
         body = WorkerList(workers=worker_admin.list_rows(session, viewer.user))
     return Response(body.model_dump_json(), media_type="application/json", headers=SECURITY)
 
 
 @router.post("/workers/{worker_id}/drain")
-def drain(request: Request, viewer: PosterDep, worker_id: str) -> Response:
+def drain(viewer: PosterDep, worker_id: str) -> Response:
     try:
-        with platform_of(request).db.write() as session:
+        with viewer.platform.db.write() as session:
             worker_admin.drain(session, viewer, worker_admin.require_managed(session, viewer.user, worker_id))
     except OsmosisError as problem:
-        return _workers(request, viewer, problem)
+        return _workers(viewer, problem)
     return redirect("/workers")
 
 
 @router.post("/workers/{worker_id}/remove")
-def remove(request: Request, viewer: PosterDep, worker_id: str) -> Response:
-    platform = platform_of(request)
+def remove(viewer: PosterDep, worker_id: str) -> Response:
     try:
-        with platform.db.write() as session:
+        with viewer.platform.db.write() as session:
             worker = worker_admin.require_managed(session, viewer.user, worker_id)
-            worker_admin.remove(platform, session, viewer, worker)
+            worker_admin.remove(viewer.platform, session, viewer, worker)
     except OsmosisError as problem:
-        return _workers(request, viewer, problem)
+        return _workers(viewer, problem)
     return redirect("/workers")
 
 
@@ -67,48 +63,47 @@ Text = Annotated[str, Form(max_length=200)]
 
 
 @router.get("/{workspace}/secrets")
-def secret_list(request: Request, viewer: ViewerDep, workspace: str) -> Response:
-    return _secrets(request, viewer, workspace)
+def secret_list(viewer: ViewerDep, workspace: str) -> Response:
+    return _secrets(viewer, workspace)
 
 
-def _secrets(request: Request, viewer: Viewer, workspace: str, problem: OsmosisError | None = None) -> Response:
-    with platform_of(request).db.read() as session:
+def _secrets(viewer: Viewer, workspace: str, problem: OsmosisError | None = None) -> Response:
+    with viewer.platform.db.read() as session:
         row, role = workspaces.by_name(session, viewer.user, workspace, "secrets.own")
         rows = list(session.scalars(secrets.select_secrets(row, viewer.user, "all")))
         personal = {secret.name for secret in rows if secret.scope == "user"}
         shared = {secret.name for secret in rows if secret.scope == "workspace"}
         return page(
-            request, "secrets.html", viewer, here="secrets", workspace=workspace, found=rows,
+            "secrets.html", viewer, here="secrets", workspace=workspace, found=rows,
             shadowed=personal & shared, shared_too=may(role, "secrets.shared"), problem=problem,
         )  # fmt: skip
 
 
 @router.post("/{workspace}/secrets")
 def set_secret(
-    request: Request, viewer: PosterDep, workspace: str, name: Text, value: Annotated[str, Form()], scope: Text = "user"
+    viewer: PosterDep, workspace: str, name: Text, value: Annotated[str, Form()], scope: Text = "user"
 ) -> Response:
-    platform = platform_of(request)
     try:
-        with platform.db.write() as session:
+        with viewer.platform.db.write() as session:
             row, role = workspaces.by_name(session, viewer.user, workspace, "secrets.own")
             slot = secrets.slot_for(row, viewer.user, role, scope=scope, name=name.strip())
-            secrets.store(session, platform.vault, slot, value, viewer.user.id)
+            secrets.store(session, viewer.platform.vault, slot, value, viewer.user.id)
             audit.note(session, viewer, "secret.set", slot.name, workspace=row, scope=slot.scope)
     except OsmosisError as problem:
-        return _secrets(request, viewer, workspace, problem)
+        return _secrets(viewer, workspace, problem)
     return redirect(f"/{workspace}/secrets")
 
 
 @router.post("/{workspace}/secrets/delete")
-def delete_secret(request: Request, viewer: PosterDep, workspace: str, name: Text, scope: Text = "user") -> Response:
+def delete_secret(viewer: PosterDep, workspace: str, name: Text, scope: Text = "user") -> Response:
     try:
-        with platform_of(request).db.write() as session:
+        with viewer.platform.db.write() as session:
             row, role = workspaces.by_name(session, viewer.user, workspace, "secrets.own")
             slot = secrets.slot_for(row, viewer.user, role, scope=scope, name=name)
             secrets.delete(session, slot)
             audit.note(session, viewer, "secret.delete", name, workspace=row, scope=slot.scope)
     except OsmosisError as problem:
-        return _secrets(request, viewer, workspace, problem)
+        return _secrets(viewer, workspace, problem)
     return redirect(f"/{workspace}/secrets")
 
 
@@ -117,18 +112,18 @@ SERVERS = 50
 
 
 @router.get("/{workspace}/repository")
-def repository_page(request: Request, viewer: ViewerDep, workspace: str, branch: str = "") -> Response:
-    view = _repository_page(platform_of(request), viewer, workspace, branch)
-    return render_framed(request, view, viewer, here="repository", workspace=workspace)
+def repository_page(viewer: ViewerDep, workspace: str, branch: str = "") -> Response:
+    view = _repository_page(viewer, workspace, branch)
+    return render_framed(view, viewer, here="repository", workspace=workspace)
 
 
 @router.get("/{workspace}/repository/events")
 def repository_events(request: Request, viewer: ViewerDep, workspace: str, branch: str = "") -> Response:
-    return stream_page(request, viewer, lambda: _repository_page(platform_of(request), viewer, workspace, branch))
+    return stream_page(request, viewer, lambda: _repository_page(viewer, workspace, branch))
 
 
-def _repository_page(platform: Platform, viewer: Viewer, workspace: str, branch: str) -> Page:
-    with platform.db.read() as session:
+def _repository_page(viewer: Viewer, workspace: str, branch: str) -> Page:
+    with viewer.platform.db.read() as session:
         row, _ = workspaces.by_name(session, viewer.user, workspace)
         repository = repositories.find_for_workspace(session, row.id)
         rows = list(session.scalars(rollout_servers.select_servers(viewer.user, row).limit(SERVERS)))
@@ -143,7 +138,7 @@ def _repository_page(platform: Platform, viewer: Viewer, workspace: str, branch:
         events, total = sync.list_events(session, repository.id, limit=EVENTS)
     working = any(event.status in ("Pending", "Syncing") for event in events)
     more = {
-        "address": repositories.clone_url(platform.settings, repository),
+        "address": repositories.clone_url(viewer.platform.settings, repository),
         "branches": sorted(branches),
         "shown": branch_shown,
         "branch": branch,
@@ -157,8 +152,8 @@ def _repository_page(platform: Platform, viewer: Viewer, workspace: str, branch:
 
 
 @router.post("/{workspace}/repository/sync")
-def start_sync(request: Request, viewer: PosterDep, workspace: str, background: BackgroundTasks) -> Response:
-    platform = platform_of(request)
+def start_sync(viewer: PosterDep, workspace: str, background: BackgroundTasks) -> Response:
+    platform = viewer.platform
     with platform.db.write() as session:
         row, _ = workspaces.by_name(session, viewer.user, workspace, "push")
         repository = repositories.get_for_workspace(session, row.id)
