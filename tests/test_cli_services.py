@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-
 from osmosis_ai.cli_services import CLIError, RubricEvaluator, load_rubric_suite
 from osmosis_ai.cli_services.dataset import RubricRecord, load_rubric_records
 

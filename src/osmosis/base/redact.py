@@ -1,7 +1,6 @@
 """Redact secrets by exact value, in each form they may appear in; never guesses what a secret looks like."""
 
 import base64
-import contextlib
 import json
 import logging
 import os
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, quote_plus
 
-from osmosis.base.safe_open import FOLDER, clean_names, folder_at, is_plain, walk_open
+from osmosis.base.safe_open import clean_names, folder_at, is_plain, walk_open
 
 MARK = "[redacted]"
 _SHORTEST = 4
@@ -112,18 +111,6 @@ class Redactor:
                 return self._below(opened)
         except OSError:
             return 0  # there is none
-
-    def folders(self, folder: Path, names: Iterable[str]) -> int:
-        changed = 0
-        with contextlib.suppress(OSError), folder_at(folder, ()) as opened:
-            for name in names:
-                with contextlib.suppress(OSError):
-                    below = os.open(name, FOLDER, dir_fd=opened)
-                    try:
-                        changed += self._below(below)
-                    finally:
-                        os.close(below)
-        return changed
 
     def _below(self, folder: int) -> int:
         clean_names(folder, self.text, [MOST_FILES])

@@ -3,6 +3,7 @@
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -16,29 +17,15 @@ from osmosis.base.safe_open import list_artifacts, open_artifact
 from osmosis.errors import LeaseLost, NetworkError, OsmosisError
 from osmosis.jobs.context import JobContext
 
-GATHER_S = 0.005
 
-
+@dataclass(frozen=True, slots=True)
 class ArtifactCleaner:
-    def __init__(self, redactor: Redactor, folder: Path) -> None:
-        self._redactor = redactor
-        self._folder = folder
-        self._waiting: list[str] = []
-        self._next: asyncio.Task[None] | None = None
+    redactor: Redactor
+    folder: Path
 
-    async def clean(self, rollout_id: str) -> None:
-        self._waiting.append(rollout_id)
-        if self._next is None:
-            self._next = asyncio.create_task(self._together())
-        await asyncio.shield(self._next)
-
-    async def clean_all(self) -> None:
-        await asyncio.to_thread(self._redactor.files, self._folder)
-
-    async def _together(self) -> None:
-        await asyncio.sleep(GATHER_S)
-        waiting, self._waiting, self._next = self._waiting, [], None
-        await asyncio.to_thread(self._redactor.folders, self._folder, waiting)
+    async def clean(self, *rollout_id: str) -> None:
+        """Redact what a rollout left, or without its id what all of them left."""
+        await asyncio.to_thread(self.redactor.files, self.folder, rollout_id)
 
 
 MOST_TRIES = 20

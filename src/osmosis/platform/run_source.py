@@ -9,7 +9,7 @@ from functools import cached_property
 from urllib.parse import quote
 
 import sqlalchemy as sa
-from sqlalchemy.orm import Session, undefer
+from sqlalchemy.orm import Session
 
 from osmosis.base.git_url import find_web_page
 from osmosis.errors import NotFound, OsmosisError
@@ -347,7 +347,6 @@ def row_ranges(rows: Sequence[int], most: int = 60) -> str:
 log = logging.getLogger(__name__)
 
 FILLERS = IndexFillers()
-PIECE = 300
 
 
 @dataclass(frozen=True)
@@ -363,15 +362,8 @@ class RunFeed:
         return self.newest
 
     def since(self, last_id: int) -> Iterator[tuple[int, int, str]]:
-        while True:
-            with self.platform.db.read() as session:
-                query = sa.select(tables.Rollout).filter_by(run_id=self.run_id).where(tables.Rollout.id > last_id)
-                statement = query.order_by(tables.Rollout.id).limit(PIECE).options(undefer(tables.Rollout.body))
-                bodies = [(row.id, row.body) for row in session.scalars(statement)]
-            if not bodies:
-                return
-            for last_id, body in bodies:
-                yield last_id, last_id, body
+        for id_, body in rollouts.iterate_bodies(self.platform.db, self.run_id, last_id):
+            yield id_, id_, body
 
     def dataset_rows(self) -> Iterable[Row]:
         if not self.dataset:

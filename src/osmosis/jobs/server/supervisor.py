@@ -109,7 +109,7 @@ class ServerSupervisor:
         if self._process is not None:
             await self._process.stop(grace_s=grace_s)
             if self.command.cleaner is not None:
-                await self.command.cleaner.clean_all()
+                await self.command.cleaner.clean()
 
     @asynccontextmanager
     async def running(self, proxy: ModelProxy, plan: EvalPlan) -> AsyncIterator[Agent]:

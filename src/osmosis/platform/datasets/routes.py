@@ -1,6 +1,6 @@
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import FileResponse
 
@@ -11,7 +11,7 @@ from osmosis.platform.background import run_in_turn, slow
 from osmosis.platform.datasets import ingest, service, service as datasets
 from osmosis.platform.http.json_route import JsonRoute
 from osmosis.platform.objects.parts import SIGNED, Parts, object_url, receive_part, upload_key
-from osmosis.platform.paging import LogSliceDep, PageRange
+from osmosis.platform.paging import LogSliceDep, PageDep
 from osmosis.platform.workspaces import audit
 from osmosis.records.api.body import LogPage, Nothing
 from osmosis.records.api.datasets import (
@@ -26,7 +26,6 @@ from osmosis.records.api.datasets import (
 
 router = APIRouter(route_class=JsonRoute)
 DataDep = Annotated[Scope, may("data")]
-Limit = Annotated[int, Query()]
 
 
 @router.post("/api/cli/datasets")
@@ -86,8 +85,7 @@ def abort(dataset_id: str, platform: PlatformDep, scope: DataDep, body: AbortDat
 
 
 @router.get("/api/cli/datasets")
-def list_datasets(platform: PlatformDep, scope: ScopeDep, limit: Limit = 50, offset: Limit = 0) -> DatasetPage:
-    page = PageRange(limit, offset)
+def list_datasets(platform: PlatformDep, scope: ScopeDep, page: PageDep) -> DatasetPage:
     with platform.db.read() as session:
         rows, total = page.fetch(session, datasets.select_datasets(scope.workspace))
         bodies = [datasets.build_entry(DatasetEntry, platform.settings, row) for row in rows]

@@ -19,6 +19,7 @@ from osmosis.records.base import utc_now
 from osmosis.records.run.annotations import MarkChange
 from osmosis.records.run.job import JobResult, LogLine, Stage
 from osmosis.records.run.plan import RUN_NAME
+from osmosis.records.run.rollout import Category, Failure, Phase
 from osmosis.records.run.status import RunStatus
 
 ALLOWED = {
@@ -152,6 +153,13 @@ def end(session: Session, work: tables.Work, result: JobResult, reason: str) -> 
         log(session, work, result.failure.message, level="error")
     switch_status(session, work, result.status, reason or (result.failure.message if result.failure else ""))
     secrets.delete_of(session, "run", work.id)
+
+
+def fail(
+    session: Session, work: tables.Work, message: str, *, fix: str | None, category: Category, reason: str = ""
+) -> None:
+    failure = Failure(phase=Phase.SETUP, category=category, message=message, fix=fix)
+    end(session, work, JobResult(status=RunStatus.FAILED, failure=failure), reason)
 
 
 def request_stop(session: Session, work: tables.Work) -> None:

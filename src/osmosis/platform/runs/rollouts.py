@@ -16,11 +16,12 @@ from sqlalchemy.orm import InstrumentedAttribute, Session, undefer
 from osmosis.base.stats import Spread, spread
 from osmosis.errors import NotFound, ValidationError
 from osmosis.platform import tables
-from osmosis.platform.db import SHARED, changed_by, take_turn
+from osmosis.platform.db import SHARED, Database, changed_by, take_turn
 from osmosis.records.base import utc_now
 from osmosis.records.run.rollout import Rollout, RolloutStatus
 from osmosis.records.run.rows import DerivedKeys, Key
 
+PAGE = 300
 SAID = ("messages", "calls", "info")
 KEY = ["run_id", "step", "row_key", "attempt"]
 ROWS = re.compile(r"^\d+(-\d+)?\Z")
@@ -110,6 +111,20 @@ def list_bodies(
 ) -> list[str]:
     query = sa.select(tables.Rollout.body).where(_of(run_id, rows))
     return list(session.scalars(query.order_by(*_order()).limit(limit).offset(offset)))
+
+
+def iterate_bodies(db: Database, run_id: str, last_id: int = 0) -> Iterator[tuple[int, str]]:
+    """Iterate over the ids and records after `last_id`; no session is open while the caller works on one."""
+    query = sa.select(tables.Rollout.id, tables.Rollout.body).where(tables.Rollout.run_id == run_id)
+    while True:
+        with db.read() as session:
+            page = session.execute(
+                query.where(tables.Rollout.id > last_id).order_by(tables.Rollout.id).limit(PAGE)
+            ).all()
+        for last_id, body in page:
+            yield last_id, body
+        if len(page) < PAGE:
+            return
 
 
 def list_outcomes(session: Session, run_id: str, *, limit: int, offset: int) -> list[bytes]:

@@ -24,7 +24,7 @@ from osmosis.platform.workspaces import secrets
 from osmosis.records.base import utc_now
 from osmosis.records.run.job import HeartbeatReply, JobResult, Progress, Stage
 from osmosis.records.run.plan import Retry
-from osmosis.records.run.rollout import Category, Failure, Phase
+from osmosis.records.run.rollout import Category
 from osmosis.records.run.status import RunStatus
 
 log = logging.getLogger(__name__)
@@ -174,10 +174,8 @@ def release(session: Session, held_job: HeldJob, reason: str, *, max_starts: int
         lifecycle.end(session, work, JobResult(status=RunStatus.STOPPED), "stopped by request")
     elif giving_up := explain_giving_up(job, max_starts):
         fix = "read the run's log, then retry the run"
-        failure = Failure(
-            phase=Phase.SETUP, category=Category.SERVER_DIED, message=f"{giving_up}; last time: {reason}", fix=fix
-        )
-        lifecycle.end(session, work, JobResult(status=RunStatus.FAILED, failure=failure), reason)
+        message = f"{giving_up}; last time: {reason}"
+        lifecycle.fail(session, work, message, fix=fix, category=Category.SERVER_DIED, reason=reason)
     else:
         lifecycle.log(session, work, reason, level="warning")
 

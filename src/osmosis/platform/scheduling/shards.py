@@ -2,7 +2,7 @@
 so it equals that of one job over all rows. It is made outside of any session, because it reads every rollout."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
 import sqlalchemy as sa
@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session, undefer
 from osmosis.errors import Conflict
 from osmosis.metrics.summary import Summary, together
 from osmosis.platform import Platform, tables
-from osmosis.platform.runs import lifecycle
+from osmosis.platform.runs import lifecycle, rollouts
 from osmosis.platform.tables import QueueState
 from osmosis.records.base import utc_now
 from osmosis.records.config.run_config import EvalConfig
@@ -23,8 +23,6 @@ from osmosis.records.run.rows import Shard, Spend, share_concurrency
 from osmosis.records.run.status import RunStatus
 
 log = logging.getLogger(__name__)
-
-PAGE = 1000
 
 
 def shard_of(session: Session, job: tables.Job) -> Shard:
@@ -88,8 +86,8 @@ def merge(platform: Platform, run_id: str) -> None:
         jobs = lifecycle.list_jobs(session, run)
     plan = EvalPlan.from_config(EvalConfig.model_validate(run.config), name=run.name, dataset=run.dataset)
     summary = Summary(plan)
-    for rollout in _stored(platform, run_id):
-        summary.add(rollout)
+    for _, body in rollouts.iterate_bodies(platform.db, run_id):
+        summary.add(Rollout.model_validate_json(body))
     stopped = any(job.status == RunStatus.STOPPED.value for job in jobs)
     used_up = plan.budget.used_up(summary.total_cost_usd or 0.0, summary.total_tokens)
     reason, limit_s = plan.timeouts.ran_out(), plan.timeouts.run_s
@@ -113,18 +111,3 @@ def merge(platform: Platform, run_id: str) -> None:
                 session, locked, result, (by_limit or "stopped by request") if stopped else "all shards are over"
             )
             log.info("run %s: %d rollouts of its shards are one report", locked.name, report.completed)
-
-
-def _stored(platform: Platform, run_id: str) -> Iterator[Rollout]:
-    last = 0
-    while True:
-        query = sa.select(tables.Rollout.id, tables.Rollout.body).where(
-            tables.Rollout.run_id == run_id, tables.Rollout.id > last
-        )
-        with platform.db.read() as session:
-            page = session.execute(query.order_by(tables.Rollout.id).limit(PAGE)).all()
-        for _, body in page:
-            yield Rollout.model_validate_json(body)
-        if len(page) < PAGE:
-            return
-        last = page[-1][0]

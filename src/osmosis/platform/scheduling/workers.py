@@ -21,9 +21,8 @@ from osmosis.platform.tables import QueueState
 from osmosis.platform.workspaces import secrets
 from osmosis.records.api import workers as worker_api
 from osmosis.records.base import utc_now
-from osmosis.records.run.job import JOB_PROTOCOL, JobResult
-from osmosis.records.run.rollout import Category, Failure, Phase
-from osmosis.records.run.status import JobKind, RunStatus
+from osmosis.records.run.job import JOB_PROTOCOL
+from osmosis.records.run.rollout import Category
 
 log = logging.getLogger(__name__)
 
@@ -210,8 +209,7 @@ def _end_job(platform: Platform, end: _End) -> None:
         log.info("run %s: %s", held_job.work.name, end.reason)
         if end.report.cause == "final" and held_job.work.stop_requested_at is None:
             fix = "what is stored is kept: change what is said above, then retry the run"
-            failure = Failure(phase=Phase.SETUP, category=Category.SERVER_DIED, message=end.reason, fix=fix)
-            lifecycle.end(session, held_job.work, JobResult(status=RunStatus.FAILED, failure=failure), "")
+            lifecycle.fail(session, held_job.work, end.reason, fix=fix, category=Category.SERVER_DIED)
             return
         leases.release(session, held_job, end.reason, max_starts=platform.settings.max_starts, loss=end.loss)
 
@@ -271,17 +269,12 @@ def _give_job(
             lease_id=claimed.job.lease_id or "",
             run_id=claimed.work.id,
             run_name=claimed.work.name,
-            kind=kind_of(claimed.job),
+            kind=claimed.job.kind,
             folder=lifecycle.work_folder(claimed.work, claimed.job),
             lease=claimed.token if local else "",
             ticket="" if local else tickets.issue(claimed.job, queue_s),
             needs=placement.read_needs(claimed.work),
         )
-
-
-def kind_of(job: tables.Job) -> JobKind:
-    kinds: tuple[JobKind, ...] = ("training", "serving", "merge")
-    return next((kind for kind in kinds if kind == job.kind), "eval")
 
 
 def _check_startable(platform: Platform, session: Session, claimed: queue.Claimed) -> bool:
@@ -293,8 +286,7 @@ def _check_startable(platform: Platform, session: Session, claimed: queue.Claime
         problem = error
     except ValueError as error:  # what an earlier version stored
         problem = OsmosisError(f"this run cannot be started: {error}", hint="submit it again")
-    failure = Failure(phase=Phase.SETUP, category=Category.UNKNOWN, message=problem.message, fix=problem.hint)
-    lifecycle.end(session, claimed.work, JobResult(status=RunStatus.FAILED, failure=failure), problem.message)
+    lifecycle.fail(session, claimed.work, problem.message, fix=problem.hint, category=Category.UNKNOWN)
     return False
 
 
@@ -324,9 +316,7 @@ def _adopt_jobs(
         lifecycle.log(session, work, f"{_describe(worker)} was restarted; the job continues")
         lease_id = job.lease_id or ""
         kept_jobs.append(
-            worker_api.KeptJob(
-                job_id=job.id, lease_id=lease_id, run_name=work.name, kind=kind_of(job), handle=job.handle
-            )
+            worker_api.KeptJob(job_id=job.id, lease_id=lease_id, run_name=work.name, kind=job.kind, handle=job.handle)
         )
     return kept_jobs
 

@@ -8,6 +8,7 @@ from osmosis.platform.tables.base import Base, Dated, Json, NumberedRow, Row
 from osmosis.platform.tables.data import Repository
 from osmosis.platform.tables.people import OwnedRow, User, Workspace
 from osmosis.records.base import utc_now
+from osmosis.records.run.status import JobKind
 
 
 class StoredExperiment(TypedDict, total=False):
@@ -163,7 +164,7 @@ class Job(WorkReference, Row):
     __table_args__ = (sa.UniqueConstraint("run_id", "shard"), sa.Index("ix_jobs_queue", "state", "lease_until"))
 
     workspace_id: Mapped[str] = mapped_column(sa.ForeignKey("workspaces.id", ondelete="CASCADE"), index=True)
-    kind: Mapped[str]
+    kind: Mapped[JobKind] = mapped_column(sa.String())
     priority: Mapped[int] = mapped_column(default=0)
     work_created_at: Mapped[datetime] = mapped_column(default=utc_now)
     """The oldest work of a workspace comes first, also when it is queued again."""

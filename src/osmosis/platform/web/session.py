@@ -14,6 +14,7 @@ from starlette.applications import Starlette
 from osmosis.errors import AuthRequired, Forbidden
 from osmosis.platform import Platform
 from osmosis.platform.auth import tokens
+from osmosis.platform.auth.dependencies import bearer
 from osmosis.platform.auth.rate_limits import address_of
 from osmosis.platform.workspaces.audit import Actor
 from osmosis.viewer.sse import EventStreams
@@ -48,11 +49,8 @@ def event_streams(app: Starlette) -> EventStreams:
 
 
 def authenticate_viewer(request: Request) -> Viewer:
-    scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
-    if scheme:
-        if scheme.lower() != "bearer" or not bearer.strip():
-            raise AuthRequired("the Authorization header has no bearer token", code="TOKEN_MISSING")
-        return _authenticate(request, bearer.strip(), csrf=False)
+    if request.headers.get("authorization"):
+        return _authenticate(request, bearer(request), csrf=False)
     cookie = request.cookies.get(SESSION_COOKIE)
     if not cookie:
         raise LoginNeeded(_requested_page(request))
