@@ -27,18 +27,9 @@ TEMPLATES = "osmosis/_templates"
 SKIPPED_DIRS = {"__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache"}
 ROLLOUT = frozenset(
     {
-        "aiohttp",
-        "fastapi",
-        "filelock",
-        "httptools",
-        "msgspec",
-        "orjson",
-        "packaging",
-        "platformdirs",
-        "psutil",
-        "pydantic",
+        *("aiohttp", "fastapi", "filelock", "httptools", "msgspec", "orjson", "packaging", "platformdirs", "psutil"),
+        *("pydantic", "pydantic-settings", "pyyaml", "rich", "starlette", "tomli", "uvicorn"),
     }
-    | {"pydantic-settings", "pyyaml", "rich", "starlette", "tomli", "uvicorn"}
 )
 """Distributions that the SDK and a rollout server import; a test imports them with nothing else installed."""
 PLATFORM = frozenset(["alembic", "cryptography", "python-multipart", "sqlalchemy"])

@@ -10,16 +10,8 @@ from osmosis.records.run.rollout import Category, Completion
 
 SAME = ("temperature", "top_p", "parallel_tool_calls", "seed", "top_k", "stop")
 IGNORED = (
-    "client_metadata",
-    "max_tool_calls",
-    "metadata",
-    "prompt_cache_key",
-    "prompt_cache_retention",
-    "reasoning",
-    "safety_identifier",
-    "service_tier",
-    "truncation",
-    "user",
+    *("client_metadata", "max_tool_calls", "metadata", "prompt_cache_key", "prompt_cache_retention", "reasoning"),
+    *("safety_identifier", "service_tier", "truncation", "user"),
 )
 REFUSED = {
     "previous_response_id": "answers are not stored here: send the whole conversation as input",

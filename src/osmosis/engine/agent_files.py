@@ -15,17 +15,8 @@ MOST_FILES = 1000
 MOST_BYTES = 16 * 2**20
 """Bytes above which a file is known by its size and time instead of its content."""
 _SKIPPED = {
-    ".git",
-    ".osmosis",
-    ".venv",
-    "venv",
-    "__pycache__",
-    "node_modules",
-    "site-packages",
-    "dist-packages",
-    ".github",
-    "tests",
-    "docs",
+    *(".git", ".osmosis", ".venv", "venv", "__pycache__", "node_modules", "site-packages", "dist-packages"),
+    *(".github", "tests", "docs"),
 }
 _TALK = ("readme", "license", "changelog", "contributing", ".gitignore", ".gitattributes")
 

@@ -27,16 +27,8 @@ MOST_SOURCE_BYTES = 256 * 1024
 MOST_BYTES = 16 * 1024 * 1024
 INDEX_SETTINGS = frozenset(
     {
-        *(
-            "package",
-            "managed",
-            "sources",
-            "dev-dependencies",
-            "default-groups",
-            "environments",
-            "required-environments",
-        ),
-        *("required-version", "prerelease", "resolution", "exclude-newer", "index-strategy"),
+        *("package", "managed", "sources", "dev-dependencies", "default-groups", "environments"),
+        *("required-environments", "required-version", "prerelease", "resolution", "exclude-newer", "index-strategy"),
     }
 )
 """Keys of [tool.uv] with which everything still comes from an index."""

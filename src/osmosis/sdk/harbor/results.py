@@ -21,12 +21,8 @@ TIMEOUTS = {
 _ERRORS_BY_CATEGORY = {
     Category.RATE_LIMIT: ("ApiRateLimitError", "ApiUsageLimitError", "RateLimitError"),
     Category.SERVER_ERROR: (
-        "ApiInternalServerError",
-        "ApiOverloadedError",
-        "ApiResponseStalledError",
-        "UnknownApiError",
-        "InternalServerError",
-        "ServiceUnavailableError",
+        *("ApiInternalServerError", "ApiOverloadedError", "ApiResponseStalledError", "UnknownApiError"),
+        *("InternalServerError", "ServiceUnavailableError"),
     ),
     Category.CONNECTION: ("ApiConnectionClosedError", "NetworkConnectionError", "APIConnectionError"),
     Category.CONTEXT_LENGTH: ("ContextWindowExceededError", "ContextLengthExceededError"),
