@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, field_validator, model_validator
 
 from osmosis.base.net import is_http, is_loopback, parse_host
 from osmosis.base.paths import data_dir as default_data_dir
@@ -21,6 +21,12 @@ from osmosis.records.sandbox import SandboxSettings
 DEFAULT_PORT = 7575
 Days = Annotated[int | None, Field(ge=0), BeforeValidator(lambda value: None if value == "never" else value)]
 """How long something is kept; None (`never` in a variable): for ever."""
+Words = Annotated[
+    tuple[str, ...],
+    BeforeValidator(lambda value: [word.strip() for word in value.split(",")] if isinstance(value, str) else value),
+    AfterValidator(lambda words: tuple(filter(None, words))),
+]
+"""Words, which a variable separates by commas."""
 LogFormat = Literal["text", "json"]
 BUCKET = re.compile(r"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9._/-]*)?\Z")
 WILDCARDS = ("0.0.0.0", "::", "")
@@ -37,20 +43,13 @@ class OpenIdSettings(Settings):
     client_secret_file: Annotated[Path | None, Variable("OSMOSIS_OIDC_CLIENT_SECRET_FILE")] = None
     label: Annotated[str, Variable("OSMOSIS_OIDC_NAME")] = ""
     """What the button on the login page calls the provider; empty: its host."""
-    scopes: Annotated[tuple[str, ...], Variable("OSMOSIS_OIDC_SCOPES")] = ("openid", "email", "profile")
+    scopes: Annotated[Words, Variable("OSMOSIS_OIDC_SCOPES")] = ("openid", "email", "profile")
     """What is asked for; a provider that tells groups by a scope of its own needs that here."""
-    domains: Annotated[tuple[str, ...], Variable("OSMOSIS_OIDC_DOMAINS")] = ()
+    domains: Annotated[Words, Variable("OSMOSIS_OIDC_DOMAINS")] = ()
     """Who has a verified address in one of these gets an account, lower-case: `example.com`, not `a.example.com`."""
-    groups: Annotated[tuple[str, ...], Variable("OSMOSIS_OIDC_GROUPS")] = ()
+    groups: Annotated[Words, Variable("OSMOSIS_OIDC_GROUPS")] = ()
     """Who is in one of these gets an account; with `domains`, too, both are needed."""
     groups_claim: Annotated[str, Variable("OSMOSIS_OIDC_GROUPS_CLAIM")] = "groups"
-
-    @field_validator("scopes", "domains", "groups", mode="before")
-    @classmethod
-    def _split_words(cls, value: object) -> object:
-        if not isinstance(value, str):
-            return value
-        return tuple(word.strip() for word in value.split(",") if word.strip())
 
     @field_validator("scopes", mode="before")
     @classmethod
@@ -127,7 +126,7 @@ class PlatformSettings(Settings):
     port: int = Field(default=DEFAULT_PORT, ge=0, le=65535)
     public_url: Annotated[str, Variable("OSMOSIS_PUBLIC_URL")] = ""
     """How clients and browsers reach it; empty = `http://<host>:<port>`."""
-    allowed_hosts: Annotated[tuple[str, ...], Variable("OSMOSIS_ALLOWED_HOSTS")] = ()
+    allowed_hosts: Annotated[Words, Variable("OSMOSIS_ALLOWED_HOSTS")] = ()
     """Names that requests may carry in their Host header, besides loopback, `host` and that of `public_url`:
     `osmosis.lan`, `*.example.com`; the variable separates them by commas."""
     job_url: str = ""
@@ -207,11 +206,6 @@ class PlatformSettings(Settings):
     """Models that are served at once; each is held in memory for as long as it is deployed."""
     inference_timeout_s: float = Field(default=900.0, gt=0)
     """How long one answer of a deployed model may take."""
-
-    @field_validator("allowed_hosts", mode="before")
-    @classmethod
-    def _names(cls, value: object) -> object:
-        return tuple(name.strip() for name in value.split(",") if name.strip()) if isinstance(value, str) else value
 
     @field_validator("objects")
     @classmethod

@@ -78,19 +78,13 @@ def _to_fill(
     session: Session, workspace: tables.Workspace, name: str, overwrite_id: str | None
 ) -> tables.Dataset | None:
     query = sa.select(tables.Dataset).where(tables.Dataset.workspace_id == workspace.id, tables.Dataset.name == name)
-    dataset = session.scalars(query).first()
-    if overwrite_id is not None:
-        return _to_overwrite(session, workspace, overwrite_id, name, taken_by=dataset)
-    if dataset is not None and dataset.status not in GONE:
-        hint = "replace it with --overwrite, or rename the file"
-        raise Conflict(f"a dataset named {name!r} already exists", hint=hint, existing_dataset_id=dataset.id)
-    return dataset
-
-
-def _to_overwrite(
-    session: Session, workspace: tables.Workspace, dataset_id: str, name: str, *, taken_by: tables.Dataset | None
-) -> tables.Dataset:
-    dataset = find(session, workspace, dataset_id)
+    taken_by = session.scalars(query).first()
+    if overwrite_id is None:
+        if taken_by is not None and taken_by.status not in GONE:
+            hint = "replace it with --overwrite, or rename the file"
+            raise Conflict(f"a dataset named {name!r} already exists", hint=hint, existing_dataset_id=taken_by.id)
+        return taken_by
+    dataset = find(session, workspace, overwrite_id)
     if taken_by is not None and taken_by.id != dataset.id:
         raise Conflict(f"a dataset named {name!r} already exists", existing_dataset_id=taken_by.id)
     if dataset.name != name:

@@ -20,12 +20,12 @@ async def register(body: NewServer, platform: PlatformDep, found: EitherDep) -> 
     rollout_servers.check_name(body.agent_loop_name)
     target = probe.ProbeTarget(body.host, body.port, body.api_key or None)
     health = await probe.check(target, private=probe.takes_private(platform.settings))
-    registrant = rollout_servers.Registrant(caller.user.id, scope.workspace.id if scope else None)
+    workspace_id, name = scope.workspace.id if scope else None, body.agent_loop_name
 
     def note() -> str:
         with platform.db.write() as session:
             vault = platform.vault
-            return rollout_servers.register(session, vault, registrant, body.agent_loop_name, target, health).id
+            return rollout_servers.register(session, vault, caller.user, workspace_id, name, target, health).id
 
     result = {"server_info": health.info} if health.error is None else {"error": health.error}
     return RegisteredServer(id=await run_in_threadpool(note), status=health.status, health_check_result=result)

@@ -1,7 +1,6 @@
 """Rollout servers of people and workspaces. A server belongs to the person who registered it, and the members of its
 workspace, if any, see it. Its API key is sealed and sent only to the server itself."""
 
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import sqlalchemy as sa
@@ -20,12 +19,6 @@ FORGOTTEN_AFTER = timedelta(days=1)
 MAX_NAME = 200
 
 
-@dataclass(frozen=True, slots=True)
-class Registrant:
-    owner_id: str
-    workspace_id: str | None
-
-
 def check_name(name: str) -> None:
     if not name.strip() or len(name) > MAX_NAME or not name.isprintable():
         message = f"agent_loop_name must be a printable text of 1 to {MAX_NAME} characters"
@@ -33,18 +26,19 @@ def check_name(name: str) -> None:
 
 
 def register(
-    session: Session, vault: Vault, registrant: Registrant, name: str, target: ProbeTarget, health: ProbeResult
-) -> tables.RolloutServer:
+    session: Session, vault: Vault, owner: tables.User, workspace_id: str | None, name: str, target: ProbeTarget,
+    health: ProbeResult,
+) -> tables.RolloutServer:  # fmt: skip
     check_name(name)
     now = utc_now()
-    session.get_one(tables.User, registrant.owner_id, with_for_update=True)  # one registration of a person at a time
+    session.get_one(tables.User, owner.id, with_for_update=True)  # one registration of a person at a time
     table = tables.RolloutServer
-    same = sa.and_(table.owner_id == registrant.owner_id, table.host == target.host, table.port == target.port)
+    same = sa.and_(table.owner_id == owner.id, table.host == target.host, table.port == target.port)
     session.execute(sa.delete(table).where(sa.or_(same, table.last_seen < now - FORGOTTEN_AFTER)))
     row = table(
         id=tables.new_id(),
-        owner_id=registrant.owner_id,
-        workspace_id=registrant.workspace_id,
+        owner_id=owner.id,
+        workspace_id=workspace_id,
         host=target.host,
         port=target.port,
         agent_loop_name=name,

@@ -27,7 +27,7 @@ def build_spec(session: Session, settings: PlatformSettings, job: tables.Job) ->
         config = ModelJob(model=work.adapter, output_dir=output_dir, dtype=work.dtype)
         return _model_job(session, settings, work, "merge", config)
     run = session.get_one(tables.Run, job.run_id, options=[undefer(tables.Run.rows)])
-    if (repository := run.repository) is None:
+    if run.repository is None:
         raise OsmosisError("the repository of this run is no longer connected", hint="submit a new run")
     kind: RunKind = "eval" if run.kind == "eval" else "training"
     spec = JobSpec(
@@ -42,7 +42,7 @@ def build_spec(session: Session, settings: PlatformSettings, job: tables.Job) ->
         person=run.creator_id or "",
     )
     if is_on_our_disk(session, job):
-        return add_places(session, settings, run, spec, repository=repository)
+        return add_places(session, settings, run, spec)
     return spec if kind == "eval" else _elsewhere(spec, add_places(session, settings, run, spec))
 
 
@@ -69,14 +69,7 @@ def _elsewhere(spec: JobSpec, local: JobSpec) -> JobSpec:
     return spec.model_copy(update={**hub, "folders": sorted(ours)})
 
 
-def add_places(
-    session: Session,
-    settings: PlatformSettings,
-    run: tables.Run,
-    spec: JobSpec,
-    *,
-    repository: tables.Repository | None = None,
-) -> JobSpec:
+def add_places(session: Session, settings: PlatformSettings, run: tables.Run, spec: JobSpec) -> JobSpec:
     config, teacher = spec.submitted, ""
     if isinstance(config, EvalConfig):
         own = run.model_path.startswith(PLATFORM_MODEL) and not config.advanced.base_url
@@ -93,7 +86,7 @@ def add_places(
         if config.advanced.teacher:
             teacher = models.resolve(session, settings, run.workspace_id, config.advanced.teacher)
     places = {
-        "repository": str(settings.located(repository.path)) if repository is not None else "",
+        "repository": str(settings.located(run.repository.path)) if run.repository is not None else "",
         "dataset_path": str(settings.located(run.dataset_path)),
         "model_path": model.base,
         "adapter_path": model.adapter,
