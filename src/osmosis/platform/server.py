@@ -12,6 +12,7 @@ from fastapi import FastAPI
 
 from osmosis._version import __version__
 from osmosis.base.files import write_json
+from osmosis.base.jsonable import JsonObject
 from osmosis.base.processes import is_same, start_token
 from osmosis.errors import Conflict, ValidationError
 from osmosis.platform.settings import WILDCARDS, PlatformSettings
@@ -40,27 +41,33 @@ def listen(settings: PlatformSettings) -> socket.socket:
     return listener
 
 
-def announced_by(file: Path) -> int | None:
+def announcement(data_dir: Path) -> JsonObject:
     try:
-        return int(json.loads(file.read_text())["pid"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+        note = json.loads((data_dir / ANNOUNCEMENT).read_text())
+    except (OSError, ValueError):
+        return {}
+    return note if isinstance(note, dict) else {}
+
+
+def running_in(data_dir: Path) -> int | None:
+    note = announcement(data_dir)
+    pid = note.get("pid")
+    return pid if isinstance(pid, int) and is_same(pid, str(note.get("start_token"))) else None
 
 
 class AnnouncingServer(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, settings: PlatformSettings) -> None:
         super().__init__(config)
         self._settings = settings
-        self._file = settings.data_dir / ANNOUNCEMENT
         self.when_answering: list[Callable[[], object]] = []
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=sockets)
         if self.started:
-            if not self._other_lives():
-                settings = self._settings
+            settings = self._settings
+            if running_in(settings.data_dir) in (None, os.getpid()):
                 write_json(
-                    self._file,
+                    settings.data_dir / ANNOUNCEMENT,
                     {
                         "pid": os.getpid(),
                         "host": settings.host,
@@ -77,15 +84,9 @@ class AnnouncingServer(uvicorn.Server):
                 action()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        if announced_by(self._file) == os.getpid():  # not that of another process over this folder
-            self._file.unlink(missing_ok=True)
+        data_dir = self._settings.data_dir
+        if announcement(data_dir).get("pid") == os.getpid():  # not that of another process over this folder
+            (data_dir / ANNOUNCEMENT).unlink(missing_ok=True)
         if isinstance(self.config.app, FastAPI):
             event_streams(self.config.app).stopping = True  # pages that follow a run would hold the process open
         await super().shutdown(sockets=sockets)
-
-    def _other_lives(self) -> bool:
-        try:
-            note = json.loads(self._file.read_text())
-            return note["pid"] != os.getpid() and is_same(note["pid"], str(note["start_token"]))
-        except (OSError, ValueError, KeyError, TypeError):
-            return False

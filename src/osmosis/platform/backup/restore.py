@@ -4,7 +4,6 @@ PostgreSQL. A run in flight waits for a worker again: its lease and job belong t
 may still be running."""
 
 import base64
-import json
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -18,7 +17,6 @@ from osmosis.base.files import write_bytes
 from osmosis.base.git import Git, sealed_environ
 from osmosis.base.jsonable import JsonObject
 from osmosis.base.locks import lock_if_free
-from osmosis.base.processes import is_same
 from osmosis.errors import Conflict, ValidationError
 from osmosis.platform.backup import table_dump
 from osmosis.platform.backup.archive import ArchiveReader, BackupHeader, BackupManifest, StoredRepository, open_reader
@@ -26,13 +24,13 @@ from osmosis.platform.db import HEAD, Database
 from osmosis.platform.git import mirror
 from osmosis.platform.objects import open_objects
 from osmosis.platform.objects.publish import STORED, publish
+from osmosis.platform.server import running_in
 from osmosis.platform.settings import PlatformSettings
 from osmosis.platform.tables import QueueState
 from osmosis.platform.vault import Vault
 from osmosis.records.base import utc_now
 from osmosis.records.run.status import RunStatus
 
-ANNOUNCEMENT = "platform.json"
 START_LOCK = "start.lock"
 HARMLESS = frozenset({"logs", "port", START_LOCK, ".start.lock", "backups"})
 FETCH_S = 3600.0
@@ -52,20 +50,6 @@ class RestoreResult:
     runs_in_flight: int
     has_key: bool
     put_aside: Path | None
-
-
-def announcement(data_dir: Path) -> JsonObject:
-    try:
-        note = json.loads((data_dir / ANNOUNCEMENT).read_text())
-    except (OSError, ValueError):
-        return {}
-    return note if isinstance(note, dict) else {}
-
-
-def running_in(data_dir: Path) -> int | None:
-    note = announcement(data_dir)
-    pid = note.get("pid")
-    return pid if isinstance(pid, int) and is_same(pid, str(note.get("start_token"))) else None
 
 
 def restore(settings: PlatformSettings, source: Path, *, master_key: Path | None = None) -> RestoreResult:
