@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from osmosis_ai.cli_services import CLIError, RubricEvaluator, load_rubric_suite
 from osmosis_ai.cli_services.dataset import RubricRecord, load_rubric_records
 

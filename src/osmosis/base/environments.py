@@ -1,7 +1,6 @@
 """Cached environments and wheels that nobody uses any more. The time of a marker file is that of the last use. A user
 of an environment holds its lock and touches the marker, so removal checks again under the lock."""
 
-import json
 import os
 import shutil
 import time
@@ -9,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from osmosis.base.files import read_object
 from osmosis.base.jsonable import JsonObject
 from osmosis.base.locks import lock_if_free
 
@@ -46,13 +46,10 @@ def remove_folders(*folders: Path) -> None:
 
 
 def read_marker(folder: Path) -> JsonObject | None:
-    try:
-        marker: JsonObject = json.loads((folder / MARKER).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
+    marker = read_object(folder / MARKER)
     with suppress(OSError):
         os.utime(folder / MARKER)
-    return marker
+    return marker or None
 
 
 def last_used(path: Path) -> float:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from osmosis.base.jsonable import JsonObject
 from osmosis.errors import DiskFull
 
 _OURS = secrets.token_hex(4)
@@ -50,6 +51,15 @@ def write_json(
 ) -> None:
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, indent=indent)
     write_text(path, text + "\n", mode=mode, durable=durable)
+
+
+def read_object(path: Path) -> JsonObject:
+    """Return the object in a JSON file; an empty one when the file is missing or holds something else."""
+    try:
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 def create_once(path: Path, data: bytes, *, mode: int | None = None) -> bool:

@@ -12,7 +12,7 @@ from typing import IO, TypeVar
 import orjson
 from pydantic import ValidationError as PydanticError
 
-from osmosis.base.files import GrowingFile, append_line, replacing, write_bytes
+from osmosis.base.files import GrowingFile, append_line, read_object, replacing, write_bytes
 from osmosis.base.jsonable import JsonObject
 from osmosis.base.locks import FileLock
 from osmosis.base.redact import Redactor
@@ -98,12 +98,8 @@ class RunFolder:
         with suppress(OSError):
             write_bytes(self.pulse_path, self._redact(orjson.dumps(pulse)))
 
-    def pulse(self) -> JsonObject | None:
-        try:
-            pulse: JsonObject = orjson.loads(self.pulse_path.read_bytes())
-        except (OSError, orjson.JSONDecodeError):
-            return None
-        return pulse
+    def pulse(self) -> JsonObject:
+        return read_object(self.pulse_path)
 
     def begin_session(self, plan: EvalPlan, facts: Mapping[str, object] | None = None) -> None:
         before = self.run() if self.exists else {"created_at": utc_now().isoformat(), "sessions": []}

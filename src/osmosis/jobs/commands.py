@@ -1,12 +1,11 @@
 import asyncio
-import json
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from osmosis.base.files import write_json
+from osmosis.base.files import read_object, write_json
 from osmosis.base.git import fetching_environ
 from osmosis.base.processes import is_same, iterate_lines, kill_group, start_token
 from osmosis.sandbox import Box, Policy, start
@@ -82,12 +81,8 @@ class Leftovers:
 
     def end_all(self) -> int:
         """Kill the process groups that an earlier attempt left; return how many there were."""
-        try:
-            listed = json.loads(self._path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return 0
         ended = 0
-        for pid, started in listed.items():
+        for pid, started in read_object(self._path).items():
             if is_same(int(pid), started):
                 kill_group(int(pid))
                 ended += 1

@@ -1,7 +1,6 @@
 """The server process: its socket, and `<data dir>/platform.json`, which exists exactly while the platform answers.
 `start_token`, the process's start time, tells it from a later process with the same id."""
 
-import json
 import os
 import socket
 from collections.abc import Callable
@@ -11,8 +10,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from osmosis._version import __version__
-from osmosis.base.files import write_json
-from osmosis.base.jsonable import JsonObject
+from osmosis.base.files import read_object, write_json
 from osmosis.base.processes import is_same, start_token
 from osmosis.errors import Conflict, ValidationError
 from osmosis.platform.settings import WILDCARDS, PlatformSettings
@@ -41,16 +39,8 @@ def listen(settings: PlatformSettings) -> socket.socket:
     return listener
 
 
-def announcement(data_dir: Path) -> JsonObject:
-    try:
-        note = json.loads((data_dir / ANNOUNCEMENT).read_text())
-    except (OSError, ValueError):
-        return {}
-    return note if isinstance(note, dict) else {}
-
-
 def running_in(data_dir: Path) -> int | None:
-    note = announcement(data_dir)
+    note = read_object(data_dir / ANNOUNCEMENT)
     pid = note.get("pid")
     return pid if isinstance(pid, int) and is_same(pid, str(note.get("start_token"))) else None
 
@@ -85,7 +75,9 @@ class AnnouncingServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         data_dir = self._settings.data_dir
-        if announcement(data_dir).get("pid") == os.getpid():  # not that of another process over this folder
+        if (
+            read_object(data_dir / ANNOUNCEMENT).get("pid") == os.getpid()
+        ):  # not that of another process over this folder
             (data_dir / ANNOUNCEMENT).unlink(missing_ok=True)
         if isinstance(self.config.app, FastAPI):
             event_streams(self.config.app).stopping = True  # pages that follow a run would hold the process open

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
+
+from osmosis.testing.scripted import ScriptedLLM, call, says
 from osmosis_ai.auth.credentials import WorkspaceCredentials
 from osmosis_ai.cli_services import RubricEvaluator, load_rubric_suite
 from osmosis_ai.cli_services.dataset import load_rubric_records
@@ -21,8 +23,6 @@ from osmosis_ai.rollout.eval.evaluation.runner import EvalRunner, pass_at_k
 from osmosis_ai.rollout.eval.test_mode.interactive import InteractiveLLMClient, InteractiveRunner
 from osmosis_ai.rollout.eval.test_mode.runner import LocalTestRunner
 from osmosis_ai.rollout.testing import create_mock_trainer_app
-
-from osmosis.testing.scripted import ScriptedLLM, call, says
 
 ROWS = [
     {"user_prompt": f"What is {a} * 3?", "system_prompt": "calc", "ground_truth": str(a * 3), "extra": a}

@@ -59,7 +59,7 @@ class Why:
 
 def explain(journal: Journal, *, now: float | None = None) -> Why:
     now = time.time() if now is None else now
-    run, plan, pulse = journal.run(), journal.plan(), journal.pulse() or {}
+    run, plan, pulse = journal.run(), journal.plan(), journal.pulse()
     stored = list(journal.lines())
     ends = sorted(_ended(line) for line in stored)
     times = _times(stored)

@@ -13,13 +13,14 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from osmosis._version import __version__
+from osmosis.base.files import read_object
 from osmosis.base.processes import find_processes, start_token
 from osmosis.errors import OsmosisError
 from osmosis.platform.backup import table_dump
 from osmosis.platform.db import HEAD, open_engine, read_revision
 from osmosis.platform.objects import open_objects
 from osmosis.platform.objects.parts import DATASETS
-from osmosis.platform.server import announcement, running_in
+from osmosis.platform.server import ANNOUNCEMENT, running_in
 from osmosis.platform.settings import PlatformSettings
 from osmosis.platform.vault import Vault
 from osmosis.records.base import utc_now
@@ -40,7 +41,7 @@ def find_problems(settings: PlatformSettings) -> list[Problem]:
 
 
 def _process(settings: PlatformSettings) -> Iterator[Problem]:
-    note = announcement(settings.data_dir)
+    note = read_object(settings.data_dir / ANNOUNCEMENT)
     if note and running_in(settings.data_dir) is None:
         message = f"platform.json names process {note.get('pid')}, which no longer runs: the platform was killed"
         yield _problem("killed", message, "platform.json", "osmosis platform start", "warning")

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from osmosis.base.files import read_object
 from osmosis.base.jsonable import JsonObject
 from osmosis.records.run.rollout import Category, Failure, Message, Phase
 from osmosis.sdk.backend import ExecutionResult, with_failure
@@ -88,13 +89,7 @@ def build_result(trial: FinishedTrial) -> ExecutionResult:
 
 
 def read_result(path: Path) -> JsonObject | None:
-    if path.is_symlink():
-        return None
-    try:
-        body = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return body if isinstance(body, dict) else None
+    return None if path.is_symlink() else read_object(path) or None
 
 
 def _join_steps(samples: list[JsonObject]) -> RolloutSample:
