@@ -4,20 +4,18 @@
 import os
 import socket
 from collections.abc import Callable
-from pathlib import Path
 
 import uvicorn
 from fastapi import FastAPI
 
 from osmosis._version import __version__
 from osmosis.base.files import read_object, write_json
-from osmosis.base.processes import is_same, start_token
+from osmosis.base.processes import start_token
 from osmosis.errors import Conflict, ValidationError
+from osmosis.platform.backup.restore import ANNOUNCEMENT, running_in
 from osmosis.platform.settings import WILDCARDS, PlatformSettings
 from osmosis.platform.web.session import event_streams
 from osmosis.records.base import utc_now
-
-ANNOUNCEMENT = "platform.json"
 
 
 def listen(settings: PlatformSettings) -> socket.socket:
@@ -37,12 +35,6 @@ def listen(settings: PlatformSettings) -> socket.socket:
         message = f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}"
         raise Conflict(message, hint="choose another port with --port, or stop the process that uses it") from error
     return listener
-
-
-def running_in(data_dir: Path) -> int | None:
-    note = read_object(data_dir / ANNOUNCEMENT)
-    pid = note.get("pid")
-    return pid if isinstance(pid, int) and is_same(pid, str(note.get("start_token"))) else None
 
 
 class AnnouncingServer(uvicorn.Server):

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from osmosis.base.files import write_bytes
+from osmosis.base.files import read_object, write_bytes
 from osmosis.base.git import Git, sealed_environ
 from osmosis.base.jsonable import JsonObject
 from osmosis.base.locks import lock_if_free
+from osmosis.base.processes import is_same
 from osmosis.errors import Conflict, ValidationError
 from osmosis.platform.backup import table_dump
 from osmosis.platform.backup.archive import ArchiveReader, BackupHeader, BackupManifest, StoredRepository, open_reader
@@ -24,13 +25,13 @@ from osmosis.platform.db import HEAD, Database
 from osmosis.platform.git import mirror
 from osmosis.platform.objects import open_objects
 from osmosis.platform.objects.publish import STORED, publish
-from osmosis.platform.server import running_in
 from osmosis.platform.settings import PlatformSettings
 from osmosis.platform.tables import QueueState
 from osmosis.platform.vault import Vault
 from osmosis.records.base import utc_now
 from osmosis.records.run.status import RunStatus
 
+ANNOUNCEMENT = "platform.json"
 START_LOCK = "start.lock"
 HARMLESS = frozenset({"logs", "port", START_LOCK, ".start.lock", "backups"})
 FETCH_S = 3600.0
@@ -50,6 +51,12 @@ class RestoreResult:
     runs_in_flight: int
     has_key: bool
     put_aside: Path | None
+
+
+def running_in(data_dir: Path) -> int | None:
+    note = read_object(data_dir / ANNOUNCEMENT)
+    pid = note.get("pid")
+    return pid if isinstance(pid, int) and is_same(pid, str(note.get("start_token"))) else None
 
 
 def restore(settings: PlatformSettings, source: Path, *, master_key: Path | None = None) -> RestoreResult:

@@ -17,10 +17,10 @@ from osmosis.base.files import read_object
 from osmosis.base.processes import find_processes, start_token
 from osmosis.errors import OsmosisError
 from osmosis.platform.backup import table_dump
+from osmosis.platform.backup.restore import ANNOUNCEMENT, running_in
 from osmosis.platform.db import HEAD, open_engine, read_revision
 from osmosis.platform.objects import open_objects
 from osmosis.platform.objects.parts import DATASETS
-from osmosis.platform.server import ANNOUNCEMENT, running_in
 from osmosis.platform.settings import PlatformSettings
 from osmosis.platform.vault import Vault
 from osmosis.records.base import utc_now
