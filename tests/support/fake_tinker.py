@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 import random
+from array import array
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from aiohttp import web
@@ -18,6 +19,7 @@ from aiohttp import web
 from osmosis.base.jsonable import JsonObject
 
 MODEL = "fake/model"
+PROTOBUF = "application/x-protobuf"
 
 
 @dataclass(slots=True)
@@ -76,7 +78,10 @@ class FakeTinker:
         name = request.match_info["name"]
         self.requests[name] += 1
         self.keys.add(request.headers.get("X-API-Key"))
-        body: JsonObject = await request.json() if request.can_read_body else {}
+        if request.content_type == PROTOBUF:  # clients from 0.25 on, for this request
+            body = _read_forward_backward(await request.read())
+        else:
+            body = await request.json() if request.can_read_body else {}
         now: dict[str, Callable[[JsonObject], JsonObject]] = {
             "client/config": lambda _: {},
             "create_session": lambda _: {"type": "create_session", "session_id": "session"},
@@ -97,7 +102,11 @@ class FakeTinker:
             "load_weights": self._load,
         }
         if name in now:
-            return web.json_response(now[name](body))
+            answer = now[name](body)
+            is_packed = "sequences" in answer or "loss_fn_outputs" in answer
+            if is_packed and request.headers.get("Accept") == PROTOBUF:
+                return web.Response(body=_write_answer(answer), content_type=PROTOBUF)
+            return web.json_response(answer)
         if name not in later:
             return web.json_response({"error": f"no {name} here"}, status=404)
         number = f"r{len(self._results)}"
@@ -172,3 +181,78 @@ class FakeTinker:
     def _load(self, body: JsonObject) -> JsonObject:
         self._models[body["model_id"]].logits = list(self._kept[body["path"]])
         return {"type": "load_weights", "path": body["path"]}
+
+
+def _read_forward_backward(data: bytes) -> JsonObject:
+    """The JSON that clients before 0.25 send."""
+    sequences = []
+    fields = list(_fields(data))
+    for _, datum in ((number, value) for number, value in fields if number == 3):
+        inputs: JsonObject = {}
+        for number, entry in _fields(_bytes(datum)):
+            if number == 2:
+                named = dict(_fields(_bytes(entry)))
+                tensor = dict(_fields(_bytes(named[2])))
+                values = array("f" if tensor[3] == 1 else "q", _bytes(tensor[1]))
+                inputs[_bytes(named[1]).decode()] = {"data": list(values)}
+        sequences.append({"loss_fn_inputs": inputs})
+    return {"model_id": _bytes(dict(fields)[1]).decode(), "forward_backward_input": {"data": sequences}}
+
+
+def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """Numbers and values of a protobuf message, in order: https://protobuf.dev/programming-guides/encoding."""
+    at = 0
+
+    def read_varint() -> int:
+        nonlocal at
+        value = shift = 0
+        while True:
+            value |= (data[at] & 127) << shift
+            at, shift = at + 1, shift + 7
+            if data[at - 1] < 128:
+                return value
+
+    while at < len(data):
+        number, kind = divmod(read_varint(), 8)
+        if kind == 0:
+            yield number, read_varint()
+        else:
+            size = read_varint() if kind == 2 else 8 if kind == 1 else 4
+            yield number, data[at : at + size]
+            at += size
+
+
+def _bytes(value: int | bytes) -> bytes:
+    assert isinstance(value, bytes)
+    return value
+
+
+def _write_answer(answer: JsonObject) -> bytes:
+    """Samples, or what a forward and backward pass gave, for clients that take no JSON."""
+    if "sequences" in answer:
+        return b"".join(
+            _field(1, _field(2, array("i", each["tokens"]).tobytes()) + _field(3, _floats(each["logprobs"])))
+            for each in answer["sequences"]
+        )
+    tensors = [output["logprobs"]["data"] for output in answer["loss_fn_outputs"]]
+    ends = [4 * sum(map(len, tensors[:count])) for count in range(len(tensors) + 1)]
+    data = _floats([value for tensor in tensors for value in tensor])
+    batched = _field(1, data) + _field(2, array("q", ends).tobytes()) + bytes([3 << 3, 1])
+    record = _field(2, _field(1, b"logprobs") + _field(2, batched)) + bytes([3 << 3]) + _varint(len(tensors))
+    metrics = b"".join(
+        _field(3, _field(1, name.encode()) + bytes([2 << 3 | 1]) + array("d", [value]).tobytes())
+        for name, value in answer["metrics"].items()
+    )
+    return _field(1, b"ArrayRecord") + _field(2, record) + metrics
+
+
+def _floats(values: Sequence[float]) -> bytes:
+    return array("f", values).tobytes()
+
+
+def _field(number: int, value: bytes) -> bytes:
+    return _varint(number << 3 | 2) + _varint(len(value)) + value
+
+
+def _varint(value: int) -> bytes:
+    return bytes([value]) if value < 128 else bytes([value & 127 | 128]) + _varint(value >> 7)

@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tinker
 from tinker import types
 
@@ -114,14 +115,16 @@ class TinkerEngine(TrainingLoop):
             return {}  # no group has a signal: there is nothing to send
         rate = self.learning_rate(self.step + 1)
         adam = types.AdamParams(learning_rate=rate, beta1=_BETA1, beta2=_BETA2, eps=_EPSILON)
-        metrics: dict[str, float] = {}
+        values: dict[str, float] = {}
         for _ in range(self.plan.num_iterations):
             backward = self._training.forward_backward(data, "importance_sampling")
             step = self._training.optim_step(adam)
-            metrics = dict(backward.result().metrics)
+            result = backward.result()
+            values = values or _measure(data, result.loss_fn_outputs)
+            losses = [value for key, value in result.metrics.items() if key.startswith("loss")]
+            values |= {"train/loss": losses[0]} if losses else {}
             step.result()
-        loss = next((value for key, value in metrics.items() if key.startswith("loss")), None)
-        return {"train/loss": loss} if loss is not None else {}
+        return values
 
     def publish(self) -> None:
         self._sampling: Any = self._training.save_weights_and_get_sampling_client()
@@ -131,6 +134,21 @@ class TinkerEngine(TrainingLoop):
         state = self._training.save_state(name).result().path
         weights = self._training.save_weights_for_sampler(name).result().path
         write_json(draft / STATE, {"state": state, "weights": weights, "base_url": self.plan.engine_url}, indent=2)
+
+
+def _measure(data: list[types.Datum], outputs: list[dict[str, types.TensorData]]) -> dict[str, float]:
+    """Return the loss, which not every server sends, and how far its trainer is from its sampler."""
+    if not all("logprobs" in output for output in outputs):  # a server may leave them out
+        return {}
+    names = ("advantages", "logprobs")
+    gains, before = (np.concatenate([datum.loss_fn_inputs[name].to_numpy() for datum in data]) for name in names)
+    difference = np.concatenate([output["logprobs"].to_numpy() for output in outputs]) - before
+    apart = np.abs(difference[gains != 0])
+    return {
+        "train/loss": -float((gains * np.exp(difference))[gains != 0].sum()),
+        "train/mismatch_mean": float(apart.mean()),
+        "train/mismatch_max": float(apart.max()),
+    }
 
 
 def _datum(part: WeighedSequence) -> Any:

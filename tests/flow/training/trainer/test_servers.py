@@ -49,14 +49,16 @@ def answering(link: TrainerClient, right: str) -> Callable[[Collect], Any]:
     return answer
 
 
-@pytest.fixture
-def tinker_library(trainer: TrainerEnvironment, trainer_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(params=["0.24", "0.25"])
+def tinker_library(
+    request: pytest.FixtureRequest, trainer: TrainerEnvironment, trainer_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The extra `tinker`, beside the trainer's environment."""
-    folder = trainer_cache / "tinker"
+    folder = trainer_cache / f"tinker-{request.param}"
     if not folder.exists():
         command = [uv.find_uv_bin(), "pip", "install", "--quiet", "--python", str(trainer.python)]
         wanted = [
-            "tinker>=0.24,<0.25",
+            f"tinker=={request.param}.*",
             "anyio<5",
             "distro",
             "httpx[http2]<1",
@@ -135,6 +137,21 @@ async def test_vllm_samples_with_an_adapter_of_its_own_name_for_every_step(
         assert list(server.adapters) == server.loaded[2:]
         assert [body["model"] for body in server.asked] == server.loaded[:1] * 4 + server.loaded[1:2] * 4
         assert all(body["return_token_ids"] and END in body["stop_token_ids"] for body in server.asked)
+
+
+async def test_vllm_on_the_trainers_gpu_sleeps_during_updates(
+    plan: Callable[..., TrainerPlan], start: Any, tmp_path: Path
+) -> None:
+    async with FakeVllm([DIGIT[1], DIGIT[0], END]) as server:
+        made = plan(
+            sampler="vllm", sampler_urls=[server.url], samplers_sleep=True, steps=2, rows_per_step=2,
+            samples_per_row=2, save_interval=9, validation_rows=[20],
+        )  # fmt: skip
+        async with start(made) as (link, _):
+            events = [event async for event in follow(link, answering(link, "10"))]
+        assert events[-1] == Done(step=2)
+        step = ["completions", "sleep", "wake_up", "load_lora_adapter", "unload_lora_adapter"]
+        assert server.calls == ["sleep", "wake_up", "load_lora_adapter", *step, *step, "completions"]
 
 
 def curve(events: list[Event], key: str) -> list[float]:
