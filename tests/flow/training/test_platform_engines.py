@@ -29,7 +29,7 @@ def place(tiny_base: Path, trainer_cache: Path, tmp_path_factory: pytest.TempPat
         looks = 'import os\nassert not {"TINKER_API_KEY", "SAMPLER_KEY"} & os.environ.keys()\n'
         (made.folder / "rollouts" / "add" / "main.py").write_text(looks + AGENT)
         made.set(training__rollout_batch_size=4, training__n_samples_per_prompt=4, advanced__max_steps=3)
-        made.set(advanced__validation_rows=2, checkpoints__checkpoint_save_freq=2)
+        made.set(advanced__validation_rows=2, advanced__max_staleness=0, checkpoints__checkpoint_save_freq=2)
         yield made
 
 

@@ -92,6 +92,7 @@ async def test_each_server_sees_its_own_gpus_and_is_started_again(tmp_path: Path
         first, second = sorted(found(program), key=lambda process: process.environ()["CUDA_VISIBLE_DEVICES"])
         assert [process.environ()["CUDA_VISIBLE_DEVICES"] for process in (first, second)] == ["5", "6"]
         assert first.environ()["VLLM_API_KEY"] == servers.key
+        assert len({*servers.urls}) == 2
         assert first.environ()["VLLM_LOGGING_LEVEL"] == "INFO"
         assert servers.key not in " ".join(first.cmdline())
         assert "--max-lora-rank 16" in " ".join(first.cmdline())

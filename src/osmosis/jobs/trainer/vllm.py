@@ -118,7 +118,10 @@ class VllmProcesses:
                     started=context.leftovers.add,
                 )
             )
-        self.urls = [process.url for process in self._processes]
+
+    @property
+    def urls(self) -> list[str]:
+        return [process.url for process in self._processes]
 
     def _environ(self, environ: Mapping[str, str], gpus: Sequence[str]) -> dict[str, str]:
         own = {name: value for name, value in environ.items() if name.startswith("VLLM_")}
