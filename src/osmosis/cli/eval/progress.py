@@ -154,7 +154,7 @@ def _result(
         **more,
     }
 
-    def draw(console: Console) -> None:
+    def draw(console: "Console") -> None:
         draw_report(console, plan, report, notes=[redactor.text(note) for note in notes])
 
     return DetailResult(redactor.data(data), exit_code=code, next_steps=next_steps(plan, report), human=draw)
