@@ -11,15 +11,10 @@ from osmosis.dialects import call as dialect
 from osmosis.records.run.rollout import Completion
 
 PARAMS = {
-    "temperature": "temperature",
-    "topP": "top_p",
-    "topK": "top_k",
-    "maxOutputTokens": "max_tokens",
-    "stopSequences": "stop",
-    "seed": "seed",
-    "presencePenalty": "presence_penalty",
+    "temperature": "temperature", "topP": "top_p", "topK": "top_k", "maxOutputTokens": "max_tokens",
+    "stopSequences": "stop", "seed": "seed", "presencePenalty": "presence_penalty",
     "frequencyPenalty": "frequency_penalty",
-}
+}  # fmt: skip
 CHOICES = {"AUTO": "auto", "ANY": "required", "NONE": "none", "VALIDATED": "auto"}
 STATUSES = {
     400: "INVALID_ARGUMENT",

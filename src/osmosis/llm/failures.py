@@ -20,21 +20,14 @@ HINTS = {
 }
 
 _BY_CLASS = {
-    "APIConnectionError": Category.CONNECTION,
-    "APIResponseValidationError": Category.BAD_RESPONSE,
-    "APITimeoutError": Category.TIMEOUT,
-    "BudgetExceededError": Category.AUTH,
-    "ClientConnectionError": Category.CONNECTION,
-    "ConnectError": Category.CONNECTION,
-    "ConnectTimeout": Category.TIMEOUT,
-    "ContextWindowExceededError": Category.CONTEXT_LENGTH,
-    "JSONSchemaValidationError": Category.BAD_RESPONSE,
-    "RateLimitError": Category.RATE_LIMIT,
-    "ReadTimeout": Category.TIMEOUT,
-    "RemoteProtocolError": Category.CONNECTION,
-    "ServerTimeoutError": Category.TIMEOUT,
-    "TimeoutException": Category.TIMEOUT,
-}
+    "APIConnectionError": Category.CONNECTION, "APIResponseValidationError": Category.BAD_RESPONSE,
+    "APITimeoutError": Category.TIMEOUT, "BudgetExceededError": Category.AUTH,
+    "ClientConnectionError": Category.CONNECTION, "ConnectError": Category.CONNECTION,
+    "ConnectTimeout": Category.TIMEOUT, "ContextWindowExceededError": Category.CONTEXT_LENGTH,
+    "JSONSchemaValidationError": Category.BAD_RESPONSE, "RateLimitError": Category.RATE_LIMIT,
+    "ReadTimeout": Category.TIMEOUT, "RemoteProtocolError": Category.CONNECTION,
+    "ServerTimeoutError": Category.TIMEOUT, "TimeoutException": Category.TIMEOUT,
+}  # fmt: skip
 
 _NO_KEY = re.compile(r"missing credentials|api_key client option must be set|missing .{0,20}api key", re.I)
 """Some versions of LiteLLM report a missing key as an internal server error, which would be tried again."""

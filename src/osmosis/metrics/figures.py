@@ -16,14 +16,9 @@ Format = Literal["score", "difference", "share", "count", "ms", "usd", "p", "tex
 RUN = ""
 
 _WRITE: dict[str, Callable[[float | None], str]] = {
-    "score": formats.score,
-    "difference": formats.signed,
-    "share": formats.percent,
-    "count": formats.count,
-    "ms": formats.duration,
-    "usd": formats.dollars,
-    "p": formats.p_value,
-}
+    "score": formats.score, "difference": formats.signed, "share": formats.percent, "count": formats.count,
+    "ms": formats.duration, "usd": formats.dollars, "p": formats.p_value,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -158,22 +158,7 @@ def find_unreadiness(platform: Platform) -> str:
 
 
 ROUTERS: tuple[APIRouter, ...] = (
-    auth.router,
-    workspaces.router,
-    git.router,
-    datasets.router,
-    run_upload.router,
-    eval_runs.router,
-    benchmarks.router,
-    training.router,
-    model_files.router,
-    models.router,
-    inference.router,
-    production.router,
-    models.not_offered,
-    rollout_servers.router,
-    jobs.tickets_router,
-    jobs.router,
-    workers.router,
-    workers.people,
-)
+    auth.router, workspaces.router, git.router, datasets.router, run_upload.router, eval_runs.router,
+    benchmarks.router, training.router, model_files.router, models.router, inference.router, production.router,
+    models.not_offered, rollout_servers.router, jobs.tickets_router, jobs.router, workers.router, workers.people,
+)  # fmt: skip

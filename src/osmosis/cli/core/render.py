@@ -23,15 +23,9 @@ MAX_ENTRIES = 5
 MAX_EXAMPLE = 160
 MAX_ROWS = 5
 _STATUS_STYLE = {
-    "finished": "green",
-    "success": "green",
-    "uploaded": "green",
-    "running": "cyan",
-    "pending": "yellow",
-    "failed": "red",
-    "error": "red",
-    "stopped": "yellow",
-}
+    "finished": "green", "success": "green", "uploaded": "green", "running": "cyan", "pending": "yellow",
+    "failed": "red", "error": "red", "stopped": "yellow",
+}  # fmt: skip
 
 
 def print_text(console: Console, text: object, style: str = "") -> None:

@@ -16,19 +16,9 @@ from osmosis.training.trainer.load_model import Loaded
 from osmosis.training.trainer.packing import Tree
 
 PEAKS = {
-    "B200": 2250e12,
-    "H100 PCIe": 756e12,
-    "H100 NVL": 835e12,
-    "H100": 989e12,
-    "H200": 989e12,
-    "A100": 312e12,
-    "A10": 125e12,
-    "L40S": 362e12,
-    "L40": 181e12,
-    "L4": 121e12,
-    "RTX 4090": 165e12,
-    "RTX 3090": 71e12,
-}
+    "B200": 2250e12, "H100 PCIe": 756e12, "H100 NVL": 835e12, "H100": 989e12, "H200": 989e12, "A100": 312e12,
+    "A10": 125e12, "L40S": 362e12, "L40": 181e12, "L4": 121e12, "RTX 4090": 165e12, "RTX 3090": 71e12,
+}  # fmt: skip
 """FLOPs per second of dense bf16 products that add up in fp32, by NVIDIA's datasheets; the first name that fits."""
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 
