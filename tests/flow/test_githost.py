@@ -161,7 +161,7 @@ def test_a_snapshot_is_code_a_run_can_use(platform: RunningPlatform, git: Git) -
     wanted = Experiment(rollout="multiply", entrypoint="main.py", model_path="m", dataset="d", commit_sha=snapshot[:12])
     with platform.parts.db.read() as session:
         repository_id = session.query(tables.Repository).one().id
-    code = sync.code_for_run(platform.parts.db, platform.parts.settings, repository_id, wanted)
+    code = sync.code_for_run(platform.parts.db, platform.parts.settings, repository_id, {"experiment": wanted})
     assert code.commit_sha == snapshot
     assert len(sync_state(platform)["events"]) == 1, "a snapshot moves no branch"
 

@@ -7,13 +7,15 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from osmosis.datasets.row_file import read_row_file
 from osmosis.platform import tables
 from osmosis.platform.runs import lifecycle, rollouts
-from osmosis.platform.scheduling import queue
+from osmosis.platform.scheduling import job_files, queue
 from osmosis.platform.training import service, sft_data
 from osmosis.records.config.run_config import TrainingConfig
 from osmosis.records.run.job import JobResult, MetricPoint
 from osmosis.records.run.rollout import Rollout, RolloutStatus, Score
+from osmosis.records.run.rows import Shard
 from osmosis.records.run.status import RunStatus
 from support.platform_data import a_worker
 
@@ -232,3 +234,55 @@ def test_a_job_gets_the_examples_of_its_own_config_and_no_others(ready) -> None:
         workspace = session.get_one(tables.Workspace, learner.workspace_id)
         keys = sft_data.list_row_keys(session, workspace, TrainingConfig.model_validate(learner.config))
     assert keys == {"k0", "k1", "k2", "k3", "@9"}, "rows of the examples, for `metrics.compare`"
+
+
+def test_the_environments_of_a_mixture_have_rows_of_their_own(ready) -> None:
+    content = b"".join(b'{"user_prompt": "%d", "ground_truth": "1", "id": "%d"}\n' % (n, n) for n in range(10))
+    ready.upload("ten", content)
+    few = {"rollout": "multiply", "entrypoint": "main.py", "dataset": "ten", "name": "few"}
+    body = {
+        "experiment_config": {**EXPERIMENT, "weight": 3.0}, "mix": [few], "training_config": {"rollout_batch_size": 4},
+        "advanced_config": {"test_rows": 2},
+    }  # fmt: skip
+    evaluate(ready, {row: [0.0, 1.0] for row in range(4)})
+    check = ready.json("POST", "training-runs/check", json=body)
+    shown = {part["name"]: (part["share"], part["rows"], part["validation_rows"]) for part in check["environments"]}
+    assert shown == {"multiply": (0.75, 34, 4), "few": (0.25, 7, 1)}
+    assert (check["steps"], check["training_rows"]) == (41 // 4, 41)
+    assert [each["what"].partition(":")[0] for each in check["findings"] if each["code"] == "no-eval"] == ["few"]
+    run = ready.json("POST", "training-runs", json=body)
+    assert run["sampled_rows"] == 50
+    platform = ready.platform
+    with platform.db.read() as session:
+        sources = job_files.load_sources(session, platform.settings, run["id"])
+        plan = service.plan_run(session.get_one(tables.Run, run["id"]))
+    rows = list(read_row_file(job_files.make_row_file(platform, sources, Shard())))
+    assert [row.index for row in rows] == list(range(50))
+    assert [row.key for row in rows[40:]] == [f"few/{n}" for n in range(10)]
+    assert {str(row.key).partition("/")[0] for row in rows[:40]} == {"multiply"}
+    ready.json("DELETE", "datasets/ten", expect=409)
+    held_out = {
+        "experiment_config": {**EXPERIMENT, "dataset": "ten"},
+        "evaluation_config": {"held_out_of": run["name"]},
+    }
+    evaluation = ready.json("POST", "eval-runs", json=held_out)
+    with platform.db.read() as session:
+        rows_of_evaluation = session.get_one(tables.Run, evaluation["id"]).rows
+    assert [row + 40 for row in rows_of_evaluation] == plan.environments[1].test_rows
+
+
+def test_what_is_wrong_in_a_mixture_is_named_by_its_key(shared) -> None:
+    mix = [{"rollout": "multiply", "entrypoint": "nothing.py", "dataset": "none", "name": "few"}]
+    refused = submit(shared, expect=400, mix=mix)
+    assert {issue["key"] for issue in refused["issues"]} == {"mix.0.dataset", "mix.0.entrypoint"}
+    refused = submit(shared, expect=400, mix=[{**mix[0], "name": "multiply", "weight": -1.0, "sealed": "x"}])
+    assert {issue["key"] for issue in refused["issues"]} == {"mix.0.name", "mix.0.weight", "mix.0.sealed"}
+
+
+def test_a_step_needs_rows_of_each_environment(ready) -> None:
+    ready.upload("five", b"".join(b'{"user_prompt": "%d", "ground_truth": "1"}\n' % n for n in range(5)))
+    mix = [{"rollout": "multiply", "entrypoint": "main.py", "dataset": "five", "name": "few"}]
+    refused = submit(ready, expect=400, mix=mix, training_config={"rollout_batch_size": 12})
+    assert "6 of them are of few, which has 5" in refused["message"]
+    run = submit(ready, mix=mix)
+    assert ready.json("GET", f"training-runs/{run['name']}")["config"]["training"]["rollout_batch_size"] == 10

@@ -14,6 +14,7 @@ from pydantic.fields import FieldInfo
 from osmosis.records.config.benchmark import BenchmarkAgent, BenchmarkConfig
 from osmosis.records.config.check import CONFIGS, describe_value, iterate_fields
 from osmosis.records.config.docs import describe_fields
+from osmosis.records.config.run_config import Experiment, Mix
 
 BEGIN = "<!-- tables: begin (made by `make docs`) -->"
 END = "<!-- tables: end -->"
@@ -31,7 +32,7 @@ def config_tables() -> str:
     for kind, model in {**CONFIGS, "benchmark": BenchmarkConfig}.items():
         parts.append(f"## {_TITLES[kind]}\n")
         for name, inner, field in iterate_fields(describe_fields(model)):
-            if kind == "training" and name in _SHARED and name != "secrets":
+            if kind == "training" and name in ("program", "env"):
                 continue  # the same table, described once
             if kind == "optimize" and name != "optimize":
                 continue  # the tables of an eval config
@@ -42,17 +43,20 @@ def config_tables() -> str:
 def _table(name: str, inner: type[BaseModel] | None, field: FieldInfo, kind: str) -> str:
     need = "required" if field.is_required() else "optional"
     both = " (both kinds of config)" if name in _SHARED and name != "secrets" and kind == "eval" else ""
-    if name == "agents":
-        inner = BenchmarkAgent
-    title = f"[[{name}]]" if name == "agents" else f"[{name}]"
+    inner = {"agents": BenchmarkAgent, "mix": Mix}.get(name, inner)
+    title = f"[[{name}]]" if name in ("agents", "mix") else f"[{name}]"
     lines = [f"### {title}\n", f"*{need}{both}*\n"]
     if inner is None:
         lines.append(f"{field.description} Keys are variable names, values are text.\n")
         return "\n".join(lines)
     lines += ["| key | takes | default | meaning |", "| --- | --- | --- | --- |"]
     for key, part in inner.model_fields.items():
+        if kind == "training" and name == "experiment" and key in Experiment.model_fields:
+            continue  # as in an eval config
         meaning = " ".join((part.description or "").split())
         lines.append(f"| `{key}` | {describe_value(part)} | {_default(part)} | {meaning} |")
+    if name == "experiment" and kind == "training":
+        lines.append("\nBeside the keys of an eval config. `[[mix]]` names further environments of the same run.")
     if name == "secrets" and kind == "training":
         lines.append("\nThe table is optional; if present, it must have `required`.")
     return "\n".join(lines) + "\n"

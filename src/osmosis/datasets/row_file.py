@@ -1,6 +1,6 @@
 """The selected rows of a dataset as a file with their keys, for a job on another machine. One JSON object a line: first
 `{"rows", "by_id"}`, then `{"index", "line", "hash", "key", "data"}` for each row. `python -m osmosis.datasets.row_file`
-writes the file, given `{"path", "target", "rows", "stored"}`."""
+writes the file, given `{"parts", "target", "stored"}`."""
 
 import json
 import sys
@@ -19,6 +19,9 @@ from osmosis.datasets.scan import read_rows, scan_dataset
 from osmosis.errors import DatasetError, ValidationError
 from osmosis.records.run.plan import Selection
 from osmosis.records.run.rows import Row
+
+RowPart = tuple[str, int, str, Sequence[int]]
+"""A dataset, the index of its first row, what its keys begin with, and which of its rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +67,18 @@ def write_rows(rows: Iterable[JsonObject], output: Path, *, limit: int | None = 
     return len(seen)
 
 
-def write_row_file(path: Path, target: Path, rows: Sequence[int], stored: Sequence[str] = ()) -> int:
-    keys = KnownRows.of_dataset(path, rows, stored)
-    count = 0
+def write_row_file(parts: Sequence[RowPart], target: Path, stored: Sequence[str] = ()) -> int:
+    scanned = []
+    for path, _, prefix, rows in parts:
+        own = [key.removeprefix(prefix) for key in stored if key.startswith(prefix)]
+        scanned.append(KnownRows.of_dataset(Path(path), rows, own))
+    count = sum(len(part.keys) for part in scanned)
     with replacing(target) as out:
-        out.write(_text({"rows": len(keys.keys), "by_id": keys.by_id}))
-        for row in read_rows(path, Selection(rows=list(rows)), by_id=keys.by_id):
-            line = {"index": row.index, "line": row.line, "hash": row.content_hash, "key": row.key, "data": row.data}
-            out.write(_text(line))
-            count += 1
+        out.write(_text({"rows": count, "by_id": all(part.by_id for part in scanned)}))
+        for (path, start, prefix, rows), keys in zip(parts, scanned, strict=True):
+            for row in read_rows(Path(path), Selection(rows=list(rows)), by_id=keys.by_id):
+                line = {"index": start + row.index, "line": row.line, "hash": row.content_hash}
+                out.write(_text({**line, "key": f"{prefix}{row.key}", "data": row.data}))
     return count
 
 
@@ -115,7 +121,7 @@ def _lines(path: Path) -> Iterator[JsonObject]:
 
 
 def read(request: JsonObject) -> int:
-    return write_row_file(Path(str(request["path"])), Path(str(request["target"])), request["rows"], request["stored"])
+    return write_row_file(request["parts"], Path(str(request["target"])), request["stored"])
 
 
 if __name__ == "__main__":

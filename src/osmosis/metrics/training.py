@@ -5,7 +5,7 @@ can have different rewards, by the upper end of the interval."""
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from osmosis.base.stats import pass_hat_k
 from osmosis.metrics.intervals import bounded_interval
@@ -100,7 +100,10 @@ def _findings(
 ) -> Iterator[Finding]:
     if plan.steps == 0:
         problem = f"{len(plan.rows)} rows do not fill one step of rollout_batch_size = {plan.batch}"
-        fix = f"lower rollout_batch_size to {max(1, len(plan.rows))} or less, or add rows"
+        short = (part for part in plan.environments if len(part.rows) < plan.batch * part.share)
+        if len(plan.environments) > 1 and (part := next(short, None)):
+            problem += f": {plan.batch * part.share:.3g} of them are of {part.name}, which has {len(part.rows)}"
+        fix = f"lower rollout_batch_size to {max(1, plan.largest_batch)} or less, or add rows"
         yield Finding("too-few-rows", "error", problem, fix)
     elif plan.batch < config.training.rollout_batch_size:
         yield Finding("small-dataset", "info", f"a step takes all {plan.batch} rows that the dataset has for training")
@@ -276,11 +279,20 @@ _BY_KEY: Mapping[str, tuple[int, CurveInfo]] = {info.key: (at, info) for at, inf
 def curve_info(key: str) -> CurveInfo:
     if key.startswith("rollout/reward/"):
         return CurveInfo(key, key, key.removeprefix("rollout/"), _REWARD, "mean of a part of the reward")
-    return _BY_KEY[key][1] if key in _BY_KEY else CurveInfo(key, key, key, "Other", "")
+    return _find_curve(key)[1]
+
+
+def _find_curve(key: str) -> tuple[int, CurveInfo]:
+    """Return the place of a curve and what it shows; `KEY/NAME` is that of one environment of a mixture."""
+    base, _, environment = key.rpartition("/")
+    if key in _BY_KEY or base not in _BY_KEY:
+        return _BY_KEY.get(key, (len(_BY_KEY), CurveInfo(key, key, key, "Other", "")))
+    at, info = _BY_KEY[base]
+    return at, replace(info, key=key, name=key, title=f"{info.title}, {environment}")
 
 
 def in_order(keys: Iterable[str]) -> list[str]:
-    return sorted(keys, key=lambda key: (_BY_KEY[key][0] if key in _BY_KEY else len(_BY_KEY), key))
+    return sorted(keys, key=lambda key: (_find_curve(key)[0], key))
 
 
 def sparkline(values: Sequence[float], width: int = 24) -> str:

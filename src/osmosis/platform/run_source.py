@@ -12,9 +12,10 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from osmosis.base.git_url import find_web_page
+from osmosis.datasets.row_file import RowPart
 from osmosis.errors import NotFound, OsmosisError
 from osmosis.platform import Platform, tables
-from osmosis.platform.datasets.service import iterate_rows
+from osmosis.platform.datasets.stored_rows import iterate_rows
 from osmosis.platform.git import repositories
 from osmosis.platform.git.mirror import RepositoryFolder
 from osmosis.platform.paging import LogSlice
@@ -237,7 +238,7 @@ class DatabaseRun:
             sa.select(sa.func.max(tables.Rollout.id)).where(tables.Rollout.run_id == self.run.id)
         )
         epoch = f"{self.run.id}:{self.run.retries}"
-        feed = RunFeed(self.platform, self.run.id, epoch, newest or 0, self.run.dataset_path, self.run.rows)
+        feed = RunFeed(self.platform, self.run.id, epoch, newest or 0, self.run.list_row_parts())
         index, progress = FILLERS.open(path, feed, self._state.pass_threshold, wait_s=WAIT_S)
         index.set_labels(run_marks.version(self.session, self.run.id), self.annotations)
         return run_source.RolloutTable(Search(index), progress)
@@ -355,8 +356,7 @@ class RunFeed:
     run_id: str
     epoch: str
     newest: int
-    dataset: str
-    rows: Sequence[int]
+    parts: Sequence[RowPart]
 
     def extent(self) -> int:
         return self.newest
@@ -366,9 +366,9 @@ class RunFeed:
             yield id_, id_, body
 
     def dataset_rows(self) -> Iterable[Row]:
-        if not self.dataset:
+        if not self.parts[0][0]:
             return
         try:
-            yield from iterate_rows(self.platform.objects, self.dataset, self.rows)
+            yield from iterate_rows(self.platform.objects, self.parts)
         except OsmosisError as error:
             log.warning("the rows of run %s are not shown: %s", self.run_id, error.message)

@@ -30,7 +30,7 @@ from osmosis.training.models import TrainedModel
 from osmosis.training.protocol.batches import Kind
 from osmosis.training.protocol.messages import Checkpointed, Collect
 from osmosis.training.protocol.plans import TrainerPlan
-from osmosis.training.step_figures import SEALED, count_sampled_tokens, step_figures
+from osmosis.training.step_figures import SEALED, count_sampled_tokens, environment_figures, step_figures
 from osmosis.training.step_journal import StepJournal, StoredStepRollout, find_reward, step_folder_name
 from osmosis.training.stragglers import CUT_OFF, StragglerAgent
 
@@ -113,6 +113,7 @@ class Collector:
         await self._evaluate(agent, collect.step, collect.samples_per_row, collect.rows, journal, observer)
         rollouts = await asyncio.to_thread(journal.stored)
         figures = await asyncio.to_thread(step_figures, rollouts, "validation")
+        figures |= environment_figures(self._trainer_plan, rollouts, "validation")
         await asyncio.to_thread(journal.pack)
         if self._run.sealed is not None and (
             missing := sum(rollout.failure is None and SEALED not in rollout.metrics for rollout in rollouts)
@@ -299,7 +300,7 @@ class Collector:
         return rollouts
 
     def _measure(self, step: int, groups: Sequence[Group], rollouts: Sequence[StoredStepRollout]) -> dict[str, float]:
-        figures = step_figures(rollouts, "train")
+        figures = step_figures(rollouts, "train") | environment_figures(self._trainer_plan, rollouts, "train")
         figures["rollout/staleness"] = fmean([step - 1 - self._ledger.steps[group.step].version for group in groups])
         solved = [any(self._rewards[group].values()) for group in self._ledger.steps[step].silent]
         figures |= {"rollout/rows_solved": float(sum(solved)), "rollout/rows_unsolved": float(solved.count(False))}
@@ -349,6 +350,17 @@ class _StepAgent:
         if self._model.lost.is_set() and rollout.status is RolloutStatus.FAILED:
             await asyncio.Event().wait()  # the steps are about to be cut off: see `TrainingDriver`
         return rollout
+
+
+@dataclass(frozen=True, slots=True)
+class MixedAgent:
+    """Runs each task with the agent of its row's environment."""
+
+    plan: TrainerPlan
+    agents: Sequence[Agent]
+
+    async def run(self, task: Task, model: RolloutModel) -> Rollout:
+        return await self.agents[self.plan.find_environment(task.row.index)].run(task, model)
 
 
 @dataclass(frozen=True, slots=True)

@@ -186,6 +186,10 @@ class TrainingDriver:
         silent = f", {no_signal_ratio(rollouts) * 100:.0f} % of rows without signal" if is_train else ""
         replaced = step.figures.get("rollout/replaced_groups")
         silent += f" after {replaced:.0f} such rows were replaced" if replaced else ""
+        key = "rollout/raw_reward" if is_train else "eval/validation/reward"
+        for environment in self._run.trainer_plan.environments:
+            if (reward := step.figures.get(f"{key}/{environment.name}")) is not None:
+                silent += f", {environment.name} {reward:.3f}"
         listener.on_message(f"{name}: {len(rollouts)} rollouts{resumed}, {mean}{silent}")
         if ignored := self._model.ignored - self._reported_ignored:
             self._reported_ignored |= ignored

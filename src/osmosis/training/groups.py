@@ -6,7 +6,7 @@ it is trained on, so that a killed run has the same steps again."""
 import math
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ from pydantic import Field
 
 from osmosis.base.files import write_text
 from osmosis.records.base import Record
-from osmosis.training.protocol.plans import TrainerPlan, rows_of_step
+from osmosis.training.protocol.plans import TrainerPlan, divide
 from osmosis.training.step_journal import list_stored_steps, step_folder_name
 
 FILE = "groups.json"
@@ -76,8 +76,8 @@ class GroupLedger:
         return sorted(self._unused, key=lambda group: group.step)
 
     def draw(self, step: int, count: int) -> list[int]:
-        """Return rows for new groups of a step: those that came least often, each pass over the rows in an order drawn
-        from the seed; a row in flight only where there is no other. Fewer where the step has all rows already."""
+        """Return rows for new groups of a step, by environment those that came least often, each pass over the rows in
+        an order drawn from the seed; a row in flight only where there is no other. Fewer where the step has all."""
         plan, own = self._plan, self.steps[step].rows if step in self.steps else []
         passes = self._count_passes(step)
         busy = {group.row for group in self.list_unused()}
@@ -87,20 +87,28 @@ class GroupLedger:
             random.Random(f"{plan.seed}/{number}").shuffle(order)
             ranks[number] = {row: rank for rank, row in enumerate(order)}
         rows = [row for row in plan.rows if row not in own]
-        return sorted(rows, key=lambda row: (row in busy, passes[row], ranks[passes[row]][row]))[:count]
+        rows.sort(key=lambda row: (row in busy, passes[row], ranks[passes[row]][row]))
+        free, drawn = Counter(map(plan.find_environment, rows)), Counter[int]()
+        for _, begun in self._list_begun(step):
+            drawn.update(map(plan.find_environment, begun))
+        parts = range(len(plan.shares))
+        counts = divide(plan.shares, [drawn[at] for at in parts], [free[at] for at in parts], count)
+        return [row for at in parts for row in [row for row in rows if plan.find_environment(row) == at][: counts[at]]]
+
+    def _list_begun(self, step: int) -> Iterator[tuple[int, list[int]]]:
+        """Return the rows that began in each step so far; where another machine was at it, those that were due."""
+        for number in range(1, step + 1):
+            if number in self.steps:
+                yield number, self.steps[number].rows
+            elif number < step:
+                yield number, self._plan.rows_of(number)
 
     def _count_passes(self, step: int) -> Counter[int]:
         """Return how often each row came up to a step. With `curriculum` a visit without signal counts twice, the next
         one in a row four times, any further one eight times: the row comes less often, but it comes."""
         plan, passes, streaks = self._plan, Counter[int](), Counter[int]()
         silent = {group for groups in self.steps.values() for group in groups.silent} if plan.curriculum else set()
-        for number in range(1, step + 1):
-            if number in self.steps:
-                rows = self.steps[number].rows
-            elif number < step:  # another machine was at it
-                rows = rows_of_step(plan.rows, plan.rows_per_step, number, plan.seed)
-            else:
-                rows = []
+        for number, rows in self._list_begun(step):
             for row in rows:
                 streaks[row] = streaks[row] + 1 if Group(number, row) in silent else 0
                 passes[row] += 1 << min(streaks[row], LONGEST_STREAK)

@@ -7,11 +7,14 @@ from statistics import fmean, pstdev
 
 from osmosis.base.stats import quantile
 from osmosis.training.protocol.batches import Kind
+from osmosis.training.protocol.plans import TrainerPlan
 from osmosis.training.step_journal import StoredPart, StoredStepRollout
 
 GRAM = 4
 SEALED = "sealed"
 """The metric of a rollout that the sealed grader gives."""
+APART = ("rollout/raw_reward", "rollout/no_signal_ratio", "eval/validation/reward", "eval/sealed")
+"""Figures that each environment of a mixture has for itself."""
 _RUNS = re.compile(rb"\x01+")
 
 
@@ -52,6 +55,18 @@ def step_figures(rollouts: Sequence[StoredStepRollout], kind: Kind) -> dict[str,
             "rollout/turns": fmean([sum(part.turns for part in rollout.tokens) for rollout in spoken]),
             "rollout/repetition_ratio": fmean([_repetition(rollout) for rollout in spoken]),
         }
+    return figures
+
+
+def environment_figures(plan: TrainerPlan, rollouts: Sequence[StoredStepRollout], kind: Kind) -> dict[str, float]:
+    """Return figures of each environment of a mixture, with its name at the end of their keys."""
+    figures: dict[str, float] = {}
+    for at, environment in enumerate(plan.environments):
+        own = step_figures([each for each in rollouts if plan.find_environment(each.row_index) == at], kind)
+        figures |= {f"{key}/{environment.name}": own[key] for key in APART if key in own}
+    scored = [(rollout.row_index, rollout.reward) for rollout in rollouts if rollout.reward is not None]
+    if kind == "validation" and (reward := plan.mean_reward(scored)) is not None:
+        figures["eval/validation/reward"] = reward
     return figures
 
 

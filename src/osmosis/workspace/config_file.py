@@ -15,7 +15,7 @@ from osmosis.base.toml import tomllib
 from osmosis.errors import NotFound, ValidationError
 from osmosis.records.config.benchmark import BenchmarkConfig
 from osmosis.records.config.check import ConfigIssue, check_config, find_unread_keys, list_issues
-from osmosis.records.config.run_config import EvalConfig, TrainingConfig
+from osmosis.records.config.run_config import EvalConfig, TrainingConfig, list_environment_tables
 from osmosis.records.config.validation import Problem, Severity
 from osmosis.workspace.layout import CONFIG_KINDS, ConfigKind, Workspace
 from osmosis.workspace.tomlpos import Positions, find_line, find_lines
@@ -172,23 +172,35 @@ def _line(problem: Problem) -> int:
 
 
 def _paths(file: ConfigFile, workspace: Workspace) -> Iterable[Problem]:
-    experiment = file.data.get("experiment")
-    if not isinstance(experiment, dict):
-        return
-    key = "grader" if "command" in experiment else "entrypoint"
-    rollout, entrypoint = experiment.get("rollout"), experiment.get(key, "main.py" if key == "grader" else None)
+    tables = list_environment_tables(file.data)
+    is_pinned = tables["experiment"].get("commit_sha") or tables["experiment"].get("branch")
+    severity: Severity = "warning" if is_pinned else "error"
+    for name, table in tables.items():
+        yield from _rollout_paths(file, workspace, name, table, severity)
+    program = file.data.get("program")
+    for key, name in program.items() if isinstance(program, dict) else ():
+        try:
+            if key in ("folder", "home") and isinstance(name, str):
+                folder_inside(workspace.root, name, f"program.{key}")
+        except (NotFound, ValidationError) as error:
+            where, fix = f"{file.where(f'program.{key}')}: program.{key}", error.hint or ""
+            yield Problem(code="no-folder", what=error.message, where=where, fix=fix, severity=severity)
+
+
+def _rollout_paths(
+    file: ConfigFile, workspace: Workspace, name: str, table: dict[str, object], severity: Severity
+) -> Iterable[Problem]:
+    key = "grader" if "command" in table else "entrypoint"
+    rollout, entrypoint = table.get("rollout"), table.get(key, "main.py" if key == "grader" else None)
     if not isinstance(rollout, str) or rollout in ("", ".", "..") or re.search(r"[/\\\0]", rollout):
         return
-    severity: Severity = "warning" if experiment.get("commit_sha") or experiment.get("branch") else "error"
-
-    def at(key: str, code: str, problem: str, fix: str) -> Problem:
-        return Problem(code=code, what=problem, where=f"{file.where(key)}: {key}", fix=fix, severity=severity)
-
     folder = workspace.root / "rollouts" / rollout
     if not folder.is_dir():
         near = get_close_matches(rollout, [r.name for r in workspace.rollouts()], 1, 0.5)
         fix = f'did you mean "{near[0]}"?' if near else f"osmosis rollout new {rollout}"
-        yield at("experiment.rollout", "no-rollout", f"there is no folder rollouts/{rollout}/", fix)
+        where = f"{file.where(f'{name}.rollout')}: {name}.rollout"
+        problem = f"there is no folder rollouts/{rollout}/"
+        yield Problem(code="no-rollout", what=problem, where=where, fix=fix, severity=severity)
         return
     if not isinstance(entrypoint, str) or not entrypoint or not _inside(entrypoint):
         return
@@ -196,18 +208,13 @@ def _paths(file: ConfigFile, workspace: Workspace) -> Iterable[Problem]:
         problems = sorted(p.name for p in folder.glob("*.py"))
         near = get_close_matches(entrypoint, problems, 1, 0.4) or problems[:1]
         fix = f'did you mean "{near[0]}"?' if near else f"create rollouts/{rollout}/{entrypoint}"
-        yield at(f"experiment.{key}", "no-entrypoint", f"there is no file rollouts/{rollout}/{entrypoint}", fix)
+        where = f"{file.where(f'{name}.{key}')}: {name}.{key}"
+        problem = f"there is no file rollouts/{rollout}/{entrypoint}"
+        yield Problem(code="no-entrypoint", what=problem, where=where, fix=fix, severity=severity)
     elif not (folder / entrypoint).resolve().is_relative_to(folder.resolve()):
-        where = f"{file.where(f'experiment.{key}')}: experiment.{key}"
+        where = f"{file.where(f'{name}.{key}')}: {name}.{key}"
         problem = f"the {key} is a link to a file outside the rollout directory"
         yield Problem.error("entrypoint-outside", problem, where, "copy the file into the rollout directory")
-    program = file.data.get("program")
-    for key, name in program.items() if isinstance(program, dict) else ():
-        try:
-            if key in ("folder", "home") and isinstance(name, str):
-                folder_inside(workspace.root, name, f"program.{key}")
-        except (NotFound, ValidationError) as error:
-            yield at(f"program.{key}", "no-folder", error.message, error.hint or "")
 
 
 def _inside(value: str) -> bool:

@@ -64,12 +64,13 @@ def _configs(workspace: Workspace) -> list[Problem]:
         issues += problems
         if config is None:
             continue
-        named.add(config.experiment.rollout)
-        dataset = config.experiment.dataset
-        if workspace.local_dataset(dataset) is None:
-            problem, where = f"no file in data/ for the dataset {dataset}", file.where("experiment.dataset")
-            fix = f"osmosis dataset download {dataset} -o data/, or add data/{dataset}.jsonl"
-            issues.append(Problem.info("no-local-dataset", problem, f"{where}: experiment.dataset", fix))
+        for table, environment in config.environments.items():
+            named.add(environment.rollout)
+            dataset, key = environment.dataset, f"{table}.dataset"
+            if workspace.local_dataset(dataset) is None:
+                problem = f"no file in data/ for the dataset {dataset}"
+                fix = f"osmosis dataset download {dataset} -o data/, or add data/{dataset}.jsonl"
+                issues.append(Problem.info("no-local-dataset", problem, f"{file.where(key)}: {key}", fix))
     for folder in workspace.rollouts():
         if folder.name not in named and not issues:
             problem, fix = f"no config uses the rollout {folder.name}", f"add configs/eval/{folder.name}.toml"

@@ -24,9 +24,9 @@ def moved_away(desk: Desk, commit: str) -> None:
     settings = PlatformSettings(data_dir=desk.folder / "platform", environ=desk.environ)
     repository, dataset = desk.folder / "hub.git", desk.folder / "multiply.jsonl"
     rows = list(range(desk.rows))
-    wanted = job_files.FileSources(desk.api.run_id, repository, commit, dataset, rows, [])
+    wanted = job_files.FileSources(desk.api.run_id, repository, commit, [], rows, [])
     desk.api.files["source"] = job_files.make_bundle(settings, wanted).read_bytes()
-    write_row_file(dataset, desk.folder / "rows", rows)
+    write_row_file([(str(dataset), 0, "", rows)], desk.folder / "rows")
     desk.api.files["dataset"] = (desk.folder / "rows").read_bytes()
     repository.rename(desk.folder / "not-there.git")
     dataset.unlink()

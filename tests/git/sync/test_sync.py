@@ -143,7 +143,7 @@ def test_code_for_a_run(platform: Platform, git: Git, tmp_path: Path) -> None:
     second = git("rev-parse", "HEAD")
 
     def code(**pin: str) -> tuple[str, str | None]:
-        found = sync.code_for_run(platform.db, platform.settings, repository_id, experiment(**pin))
+        found = sync.code_for_run(platform.db, platform.settings, repository_id, {"experiment": experiment(**pin)})
         return found.commit_sha, found.branch
 
     assert code() == (first, "trunk")
@@ -172,8 +172,8 @@ def test_code_that_is_not_there(
     sync_now(platform, repository_id)
     wanted = experiment().model_copy(update=change)
     with pytest.raises(ValidationError, match=text) as caught:
-        sync.code_for_run(platform.db, platform.settings, repository_id, wanted)
-    assert caught.value.issues[0]["key"] == f"experiment_config.{key}"
+        sync.code_for_run(platform.db, platform.settings, repository_id, {"experiment": wanted})
+    assert caught.value.issues[0]["key"] == f"experiment.{key}"
     assert caught.value.hint
 
 
@@ -184,7 +184,7 @@ def test_a_deleted_branch_runs_no_more(platform: Platform, git: Git, tmp_path: P
     git("push", "-q", "origin", "--delete", "feature")
     sync_now(platform, repository_id)
     with pytest.raises(ValidationError, match="no longer exists"):
-        sync.code_for_run(platform.db, platform.settings, repository_id, experiment(branch="feature"))
+        sync.code_for_run(platform.db, platform.settings, repository_id, {"experiment": experiment(branch="feature")})
 
 
 def test_a_rewritten_commit_can_still_be_pinned(platform: Platform, git: Git, tmp_path: Path) -> None:
@@ -194,7 +194,9 @@ def test_a_rewritten_commit_can_still_be_pinned(platform: Platform, git: Git, tm
     git("commit", "-q", "--amend", "-m", "rewritten")
     git("push", "-q", "--force", "origin", "trunk")
     assert sync_now(platform, repository_id).commit_sha == git("rev-parse", "HEAD")
-    code = sync.code_for_run(platform.db, platform.settings, repository_id, experiment(commit_sha=first[:10]))
+    code = sync.code_for_run(
+        platform.db, platform.settings, repository_id, {"experiment": experiment(commit_sha=first[:10])}
+    )
     assert code.commit_sha == first
 
 

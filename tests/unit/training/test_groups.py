@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+from osmosis.records.config.training_plan import EnvironmentPlan
 from osmosis.training.groups import Group, GroupLedger
 from support.training_desk import plan_of
 
@@ -53,3 +54,20 @@ def test_no_more_groups_begin_than_the_last_steps_need(tmp_path: Path) -> None:
     assert ledger.count_due([2]) == 2
     assert 1 not in ledger.draw(2, 5), "it is in flight"
     assert 1 in ledger.draw(2, 9)
+
+
+def test_a_curriculum_changes_which_rows_come_and_not_how_many_of_each_environment(tmp_path: Path) -> None:
+    halves = [
+        EnvironmentPlan(
+            name=name, share=0.5, start=start, rows=list(range(start, start + 8)), validation_rows=[], test_rows=[]
+        )
+        for name, start in (("a", 0), ("b", 8))
+    ]
+    plan = plan_of(tmp_path, steps=200, rows=list(range(16)), curriculum=True, environments=halves)
+    ledger, counts = GroupLedger(tmp_path / "steps", plan), Counter[int]()
+    for step in range(1, 61):
+        counts.update(train(ledger, step, {0, 1, 2, 3, 4, 5, 6}))
+    drawn = Counter(plan.find_environment(row) for row in counts.elements())
+    assert abs(drawn[0] - drawn[1]) <= 1
+    assert counts[7] > 4 * counts[0] > 0
+    assert GroupLedger(tmp_path / "steps", plan).draw(61, 2) == ledger.draw(61, 2)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
-import pytest
-
-from osmosis.errors import ValidationError
-from osmosis.training.protocol.plans import rows_of_step, steps_in
+from osmosis.records.config.training_plan import EnvironmentPlan
+from osmosis.training.protocol.plans import TrainerPlan, rows_of_step
 
 
 def test_a_step_has_the_same_rows_whoever_asks_and_none_twice() -> None:
@@ -29,8 +28,54 @@ def test_passes_differ_and_leave_out_different_rows() -> None:
     assert first != second
 
 
-def test_too_few_rows_for_a_step_say_what_to_change() -> None:
-    assert steps_in(10, 4, 3) == 6
-    with pytest.raises(ValidationError, match="has 3 rows to train on, and a step takes 4") as caught:
-        steps_in(3, 4, 1)
-    assert "rollout_batch_size to 3" in str(caught.value.hint)
+def environment(name: str, share: float, start: int, size: int) -> EnvironmentPlan:
+    rows = list(range(start, start + size))
+    return EnvironmentPlan(name=name, share=share, start=start, rows=rows, validation_rows=[], test_rows=[])
+
+
+def mixture(*sizes: int, shares: Sequence[float], batch: int, **more: object) -> TrainerPlan:
+    starts = [sum(sizes[:at]) for at in range(len(sizes))]
+    return TrainerPlan.model_validate(
+        {
+            **{"run": "r", "model_path": "m", "output_dir": "o", "steps": 100, "rows_per_step": batch, "lr": 1e-3},
+            **{"max_prompt_length": 1, "max_response_length": 1, "rows": list(range(sum(sizes)))},
+            "environments": [
+                environment(str(at), share, start, size)
+                for at, (share, start, size) in enumerate(zip(shares, starts, sizes, strict=True))
+            ],
+            **more,
+        }
+    )
+
+
+def test_environments_are_drawn_by_weight_from_the_seed() -> None:
+    plan = mixture(20, 10, shares=[0.75, 0.25], batch=4)
+    steps = [plan.rows_of(step) for step in range(1, 101)]
+    assert steps == [plan.rows_of(step) for step in range(1, 101)]
+    assert steps != [plan.model_copy(update={"seed": 1}).rows_of(step) for step in range(1, 101)]
+    assert all(Counter(map(plan.find_environment, rows)) == {0: 3, 1: 1} for rows in steps)
+    assert all(len(set(rows)) == 4 for rows in steps)
+    assert [steps[at][3] for at in range(10)] != [steps[at][3] for at in range(10, 20)], "each pass has its own order"
+    assert sorted(rows[3] for rows in steps[:10]) == list(range(20, 30))
+
+
+def test_shares_that_no_step_can_have_are_those_of_several() -> None:
+    plan = mixture(50, 50, 50, shares=[0.7, 0.2, 0.1], batch=3)
+    for steps in range(1, 60):
+        drawn = Counter(plan.find_environment(row) for step in range(1, steps + 1) for row in plan.rows_of(step))
+        assert all(abs(drawn[at] - share * 3 * steps) <= 1 for at, share in enumerate(plan.shares))
+
+
+def test_the_validation_reward_is_weighted() -> None:
+    plan = mixture(20, 10, shares=[0.75, 0.25], batch=4)
+    assert plan.mean_reward([(0, 1.0), (1, 0.0), (2, 0.5), (25, 1.0)]) == 0.75 * 0.5 + 0.25
+    assert plan.mean_reward([(25, 1.0)]) == 1.0
+    assert plan.mean_reward([]) is None
+
+
+def test_a_run_of_one_environment_can_be_resumed_from_what_an_earlier_version_saved() -> None:
+    plan = mixture(20, shares=[1.0], batch=4, environments=[])
+    older = plan.model_dump(mode="json")
+    del older["environments"]
+    assert TrainerPlan.model_validate(older).fingerprint == plan.fingerprint
+    assert mixture(20, shares=[1.0], batch=4).fingerprint != plan.fingerprint

@@ -22,8 +22,8 @@ from osmosis.records.config.run_config import EvalConfig
 from osmosis.records.run.rows import count_sampled
 from osmosis.records.run.status import NOUNS
 from osmosis.workspace.config_file import check_file, locate
+from osmosis.workspace.git import read_source
 from osmosis.workspace.layout import Workspace, find_workspace, pick_config
-from osmosis.workspace.preflight import gather
 
 FEW_ROWS = 20
 
@@ -122,11 +122,11 @@ def submit_checked(
     try:
         client = ctx.client()
     except AuthRequired as login:
-        raise submit_checks.explain_login(options, workspace, config.experiment, login) from login
+        raise submit_checks.explain_login(options, workspace, config, login) from login
     with client:
         answers = PlatformAnswers.ask(client, config)
-        facts = gather(workspace.root, config.experiment)
-        case = SubmitCase(ctx, options, client, workspace, path, config, facts, answers)
+        source = read_source(workspace.root)
+        case = SubmitCase(ctx, options, client, workspace, path, config, source, answers)
         submit_checks.check_scope(case)
         if errors := submit_checks.check_code(case):
             raise submit_checks.explain_refusal(case, errors)
@@ -136,7 +136,7 @@ def submit_checked(
         for name in missing:
             case.secrets[name] = prompts.hidden(ctx, f"Value of {name} (for this run only)", flags=["--secrets-file"])
         with suppress(NotFound):  # the submit says so, with everything else that is wrong
-            case.dataset_rows = answers.dataset.result().row_count
+            case.dataset_rows = answers.datasets["experiment"].result().row_count
         case.config = options.select_all_rows(config, case.dataset_rows)
         plan, verdict = describe_plan(case), check(case)
         for key, value in {**plan, **verdict.lines}.items():
@@ -170,7 +170,7 @@ def _find_config(ctx: AppContext, workspace: Workspace, options: SubmitOptions) 
 
 
 def describe_plan(case: SubmitCase) -> dict[str, object]:
-    config, source = case.config, case.facts.source
+    config, source = case.config, case.source
     experiment = config.experiment
     code = "HEAD " + str(source.commit)[:12] if source else "?"
     if case.snapshot is not None:
@@ -215,7 +215,7 @@ def _describe_rows(case: SubmitCase, config: EvalConfig) -> str:
 
 
 def _print_submit(case: SubmitCase, run: SubmittedRun) -> PrintedSubmit:
-    experiment, source = case.config.experiment, case.facts.source
+    experiment, source = case.config.experiment, case.source
     return PrintedSubmit(
         id=run.id,
         name=run.name,

@@ -12,11 +12,10 @@ from osmosis.records.api.datasets import DatasetEntry
 from osmosis.records.api.workspaces import SecretRow
 from osmosis.records.config.run_config import EvalConfig, TrainingConfig
 from osmosis.records.run.plan import choose_endpoint, split_model
-from osmosis.records.run.source import SnapshotNote, SyncState
+from osmosis.records.run.source import SnapshotNote, Source, SyncState
 from osmosis.records.run.status import NOUNS, RunKind
 from osmosis.workspace.git import Snapshot, push_snapshot
 from osmosis.workspace.layout import Workspace
-from osmosis.workspace.preflight import Facts
 
 AnyConfig = EvalConfig | TrainingConfig
 
@@ -117,7 +116,8 @@ def parse_shards(text: str | None) -> int | str | None:
 class PlatformAnswers:
     sync: Future[SyncState]
     secrets: Future[list[SecretRow]]
-    dataset: Future[DatasetEntry]
+    datasets: dict[str, Future[DatasetEntry]]
+    """Keyed by the table of the config that names it."""
 
     @classmethod
     def ask(cls, client: PlatformClient, config: AnyConfig) -> "PlatformAnswers":
@@ -126,7 +126,7 @@ class PlatformAnswers:
             return cls(
                 pool.submit(client.sync.state),
                 pool.submit(client.secrets.all if config.secret_names() else list),
-                pool.submit(client.datasets.get, config.experiment.dataset),
+                {name: pool.submit(client.datasets.get, each.dataset) for name, each in config.environments.items()},
             )
         finally:
             pool.shutdown(wait=False)
@@ -140,7 +140,7 @@ class SubmitCase:
     workspace: Workspace
     path: Path
     config: AnyConfig
-    facts: Facts
+    source: Source | None
     answers: PlatformAnswers
     snapshot: Snapshot | None = None
     secrets: dict[str, str] = field(default_factory=dict)

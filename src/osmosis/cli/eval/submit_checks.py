@@ -1,21 +1,22 @@
 """Checks before a submit: checkout, code, dataset and secrets; all problems are reported at once."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 from pydantic import ValidationError as PydanticError
 
 from osmosis.cli.core.context import AppContext
 from osmosis.cli.core.environment import read_secrets_file
-from osmosis.cli.eval.submit_case import SubmitCase, SubmitOptions
+from osmosis.cli.eval.submit_case import AnyConfig, SubmitCase, SubmitOptions
 from osmosis.errors import AuthRequired, InteractiveRequired, NotFound, OsmosisError, ValidationError
 from osmosis.records.api.datasets import DatasetEntry
-from osmosis.records.config.run_config import Experiment
+from osmosis.records.config.run_config import Experiment, TrainingExperiment
 from osmosis.records.config.validation import Problem
 from osmosis.records.run.source import SyncState
 from osmosis.workspace.config_file import ConfigFile, config_error
-from osmosis.workspace.git import make_snapshot
+from osmosis.workspace.git import make_snapshot, read_source
 from osmosis.workspace.layout import Workspace
-from osmosis.workspace.preflight import Facts, check_submit, gather
+from osmosis.workspace.preflight import check_submit, gather
 
 SYNC_TIMEOUT_S = 180.0
 
@@ -26,7 +27,7 @@ def check_scope(case: SubmitCase) -> None:
         return
     row = case.client.workspaces.find(name)
     connected = row.identity if row else None
-    identity = case.facts.source.identity if case.facts.source else None
+    identity = case.source.identity if case.source else None
     if row is None or connected != identity:
         raise ValidationError(
             f"workspace {name} is connected to {connected or 'no repository'}, this checkout to {identity or 'none'}",
@@ -35,11 +36,12 @@ def check_scope(case: SubmitCase) -> None:
 
 
 def check_code(case: SubmitCase) -> list[Problem]:
-    options, experiment, source = case.options, case.config.experiment, case.facts.source
+    options, experiment, source = case.options, case.config.experiment, case.source
     state = case.answers.sync.result() if source is not None and source.identity is not None else None
-    problems = _check(options, case.facts, experiment, state)
+    root = case.workspace.root
+    problems = _check(options, root, case.config.environments, state)
     if options.wait_sync and any(problem.code == "not-synced" for problem in problems):
-        problems = _check(options, case.facts, experiment, _wait_for_sync(case))
+        problems = _check(options, root, case.config.environments, _wait_for_sync(case))
     if errors := _errors(problems):
         return errors
     warn_of(case.ctx, problems)
@@ -48,8 +50,15 @@ def check_code(case: SubmitCase) -> list[Problem]:
     return []
 
 
-def _check(options: SubmitOptions, facts: Facts, experiment: Experiment, state: SyncState | None) -> list[Problem]:
-    return check_submit(experiment, facts, state, allow_dirty=options.allow_dirty, snapshot=options.snapshot)
+def _check(
+    options: SubmitOptions, root: Path, environments: Mapping[str, Experiment], state: SyncState | None
+) -> list[Problem]:
+    problems: list[Problem] = []
+    for each in environments.values():
+        facts = gather(root, each)
+        own = check_submit(each, facts, state, allow_dirty=options.allow_dirty, snapshot=options.snapshot)
+        problems += [problem for problem in own if problem not in problems]
+    return problems
 
 
 def _errors(problems: Sequence[Problem]) -> list[Problem]:
@@ -57,7 +66,7 @@ def _errors(problems: Sequence[Problem]) -> list[Problem]:
 
 
 def _wait_for_sync(case: SubmitCase) -> SyncState | None:
-    source = case.facts.source
+    source = case.source
     if source is None or source.commit is None:
         return None
     commit = source.commit
@@ -98,7 +107,8 @@ def find_secrets(case: SubmitCase) -> list[str]:
 def explain_refusal(case: SubmitCase, errors: Sequence[Problem], missing: Sequence[str] = ()) -> OsmosisError:
     problems = list(errors)
     try:
-        problems += _dataset_problems(case.answers.dataset.result, case.config.experiment.dataset)
+        for table, answer in case.answers.datasets.items():
+            problems += _dataset_problems(answer.result, case.config.environments[table].dataset, f"{table}.dataset")
         missing = missing or find_secrets(case)
     except OsmosisError:
         pass  # what the platform cannot be asked now does not hide what is wrong here
@@ -118,13 +128,16 @@ def explain_config(
     error = config_error(file, _errors(config_problems))
     problems: list[Problem] = []
     try:
-        experiment = Experiment.model_validate(file.data.get("experiment"))
-        facts = gather(workspace.root, experiment)
-        problems = _errors(_check(options, facts, experiment, None))
+        model = TrainingExperiment if options.kind == "training" else Experiment
+        experiment: Experiment = model.model_validate(file.data.get("experiment"))
+        source, environments = read_source(workspace.root), {"experiment": experiment}
+        problems = _errors(_check(options, workspace.root, environments, None))
         with ctx.client() as client:
-            has_remote = facts.source is not None and facts.source.identity is not None
-            problems = _errors(_check(options, facts, experiment, client.sync.state() if has_remote else None))
-            problems += _dataset_problems(lambda: client.datasets.get(experiment.dataset), experiment.dataset)
+            has_remote = source is not None and source.identity is not None
+            state = client.sync.state() if has_remote else None
+            problems = _errors(_check(options, workspace.root, environments, state))
+            name = experiment.dataset
+            problems += _dataset_problems(lambda: client.datasets.get(name), name, "experiment.dataset")
             table: object = file.data.get("secrets")
             required = table.get("required") if isinstance(table, dict) else None
             names = [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
@@ -143,10 +156,8 @@ def explain_config(
     return ValidationError(f"{message}: {len(issues)} problems", hint=error.hint, issues=issues)
 
 
-def explain_login(
-    options: SubmitOptions, workspace: Workspace, experiment: Experiment, login: AuthRequired
-) -> AuthRequired:
-    problems = _errors(_check(options, gather(workspace.root, experiment), experiment, None))
+def explain_login(options: SubmitOptions, workspace: Workspace, config: AnyConfig, login: AuthRequired) -> AuthRequired:
+    problems = _errors(_check(options, workspace.root, config.environments, None))
     if not problems:
         return login
     issues = [_issue(problem) for problem in (_login_problem(login), *problems)]
@@ -168,8 +179,7 @@ def _secret_problems(missing: Sequence[str]) -> list[Problem]:
     return [Problem.error("missing-secret", f"missing secrets: {', '.join(missing)}", "secrets.required", fix)]
 
 
-def _dataset_problems(get: Callable[[], DatasetEntry], name: str) -> list[Problem]:
-    where = "experiment.dataset"
+def _dataset_problems(get: Callable[[], DatasetEntry], name: str, where: str) -> list[Problem]:
     try:
         row = get()
     except NotFound:

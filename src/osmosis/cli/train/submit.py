@@ -19,9 +19,10 @@ from osmosis.cli.core.results import OperationResult
 from osmosis.cli.eval.follow import watch
 from osmosis.cli.eval.submit import SubmitFlags, SubmitVerdict, submit_config
 from osmosis.cli.eval.submit_case import SubmitCase, SubmitOptions
-from osmosis.errors import PlatformError, ValidationError
+from osmosis.cli.eval.submit_checks import explain_refusal
+from osmosis.errors import NotFound, PlatformError, ValidationError
 from osmosis.records.api.training import TrainingCheck
-from osmosis.records.config.run_config import EvalConfig, Evaluation, Secrets, TrainingConfig
+from osmosis.records.config.run_config import EvalConfig, Evaluation, Experiment, Secrets, TrainingConfig
 from osmosis.records.run.plan import PLATFORM_MODEL
 
 if TYPE_CHECKING:
@@ -67,10 +68,16 @@ def submit_train(flags: TrainSubmitFlags) -> OperationResult:
 
 
 def _check(case: SubmitCase) -> SubmitVerdict:
+    try:
+        for answer in case.answers.datasets.values():
+            answer.result()
+    except NotFound:
+        raise explain_refusal(case, []) from None
     eval_run = _run_probe(case)
     check = check_training(case.ctx, case.client, case.request_body(), force=case.options.force, eval_run=eval_run)
-    reward = check_reward(case.ctx, case.workspace.root, case.config.experiment.rollout, case.config.env)
-    return SubmitVerdict({**plan_lines(check), "reward": reward}, {"check": check.to_dict()})
+    rollouts = dict.fromkeys(each.rollout for each in case.config.environments.values())
+    rewards = [check_reward(case.ctx, case.workspace.root, rollout, case.config.env) for rollout in rollouts]
+    return SubmitVerdict({**plan_lines(check), "reward": "; ".join(rewards)}, {"check": check.to_dict()})
 
 
 def check_training(
@@ -108,6 +115,10 @@ def plan_lines(check: TrainingCheck) -> dict[str, object]:
     }
     if more := check.replacement_rollouts:
         lines["steps"] = f"{lines['steps']}, at most {more} more in place of rows without signal"
+    for part in check.environments:
+        passes = f"{part.rows} rows to train on, each {part.passes:.3g} times on average"
+        held_out = f"{part.validation_rows} for validation, {part.test_rows} for tests"
+        lines[part.name] = f"{part.share:.0%} of the rows of a step and of the validation reward; {passes}; {held_out}"
     if check.eval_run:
         lines["evidence"] = f"{check.eval_run} ({check.eval_model}): {_evidence(check)}"
     if seconds := check.least_s:
@@ -137,17 +148,19 @@ def _run_probe(case: SubmitCase) -> str | None:
     rows, config = case.options.probe, case.config
     if rows is None or not isinstance(config, TrainingConfig):
         return None
-    probe = probe_config(config, rows)
     case.push()
-    body = replace(case, config=probe).request_body()
-    body.pop("name", None)  # that of the training run
-    run = case.client.runs("eval").submit(body)
-    case.ctx.output.say(f"probing {rows} rows x {probe.evaluation.n} rollouts with the base model: {run.name}")
-    detail = watch(case.ctx, case.client.evals, run.name)
-    if detail.run.status != "finished":
-        why = f": {detail.failure.message}" if detail.failure else ""
-        message = f"not submitted: the probe {run.name} is {detail.run.status}{why}"
-        raise PlatformError(message, hint=f"osmosis eval logs {run.name}; or submit without --probe")
+    for environment in reversed(list(config.environments.values())):
+        probe = probe_config(config.of(environment), rows)
+        body = replace(case, config=probe).request_body()
+        body.pop("name", None)  # that of the training run
+        run = case.client.runs("eval").submit(body)
+        about = f"{rows} rows of {environment.label} x {probe.evaluation.n} rollouts"
+        case.ctx.output.say(f"probing {about} with the base model: {run.name}")
+        detail = watch(case.ctx, case.client.evals, run.name)
+        if detail.run.status != "finished":
+            why = f": {detail.failure.message}" if detail.failure else ""
+            message = f"not submitted: the probe {run.name} is {detail.run.status}{why}"
+            raise PlatformError(message, hint=f"osmosis eval logs {run.name}; or submit without --probe")
     return run.name
 
 
@@ -163,8 +176,10 @@ def probe_config(config: TrainingConfig, rows: int) -> EvalConfig:
             f'--probe says whether new rollouts would differ, and method = "{advanced.method}" makes none',
             hint="submit without --probe",
         )
+    named = config.experiment.model_dump(include=set(Experiment.model_fields), exclude_none=True)
+    experiment = {**named, "model_path": PLATFORM_MODEL + config.experiment.model_path}
     return EvalConfig(
-        experiment=config.experiment.model_copy(update={"model_path": PLATFORM_MODEL + config.experiment.model_path}),
+        experiment=experiment,
         evaluation=Evaluation(
             limit=rows,
             n=min(training.n_samples_per_prompt, 1000),

@@ -187,18 +187,17 @@ def _names(client: PlatformClient, workspace: Workspace) -> Iterable[Problem]:
         config, _ = check_file(file, workspace)
         if config is None:
             continue
-        name = config.experiment.dataset
-        where = f"{file.where('experiment.dataset')}: experiment.dataset"
-        if name not in datasets:
-            local = workspace.local_dataset(name)
-            fix = f"osmosis dataset upload {workspace.relative(local)}" if local else "osmosis dataset list"
-            message = f"the platform has no dataset {name}"
-            yield from once(Problem.warning("no-dataset", message, where, fix), name)
-        elif datasets[name] not in ("uploaded", None):
-            message = f"the dataset {name} is {datasets[name]}, not ready"
-            fix = f"osmosis dataset show {name}"
-            problem = Problem.warning("dataset-not-ready", message, where, fix)
-            yield from once(problem, name)
+        for table, environment in config.environments.items():
+            name, key = environment.dataset, f"{table}.dataset"
+            where = f"{file.where(key)}: {key}"
+            if name not in datasets:
+                local = workspace.local_dataset(name)
+                fix = f"osmosis dataset upload {workspace.relative(local)}" if local else "osmosis dataset list"
+                message = f"the platform has no dataset {name}"
+                yield from once(Problem.warning("no-dataset", message, where, fix), name)
+            elif datasets[name] not in ("uploaded", None):
+                message, fix = f"the dataset {name} is {datasets[name]}, not ready", f"osmosis dataset show {name}"
+                yield from once(Problem.warning("dataset-not-ready", message, where, fix), name)
         for secret in config.secret_names():
             if secret not in secrets:
                 where = f"{file.where('secrets.required')}: secrets.required"

@@ -6,13 +6,14 @@ import asyncio
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from itertools import islice
+from itertools import islice, zip_longest
 from pathlib import Path
 
 import orjson
 
 from osmosis.base.hardware import gpu_names
 from osmosis.base.processes import end_tasks, wait_for_first
+from osmosis.engine.agent import Agent
 from osmosis.jobs.artifacts import ArtifactSender
 from osmosis.jobs.context import Job, JobContext, JobFailed, setup_failure
 from osmosis.jobs.exports import exporting, open_exports
@@ -40,7 +41,7 @@ from osmosis.records.run.job import CheckpointReport, JobResult, MetricPoint, St
 from osmosis.records.run.rollout import Category
 from osmosis.records.run.rows import Key
 from osmosis.records.run.status import RunStatus
-from osmosis.training.collecting import TrainingRun
+from osmosis.training.collecting import MixedAgent, TrainingRun
 from osmosis.training.failures import TrainingRunFailed
 from osmosis.training.metrics_file import MetricsFile
 from osmosis.training.models import TrainedModel
@@ -78,7 +79,8 @@ class TrainingJob(Job):
         self._gpus = GpuSplit(())
         self._checkpoints = CheckpointSender(context)
         self._artifacts = ArtifactSender(context)
-        self._sealed: ServerPool | None = None
+        self._pools: list[ServerPool] = []
+        self._sealed: list[ServerPool] = []
         self._supervisor: TrainerSupervisor | None = None
         self._stopping: asyncio.Task[None] | None = None
 
@@ -96,26 +98,28 @@ class TrainingJob(Job):
         )
         check_reach(context.spec.gate, self._server_urls)
         names = (engine_secret(self.config), self.config.advanced.rollout_server_key_env)
-        stages = ServerStages(context, withheld=[name for name in names if name is not None])
-        checkout = None if self._server_urls else await stages.checkout()
+        withheld = [name for name in names if name is not None]
+        stages = [ServerStages(context, each, withheld=withheld) for each in self.config.environments.values()]
+        checkouts = [] if self._server_urls else [await each.checkout() for each in stages]
         command = await self._make_trainer(context)
         vllm = await find_vllm(context) if gpus.samplers else None
         plan = plan.model_copy(update=await self._fetch_models(command, plan))
         samplers = VllmProcesses(context, vllm, plan, gpus) if vllm else None
-        prepared = await stages.prepare(checkout) if checkout is not None else None
+        prepared = [await each.prepare(checkout) for each, checkout in zip(stages, checkouts, strict=False)]
         if context.spec.elsewhere:
             await self._rewind(fetched_checkpoint)
         rows = await JobRows.read(context)
-        servers = await self._start_servers(stages, prepared)
-        sealed = self.config.advanced.sealed
         try:
-            self._sealed = await stages.start_sealed(prepared, sealed) if prepared and sealed else None
+            for each, rollout in zip_longest(stages, prepared):
+                self._pools.append(await self._start_servers(each, rollout))
+                if sealed := self.config.advanced.sealed:
+                    self._sealed.append(await each.start_sealed(rollout, sealed))
             async with exporting(context, exports), self._checkpoints, self._artifacts:
-                done = await self._train(plan, command, servers, samplers, rows, stages)
+                done = await self._train(plan, command, samplers, rows, stages)
         except TrainingRunFailed as problem:
             raise JobFailed(problem.failure) from problem
         finally:
-            await asyncio.gather(servers.stop(), *([self._sealed.stop()] if self._sealed else []))
+            await asyncio.gather(*(pool.stop() for pool in (*self._pools, *self._sealed)))
         await context.reporter.heartbeat(context.progress)  # a quick run ends before the next one
         return JobResult(status=RunStatus.STOPPED if done.stopped else RunStatus.FINISHED)
 
@@ -247,10 +251,9 @@ class TrainingJob(Job):
         self,
         plan: TrainerPlan,
         command: TrainerCommand,
-        servers: ServerPool,
         samplers: VllmProcesses | None,
         rows: JobRows,
-        stages: ServerStages,
+        stages: Sequence[ServerStages],
     ) -> Done:
         context = self.context
         self._steps = plan.steps
@@ -278,19 +281,23 @@ class TrainingJob(Job):
             client = await stack.enter_async_context(TrainerClient(process.socket))
             model = TrainedModel(client, self.config.experiment.model_path, seed=plan.seed)
             self._supervisor = supervisor = TrainerSupervisor(run, plan, process, client, model, context.log)
-            proxy = await stack.enter_async_context(
-                open_model_proxy(
-                    model, context.spec.gate, elsewhere=bool(self._server_urls), sandboxes=servers.sandboxes
-                )
-            )
-            served = await stack.enter_async_context(servers.running(proxy, run.plan))
-            pools = [servers] if self._sealed is None else [servers, self._sealed]
-            if self._sealed is not None:
-                run.sealed = await stack.enter_async_context(self._sealed.running(proxy, run.plan))
-            agent = stages.agent(served, proxy, run.plan)
-            training = asyncio.create_task(supervisor.run(agent))
+            agents, sealed = list[Agent](), list[Agent]()
+            for at, environment in enumerate(self.config.environments.values()):
+                pool, own = self._pools[at], rollout_plan(self.config.of(environment), context.spec)
+                elsewhere = bool(self._server_urls)
+                opening = open_model_proxy(model, context.spec.gate, elsewhere=elsewhere, sandboxes=pool.sandboxes)
+                proxy = await stack.enter_async_context(opening)
+                served = await stack.enter_async_context(pool.running(proxy, own))
+                agents.append(stages[at].agent(served, proxy, own))
+                if self._sealed:
+                    sealed.append(await stack.enter_async_context(self._sealed[at].running(proxy, own)))
+            run.sealed = MixedAgent(plan, sealed) if sealed else None
+            training = asyncio.create_task(supervisor.run(MixedAgent(plan, agents)))
             try:
-                failures = [*(pool.failed for pool in pools), *([samplers.failed] if samplers else [])]
+                failures = [
+                    *(pool.failed for pool in (*self._pools, *self._sealed)),
+                    *([samplers.failed] if samplers else []),
+                ]
                 await wait_for_first(training, *failures)
                 if training.done():
                     return training.result()
@@ -349,4 +356,6 @@ def _describe_training(model: str, plan: TrainerPlan) -> str:
         return f"training {model}: {plan.steps} steps of {plan.rows_per_step} examples"
     held_out = f", {len(plan.validation_rows)} rows held out" if plan.validation_rows else ""
     rollouts = f"{plan.rows_per_step} rows x {plan.samples_per_row} rollouts"
-    return f"training {model}: {plan.steps} steps of {rollouts} from {len(plan.rows)} rows{held_out}"
+    mixed = [f"{environment.share:.0%} {environment.name}" for environment in plan.environments]
+    shares = f"; of rows and validation reward {', '.join(mixed)}" if mixed else ""
+    return f"training {model}: {plan.steps} steps of {rollouts} from {len(plan.rows)} rows{held_out}{shares}"

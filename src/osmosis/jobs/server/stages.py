@@ -18,6 +18,7 @@ from osmosis.jobs.prepare.environment import Builder, Environment
 from osmosis.jobs.sandboxes import BuildSandbox, JobSandbox, ServerFolders
 from osmosis.jobs.server.pool import ServerPool
 from osmosis.jobs.server.supervisor import EndedWithoutServing, ServerCommand, ServerSupervisor
+from osmosis.records.config import run_config
 from osmosis.records.protocol.messages import ARTIFACT_VARIABLE
 from osmosis.records.run.job import Stage
 from osmosis.records.run.plan import EvalPlan
@@ -38,10 +39,12 @@ class PreparedRollout:
 
 
 class ServerStages:
-    def __init__(self, context: JobContext, *, withheld: Collection[str] = ()) -> None:
+    def __init__(
+        self, context: JobContext, environment: run_config.Environment | None = None, *, withheld: Collection[str] = ()
+    ) -> None:
         self.context = context
         self._secrets = {name: value for name, value in context.secrets.items() if name not in withheld}
-        self._experiment = context.spec.submitted.experiment
+        self._experiment = environment or context.spec.submitted.experiment
         self._env = context.spec.submitted.env
         self._folders = ServerFolders.under(context.work_dir)
         self.sandbox = JobSandbox.for_job(context.spec)
@@ -88,7 +91,9 @@ class ServerStages:
         )
         read = await asyncio.to_thread(read_rollout, checkout.source, self._experiment.rollout, self._experiment.file)
         environment = await builder.environment(
-            read.project, commit_sha=checkout.commit_sha, install_to=self.context.work_dir / "installed"
+            read.project,
+            commit_sha=checkout.commit_sha,
+            install_to=self.context.work_dir / "installed" / self._experiment.rollout,
         )
         entrypoint = read.entrypoint if self._experiment.command is None else Entrypoint("grader")
         self._prepared = PreparedRollout(checkout, environment, wheel, entrypoint)

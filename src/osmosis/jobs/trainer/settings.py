@@ -28,7 +28,7 @@ def trainer_plan(
     config: TrainingConfig, spec: JobSpec, *, models_dir: Path, gpus: int, examples: "Examples | None" = None
 ) -> TrainerPlan:
     training, sampling, advanced = config.training, config.sampling, config.advanced
-    on_rows = plan_training(config, spec.rows, examples=examples.count if examples else 0)
+    on_rows = plan_training(config, spec.rows, sizes=spec.sizes, examples=examples.count if examples else 0)
     if on_rows.steps == 0:
         raise _too_small(on_rows, examples)
     fields = set(TrainerPlan.model_fields)
@@ -47,6 +47,7 @@ def trainer_plan(
             "output_dir": str(models_dir),
             "rows": on_rows.rows,
             "validation_rows": on_rows.validation_rows,
+            "environments": on_rows.environments if config.mix else [],
             "steps": on_rows.steps,
             "rows_per_step": on_rows.batch,
             "samples_per_row": on_rows.samples,
@@ -96,7 +97,8 @@ def _too_small(plan: TrainingPlan, examples: "Examples | None") -> Exception:
     if examples is None:
         note = f", {held_out} more are held out for validation" if held_out else ""
         message = f"the dataset is too small: {rows} rows are left to train on{note}, and one step takes {plan.batch}"
-        fix = f"lower [training].rollout_batch_size to {rows} or less, add rows, or lower [advanced].validation_rows"
+        lower = f"lower [training].rollout_batch_size to {plan.largest_batch} or less"
+        fix = f"{lower}, add rows, or lower [advanced].validation_rows"
     else:
         message = f"there are {examples.count} examples to learn from, and one step takes {plan.batch}"
         fix = "lower [training].rollout_batch_size or [advanced].min_score, or name a run with more passed rollouts"

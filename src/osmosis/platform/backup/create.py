@@ -157,6 +157,9 @@ def _needed(connection: sa.Connection) -> tuple[set[str], list[StoredRepository]
         if table in tables:
             paths = connection.scalars(sa.select(tables[table].c[column]).distinct())
             files.update(path for path in paths if path)
+    if "runs" in tables and "environments" in tables["runs"].c:
+        for mixture in connection.scalars(sa.select(tables["runs"].c.environments)):
+            files.update(part["path"] for part in mixture or ())
     rows = connection.execute(sa.select(tables["repositories"])).mappings() if "repositories" in tables else ()
     return files, [StoredRepository.model_validate(dict(row)) for row in rows]
 

@@ -1,30 +1,25 @@
 """Datasets: names, uploads, states, downloads. A new version is a new file; the old one stays while a run may need
 it."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
-from tempfile import TemporaryDirectory
+from pathlib import PurePosixPath
 from typing import TypeVar
 
-import orjson
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from osmosis.errors import Conflict, NotFound, ValidationError
 from osmosis.platform import Platform, tables, urls
 from osmosis.platform.objects.parts import Parts, upload_key
-from osmosis.platform.objects.store import Objects
 from osmosis.platform.settings import PlatformSettings
 from osmosis.platform.workspaces import quotas
 from osmosis.records.api.datasets import DatasetEntry, UploadPlan
 from osmosis.records.base import utc_now
-from osmosis.records.run.rows import FORMATS, MAX_BYTES, DatasetStatus, Row
+from osmosis.records.run.rows import FORMATS, MAX_BYTES, DatasetStatus
 from osmosis.records.run.status import RunStatus
-from osmosis.sandbox.limited_reader import read_with
 
 MAX_NAME = 128
-READ_S = 30.0
 GONE = (DatasetStatus.ERROR.value, DatasetStatus.CANCELLED.value)
 
 
@@ -102,20 +97,6 @@ def find(session: Session, workspace: tables.Workspace, name_or_id: str) -> tabl
     raise NotFound(f"no dataset named {name_or_id!r} in workspace {workspace.name!r}", hint="osmosis dataset list")
 
 
-def iterate_rows(objects: Objects, path: str, rows: Sequence[int]) -> Iterator[Row]:
-    """Yield rows of a stored dataset, which a process of its own reads. Raise OsmosisError if it cannot."""
-    dataset = objects.fetch(path)
-    with TemporaryDirectory(prefix="osmosis-rows-") as folder:
-        draft = Path(folder, "rows")
-        request = {"path": str(dataset), "rows": list(rows), "draft": str(draft)}
-        read_with(["-m", "osmosis.datasets.rows_reader"], request, what="this dataset", files=[dataset],
-                  write=[Path(folder)], seconds=READ_S)  # fmt: skip
-        with draft.open("rb") as lines:
-            for line in lines:
-                index, content_hash, data = orjson.loads(line)
-                yield Row(index=index, data=data, content_hash=content_hash)
-
-
 def select_datasets(workspace: tables.Workspace) -> sa.Select[tables.Dataset]:
     return (
         sa.select(tables.Dataset)
@@ -178,8 +159,8 @@ def abandon(session: Session, dataset: tables.Dataset, upload: tables.Upload) ->
 
 def delete(session: Session, dataset: tables.Dataset) -> None:
     open_states = (RunStatus.PENDING.value, RunStatus.RUNNING.value)
-    query = sa.select(tables.Run.name).where(tables.Run.dataset_id == dataset.id, tables.Run.status.in_(open_states))
-    if name := session.scalars(query.limit(1)).first():
+    runs = session.scalars(sa.select(tables.Run).where(tables.Run.status.in_(open_states)))
+    if name := next((run.name for run in runs for part in run.parts if part["dataset_id"] == dataset.id), None):
         raise Conflict(f"dataset {dataset.name!r} is in use by run {name!r}", hint="wait for the run, or stop it first")
     session.delete(dataset)
 
@@ -190,6 +171,8 @@ def list_unused_files(session: Session, dataset_id: str, keys: Collection[str]) 
     if not files:
         return set()
     used = set(session.scalars(sa.select(tables.Run.dataset_path).where(tables.Run.dataset_path.in_(files))))
+    for mixture in session.scalars(sa.select(tables.Run.environments).where(tables.Run.environments.is_not(None))):
+        used |= {part["path"] for part in mixture or ()}
     arriving = set(session.scalars(sa.select(tables.Upload.id).filter_by(dataset_id=dataset_id, status="processing")))
     return {key for key in files - used if PurePosixPath(key).stem not in arriving}
 

@@ -5,6 +5,7 @@ import difflib
 import logging
 import math
 import posixpath
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 
@@ -23,7 +24,7 @@ from osmosis.platform.settings import PlatformSettings
 from osmosis.records.api import workspaces as workspace_api
 from osmosis.records.api.body import format_moment
 from osmosis.records.base import utc_now
-from osmosis.records.config.run_config import Experiment
+from osmosis.records.config.run_config import Environment, Experiment
 from osmosis.records.run.job import SyncStatus
 from osmosis.records.run.quarantine import NAME, RowQuarantine, parse_quarantine
 
@@ -255,13 +256,17 @@ def _of_commit(repository_id: str, commit: str) -> sa.Select[tables.SyncedRollou
     return sa.select(tables.SyncedRollout).filter_by(repository_id=repository_id, commit_sha=commit)
 
 
-def code_for_run(db: Database, settings: PlatformSettings, repository_id: str, experiment: Experiment) -> CodeRef:
-    """Return the commit that a config means, which has its entrypoint. ValidationError names the key."""
+def code_for_run(
+    db: Database, settings: PlatformSettings, repository_id: str, environments: Mapping[str, Experiment]
+) -> CodeRef:
+    """Return the commit that a config means, which has its entrypoints. ValidationError names the key."""
     with db.read() as session:
         folder = RepositoryFolder.of(session.get_one(tables.Repository, repository_id), settings)
         branches = known_branches(session, repository_id)
-    code = _resolve(folder, branches, settings, branch=experiment.branch, commit_sha=experiment.commit_sha)
-    check_entrypoint(folder, settings, code.commit_sha, experiment)
+    named = environments["experiment"]
+    code = _resolve(folder, branches, settings, branch=named.branch, commit_sha=named.commit_sha)
+    for table, environment in environments.items():
+        _check_entrypoint(folder, settings, code.commit_sha, environment, table)
     return replace(code, quarantine=_quarantine(folder, settings, code.commit_sha))
 
 
@@ -301,13 +306,13 @@ def _resolve(
     return CodeRef(commit, name)
 
 
-def check_entrypoint(
-    repo_folder: RepositoryFolder, settings: PlatformSettings, commit: str, experiment: Experiment
+def _check_entrypoint(
+    repo_folder: RepositoryFolder, settings: PlatformSettings, commit: str, environment: Environment, table: str
 ) -> None:
-    rollout = experiment.rollout
+    rollout = environment.rollout
     tree = Tree(repo_folder.git(settings.environ), commit)
     folder = f"rollouts/{rollout}"
-    path = posixpath.normpath(f"{folder}/{experiment.file}")
+    path = posixpath.normpath(f"{folder}/{environment.file}")
     if path.startswith(f"{folder}/") and tree.has_file(path):
         return
     names = [entry.name for entry in tree.list(["rollouts/"]) if entry.is_folder]
@@ -315,13 +320,14 @@ def check_entrypoint(
     if rollout not in names:
         near = difflib.get_close_matches(rollout, names, n=1)
         hint = f"did you mean {near[0]}?" if near else f"it has: {', '.join(sorted(names)[:20]) or 'no rollout'}"
-        raise _wrong("rollout", f"commit {short} has no rollouts/{rollout}", f"{hint} Commit, push and sync it first")
-    key = "entrypoint" if experiment.command is None else "grader"
-    raise _wrong(key, f"commit {short} has no file {path}", f"commit and push it, or fix the {key}")
+        message = f"commit {short} has no rollouts/{rollout}"
+        raise _wrong("rollout", message, f"{hint} Commit, push and sync it first", table)
+    key = "entrypoint" if environment.command is None else "grader"
+    raise _wrong(key, f"commit {short} has no file {path}", f"commit and push it, or fix the {key}", table)
 
 
-def _wrong(key: str, message: str, hint: str) -> ValidationError:
-    issue = {"key": f"experiment_config.{key}", "message": message}
+def _wrong(key: str, message: str, hint: str, table: str = "experiment") -> ValidationError:
+    issue = {"key": f"{table}.{key}", "message": message}
     return ValidationError(message, hint=hint, field=key, issues=[issue])
 
 

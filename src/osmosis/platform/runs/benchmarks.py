@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from osmosis.base.jsonable import JsonObject
 from osmosis.errors import NotFound, ValidationError
 from osmosis.platform import Platform, tables, urls
-from osmosis.platform.datasets.service import iterate_rows
+from osmosis.platform.datasets.stored_rows import iterate_rows
 from osmosis.platform.git import repositories, sync
 from osmosis.platform.models import service as models
 from osmosis.platform.objects.store import Objects
@@ -55,7 +55,7 @@ def find(session: Session, workspace: tables.Workspace, key: str) -> tables.Data
 @lru_cache(maxsize=64)
 def read_tasks(objects: Objects, path: str | None, rows: int | None) -> tuple[Sequence[JsonObject], bool]:
     """Return the tasks of a dataset's rows, and whether they are Harbor's. Not within a session."""
-    data = list(iterate_rows(objects, path or "", range(rows or 0)))
+    data = list(iterate_rows(objects, [(path or "", 0, "", range(rows or 0))]))
     return [_build_task(row) for row in data], any((row.metadata or {}).get(key) for row in data for key in TASK_KEYS)
 
 

@@ -76,7 +76,7 @@ def resume(
 KEPT = (
     *("workspace_id", "repository_id", "dataset_id", "kind", "config", "rollout", "model_path", "dataset"),
     *("dataset_path", "dataset_sha256", "dataset_rows", "branch", "commit_sha", "rows", "sampled_rows", "sample_seed"),
-    *("snapshot", "tags"),
+    *("snapshot", "tags", "environments"),
 )
 
 

@@ -120,8 +120,9 @@ def clean(platform: Platform, run: tables.Run) -> None:
     platform.objects.delete(f"runs/{run.id}/")
     remove_index(platform.settings.viewer_index(run.id))
     models.delete_files(platform, f"models/runs/{run.id}/")
-    if run.dataset_path:  # of a dataset that is gone, or has a newer file, this run was the last that needed it
-        ingest.clean(platform, PurePosixPath(run.dataset_path).parent.name)
+    for part in run.parts:
+        if part["path"]:  # of a dataset that is gone, or has a newer file, this run was the last that needed it
+            ingest.clean(platform, PurePosixPath(part["path"]).parent.name)
 
 
 routes = RunRoutes("eval")

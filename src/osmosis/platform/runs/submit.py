@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pydantic
-import sqlalchemy as sa
 from pydantic import TypeAdapter
 from sqlalchemy.orm import Session
 
@@ -24,7 +23,6 @@ from osmosis.platform.workspaces import audit, quotas, secrets
 from osmosis.records.config.advanced import TrainingAdvanced
 from osmosis.records.config.check import CONFIGS, ConfigIssue, list_issues
 from osmosis.records.config.run_config import EvalConfig, TrainingConfig
-from osmosis.records.config.training_plan import plan_training
 from osmosis.records.run.annotations import Tags, unique
 from osmosis.records.run.plan import PLATFORM_MODEL
 from osmosis.records.run.rows import DatasetStatus, count_sampled
@@ -100,7 +98,9 @@ def check(
     config, user = request.config, actor.user
     with platform.db.read() as session:
         repository = repositories.get_for_workspace(session, workspace.id)
-        issues = _dataset_issues(session, workspace, config.experiment.dataset)
+        issues = []
+        for table, environment in config.environments.items():
+            issues += _dataset_issues(session, workspace, environment.dataset, f"{table}.dataset")
         issues += _model_issues(session, platform, workspace, config)
         _, missing = secrets.resolve(session, workspace.id, user.id, config.secret_names(), request.given)
         issues += _size_issues(session, workspace, config)
@@ -130,8 +130,7 @@ class Order:
     code: sync.CodeRef
 
 
-def _dataset_issues(session: Session, workspace: tables.Workspace, name: str) -> list[dict[str, str]]:
-    key = "experiment.dataset"
+def _dataset_issues(session: Session, workspace: tables.Workspace, name: str, key: str) -> list[dict[str, str]]:
     try:
         dataset = datasets.find(session, workspace, name)
     except NotFound as error:
@@ -212,9 +211,10 @@ def _size_issues(
             return [{"key": "advanced.from_run", "message": error.message, "hint": error.hint or ""}]
         fix = "lower min_score or rollout_batch_size, or name a run with more passed rollouts"
         return [{"key": "advanced.from_run", "message": message, "hint": fix}] if message else []
-    query = sa.select(tables.Dataset.row_count).filter_by(workspace_id=workspace.id, name=config.experiment.dataset)
-    rows = session.scalar(query)
-    message = None if rows is None else training.explain_too_small(config, rows)
+    try:
+        message = training.explain_too_small(config, training.plan_config(session, workspace, config))
+    except NotFound:
+        return []
     return (
         [{"key": "training.rollout_batch_size", "message": message, "hint": "lower it, or add rows"}] if message else []
     )
@@ -224,11 +224,10 @@ def _code(
     platform: Platform, repository_id: str, config: EvalConfig | TrainingConfig, issues: list[dict[str, str]]
 ) -> sync.CodeRef | None:
     try:
-        return sync.code_for_run(platform.db, platform.settings, repository_id, config.experiment)
+        return sync.code_for_run(platform.db, platform.settings, repository_id, config.environments)
     except ValidationError as error:
         for issue in error.issues or [{"key": "experiment", "message": error.message}]:
-            key = str(issue["key"]).replace("experiment_config.", "experiment.")
-            issues.append({**issue, "key": key, **({"hint": error.hint} if error.hint else {})})
+            issues.append({**issue, **({"hint": error.hint} if error.hint else {})})
         return None
 
 
@@ -236,11 +235,13 @@ def _pick_held_out(
     session: Session, workspace: tables.Workspace, name: str, dataset: tables.Dataset, limit: int | None
 ) -> Picked:
     run = lifecycle.find(session, workspace, "training", name)
-    if run.dataset_sha256 != dataset.sha256:
-        message = f"{name} was trained on {run.dataset} as it was then, and this evaluation has other rows"
+    parts = zip(training.plan_run(run).environments, run.parts, strict=True)
+    same = [part for part, own in parts if own["sha256"] == dataset.sha256]  # all of them hold out the same rows
+    if not same:
+        names = " and ".join(dict.fromkeys(part["dataset"] for part in run.parts))
+        message = f"{name} was trained on {names} as it was then, and this evaluation has other rows"
         raise ValidationError(message, hint="evaluate the same dataset, or leave out --held-out-of")
-    plan = plan_training(TrainingConfig.model_validate(run.config), run.rows)
-    rows = plan.test_rows or plan.validation_rows
+    rows = [row - same[0].start for row in same[0].test_rows or same[0].validation_rows]
     if not rows:
         hint = "set test_rows in [advanced] of the training config, and train again"
         raise ValidationError(f"{name} holds no rows out: it trains on all of them", hint=hint)
@@ -252,14 +253,23 @@ def insert(session: Session, vault: Vault, order: Order) -> tables.Run:
     config = _settled(session, workspace, request.config)
     if request.name is not None:
         lifecycle.refuse_taken(session, workspace.id, request.name)
-    dataset = datasets.find(session, workspace, config.experiment.dataset)
-    limit = config.evaluation.limit if isinstance(config, EvalConfig) else dataset.row_count
+    used = [datasets.find(session, workspace, each.dataset) for each in config.environments.values()]
+    dataset, total = used[0], sum(each.row_count or 0 for each in used)
+    labels = [each.label for each in config.environments.values()] if isinstance(config, TrainingConfig) else []
+    environments = [
+        tables.StoredEnvironment(
+            prefix=f"{label}/", dataset=own.name, dataset_id=own.id, path=own.path or "",
+            sha256=own.sha256, rows=own.row_count or 0,
+        )
+        for label, own in zip(labels, used, strict=False)
+    ]  # fmt: skip
+    limit = config.evaluation.limit if isinstance(config, EvalConfig) else total
     if request.rows is not None:
         picked = Picked(request.rows, None)
     elif isinstance(config, EvalConfig) and config.evaluation.held_out_of:
         picked = _pick_held_out(session, workspace, config.evaluation.held_out_of, dataset, limit)
     else:
-        picked = pick_rows(dataset.row_count or 0, limit, random.SystemRandom().getrandbits(31))
+        picked = pick_rows(total, limit, random.SystemRandom().getrandbits(31))
     scopes, _ = secrets.resolve(session, workspace.id, user.id, config.secret_names(), request.given)
     quarantined = code.quarantine.of([dataset.name])
     run = tables.Run(
@@ -277,7 +287,8 @@ def insert(session: Session, vault: Vault, order: Order) -> tables.Run:
         dataset=dataset.name,
         dataset_path=dataset.path or "",
         dataset_sha256=dataset.sha256,
-        dataset_rows=dataset.row_count,
+        dataset_rows=total,
+        environments=environments if len(environments) > 1 else None,
         branch=code.branch,
         commit_sha=code.commit_sha,
         rows=picked.rows,
@@ -296,7 +307,7 @@ def insert(session: Session, vault: Vault, order: Order) -> tables.Run:
     session.add(tables.RunEvent(run_id=run.id, before=None, status=run.status, reason=f"submitted by {user.name}"))
     where = f"commit {code.commit_sha[:12]}" + (f" of branch {code.branch}" if code.branch else "")
     drawn = f", drawn with seed {picked.seed}" if picked.seed is not None else ""
-    lifecycle.log(session, run, f"submitted: {where}, {len(picked.rows)} of {dataset.row_count} rows{drawn}")
+    lifecycle.log(session, run, f"submitted: {where}, {len(picked.rows)} of {total} rows{drawn}")
     secrets.store_for_run(session, vault, run, user.id, request.given)
     audit.note(session, order.who, "run.submit", run.name, workspace=workspace, kind=kind)
     return run
@@ -312,8 +323,7 @@ def _settled(
         experiment = config.experiment.model_copy(update={"model_path": start.name})
         config = config.model_copy(update={"experiment": experiment})
     if config.advanced.method == "grpo":
-        rows = datasets.find(session, workspace, config.experiment.dataset).row_count or 0
-        batch = plan_training(config, range(rows)).batch
+        batch = training.plan_config(session, workspace, config).batch
         return config.model_copy(update={"training": config.training.model_copy(update={"rollout_batch_size": batch})})
     named = sft_data.full_name(sft_data.get_source(session, workspace, config))
     return config.model_copy(update={"advanced": config.advanced.model_copy(update={"from_run": named})})

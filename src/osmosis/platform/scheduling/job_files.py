@@ -14,19 +14,17 @@ from sqlalchemy.orm import Session, undefer
 from osmosis.base import safe_open as artifact_files
 from osmosis.base.files import draft_path
 from osmosis.base.git import Git, GitError, sealed_environ
-from osmosis.datasets.row_file import cut_row_file
+from osmosis.datasets.row_file import RowPart, cut_row_file
 from osmosis.errors import Conflict, NotFound, PlatformError, TooLarge, ValidationError
 from osmosis.platform import Platform, tables
 from osmosis.platform.background import run_apart
+from osmosis.platform.datasets.stored_rows import make_row_file as write_row_file
 from osmosis.platform.runs import lifecycle, rollouts
 from osmosis.platform.settings import PlatformSettings
 from osmosis.records.protocol.messages import check_rollout_id
 from osmosis.records.run.rows import Shard
-from osmosis.sandbox.limited_reader import read_with
 
 BUNDLE_S = 600.0
-READ_S = 60.0
-BYTES_PER_S = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +32,7 @@ class FileSources:
     run_id: str
     repository: Path
     commit_sha: str
-    dataset: str
+    parts: list[RowPart]
     rows: list[int]
     stored: list[str]
 
@@ -44,7 +42,7 @@ def load_sources(session: Session, settings: PlatformSettings, run_id: str) -> F
     if (repository := run.repository) is None:
         raise NotFound("the repository of this run is no longer connected", hint="submit a new run")
     keys = sorted({row_key for _, row_key, _ in rollouts.list_keys(session, run.id)})
-    return FileSources(run.id, settings.located(repository.path), run.commit_sha, run.dataset_path, run.rows, keys)
+    return FileSources(run.id, settings.located(repository.path), run.commit_sha, run.list_row_parts(), run.rows, keys)
 
 
 def make_bundle(settings: PlatformSettings, sources: FileSources) -> Path:
@@ -82,24 +80,13 @@ def _all_rows(platform: Platform, sources: FileSources) -> Path:
     target = folder_of(platform.settings, sources.run_id) / "rows.jsonl"
     if target.exists():
         return target
-    try:
-        dataset = platform.objects.fetch(sources.dataset)
-    except NotFound:
-        raise NotFound("the dataset of this run was deleted", hint="submit a new run") from None
     target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     draft = draft_path(target)
     draft.mkdir()
     try:
-        options = {"path": str(dataset), "target": str(draft / "rows"), "rows": sources.rows}
-        read_with(
-            ["-m", "osmosis.datasets.row_file"],
-            {**options, "stored": sources.stored},
-            what="the dataset",
-            files=[dataset],
-            write=[draft],
-            seconds=READ_S + dataset.stat().st_size / BYTES_PER_S,
-        )
-        (draft / "rows").replace(target)
+        write_row_file(platform.objects, sources.parts, draft, sources.stored).replace(target)
+    except NotFound:
+        raise NotFound("the dataset of this run was deleted", hint="submit a new run") from None
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return target

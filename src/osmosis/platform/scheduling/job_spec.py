@@ -37,6 +37,7 @@ def build_spec(session: Session, settings: PlatformSettings, job: tables.Job) ->
         config=CONFIGS[kind].model_validate(run.config),
         dataset_rows=run.dataset_rows,
         rows=run.rows,
+        sizes=[part["rows"] for part in run.environments or ()],
         shard=shards.shard_of(session, job),
         secret_names=sorted(run.secret_scopes),
         person=run.creator_id or "",
@@ -87,7 +88,7 @@ def add_places(session: Session, settings: PlatformSettings, run: tables.Run, sp
             teacher = models.resolve(session, settings, run.workspace_id, config.advanced.teacher)
     places = {
         "repository": str(settings.located(run.repository.path)) if run.repository is not None else "",
-        "dataset_path": str(settings.located(run.dataset_path)),
+        "dataset_path": "" if run.environments else str(settings.located(run.dataset_path)),
         "model_path": model.base,
         "adapter_path": model.adapter,
         "tokenizer_path": model.tokenizer,

@@ -1,9 +1,11 @@
 from datetime import datetime
+from itertools import accumulate
 from typing import ClassVar, Literal, TypedDict
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
+from osmosis.datasets.row_file import RowPart
 from osmosis.platform.tables.base import Base, Dated, Json, NumberedRow, Row
 from osmosis.platform.tables.data import Repository
 from osmosis.platform.tables.people import OwnedRow, User, Workspace
@@ -44,6 +46,18 @@ class StoredConfig(TypedDict, total=False):
     training: StoredTraining
     advanced: StoredAdvanced
     env: dict[str, str]
+
+
+class StoredEnvironment(TypedDict):
+    """One of several whose rows a training run has, one after the other."""
+
+    prefix: str
+    """The keys of its rows begin with it."""
+    dataset: str
+    dataset_id: str | None
+    path: str
+    sha256: str | None
+    rows: int
 
 
 class StoredProgress(TypedDict, total=False):
@@ -120,6 +134,8 @@ class Run(Work):
     dataset_path: Mapped[str]
     dataset_sha256: Mapped[str | None]
     dataset_rows: Mapped[int | None]
+    environments: Mapped[list[StoredEnvironment] | None] = mapped_column(Json)
+    """Unset for a single one. The columns of the dataset are those of the first, but for the number of rows."""
     branch: Mapped[str | None]
     commit_sha: Mapped[str]
     rows: Mapped[list[int]] = mapped_column(Json, deferred=True)
@@ -136,6 +152,22 @@ class Run(Work):
     tags: Mapped[list[str]] = mapped_column(Json, default=list)
     note: Mapped[str] = mapped_column(sa.Text, default="")
     pinned: Mapped[bool] = mapped_column(default=False)
+
+    @property
+    def parts(self) -> list[StoredEnvironment]:
+        """Return its environments, also a single one."""
+        dataset: StoredEnvironment = {
+            "prefix": "", "dataset": self.dataset, "dataset_id": self.dataset_id, "path": self.dataset_path,
+            "sha256": self.dataset_sha256, "rows": self.dataset_rows or 0,
+        }  # fmt: skip
+        return self.environments or [dataset]
+
+    def list_row_parts(self) -> list[RowPart]:
+        starts = accumulate((part["rows"] for part in self.parts), initial=0)
+        return [
+            (part["path"], start, part["prefix"], range(part["rows"]) if self.environments else self.rows)
+            for part, start in zip(self.parts, starts, strict=False)
+        ]
 
 
 WORK_TABLES: tuple[type[Work], ...] = (Run, Deployment, Merge)

@@ -3,6 +3,8 @@ environment that a job builds."""
 
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import chain
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
@@ -19,7 +21,7 @@ from osmosis.platform.runs import lifecycle
 from osmosis.platform.settings import PlatformSettings
 from osmosis.platform.training import sft_data
 from osmosis.records.api import training as training_api
-from osmosis.records.config.run_config import TrainingConfig
+from osmosis.records.config.run_config import TrainingConfig, TrainingExperiment
 from osmosis.records.config.training_plan import TrainingPlan, plan_training
 from osmosis.records.run.job import MetricPoint
 from osmosis.records.run.plan import PLATFORM_MODEL
@@ -150,7 +152,8 @@ def checkpoints(session: Session, run: tables.Run) -> training_api.CheckpointLis
 
 
 def list_trained_rows(session: Session, evaluation: tables.Run) -> set[str]:
-    """Return the keys of the rows that an evaluation's model was trained on, and each model that it was made of."""
+    """Return the keys of the rows that an evaluation's model was trained on, and each model that it was made of. Of a
+    mixture, those of the evaluation's dataset, as they are there."""
     workspace = session.get_one(tables.Workspace, evaluation.workspace_id)
     keys, trained = set[str](), set[str]()
     prefix, _, name = evaluation.model_path.partition(PLATFORM_MODEL)
@@ -161,7 +164,9 @@ def list_trained_rows(session: Session, evaluation: tables.Run) -> set[str]:
             break
         name = run.model_path
         trained.add(run.id)
-        keys |= _rows_trained_on(session, workspace, run, step)
+        own = _rows_trained_on(session, workspace, run, step)
+        same = [part["prefix"] for part in run.parts if not part["prefix"] or part["dataset"] == evaluation.dataset]
+        keys |= {key.removeprefix(prefix) for prefix in same for key in own if key.startswith(prefix)}
     return keys
 
 
@@ -175,11 +180,25 @@ def _find_training(session: Session, workspace_id: str, adapter: str | None) -> 
         return session.scalars(query).first() if step.isdigit() else None, int(step) if step.isdigit() else 0
 
 
+def plan_run(run: tables.Run) -> TrainingPlan:
+    sizes = [part["rows"] for part in run.environments or ()]
+    return plan_training(TrainingConfig.model_validate(run.config), run.rows, sizes=sizes)
+
+
+def plan_config(
+    session: Session, workspace: tables.Workspace, config: TrainingConfig, *, examples: int = 0
+) -> TrainingPlan:
+    """Plan a run of the datasets as they are now. Raise NotFound if one is missing."""
+    used = [datasets.find(session, workspace, each.dataset) for each in config.environments.values()]
+    sizes = [dataset.row_count or 0 for dataset in used]
+    return plan_training(config, range(sum(sizes)), sizes=sizes, examples=examples)
+
+
 def _rows_trained_on(session: Session, workspace: tables.Workspace, run: tables.Run, step: int) -> set[str]:
     config = TrainingConfig.model_validate(run.config)
     if config.advanced.method != "grpo":
         return sft_data.list_row_keys(session, workspace, config)
-    validation = set(plan_training(config, run.rows).validation_rows)
+    validation = set(plan_run(run).validation_rows)
     query = sa.select(tables.Rollout.row_index, tables.Rollout.row_key).distinct()
     # With oversample a step may have used groups that began in later ones.
     ahead = config.advanced.max_staleness if config.advanced.oversample > 1 else 0
@@ -194,38 +213,53 @@ PAGE = 100
 def check(
     session: Session, workspace: tables.Workspace, config: TrainingConfig, eval_run: str | None = None
 ) -> training_api.TrainingCheck:
-    """Check a config by the named evaluation, else the base model's, else the newest of its rollout and dataset."""
-    dataset = datasets.find(session, workspace, config.experiment.dataset)
+    """Check a config by the named evaluation, else the base model's, else the newest of its rollout and dataset; of a
+    mixture, by one of each environment, whose findings are then warnings."""
     if config.advanced.method != "grpo":
         source = sft_data.get_source(session, workspace, config)
         examples = sft_data.count_examples(session, source, config)
-        plan = plan_training(config, range(dataset.row_count or 0), examples=examples)
+        plan = plan_config(session, workspace, config, examples=examples)
         body = _body(plan, will_it_imitate(config, plan, examples), source)
         body.examples = examples
         return body
-    plan = plan_training(config, range(dataset.row_count or 0))
-    if eval_run is not None:
-        run: tables.Run | None = lifecycle.find(session, workspace, "eval", eval_run)
-    else:
-        same = (
-            tables.Run.workspace_id == workspace.id,
-            tables.Run.kind == "eval",
-            tables.Run.rollout == config.experiment.rollout,
-            tables.Run.dataset == config.experiment.dataset,
-            sa.exists().where(tables.Rollout.run_id == tables.Run.id),
-        )
-        name = config.experiment.model_path
-        is_of_base = tables.Run.model_path.in_([name, PLATFORM_MODEL + name])
-        order = (is_of_base.desc(), tables.Run.created_at.desc())
-        run = session.scalars(sa.select(tables.Run).where(*same).order_by(*order).limit(1)).first()
-    tried = _tried(session, run.id) if run else []
-    stored = run.config.get("evaluation", tables.StoredEvaluation()) if run else tables.StoredEvaluation()
-    gate = will_it_train(config, plan, tried, at_once=stored.get("batch_size"))
-    return _body(plan, gate, run)
+    plan = plan_config(session, workspace, config)
+    environments = list(config.environments.values())
+    runs = [_find_evaluation(session, workspace, each, None if config.mix else eval_run) for each in environments]
+    tried = [
+        [replace(attempt, row=f"{each.label}/{attempt.row}") for attempt in (_tried(session, run.id) if run else ())]
+        for each, run in zip(environments, runs, strict=True)
+    ]
+    first = next(filter(None, runs), None)
+    stored = first.config.get("evaluation", tables.StoredEvaluation()) if first else tables.StoredEvaluation()
+    gate = will_it_train(config, plan, list(chain(*tried)), at_once=stored.get("batch_size"))
+    of_all = {finding.what for finding in gate.findings}
+    for each, own in zip(environments, tried, strict=True):
+        for finding in will_it_train(config.of(each), plan, own, at_once=None).findings:
+            if finding.what not in of_all and config.mix:
+                text = f"{each.label}: {finding.what}"
+                gate.findings.append(replace(finding, what=text, severity="warning"))
+    return _body(plan, gate, first)
 
 
-def explain_too_small(config: TrainingConfig, rows: int) -> str | None:
-    gate = will_it_train(config, plan_training(config, range(rows)), [], at_once=None)
+def _find_evaluation(
+    session: Session, workspace: tables.Workspace, environment: TrainingExperiment, named: str | None
+) -> tables.Run | None:
+    if named is not None:
+        return lifecycle.find(session, workspace, "eval", named)
+    same = (
+        tables.Run.workspace_id == workspace.id,
+        tables.Run.kind == "eval",
+        tables.Run.rollout == environment.rollout,
+        tables.Run.dataset == environment.dataset,
+        sa.exists().where(tables.Rollout.run_id == tables.Run.id),
+    )
+    is_of_base = tables.Run.model_path.in_([environment.model_path, PLATFORM_MODEL + environment.model_path])
+    order = (is_of_base.desc(), tables.Run.created_at.desc())
+    return session.scalars(sa.select(tables.Run).where(*same).order_by(*order).limit(1)).first()
+
+
+def explain_too_small(config: TrainingConfig, plan: TrainingPlan) -> str | None:
+    gate = will_it_train(config, plan, [], at_once=None)
     return next((finding.what for finding in gate.findings if finding.code == "too-few-rows"), None)
 
 
@@ -251,6 +285,15 @@ def _body(plan: TrainingPlan, gate: Gate, run: tables.Run | None) -> training_ap
         steps=plan.steps,
         training_rows=len(plan.rows),
         validation_rows=len(plan.validation_rows),
+        environments=[
+            training_api.CheckedEnvironment.from_row(
+                part,
+                passes=plan.steps * plan.batch * part.share / max(1, len(part.rows)),
+                **{name: len(getattr(part, name)) for name in ("rows", "validation_rows", "test_rows")},
+            )
+            for part in plan.environments
+            if len(plan.environments) > 1
+        ],
         rollouts_per_step=plan.at_once,
         total_rollouts=plan.rollouts,
         replacement_rollouts=plan.replacements,

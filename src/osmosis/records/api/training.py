@@ -97,6 +97,19 @@ class GateFinding(Body):
     fix: str = ""
 
 
+class CheckedEnvironment(Body):
+    """One of several: what it has of the run."""
+
+    name: str
+    share: float
+    """Part of the rows of a step, and of the validation reward, from 0 to 1."""
+    rows: int
+    validation_rows: int
+    test_rows: int
+    passes: float
+    """How often each of its rows for training comes, on average."""
+
+
 class TrainingCheck(Body):
     """`POST training-runs/check`: what a config amounts to, and what an evaluation predicts. Shares are of rollouts;
     `no_signal` is of rows."""
@@ -109,6 +122,8 @@ class TrainingCheck(Body):
     steps: int = 0
     training_rows: int = 0
     validation_rows: int = 0
+    environments: Annotated[list[CheckedEnvironment], OrEmpty] = Field(default_factory=list)
+    """Empty with a single one."""
     rollouts_per_step: int = 0
     total_rollouts: int = 0
     replacement_rollouts: int = 0

@@ -115,10 +115,13 @@ def _issue(model: type[Submittable], error: ErrorDetails) -> ConfigIssue:
     if len(loc) == 1:
         return _of_table(model, loc[0], inner, error)
     table, name = loc[:2]
-    if name.isdigit():  # a list of tables: `agents.0.model.type`
-        return ConfigIssue(
-            ".".join(loc), f"{_show_value(value)}: {error['msg']}", f"look at docs/config.md, [[{table}]]"
-        )
+    if name.isdigit():  # a list of tables: `mix.0.rollout`
+        inner = get_args(_members(model.model_fields[table].annotation)[0])[0]
+        if len(loc) != 3:  # of `agents.0.model.type` the message is pydantic's
+            problem = f"{_show_value(value)}: {error['msg']}"
+            return ConfigIssue(".".join(loc), problem, f"look at docs/config.md, [[{table}]]")
+        table, name = ".".join(loc[:2]), loc[2]
+        loc = [table, name]
     deeper = _members(inner.model_fields[name].annotation)[0] if inner and name in inner.model_fields else None
     if len(loc) > 2 and isinstance(deeper, type) and issubclass(deeper, BaseModel):
         inner, table, name = deeper, f"{table}.{name}", loc[2]
@@ -143,6 +146,8 @@ def _describe_error(name: str, field: FieldInfo, error: ErrorDetails) -> str:
     value = _show_value(error["input"])
     if error["type"] == "value_error":
         return f"{value} {error['ctx']['error']}"
+    if error["type"] == "string_pattern_mismatch":
+        return f"{value} does not match {error['ctx']['pattern']}"
     if error["type"] == "string_too_short":
         return f"{name} is empty"
     if error["type"] == "literal_error":
@@ -156,7 +161,7 @@ def _of_table(model: type[Submittable], name: str, inner: type[BaseModel] | None
     value = error["input"]
     if error["type"] == "extra_forbidden":
         tables = {table: inner for table, inner, _ in iterate_fields(model)}
-        is_table = isinstance(value, Mapping)
+        is_table = isinstance(value, (Mapping, list))
         home = next((t for t, inner in tables.items() if inner is not None and name in inner.model_fields), None)
         if home and not is_table:
             problem, fix = f"the key belongs in [{home}]", f"move it below [{home}]"
@@ -169,9 +174,9 @@ def _of_table(model: type[Submittable], name: str, inner: type[BaseModel] | None
         fix = f"did you mean [{near}]?" if near else f"known tables: {', '.join(tables)}"
         return ConfigIssue(name, f"unknown {'table' if is_table else 'key'} {name}", fix, "unknown-table", near)
     if error["type"] != "missing":
-        return ConfigIssue(
-            name, f"{_show_value(value)} is {_kind(value)}, expected a table", f"write [{name}]", "no-table"
-        )
+        is_list = get_origin(_members(model.model_fields[name].annotation)[0]) is list
+        shape, fix = ("a list of tables", f"write [[{name}]]") if is_list else ("a table", f"write [{name}]")
+        return ConfigIssue(name, f"{_show_value(value)} is {_kind(value)}, expected {shape}", fix, "no-table")
     if name == "secrets":
         problem, fix = f"[secrets] is missing; every {model.kind} config needs it", "if no secret is needed"
         return ConfigIssue(name, problem, f"add [secrets] with required = [] {fix}", "missing-table")
@@ -196,7 +201,7 @@ def _assign(key: str, field: FieldInfo) -> str:
     value = field.examples[0] if field.examples else field.get_default(call_default_factory=True)
     if value is None or isinstance(value, BaseModel):
         return f"write {describe_value(field)}, or remove {key}"
-    if isinstance(value, dict):
+    if value and isinstance(value, dict):
         return f"{key} = {{ {', '.join(f'{name} = {json.dumps(inner)}' for name, inner in value.items())} }}"
     return f"{key} = {_show_value(value).replace('e-0', 'e-')}"
 

@@ -59,9 +59,7 @@ EnvName = Annotated[str, AfterValidator(_env_name)]
 SecretName = Annotated[str, AfterValidator(_secret_name)]
 
 
-class Experiment(Table):
-    """`[experiment]`: what to run."""
-
+class Environment(Table):
     rollout: Name = Field(examples=["my-rollout"])
     """Rollout directory under `rollouts/`."""
     entrypoint: RolloutFile | None = Field(default=None, examples=["main.py"])
@@ -73,14 +71,8 @@ class Experiment(Table):
     speaks the Agent Client Protocol. Either this or `entrypoint` is given."""
     grader: RolloutFile | None = Field(default=None, examples=["main.py"])
     """With `command`: Python file with the `Grader`, relative to the rollout directory. Default: `main.py`."""
-    model_path: Name = Field(examples=["offline/calculator"])
-    """Eval: a LiteLLM model name, or `offline/calculator`. Training: the base model, as in [training](training.md)."""
     dataset: Name = Field(examples=["my-dataset"])
     """Name of a dataset on the platform, as `osmosis dataset list` shows it."""
-    branch: str | None = Field(default=None, examples=["main"])
-    """Run the latest synced commit of this branch. Cannot be used with `commit_sha`."""
-    commit_sha: str | None = Field(default=None, examples=["<7 to 40 hexadecimal digits>"])
-    """Pin the code to a commit (7 to 40 hex digits). Default: the latest synced commit of the default branch."""
 
     @field_validator("rollout")
     @classmethod
@@ -89,25 +81,8 @@ class Experiment(Table):
             raise ValueError("must be one directory name under rollouts/")
         return value
 
-    @field_validator("branch")
-    @classmethod
-    def _branch(cls, value: str | None) -> str | None:
-        if value is not None and (not value or re.search(r"\s", value)):
-            raise ValueError("must be a branch name without whitespace")
-        return value
-
-    @field_validator("commit_sha")
-    @classmethod
-    def _sha(cls, value: str | None) -> str | None:
-        if value is not None and not COMMIT.match(value):
-            raise ValueError("must be 7 to 40 hexadecimal digits")
-        return value
-
     @classmethod
     def across(cls, written: Mapping[str, object]) -> Iterator[InitErrorDetails]:
-        if written.get("branch") and written.get("commit_sha"):
-            fix = "keep commit_sha to pin the code, or branch to follow it"
-            yield broken_at("branch and commit_sha cannot be used together", fix, "commit_sha")
         both = [name for name in ("entrypoint", "command") if written.get(name) is not None]
         if not both:
             problem, fix = "entrypoint or command is missing", 'entrypoint = "main.py", or command = ["claude", ...]'
@@ -129,6 +104,55 @@ class Experiment(Table):
             return f"rollouts/{self.rollout}/{self.file}"
         words = [self.command] if isinstance(self.command, str) else map(_quote, self.command)
         return f"command:{' '.join(words)}"
+
+
+class Experiment(Environment):
+    """`[experiment]`: what to run."""
+
+    model_path: Name = Field(examples=["offline/calculator"])
+    """Eval: a LiteLLM model name, or `offline/calculator`. Training: the base model, as in [training](training.md)."""
+    branch: str | None = Field(default=None, examples=["main"])
+    """Run the latest synced commit of this branch. Cannot be used with `commit_sha`."""
+    commit_sha: str | None = Field(default=None, examples=["<7 to 40 hexadecimal digits>"])
+    """Pin the code to a commit (7 to 40 hex digits). Default: the latest synced commit of the default branch."""
+
+    @field_validator("branch")
+    @classmethod
+    def _branch(cls, value: str | None) -> str | None:
+        if value is not None and (not value or re.search(r"\s", value)):
+            raise ValueError("must be a branch name without whitespace")
+        return value
+
+    @field_validator("commit_sha")
+    @classmethod
+    def _sha(cls, value: str | None) -> str | None:
+        if value is not None and not COMMIT.match(value):
+            raise ValueError("must be 7 to 40 hexadecimal digits")
+        return value
+
+    @classmethod
+    def across(cls, written: Mapping[str, object]) -> Iterator[InitErrorDetails]:
+        if written.get("branch") and written.get("commit_sha"):
+            fix = "keep commit_sha to pin the code, or branch to follow it"
+            yield broken_at("branch and commit_sha cannot be used together", fix, "commit_sha")
+        yield from super().across(written)
+
+
+class Mix(Environment):
+    """`[[mix]]`: one more environment of a training run; `[experiment]` is the first."""
+
+    name: str | None = Field(default=None, pattern=r"^[\w.-]+$", examples=["easy"])
+    """Name in curves, and before its row keys: letters, digits, `_`, `.` and `-`. Default: the rollout."""
+    weight: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    """Share of the rows that are trained on, and of the validation reward: this, of the sum of all weights."""
+
+    @property
+    def label(self) -> str:
+        return self.name or self.rollout
+
+
+class TrainingExperiment(Experiment, Mix):
+    """`[experiment]` of a training config."""
 
 
 def _quote(word: str) -> str:
@@ -300,7 +324,7 @@ class Secrets(Table):
 
 
 def section(table: str) -> str:
-    return table if table in ("secrets", "agents") else f"{table}_config"
+    return table if table in ("secrets", "agents", "mix") else f"{table}_config"
 
 
 def _unknown_section(name: str, sections: Mapping[str, str]) -> InitErrorDetails:
@@ -363,6 +387,12 @@ class Submittable(Table):
         return config, provided
 
 
+def list_environment_tables(data: Mapping[str, object]) -> dict[str, dict[str, object]]:
+    mix = data.get("mix")
+    tables = {str(number): table for number, table in enumerate(mix if isinstance(mix, list) else ())}
+    return {"experiment": get_table(data, "experiment"), **{f"mix.{at}": get_table(tables, at) for at in tables}}
+
+
 class _Config(Submittable):
     experiment: Experiment
     program: Program | None = None
@@ -370,6 +400,11 @@ class _Config(Submittable):
     env: dict[EnvName, str] = Field(default_factory=dict)
     """Non-secret environment variables of the rollout."""
     export: Export | None = None
+
+    @property
+    def environments(self) -> Mapping[str, Experiment]:
+        """Return what the run runs, by its table."""
+        return {"experiment": self.experiment}
 
     @classmethod
     def across(cls, written: dict[str, object]) -> Iterator[InitErrorDetails]:
@@ -385,7 +420,9 @@ class _Config(Submittable):
             if isinstance(key, str) and key not in required:
                 fix = f"write required = [{', '.join(json.dumps(n) for n in [*required, key])}]"
                 yield broken_at(f"{key} must be listed in [secrets].required", fix, table, name)
-        if any(program.values()) and get_table(written, "experiment").get("command") is None:
+        if any(program.values()) and not any(
+            table.get("command") for table in list_environment_tables(written).values()
+        ):
             yield broken_at("[program] has no effect without command in [experiment]", "remove it", "program")
         if older := _older_secrets(get_table(written, "rollout").get("secrets")):
             yield at_key(older, "rollout", "secrets")
@@ -406,15 +443,27 @@ class TrainingConfig(_Config):
     """`configs/training/*.toml`."""
 
     kind: ClassVar[str] = "training"
+    experiment: TrainingExperiment
+    mix: list[Mix] = Field(default_factory=list, max_length=16)
     advanced: TrainingAdvanced = Field(default_factory=TrainingAdvanced)
     training: Training = Field(default_factory=Training)
     sampling: Sampling = Field(default_factory=Sampling)
     checkpoints: Checkpoints = Field(default_factory=Checkpoints)
     secrets: Secrets | None = None
 
+    @property
+    def environments(self) -> Mapping[str, TrainingExperiment]:
+        mixed = {f"mix.{at}": self.experiment.model_copy(update=dict(table)) for at, table in enumerate(self.mix)}
+        return {"experiment": self.experiment, **mixed}
+
+    def of(self, environment: TrainingExperiment) -> Self:
+        """Return the config of a run of this environment alone."""
+        return self.model_copy(update={"experiment": environment, "mix": []})
+
     @classmethod
     def across(cls, written: dict[str, object]) -> Iterator[InitErrorDetails]:
         yield from super().across(written)
+        yield from cls._mixture(written)
         servers = get_table(written, "advanced").get("rollout_servers")
         if isinstance(servers, list) and get_table(written, "experiment").get("command") is not None:
             problem = "a command runs beside the trainer, not on servers elsewhere"
@@ -431,3 +480,20 @@ class TrainingConfig(_Config):
         if get_table(written, "sampling").get("rollout_temperature") == 0:
             problem = "at temperature 0 the rollouts of a prompt are all the same"
             yield broken_at(problem, "rollout_temperature = 1.0", "sampling", "rollout_temperature")
+
+    @classmethod
+    def _mixture(cls, written: Mapping[str, object]) -> Iterator[InitErrorDetails]:
+        first, *others = list_environment_tables(written).values()
+        advanced, labels = get_table(written, "advanced"), [first.get("name") or first.get("rollout")]
+        for at, table in enumerate(others):
+            label = table.get("name") or table.get("rollout")
+            if label in labels and label:
+                problem = f"two environments are called {label}"
+                yield broken_at(problem, f'name = "{label}-{at + 2}"', "mix", str(at), "name")
+            labels.append(label)
+        if others and advanced.get("method", "grpo") != "grpo":
+            problem = "[[mix]] has no effect on a run that learns from an earlier one"
+            yield broken_at(problem, 'remove it, or write method = "grpo"', "advanced", "method")
+        if others and isinstance(advanced.get("rollout_servers"), list):
+            problem = "rollout servers elsewhere have one rollout, and [[mix]] names several"
+            yield broken_at(problem, "rollout_servers = 1", "advanced", "rollout_servers")

@@ -1,7 +1,10 @@
+import math
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
+from osmosis.records.base import Record
 from osmosis.records.config.run_config import TrainingConfig
 
 HELD_OUT = 10
@@ -10,14 +13,28 @@ HELD_OUT_AT_MOST = 32
 """... and never more than these."""
 
 
+class EnvironmentPlan(Record):
+    name: str
+    share: float
+    """Part of the rows of a step, and of the validation reward, from 0 to 1."""
+    start: int
+    """Index of its first row; the rows of all environments are numbered on."""
+    rows: list[int]
+    validation_rows: list[int]
+    test_rows: list[int]
+
+
 @dataclass(frozen=True, slots=True)
 class TrainingPlan:
+    environments: list[EnvironmentPlan]
     rows: list[int]
     """Indices of the rows that train, in the order of the file."""
     validation_rows: list[int]
     """Indices of the rows that choose the best checkpoint."""
     test_rows: list[int]
     """Indices of the rows that the run never sees."""
+    largest_batch: int
+    """Rows of the largest step that the rows can fill."""
     batch: int
     """Rows of a step, or examples (`sft`, `dpo`)."""
     samples: int
@@ -37,19 +54,28 @@ class TrainingPlan:
         return self.batch * self.samples
 
 
-def plan_training(config: TrainingConfig, rows: Sequence[int], *, examples: int = 0) -> TrainingPlan:
-    """Apply `config` to the selected `rows`. A step takes whole batches: the rest of an epoch is left out.
+def plan_training(
+    config: TrainingConfig, rows: Sequence[int], *, sizes: Sequence[int] = (), examples: int = 0
+) -> TrainingPlan:
+    """Apply `config` to the selected `rows`. A step takes whole batches: the rest of an epoch is left out. An epoch has
+    as many rows as the datasets have for training; a mixture draws them by weight, from some more than once.
 
+    `sizes`: of several environments, the number of rows of each.
     `examples`: number of rollouts (`method = "sft"`) or pairs of them (`"dpo"`) to learn from; the rows are then for
     validation only."""
     options, advanced = config.training, config.advanced
-    training, held_out, test = split_rows(rows, advanced.validation_rows, advanced.seed, advanced.test_rows)
+    environments = list(_split(config, rows, sizes))
+    training, held_out, test = (
+        [row for part in environments for row in getattr(part, name)]
+        for name in ("rows", "validation_rows", "test_rows")
+    )
     batch, samples, passed = options.rollout_batch_size, options.n_samples_per_prompt, len(training)
+    largest = min(passed, *(math.floor(len(part.rows) / part.share + 1e-9) for part in environments))
     if advanced.method != "grpo":
-        training, samples, passed = [], 1, examples
+        training, samples, passed, largest = [], 1, examples, examples
     elif "rollout_batch_size" not in options.model_fields_set:
-        batch = min(batch, max(1, passed))  # a default adapts to a small dataset
-    steps = options.total_epochs * (passed // batch)
+        batch = min(batch, max(1, largest))  # a default adapts to a small dataset
+    steps = options.total_epochs * (passed // batch) if batch <= largest else 0
     if advanced.max_steps is not None:
         steps = min(steps, advanced.max_steps)
     interval = config.checkpoints.eval_interval
@@ -57,7 +83,24 @@ def plan_training(config: TrainingConfig, rows: Sequence[int], *, examples: int 
     of_validation = validations * len(held_out) * advanced.validation_samples
     rollouts = (steps * batch * samples if advanced.method == "grpo" else 0) + of_validation
     more = steps * advanced.replace_no_signal * samples
-    return TrainingPlan(training, held_out, test, batch, samples, steps, validations, rollouts, more)
+    return TrainingPlan(
+        environments, training, held_out, test, largest, batch, samples, steps, validations, rollouts, more
+    )
+
+
+def _split(config: TrainingConfig, rows: Sequence[int], sizes: Sequence[int]) -> Iterator[EnvironmentPlan]:
+    """Split each environment by its own places in its file: two with the same dataset hold out the same rows."""
+    advanced, environments = config.advanced, list(config.environments.values())
+    starts = [0, *accumulate(sizes)][: len(environments)]
+    weights = sum(environment.weight for environment in environments)
+    for environment, start, end in zip(environments, starts, [*starts[1:], math.inf], strict=False):
+        own = [row - start for row in rows if start <= row < end]
+        split = split_rows(own, advanced.validation_rows, advanced.seed, advanced.test_rows)
+        training, validation, test = ([row + start for row in part] for part in split)
+        yield EnvironmentPlan(
+            name=environment.label, share=environment.weight / weights, start=start,
+            rows=training, validation_rows=validation, test_rows=test,
+        )  # fmt: skip
 
 
 def split_rows(

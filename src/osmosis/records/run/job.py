@@ -93,6 +93,8 @@ class JobSpec(Record):
     config: EvalConfig | TrainingConfig | ModelJob
     dataset_path: str = ""
     """Local path of the dataset file; empty: the job fetches the rows by `dataset` of its protocol."""
+    sizes: list[int] = Field(default_factory=list)
+    """Training with several environments: the number of rows of each, which are numbered on."""
     dataset_rows: int | None = None
     rows: list[int] = Field(default_factory=list)
     """Selected row indices of the whole run (limit, or the seeded random 10 %)."""

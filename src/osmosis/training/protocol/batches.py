@@ -74,9 +74,14 @@ class Batch:
         return parts
 
     @property
+    def rewards(self) -> list[tuple[int, float]]:
+        """Return row and reward of each rollout that has one."""
+        firsts = (parts[0] for parts in self.parts().values())
+        return [(first.row, first.reward) for first in firsts if first.reward is not None]
+
+    @property
     def mean_reward(self) -> float | None:
-        rewards = [parts[0].reward for parts in self.parts().values() if parts[0].reward is not None]
-        return statistics.fmean(rewards) if rewards else None
+        return statistics.fmean(reward for _, reward in self.rewards) if self.rewards else None
 
     def to_bytes(self) -> bytes:
         heads = [

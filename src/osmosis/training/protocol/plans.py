@@ -5,39 +5,26 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from statistics import fmean
 from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from osmosis.base.jsonable import JsonObject
-from osmosis.errors import ValidationError
 from osmosis.records.base import Record
 from osmosis.records.config.advanced import Engine, Loss, Method, Precision, SamplerName, Scale, Schedule, Tune
+from osmosis.records.config.training_plan import EnvironmentPlan
 
 Importance = Literal["off", "token_truncate", "token_mask", "sequence_truncate", "sequence_mask"]
 
 _FREE = {
-    "resume_from",
-    "steps",
-    "threads",
-    "run",
-    "output_dir",
-    "keep",
-    "model_path",
-    "adapter_path",
-    "teacher_path",
-    "examples_path",
-    "engine_url",
-    "sampler_urls",
-    "samplers_sleep",
-    "base_model",
-    "processes",
-    "shard",
-    "gradient_accumulation",
-    "micro_batch_tokens",
-    "gradient_checkpointing",
-}
+    "resume_from", "steps", "threads", "run", "output_dir", "keep", "model_path", "adapter_path", "teacher_path",
+    "examples_path", "engine_url", "sampler_urls", "samplers_sleep", "base_model", "processes", "shard",
+    "gradient_accumulation", "micro_batch_tokens", "gradient_checkpointing",
+}  # fmt: skip
 """Fields that a resume may change: where things are, how long to go on, how many files to keep, how work is divided."""
 
 
@@ -75,6 +62,8 @@ class TrainerPlan(Record):
     rows: list[int] = Field(default_factory=list)
     """Indices of the rows to train on (`grpo`). Their order is drawn from `seed` (`rows_of_step`)."""
     validation_rows: list[int] = Field(default_factory=list)
+    environments: list[EnvironmentPlan] = Field(default_factory=list)
+    """The parts of a mixture; empty: there is a single one."""
     examples_path: str | None = None
     steps: int = Field(ge=1)
     """Rollout steps in all (`grpo`), optimizer steps in all (`sft`, `dpo`); a resumed run ends at the same step."""
@@ -163,7 +152,43 @@ class TrainerPlan(Record):
     @property
     def fingerprint(self) -> str:
         """Return a hash of what decides the result; a checkpoint is resumed only with the same one."""
-        return hashlib.sha256(self.model_dump_json(exclude=_FREE).encode()).hexdigest()
+        unset = set() if self.environments else {"environments"}  # as before there were any
+        return hashlib.sha256(self.model_dump_json(exclude=_FREE | unset).encode()).hexdigest()
+
+    @property
+    def shares(self) -> list[float]:
+        return [environment.share for environment in self.environments] or [1.0]
+
+    def find_environment(self, row: int) -> int:
+        return max(0, bisect_right(self.environments, row, key=lambda environment: environment.start) - 1)
+
+    def mean_reward(self, rewards: Iterable[tuple[int, float]]) -> float | None:
+        """Return the mean over environments, by their shares, of the mean over the rewards of their rows."""
+        groups: dict[int, list[float]] = defaultdict(list)
+        for row, reward in rewards:
+            groups[self.find_environment(row)].append(reward)
+        weights = {at: self.shares[at] / sum(self.shares[other] for other in groups) for at in groups}
+        return sum(weights[at] * fmean(group) for at, group in groups.items()) if groups else None
+
+    def rows_of(self, step: int) -> list[int]:
+        """Return the rows of a step, drawn from the seed alone; of each environment as `rows_of_step` does."""
+        if len(self.environments) < 2:
+            return rows_of_step(self.rows, self.rows_per_step, step, self.seed)
+        parts = [list(environment.rows) for environment in self.environments]
+        sizes, drawn, ends = [len(part) for part in parts], [0] * len(parts), [0] * len(parts)
+        counts: list[int] = []
+        for _ in range(step):
+            counts = divide(self.shares, drawn, sizes, self.rows_per_step)
+            for at, count in enumerate(counts):
+                drawn[at] += count
+                left = -ends[at] % sizes[at]
+                ends[at] += count + (left if left < count else 0)
+        rows = []
+        for at, (part, end, count) in enumerate(zip(parts, ends, counts, strict=True)):
+            epoch, begin = divmod(end - count, len(part))
+            random.Random(f"{self.seed}/{at}/{epoch}").shuffle(part)
+            rows += part[begin : begin + count]
+        return rows
 
 
 class ServingPlan(Record):
@@ -200,23 +225,23 @@ class MergeResult(Record):
     fix: str | None = None
 
 
-def steps_in(rows: int, rows_per_step: int, epochs: int) -> int:
-    """Return the steps of so many passes. Raise `ValidationError` when the rows do not fill one step."""
-    if rows < rows_per_step:
-        raise ValidationError(
-            f"the dataset has {rows} rows to train on, and a step takes {rows_per_step}",
-            hint=f"lower rollout_batch_size to {rows} or less, or add rows" if rows else "add rows to the dataset",
-        )
-    return epochs * (rows // rows_per_step)
-
-
 def rows_of_step(rows: Sequence[int], rows_per_step: int, step: int, seed: int) -> list[int]:
     """Return the rows of a step, drawn from the seed alone, so that a resumed run continues where it was.
 
     Each pass over the rows is a permutation of its own, cut into steps; rows that do not fill a last step wait for
     another pass. No row comes twice in a step."""
-    steps_in(len(rows), rows_per_step, 1)
     epoch, index = divmod(step - 1, len(rows) // rows_per_step)
     order = list(rows)
     random.Random(f"{seed}/{epoch}").shuffle(order)
     return order[index * rows_per_step : (index + 1) * rows_per_step]
+
+
+def divide(shares: Sequence[float], drawn: Sequence[int], room: Sequence[int], count: int) -> list[int]:
+    """Return how many of `count` further rows each environment gives: each time the one that is furthest behind its
+    share of all `drawn` so far, if it has `room`."""
+    counts = [0] * len(shares)
+    for total in range(sum(drawn) + 1, sum(drawn) + count + 1):
+        free = [at for at, most in enumerate(room) if counts[at] < most]
+        if free:
+            counts[max(free, key=lambda at: shares[at] * total - drawn[at] - counts[at])] += 1
+    return counts

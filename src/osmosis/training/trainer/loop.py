@@ -10,7 +10,7 @@ from typing import Protocol
 
 from osmosis.training.protocol.batches import Batch, Kind, Sequence
 from osmosis.training.protocol.messages import Collect, Done, StepMetrics
-from osmosis.training.protocol.plans import TrainerPlan, rows_of_step
+from osmosis.training.protocol.plans import TrainerPlan
 from osmosis.training.trainer.checkpoints import CheckpointStore, Kind as CheckpointKind
 from osmosis.training.trainer.distributed import Ranks
 from osmosis.training.trainer.errors import LESS_MEMORY, TrainingFailed
@@ -101,12 +101,12 @@ class TrainingLoop(ABC):
             return []
         while self._newest < min(step + plan.max_staleness, plan.steps):
             self._newest += 1
-            rows = rows_of_step(plan.rows, plan.rows_per_step, self._newest, plan.seed)
+            rows = plan.rows_of(self._newest)
             service.ask(Collect(step=self._newest, kind="train", rows=rows, samples_per_row=plan.samples_per_row))
         batch = self._wait(step, "train")
         self._reward = batch.mean_reward
         parts = batch.parts()
-        rows = batch.rows or rows_of_step(plan.rows, plan.rows_per_step, step, plan.seed)
+        rows = batch.rows or plan.rows_of(step)
         size = plan.samples_per_row
         firsts = [rows[:number].count(row) * size for number, row in enumerate(rows)]
         return [
@@ -123,7 +123,7 @@ class TrainingLoop(ABC):
             return
         service.ask(Collect(step=step, kind="validation", rows=rows, samples_per_row=plan.validation_samples))
         try:
-            reward = self._validated[step] = self._wait(step, "validation").mean_reward
+            reward = self._validated[step] = plan.mean_reward(self._wait(step, "validation").rewards)
         except Stopped:
             return
         values = {} if reward is None else {"eval/validation/reward": reward}
