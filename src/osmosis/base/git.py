@@ -231,9 +231,6 @@ def explain_failure(args: tuple[str, ...], stderr: str, status: int) -> GitError
         return no_repository(stderr)
     if "dubious ownership" in lower:
         folder = re.search(r"at '([^']+)'", stderr)
-        return GitError(
-            "git does not trust this repository: it belongs to another user",
-            hint=f"git config --global --add safe.directory {folder[1] if folder else '<folder>'}",
-            stderr=stderr,
-        )
+        hint = f"git config --global --add safe.directory {folder[1] if folder else '<folder>'}"
+        return GitError("git does not trust this repository: it belongs to another user", hint=hint, stderr=stderr)
     return GitError(f"git {_name(args)} failed: {summarize_stderr(stderr)}", stderr=stderr, exit_status=status)

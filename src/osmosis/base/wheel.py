@@ -111,10 +111,8 @@ def _distribution() -> metadata.Distribution:
     try:
         return metadata.distribution(DISTRIBUTION)
     except metadata.PackageNotFoundError:
-        raise InternalError(
-            f"the distribution {DISTRIBUTION} is not installed in this Python",
-            hint="install it first: python -m pip install -e . in a clone, or its wheel",
-        ) from None
+        hint = "install it first: python -m pip install -e . in a clone, or its wheel"
+        raise InternalError(f"the distribution {DISTRIBUTION} is not installed in this Python", hint=hint) from None
 
 
 def _package_files(dist: metadata.Distribution) -> Iterator[tuple[str, Path]]:

@@ -43,10 +43,9 @@ def _refuse_unreadable(path: Path, format: str) -> Iterator[None]:
     except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
         if isinstance(error, OsmosisError):
             raise
-        raise ValidationError(
-            f"{path} cannot be read as a log of {format}: {type(error).__name__}: {error}",
-            hint="--format, when it is a log of another tool; else report it with the tool's version",
-        ) from error
+        message = f"{path} cannot be read as a log of {format}: {type(error).__name__}: {error}"
+        hint = "--format, when it is a log of another tool; else report it with the tool's version"
+        raise ValidationError(message, hint=hint) from error
 
 
 def read_logs(path: Path, format: str | None = None, mapping: Mapping[str, str] | None = None) -> list[LoggedRun]:

@@ -268,10 +268,8 @@ def detect_public_ip() -> str:
     if address is None:
         address = first_address({url: partial(_ask_service, url) for url in PUBLIC_SERVICES}, _PUBLIC_TOTAL_S)
     if address is None:
-        raise PublicIPDetectionError(
-            "cannot determine the public address of this machine",
-            hint="give the address that others can reach: --host <address>",
-        )
+        message = "cannot determine the public address of this machine"
+        raise PublicIPDetectionError(message, hint="give the address that others can reach: --host <address>")
     return address
 
 

@@ -53,10 +53,8 @@ def serve_agent_loop(
     if not (skip_register or local_debug):
         token = getattr(credentials, "access_token", None) or variables.get("OSMOSIS_TOKEN")
         if not token:
-            raise run.ServeError(
-                "not logged in, so the server cannot be registered with a platform",
-                hint="osmosis login and osmosis serve -m module:attribute, or skip_register=True",
-            )
+            hint = "osmosis login and osmosis serve -m module:attribute, or skip_register=True"
+            raise run.ServeError("not logged in, so the server cannot be registered with a platform", hint=hint)
         url = variables.get("OSMOSIS_PLATFORM_URL", DEFAULT_PLATFORM_URL)
         options = replace(options, token=token, platform_url=url, public_host=variables.get("OSMOSIS_PUBLIC_HOST"))
     loop = run.load_target(options) if isinstance(agent_loop, str) else agent_loop

@@ -91,10 +91,8 @@ def _agent(
         return LoadedAgent(path, backend=_backend(path, target, module, grader, base_dir))
     if grader:
         name = grader.rpartition(":")[2] if isinstance(grader, str) else grader.__name__
-        raise LoadError(
-            f"{path} is an agent loop, which is scored by score functions: {name} would not be used",
-            hint="leave out --grader",
-        )
+        message = f"{path} is an agent loop, which is scored by score functions: {name} would not be used"
+        raise LoadError(message, hint="leave out --grader")
     return LoadedAgent(path, loop=loop)
 
 
@@ -106,10 +104,9 @@ def _loop(path: str, target: object) -> RolloutAgentLoop | None:
     try:
         return target()
     except Exception as error:
-        raise LoadError(
-            f"{path}: {target.__name__}() needs arguments: {type(error).__name__}: {error}",
-            hint=f"create the instance in the module and name that: agent_loop = {target.__name__}(...)",
-        ) from error
+        message = f"{path}: {target.__name__}() needs arguments: {type(error).__name__}: {error}"
+        hint = f"create the instance in the module and name that: agent_loop = {target.__name__}(...)"
+        raise LoadError(message, hint=hint) from error
 
 
 def _backend(
@@ -132,14 +129,11 @@ def _backend(
     from osmosis.sdk.harbor.backend import HarborBackend  # of all agents, the fewest are one
 
     if isinstance(target, HarborBackend):
-        raise LoadError(
-            f"{path} is a HarborBackend: its agent runs in sandboxes, which cannot call into this process",
-            hint=f"serve it (`osmosis serve -m {path} --local`), then evaluate that with --server URL",
-        )
-    raise LoadError(
-        f"{path} is a {type(target).__name__}, not an agent",
-        hint="name a RolloutAgentLoop (instance or class), an AgentWorkflow class or a LocalBackend",
-    )
+        message = f"{path} is a HarborBackend: its agent runs in sandboxes, which cannot call into this process"
+        hint = f"serve it (`osmosis serve -m {path} --local`), then evaluate that with --server URL"
+        raise LoadError(message, hint=hint)
+    hint = "name a RolloutAgentLoop (instance or class), an AgentWorkflow class or a LocalBackend"
+    raise LoadError(f"{path} is a {type(target).__name__}, not an agent", hint=hint)
 
 
 def _grader_class(grader: str | GraderClass | None, base_dir: Path) -> GraderClass | None:

@@ -51,10 +51,8 @@ def load_module(name: str, base_dir: Path) -> ModuleType:
         if error.name and (error.name == name or name.startswith(error.name + ".")):
             stems = [p.stem for p in base_dir.glob("*.py")]
             close = difflib.get_close_matches(name.split(".")[0], stems, n=1)
-            raise LoadError(
-                f"there is no module {error.name!r} in {base} or in this environment",
-                hint=f"did you mean {close[0]}?" if close else "run the command in the folder that holds the module",
-            ) from error
+            hint = f"did you mean {close[0]}?" if close else "run the command in the folder that holds the module"
+            raise LoadError(f"there is no module {error.name!r} in {base} or in this environment", hint=hint) from error
         raise _failed(name, error, f"it imports {error.name!r}, which is not installed") from error
     except LoadError:
         raise

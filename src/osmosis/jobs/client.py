@@ -30,10 +30,9 @@ class JobClient:
 
     async def open(self) -> None:
         if not self._base.startswith("https://") and not is_loopback(self._base):
-            raise errors.ValidationError(
-                f"{self._base} is neither https nor on this machine: the lease of a job does not go there",
-                hint="give the worker the platform's https:// address: --platform-url https://HOST",
-            )
+            message = f"{self._base} is neither https nor on this machine: the lease of a job does not go there"
+            hint = "give the worker the platform's https:// address: --platform-url https://HOST"
+            raise errors.ValidationError(message, hint=hint)
         trusted = ssl.create_default_context(cafile=self._ca_file) if self._ca_file else True
         # The platform is addressed directly: a proxy in the environment is for the rollout's own traffic.
         self._session = aiohttp.ClientSession(
@@ -123,10 +122,9 @@ async def patiently(
         except errors.NetworkError as problem:
             left, failures = ends - time.monotonic(), failures + 1
             if left <= 0:
-                raise errors.NetworkError(
-                    f"the platform has not answered for {patience_s:.0f} s: {problem.message}",
-                    hint="start the platform again; it resumes the run from its journal",
-                ) from problem
+                message = f"the platform has not answered for {patience_s:.0f} s: {problem.message}"
+                hint = "start the platform again; it resumes the run from its journal"
+                raise errors.NetworkError(message, hint=hint) from problem
             asked_s = problem.details.get("retry_after")
             await pause(min(backoff_delay(failures, base_s=0.25, max_s=10.0, asked_s=asked_s), left))
 

@@ -81,11 +81,9 @@ def _litellm() -> ModuleType:
     try:
         import litellm
     except ModuleNotFoundError as error:
-        raise ModelError(
-            f"LiteLLM is not installed here: no module named {error.name}",
-            category=Category.UNKNOWN.value,
-            hint='add "osmosis-ai[rubric]" to the dependencies in pyproject.toml',
-        ) from error
+        message = f"LiteLLM is not installed here: no module named {error.name}"
+        hint = 'add "osmosis-ai[rubric]" to the dependencies in pyproject.toml'
+        raise ModelError(message, category=Category.UNKNOWN.value, hint=hint) from error
     except ImportError as error:
         raise model_error(Category.UNKNOWN, f"LiteLLM cannot be imported: {error}") from error
     litellm.suppress_debug_info = True

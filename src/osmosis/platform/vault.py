@@ -54,10 +54,9 @@ class Vault:
 
     def unseal(self, sealed: Sealed, about: str) -> str:
         if sealed.key_id != self.key_id:
-            raise InternalError(
-                f"a secret was encrypted with master key {sealed.key_id}, this platform has {self.key_id}",
-                hint="start the platform with its original master key, or set the secret again",
-            )
+            message = f"a secret was encrypted with master key {sealed.key_id}, this platform has {self.key_id}"
+            hint = "start the platform with its original master key, or set the secret again"
+            raise InternalError(message, hint=hint)
         try:
             return self._cipher.decrypt(sealed.nonce, sealed.ciphertext, about.encode()).decode()
         except InvalidTag:

@@ -52,10 +52,8 @@ class ContainerEngine:
         if not _IMAGE.fullmatch(image):
             raise SandboxUnavailable(f"{image!r} is not the name of an image", hint="such as python:3.12-slim")
         if self.ask("image", "inspect", "--format", "{{.Id}}", image).returncode:
-            raise SandboxUnavailable(
-                f"the image {image} is not on this machine: nothing is downloaded when a rollout runs",
-                hint=f"{self.name} pull {image}",
-            )
+            message = f"the image {image} is not on this machine: nothing is downloaded when a rollout runs"
+            raise SandboxUnavailable(message, hint=f"{self.name} pull {image}")
 
 
 @functools.cache
@@ -130,10 +128,9 @@ def _mount(source: Path, target: str, options: str = "") -> str:
 class ContainerLaunch:
     def __init__(self, argv: Sequence[str], policy: Policy) -> None:
         if policy.network is not Network.NONE or policy.listen:
-            raise SandboxUnavailable(
-                "a container has no network here: an engine's own reaches this machine and private addresses",
-                hint="use bubblewrap for what needs a network, or build an image that has what is needed",
-            )
+            message = "a container has no network here: an engine's own reaches this machine and private addresses"
+            hint = "use bubblewrap for what needs a network, or build an image that has what is needed"
+            raise SandboxUnavailable(message, hint=hint)
         self.policy = policy
         self._disk = DiskWatch((*policy.write, *([policy.work] if policy.work else [])), policy.limits.disk_mb)
         self.out_of_memory = False

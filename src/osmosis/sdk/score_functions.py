@@ -60,10 +60,8 @@ def takes_conversation(name: str, function: ScoreFunction) -> bool:
     try:
         signature.bind(**dict.fromkeys(names))
     except TypeError as error:
-        raise LoadError(
-            f"{name}{signature} cannot be called with {', '.join(f'{n}=' for n in names)}: {error}",
-            hint="add the parameter, or accept **kwargs",
-        ) from error
+        message = f"{name}{signature} cannot be called with {', '.join(f'{n}=' for n in names)}: {error}"
+        raise LoadError(message, hint="add the parameter, or accept **kwargs") from error
     return first == "messages"
 
 

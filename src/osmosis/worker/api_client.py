@@ -29,10 +29,9 @@ class HttpPlatformApi:
         if not is_http(url):
             raise UsageError(f"{url!r} is not the URL of a platform", hint="--platform-url https://HOST")
         if not url.startswith("https://") and not is_loopback(url):
-            raise UsageError(
-                f"{url} is neither https nor on this machine: a worker's token does not go there",
-                hint="put TLS before the platform and give its https:// address, or use an ssh tunnel",
-            )
+            message = f"{url} is neither https nor on this machine: a worker's token does not go there"
+            hint = "put TLS before the platform and give its https:// address, or use an ssh tunnel"
+            raise UsageError(message, hint=hint)
         if ca_file is not None and not ca_file.is_file():
             raise UsageError(f"--ca-file: {ca_file} does not exist")
         self.url = url.rstrip("/")

@@ -74,10 +74,8 @@ class RubricSuite:
         if len(alike) == 1:
             return alike[0]
         near = difflib.get_close_matches(rubric_id, self.configs, n=1)
-        raise ValidationError(
-            f"there is no rubric {rubric_id!r} in {self.path}; it has: {', '.join(self.configs)}",
-            hint=f"--rubric {near[0]}" if near else None,
-        )
+        message = f"there is no rubric {rubric_id!r} in {self.path}; it has: {', '.join(self.configs)}"
+        raise ValidationError(message, hint=f"--rubric {near[0]}" if near else None)
 
 
 def load_rubric_suite(path: Path) -> RubricSuite:

@@ -103,10 +103,8 @@ def runs_folder(report: Path) -> Path:
 def check_resumable(report: Path) -> None:
     earlier = report.with_name(f"{report.stem}{_EARLIER}")
     if earlier.is_file() and not Journal(runs_folder(report)).exists:
-        raise ValidationError(
-            f"{earlier} was written by an earlier version and cannot be resumed",
-            hint="run without --resume: everything is judged again, and that file is left untouched",
-        )
+        hint = "run without --resume: everything is judged again, and that file is left untouched"
+        raise ValidationError(f"{earlier} was written by an earlier version and cannot be resumed", hint=hint)
 
 
 def remove_run(report: Path) -> None:

@@ -79,12 +79,9 @@ def describe_failure(
 ) -> JobFailed:
     tail = "\n".join(done.output.splitlines()[-TAIL_LINES:])
     if done.code is None:
-        return setup_failure(
-            f"{project.where}: the dependencies were not installed within {timeout_s:.0f} s",
-            fix="remove dependencies, or pin versions so that uv need not search; a uv.lock helps most",
-            category=Category.TIMEOUT,
-            tail=tail,
-        )
+        message = f"{project.where}: the dependencies were not installed within {timeout_s:.0f} s"
+        fix = "remove dependencies, or pin versions so that uv need not search; a uv.lock helps most"
+        return setup_failure(message, fix=fix, category=Category.TIMEOUT, tail=tail)
     if is_network_failure(done.output):
         return setup_failure(
             f"{project.where}: the package index cannot be reached, and uv's cache does not have everything: "
@@ -94,11 +91,8 @@ def describe_failure(
             tail=tail,
         )
     if arguments and arguments[0] == "venv":
-        return setup_failure(
-            f"{project.label}: the virtual environment cannot be created: {reason(done.output)}",
-            category=Category.UNKNOWN,
-            tail=tail,
-        )
+        message = f"{project.label}: the virtual environment cannot be created: {reason(done.output)}"
+        return setup_failure(message, category=Category.UNKNOWN, tail=tail)
     if "--no-deps" in arguments:
         fix = f"try: osmosis check {project.label.rpartition('/')[2]}; or remove [build-system] if it is no package"
         message = f"{project.label}: the project itself cannot be built: {reason(done.output)}"

@@ -272,11 +272,9 @@ def check_reach(at: GateAddress, servers: Sequence[str]) -> None:
     """Raise `JobFailed` when servers at these URLs and a job of this machine could not reach each other."""
     far = [url for url in servers if not is_loopback(url)]
     if far and not at.advertise_url:
-        raise setup_failure(
-            f"the rollout server at {far[0]} cannot reach this job: its machine advertises no address",
-            fix="start its worker with --advertise-url https://NAME, see docs/scaling.md",
-            category=Category.BAD_REQUEST,
-        )
+        message = f"the rollout server at {far[0]} cannot reach this job: its machine advertises no address"
+        fix = "start its worker with --advertise-url https://NAME, see docs/scaling.md"
+        raise setup_failure(message, fix=fix, category=Category.BAD_REQUEST)
     try:
         for url in far:
             at.refuse_plain(url)
@@ -298,11 +296,9 @@ async def open_model_proxy(
         await proxy.open()
     except OSError as problem:
         await proxy.close()
-        raise setup_failure(
-            f"the model endpoint cannot listen on {at.listen}: {problem.strerror or problem}",
-            fix="another job of this machine may have that port: --gate-listen HOST:0 takes a free one for each",
-            category=Category.CONNECTION,
-        ) from problem
+        message = f"the model endpoint cannot listen on {at.listen}: {problem.strerror or problem}"
+        fix = "another job of this machine may have that port: --gate-listen HOST:0 takes a free one for each"
+        raise setup_failure(message, fix=fix, category=Category.CONNECTION) from problem
     try:
         yield proxy
     finally:

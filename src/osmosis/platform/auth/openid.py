@@ -254,11 +254,9 @@ def sign_in(session: Session, settings: OpenIdSettings, identity: Identity) -> t
         linked_row.last_used_at = utc_now()
         return session.get_one(tables.User, linked_row.user_id), "known"
     if not identity.email:
-        raise Forbidden(
-            f"{settings.name} does not share your e-mail address, and nobody here is linked to your account there",
-            hint="an operator of this platform adds `email` to OSMOSIS_OIDC_SCOPES, or sends you a login link",
-            code="EMAIL_MISSING",
-        )
+        message = f"{settings.name} does not share your e-mail address, and nobody here is linked to your account there"
+        hint = "an operator of this platform adds `email` to OSMOSIS_OIDC_SCOPES, or sends you a login link"
+        raise Forbidden(message, hint=hint, code="EMAIL_MISSING")
     if not identity.verified:
         message = f"{settings.name} has not verified that {identity.email} is yours"
         raise Forbidden(message, hint="verify your address there, then log in again", code="EMAIL_UNVERIFIED")

@@ -181,11 +181,9 @@ def _finish(platform: Platform, work: Work) -> None:
         if facts["found"] > (work.can_be_short and facts["rows"] < MIN_ROWS):
             issues, count = facts["issues"], facts["found"]
             more = f" (the first {len(issues)} are listed)" if count > len(issues) else ""
-            raise DatasetError(
-                f"dataset {work.name!r} has {count} problem{'s' if count != 1 else ''}{more}",
-                hint="fix the file and upload it again; check it before with: osmosis check FILE",
-                issues=issues,
-            )
+            message = f"dataset {work.name!r} has {count} problem{'s' if count != 1 else ''}{more}"
+            hint = "fix the file and upload it again; check it before with: osmosis check FILE"
+            raise DatasetError(message, hint=hint, issues=issues)
         objects.put(key, target)
     except NetworkError:  # of the object store: nothing is wrong with the file
         target.unlink(missing_ok=True)

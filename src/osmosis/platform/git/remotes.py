@@ -81,11 +81,9 @@ def reaching(remote: Remote, settings: PlatformSettings) -> Iterator[dict[str, s
 
 def _check_local(remote: Remote, settings: PlatformSettings) -> None:
     if not remote.trusted:
-        raise Forbidden(
-            "a path on the platform's machine can be connected only by an operator of the platform",
-            hint="push to the repository that the platform hosts, or give an https:// or ssh:// URL",
-            code="OPERATOR_NEEDED",
-        )
+        message = "a path on the platform's machine can be connected only by an operator of the platform"
+        hint = "push to the repository that the platform hosts, or give an https:// or ssh:// URL"
+        raise Forbidden(message, hint=hint, code="OPERATOR_NEEDED")
     if not is_loopback(settings.host):
         message = "is a path on the platform's machine, which is allowed only when the platform listens on loopback"
         raise refuse_url(message)

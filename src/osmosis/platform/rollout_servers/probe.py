@@ -87,11 +87,9 @@ def _judge(target: ProbeTarget, address: Address, private: bool) -> None:
         message = f"{target.host} is not the address of a rollout server"
         raise ValidationError(message, hint="set the address that others can reach: OSMOSIS_PUBLIC_HOST", field="host")
     if not private and not is_public(address):
-        raise ValidationError(
-            f"{target.host} is a private address, and this platform connects only to public ones",
-            hint="set OSMOSIS_PUBLIC_HOST on the server, or start the platform with --private-servers",
-            field="host",
-        )
+        message = f"{target.host} is a private address, and this platform connects only to public ones"
+        hint = "set OSMOSIS_PUBLIC_HOST on the server, or start the platform with --private-servers"
+        raise ValidationError(message, hint=hint, field="host")
 
 
 async def _ask(target: ProbeTarget, address: Address) -> tuple[ProbeResult, bool]:

@@ -80,12 +80,9 @@ def find_run(session: Session, workspace_id: str, local_run_id: str) -> tables.R
 def refuse_second(session: Session, workspace_id: str, local_run_id: str) -> None:
     earlier = find_run(session, workspace_id, local_run_id)
     if earlier is not None:
-        raise Conflict(
-            f"this local run was uploaded before, as {earlier.name!r}, and has changed since",
-            hint="replace it: osmosis eval upload NAME --replace",
-            eval_run_id=earlier.id,
-            eval_run_name=earlier.name,
-        )
+        message = f"this local run was uploaded before, as {earlier.name!r}, and has changed since"
+        hint = "replace it: osmosis eval upload NAME --replace"
+        raise Conflict(message, hint=hint, eval_run_id=earlier.id, eval_run_name=earlier.name)
 
 
 def find(session: Session, workspace: tables.Workspace, import_id: str) -> tables.Import:

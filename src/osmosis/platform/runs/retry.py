@@ -27,11 +27,9 @@ def retry(session: Session, vault: Vault, run: tables.Run, user: tables.User, re
     if run.imported is not None:
         name = run.imported["name"]
         local = {"eval_run_name": name, "config_path": run.imported["provenance"].get("config_path")}
-        raise Conflict(
-            f"run {run.name!r} was made on another machine and must be retried there",
-            hint="retry it there with --retry-failed, then: osmosis eval upload NAME --replace",
-            local_run={key: value for key, value in local.items() if value},
-        )
+        message = f"run {run.name!r} was made on another machine and must be retried there"
+        hint = "retry it there with --retry-failed, then: osmosis eval upload NAME --replace"
+        raise Conflict(message, hint=hint, local_run={key: value for key, value in local.items() if value})
     _check_inputs(session, run, secret_values)
     secrets.store_for_run(session, vault, run, user.id, secret_values)
     run.secret_scopes, _ = secrets.resolve(session, run.workspace_id, run.creator_id, run.secret_scopes, secret_values)
@@ -43,11 +41,9 @@ def retry(session: Session, vault: Vault, run: tables.Run, user: tables.User, re
         _check_budget(run)
     else:
         if not request.everything:
-            raise NothingToRetry(
-                f"all {total} rollouts of run {run.name!r} succeeded: a retry would run all of them again",
-                hint=f"osmosis eval resume {run.name} --yes runs them again and drops what is there",
-                rollouts=total,
-            )
+            message = f"all {total} rollouts of run {run.name!r} succeeded: a retry would run all of them again"
+            hint = f"osmosis eval resume {run.name} --yes runs them again and drops what is there"
+            raise NothingToRetry(message, hint=hint, rollouts=total)
         session.execute(sa.delete(tables.Rollout).where(tables.Rollout.run_id == run.id))
         run.report = None
     run.retries += 1
@@ -126,11 +122,9 @@ def _check_budget(run: tables.Run) -> None:
     if used_up is None:
         return
     flag = "--max-cost USD" if limits.reached(spent.cost_usd, spent.tokens) == "max_cost" else "--max-tokens-total N"
-    raise Conflict(
-        f"{used_up}: a retry of run {run.name!r} would start no rollout",
-        hint=f"osmosis eval resume {run.name} {flag} sets a larger budget for the whole run",
-        spent={"cost_usd": round(spent.cost_usd, 6), "tokens": spent.tokens},
-    )
+    message = f"{used_up}: a retry of run {run.name!r} would start no rollout"
+    hint = f"osmosis eval resume {run.name} {flag} sets a larger budget for the whole run"
+    raise Conflict(message, hint=hint, spent={"cost_usd": round(spent.cost_usd, 6), "tokens": spent.tokens})
 
 
 def _check_inputs(session: Session, run: tables.Run, secret_values: Mapping[str, str]) -> None:

@@ -93,10 +93,9 @@ class RolloutServerProcess:
         except SandboxUnavailable as exc:
             raise ServerStartError(f"{self.name}: its sandbox: {exc.message}", hint=exc.hint) from exc
         except OSError as exc:
-            raise ServerStartError(
-                f"cannot start {self.name}: {self.command[0]}: {exc.strerror or exc}",
-                hint=f"check that {self.command[0]} exists and that {self.cwd} is a folder",
-            ) from exc
+            message = f"cannot start {self.name}: {self.command[0]}: {exc.strerror or exc}"
+            hint = f"check that {self.command[0]} exists and that {self.cwd} is a folder"
+            raise ServerStartError(message, hint=hint) from exc
         if self.started is not None:
             self.started(self._box.pid)
         self._reader = asyncio.create_task(self._read(self._box))
@@ -153,11 +152,9 @@ class RolloutServerProcess:
                     await asyncio.wait({died}, timeout=self.poll_s)
         finally:
             died.cancel()
-        raise ServerStartError(
-            f"{self.name} did not answer {self.url}/health within {self.health_timeout_s:g} s{self._last_line()}",
-            hint=f"its main.py must serve on the port in {PORT_VARIABLE} and answer GET /health",
-            output=self.last_output(),
-        )
+        message = f"{self.name} did not answer {self.url}/health within {self.health_timeout_s:g} s{self._last_line()}"
+        hint = f"its main.py must serve on the port in {PORT_VARIABLE} and answer GET /health"
+        raise ServerStartError(message, hint=hint, output=self.last_output())
 
     async def _is_healthy(self, session: aiohttp.ClientSession) -> bool:
         timeout = aiohttp.ClientTimeout(total=HEALTH_TIMEOUT_S)

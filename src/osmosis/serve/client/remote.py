@@ -100,10 +100,8 @@ async def check_key(server_url: str, api_key: str | None) -> None:
             return
     if status in (401, 403):
         problem = "requires a key" if api_key is None else "rejected this key"
-        raise AuthRequired(
-            f"the rollout server at {server_url} {problem} ({status})",
-            hint="--server-key-env NAME names the variable that holds it",
-        )
+        message = f"the rollout server at {server_url} {problem} ({status})"
+        raise AuthRequired(message, hint="--server-key-env NAME names the variable that holds it")
 
 
 async def _detect_generation(client: protocols.ServerClient) -> tuple[protocols.Generation, int | None]:
@@ -115,10 +113,8 @@ async def _detect_generation(client: protocols.ServerClient) -> tuple[protocols.
             )
         return protocols.generation_of(body)
     except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as exc:
-        raise NetworkError(
-            f"no rollout server answers at {client.url}: {exc or type(exc).__name__}",
-            hint="start it, or check host and port",
-        ) from exc
+        message = f"no rollout server answers at {client.url}: {exc or type(exc).__name__}"
+        raise NetworkError(message, hint="start it, or check host and port") from exc
     except protocols.RolloutLost as exc:
         raise NetworkError(f"{client.url}: {exc}", hint="check that this is the URL of a rollout server") from exc
 

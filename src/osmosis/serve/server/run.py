@@ -86,10 +86,8 @@ def choose_key(explicit: str | None, *, local: bool) -> tuple[str | None, str]:
 
 def choose_host(explicit: str | None, *, local: bool) -> str:
     if local and explicit is not None and not is_loopback(explicit):
-        raise ServeError(
-            f"local mode has no API key, so it does not listen on {explicit}, which others can reach",
-            hint="omit -H, or omit --local and give callers the API key",
-        )
+        message = f"local mode has no API key, so it does not listen on {explicit}, which others can reach"
+        raise ServeError(message, hint="omit -H, or omit --local and give callers the API key")
     return explicit or ("127.0.0.1" if local else DEFAULT_HOST)
 
 
@@ -125,10 +123,8 @@ def serve(
             run(finish_app((build or partial(build_app, environ=environ))(target, options), options))
         return
     if not options.target:
-        raise ServeError(
-            "reload needs the agent's import path",
-            hint="pass 'module:attribute' instead of the object, or: osmosis serve -m module:attribute --reload",
-        )
+        hint = "pass 'module:attribute' instead of the object, or: osmosis serve -m module:attribute --reload"
+        raise ServeError("reload needs the agent's import path", hint=hint)
     # uvicorn starts the app in a fresh process after every change; the options travel in its environment.
     os.environ[RELOAD_VARIABLE] = json.dumps(asdict(options))
     try:
@@ -178,10 +174,8 @@ def build_app(target: object, options: ServeOptions, environ: Mapping[str, str] 
         )
     if callable(target) and hasattr(target, "router"):
         return target
-    raise ServeError(
-        f"{options.target or target!r} cannot be served",
-        hint="name a RolloutAgentLoop, an AgentWorkflow class, a LocalBackend, a HarborBackend or a FastAPI app",
-    )
+    hint = "name a RolloutAgentLoop, an AgentWorkflow class, a LocalBackend, a HarborBackend or a FastAPI app"
+    raise ServeError(f"{options.target or target!r} cannot be served", hint=hint)
 
 
 def name_of(target: object) -> str:
