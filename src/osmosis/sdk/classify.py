@@ -70,12 +70,9 @@ def agent_error(message: str, fix: str | None = None) -> Failure:
 
 def overrun(seconds: float, phase: Phase = Phase.AGENT) -> Failure:
     subject, flag = ("the grader", "--score-timeout") if phase is Phase.SCORE else ("the agent", "--agent-timeout")
-    return Failure(
-        phase=phase,
-        category=Category.TIMEOUT,
-        message=f"{subject} did not finish within {seconds:g} s",
-        fix=f"raise the time limit ({flag}), or look for calls that block or never return",
-    )
+    message = f"{subject} did not finish within {seconds:g} s"
+    fix = f"raise the time limit ({flag}), or look for calls that block or never return"
+    return Failure(phase=phase, category=Category.TIMEOUT, message=message, fix=fix)
 
 
 def self_cancelled(phase: Phase = Phase.AGENT) -> Failure:

@@ -221,12 +221,9 @@ def _give_up(report: Report) -> Failure:
     message = f"the run ended early: {report.stopped}"
     if commonest is None:
         return Failure(phase=Phase.SETUP, category=Category.UNKNOWN, message=message)
-    return Failure(
-        phase=commonest.phase,
-        category=commonest.category,
-        message=f"{message}; {commonest.count} rollouts failed like this: {commonest.example}",
-        fix="fix the cause, then retry the run; successful rollouts are kept",
-    )
+    message = f"{message}; {commonest.count} rollouts failed like this: {commonest.example}"
+    fix = "fix the cause, then retry the run; successful rollouts are kept"
+    return Failure(phase=commonest.phase, category=commonest.category, message=message, fix=fix)
 
 
 WORTH_SAYING_S = 0.5

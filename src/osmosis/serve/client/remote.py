@@ -186,12 +186,9 @@ class ServedRollouts:
             if passed == "agent":
                 failure = overrun(self.plan.timeouts.agent_s or 0.0)
                 raise protocols.RolloutLost(failure.category, failure.message, phase=failure.phase, fix=failure.fix)
-            raise protocols.RolloutLost(
-                Category.TIMEOUT,
-                f"the rollout server gave no result within {self._limit_s():g} s",
-                phase=Phase.AGENT,
-                fix="look at the rollout server's log for a call that blocks or never returns",
-            )
+            message = f"the rollout server gave no result within {self._limit_s():g} s"
+            fix = "look at the rollout server's log for a call that blocks or never returns"
+            raise protocols.RolloutLost(Category.TIMEOUT, message, phase=Phase.AGENT, fix=fix)
         finally:
             self._runs.discard(run)
             if not run.done():
