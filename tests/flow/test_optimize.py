@@ -14,6 +14,7 @@ from osmosis.base.git import Git
 from support.command_line import CommandRun, run_command
 from support.endpoint import ModelEndpoint, Reply
 from support.git_workspace import GitWorkspace
+from support.terminal import run_in_terminal
 
 MAIN = """
 from osmosis import AgentWorkflow, Grader
@@ -105,6 +106,25 @@ def test_a_prompt_that_fails_is_improved_tested_and_written(tmp_path: Path) -> N
     assert all(len(rows) <= 14 for rows in ran.values())  # of the others none ran a test row
 
 
+def test_a_person_sees_the_diff_and_is_asked_before_a_text_is_written(tmp_path: Path) -> None:
+    make_workspace(tmp_path)
+    file = tmp_path / "rollouts/multiply/prompts/task.md"
+    for answer, text in ((b"n", SEED), (b"y", PRODUCT)):
+        shown = run_in_terminal(tmp_path, ["optimize", "numbers"], [(b"Write these texts", answer)])
+        assert shown.index(b"+Give the product of the two numbers.") < shown.index(b"Write these texts")
+        assert file.read_text() == text
+
+
+def test_a_text_that_is_a_link_is_refused(tmp_path: Path) -> None:
+    make_workspace(tmp_path)
+    outside = tmp_path / "secret.md"
+    outside.write_text("a secret\n")
+    file = tmp_path / "rollouts/multiply/prompts/task.md"
+    file.unlink()
+    file.symlink_to(outside)
+    assert go(tmp_path).error["message"] == "a text cannot be a link: prompts/task.md"
+
+
 def test_an_interrupted_search_goes_on_and_ends_as_if_nothing_had_been(tmp_path: Path) -> None:
     whole, cut = make_workspace(tmp_path / "whole"), make_workspace(tmp_path / "cut")
     process = subprocess.Popen(
@@ -187,7 +207,7 @@ def test_without_gepa_the_command_that_installs_it_is_named(tmp_path: Path, monk
 def test_a_workspace_without_such_a_config_is_told_where_to_write_it(tmp_path: Path) -> None:
     make_workspace(tmp_path)
     (tmp_path / "configs/optimize/numbers.toml").unlink()
-    ended = run_command("optimize", "--json", cwd=tmp_path)
+    ended = run_command("optimize", "run", "--json", cwd=tmp_path)
     assert ended.error["details"]["hint"] == "write configs/optimize/NAME.toml"
 
 

@@ -96,6 +96,19 @@ On the platform:
     guesses=_RUN_GUESSES,
 )
 
+OPTIMIZE = lazy_group(
+    """Improve the prompts of a rollout by reflection: on this machine (run) or on the platform (submit).
+
+There it is an evaluation: osmosis eval show, wait, logs and stop are for it, too.""",
+    {
+        "run": _at("optimize:run", "Improve them on this machine: osmosis optimize CONFIG"),
+        "submit": _at("optimize:submit", "Submit a config under configs/optimize/ to the platform"),
+        "apply": _at("optimize:apply", "Write the texts that a run of the platform found better"),
+    },
+    "Run",
+)
+OPTIMIZE.default_command, OPTIMIZE.is_default_for_words = "run", True
+
 PLATFORM = lazy_group(
     """The platform on this machine: start, inspect and maintain it.
 
@@ -165,7 +178,7 @@ COMMANDS: dict[str, LazyCommand | CommandGroup] = {
     "check": _at("check:check", "Check an agent, a config or a dataset", "Run"),
     "test": _at("agent_test:test", "Run an agent on a few rows and show each conversation", "Run"),
     "eval": EVAL,
-    "optimize": _at("optimize:optimize", "Improve the prompts of a rollout by reflection", "Run"),
+    "optimize": OPTIMIZE,
     "reward": _at("reward:app", "Test a reward before training with it", "Run"),
     "judge": _at("judge:app", "Compare judges with human labels", "Run"),
     "benchmark": _at("benchmark:app", "Benchmarks: the same tasks for several agents", "Run"),

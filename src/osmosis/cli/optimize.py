@@ -1,49 +1,62 @@
-"""`osmosis optimize`: improve a rollout's prompts on this machine."""
+"""`osmosis optimize`: improve a rollout's prompts, on this machine or on a platform."""
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, cast
 
 from typer import Argument, Option
 
 from osmosis.base.files import file_sha256, write_json, write_text
-from osmosis.cli.core import completion
+from osmosis.cli.core import completion, prompts
+from osmosis.cli.core.app import takes
 from osmosis.cli.core.context import AppContext, current
 from osmosis.cli.core.environment import SecretsFile
-from osmosis.cli.core.results import DetailResult, NextStep
+from osmosis.cli.core.results import DetailResult, NextStep, OperationResult
 from osmosis.cli.core.rollout_environment import continue_inside
 from osmosis.cli.eval.flags import RunFlags
 from osmosis.cli.eval.plan import config_plan
 from osmosis.cli.eval.progress import Terminal, let_through, print_aside, run_stoppable
 from osmosis.cli.eval.run import apply_environment, find_dataset
+from osmosis.cli.eval.runs import EvalName, run_state
+from osmosis.cli.eval.submit import SubmitFlags, submit_config
+from osmosis.cli.eval.submit_case import SubmitOptions
 from osmosis.datasets.keys import SelectedRows
-from osmosis.datasets.scan import scan_dataset
+from osmosis.datasets.scan import read_rows, scan_dataset
+from osmosis.engine.journal import Journal
 from osmosis.engine.loader import source_hash
 from osmosis.engine.provenance import digest, folder_files
-from osmosis.local.candidates import SEED, Candidates, read_texts
-from osmosis.local.optimization import Search, split_rows
+from osmosis.errors import Conflict, NotFound
+from osmosis.local.candidates import Candidates, apply_winner, read_texts
+from osmosis.local.optimization import OUTAGES, Search, split_rows
 from osmosis.local.prepare import check_price, prepare
 from osmosis.local.reflection import Reflection
 from osmosis.local.run_options import RunOptions, key_for, parse_model
-from osmosis.metrics.formats import dollars
+from osmosis.metrics.figures import spent_line
 from osmosis.records.config.optimize import OptimizeConfig
-from osmosis.records.run.plan import EvalPlan
-from osmosis.records.run.report import Report
+from osmosis.records.run.optimization import SEED
+from osmosis.records.run.plan import EvalPlan, Selection
 from osmosis.workspace.config_file import load_config
 from osmosis.workspace.layout import Workspace, find_workspace, pick_config
 
+ConfigArgument = Annotated[
+    str | None,
+    Argument(
+        help="A config under configs/optimize/ [default: the only one]", autocompletion=completion.optimize_configs
+    ),
+]
+QUESTION = "Write these texts to the working tree?"
 
-def optimize(
-    config: Annotated[
-        str | None, Argument(help="A config under configs/optimize/", autocompletion=completion.optimize_configs)
-    ] = None,
+
+def run(
+    config: ConfigArgument = None,
     apply: Annotated[bool, Option("--apply", help="Write texts that are better to the working tree")] = False,
     secrets_file: SecretsFile = None,
 ) -> DetailResult:
-    """Improve the prompts of a rollout: a model reads how rollouts went and rewrites them; the best are tested.
+    """Improve the prompts of a rollout on this machine: a model reads how rollouts went and rewrites them.
 
-    The test is on rows that the search never saw. After Ctrl-C the same command goes on, also with a larger budget; it
-    begins anew with another config, other rows, code or texts. Needs the extra `optimize`.
+    The best are tested on rows that the search never saw. After Ctrl-C the same command goes on, also with a larger
+    budget; it begins anew with another config, other rows, code or texts. Needs the extra `optimize`.
 
     Example:
         osmosis optimize configs/optimize/multiply.toml
@@ -57,19 +70,69 @@ def optimize(
     apply_environment(ctx, loaded.env, loaded.secret_names(), secrets_file)
     search = _prepare(ctx, workspace, loaded, path.stem, python)
     with print_aside():
-        data = search.run()
-    folder, steps = Path(data["folder"]), []
-    write_text(folder / "winner.diff", data["diff"])
+        optimization = search.run()
+    folder, steps = search.candidates.folder.parent, []
+    data = {"folder": str(folder), **optimization.model_dump(mode="json", exclude={"answers"})}
+    write_text(folder / "winner.diff", optimization.diff)
     write_json(folder / "optimization.json", data)
-    data["is_applied"] = apply and data["verdict"] == "better"
+    brief = {
+        "result": optimization.conclusion,
+        "stopped": optimization.stopped,
+        "spent": spent_line(optimization),
+        "diff": optimization.diff,
+    }
+    if is_better := optimization.verdict == "better":
+        apply = apply or ctx.options.yes
+        if not apply and ctx.interactive:
+            ctx.output.say(f"{optimization.conclusion}\n{brief.pop('diff')}")
+            apply = prompts.confirm(ctx, QUESTION)
+    data["is_applied"] = apply and is_better
     if data["is_applied"]:
-        search.candidates.apply(data["winner"])
-    elif data["diff"]:
+        apply_winner(workspace.root, optimization)
+    elif optimization.diff:
         command = f"git apply {workspace.relative(folder)}/winner.diff"
         steps = [NextStep("write the new texts to the working tree", command=command)]
-    spent = f"{data['rollouts']:,} rollouts, {data['reflections']:,} reflections, {dollars(data['cost_usd'])}"
-    texts = {"result": data["conclusion"], "stopped": data["stopped"], "spent": spent, "diff": data["diff"]}
-    return DetailResult(data, next_steps=steps, brief={**texts, "applied": data["is_applied"]})
+    return DetailResult(data, next_steps=steps, brief={**brief, "applied": data["is_applied"]})
+
+
+@dataclass(frozen=True)
+class OptimizeSubmitFlags(SubmitFlags):
+    config: ConfigArgument = None
+
+
+@takes(OptimizeSubmitFlags)
+def submit(flags: OptimizeSubmitFlags) -> OperationResult:
+    """Improve the prompts of a rollout on the platform, after checking config, code, dataset and secrets.
+
+    Example:
+        osmosis optimize submit configs/optimize/multiply.toml --wait
+        osmosis optimize submit multiply --yes
+    """
+    return submit_config(current(), SubmitOptions.from_flags("optimize", flags))
+
+
+def apply(name: EvalName) -> OperationResult:
+    """Show the texts that a run of the platform found better, and write them to the working tree.
+
+    Example:
+        osmosis optimize apply multiply-optimize-1
+    """
+    ctx = current()
+    workspace = find_workspace(ctx.cwd)
+    with ctx.client() as client:
+        detail = client.evals.get(name)
+    run, optimization = detail.run, detail.optimization
+    if optimization is None:
+        raise NotFound(f"run {run.name} has no new texts", hint=f"osmosis eval show {run.name}")
+    if optimization.verdict != "better":
+        problem = optimization.conclusion or f"{run.name} is {run.status}, and no candidate is tested yet"
+        raise Conflict(f"nothing is better: {problem}", hint=f"osmosis eval show {run.name}")
+    ctx.output.say(f"{optimization.conclusion}\n{optimization.diff}")
+    prompts.agree(ctx, QUESTION, "optimize.apply", **run_state(detail))
+    apply_winner(workspace.root, optimization)
+    message = f"the texts of {optimization.winner} are in {optimization.folder}"
+    resource = {**run_state(detail), "winner": optimization.winner, "diff": optimization.diff}
+    return OperationResult("optimize.apply", message, resource, next_steps=[NextStep("see them", command="git diff")])
 
 
 def _prepare(ctx: AppContext, workspace: Workspace, config: OptimizeConfig, stem: str, python: str | None) -> Search:
@@ -91,20 +154,33 @@ def _prepare(ctx: AppContext, workspace: Workspace, config: OptimizeConfig, stem
         secrets=config.secret_names(),
         server_python=python,
         needs_scores=False,
-        watcher=Terminal(ctx.output),
+        retry_failed=OUTAGES,
     )
+    terminal = Terminal(ctx.output)
+
+    def journal_of(name: str) -> Journal:
+        return Journal(folder / "runs" / name)
+
+    def run_rows(name: str, base_dir: Path, rows: Sequence[int]) -> str | None:
+        before = {rollout.row_index for rollout in journal_of(name).rollouts()}
+        own = plan.model_copy(update={"name": name, "selection": Selection(rows=sorted(before.union(rows)))})
+        return _run(ctx, own, replace(run_options, base_dir=base_dir))
+
     return Search(
         plan,
-        run_options,
         options,
         Candidates(folder / "candidates", workspace.root, rollout, texts),
-        split_rows(selected, options),
+        split_rows(selected, options, plan.attempts),
         Reflection(model, key_for(model, ctx.environ, None), folder / "reflections.json"),
-        lambda plan, run_options: _run(ctx, plan, run_options),
+        lambda rows: read_rows(dataset, Selection(rows=list(rows))),
+        lambda name: journal_of(name).rollouts(),
+        run_rows,
+        lambda: journal_of(SEED).plan().score_bounds,  # with what the grader declares
+        lambda _, text: terminal.say(text) if text else None,
     )
 
 
-def _run(ctx: AppContext, plan: EvalPlan, options: RunOptions) -> Report:
+def _run(ctx: AppContext, plan: EvalPlan, options: RunOptions) -> str | None:
     terminal = Terminal(ctx.output, title=f"candidate {plan.name}")
     prepared = prepare(plan, replace(options, watcher=terminal))
     try:
@@ -115,4 +191,4 @@ def _run(ctx: AppContext, plan: EvalPlan, options: RunOptions) -> Report:
         prepared.close()
     if interrupted:
         raise KeyboardInterrupt
-    return run.report
+    return run.report.stopped

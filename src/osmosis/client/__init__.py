@@ -39,7 +39,7 @@ class PlatformClient(Http):
     trainings = cached_property(TrainingRuns)
 
     def runs(self, kind: RunKind) -> Runs:
-        return self.evals if kind == "eval" else BenchmarkRuns(self) if kind == "benchmark" else self.trainings
+        return BenchmarkRuns(self) if kind == "benchmark" else self.trainings if kind == "training" else self.evals
 
     def __enter__(self) -> "PlatformClient":
         return self

@@ -13,8 +13,8 @@ from osmosis.base.redact import Redactor
 from osmosis.errors import LeaseLost, OsmosisError
 from osmosis.jobs.commands import Leftovers
 from osmosis.jobs.context import TAIL_LINES, Job, JobContext, JobFailed, JobLog, secret_values, setup_failure
-from osmosis.jobs.kinds.evaluation import EvaluationJob
 from osmosis.jobs.kinds.merge import MergeJob
+from osmosis.jobs.kinds.optimize import open_job
 from osmosis.jobs.kinds.serving import ServingJob
 from osmosis.jobs.kinds.training import TrainingJob
 from osmosis.jobs.reporter import Reporter
@@ -28,7 +28,7 @@ TERM_GRACE_S = 8.0
 
 
 WORK: Mapping[JobKind, Callable[[JobContext], Job]] = {
-    "eval": EvaluationJob.from_context,
+    "eval": open_job,
     "training": TrainingJob.from_context,
     "serving": ServingJob.from_context,
     "merge": MergeJob.from_context,

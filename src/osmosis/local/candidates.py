@@ -3,11 +3,10 @@
 The first one, the seed, is copied from the working tree, and every other from it, so that edits during a search change
 nothing."""
 
-import difflib
 import hashlib
 import shutil
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import orjson
@@ -15,9 +14,9 @@ import orjson
 from osmosis.base.files import write_text
 from osmosis.errors import Conflict, ValidationError
 from osmosis.records.config.optimize import Optimize
+from osmosis.records.run.optimization import SEED, Optimization
 from osmosis.sdk.prompts import FOLDER, SUFFIX
 
-SEED = "seed"
 Texts = Mapping[str, str]
 """Text by file, relative to the rollout directory."""
 _LEFT_OUT = shutil.ignore_patterns(".git", ".venv", "__pycache__", "node_modules")
@@ -30,6 +29,10 @@ class Candidates:
     rollout: Path
     """Relative to the workspace, and to the folder of each candidate."""
     seed: Texts
+    keep_links: bool = False
+    """Copy links as links: of code that may not read this machine's files, also not by a link to them."""
+    opened: dict[str, Texts] = field(default_factory=dict)
+    """Texts of each candidate by its name, in the order of their first use."""
 
     def open(self, texts: Texts) -> tuple[str, Path]:
         """Return the name and the folder of a candidate; write the folder when it is new.
@@ -39,32 +42,27 @@ class Candidates:
         files = {file: text.rstrip("\n") + ends[file] for file, text in texts.items()}
         is_seed = files == self.seed
         name = SEED if is_seed else hashlib.sha256(orjson.dumps(sorted(files.items()))).hexdigest()[:10]
+        self.opened.setdefault(name, files)
         target, draft = self.folder / name, self.folder / f".{name}"
         if not target.exists():
-            source = self.workspace if is_seed else self.folder / SEED
+            source = (self.workspace if is_seed else self.folder / SEED) / self.rollout
             shutil.rmtree(draft, ignore_errors=True)
-            shutil.copytree(source / self.rollout, draft / self.rollout, ignore=_LEFT_OUT)
+            shutil.copytree(source, draft / self.rollout, ignore=_LEFT_OUT, symlinks=self.keep_links)
             for file, text in files.items():
                 write_text(draft / self.rollout / file, text)
             draft.rename(target)
         return name, target
 
-    def diff(self, name: str) -> Iterator[str]:
-        """Yield the lines of a diff from the seed to a candidate, as `git apply` takes it."""
-        for file, text in self.seed.items():
-            path = (self.rollout / file).as_posix()
-            after = (self.folder / name / path).read_text("utf-8")
-            for line in difflib.unified_diff(text.splitlines(True), after.splitlines(True), f"a/{path}", f"b/{path}"):
-                yield line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
 
-    def apply(self, name: str) -> None:
-        """Write a candidate's texts to the working tree; raise Conflict when a file there is no longer the seed's."""
-        for file, before in self.seed.items():
-            if (self.workspace / self.rollout / file).read_text("utf-8") != before:
-                problem = f"{self.rollout / file} has changed since the search began, so nothing was written"
-                raise Conflict(problem, hint=f"the new texts are in {self.folder / name / self.rollout}")
-        for file in self.seed:
-            shutil.copyfile(self.folder / name / self.rollout / file, self.workspace / self.rollout / file)
+def apply_winner(workspace: Path, optimization: Optimization) -> None:
+    """Write the winner's texts to the working tree; raise Conflict when a file there is no longer the seed's."""
+    folder = workspace / optimization.folder
+    for file, before in optimization.seed.items():
+        if not (folder / file).is_file() or (folder / file).read_text("utf-8") != before:
+            problem = f"{optimization.folder / file} is not the text that was optimized, so nothing was written"
+            raise Conflict(problem, hint="restore it (git log shows its versions), or apply the diff by hand")
+    for file, text in optimization.texts(optimization.winner).items():
+        write_text(folder / file, text)
 
 
 def read_texts(rollout: Path, options: Optimize) -> dict[str, str]:
@@ -74,6 +72,8 @@ def read_texts(rollout: Path, options: Optimize) -> dict[str, str]:
     if not names:
         problem = f"rollouts/{rollout.name} has no {FOLDER}/*{SUFFIX}, so there is nothing to improve"
         raise ValidationError(problem, hint=f"write {FOLDER}/NAME.md and read ctx.prompts, or name [optimize] files")
+    if linked := [name for name in names if (rollout / name).resolve() != rollout.resolve() / name]:
+        raise ValidationError(f"a text cannot be a link: {linked[0]}", hint="copy the file into the rollout")
     try:
         return {name: (rollout / name).read_text("utf-8") for name in names}
     except (OSError, UnicodeDecodeError) as error:

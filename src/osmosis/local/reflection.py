@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import json
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 
 from osmosis.base.files import write_json
@@ -18,31 +19,36 @@ from osmosis.sdk.messages import solution_of
 class Reflection:
     """Called with a prompt, returns the answer; GEPA goes on after a call that failed, which is kept in `problem`."""
 
+    run: Callable[[Coroutine[object, object, Completion]], Completion] = staticmethod(asyncio.run)
+
     def __init__(self, spec: ModelSpec, key: str | None, path: Path) -> None:
         self._spec = spec
         self._key = key
         self._path = path
-        self._stored: list[JsonObject] = json.loads(path.read_bytes()) if path.exists() else []
+        self.answers: list[JsonObject] = json.loads(path.read_bytes()) if path.exists() else []
         self.costs: list[float | None] = []
         """US dollars of each call; None: unknown price."""
         self.problem: OsmosisError | None = None
+        self.on_answer: Callable[[], None] = lambda: None
+        """Called when a new answer is stored, before it is used."""
 
     def __call__(self, prompt: str) -> str:
         digest, calls = hashlib.sha256(prompt.encode()).hexdigest(), len(self.costs)
-        entry = self._stored[calls] if calls < len(self._stored) else {}
-        if entry.get("prompt") != digest:
+        is_new = calls >= len(self.answers) or self.answers[calls]["prompt"] != digest
+        if is_new:
             try:
-                completion = asyncio.run(self._ask(prompt))
+                completion = self.run(self._ask(prompt))
             except OsmosisError as error:
                 error.message = Redactor([self._key] if self._key else []).text(error.message)
                 self.problem = error
                 raise
             answer, cost_usd = solution_of([completion.message]), completion.usage.cost_usd
-            entry = {"prompt": digest, "answer": answer, "cost_usd": cost_usd}
-            self._stored[calls:] = [entry]
-            write_json(self._path, self._stored)
-        self.costs.append(entry["cost_usd"])
-        return str(entry["answer"])
+            self.answers[calls:] = [{"prompt": digest, "answer": answer, "cost_usd": cost_usd}]
+            write_json(self._path, self.answers)
+        self.costs.append(self.answers[calls]["cost_usd"])
+        if is_new:
+            self.on_answer()
+        return str(self.answers[calls]["answer"])
 
     async def _ask(self, prompt: str) -> Completion:
         model = open_model(self._spec, api_key=self._key)

@@ -10,6 +10,7 @@ from osmosis.metrics import formats
 from osmosis.metrics.compare import Comparison
 from osmosis.metrics.score_values import reducer
 from osmosis.metrics.warnings import MEANING
+from osmosis.records.run.optimization import Optimization
 from osmosis.records.run.report import Distribution, Interval, PassAtK, Reduced, Report, ScoreReport
 
 Format = Literal["score", "difference", "share", "count", "ms", "usd", "p", "text"]
@@ -234,6 +235,12 @@ def comparison_line(comparison: Comparison) -> str:
     between = f" ({formats.interval(comparison.interval, formats.signed)})" if comparison.interval else ""
     means = f"{formats.score(comparison.mean_b)} vs {formats.score(comparison.mean_a)}"
     return f"{means}, difference {formats.signed(comparison.difference)}{between}, {comparison.verdict}"
+
+
+def spent_line(search: Optimization) -> str:
+    most = "" if search.max_cost is None else f" of {formats.dollars(search.max_cost)}"
+    spent = f"{formats.dollars(search.cost_usd)}{most}, {search.reflections:,} reflections"
+    return f"{search.rollouts:,} of {search.max_rollouts:,} rollouts, {spent}"
 
 
 def comparison_figures(comparison: Comparison) -> Iterator[Figure]:

@@ -28,6 +28,7 @@ from osmosis.records.api.body import LogPage
 from osmosis.records.run.annotations import Annotation
 from osmosis.records.run.history import RowCount
 from osmosis.records.run.job import MetricPoint
+from osmosis.records.run.optimization import Optimization
 from osmosis.records.run.quarantine import RowQuarantine
 from osmosis.records.run.report import Report
 from osmosis.records.run.rollout import Failure
@@ -52,7 +53,7 @@ def build_state(run: tables.Run, report: Report | None, stored: int | None = Non
     total = report.total if report else run.sampled_rows * evaluation.get("n", 1)
     if stored is None:
         stored = report.completed if report else progress.get("completed", 0)
-    if run.kind != "eval":
+    if run.kind != "eval" or "optimize" in run.config:
         stored, total = progress.get("completed", 0), progress.get("total", 0)
     return run_source.RunState(
         url=f"/runs/{run.id}",
@@ -69,6 +70,7 @@ def build_state(run: tables.Run, report: Report | None, stored: int | None = Non
         stopping=run.stop_requested_at is not None,
         duration_ms=lifecycle.duration_ms(run),
         failure=Failure.model_validate(run.failure) if run.failure else None,
+        is_search="optimize" in run.config,
     )
 
 
@@ -130,6 +132,8 @@ class DatabaseRun:
     def _can_retry(self) -> bool:
         if self.run.kind != "eval" or self.run.imported is not None:
             return False
+        if self._state.is_search:
+            return self.run.status != RunStatus.FINISHED.value
         state, report = self._state, self._report
         return state.completed < state.total or (report is not None and report.coverage < 1)
 
@@ -165,7 +169,8 @@ class DatabaseRun:
         events = lifecycle.list_events(self.session, run.id)
         repository = None if imported or run.snapshot else run.repository
         web = find_web_page(repository.url) if repository is not None and repository.kind == "external" else ""
-        return run_source.Origin((*facts, *self._sandbox()), events, snapshot, web, code)
+        search = Optimization.model_validate(run.optimization) if run.optimization else None
+        return run_source.Origin((*facts, *self._sandbox()), events, snapshot, web, code, search)
 
     def _sandbox(self) -> Iterator[run_source.Fact]:
         if text := (self.run.progress or tables.StoredProgress()).get("sandbox"):

@@ -52,7 +52,7 @@ def rollout_page(source: RunSource, row_index: int, attempt: int, params: QueryP
     attempts = search.attempts(row_index, step)
     row = search.dataset_row(row_index, record.hashes.get("row"))
     context, annotations = source.context(), source.annotations()
-    in_step = run.kind == "training" and params.text("only") == "step"
+    in_step = run.has_steps and params.text("only") == "step"
     back = params.without("step", "only").link(step=step if in_step else None)
     expected = expected_answer(row)
     answers = (message_text(message) for message in reversed(record.messages) if message.get("role") == "assistant")
@@ -113,7 +113,7 @@ def _pair_page(source: RunSource, key: RolloutKey, beside: int) -> Page:
 def _neighbour(run: RunState, key: RolloutKey | None, tail: str) -> dict[str, str] | None:
     if key is None:
         return None
-    step = f"step {key[2]}, " if run.kind == "training" else ""
+    step = f"step {key[2]}, " if run.has_steps else ""
     return {"url": rollout_url(run, key, tail), "title": f"{step}row {key[0]}, attempt {key[1]}"}
 
 

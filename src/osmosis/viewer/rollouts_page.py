@@ -126,13 +126,13 @@ def _line(
         )
         for rollout in attempts
     ]
-    label = f"{first.step}: {label}" if run.kind == "training" else label
+    label = f"{first.step}: {label}" if run.has_steps else label
     return TableLine(label, rollout_url(run, first.key, tail), links, cells)
 
 
 def rollout_url(run: RunState, key: RolloutKey, tail: str = "") -> str:
     row_index, attempt, step = key
-    query = "&".join(part for part in (f"step={step}" if run.kind == "training" else "", tail) if part)
+    query = "&".join(part for part in (f"step={step}" if run.has_steps else "", tail) if part)
     return f"{run.url}/rollouts/{row_index}/{attempt}" + (f"?{query}" if query else "")
 
 

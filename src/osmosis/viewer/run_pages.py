@@ -1,6 +1,6 @@
 from collections.abc import Mapping
 
-from osmosis.metrics.figures import figures, grouped
+from osmosis.metrics.figures import figures, grouped, spent_line
 from osmosis.metrics.quarantine import judged
 from osmosis.metrics.training_outcome import training_figures
 from osmosis.metrics.warnings import alarms, training_alarms
@@ -27,6 +27,9 @@ def run_page(source: RunSource, params: QueryParams) -> Page:
     values["calibrations"] = build_calibrations(source)
     values["params"] = params
     values["changes"] = split_files(origin.snapshot.diff) if origin.snapshot else []
+    if search := origin.optimization:
+        values["spent"] = spent_line(search)
+        values["texts"] = {each.name: split_files("".join(search.diff_lines(each.name))) for each in search.candidates}
     record = ("run", "report", "origin", "curves", "checkpoints", "calibrations", "parts")
     return Page("run.html", values, record, live="_run.html", final=run.over)
 
@@ -90,7 +93,7 @@ def _figures(source: RunSource, run: RunState, params: QueryParams) -> dict[str,
 
 
 def _worst_rollouts(source: RunSource, run: RunState) -> list[tuple[RolloutLine, str]]:
-    query = RolloutQuery(outcome="not-passed", sort="reward")
+    query = RolloutQuery(outcome="not-passed", sort="reward", step=0)
     lines = source.table().search.rollouts(query, limit=MAX_WORST)
     return [(line, rollout_url(run, line.key, "outcome=not-passed")) for line in lines]
 

@@ -11,6 +11,7 @@ from osmosis.records.api.runs import RunEvent
 from osmosis.records.run.annotations import Annotation, Marks
 from osmosis.records.run.history import RowCount
 from osmosis.records.run.job import MetricPoint
+from osmosis.records.run.optimization import Optimization
 from osmosis.records.run.quarantine import RowQuarantine
 from osmosis.records.run.report import Report
 from osmosis.records.run.rollout import Failure
@@ -42,6 +43,12 @@ class RunState:
     duration_ms: float | None = None
     failure: Failure | None = None
     staged: bool = True
+    is_search: bool = False
+    """True when it improves texts: the rollouts of its candidates have steps of their own."""
+
+    @property
+    def has_steps(self) -> bool:
+        return self.is_search or self.kind == "training"
 
     @property
     def over(self) -> bool:
@@ -118,6 +125,7 @@ class Origin:
     snapshot: SnapshotNote | None = None
     web: str = ""
     code: CodeVersion | None = None
+    optimization: Optimization | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from osmosis.base.wheel import build_wheel
 from osmosis.cli.main import main
 from osmosis.errors import Conflict, NotFound, ValidationError
 from osmosis.records.config.benchmark import AgentModel, BenchmarkAgent, BenchmarkTasks, Execution
+from osmosis.records.config.optimize import Optimize, OptimizeConfig
 from osmosis.records.config.run_config import EvalConfig, Evaluation, Training, TrainingConfig
 from osmosis.workspace.config_file import ConfigFile, check_benchmark, load_config, load_eval_config
 from osmosis.workspace.findings import check_folder
@@ -154,6 +155,15 @@ def test_the_default_config_explains_every_key(rendered: Path, kind: str, config
             ):
                 # The others need one more key or one less, or the name of a secret.
                 config.model_validate({**written, name: {**written.get(name, {}), key: parsed}})
+
+
+def test_the_default_optimize_config_explains_every_key(rendered: Path) -> None:
+    text = (rendered / "configs/optimize/default.toml").read_text("utf-8")
+    shown = tomllib.loads(re.sub(r"^# ([a-z_]+ = )", r"\1", text.partition("\n[optimize]\n")[2], flags=re.M))
+    assert {key for key in shown if key != "secrets"} == set(Optimize.model_fields)
+    given = OptimizeConfig.model_validate(tomllib.loads(text)).optimize
+    assert given == Optimize(reflection_model="offline/reflection")
+    Optimize.model_validate({key: value for key, value in shown.items() if key != "secrets"})
 
 
 def test_the_default_benchmark_config_explains_every_key(rendered: Path) -> None:

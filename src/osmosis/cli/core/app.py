@@ -46,8 +46,12 @@ class CommandGroup(TyperGroup):
         self.guesses = guesses or {}
         self.default_command: str | None = None
         """Name of the command that runs when the first word is an option: `osmosis eval -m ...`."""
+        self.is_default_for_words = False
+        """True when it also runs for a word that names no command: `osmosis optimize CONFIG`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if self.is_default_for_words and args and not args[0].startswith("-") and args[0] not in self.commands:
+            args = [str(self.default_command), *args]
         if not ctx.resilient_parsing and not args and not self.invoke_without_command:
             if current().mode is Mode.JSON:
                 raise UsageError("missing command", hint=f"{ctx.command_path} --help")
@@ -144,6 +148,8 @@ def find_command(root: TyperGroup, words: Sequence[str]) -> tuple[Any, list[str]
     rest = respell(list(words))
     while isinstance(command, TyperGroup) and rest and not rest[0].startswith("-"):
         child = command.commands.get(rest[0])
+        if child is None and getattr(command, "is_default_for_words", False):
+            break
         if child is None:
             visible = [name for name, entry in command.commands.items() if not entry.hidden]
             raise unknown_command(rest[0], path, visible, getattr(command, "guesses", {}))

@@ -11,6 +11,7 @@ from osmosis.cli.core.results import Column, ListResult, NextStep, OperationResu
 from osmosis.client import PlatformClient
 from osmosis.client.runs import Runs
 from osmosis.errors import NetworkError, PlatformError
+from osmosis.metrics.figures import spent_line
 from osmosis.metrics.formats import percent
 from osmosis.metrics.intervals import missed_bar
 from osmosis.metrics.quarantine import Judged, judged
@@ -26,6 +27,9 @@ AGENT_COLUMNS = (
     Column("pass_at_1.low", "From", justify="right", show=percent),
     Column("pass_at_1.high", "To", justify="right", show=percent),
     Column("run_name", "Evaluation", wide=True),
+)
+CANDIDATE_COLUMNS = build_columns(
+    "name=Candidate", "parent=Parent", "validation=Validation", "is_pareto=Pareto set", "step=Step of its rollouts"
 )
 POLL_S = 0.7
 MAX_POLL_S = 5.0
@@ -137,6 +141,10 @@ def draw_detail(detail: RunDetail) -> Callable[[Console], None]:
 
     def draw(console: Console) -> None:
         draw_run(console, head, detail.report, detail.failure)
+        if search := detail.optimization:
+            draw_list(console, ListResult([candidate.to_dict() for candidate in search.candidates], CANDIDATE_COLUMNS))
+            for text in (spent_line(search), search.stopped, search.conclusion, search.diff):
+                print_text(console, text)
         if isinstance(detail, BenchmarkRunDetail):
             draw_list(console, ListResult(detail.agents, AGENT_COLUMNS))
 
@@ -201,6 +209,7 @@ def finished_result(
         "report": report.to_dict() if report else None,
         "failure": detail.failure.to_dict() if detail.failure else None,
         **({"quarantine": judged.to_dict()} if judged is not None else {}),
+        **({"optimization": detail.optimization.to_dict()} if detail.optimization else {}),
     }
 
     def draw(console: Console) -> None:
@@ -214,5 +223,7 @@ def finished_result(
     steps = [NextStep("show the log", command=command)] if code and not missed else []
     if run.status == "finished" and detail.kind == "training":
         steps += model_steps(detail)
+    if detail.optimization and detail.optimization.verdict == "better":
+        steps.append(NextStep("write the new texts", command=f"osmosis optimize apply {run.name}"))
     status = "failed" if code else "success"
     return OperationResult(operation, message, body, status=status, human=draw, exit_code=code, next_steps=steps)

@@ -18,6 +18,7 @@ from osmosis.cli.eval.submit_case import AnyConfig, PlatformAnswers, SubmitCase,
 from osmosis.errors import AuthRequired, NotFound
 from osmosis.records.api.printed import GitPlace, PrintedSource, PrintedSubmit
 from osmosis.records.api.runs import SubmittedRun
+from osmosis.records.config.optimize import OptimizeConfig
 from osmosis.records.config.run_config import EvalConfig
 from osmosis.records.run.rows import count_sampled
 from osmosis.records.run.status import NOUNS
@@ -199,6 +200,8 @@ def describe_plan(case: SubmitCase) -> dict[str, object]:
 
 def _describe_rows(case: SubmitCase, config: EvalConfig) -> str:
     evaluation, total = config.evaluation, case.dataset_rows
+    if isinstance(config, OptimizeConfig):
+        return f"{total}, at most {config.optimize.max_rollouts:,} rollouts, {evaluation.batch_size} at once"
     each = f"x {evaluation.n} attempts, {evaluation.batch_size} at once"
     if evaluation.held_out_of:
         at_most = f"at most {evaluation.limit} of " if evaluation.limit else ""

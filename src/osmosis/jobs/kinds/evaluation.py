@@ -19,7 +19,7 @@ from osmosis.jobs.exports import exporting, open_exports
 from osmosis.jobs.models.resolve import open_plan_model, open_platform_model, probe_model
 from osmosis.jobs.prepare.checkout import Checkout
 from osmosis.jobs.rows import JobRows
-from osmosis.jobs.server.stages import ServerStages
+from osmosis.jobs.server.stages import PreparedRollout, ServerStages
 from osmosis.jobs.server.supervisor import ServerSupervisor
 from osmosis.llm import Model
 from osmosis.llm.retry import RetryingModel
@@ -53,10 +53,6 @@ class EvaluationJob(Job):
         self.journal = Journal(context.work_dir / "journal", redactor=context.redactor)
         self._started_rollouts = False
 
-    @classmethod
-    def from_context(cls, context: JobContext) -> "EvaluationJob":
-        return cls(context, context.config_of(EvalConfig, "the config of this run is not that of an eval"))
-
     async def run(self) -> JobResult:
         stages, exports = ServerStages(self.context), open_exports(self.context)
         async with self._checkout_and_model(stages) as (checkout, model):
@@ -65,20 +61,25 @@ class EvaluationJob(Job):
             self.plan.provenance.update(
                 python=environment.python_version, osmosis_of_rollout=environment.osmosis_version
             )
-            server = await stages.start(prepared)
-            try:
-                report = await self._rollouts(model, server, stages, exports)
-                if report.completed >= report.total or report.stopped is None:
-                    return JobResult(status=RunStatus.FINISHED, report=report)
-                if self.context.stop.is_set():
-                    return JobResult(status=RunStatus.STOPPED, report=report)
-                if spent := self.shared.spending.exceeded():
-                    return JobResult.used_up(spent, report)
-                if report.stopped == self.plan.timeouts.ran_out():
-                    return JobResult.ran_out(report.stopped, report)
-                return JobResult(status=RunStatus.FAILED, report=report, failure=_give_up(report))
-            finally:
-                await server.stop()
+            return await self._evaluate(model, prepared, stages, exports)
+
+    async def _evaluate(
+        self, model: Model, prepared: PreparedRollout, stages: ServerStages, exports: Exports
+    ) -> JobResult:
+        server = await stages.start(prepared)
+        try:
+            report = await self._rollouts(model, server, stages, exports)
+            if report.completed >= report.total or report.stopped is None:
+                return JobResult(status=RunStatus.FINISHED, report=report)
+            if self.context.stop.is_set():
+                return JobResult(status=RunStatus.STOPPED, report=report)
+            if spent := self.shared.spending.exceeded():
+                return JobResult.used_up(spent, report)
+            if report.stopped == self.plan.timeouts.ran_out():
+                return JobResult.ran_out(report.stopped, report)
+            return JobResult(status=RunStatus.FAILED, report=report, failure=_give_up(report))
+        finally:
+            await server.stop()
 
     def stop(self) -> float:
         return IN_FLIGHT_S if self._started_rollouts else 0.0
@@ -118,33 +119,36 @@ class EvaluationJob(Job):
         spec = self.context.spec
         self.context.enter(Stage.ROLLOUTS, f"running {len(spec.own_rows)} rows x {self.plan.attempts} attempts")
         await self._open_journal()
+        try:
+            rows = await self._agree_with_platform()
+            async with exporting(self.context, exports, self.journal), ArtifactSender(self.context) as artifacts:
+                evaluation = Evaluation(
+                    self.plan,
+                    rows.all(spec.own_rows),
+                    None,
+                    journal=self.journal,
+                    observer=ProgressObserver(self.context, self.journal, artifacts),
+                    selected=len(spec.own_rows),
+                    dataset_rows=spec.dataset_rows,
+                    hashes={"agent": spec.commit_sha},
+                    spending=self.shared.spending,
+                )
+                return await self._evaluate_on(server, evaluation, model, stages)
+        finally:
+            self.journal.close()
+
+    async def _evaluate_on(
+        self, server: ServerSupervisor, evaluation: Evaluation, model: Model, stages: ServerStages
+    ) -> Report:
         proxy = ModelProxy(model, sandboxes=server.command.sandboxes)
         await proxy.open()
         try:
-            rows = await self._agree_with_platform()
-            async with (
-                exporting(self.context, exports, self.journal),
-                ArtifactSender(self.context) as artifacts,
-                server.running(proxy, self.plan) as served,
-            ):
+            async with server.running(proxy, evaluation.plan) as served:
                 self._started_rollouts = True
-                evaluating = asyncio.create_task(
-                    Evaluation(
-                        self.plan,
-                        rows.all(spec.own_rows),
-                        stages.agent(served, proxy, self.plan),
-                        model=model,
-                        journal=self.journal,
-                        observer=_Told(self.context, self.journal, artifacts),
-                        stop=self.context.stop,
-                        selected=len(spec.own_rows),
-                        dataset_rows=spec.dataset_rows,
-                        hashes={"agent": spec.commit_sha},
-                        limiter=self.shared.limiter,
-                        spending=self.shared.spending,
-                        wait_for_room=self.context.wait_for_room,
-                    ).run()
-                )
+                evaluation.agent, evaluation.model = stages.agent(served, proxy, evaluation.plan), model
+                evaluation.stop, evaluation.wait_for_room = self.context.stop, self.context.wait_for_room
+                evaluation.limiter = self.shared.limiter
+                evaluating = asyncio.create_task(evaluation.run())
                 try:
                     await wait_for_first(evaluating, server.failed)
                     if evaluating.done():
@@ -154,7 +158,6 @@ class EvaluationJob(Job):
                     await end_tasks(evaluating)
         finally:
             await proxy.close()
-            self.journal.close()
 
     async def _open_journal(self) -> None:
         """Open the journal; wait while an earlier job of this run has yet to notice that its lease is lost."""
@@ -191,7 +194,7 @@ class EvaluationJob(Job):
         return rows
 
 
-class _Told(Observer):
+class ProgressObserver(Observer):
     def __init__(self, context: JobContext, journal: Journal, artifacts: ArtifactSender) -> None:
         self._context = context
         self._journal = journal

@@ -96,10 +96,10 @@ class ServerStages:
             install_to=self.context.work_dir / "installed" / self._experiment.rollout,
         )
         entrypoint = read.entrypoint if self._experiment.command is None else Entrypoint("grader")
-        self._prepared = PreparedRollout(checkout, environment, wheel, entrypoint)
-        return self._prepared
+        return PreparedRollout(checkout, environment, wheel, entrypoint)
 
     async def start(self, prepared: PreparedRollout) -> ServerSupervisor:
+        self._prepared = prepared
         checkout, environment, wheel = prepared.found, prepared.environment, prepared.wheel
         label = checkout.entrypoint.relative_to(checkout.source).as_posix()
         self.context.enter(Stage.START, f"starting the rollout server: {label}")

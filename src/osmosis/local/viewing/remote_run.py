@@ -14,6 +14,7 @@ from osmosis.errors import NotFound, OsmosisError
 from osmosis.local.viewing.local_run import IndexedRun, index_path, plan_tables, read_annotations
 from osmosis.records.api.body import LogPage
 from osmosis.records.api.runs import NamedRef, RunDetail
+from osmosis.records.config.optimize import OptimizeConfig
 from osmosis.records.config.run_config import EvalConfig, Evaluation
 from osmosis.records.run.annotations import Annotation, Marks, keep_newest
 from osmosis.records.run.plan import EvalPlan, Selection
@@ -250,6 +251,7 @@ def _parse_failure(detail: RunDetail) -> Failure | None:
 
 def config_of(run: RunDetail) -> EvalConfig:
     config = run.config or {}
-    tables = {name: config[name] for name in EvalConfig.model_fields if name in config}
+    kind = OptimizeConfig if "optimize" in config else EvalConfig
+    tables = {name: config[name] for name in kind.model_fields if name in config}
     experiment = {name: value for name, value in config.items() if name not in tables}
-    return EvalConfig.model_validate({"secrets": {}, **tables, "experiment": experiment, "env": run.env_config or {}})
+    return kind.model_validate({"secrets": {}, **tables, "experiment": experiment, "env": run.env_config or {}})

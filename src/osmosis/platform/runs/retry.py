@@ -33,9 +33,13 @@ def retry(session: Session, vault: Vault, run: tables.Run, user: tables.User, re
     _check_inputs(session, run, secret_values)
     secrets.store_for_run(session, vault, run, user.id, secret_values)
     run.secret_scopes, _ = secrets.resolve(session, run.workspace_id, run.creator_id, run.secret_scopes, secret_values)
-    rollouts.drop_unsuccessful(session, run.id)
+    is_search = "optimize" in run.config
+    if is_search and (run.status == RunStatus.FINISHED.value or request.max_cost or request.max_tokens_total):
+        raise Conflict(f"run {run.name!r} ends by its own budget", hint="submit it again with another in [optimize]")
+    if not is_search:  # whose failures count, and were learned from
+        rollouts.drop_unsuccessful(session, run.id)
     total = run.sampled_rows * run.config.get("evaluation", {}).get("n", 1)
-    missing = total - len(rollouts.list_keys(session, run.id))
+    missing = 1 if is_search else total - len(rollouts.list_keys(session, run.id))
     _raise_budget(session, run, request)
     if missing:
         _check_budget(run)

@@ -93,12 +93,17 @@ def _of(run_id: str, rows: tuple[int, int] | None) -> sa.ColumnElement[bool]:
     return of_run if rows is None else sa.and_(of_run, tables.Rollout.row_index.between(*rows))
 
 
-def _order() -> tuple[InstrumentedAttribute[int], InstrumentedAttribute[int]]:
-    return tables.Rollout.row_index, tables.Rollout.attempt
+def _counted(run_id: str) -> sa.ColumnElement[bool]:
+    """Match the rollouts that an evaluation counts: other steps are those of the candidates of a search."""
+    return sa.and_(tables.Rollout.run_id == run_id, tables.Rollout.step == 0)
+
+
+def _order() -> tuple[InstrumentedAttribute[int], ...]:
+    return tables.Rollout.row_index, tables.Rollout.attempt, tables.Rollout.step
 
 
 def select_rollouts(run_id: str, status: str | None = None) -> sa.Select[tables.Rollout]:
-    query = sa.select(tables.Rollout).where(tables.Rollout.run_id == run_id)
+    query = sa.select(tables.Rollout).where(_counted(run_id))
     if status is not None:
         if status not in {member.value for member in RolloutStatus}:
             raise ValidationError("status must be success, failed or skipped", field="status")
@@ -129,7 +134,8 @@ def iterate_bodies(db: Database, run_id: str, last_id: int = 0) -> Iterator[tupl
 
 def list_outcomes(session: Session, run_id: str, *, limit: int, offset: int) -> list[bytes]:
     lines = []
-    for text in list_bodies(session, run_id, limit=limit, offset=offset):
+    query = sa.select(tables.Rollout.body).where(_counted(run_id)).order_by(*_order())
+    for text in session.scalars(query.limit(limit).offset(offset)):
         record = orjson.loads(text)
         for name in SAID:
             record.pop(name, None)
@@ -139,7 +145,7 @@ def list_outcomes(session: Session, run_id: str, *, limit: int, offset: int) -> 
 
 def list_arrived(session: Session, run_id: str, *, limit: int, offset: int) -> list[bytes]:
     """List whole records in the order of their arrival, so that a reader of a running run misses none."""
-    ids = sa.select(tables.Rollout.id).where(tables.Rollout.run_id == run_id).order_by(tables.Rollout.id)
+    ids = sa.select(tables.Rollout.id).where(_counted(run_id)).order_by(tables.Rollout.id)
     chosen = ids.limit(limit).offset(offset).subquery()  # ids are skipped over, not bodies
     query = sa.select(tables.Rollout.body).join(chosen, chosen.c.id == tables.Rollout.id)
     return [text.encode() for text in session.scalars(query.order_by(tables.Rollout.id))]
@@ -226,7 +232,7 @@ def tally_of(session: Session, run_id: str) -> RunTally:
     if tally.epoch != epoch:
         tally = RunTally(epoch)
     rollouts = sa.select(tables.Rollout.id, tables.Rollout.status, tables.Rollout.reward)
-    since = session.execute(rollouts.where(tables.Rollout.run_id == run_id, tables.Rollout.id > tally.last_id)).all()
+    since = session.execute(rollouts.where(_counted(run_id), tables.Rollout.id > tally.last_id)).all()
     if since:
         tally = tally.added([(id_, status, reward) for id_, status, reward in since])
     tallies.pop(run_id, None)

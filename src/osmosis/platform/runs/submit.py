@@ -22,7 +22,8 @@ from osmosis.platform.vault import Vault
 from osmosis.platform.workspaces import audit, quotas, secrets
 from osmosis.records.config.advanced import TrainingAdvanced
 from osmosis.records.config.check import CONFIGS, ConfigIssue, list_issues
-from osmosis.records.config.run_config import EvalConfig, TrainingConfig
+from osmosis.records.config.optimize import OptimizeConfig
+from osmosis.records.config.run_config import EvalConfig, TrainingConfig, section
 from osmosis.records.run.annotations import Tags, unique
 from osmosis.records.run.plan import PLATFORM_MODEL
 from osmosis.records.run.rows import DatasetStatus, count_sampled
@@ -45,6 +46,7 @@ def parse(body: dict[str, object], kind: str) -> RunRequest:
     """Parse a submit; raise ValidationError with `{key, message, fix, code, key_correction?}` for each problem."""
     try:
         rest, snapshot = SnapshotNote.of_request(body)
+        kind = "optimize" if section("optimize") in rest else kind
     except pydantic.ValidationError as error:
         first = error.errors()[0]
         key = ".".join(["snapshot", *map(str, first["loc"])])
@@ -202,6 +204,14 @@ def _adapter_issues(folder: Path, advanced: TrainingAdvanced) -> list[dict[str, 
 def _size_issues(
     session: Session, workspace: tables.Workspace, config: EvalConfig | TrainingConfig
 ) -> list[dict[str, str]]:
+    if isinstance(config, OptimizeConfig):
+        try:
+            total = datasets.find(session, workspace, config.experiment.dataset).row_count
+            config.optimize.check_size(total or 0, config.evaluation.n)
+        except NotFound:
+            return []
+        except ValidationError as error:
+            return [{"key": "optimize", "message": error.message, "hint": error.hint or ""}]
     if not isinstance(config, TrainingConfig):
         return []
     if config.advanced.method != "grpo":
@@ -263,7 +273,9 @@ def insert(session: Session, vault: Vault, order: Order) -> tables.Run:
         )
         for label, own in zip(labels, used, strict=False)
     ]  # fmt: skip
-    limit = config.evaluation.limit if isinstance(config, EvalConfig) else total
+    stem, is_search = config.experiment.rollout, isinstance(config, OptimizeConfig)
+    stem += "-optimize" if is_search else ""
+    limit = config.evaluation.limit if isinstance(config, EvalConfig) and not is_search else total
     if request.rows is not None:
         picked = Picked(request.rows, None)
     elif isinstance(config, EvalConfig) and config.evaluation.held_out_of:
@@ -279,7 +291,7 @@ def insert(session: Session, vault: Vault, order: Order) -> tables.Run:
         dataset_id=dataset.id,
         creator_id=user.id,
         kind=kind,
-        name=request.name or lifecycle.next_name(session, workspace.id, config.experiment.rollout),
+        name=request.name or lifecycle.next_name(session, workspace.id, stem),
         status=RunStatus.PENDING.value,
         config=config.to_dict(),
         rollout=config.experiment.rollout,

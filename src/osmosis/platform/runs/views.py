@@ -96,7 +96,8 @@ def build_detail(session: Session, settings: PlatformSettings, run: tables.Run) 
         else:
             figures = _results(run, report).model_copy(update={"reward_stats": reward_stats(session, run, report)})
         about = eval_row(settings, run).model_copy(update={"results": figures, **_waiting(session, run)})
-        shared |= {"eval_run": about, "results": figures, "report": report}
+        search = run.optimization and {**run.optimization, "answers": []}
+        shared |= {"eval_run": about, "results": figures, "report": report, "optimization": search}
         return run_api.EvalRunDetail.model_validate(
             {**shared, **({"quarantine": quarantine_of(run)} if run.quarantine else {})}
         )

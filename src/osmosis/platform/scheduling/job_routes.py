@@ -20,6 +20,7 @@ from osmosis.platform.training import checkpoints, service, sft_data
 from osmosis.records.api import jobs as job_api
 from osmosis.records.config.run_config import TrainingConfig
 from osmosis.records.run.job import HeartbeatReply, JobResult, JobSpec, Progress, RolloutBatch
+from osmosis.records.run.optimization import Optimization
 
 router = APIRouter(prefix="/api/jobs/{run_id}", route_class=JsonRoute)
 tickets_router = APIRouter(prefix="/api/jobs", route_class=JsonRoute)
@@ -183,6 +184,13 @@ def add_metrics(run_id: str, body: job_api.JobMetrics, token: TokenDep, platform
     with platform.db.write() as session:
         leases.require_lease(session, run_id, token)
         return job_api.StoredCount(stored=service.store(session, run_id, body.points))
+
+
+@router.post("/optimization")
+def set_optimization(run_id: str, body: Optimization, token: TokenDep, platform: PlatformDep) -> job_api.StoredCount:
+    with platform.db.write() as session:
+        leases.require_lease(session, run_id, token).run.optimization = body.to_dict()
+    return job_api.StoredCount(stored=1)
 
 
 @router.post("/model")

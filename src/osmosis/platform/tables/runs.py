@@ -45,6 +45,7 @@ class StoredConfig(TypedDict, total=False):
     evaluation: StoredEvaluation
     training: StoredTraining
     advanced: StoredAdvanced
+    optimize: dict[str, object]
     env: dict[str, str]
 
 
@@ -144,6 +145,7 @@ class Run(Work):
     sample_seed: Mapped[int | None] = mapped_column(sa.BigInteger)
     secret_scopes: Mapped[dict[str, str]] = mapped_column(Json)
     report: Mapped[dict[str, object] | None] = mapped_column(Json)
+    optimization: Mapped[dict[str, object] | None] = mapped_column(Json, deferred=True)
     retries: Mapped[int] = mapped_column(default=0)
     priority: Mapped[int] = mapped_column(default=0)
     imported: Mapped[Imported | None] = mapped_column(Json)

@@ -7,6 +7,7 @@ from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, WrapV
 from osmosis.base.jsonable import JsonObject
 from osmosis.records.api.body import Body, Moment, OrEmpty, Page, RequestBody, spellings
 from osmosis.records.run.annotations import Marks
+from osmosis.records.run.optimization import Optimization
 from osmosis.records.run.quarantine import RowQuarantine
 from osmosis.records.run.report import Report
 from osmosis.records.run.rollout import Rollout
@@ -153,6 +154,7 @@ class RunDetail(Body):
     """The quarantined rows of an evaluation, from the `quarantine.toml` of its commit."""
     results: RunResults | None = None
     report: RunReport = None
+    optimization: Annotated[Optimization | None, WrapValidator(_or_none)] = None
 
     @property
     def run(self) -> RunRow:

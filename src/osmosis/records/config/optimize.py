@@ -4,6 +4,7 @@ from typing import ClassVar
 from pydantic import Field
 from pydantic_core import InitErrorDetails
 
+from osmosis.errors import ValidationError
 from osmosis.records.config.advanced import RolloutFile
 from osmosis.records.config.run_config import EvalConfig, Name, get_table
 from osmosis.records.config.validation import Table, broken_at
@@ -31,12 +32,18 @@ class Optimize(Table):
     seed: int = 0
     """Decides which rows are for what, and every draw of the search."""
 
+    def check_size(self, rows: int, attempts: int) -> None:
+        """Raise ValidationError when one new candidate and the comparison need more rows or rollouts."""
+        least = self.validation_rows + self.test_rows + self.minibatch
+        if rows < least:
+            problem = f"the dataset has {rows} different rows, fewer than validation_rows + test_rows + minibatch"
+            raise ValidationError(problem, hint=f"[optimize] validation_rows = {rows // 4}, test_rows = {rows // 2}")
+        if (least := 2 * attempts * least) > self.max_rollouts:
+            problem = f"max_rollouts = {self.max_rollouts} is too few for one new candidate and the comparison"
+            raise ValidationError(problem, hint=f"[optimize] max_rollouts = {least}, or fewer rows")
 
-_NOT_OPTIMIZED = {
-    "experiment": ("branch", "commit_sha"),
-    "evaluation": ("limit", "held_out_of", "max_cost", "max_tokens_total"),
-    "export": ("targets",),
-}
+
+_NOT_OPTIMIZED = {"evaluation": ("limit", "held_out_of", "max_cost", "max_tokens_total"), "export": ("targets",)}
 
 
 class OptimizeConfig(EvalConfig):
@@ -48,6 +55,8 @@ class OptimizeConfig(EvalConfig):
     @classmethod
     def across(cls, written: dict[str, object]) -> Iterator[InitErrorDetails]:
         yield from super().across(written)
+        if get_table(written, "advanced").get("shards", 1) != 1:
+            yield broken_at("a search is one job", "remove it", "advanced", "shards")
         for table, keys in _NOT_OPTIMIZED.items():
             for key in set(keys).intersection(get_table(written, table)):
                 yield broken_at(f"{key} has no effect here", "remove it; limits are in [optimize]", table, key)

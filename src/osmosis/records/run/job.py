@@ -9,8 +9,10 @@ from typing_extensions import Self
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.records.base import Record, utc_now
+from osmosis.records.config.optimize import OptimizeConfig
 from osmosis.records.config.run_config import EvalConfig, TrainingConfig
 from osmosis.records.config.worker import GateAddress
+from osmosis.records.run.optimization import Optimization
 from osmosis.records.run.report import Report
 from osmosis.records.run.rollout import Category, Failure, Phase, Rollout
 from osmosis.records.run.rows import Shard, Spend
@@ -90,7 +92,9 @@ class JobSpec(Record):
     repository: str = ""
     """Path or URL for git; empty: the job fetches the commit by `source` of its protocol."""
     commit_sha: str = ""
-    config: EvalConfig | TrainingConfig | ModelJob
+    config: OptimizeConfig | EvalConfig | TrainingConfig | ModelJob
+    optimization: Optimization | None = None
+    """How far an earlier job of this search came."""
     dataset_path: str = ""
     """Local path of the dataset file; empty: the job fetches the rows by `dataset` of its protocol."""
     sizes: list[int] = Field(default_factory=list)

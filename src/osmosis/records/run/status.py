@@ -22,11 +22,12 @@ def ended_by_limit(status: str, category: str | None) -> bool:
     return status == RunStatus.STOPPED.value and category in (Category.BUDGET.value, Category.TIMEOUT.value)
 
 
-RunKind = Literal["eval", "training", "benchmark"]
-"""`benchmark`: several evaluations under one name; only the first two have rows in the table of runs."""
+RunKind = Literal["eval", "training", "benchmark", "optimize"]
+"""`benchmark`: several evaluations under one name; `optimize`: one that improves texts. Only the first two have rows in
+the table of runs."""
 JobKind = Literal["eval", "training", "serving", "merge"]
 """A run, a model that is served until it is stopped, or the merge of an adapter into its base model."""
-NOUNS: Mapping[RunKind, str] = {"eval": "eval", "training": "train", "benchmark": "benchmark"}
+NOUNS: Mapping[RunKind, str] = {"eval": "eval", "training": "train", "benchmark": "benchmark", "optimize": "eval"}
 """How the commands of a kind of run begin."""
 
 LATEST = "latest"

@@ -204,7 +204,7 @@ class Search:
         text = (
             "SELECT s.key AS score, p.key AS part, avg(p.value) AS mean, count(p.value) AS rollouts "
             "FROM rollouts r, json_each(r.extra, '$.part') s, json_each(s.value) p "
-            "WHERE r.extra IS NOT NULL GROUP BY s.key, p.key ORDER BY min(r.id), min(p.id)"
+            "WHERE r.extra IS NOT NULL AND r.step = 0 GROUP BY s.key, p.key ORDER BY min(r.id), min(p.id)"
         )
         return [PartMean(*line) for line in self._db.execute(text)]
 
@@ -306,7 +306,7 @@ class Search:
         rank = {name: number for number, name in enumerate(self.score_names())}
         text = (
             "SELECT r.id, r.step, r.row_index, r.attempt, r.outcome, r.row_hash, r.row_key, s.name, s.value "
-            "FROM rollouts r LEFT JOIN scores s ON s.rollout = r.id ORDER BY r.id"
+            "FROM rollouts r LEFT JOIN scores s ON s.rollout = r.id WHERE r.step = 0 ORDER BY r.id"
         )
         for _, group in groupby(self._db.execute(text), key=lambda line: int(line["id"])):
             lines = list(group)
