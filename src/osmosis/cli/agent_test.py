@@ -225,50 +225,49 @@ def write_results(path: Path, rollouts: list[Rollout]) -> None:
     write_text(path, json.dumps(results_of(rollouts), ensure_ascii=False, indent=2) + "\n")
 
 
+@dataclass
 class RowLines(Watcher):
-    def __init__(self, output: Output, total: int, results: list[Rollout], *, quiet: bool, whole: bool = False) -> None:
-        self._output = output
-        self._total = total
-        self._results = results
-        self._quiet = quiet
-        self._whole = whole
-        self.expected: dict[int, str | None] = {}
-        self.folder: Path | None = None
-        self.stopped: str | None = None
+    output: Output
+    total: int
+    results: list[Rollout]
+    quiet: bool
+    whole: bool = False
+    expected: dict[int, str | None] = field(default_factory=dict)
+    folder: Path | None = None
+    stopped: str | None = None
 
     def rollout(self, rollout: Rollout, running: Report | None) -> None:
-        self._results.append(rollout)
+        self.results.append(rollout)
         if self.folder is not None:
             self.folder.mkdir(parents=True, exist_ok=True)
             text = json.dumps(rollout.to_dict(), ensure_ascii=False, indent=2)
             (self.folder / f"row-{rollout.row_index}.json").write_text(text, encoding="utf-8")
-        if self._quiet or self._output.mode is Mode.JSON:
+        if self.quiet or self.output.mode is Mode.JSON:
             return
         good = rollout.failure is None
-        head = f"[{len(self._results)}/{self._total}] Row {rollout.row_index}: {'OK' if good else 'FAILED'}"
-        if self._whole and self._output.mode is Mode.RICH:
-            console = self._output.console(stderr=True)
+        head = f"[{len(self.results)}/{self.total}] Row {rollout.row_index}: {'OK' if good else 'FAILED'}"
+        if self.whole and self.output.mode is Mode.RICH:
+            console = self.output.console(stderr=True)
             print_text(console, head, "bold green" if good else "bold red")
             draw_rollout(console, rollout, expected=self.expected.get(rollout.row_index))
             return
         scored = "".join(f", {clean(name)} {_score(score)}" for name, score in rollout.scores.items())
         tokens = format_tokens(rollout.usage.total_tokens)
-        facts = f"({format_duration(rollout.duration_ms)}, {tokens} tokens{scored})"
-        line = f"{head} {facts}"
+        line = f"{head} ({format_duration(rollout.duration_ms)}, {tokens} tokens{scored})"
         if rollout.failure is not None:
             line += f" - {' '.join(rollout.failure.message.split())[:160]}"
-        if self._output.mode is Mode.PLAIN:
-            self._output.stream({}, line)
+        if self.output.mode is Mode.PLAIN:
+            self.output.stream({}, line)
         else:
-            self._output.say(line, style="green" if good else "red")
+            self.output.say(line, style="green" if good else "red")
 
     def say(self, text: str, *, keep: bool = False) -> None:
-        if not self._quiet:
-            self._output.say(text)
+        if not self.quiet:
+            self.output.say(text)
 
     def stage(self, text: str) -> None:
-        if not self._quiet:
-            self._output.say(text, style="yellow")
+        if not self.quiet:
+            self.output.say(text, style="yellow")
 
     def finished(self, report: Report) -> None:
         self.stopped = getattr(report, "stopped", None)

@@ -237,8 +237,7 @@ def preview(name: Name, rows: Annotated[int, Option(min=1, max=100, help="Show t
 def _first_rows(row: DatasetEntry, rows: int) -> ListResult:
     raw_rows = row.data_preview
     items = [row if isinstance(row, dict) else {"row": row} for row in raw_rows] if isinstance(raw_rows, list) else []
-    keys = list(dict.fromkeys(key for row in items for key in row))
-    columns = [Column(key, key) for key in keys]
+    columns = [Column(key, key) for key in dict.fromkeys(key for row in items for key in row)]
     return ListResult(items[:rows], columns, empty="no preview", extra={"dataset": row.file_name})
 
 

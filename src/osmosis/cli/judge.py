@@ -54,8 +54,7 @@ def calibrate(
     if not labels:
         message = f"nobody has labelled a rollout of {journal.folder.name}"
         raise NotFound(message, hint=f"osmosis view {name}, then label some: key l")
-    threshold = journal.plan().pass_threshold
-    verdicts_by_score = verdicts(labels, journal.lines(), threshold)
+    verdicts_by_score = verdicts(labels, journal.lines(), journal.plan().pass_threshold)
     scores = dict.fromkeys(name for name, _ in verdicts_by_score)
     names = [score_name for score_name in scores if score in (None, score_name)]
     if score is not None and not names:

@@ -72,12 +72,10 @@ def environment_login(environ: Mapping[str, str], url: str) -> Login | None:
     if not token:
         return None
     platform = environ.get("OSMOSIS_TOKEN_PLATFORM_URL")
-    if not platform:
-        if url in (paths.DEFAULT_PLATFORM_URL, local_url(environ)):
-            return Login(url=url, token=token, source="environment", store="environment")
+    if not platform and url not in (paths.DEFAULT_PLATFORM_URL, local_url(environ)):
         message = f"OSMOSIS_TOKEN is set without OSMOSIS_TOKEN_PLATFORM_URL, so it is not sent to {url}"
         raise EnvTokenPlatformRequired(message, hint=f"export OSMOSIS_TOKEN_PLATFORM_URL={url}")
-    if normalize_url(platform) != url:
+    if platform and normalize_url(platform) != url:
         message = f"OSMOSIS_TOKEN is for {normalize_url(platform)}, and the platform addressed is {url}"
         raise EnvTokenPlatformMismatch(message, hint=f"unset OSMOSIS_TOKEN, or --platform {normalize_url(platform)}")
     return Login(url=url, token=token, source="environment", store="environment")
@@ -308,8 +306,7 @@ def _probe() -> bool:
     import keyring
 
     backend = keyring.get_keyring()
-    parts = getattr(backend, "backends", [backend])
-    names = [type(part).__module__ for part in parts]
+    names = [type(part).__module__ for part in getattr(backend, "backends", [backend])]
     if not any(name.startswith(f"keyring.backends.{good}") for name in names for good in _SOUND):
         return False
     keyring.set_password(SERVICE, "probe", "probe")

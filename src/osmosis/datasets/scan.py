@@ -201,24 +201,16 @@ def row_hash(data: dict[str, Any]) -> str:
     return hashlib.sha256(text).hexdigest()[:16]
 
 
+@dataclass(slots=True)
 class _Scan:
-    def __init__(
-        self,
-        source: DatasetFile,
-        selection: Selection,
-        require_ground_truth: bool = False,
-        rows: SelectedRows | None = None,
-        *,
-        preview: int = 0,
-    ) -> None:
-        self.source = source
-        self.selection = selection
-        self.require_ground_truth = require_ground_truth
-        self.rows = rows
-        self.preview = preview
-        self.facts = DatasetFacts()
-        self.ended: BrokenRule | None = None
-        self._ids: dict[str, int] | None = {}
+    source: DatasetFile
+    selection: Selection
+    require_ground_truth: bool = False
+    rows: SelectedRows | None = None
+    preview: int = 0
+    facts: DatasetFacts = field(default_factory=DatasetFacts)
+    ended: BrokenRule | None = None
+    ids: dict[str, int] | None = field(default_factory=dict)
 
     def go(self) -> DatasetFacts:
         facts, end, digest, required = self.facts, _End(), hashlib.sha256(), self.require_ground_truth
@@ -241,7 +233,7 @@ class _Scan:
                     self.ended = facts.bad[-1]
                     break
                 continue
-            if self._ids is not None:
+            if self.ids is not None:
                 self._see_id(data, index, line)
             hashes.append(content_hash)
             if len(hashes) == _BATCH:
@@ -263,28 +255,28 @@ class _Scan:
 
     def _finish(self) -> None:
         facts, rows = self.facts, self.rows
-        facts.by_id = bool(self._ids)
-        if rows is not None and self._ids:
-            columns = rows.by_id(self._ids)
+        facts.by_id = bool(self.ids)
+        if rows is not None and self.ids:
+            columns = rows.by_id(self.ids)
             rows.places, rows.hashes = columns.places, columns.hashes
             del rows.at
         if facts.rows is not None and facts.rows < MIN_ROWS:
             facts.add(RowFault(ROWS, f"the file has {facts.rows} rows; a platform needs at least {MIN_ROWS}", "rows"))
 
     def _see_id(self, data: dict[str, Any], index: int, line: int | None) -> None:
-        assert self._ids is not None
+        assert self.ids is not None
         identifier = read_id(data)
-        if identifier is not None and identifier not in self._ids:
-            self._ids[identifier] = index
+        if identifier is not None and identifier not in self.ids:
+            self.ids[identifier] = index
             return
-        reason = f"id {identifier!r} is also that of row {self._ids[identifier]}" if identifier else "no valid id"
+        reason = f"id {identifier!r} is also that of row {self.ids[identifier]}" if identifier else "no valid id"
         self.facts.add(RowFault(ID, f"{reason}; rows are identified by their content instead", "id"), index, line)
-        self._ids = None
+        self.ids = None
 
     def _begin(self, data: dict[str, Any]) -> PlatformRules:
         self.facts.columns = list(data)
         if "id" not in data and "id" not in self.source.header:
-            self._ids = None
+            self.ids = None
         columns = [name.strip() for name in self.source.header] or list(data)
         named = normalize_row(dict.fromkeys(columns), {})
         rules = PlatformRules(list(named) if isinstance(named, dict) else columns, same_columns=not self.source.header)

@@ -65,8 +65,10 @@ def rollouts_page(source: RunSource, params: QueryParams) -> Page:
         rows = search.rows(query, limit=PER_PAGE, offset=offset)
         lines = [_row_line(run, attempts, columns, tail) for attempts in rows]
     else:
-        rollouts = search.rollouts(query, limit=PER_PAGE, offset=offset)
-        lines = [_rollout_line(run, rollout, columns, tail) for rollout in rollouts]
+        lines = []
+        for rollout in search.rollouts(query, limit=PER_PAGE, offset=offset):
+            cells = [build_cell(column, column.value(rollout)) for column in columns]
+            lines.append(_line(run, f"{rollout.row_index}/{rollout.attempt}", rollout, [rollout], cells, tail))
     page = {
         "by": by,
         "lines": lines,
@@ -102,14 +104,9 @@ def rollouts_page(source: RunSource, params: QueryParams) -> Page:
 
 
 def _row_line(run: RunState, attempts: Sequence[RolloutLine], columns: Sequence[TableColumn], tail: str) -> TableLine:
-    first = next((rollout for rollout in attempts if rollout.fits), attempts[0])
     cells = [build_cell(column, column.combine(attempts)) for column in columns]
+    first = next((rollout for rollout in attempts if rollout.fits), attempts[0])
     return _line(run, str(first.row_index), first, attempts, cells, tail)
-
-
-def _rollout_line(run: RunState, rollout: RolloutLine, columns: Sequence[TableColumn], tail: str) -> TableLine:
-    cells = [build_cell(column, column.value(rollout)) for column in columns]
-    return _line(run, f"{rollout.row_index}/{rollout.attempt}", rollout, [rollout], cells, tail)
 
 
 def _line(

@@ -99,8 +99,7 @@ def render_rollout(
     check_rollout_name(name)
     record = rollout_record(template, name, answers or {})
     with tempfile.TemporaryDirectory(prefix="osmosis-template-") as scratch:
-        rendered = render_raw(record, Path(scratch))
-        return _place(Path(scratch), rendered, dest, force=force)
+        return _place(Path(scratch), render_raw(record, Path(scratch)), dest, force=force)
 
 
 def rollout_record(template: str, name: str, answers: Mapping[str, Any]) -> TemplateRecord:

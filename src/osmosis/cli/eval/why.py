@@ -122,8 +122,7 @@ def why(
 
 def _draw(console: Console, explanation: Why) -> None:
     of = f" of {explanation.total:,}" if explanation.total is not None else ""
-    head = f"{explanation.name}: {explanation.state}, {explanation.done:,}{of} rollouts"
-    print_text(console, head, "bold")
+    print_text(console, f"{explanation.name}: {explanation.state}, {explanation.done:,}{of} rollouts", "bold")
     # A rate over seconds would be an extrapolation.
     if explanation.per_minute and (explanation.state == "running" or explanation.done > explanation.per_minute / 10):
         now = f", {explanation.per_minute_now:.0f} in the last minute" if explanation.per_minute_now is not None else ""

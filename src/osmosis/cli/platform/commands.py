@@ -146,8 +146,7 @@ def open_pages(
         link = client.accounts.browser_link()
     url = link.url
     opened = not no_browser and open_page(ctx, url)
-    minutes = link.expires_in // 60
-    message = f"the link works once and expires in {minutes} minutes"
+    message = f"the link works once and expires in {link.expires_in // 60} minutes"
     steps = [NextStep("opened" if opened else "open", url=url)]
     return OperationResult("platform.open", message, {"url": url, "opened": opened}, next_steps=steps)
 

@@ -82,8 +82,7 @@ def restore(
 
     ctx = current()
     settings = settings_of(ctx.environ, database_url)
-    key = ctx.path(master_key) if master_key else None
-    done = restoring.restore(settings, ctx.path(file), master_key=key)
+    done = restoring.restore(settings, ctx.path(file), master_key=ctx.path(master_key) if master_key else None)
     facts = {"data_dir": str(done.data_dir), "rows": done.rows, "files": done.files, "repositories": done.repositories}
     facts |= {"made_at": done.header.made_at, "version": done.header.version, "runs_in_flight": done.runs_in_flight}
     facts |= {"has_master_key": done.has_key, "put_aside": str(done.put_aside) if done.put_aside else None}

@@ -37,8 +37,7 @@ class RowQuarantine(Strict):
     row: list[QuarantinedRow] = Field(default_factory=list)
 
     def of(self, datasets: Iterable[str]) -> "RowQuarantine":
-        names = {"", *datasets}
-        return RowQuarantine(row=[entry for entry in self.row if entry.dataset in names])
+        return RowQuarantine(row=[entry for entry in self.row if entry.dataset in {"", *datasets}])
 
     def about(self, key: str) -> list[QuarantinedRow]:
         return [entry for entry in self.row if entry.key == key]

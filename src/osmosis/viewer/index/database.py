@@ -49,8 +49,7 @@ def _index(rollout: JsonObject, position: int, threshold: float) -> IndexedRollo
     messages = [message for message in rollout.get("messages") or () if isinstance(message, dict)]
     scores = rollout.get("scores") or {}
     values = {name: score.get("value") for name, score in scores.items()}
-    success = rollout["status"] == RolloutStatus.SUCCESS.value
-    reward = next(iter(values.values()), None) if success else None
+    reward = next(iter(values.values()), None) if rollout["status"] == RolloutStatus.SUCCESS.value else None
     failures = [rollout.get("failure"), *(score.get("failure") for score in scores.values())]
     failure: JsonObject = next((failure for failure in failures if failure), {})
     usage = rollout.get("usage") or {}
