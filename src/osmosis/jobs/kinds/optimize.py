@@ -31,7 +31,7 @@ from osmosis.records.config.run_config import EvalConfig
 from osmosis.records.run.job import JobResult, Stage
 from osmosis.records.run.optimization import SEED, Optimization
 from osmosis.records.run.report import Report
-from osmosis.records.run.rollout import Category, Rollout
+from osmosis.records.run.rollout import Rollout
 from osmosis.records.run.status import RunStatus
 
 T = TypeVar("T")
@@ -138,7 +138,7 @@ class OptimizeJob(EvaluationJob):
         try:
             server = await self._stages.start(replace(self._prepared, found=checkout))
         except JobFailed as problem:
-            if name == SEED or problem.failure.category is Category.TIMEOUT:
+            if name == SEED:
                 raise
             self.context.log.write("optimize", f"candidate {name} cannot be loaded: {problem.message}", "warning")
             raise LoadError(problem.message) from problem
