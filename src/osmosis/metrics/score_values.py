@@ -27,7 +27,7 @@ class ScoreValues:
         self.out_of_range = 0
 
     def add(self, row: int, value: float, passed: bool) -> None:
-        self.values.append(value)
+        self.values.append(value + 0.0)  # no -0.0: which of two zeros is the least would depend on their order
         self.rows.append(row)
         self.total += value
         self.squares += value * value
@@ -136,15 +136,14 @@ class _ByRow:
         several: dict[int, array[float]] = {}
         for value, row in zip(score.values, score.rows, strict=True):
             index = places[row]
-            self.squares[index] += value * value
             if self.sizes[index] == 1:  # most rows of a large run: no array for each
-                self.sums[index] = value
+                self.sums[index], self.squares[index] = value, value * value
             else:
                 several.setdefault(index, array("d")).append(value)
             if value >= threshold:
                 self.passes[index] += 1
         for index, values in several.items():
-            self.sums[index] = math.fsum(values)
+            self.sums[index], self.squares[index] = math.fsum(values), math.fsum(value * value for value in values)
 
     def means(self, totals: Sequence[float]) -> list[float]:
         return [total / size for total, size in zip(totals, self.sizes, strict=True)]

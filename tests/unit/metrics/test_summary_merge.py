@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, example, given, settings, strategies as st
 
 from osmosis.metrics.summary import Summary, Terms, summarize
 from osmosis.records.run.rollout import Category, Failure, Phase, Rollout, RolloutStatus, Score, Usage
+from support.platform_data import rollout
 
 ROWS, ATTEMPTS = 6, 3
 MOSTLY_QUIET = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -99,6 +100,19 @@ def test_any_split_into_shards_has_the_report_of_one_job(
     together = reduce(merged, data.draw(st.permutations(parts)), Summary(terms, score_names=names))
     assert together.report(rows=ROWS).model_dump_json() == whole.model_dump_json()
     assert sum(counted) == together.completed == len(found)
+
+
+def test_neither_the_sign_of_zero_nor_the_order_of_attempts_shows_in_a_report() -> None:
+    scores = [
+        (0, 0, -0.0),
+        (1, 0, 0.0),
+        *((row, n, value) for row in range(2, 40) for n, value in enumerate((0.1, 0.7, 1 / 3))),
+    ]
+    found = [rollout(row, attempt, value) for row, attempt, value in scores]
+    terms = Terms(ATTEMPTS, 1.0, score_bounds={"reward": (0.0, 1.0)})
+    reports = [summarize(order, terms) for order in (found, found[::-1])]
+    assert reports[0].model_dump_json() == reports[1].model_dump_json()
+    assert reports[0].scores[0].could_show is not None
 
 
 @given(found=a_run(), terms=terms, cut=st.integers(0, ROWS))
