@@ -217,7 +217,8 @@ def _spent(report: Report) -> Iterator[Figure]:
 @of_run
 def _took(report: Report) -> Iterator[Figure]:
     help_text = "Wall-clock time in which rollouts ran, summed over all sessions."
-    yield Figure("duration_ms", "duration", report.duration_ms, "ms", None, "", help_text, headline=True)
+    if report.duration_ms:  # not known of a log that says none, nor of a part of a run
+        yield Figure("duration_ms", "duration", report.duration_ms, "ms", None, "", help_text, headline=True)
     if report.latency_ms:
         yield _per_rollout("latency_ms", "time per rollout", report.latency_ms, "ms")
     if report.tokens:

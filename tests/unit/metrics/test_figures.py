@@ -150,3 +150,9 @@ def test_dots_after_failed_rows_mean_that_there_are_more_of_them():
     assert "1, 2" in terminal
     assert "1, 2 ..." not in terminal
     assert "3, 4 ..." in drawn(lambda console: draw_report(console, report().model_copy(update={"failures": [more]})))
+
+
+def test_a_duration_that_nobody_measured_is_not_shown():
+    for measured in (0.0, 1500.0):
+        names = {figure.name for figure in figures(report(duration_ms=measured))}
+        assert ("duration_ms" in names) is bool(measured)
