@@ -27,6 +27,10 @@ BODIES: dict[str, dict[str, Any]] = {
     f"{OWN}/metrics": {"points": []},
     f"{OWN}/checkpoints": {"checkpoints": []},
     f"{OWN}/rewind": {"step": 0},
+    f"{OWN}/optimization": {
+        **{"rollout": "r", "seed": {}, "rows": {}, "candidates": [], "stopped": "", "winner": "seed"},
+        **{"max_rollouts": 1, "rollouts": 0, "reflections": 0},
+    },
     f"{OWN}/model": {"files": []},
     f"{OWN}/finish": {"status": "finished"},
 }

@@ -75,6 +75,7 @@ async def machines(desk: Desk) -> AsyncIterator[tuple[TrainingDesk, list[Machine
     training.config["advanced"] |= {
         "rollout_servers": [machine.url for machine in made],
         "rollout_server_key_env": "SERVER_KEY",
+        "max_staleness": 0,  # so that the rollouts in flight are those of one step
     }
     training.config["secrets"] = {"required": ["SERVER_KEY", "OTHER"]}
     desk.secrets = {"SERVER_KEY": KEY, "OTHER": "not-for-servers"}
