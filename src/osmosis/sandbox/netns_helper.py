@@ -1,14 +1,16 @@
 """Make sockets in another process's network namespace: `python -I -S netns_helper.py <fd>`, answering on that socket. A
 socket belongs to the namespace it was made in. This process joins the namespace, makes sockets in it and hands them to
-its parent, which can then listen and connect inside. It ends with its parent; it imports nothing of ours, so that it
-starts fast."""
+its parent, which can then listen and connect inside. When its parent ends, it ends what it joined, which may not have
+asked the kernel for that yet. It imports nothing of ours, so that it starts fast."""
 
 import array
+import contextlib
 import ctypes
 import fcntl
 import ipaddress
 import json
 import os
+import signal
 import socket
 import struct
 import sys
@@ -91,10 +93,13 @@ def act(order: dict[str, object]) -> socket.socket | None:
 
 
 def main(parent: socket.socket) -> None:
-    while order := parent.recv(65536):
-        opened = None
+    joined: list[int] = []
+    while packet := parent.recv(65536):
+        opened, order = None, json.loads(packet)
         try:
-            opened = act(json.loads(order))
+            if order["do"] == "join":
+                joined.append(os.pidfd_open(int(order["pid"])))
+            opened = act(order)
             answer = b"ok"
         except OSError as problem:
             answer = f"{type(problem).__name__}: {problem.strerror or problem}".encode()
@@ -102,6 +107,9 @@ def main(parent: socket.socket) -> None:
         parent.sendmsg([answer], fds)
         if opened:
             opened.close()
+    for process in joined:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(process, signal.SIGKILL)
 
 
 if __name__ == "__main__":

@@ -162,6 +162,37 @@ def test_pasta_connects_what_slirp4netns_would(level1: Level, tmp_path: Path) ->
         assert time.monotonic() < deadline, left
 
 
+ABANDONED = """
+import json, os, subprocess, time
+from osmosis.sandbox.network import SandboxNetwork
+network, (info, tell) = SandboxNetwork(), os.pipe()
+options = ["--unshare-all", "--ro-bind", "/", "/", "--info-fd", str(tell), "sleep", "300"]
+subprocess.Popen(["bwrap", *options], pass_fds=[tell], start_new_session=True, stdout=subprocess.DEVNULL)
+text = b""
+while not text.rstrip().endswith(b"}"):
+    text += os.read(info, 4096)
+pid = json.loads(text)["child-pid"]
+network.join(pid)
+print(pid, flush=True)
+time.sleep(300)
+"""
+"""Bubblewrap as it is before it has asked for its end: without `--die-with-parent`."""
+
+
+def test_a_sandbox_whose_maker_is_killed_while_it_starts_ends() -> None:
+    if shutil.which("bwrap") is None:
+        pytest.skip("bubblewrap is not here")
+    with subprocess.Popen([sys.executable, "-c", ABANDONED], stdout=subprocess.PIPE, text=True) as maker:
+        assert maker.stdout is not None
+        inside = psutil.Process(int(maker.stdout.readline()))
+        assert inside.is_running()
+        maker.kill()
+    gone, alive = psutil.wait_procs([inside], timeout=30)
+    for process in alive:
+        process.kill()
+    assert gone == [inside]
+
+
 def test_a_level_that_does_not_work_is_refused_with_the_reason() -> None:
     lacking = Abilities(Level.NONE, "bubblewrap is not installed", fix="install it")
     with pytest.raises(SandboxUnavailable, match=r"no sandbox of level 1.*bubblewrap is not installed"):
