@@ -150,7 +150,11 @@ class OptimizeJob(EvaluationJob):
 
 
 class SearchObserver(ProgressObserver):
-    begin, started, finished = ProgressObserver.started, Observer.started, Observer.finished
+    """Shows one search, whose evaluations begin and end without a word."""
+
+    begin = ProgressObserver.started
+    started = Observer.started
+    finished = Observer.finished
 
     def rollout(self, rollout: Rollout, running: Report | None) -> None:
         if not is_outage(rollout):

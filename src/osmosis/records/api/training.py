@@ -179,7 +179,7 @@ class ModelRow(Body):
     checkpoint_step: int | None = None
     reward: float | None = None
     tune: str | None = None
-    """What was trained: `lora`, or `full` where the checkpoint is a whole model."""
+    """`lora` for an adapter, `full` for a checkpoint that is a whole model."""
     status: str | None = None
     """`ready`, or `uploading` for a base model that waits for files; of an adapter as its checkpoint."""
     architecture: str | None = None

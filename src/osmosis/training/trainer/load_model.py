@@ -24,7 +24,7 @@ _SMALLER = 'choose a smaller model, precision = "bf16", or a machine with more m
 _AGAIN = "upload or download the model again"
 _OVERHEAD = 1.2
 _QUANTIZED = 0.35
-"""Of the memory that 16 bits take: 4.1 bits for linear layers, and 16 for embeddings and head."""
+"""Share of the memory that 16 bits take: linear layers have 4.1 bits, embeddings and head 16."""
 
 
 @dataclass(frozen=True, slots=True)
