@@ -15,7 +15,7 @@ import pytest
 from osmosis.platform import tables
 from osmosis.platform.auth import tokens, users
 from osmosis.platform.git import sync
-from osmosis.records.config.run_config import Experiment
+from osmosis.records.config.experiment import Experiment
 from support.platform_app import RunningPlatform
 
 Git = Callable[..., subprocess.CompletedProcess[str]]

@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 from osmosis.records.config.benchmark import BenchmarkAgent, BenchmarkConfig
 from osmosis.records.config.check import CONFIGS, describe_value, iterate_fields
 from osmosis.records.config.docs import describe_fields
-from osmosis.records.config.run_config import Experiment, Mix
+from osmosis.records.config.experiment import Experiment, Mix
 
 BEGIN = "<!-- tables: begin (made by `make docs`) -->"
 END = "<!-- tables: end -->"

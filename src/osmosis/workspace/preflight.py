@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from osmosis.records.config.run_config import Experiment
+from osmosis.records.config.experiment import Experiment
 from osmosis.records.config.validation import Problem
 from osmosis.records.run.source import PinnedCommit, RolloutFiles, Source, SyncState
 from osmosis.workspace import findings

@@ -19,7 +19,7 @@ from osmosis.platform.auth import users
 from osmosis.platform.git import repositories, sync
 from osmosis.platform.settings import PlatformSettings
 from osmosis.platform.workspaces import service as workspaces
-from osmosis.records.config.run_config import Experiment
+from osmosis.records.config.experiment import Experiment
 
 Git = Callable[..., str]
 

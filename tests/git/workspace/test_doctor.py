@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from osmosis.records.config.run_config import Experiment
+from osmosis.records.config.experiment import Experiment
 from osmosis.workspace.create import create_workspace
 from osmosis.workspace.doctor import check_machine, diagnose, repair, try_read_source
 from osmosis.workspace.findings import check_folder

@@ -8,7 +8,7 @@ import pytest
 
 from osmosis.cli.workspace.sync import _require_pushed
 from osmosis.errors import Conflict
-from osmosis.records.config.run_config import Experiment
+from osmosis.records.config.experiment import Experiment
 from osmosis.records.run.source import RolloutFiles, Source, SyncState
 from osmosis.workspace.findings import list_differences, next_step
 from osmosis.workspace.preflight import Facts, check_submit

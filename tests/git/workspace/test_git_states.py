@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from osmosis.records.api.workspaces import SyncReport
-from osmosis.records.config.run_config import Experiment
+from osmosis.records.config.experiment import Experiment
 from osmosis.records.run.source import PinnedCommit, RolloutFiles, Source, SyncState
 from osmosis.workspace.preflight import Facts, check_submit
 

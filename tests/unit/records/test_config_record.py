@@ -9,7 +9,8 @@ from pydantic import ValidationError
 
 from osmosis.records.config.advanced import EvalAdvanced
 from osmosis.records.config.check import CONFIGS, check_config, find_unread_keys, iterate_fields, list_issues
-from osmosis.records.config.run_config import EvalConfig, Experiment, Secrets, TrainingConfig
+from osmosis.records.config.experiment import Experiment
+from osmosis.records.config.run_config import EvalConfig, Secrets, TrainingConfig
 from osmosis.records.config.training_plan import plan_training, split_rows
 from osmosis.records.run.plan import EvalPlan, Selection
 from osmosis.records.run.source import SnapshotNote

@@ -10,7 +10,7 @@ from osmosis.cli.core.environment import read_secrets_file
 from osmosis.cli.eval.submit_case import AnyConfig, SubmitCase, SubmitOptions
 from osmosis.errors import AuthRequired, InteractiveRequired, NotFound, OsmosisError, ValidationError
 from osmosis.records.api.datasets import DatasetEntry
-from osmosis.records.config.run_config import Experiment, TrainingExperiment
+from osmosis.records.config.experiment import Experiment, TrainingExperiment
 from osmosis.records.config.validation import Problem
 from osmosis.records.run.source import SyncState
 from osmosis.workspace.config_file import ConfigFile, config_error

@@ -22,7 +22,8 @@ from osmosis.cli.eval.submit_case import SubmitCase, SubmitOptions
 from osmosis.cli.eval.submit_checks import explain_refusal
 from osmosis.errors import NotFound, PlatformError, ValidationError
 from osmosis.records.api.training import TrainingCheck
-from osmosis.records.config.run_config import EvalConfig, Evaluation, Experiment, Secrets, TrainingConfig
+from osmosis.records.config.experiment import Experiment
+from osmosis.records.config.run_config import EvalConfig, Evaluation, Secrets, TrainingConfig
 from osmosis.records.run.plan import PLATFORM_MODEL
 
 if TYPE_CHECKING:

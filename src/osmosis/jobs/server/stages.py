@@ -18,7 +18,7 @@ from osmosis.jobs.prepare.environment import Builder, Environment
 from osmosis.jobs.sandboxes import BuildSandbox, JobSandbox, ServerFolders
 from osmosis.jobs.server.pool import ServerPool
 from osmosis.jobs.server.supervisor import EndedWithoutServing, ServerCommand, ServerSupervisor
-from osmosis.records.config import run_config
+from osmosis.records.config.experiment import Environment as RolloutEnvironment
 from osmosis.records.protocol.messages import ARTIFACT_VARIABLE
 from osmosis.records.run.job import Stage
 from osmosis.records.run.plan import EvalPlan
@@ -40,7 +40,7 @@ class PreparedRollout:
 
 class ServerStages:
     def __init__(
-        self, context: JobContext, environment: run_config.Environment | None = None, *, withheld: Collection[str] = ()
+        self, context: JobContext, environment: RolloutEnvironment | None = None, *, withheld: Collection[str] = ()
     ) -> None:
         self.context = context
         self._secrets = {name: value for name, value in context.secrets.items() if name not in withheld}

@@ -24,7 +24,7 @@ from osmosis.platform.settings import PlatformSettings
 from osmosis.records.api import workspaces as workspace_api
 from osmosis.records.api.body import format_moment
 from osmosis.records.base import utc_now
-from osmosis.records.config.run_config import Environment, Experiment
+from osmosis.records.config.experiment import Environment, Experiment
 from osmosis.records.run.job import SyncStatus
 from osmosis.records.run.quarantine import NAME, RowQuarantine, parse_quarantine
 

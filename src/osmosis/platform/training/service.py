@@ -21,7 +21,8 @@ from osmosis.platform.runs import lifecycle
 from osmosis.platform.settings import PlatformSettings
 from osmosis.platform.training import sft_data
 from osmosis.records.api import training as training_api
-from osmosis.records.config.run_config import TrainingConfig, TrainingExperiment
+from osmosis.records.config.experiment import TrainingExperiment
+from osmosis.records.config.run_config import TrainingConfig
 from osmosis.records.config.training_plan import TrainingPlan, plan_training
 from osmosis.records.run.job import MetricPoint
 from osmosis.records.run.plan import PLATFORM_MODEL

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import AfterValidator, Field
 from pydantic_core import InitErrorDetails
 
+from osmosis.records.config.experiment import Name
 from osmosis.records.config.export import Export
-from osmosis.records.config.run_config import EnvName, EvalConfig, Evaluation, Name, SecretName, Secrets, Submittable
+from osmosis.records.config.run_config import EnvName, EvalConfig, Evaluation, SecretName, Secrets, Submittable
 from osmosis.records.config.validation import Table, broken_at, broken_rule
 from osmosis.records.run.plan import PLATFORM_MODEL
 

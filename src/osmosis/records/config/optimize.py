@@ -6,7 +6,8 @@ from pydantic_core import InitErrorDetails
 
 from osmosis.errors import ValidationError
 from osmosis.records.config.advanced import RolloutFile
-from osmosis.records.config.run_config import EvalConfig, Name, get_table
+from osmosis.records.config.experiment import Name
+from osmosis.records.config.run_config import EvalConfig, get_table
 from osmosis.records.config.validation import Table, broken_at
 
 
