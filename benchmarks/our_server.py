@@ -23,8 +23,7 @@ from fastapi import FastAPI
 
 from osmosis import AgentWorkflow, AgentWorkflowConfig, Grader, LocalBackend, create_rollout_server
 from osmosis.compat.server import LoopServerSettings, build_loop_server
-from osmosis.records.protocol.tools import OpenAIFunctionToolSchema
-from osmosis.records.protocol.v02 import RolloutRequest
+from osmosis.records.protocol.v02 import OpenAIFunctionToolSchema, RolloutRequest
 from osmosis.sdk.agent_loop import RolloutAgentLoop, RolloutContext, RolloutResult
 from osmosis.serve.server.queue import ServeLimits
 

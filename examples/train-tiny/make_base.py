@@ -16,7 +16,7 @@ from pathlib import Path
 
 import uv
 
-from osmosis.base.wheel import build_wheel
+from osmosis.base.installation import build_wheel
 from osmosis.jobs.context import JobLog
 from osmosis.jobs.trainer.environment import TrainerBuilder, TrainerEnvironment
 from osmosis.metrics.formats import size

@@ -44,7 +44,7 @@ HOMES: dict[str, str] = {
         CompletionUsage CompletionsChoice CompletionsRequest CompletionsResponse InitResponse RolloutResponse
         DEFAULT_MAX_METADATA_SIZE_BYTES MessageDict RolloutMetrics RolloutRequest RolloutStatus=LoopStatus
         SamplingParamsDict get_max_metadata_size_bytes set_max_metadata_size_bytes""",
-    "osmosis.records.protocol.tools": """
+    "osmosis.records.protocol.v02#tools": """
         OpenAIFunctionCallSchema OpenAIFunctionParametersSchema OpenAIFunctionParsedSchema
         OpenAIFunctionPropertySchema OpenAIFunctionSchema OpenAIFunctionToolCall OpenAIFunctionToolSchema
         ToolResponse""",
@@ -104,7 +104,7 @@ A module whose names they know from several of theirs has a group of names after
 MODULES: dict[str, str] = {
     "osmosis_ai": """
         RubricResult=osmosis.sdk.evaluate_rubric:RubricResult
-        osmosis._version osmosis.compat.registry osmosis.records.protocol.v02 osmosis.records.protocol.tools
+        osmosis._version osmosis.compat.registry osmosis.records.protocol.v02 osmosis.records.protocol.v02#tools
         osmosis.sdk.agent_loop osmosis.sdk.backend osmosis.sdk.context
         evaluate_rubric=osmosis.sdk.evaluate_rubric:evaluate_rubric
         evaluate_rubric_async=osmosis.sdk.evaluate_rubric:evaluate_rubric_async osmosis.sdk.exceptions
@@ -136,7 +136,7 @@ MODULES: dict[str, str] = {
         evaluate_rubric=osmosis.sdk.evaluate_rubric:judge_solution""",
     "osmosis_ai.rollout": """
         osmosis.records.protocol.messages osmosis.serve.server.rollouts
-        osmosis.compat.registry osmosis.records.protocol.v02 osmosis.records.protocol.tools
+        osmosis.compat.registry osmosis.records.protocol.v02 osmosis.records.protocol.v02#tools
         osmosis.sdk.agent_loop osmosis.sdk.backend
         osmosis.sdk.context osmosis.sdk.exceptions osmosis.sdk.grader osmosis.sdk.harbor.backend
         osmosis.sdk.messages osmosis.sdk.tools osmosis.sdk.types osmosis.sdk.workflow osmosis.serve.server.app
@@ -157,13 +157,13 @@ MODULES: dict[str, str] = {
         osmosis.sdk.context osmosis.sdk.types RolloutContext=osmosis.sdk.context:WorkflowRollout
         RolloutStatus=osmosis.records.protocol.messages:RolloutStatus""",
     "osmosis_ai.rollout.core": """
-        osmosis.records.protocol.v02 osmosis.records.protocol.tools osmosis.sdk.agent_loop
+        osmosis.records.protocol.v02 osmosis.records.protocol.v02#tools osmosis.sdk.agent_loop
         osmosis.sdk.exceptions""",
     "osmosis_ai.rollout.core.base": "osmosis.sdk.agent_loop",
     "osmosis_ai.rollout.core.exceptions": "osmosis.sdk.exceptions",
     "osmosis_ai.rollout.core.llm_client": "osmosis.sdk.agent_loop",
     "osmosis_ai.rollout.core.schemas": """
-        osmosis.records.protocol.v02 osmosis.records.protocol.tools""",
+        osmosis.records.protocol.v02 osmosis.records.protocol.v02#tools""",
     "osmosis_ai.rollout.eval": "",
     "osmosis_ai.rollout.eval.common": """
         osmosis.compat.dataset_reader osmosis.compat.dataset_reader#errors osmosis.compat.llm_clients#local

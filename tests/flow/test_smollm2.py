@@ -10,7 +10,7 @@ import pytest
 import uv
 
 from osmosis.base.locks import locked
-from osmosis.llm.smollm2 import SLOTS
+from osmosis.llm.offline import SLOTS
 from support.training_platform import EVAL_CONFIG, training_platform
 
 AGENT = """

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from osmosis.base.wheel import build_wheel
+from osmosis.base.installation import build_wheel
 from osmosis.jobs.context import JobLog
 from osmosis.jobs.prepare.environment import Builder
 from osmosis.jobs.prepare.project import read_project

@@ -18,8 +18,7 @@ from starlette.testclient import TestClient
 from osmosis.compat.server import LoopServerSettings, build_loop_server
 from osmosis.llm.model import ChatRequest, Completion
 from osmosis.platform.scheduling import queue
-from osmosis.records.protocol.tools import OpenAIFunctionToolSchema
-from osmosis.records.protocol.v02 import RolloutRequest
+from osmosis.records.protocol.v02 import OpenAIFunctionToolSchema, RolloutRequest
 from osmosis.records.run.plan import ModelSpec
 from osmosis.records.run.rollout import Usage
 from osmosis.sdk.agent_loop import RolloutAgentLoop, RolloutContext, RolloutResult

@@ -9,8 +9,7 @@ import pytest
 from starlette.types import ASGIApp
 
 from osmosis.llm.model import ChatRequest, Piece
-from osmosis.records.protocol.tools import OpenAIFunctionToolSchema
-from osmosis.records.protocol.v02 import RolloutRequest
+from osmosis.records.protocol.v02 import OpenAIFunctionToolSchema, RolloutRequest
 from osmosis.records.run.rollout import Message
 from osmosis.sdk.agent_loop import RolloutAgentLoop, RolloutContext, RolloutResult
 from osmosis.sdk.context import AgentWorkflowContext, GraderContext

@@ -17,8 +17,7 @@ from fastapi.testclient import TestClient
 from osmosis.compat.server import create_app
 from osmosis.compat.settings import RolloutClientSettings, RolloutSettings
 from osmosis.errors import AuthRequired
-from osmosis.records.protocol.tools import OpenAIFunctionToolSchema
-from osmosis.records.protocol.v02 import RolloutRequest
+from osmosis.records.protocol.v02 import OpenAIFunctionToolSchema, RolloutRequest
 from osmosis.records.run.rollout import Category
 from osmosis.sdk.agent_loop import RolloutAgentLoop, RolloutContext, RolloutResult
 from osmosis.serve.client.remote import ServerAt, check_key, served

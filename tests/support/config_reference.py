@@ -11,9 +11,9 @@ from pathlib import Path
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from osmosis.records.base import describe_fields
 from osmosis.records.config.benchmark import BenchmarkAgent, BenchmarkConfig
 from osmosis.records.config.check import CONFIGS, describe_value, iterate_fields
-from osmosis.records.config.docs import describe_fields
 from osmosis.records.config.experiment import Experiment, Mix
 
 BEGIN = "<!-- tables: begin (made by `make docs`) -->"

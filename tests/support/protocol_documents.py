@@ -16,15 +16,14 @@ from pydantic.json_schema import models_json_schema
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.compat.server import LoopServerSettings, build_loop_server
-from osmosis.records.base import Record
-from osmosis.records.config.docs import describe_fields
+from osmosis.records.base import Record, describe_fields
 from osmosis.records.protocol import messages as wire
-from osmosis.records.protocol.tools import OpenAIFunctionToolSchema
 from osmosis.records.protocol.v02 import (
     ChatCompletionsRequest,
     CompletionsResponse,
     InitResponse,
     LoopHealth,
+    OpenAIFunctionToolSchema,
     RegisterReply,
     RegisterRequest,
     RolloutRequest,

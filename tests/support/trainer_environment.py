@@ -10,7 +10,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from osmosis.base.wheel import build_wheel
+from osmosis.base.installation import build_wheel
 from osmosis.jobs.context import JobFailed, JobLog
 from osmosis.jobs.trainer.environment import TrainerBuilder, TrainerEnvironment
 

@@ -7,12 +7,18 @@ import itertools
 import json
 import os
 import secrets
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.errors import DiskFull
+
+if sys.version_info >= (3, 11):
+    import tomllib as tomllib
+else:  # pragma: no cover
+    pass
 
 _OURS = secrets.token_hex(4)
 _DRAFTS = itertools.count()

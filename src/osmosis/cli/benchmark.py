@@ -17,7 +17,7 @@ from osmosis.cli.eval.runs import BENCHMARK_COMMANDS, BenchmarkRunName, OutputFi
 from osmosis.cli.eval.submit import SharedFlags, SubmitVerdict, submit_checked
 from osmosis.cli.eval.submit_case import SubmitCase, SubmitOptions
 from osmosis.errors import NotFound
-from osmosis.records.api.benchmarks import BenchmarkDetail, BenchmarkPage
+from osmosis.records.api.runs import BenchmarkDetail, BenchmarkPage
 from osmosis.records.config.run_config import Secrets
 from osmosis.workspace.config_file import check_benchmark, config_error, locate
 from osmosis.workspace.layout import find_workspace, pick_config

@@ -33,8 +33,7 @@ from osmosis.local.prepare import check_price, prepare
 from osmosis.local.reflection import Reflection
 from osmosis.local.run_options import RunOptions, key_for, parse_model
 from osmosis.metrics.figures import spent_line
-from osmosis.records.config.optimize import OptimizeConfig
-from osmosis.records.run.optimization import SEED
+from osmosis.records.config.optimize import SEED, OptimizeConfig
 from osmosis.records.run.plan import EvalPlan, Selection
 from osmosis.workspace.config_file import load_config
 from osmosis.workspace.layout import Workspace, find_workspace, pick_config

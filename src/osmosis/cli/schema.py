@@ -20,8 +20,7 @@ from osmosis.records.api.body import LogEntry
 from osmosis.records.api.datasets import DatasetEntry
 from osmosis.records.api.runs import EvalRunRow, RetriedRun
 from osmosis.records.api.training import CheckpointRow, TrainingRunRow
-from osmosis.records.base import Record
-from osmosis.records.config.docs import describe_fields
+from osmosis.records.base import Record, describe_fields
 
 Json = dict[str, Any]
 _COUNT: Json = {"type": ["integer", "null"]}

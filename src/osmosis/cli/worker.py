@@ -11,10 +11,10 @@ from pydantic_core import ErrorDetails
 from typer import Argument, Option
 
 from osmosis.base import paths
+from osmosis.base.files import tomllib
 from osmosis.base.hardware import TRAINER_PYTHON, find_python
 from osmosis.base.jsonable import without_none
 from osmosis.base.processes import on_stop
-from osmosis.base.toml import tomllib
 from osmosis.cli.core import prompts
 from osmosis.cli.core.app import new_app, takes
 from osmosis.cli.core.context import current

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from osmosis.client.http import Params, Section
-from osmosis.records.api import accounts as account_api, people as people_api
+from osmosis.records.api import accounts as account_api, policy as people_api
 from osmosis.records.api.policy import Role
 from osmosis.records.api.workers import WorkerList, WorkerRemoved, WorkerRow
 from osmosis.records.api.workspaces import WIRE_SCOPE, NewSecret, SecretName, SecretPage, SecretRow, WebhookAddress

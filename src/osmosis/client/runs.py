@@ -5,8 +5,8 @@ from urllib.parse import quote
 from osmosis.client.http import Params, Section
 from osmosis.errors import NotFound
 from osmosis.records.api import runs as run_api, training as training_api
-from osmosis.records.api.benchmarks import BenchmarkRunDetail, BenchmarkRunPage
 from osmosis.records.api.body import LogPage
+from osmosis.records.api.runs import BenchmarkRunDetail, BenchmarkRunPage
 from osmosis.records.base import Record
 from osmosis.records.run.annotations import MarkChange
 from osmosis.records.run.history import History

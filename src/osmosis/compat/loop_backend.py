@@ -9,8 +9,7 @@ from typing import Any
 
 from osmosis.errors import ValidationError
 from osmosis.records.protocol.messages import RolloutInit, RolloutState
-from osmosis.records.protocol.tools import OpenAIFunctionToolSchema
-from osmosis.records.protocol.v02 import LoopStatus, RolloutMetrics, RolloutRequest
+from osmosis.records.protocol.v02 import LoopStatus, OpenAIFunctionToolSchema, RolloutMetrics, RolloutRequest
 from osmosis.records.run.rollout import Message, Phase
 from osmosis.sdk.agent_loop import CompletionsResult, RolloutAgentLoop, RolloutContext, RolloutResult
 from osmosis.sdk.backend import ExecutionResult, cancelled_result, with_failure

@@ -25,7 +25,7 @@ from osmosis.compat.registration import Registrar, Registration
 from osmosis.compat.settings import RolloutSettings, get_settings
 from osmosis.records.protocol import v02
 from osmosis.records.protocol.messages import ARTIFACT_VARIABLE, INSTANCE_VARIABLE
-from osmosis.records.protocol.tools import OpenAIFunctionToolSchema
+from osmosis.records.protocol.v02 import OpenAIFunctionToolSchema
 from osmosis.records.run.rollout import Phase
 from osmosis.sdk.agent_loop import RolloutAgentLoop, RolloutContext, RolloutResult
 from osmosis.sdk.classify import agent_error, describe, failure_of

@@ -10,11 +10,10 @@ from typing_extensions import Unpack
 
 from osmosis.base.net import parse_retry_after
 from osmosis.errors import ModelError
-from osmosis.llm.failures import HINTS, category_of_error, model_error, status_of
+from osmosis.llm.failures import HINTS, RetryingModel, category_of_error, model_error, status_of
 from osmosis.llm.model import ChatRequest, Completion, ModelOptions, sampling
 from osmosis.llm.openai_compatible import FILTERED, completion_of, read_completion
 from osmosis.llm.providers import arguments_for, price_of
-from osmosis.llm.retry import RetryingModel
 from osmosis.llm.streaming import StreamedBody
 from osmosis.records.run.plan import ModelSpec
 from osmosis.records.run.rollout import Category

@@ -11,11 +11,10 @@ from typing_extensions import Unpack
 from osmosis.base.jsonable import JsonObject, copy_as_json, objects_in
 from osmosis.base.net import is_loopback
 from osmosis.errors import ModelError
-from osmosis.llm.failures import http_error, is_filtered, model_error, reported_error
+from osmosis.llm.failures import RetryingModel, http_error, is_filtered, model_error, reported_error
 from osmosis.llm.http import HttpEndpoint, OnData
 from osmosis.llm.model import ChatRequest, Completion, ModelOptions, Piece, sampling
 from osmosis.llm.providers import Price, price_of
-from osmosis.llm.retry import RetryingModel
 from osmosis.llm.streaming import StreamedBody
 from osmosis.records.run.plan import ModelSpec
 from osmosis.records.run.rollout import Category, Message, Usage

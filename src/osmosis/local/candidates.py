@@ -13,8 +13,7 @@ import orjson
 
 from osmosis.base.files import write_text
 from osmosis.errors import Conflict, ValidationError
-from osmosis.records.config.optimize import Optimize
-from osmosis.records.run.optimization import SEED, Optimization
+from osmosis.records.config.optimize import SEED, Optimization, Optimize
 from osmosis.sdk.prompts import FOLDER, SUFFIX
 
 Texts = Mapping[str, str]

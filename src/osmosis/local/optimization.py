@@ -26,8 +26,7 @@ from osmosis.metrics.compare import compare
 from osmosis.metrics.figures import comparison_line
 from osmosis.metrics.formats import score as format_score
 from osmosis.metrics.summary import Summary
-from osmosis.records.config.optimize import Optimize
-from osmosis.records.run.optimization import SEED, Candidate, Optimization
+from osmosis.records.config.optimize import SEED, Candidate, Optimization, Optimize
 from osmosis.records.run.plan import EvalPlan
 from osmosis.records.run.report import Bounds
 from osmosis.records.run.rollout import Rollout

@@ -8,7 +8,7 @@ from osmosis.base.locks import locked
 from osmosis.engine.journal import Journal
 from osmosis.errors import NotFound, ValidationError
 from osmosis.local.run_options import runs_folder
-from osmosis.metrics.quarantine import Judged, judged
+from osmosis.metrics.figures import Judged, judged
 from osmosis.records.run.plan import EvalPlan
 from osmosis.records.run.quarantine import NAME, QuarantinedRow, RowQuarantine, parse_quarantine
 from osmosis.records.run.report import Report

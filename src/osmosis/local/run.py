@@ -16,9 +16,8 @@ from osmosis.engine.journal import Journal
 from osmosis.errors import Conflict, OsmosisError, ValidationError
 from osmosis.local.quarantine_file import file_around, judged_by, read
 from osmosis.local.run_options import check_name, run_folder
-from osmosis.metrics.figures import Figure, figures, grouped
+from osmosis.metrics.figures import Figure, Judged, figures, grouped
 from osmosis.metrics.formats import interval, score
-from osmosis.metrics.quarantine import Judged
 from osmosis.metrics.summary import Summary
 from osmosis.records.run.annotations import MOST_TAGS, MarkChange, Marks
 from osmosis.records.run.plan import EvalPlan

@@ -11,7 +11,7 @@ from urllib.parse import quote
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from osmosis.base.git_url import find_web_page
+from osmosis.base.git import find_web_page
 from osmosis.datasets.row_file import RowPart
 from osmosis.errors import NotFound, OsmosisError
 from osmosis.platform import Platform, tables
@@ -25,10 +25,10 @@ from osmosis.platform.workspaces import service as workspaces
 from osmosis.platform.workspaces.audit import Actor
 from osmosis.records.api import policy
 from osmosis.records.api.body import LogPage
+from osmosis.records.config.optimize import Optimization
 from osmosis.records.run.annotations import Annotation
 from osmosis.records.run.history import RowCount
 from osmosis.records.run.job import MetricPoint
-from osmosis.records.run.optimization import Optimization
 from osmosis.records.run.quarantine import RowQuarantine
 from osmosis.records.run.report import Report
 from osmosis.records.run.rollout import Failure

@@ -1,4 +1,10 @@
+import ast
+import inspect
+from collections.abc import Iterator
 from datetime import datetime, timezone
+from functools import cache
+from pathlib import Path
+from typing import TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict
 
@@ -27,3 +33,56 @@ class Strict(Record):
 
 def utc_now() -> datetime:
     return datetime.now(timezone.utc)
+
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def describe_fields(model: type[Model]) -> type[Model]:
+    """Give the fields of a record, and of the records in it, their docstrings as descriptions; return the class."""
+    _describe(model, set())
+    return model
+
+
+def _describe(model: type[BaseModel], visited: set[type[BaseModel]]) -> None:
+    if model in visited:
+        return
+    visited.add(model)
+    texts = {name: text for kind in reversed(model.__mro__) for name, text in _docstrings(kind).items()}
+    for name, field in model.model_fields.items():
+        for inner in _records_in(field.annotation):
+            _describe(inner, visited)
+        field.description = field.description or texts.get(name)
+    model.model_rebuild(force=True)
+
+
+def _records_in(annotation: object) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _records_in(part)
+
+
+def _docstrings(kind: type) -> dict[str, str]:
+    if kind is BaseModel or not issubclass(kind, BaseModel):
+        return {}
+    return _module_docstrings(inspect.getfile(kind)).get(kind.__name__, {})
+
+
+@cache
+def _module_docstrings(path: str) -> dict[str, dict[str, str]]:
+    docstrings: dict[str, dict[str, str]] = {}
+    for node in ast.parse(Path(path).read_text(encoding="utf-8")).body:
+        if not isinstance(node, ast.ClassDef):
+            continue
+        texts = docstrings[node.name] = {}
+        for line, after in zip(node.body, node.body[1:], strict=False):
+            if (
+                isinstance(line, ast.AnnAssign)
+                and isinstance(line.target, ast.Name)
+                and isinstance(after, ast.Expr)
+                and isinstance(after.value, ast.Constant)
+                and isinstance(after.value.value, str)
+            ):
+                texts[line.target.id] = inspect.cleandoc(after.value.value)
+    return docstrings

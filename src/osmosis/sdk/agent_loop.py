@@ -16,8 +16,7 @@ from osmosis.base.jsonable import JsonObject, to_valid_text
 from osmosis.base.redact import Redactor
 from osmosis.llm.model import Completion
 from osmosis.records.base import utc_now
-from osmosis.records.protocol.tools import OpenAIFunctionToolSchema
-from osmosis.records.protocol.v02 import LoopStatus, RolloutMetrics, RolloutRequest
+from osmosis.records.protocol.v02 import LoopStatus, OpenAIFunctionToolSchema, RolloutMetrics, RolloutRequest
 from osmosis.records.run.rollout import Message
 from osmosis.sdk.prompts import Prompts
 from osmosis.sdk.sandbox import Sandbox, get_sandbox

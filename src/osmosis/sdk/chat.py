@@ -9,13 +9,12 @@ from urllib.parse import urlsplit
 from osmosis.base.jsonable import JsonObject
 from osmosis.dialects.chat import completion_body
 from osmosis.errors import ModelError
-from osmosis.llm.failures import RETRYABLE
+from osmosis.llm.failures import RETRYABLE, RetryingModel
 from osmosis.llm.http import HttpEndpoint, HttpPool
 from osmosis.llm.model import STREAMING, ChatRequest, Completion, Piece
 from osmosis.llm.openai_compatible import ask, completion_of, parse_body
-from osmosis.llm.retry import RetryingModel
 from osmosis.llm.streaming import StreamedBody
-from osmosis.records.protocol.tools import OpenAIFunctionToolSchema
+from osmosis.records.protocol.v02 import OpenAIFunctionToolSchema
 from osmosis.records.run.plan import ModelSpec, Retry
 from osmosis.records.run.rollout import Category, Message, Usage
 

@@ -18,11 +18,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from osmosis.base.installation import extra_command
 from osmosis.errors import LoadError, OsmosisError
-from osmosis.records.protocol.tools import (
-    OpenAIFunctionParametersSchema,
-    OpenAIFunctionSchema,
-    OpenAIFunctionToolSchema,
-)
+from osmosis.records.protocol.v02 import OpenAIFunctionParametersSchema, OpenAIFunctionSchema, OpenAIFunctionToolSchema
 from osmosis.records.run.rollout import Message
 from osmosis.sdk.agent_loop import RolloutContext
 from osmosis.sdk.classify import describe

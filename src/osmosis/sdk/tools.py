@@ -11,12 +11,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.json_schema import GenerateJsonSchema
 
 from osmosis.base.jsonable import JsonObject, to_valid_text
-from osmosis.records.protocol.tools import (
+from osmosis.records.protocol.v02 import (
     OpenAIFunctionParametersSchema,
     OpenAIFunctionSchema,
     OpenAIFunctionToolSchema,
+    RolloutRequest,
 )
-from osmosis.records.protocol.v02 import RolloutRequest
 from osmosis.records.run.rollout import Message
 from osmosis.sdk.agent_loop import RolloutAgentLoop, RolloutContext, RolloutResult
 from osmosis.sdk.exceptions import ToolArgumentError, ToolExecutionError

@@ -21,8 +21,7 @@ from starlette.types import ASGIApp
 from osmosis.base.http_server import BoundedHttp
 from osmosis.base.jsonable import JsonObject
 from osmosis.base.processes import end_tasks
-from osmosis.records.base import Record
-from osmosis.records.config.docs import describe_fields
+from osmosis.records.base import Record, describe_fields
 from osmosis.records.protocol.messages import ErrorReply
 from osmosis.sdk.types import json_safe
 

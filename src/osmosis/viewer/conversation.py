@@ -17,7 +17,7 @@ from pygments.lexers import get_lexer_by_name
 from pygments.lexers.special import TextLexer
 from pygments.util import ClassNotFound
 
-from osmosis.records.run import message_parts
+from osmosis.records.run import rollout
 from osmosis.records.run.rollout import Message
 from osmosis.viewer.render import pretty
 
@@ -72,7 +72,7 @@ class Turn:
     answers: str = ""
     note: str = ""
     images: list[str] = field(default_factory=list)
-    sources: list[message_parts.CitedSource] = field(default_factory=list)
+    sources: list[rollout.CitedSource] = field(default_factory=list)
     attached: bool = False
     open: bool = True
 
@@ -148,13 +148,13 @@ def _turn(message: Message, names: dict[str, str]) -> Turn:
     return Turn(
         role=role,
         text=_text(message),
-        reasoning=message_parts.get_reasoning(message),
+        reasoning=rollout.get_reasoning(message),
         calls=[_call(call) for call in calls if isinstance(call, dict)],
         tool=str(message.get("name") or names.get(answers, "")) if role in ("tool", "function") else "",
         answers=answers,
         note=f"refused: {refusal}" if refusal else "",
-        images=[url for url in message_parts.list_images(message) if url.startswith(message_parts.SHOWN_IMAGES)],
-        sources=message_parts.list_sources(message),
+        images=[url for url in rollout.list_images(message) if url.startswith(rollout.SHOWN_IMAGES)],
+        sources=rollout.list_sources(message),
     )
 
 
@@ -176,8 +176,8 @@ def _part(part: Any) -> str:
         if isinstance(part.get("text"), str):
             return str(part["text"])
         kind = str(part.get("type") or "")
-        if url := message_parts.image_url(part):
-            return "" if url.startswith(message_parts.SHOWN_IMAGES) else f"[image: {url[:200]}]"
+        if url := rollout.image_url(part):
+            return "" if url.startswith(rollout.SHOWN_IMAGES) else f"[image: {url[:200]}]"
         if kind.startswith(("image", "input_image", "audio", "input_audio", "file")):
             return f"[{kind}: not shown]"
     return pretty(part)

@@ -1,8 +1,7 @@
 from collections.abc import Mapping
 
-from osmosis.metrics.figures import figures, grouped, spent_line
-from osmosis.metrics.quarantine import judged
-from osmosis.metrics.training_outcome import training_figures
+from osmosis.metrics.figures import figures, grouped, judged, spent_line
+from osmosis.metrics.training import training_figures
 from osmosis.metrics.warnings import alarms, training_alarms
 from osmosis.viewer.charts import histogram
 from osmosis.viewer.diff import split_files

@@ -8,10 +8,10 @@ from typing import Literal, Protocol
 
 from osmosis.records.api.body import LogPage
 from osmosis.records.api.runs import RunEvent
+from osmosis.records.config.optimize import Optimization
 from osmosis.records.run.annotations import Annotation, Marks
 from osmosis.records.run.history import RowCount
 from osmosis.records.run.job import MetricPoint
-from osmosis.records.run.optimization import Optimization
 from osmosis.records.run.quarantine import RowQuarantine
 from osmosis.records.run.report import Report
 from osmosis.records.run.rollout import Failure

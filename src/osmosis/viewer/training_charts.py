@@ -5,8 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from osmosis.metrics.training import curve_info, in_order
-from osmosis.metrics.training_outcome import list_changed_keys, training_figures
+from osmosis.metrics.training import curve_info, in_order, list_changed_keys, training_figures
 from osmosis.metrics.warnings import Curve
 from osmosis.records.run.job import MetricPoint
 from osmosis.viewer.page import Page, QueryParams

@@ -10,8 +10,8 @@ from typing import Any, cast
 
 from pydantic import ValidationError as PydanticError
 
+from osmosis.base.files import tomllib
 from osmosis.base.paths import folder_inside
-from osmosis.base.toml import tomllib
 from osmosis.errors import NotFound, ValidationError
 from osmosis.records.config.benchmark import BenchmarkConfig
 from osmosis.records.config.check import ConfigIssue, check_config, find_unread_keys, list_issues

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from osmosis.base import git as base_git
-from osmosis.base.git_url import parse_git_url
+from osmosis.base.git import parse_git_url
 from osmosis.base.redact import without_credentials
 from osmosis.errors import ValidationError
 from osmosis.records.run.source import FileFact, PinnedCommit, RolloutFiles, Source

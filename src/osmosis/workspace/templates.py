@@ -12,12 +12,12 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from osmosis.base.files import tomllib
 from osmosis.base.installation import upgrade_command
-from osmosis.base.toml import tomllib
 from osmosis.errors import Conflict, NotFound, OsmosisError
+from osmosis.records.base import describe_fields
 from osmosis.records.config.benchmark import BenchmarkConfig
 from osmosis.records.config.check import CONFIGS
-from osmosis.records.config.docs import describe_fields
 from osmosis.workspace.config_file import PROVIDER_KEYS
 from osmosis.workspace.layout import check_rollout_name
 

@@ -12,7 +12,7 @@ import pytest
 import uv
 
 from osmosis.base.environments import MARKER
-from osmosis.base.wheel import Wheel, build_wheel
+from osmosis.base.installation import Wheel, build_wheel
 from osmosis.jobs.context import JobFailed, JobLog
 from osmosis.jobs.prepare.environment import Builder, Environment
 from osmosis.jobs.prepare.project import read_project
@@ -134,7 +134,7 @@ from pathlib import Path
 from osmosis.jobs.prepare.environment import Builder
 from osmosis.jobs.context import JobLog
 from osmosis.jobs.prepare.project import read_project
-from osmosis.base.wheel import build_wheel
+from osmosis.base.installation import build_wheel
 cache = Path({str(cache)!r})
 log = JobLog(None, lambda line: print(line.message, flush=True))
 builder = Builder(uv.find_uv_bin(), cache, build_wheel(cache), os.environ, log)

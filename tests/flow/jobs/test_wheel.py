@@ -20,7 +20,7 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
 import osmosis
-from osmosis.base.wheel import PLATFORM, ROLLOUT, Wheel, build_wheel, split_requirements
+from osmosis.base.installation import PLATFORM, ROLLOUT, Wheel, build_wheel, split_requirements
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +123,9 @@ def test_uv_installs_it_and_python_imports_it(tmp_path: Path) -> None:
     assert out[0].startswith(str(venv))
     assert out[1] == wheel.version
     assert (venv / "bin" / "osmosis").exists()
-    again = f"import pathlib, osmosis.base.wheel as w; print(w.build_wheel(pathlib.Path({str(tmp_path)!r})).version)"
+    again = (
+        f"import pathlib, osmosis.base.installation as w; print(w.build_wheel(pathlib.Path({str(tmp_path)!r})).version)"
+    )
     same = subprocess.run([str(venv / "bin" / "python"), "-I", "-c", again], **run).stdout.strip()
     assert same == wheel.version, "an installed wheel of the same content makes another wheel"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from osmosis.base.toml import tomllib
+from osmosis.base.files import tomllib
 from osmosis.records.config.run_config import TrainingConfig
 from osmosis.records.config.training_plan import plan_training
 from osmosis.training.protocol.plans import TrainerPlan

@@ -10,7 +10,7 @@ import pytest
 import uv
 
 from osmosis.base.environments import prune_environments
-from osmosis.base.wheel import build_wheel
+from osmosis.base.installation import build_wheel
 from osmosis.jobs.context import JobFailed, JobLog
 from osmosis.jobs.trainer.environment import TrainerBuilder, TrainerEnvironment
 from osmosis.records.run.job import LogLine

@@ -16,7 +16,7 @@ import yaml
 from pydantic import BaseModel
 from uv import find_uv_bin
 
-from osmosis.base.wheel import build_wheel
+from osmosis.base.installation import build_wheel
 from osmosis.cli.main import main
 from osmosis.errors import Conflict, NotFound, ValidationError
 from osmosis.records.config.benchmark import AgentModel, BenchmarkAgent, BenchmarkTasks, Execution

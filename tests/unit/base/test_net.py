@@ -7,7 +7,7 @@ from email.utils import format_datetime
 
 import pytest
 
-from osmosis.base.git_url import find_web_page, parse_git_url
+from osmosis.base.git import find_web_page, parse_git_url
 from osmosis.base.net import backoff_delay, is_http, is_loopback, is_public, parse_retry_after
 from osmosis.errors import ValidationError
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from osmosis.base.wheel import Wheel
+from osmosis.base.installation import Wheel
 from osmosis.engine.loader import load_module
 from osmosis.errors import LoadError
 from osmosis.jobs.context import JobFailed

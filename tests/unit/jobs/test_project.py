@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from osmosis.base.wheel import Wheel
+from osmosis.base.installation import Wheel
 from osmosis.jobs.context import JobFailed
 from osmosis.jobs.prepare.entrypoints import Entrypoint, read_rollout
 from osmosis.jobs.prepare.environment import environment_key

@@ -20,11 +20,13 @@ from osmosis.compat.llm_clients import OsmosisLLMClient
 from osmosis.compat.registry import AgentLoopRegistry
 from osmosis.compat.settings import RolloutClientSettings, RolloutSettings, get_settings, reset_settings
 from osmosis.compat.validator import AgentLoopValidationError, validate_agent_loop
-from osmosis.records.protocol.tools import OpenAIFunctionCallSchema, OpenAIFunctionParsedSchema, ToolResponse
 from osmosis.records.protocol.v02 import (
     DEFAULT_MAX_METADATA_SIZE_BYTES,
+    OpenAIFunctionCallSchema,
+    OpenAIFunctionParsedSchema,
     RolloutMetrics,
     RolloutRequest,
+    ToolResponse,
     set_max_metadata_size_bytes,
 )
 from osmosis.sdk.agent_loop import LLMClientProtocol, RolloutAgentLoop, RolloutContext, RolloutResult, trace_path

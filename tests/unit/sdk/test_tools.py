@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import BaseModel, Field
 
-from osmosis.records.protocol.tools import OpenAIFunctionParametersSchema, OpenAIFunctionToolSchema
+from osmosis.records.protocol.v02 import OpenAIFunctionParametersSchema, OpenAIFunctionToolSchema
 from osmosis.sdk.agent_loop import RolloutContext
 from osmosis.sdk.exceptions import ToolArgumentError
 from osmosis.sdk.tools import (

@@ -52,8 +52,10 @@ def usable(login: Login | None, url: str) -> Login:
 def checkout_identity(ctx: "AppContext") -> str | None:
     if not ctx.in_workspace:
         return None
-    from osmosis.base.git import Git  # a tenth of `whoami`, which is asked outside a checkout, too
-    from osmosis.base.git_url import parse_git_url
+    from osmosis.base.git import (
+        Git,  # a tenth of `whoami`, which is asked outside a checkout, too
+        parse_git_url,
+    )
     from osmosis.workspace.layout import find_workspace
 
     try:

@@ -11,8 +11,7 @@ from typing import Any
 from packaging.requirements import Requirement
 
 from osmosis.base import paths
-from osmosis.base.installation import install_command
-from osmosis.base.wheel import build_wheel
+from osmosis.base.installation import build_wheel, install_command
 from osmosis.cli.core.context import AppContext
 from osmosis.cli.core.environment import INSIDE
 from osmosis.errors import ValidationError

@@ -11,12 +11,10 @@ from osmosis.cli.core.results import Column, ListResult, NextStep, OperationResu
 from osmosis.client import PlatformClient
 from osmosis.client.runs import Runs
 from osmosis.errors import NetworkError, PlatformError
-from osmosis.metrics.figures import spent_line
+from osmosis.metrics.figures import Judged, judged, spent_line
 from osmosis.metrics.formats import percent
 from osmosis.metrics.intervals import missed_bar
-from osmosis.metrics.quarantine import Judged, judged
-from osmosis.records.api.benchmarks import BenchmarkRunDetail
-from osmosis.records.api.runs import NamedRef, RunDetail
+from osmosis.records.api.runs import BenchmarkRunDetail, NamedRef, RunDetail
 from osmosis.records.run.status import NOUNS, ended_by_limit
 
 AGENT_COLUMNS = (

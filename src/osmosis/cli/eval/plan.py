@@ -13,7 +13,7 @@ from osmosis.cli.eval.flags import BY_NAME, RunFlags
 from osmosis.errors import UsageError, ValidationError
 from osmosis.local.run_options import check_name, generated_name, parse_model, write_foreign_dataset
 from osmosis.metrics.score_values import reducer
-from osmosis.records.config.docs import describe_fields
+from osmosis.records.base import describe_fields
 from osmosis.records.config.run_config import EvalConfig
 from osmosis.records.run.plan import AUTO_CONCURRENCY, NO_ENDPOINT, NO_MODEL, EvalPlan, ModelSpec, choose_endpoint
 from osmosis.records.sandbox import SandboxKind

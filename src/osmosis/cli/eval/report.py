@@ -17,9 +17,9 @@ from osmosis.errors import UsageError
 from osmosis.local.quarantine_file import file_around, judged_by, read
 from osmosis.local.run import regrouped, stored_report, summary_of
 from osmosis.local.run_options import run_folder, runs_folder
+from osmosis.metrics.figures import Judged
 from osmosis.metrics.formats import number, percent
 from osmosis.metrics.intervals import missed_bar
-from osmosis.metrics.quarantine import Judged
 from osmosis.metrics.warnings import alarms
 from osmosis.records.run.plan import EvalPlan
 from osmosis.records.run.report import Report, ScoreReport

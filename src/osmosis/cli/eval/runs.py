@@ -29,7 +29,7 @@ from osmosis.errors import NotFound, NothingToRetry, OsmosisError, UsageError, V
 from osmosis.local.run import mark, marks_of
 from osmosis.local.run_options import runs_folder
 from osmosis.metrics.formats import number, percent
-from osmosis.metrics.training_outcome import list_figures
+from osmosis.metrics.training import list_figures
 from osmosis.records.api.runs import RetryRun, RunDetail
 from osmosis.records.api.training import TrainingMetrics
 from osmosis.records.run.annotations import MarkChange, check_tag

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from pydantic import ValidationError as PydanticError
 
+from osmosis.base.files import tomllib
 from osmosis.base.jsonable import JsonObject
-from osmosis.base.toml import tomllib
 from osmosis.cli.core.context import AppContext
 from osmosis.cli.core.results import Column, ListResult, build_columns
 from osmosis.cli.eval.flags import RunFlags

@@ -19,8 +19,7 @@ from osmosis.cli.eval.run_sources import StoredRun, find_row, is_same_row, open_
 from osmosis.cli.eval.runs import run_info
 from osmosis.cli.targets import RunFinder
 from osmosis.errors import UsageError
-from osmosis.records.run.message_parts import get_reasoning, list_images, list_sources
-from osmosis.records.run.rollout import Message, Rollout, RolloutStatus, Score
+from osmosis.records.run.rollout import Message, Rollout, RolloutStatus, Score, get_reasoning, list_images, list_sources
 from osmosis.records.run.rows import Row
 from osmosis.sdk.chat import text_of
 

@@ -16,7 +16,7 @@ from osmosis.cli.eval.runs import CHECKPOINT_COLUMNS, OutputFile, TrainName, run
 from osmosis.client import PlatformClient
 from osmosis.errors import UsageError
 from osmosis.metrics.figures import Figure
-from osmosis.metrics.training_outcome import list_changed_keys, list_figures
+from osmosis.metrics.training import list_changed_keys, list_figures
 from osmosis.records.api.training import TrainingMetrics, TrainingRunDetail
 
 

@@ -14,9 +14,8 @@ from typer import Argument, Option
 from osmosis._version import __version__
 from osmosis.base import paths
 from osmosis.base.git import Git, GitError
-from osmosis.base.installation import upgrade_command
+from osmosis.base.installation import build_wheel, upgrade_command
 from osmosis.base.jsonable import JsonObject
-from osmosis.base.wheel import build_wheel
 from osmosis.cli.core.connect import login_of
 from osmosis.cli.core.context import AppContext, current
 from osmosis.cli.core.render import draw_problems, print_text

@@ -10,10 +10,9 @@ from osmosis.engine.journal import Journal
 from osmosis.metrics.compare import Comparison
 from osmosis.metrics.figures import Figure, comparison_figures, figures, grouped
 from osmosis.metrics.warnings import alarms
-from osmosis.records.run.message_parts import SHOWN_IMAGES, get_reasoning, image_url, list_images, list_sources
 from osmosis.records.run.plan import EvalPlan
 from osmosis.records.run.report import Report
-from osmosis.records.run.rollout import LARGEST_SCORE
+from osmosis.records.run.rollout import LARGEST_SCORE, SHOWN_IMAGES, get_reasoning, image_url, list_images, list_sources
 from osmosis.records.run.rows import DerivedKeys
 
 _QUOTED = 200

@@ -22,7 +22,7 @@ from osmosis.jobs.rows import JobRows
 from osmosis.jobs.server.stages import PreparedRollout, ServerStages
 from osmosis.jobs.server.supervisor import ServerSupervisor
 from osmosis.llm import Model
-from osmosis.llm.retry import RetryingModel
+from osmosis.llm.failures import RetryingModel
 from osmosis.metrics.summary import summarize
 from osmosis.records.config.run_config import EvalConfig
 from osmosis.records.run.job import HeartbeatReply, JobResult, Stage

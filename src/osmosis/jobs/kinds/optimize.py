@@ -26,10 +26,9 @@ from osmosis.local.prepare import check_price
 from osmosis.local.reflection import Reflection
 from osmosis.local.run_options import key_for, parse_model
 from osmosis.metrics.summary import Summary, summarize
-from osmosis.records.config.optimize import OptimizeConfig
+from osmosis.records.config.optimize import SEED, Optimization, OptimizeConfig
 from osmosis.records.config.run_config import EvalConfig
 from osmosis.records.run.job import JobResult, Stage
-from osmosis.records.run.optimization import SEED, Optimization
 from osmosis.records.run.report import Report
 from osmosis.records.run.rollout import Rollout
 from osmosis.records.run.status import RunStatus

@@ -8,9 +8,9 @@ from typing import Literal
 
 from pydantic import TypeAdapter
 
+from osmosis.base.installation import Wheel
 from osmosis.base.jsonable import JsonObject
 from osmosis.base.processes import reader_main
-from osmosis.base.wheel import Wheel
 from osmosis.errors import OsmosisError, ValidationError
 from osmosis.jobs.context import JobFailed, setup_failure
 from osmosis.jobs.prepare.environment import Environment

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from osmosis.base.environments import MARKER, prune_environments, read_marker, remove_folders
+from osmosis.base.installation import DISTRIBUTION, Wheel
 from osmosis.base.locks import locked_async
 from osmosis.base.safe_open import folder_at, walk
-from osmosis.base.wheel import DISTRIBUTION, Wheel
 from osmosis.jobs.commands import CommandResult, run_command, uv_environ
 from osmosis.jobs.context import JobLog
 from osmosis.jobs.prepare.project import MOST_ENTRIES, Generation, RolloutProject, read_text

@@ -10,9 +10,9 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 from pydantic import PlainSerializer, PlainValidator
 
+from osmosis.base.files import tomllib
+from osmosis.base.installation import DISTRIBUTION
 from osmosis.base.safe_open import folder_at, is_plain, open_artifact, walk
-from osmosis.base.toml import tomllib
-from osmosis.base.wheel import DISTRIBUTION
 from osmosis.jobs.context import setup_failure
 
 Generation = Literal["ours", "theirs", "unasked"]

@@ -6,7 +6,7 @@ from functools import partial
 
 import uv
 
-from osmosis.base.wheel import Wheel, build_wheel
+from osmosis.base.installation import Wheel, build_wheel
 from osmosis.engine.agent import Agent
 from osmosis.errors import OsmosisError
 from osmosis.jobs.artifacts import ArtifactCleaner

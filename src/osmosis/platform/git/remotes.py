@@ -15,8 +15,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from osmosis.base.files import write_text
-from osmosis.base.git import fetching_environ, sealed_environ
-from osmosis.base.git_url import parse_git_url
+from osmosis.base.git import fetching_environ, parse_git_url, sealed_environ
 from osmosis.base.net import is_loopback, is_public, parse_host
 from osmosis.errors import Forbidden
 from osmosis.platform.git.repositories import refuse_url

@@ -8,7 +8,7 @@ from pathlib import Path
 import sqlalchemy as sa
 from sqlalchemy.orm import Session, object_session
 
-from osmosis.base.git_url import parse_git_url
+from osmosis.base.git import parse_git_url
 from osmosis.errors import Conflict, NotFound, ValidationError
 from osmosis.platform import tables
 from osmosis.platform.db import count_of

@@ -12,7 +12,7 @@ from osmosis.platform.objects.parts import SIGNED, sign_url
 from osmosis.platform.paging import LogSliceDep, PageDep
 from osmosis.platform.runs import benchmarks, downloads, lifecycle
 from osmosis.platform.workspaces import audit
-from osmosis.records.api import benchmarks as benchmark_api, runs as run_api
+from osmosis.records.api import runs as benchmark_api, runs as run_api
 from osmosis.records.api.body import LogPage
 
 router = APIRouter(route_class=JsonRoute)

@@ -23,7 +23,7 @@ from osmosis.platform.objects.store import Objects
 from osmosis.platform.runs import downloads, lifecycle, submit, views
 from osmosis.platform.settings import PlatformSettings
 from osmosis.platform.workspaces.audit import Actor
-from osmosis.records.api.benchmarks import BenchmarkRunDetail, BenchmarkRunRow
+from osmosis.records.api.runs import BenchmarkRunDetail, BenchmarkRunRow
 from osmosis.records.config.benchmark import BenchmarkConfig, BenchmarkTasks
 from osmosis.records.config.check import list_issues
 from osmosis.records.run.rows import TASK_KEYS, DatasetStatus, Row

@@ -18,9 +18,9 @@ from osmosis.platform.runs import lifecycle, rollouts
 from osmosis.platform.scheduling import job_files, job_folders, job_spec, leases, shards, tickets
 from osmosis.platform.training import checkpoints, service, sft_data
 from osmosis.records.api import jobs as job_api
+from osmosis.records.config.optimize import Optimization
 from osmosis.records.config.run_config import TrainingConfig
 from osmosis.records.run.job import HeartbeatReply, JobResult, JobSpec, Progress, RolloutBatch
-from osmosis.records.run.optimization import Optimization
 
 router = APIRouter(prefix="/api/jobs/{run_id}", route_class=JsonRoute)
 tickets_router = APIRouter(prefix="/api/jobs", route_class=JsonRoute)

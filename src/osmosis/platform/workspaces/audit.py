@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from osmosis.platform import tables
 from osmosis.platform.db import Database
-from osmosis.records.api.people import AuditRow
+from osmosis.records.api.policy import AuditRow
 
 MAX_TEXT = 500
 Detail = str | int | bool | None

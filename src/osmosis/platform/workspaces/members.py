@@ -9,8 +9,7 @@ from osmosis.platform import tables
 from osmosis.platform.auth import users
 from osmosis.platform.workspaces import secrets
 from osmosis.platform.workspaces.service import require
-from osmosis.records.api.people import MemberRow
-from osmosis.records.api.policy import ROLES, Role
+from osmosis.records.api.policy import ROLES, MemberRow, Role
 
 
 def list_members(session: Session, workspace: tables.Workspace) -> list[MemberRow]:

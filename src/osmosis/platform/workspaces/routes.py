@@ -22,7 +22,7 @@ from osmosis.platform.git.remotes import Remote
 from osmosis.platform.http.json_route import JsonRoute
 from osmosis.platform.paging import PageDep, PageRange
 from osmosis.platform.workspaces import audit, members, quotas, secrets, service as workspaces
-from osmosis.records.api import people as people_api
+from osmosis.records.api import policy as people_api
 from osmosis.records.api.accounts import (
     BrowserLink,
     ConnectedRepository,

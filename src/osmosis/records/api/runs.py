@@ -6,8 +6,8 @@ from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, WrapV
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.records.api.body import Body, Moment, OrEmpty, Page, RequestBody, spellings
+from osmosis.records.config.optimize import Optimization
 from osmosis.records.run.annotations import Marks
-from osmosis.records.run.optimization import Optimization
 from osmosis.records.run.quarantine import RowQuarantine
 from osmosis.records.run.report import Report
 from osmosis.records.run.rollout import Rollout
@@ -342,3 +342,48 @@ class EvalMetrics(Body):
     pass_at_k: Annotated[list[PassAtKPoint], OrEmpty] = Field(default_factory=list)
     report: RunReport = None
     progress: RunProgress | None = None
+
+
+Rows = Annotated[list[JsonObject], OrEmpty]
+
+
+# A row of an agent has `agent_index`, `harness`, `model`, `status`, the `id` and `run_name` of its evaluation, and with
+# figures also `rank`, `n_tasks`, `pass_at_1` (with the bounds `low` and `high`), `pass_at_k` and means of an attempt.
+class BenchmarkPage(Page[Body]):
+    """`source_ref` is the name for configs and commands."""
+
+    rows_key = "benchmarks"
+    benchmarks: Rows = Field(default_factory=list)
+
+
+class BenchmarkDetail(Body):
+    benchmark: JsonObject
+    """As in lists, with its `tasks`: `name`, `category` and `difficulty`."""
+    leaderboard: Rows = Field(default_factory=list)
+
+
+class BenchmarkRunRow(RunRow):
+    benchmark_name: str | None = None
+    agent_count: int | None = None
+    best_pass_at_1: float | None = None
+    ingested_results: int | None = None
+    expected_results: int | None = None
+
+
+class BenchmarkRunPage(Page[BenchmarkRunRow]):
+    rows_key = "benchmark_runs"
+    benchmark_runs: Annotated[list[BenchmarkRunRow], OrEmpty] = Field(default_factory=list)
+
+
+class BenchmarkRunDetail(RunDetail):
+    kind: ClassVar[RunKind] = "benchmark"
+    benchmark_run: BenchmarkRunRow
+    configuration: JsonObject | None = None
+    agents: Rows = Field(default_factory=list)
+    """The best first."""
+    agent_metrics: Rows = Field(default_factory=list)
+    """Those of `agents` with figures."""
+
+    @property
+    def run(self) -> BenchmarkRunRow:
+        return self.benchmark_run

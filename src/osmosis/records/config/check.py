@@ -9,8 +9,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
+from osmosis.records.base import describe_fields
 from osmosis.records.config.advanced import TABLES
-from osmosis.records.config.docs import describe_fields
 from osmosis.records.config.optimize import OptimizeConfig
 from osmosis.records.config.run_config import EvalConfig, Submittable, TrainingConfig
 

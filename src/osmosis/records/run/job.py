@@ -9,10 +9,9 @@ from typing_extensions import Self
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.records.base import Record, utc_now
-from osmosis.records.config.optimize import OptimizeConfig
+from osmosis.records.config.optimize import Optimization, OptimizeConfig
 from osmosis.records.config.run_config import EvalConfig, TrainingConfig
 from osmosis.records.config.worker import GateAddress
-from osmosis.records.run.optimization import Optimization
 from osmosis.records.run.report import Report
 from osmosis.records.run.rollout import Category, Failure, Phase, Rollout
 from osmosis.records.run.rows import Shard, Spend

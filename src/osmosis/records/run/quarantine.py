@@ -6,6 +6,7 @@ from datetime import date
 
 from pydantic import Field, ValidationError as PydanticError
 
+from osmosis.base.files import tomllib
 from osmosis.errors import ValidationError
 from osmosis.records.base import Strict, utc_now
 
@@ -55,8 +56,6 @@ class RowQuarantine(Strict):
 
 
 def parse_quarantine(text: str, where: str = NAME) -> RowQuarantine:
-    from osmosis.base.toml import tomllib  # every evaluation asks for the file, and most workspaces have none
-
     try:
         return RowQuarantine.model_validate(tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from osmosis.base.files import tomllib
+from osmosis.base.installation import DISTRIBUTION, build_wheel
 from osmosis.base.jsonable import JsonObject
-from osmosis.base.toml import tomllib
-from osmosis.base.wheel import DISTRIBUTION, build_wheel
 from osmosis.sdk.types import AgentWorkflowConfig
 
 SKIPPED = {

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from osmosis.base.toml import tomllib
+from osmosis.base.files import tomllib
 from osmosis.records.protocol.messages import RolloutInit
 from osmosis.records.run.rollout import Message
 from osmosis.records.run.rows import TASK_KEYS

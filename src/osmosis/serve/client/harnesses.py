@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from osmosis.base.toml import tomllib
+from osmosis.base.files import tomllib
 from osmosis.errors import ValidationError
 from osmosis.sandbox.bubblewrap import SYSTEM, python_folders
 

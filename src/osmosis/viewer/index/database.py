@@ -20,8 +20,7 @@ from osmosis.base import environments
 from osmosis.base.jsonable import JsonObject
 from osmosis.base.locks import lock_if_free, locked
 from osmosis.records.run.annotations import Annotation
-from osmosis.records.run.message_parts import get_reasoning
-from osmosis.records.run.rollout import RolloutStatus
+from osmosis.records.run.rollout import RolloutStatus, get_reasoning
 from osmosis.records.run.rows import Row
 
 EXCERPT = 400
