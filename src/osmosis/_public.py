@@ -15,7 +15,6 @@ HOMES: dict[str, str] = {
     "osmosis.sdk.context": "AgentWorkflowContext GraderContext",
     "osmosis.sdk.evaluate_rubric": "evaluate_rubric evaluate_rubric_async",
     "osmosis.sdk.foreign": "load_environment",
-    "osmosis.sdk.grader": "Grader",
     "osmosis.sdk.harbor.backend": "HarborBackend",
     "osmosis.sdk.judge_model": "MissingAPIKeyError ModelNotFoundError ProviderRequestError",
     "osmosis.sdk.rewards": "osmosis_reward",
@@ -25,7 +24,7 @@ HOMES: dict[str, str] = {
     "osmosis.sdk.simulated_user": "SimulatedUser",
     "osmosis.sdk.tools": "FunctionTool ToolLoop run_tool_calls tool tool_schemas",
     "osmosis.sdk.types": "AgentWorkflowConfig ConcurrencyConfig GraderConfig RolloutSample",
-    "osmosis.sdk.workflow": "AgentWorkflow AgentWorkflowOutput",
+    "osmosis.sdk.workflow": "AgentWorkflow AgentWorkflowOutput Grader",
     "osmosis.serve.server.app": "create_rollout_server",
     "osmosis.compat.server": "create_app",
 }

@@ -57,7 +57,7 @@ HOMES: dict[str, str] = {
     "osmosis.sdk.exceptions": """
         AgentLoopNotFoundError OsmosisRolloutError OsmosisServerError OsmosisTimeoutError OsmosisTransportError
         OsmosisValidationError ToolArgumentError ToolExecutionError""",
-    "osmosis.sdk.grader": "Grader",
+    "osmosis.sdk.workflow#grader": "Grader",
     "osmosis.sdk.harbor.backend": "HarborBackend",
     "osmosis.sdk.integrations.openai_agents": """
         OsmosisAgent OsmosisLitellmModel OsmosisMemorySession OsmosisRolloutModel""",
@@ -77,7 +77,7 @@ HOMES: dict[str, str] = {
     "osmosis.sdk.types": "AgentWorkflowConfig BaseConfig ConcurrencyConfig GraderConfig RolloutSample",
     "osmosis.sdk.workflow": "AgentWorkflow AgentWorkflowOutput",
     "osmosis.serve.server.app": "create_rollout_server",
-    "osmosis.serve.server.auth": "API_KEY_PREFIX generate_api_key validate_api_key",
+    "osmosis.serve.http": "API_KEY_PREFIX generate_api_key validate_api_key",
     "osmosis.compat.console": "Console RICH_AVAILABLE console",
     "osmosis.serve.server.rollouts": "ExecutionBackend=Backend",
     "osmosis.serve.server.run": "DEFAULT_HOST DEFAULT_PORT ServeError",
@@ -108,7 +108,7 @@ MODULES: dict[str, str] = {
         osmosis.sdk.agent_loop osmosis.sdk.backend osmosis.sdk.context
         evaluate_rubric=osmosis.sdk.evaluate_rubric:evaluate_rubric
         evaluate_rubric_async=osmosis.sdk.evaluate_rubric:evaluate_rubric_async osmosis.sdk.exceptions
-        osmosis.sdk.grader osmosis.sdk.harbor.backend osmosis.llm.providers osmosis.sdk.judge_model
+        osmosis.sdk.workflow#grader osmosis.sdk.harbor.backend osmosis.llm.providers osmosis.sdk.judge_model
         osmosis.sdk.rewards osmosis.sdk.rubrics osmosis.sdk.types osmosis.sdk.workflow osmosis.serve.server.app
         osmosis.compat.llm_clients osmosis.compat.server""",
     "osmosis_ai.auth": "osmosis.compat.login",
@@ -138,7 +138,7 @@ MODULES: dict[str, str] = {
         osmosis.records.protocol.messages osmosis.serve.server.rollouts
         osmosis.compat.registry osmosis.records.protocol.v02 osmosis.records.protocol.v02#tools
         osmosis.sdk.agent_loop osmosis.sdk.backend
-        osmosis.sdk.context osmosis.sdk.exceptions osmosis.sdk.grader osmosis.sdk.harbor.backend
+        osmosis.sdk.context osmosis.sdk.exceptions osmosis.sdk.workflow#grader osmosis.sdk.harbor.backend
         osmosis.sdk.messages osmosis.sdk.tools osmosis.sdk.types osmosis.sdk.workflow osmosis.serve.server.app
         osmosis.serve.server.run osmosis.compat.run osmosis.compat.registration#address osmosis.compat.settings
         osmosis.compat.llm_clients osmosis.compat.server osmosis.compat.validator""",
@@ -182,7 +182,7 @@ MODULES: dict[str, str] = {
     "osmosis_ai.rollout.eval.test_mode.cli": "osmosis.cli.agent_test osmosis.cli.core.results",
     "osmosis_ai.rollout.eval.test_mode.interactive": "osmosis.compat.interactive",
     "osmosis_ai.rollout.eval.test_mode.runner": "osmosis.compat.runner",
-    "osmosis_ai.rollout.grader": "osmosis.sdk.context osmosis.sdk.grader osmosis.sdk.types",
+    "osmosis_ai.rollout.grader": "osmosis.sdk.context osmosis.sdk.workflow#grader osmosis.sdk.types",
     "osmosis_ai.rollout.integrations": "",
     "osmosis_ai.rollout.integrations.agents": "",
     "osmosis_ai.rollout.integrations.agents.openai_agents": "osmosis.sdk.integrations.openai_agents",
@@ -191,9 +191,9 @@ MODULES: dict[str, str] = {
     "osmosis_ai.rollout.registry": """
         osmosis.compat.registry AgentLoopNotFoundError=osmosis.sdk.exceptions:AgentLoopNotFoundError""",
     "osmosis_ai.rollout.server": """
-        osmosis.serve.server.app osmosis.serve.server.auth osmosis.serve.server.run osmosis.compat.run
+        osmosis.serve.server.app osmosis.serve.http osmosis.serve.server.run osmosis.compat.run
         osmosis.serve.server.runtime osmosis.compat.server""",
-    "osmosis_ai.rollout.server.api_key": "osmosis.serve.server.auth",
+    "osmosis_ai.rollout.server.api_key": "osmosis.serve.http",
     "osmosis_ai.rollout.server.app": "osmosis.compat.server osmosis.records.protocol.messages osmosis.serve.server.app",
     "osmosis_ai.rollout.server.registration": "osmosis.compat.registration",
     "osmosis_ai.rollout.server.serve": "osmosis.serve.server.run osmosis.compat.run",

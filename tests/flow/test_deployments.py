@@ -18,7 +18,7 @@ from osmosis.base.jsonable import JsonObject
 from osmosis.client.datasets import announce_file
 from osmosis.llm import ChatRequest, Piece, open_model
 from osmosis.records.run.plan import ModelSpec
-from osmosis.serve.client.harnesses import load_harnesses
+from osmosis.serve.client.program_agent import load_harnesses
 from support import RUN
 from support.agent_programs import write_stand_ins
 from support.command_line import run_command

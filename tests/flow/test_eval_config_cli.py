@@ -14,7 +14,7 @@ from support.git_workspace import GitWorkspace
 ROLLOUT = """
 import os
 from osmosis.sdk.backend import LocalBackend
-from osmosis.sdk.grader import Grader
+from osmosis.sdk.workflow import Grader
 from osmosis.sdk.workflow import AgentWorkflow
 
 class Work(AgentWorkflow):

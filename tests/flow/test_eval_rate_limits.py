@@ -14,9 +14,8 @@ from osmosis.records.run.rollout import Category, Phase, Rollout
 from osmosis.records.run.rows import Row
 from osmosis.sdk.backend import LocalBackend
 from osmosis.sdk.context import AgentWorkflowContext, get_rollout_context
-from osmosis.sdk.grader import Grader
 from osmosis.sdk.types import AgentWorkflowConfig, ConcurrencyConfig
-from osmosis.sdk.workflow import AgentWorkflow
+from osmosis.sdk.workflow import AgentWorkflow, Grader
 from osmosis.serve.client.model_proxy import ModelProxy
 from osmosis.serve.client.remote import ServerAt, served
 from osmosis.serve.client.rollout_endpoint import RolloutEndpoint

@@ -24,9 +24,8 @@ from osmosis.records.run.rollout import Rollout, Usage
 from osmosis.records.run.rows import Row
 from osmosis.records.sandbox import SandboxChoice
 from osmosis.sandbox import Level, probe
-from osmosis.serve.client.harnesses import find_harness, load_harnesses
 from osmosis.serve.client.model_proxy import ModelProxy
-from osmosis.serve.client.program_agent import ProgramAgent
+from osmosis.serve.client.program_agent import ProgramAgent, find_harness, load_harnesses
 
 PYTHONS = [path for path in (os.environ.get("HARNESS_PYTHON"), sys.executable) if path]
 SHELL_TOOLS = ("Bash", "shell", "bash", "run_shell_command", "exec_command", "terminal")

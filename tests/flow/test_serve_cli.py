@@ -182,7 +182,7 @@ async def test_the_server_is_registered_again_until_it_works_and_taken_out(tmp_p
 
 WORKFLOW = """
     from osmosis.sdk.workflow import AgentWorkflow
-    from osmosis.sdk.grader import Grader
+    from osmosis.sdk.workflow import Grader
 
     class Flow(AgentWorkflow):
         async def run(self, ctx):

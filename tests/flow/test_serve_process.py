@@ -27,7 +27,7 @@ MAIN = """
     import asyncio, os, sys
     import uvicorn
     from osmosis.sdk.backend import LocalBackend
-    from osmosis.sdk.grader import Grader
+    from osmosis.sdk.workflow import Grader
     from osmosis.sdk.workflow import AgentWorkflow
     from osmosis.serve.server.app import create_rollout_server
 

@@ -25,9 +25,8 @@ from osmosis.records.run.rows import Row
 from osmosis.sdk.agent_loop import RolloutAgentLoop, RolloutContext, RolloutResult
 from osmosis.sdk.context import AgentWorkflowContext, GraderContext
 from osmosis.sdk.exceptions import ToolExecutionError, ToolServerLost
-from osmosis.sdk.grader import Grader
 from osmosis.sdk.judge_model import ProviderRequestError
-from osmosis.sdk.workflow import AgentWorkflow
+from osmosis.sdk.workflow import AgentWorkflow, Grader
 from osmosis.serve.client.remote import ServerAt, served
 from osmosis.serve.server.queue import ServeLimits
 from support.rollout_run import as_agent

@@ -19,8 +19,7 @@ from osmosis.records.run.rollout import Rollout, Usage
 from osmosis.records.run.rows import Row
 from osmosis.records.sandbox import SandboxChoice
 from osmosis.sandbox import Level, probe
-from osmosis.serve.client.harnesses import load_harnesses
-from osmosis.serve.client.program_agent import ProgramAgent
+from osmosis.serve.client.program_agent import ProgramAgent, load_harnesses
 
 from .support import SPEC, ScriptedModel, open_proxy, say
 

@@ -20,9 +20,9 @@ from osmosis.records.run.plan import EvalPlan, ModelSpec
 from osmosis.records.run.rollout import Category, Failure, Message, Phase, Rollout, RolloutStatus, Score
 from osmosis.records.run.rows import Row
 from osmosis.training.collecting import TrainingRun
-from osmosis.training.metrics_file import MetricsFile
 from osmosis.training.protocol.messages import Checkpointed
 from osmosis.training.protocol.plans import TrainerPlan
+from osmosis.training.step_figures import MetricsFile
 
 Judge = Callable[[Task, str], "float | Failure | None"]
 """From a task and the last answer: its reward, why it failed, or None for no score at all."""

@@ -13,8 +13,8 @@ from osmosis.cli.core.results import DetailResult, Result, clean
 from osmosis.cli.eval.flags import Mcp, Module
 from osmosis.cli.targets import AgentRef, find_agent, opened
 from osmosis.compat.validator import ValidationResult, probe_request, validate_agent_loop
+from osmosis.engine.agent import plain_tools
 from osmosis.engine.load_agent import load_agent
-from osmosis.engine.loop_agent import plain_tools
 from osmosis.records.run.rows import FORMATS
 from osmosis.serve.client.remote import started
 

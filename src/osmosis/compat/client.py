@@ -6,7 +6,7 @@ import orjson
 from fastapi import APIRouter, Request, Response
 
 from osmosis.dialects import CHAT, EndpointError
-from osmosis.engine.loop_agent import DEFAULT_MAX_TOKENS_TOTAL
+from osmosis.engine.agent import DEFAULT_MAX_TOKENS_TOTAL
 from osmosis.records.protocol import v02
 from osmosis.records.protocol.messages import CallbackReply, WireSample
 from osmosis.records.run.plan import EvalPlan

@@ -15,7 +15,7 @@ from osmosis.sdk.agent_loop import CompletionsResult, RolloutAgentLoop, RolloutC
 from osmosis.sdk.backend import ExecutionResult, cancelled_result, with_failure
 from osmosis.sdk.chat import ChatClient
 from osmosis.sdk.classify import agent_error, failure_of, wire_category
-from osmosis.sdk.prompts import prompts_of
+from osmosis.sdk.messages import prompts_of
 from osmosis.sdk.sandbox import opening_from, sandbox_while
 from osmosis.sdk.types import RolloutSample
 from osmosis.sdk.user_code import SelfCancelled, contain, run_user_code

@@ -29,7 +29,7 @@ from osmosis.records.protocol.v02 import OpenAIFunctionToolSchema
 from osmosis.records.run.rollout import Phase
 from osmosis.sdk.agent_loop import RolloutAgentLoop, RolloutContext, RolloutResult
 from osmosis.sdk.classify import agent_error, describe, failure_of
-from osmosis.sdk.prompts import prompts_of
+from osmosis.sdk.messages import prompts_of
 from osmosis.sdk.sandbox import opening_from, sandbox_while
 from osmosis.sdk.types import finite_reward
 from osmosis.serve.http import document, encode_record, open_session, reply

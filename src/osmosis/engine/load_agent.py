@@ -6,21 +6,17 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from osmosis.engine.agent import Agent
+from osmosis.engine.agent import Agent, Endpoints, LoopAgent, WorkflowAgent
 from osmosis.engine.loader import load_module, load_object, source_files, source_of
-from osmosis.engine.loop_agent import LoopAgent
-from osmosis.engine.rubrics.rubric_scorer import RubricScorer
-from osmosis.engine.score_threads import ScoreThreads
-from osmosis.engine.scoring import FunctionScorer, Scorer
-from osmosis.engine.workflow_agent import Endpoints, WorkflowAgent
+from osmosis.engine.rubrics.rubric_files import RubricScorer
+from osmosis.engine.scoring import FunctionScorer, Scorer, ScoreThreads
 from osmosis.errors import LoadError
 from osmosis.records.run.plan import EvalPlan
 from osmosis.sdk.agent_loop import RolloutAgentLoop
 from osmosis.sdk.backend import FinishedProgram, LocalBackend
 from osmosis.sdk.foreign import is_foreign
-from osmosis.sdk.grader import Grader, GraderClass
 from osmosis.sdk.types import AgentWorkflowConfig
-from osmosis.sdk.workflow import AgentWorkflow
+from osmosis.sdk.workflow import AgentWorkflow, Grader, GraderClass
 
 
 @dataclass(slots=True)

@@ -8,9 +8,9 @@ from itertools import chain
 import orjson
 
 from osmosis.datasets.keys import Matching, SelectedRows
+from osmosis.engine.agent import RecordedAgent
 from osmosis.engine.evaluate import Evaluation, StoredFigures
 from osmosis.engine.journal import Journal, key_of
-from osmosis.engine.recorded_agent import RecordedAgent
 from osmosis.engine.scoring import Scorer
 from osmosis.errors import Conflict
 from osmosis.metrics.summary import Summary

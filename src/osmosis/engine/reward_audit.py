@@ -14,8 +14,8 @@ from osmosis.metrics.reward_audit import ALLOWED, Battery, Key, Probe, Scored, c
 from osmosis.records.run.rollout import Rollout, RolloutStatus, Score
 from osmosis.records.run.rows import Row
 from osmosis.sdk.backend import ExecutionResult, GraderRunner, WorkflowTask
-from osmosis.sdk.grader import Grader, GraderClass
 from osmosis.sdk.types import RolloutSample
+from osmosis.sdk.workflow import Grader, GraderClass
 
 _TWICE = ("truth", "another row's truth", "empty")
 _TWICE_ROWS = 10

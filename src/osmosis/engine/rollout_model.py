@@ -3,8 +3,7 @@ import time
 from collections.abc import Callable
 
 from osmosis.base.jsonable import JsonObject
-from osmosis.engine.deadline import Deadline, Waits
-from osmosis.engine.task import Task
+from osmosis.engine.task import Deadline, Task, Waits
 from osmosis.errors import ModelError
 from osmosis.llm.model import ChatRequest, Completion, Model
 from osmosis.records.base import utc_now

@@ -21,9 +21,8 @@ from weakref import WeakSet
 from typing_extensions import Self
 
 from osmosis.base.processes import start_token
-from osmosis.engine.deadline import HELD_S, LoopUse
 from osmosis.engine.limits import Limiter
-from osmosis.engine.task import Task
+from osmosis.engine.task import HELD_S, LoopUse, Task
 from osmosis.records.run.rows import Key
 from osmosis.sdk.user_code import Blocked, LoopUser, loop_user
 

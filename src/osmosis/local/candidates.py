@@ -14,7 +14,7 @@ import orjson
 from osmosis.base.files import write_text
 from osmosis.errors import Conflict, ValidationError
 from osmosis.records.config.optimize import SEED, Optimization, Optimize
-from osmosis.sdk.prompts import FOLDER, SUFFIX
+from osmosis.sdk.messages import FOLDER, SUFFIX
 
 Texts = Mapping[str, str]
 """Text by file, relative to the rollout directory."""

@@ -39,9 +39,8 @@ from osmosis.records.sandbox import SandboxChoice
 from osmosis.sdk.agent_loop import RolloutAgentLoop
 from osmosis.sdk.backend import LocalBackend
 from osmosis.sdk.foreign import is_foreign
-from osmosis.sdk.grader import GraderClass
 from osmosis.sdk.user_code import run_main
-from osmosis.sdk.workflow import WorkflowClass
+from osmosis.sdk.workflow import GraderClass, WorkflowClass
 
 T = TypeVar("T")
 

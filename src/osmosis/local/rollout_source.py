@@ -4,9 +4,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from osmosis.engine.agent import Agent
+from osmosis.engine.agent import Agent, LoopAgent
 from osmosis.engine.load_agent import LoadedAgent, agent_of, load_agent, load_grading
-from osmosis.engine.loop_agent import LoopAgent
 from osmosis.engine.provenance import folder_files
 from osmosis.errors import ValidationError
 from osmosis.llm import Model

@@ -16,7 +16,7 @@ from osmosis.records.run.plan import RUN_NAME, EvalPlan, ModelSpec
 from osmosis.records.run.rollout import Category, Phase, RolloutStatus
 from osmosis.records.run.status import match_name
 from osmosis.sdk.foreign import open_foreign
-from osmosis.sdk.grader import GraderClass
+from osmosis.sdk.workflow import GraderClass
 from osmosis.workspace.layout import find_workspace
 
 FAILURE_CLASSES = [*(c.value for c in Category), *(p.value for p in Phase), RolloutStatus.SKIPPED.value]

@@ -4,8 +4,7 @@ process that touches foreign files goes through here: the rollout server and the
 uploaded files, and the commands of tools."""
 
 from osmosis.sandbox.capabilities import probe
-from osmosis.sandbox.command import run
 from osmosis.sandbox.policy import Abilities, Level, Limits, Network, Policy
-from osmosis.sandbox.process import Box, start
+from osmosis.sandbox.process import Box, run, start
 
 __all__ = ["Abilities", "Box", "Level", "Limits", "Network", "Policy", "probe", "run", "start"]

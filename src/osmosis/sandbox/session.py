@@ -14,9 +14,9 @@ from osmosis.errors import SandboxUnavailable, ValidationError
 from osmosis.records.sandbox import LimitedResult, SandboxChoice, SessionCommand
 from osmosis.sandbox.bubblewrap import python_folders
 from osmosis.sandbox.capabilities import probe
-from osmosis.sandbox.command import run
 from osmosis.sandbox.container import get_engine, remove_leftovers
 from osmosis.sandbox.policy import WORK, Level, Limits, Network, Policy
+from osmosis.sandbox.process import run
 
 MOST_FILES = 10_000
 AT_ONCE = threading.BoundedSemaphore(2 * (os.cpu_count() or 1))

@@ -18,7 +18,7 @@ from osmosis.llm.model import Completion
 from osmosis.records.base import utc_now
 from osmosis.records.protocol.v02 import LoopStatus, OpenAIFunctionToolSchema, RolloutMetrics, RolloutRequest
 from osmosis.records.run.rollout import Message
-from osmosis.sdk.prompts import Prompts
+from osmosis.sdk.messages import Prompts
 from osmosis.sdk.sandbox import Sandbox, get_sandbox
 
 logger = logging.getLogger(__name__)

@@ -1,15 +1,17 @@
 """Contexts of workflows and graders. `WorkflowRollout` is generation 0.3's `RolloutContext`."""
 
+import copy
 import os
 from collections.abc import Mapping
 from contextvars import ContextVar, Token
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+from weakref import WeakKeyDictionary
 
 from osmosis.base.jsonable import JsonObject, as_float
 from osmosis.records.run.rollout import Message, Score, Usage
 from osmosis.sdk.chat import Ask, ChatClient
-from osmosis.sdk.prompts import Prompts
+from osmosis.sdk.messages import Prompts
 from osmosis.sdk.sandbox import Sandbox, get_sandbox
 from osmosis.sdk.types import RolloutSample
 
@@ -180,3 +182,41 @@ class GraderContext(_Context):
         if sample_id not in self.get_samples():
             raise KeyError(f"no sample {sample_id!r}: this rollout has {list(self.get_samples())}")
         self.set_reward(reward)
+
+
+_conversations: "WeakKeyDictionary[WorkflowRollout, Conversation]" = WeakKeyDictionary()
+
+
+class Conversation:
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+
+    def record(self, messages: list[Any]) -> None:
+        """Replace the conversation; a shorter history is a side call of the framework and is ignored."""
+        if len(messages) >= len(self.messages):
+            self.messages = [copy.deepcopy(dict(message)) for message in messages]
+
+    async def get_sample(self) -> RolloutSample:
+        return RolloutSample(messages=self.messages)
+
+
+def get_rollout() -> WorkflowRollout:
+    rollout = get_rollout_context()
+    if rollout is None:
+        rollout = WorkflowRollout()
+        if not rollout.chat_completions_url:
+            raise RuntimeError("no rollout is running: this model works only inside AgentWorkflow.run")
+    return rollout
+
+
+def conversation_of(rollout: WorkflowRollout) -> Conversation:
+    """Return the rollout's conversation, registered as its sample source unless the workflow has its own."""
+    conversation = _conversations.get(rollout)
+    if conversation is None:
+        conversation = _conversations[rollout] = Conversation()
+        try:
+            rollout.set_sample_source(conversation)
+        except ValueError:
+            # The workflow registered a source of its own; that one decides what the sample is.
+            pass
+    return conversation

@@ -5,7 +5,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.records.run.rollout import Message
-from osmosis.sdk.context import AgentWorkflowContext
+from osmosis.sdk.context import AgentWorkflowContext, GraderContext
 
 TConfig = TypeVar("TConfig")
 
@@ -37,3 +37,17 @@ class AgentWorkflow(ABC, Generic[TConfig]):
 
 
 WorkflowClass: TypeAlias = type[AgentWorkflow[Any]]
+
+
+class Grader(ABC, Generic[TConfig]):
+    """Base class of a grader. `config` is the object given to the backend, or None."""
+
+    def __init__(self, config: TConfig | None = None) -> None:
+        self.config = config
+
+    @abstractmethod
+    async def grade(self, ctx: GraderContext) -> None:
+        """Judge `ctx.sample` against `ctx.label`: call `ctx.set_reward(x)`, or set `ctx.sample.remove_sample`."""
+
+
+GraderClass: TypeAlias = type[Grader[Any]]

@@ -24,15 +24,13 @@ from osmosis.records.run.rollout import Category, Rollout, RolloutStatus
 from osmosis.records.run.rows import Row
 from osmosis.serve.client.program_agent import grade_ended
 from osmosis.training.failures import cut_short
-from osmosis.training.groups import Group, GroupLedger
-from osmosis.training.metrics_file import MetricsFile
+from osmosis.training.groups import CUT_OFF, Group, GroupLedger, StragglerAgent
 from osmosis.training.models import TrainedModel
 from osmosis.training.protocol.batches import Kind
 from osmosis.training.protocol.messages import Checkpointed, Collect
 from osmosis.training.protocol.plans import TrainerPlan
-from osmosis.training.step_figures import SEALED, count_sampled_tokens, environment_figures, step_figures
+from osmosis.training.step_figures import SEALED, MetricsFile, count_sampled_tokens, environment_figures, step_figures
 from osmosis.training.step_journal import StepJournal, StoredStepRollout, find_reward, step_folder_name
-from osmosis.training.stragglers import CUT_OFF, StragglerAgent
 
 
 class TrainingListener(Protocol):

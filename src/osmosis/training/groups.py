@@ -3,17 +3,24 @@ row that begin in one step. Usually it is trained on in that step; with `oversam
 one, and with `replace_no_signal` one that teaches nothing is replaced. What a step consists of is written down before
 it is trained on, so that a killed run has the same steps again."""
 
+import asyncio
 import math
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from pydantic import Field
 
 from osmosis.base.files import write_text
+from osmosis.base.processes import end_tasks, wait_for_first
+from osmosis.engine.agent import Agent
+from osmosis.engine.build_rollout import build_rollout
+from osmosis.engine.rollout_model import RolloutModel
+from osmosis.engine.task import Task
 from osmosis.records.base import Record
+from osmosis.records.run.rollout import Category, Failure, Phase, Rollout
 from osmosis.training.protocol.plans import TrainerPlan, divide
 from osmosis.training.step_journal import list_stored_steps, step_folder_name
 
@@ -127,3 +134,45 @@ class GroupLedger:
     def _write(self, step: int) -> None:
         self._path(step).parent.mkdir(parents=True, exist_ok=True)
         write_text(self._path(step), self.steps[step].model_dump_json(), durable=True)
+
+
+SHARE = 0.9
+CUT_OFF = "cut off as a straggler"
+
+
+class StragglerAgent:
+    """Ends a step's last rollouts: once nine in ten of those that began together have ended, the others have
+    `straggler_timeout_s` left. What is cut off is a failure of category timeout, with what was sampled so far."""
+
+    def __init__(self, agent: Agent, count: int, timeout_s: float, on_cut: Callable[[int], None]) -> None:
+        self._agent = agent
+        self._count = count
+        self._timeout_s = timeout_s
+        self._on_cut = on_cut
+        self._ended = 0
+        self._late = asyncio.Event()
+
+    async def run(self, task: Task, model: RolloutModel) -> Rollout:
+        running = asyncio.create_task(self._agent.run(task, model))
+        late = asyncio.create_task(self._late.wait())
+        try:
+            await wait_for_first(running, late)
+            if running.done():
+                return running.result()
+        finally:
+            await end_tasks(running, late)
+            self._ended += 1
+            if self._ended == max(1, math.floor(SHARE * self._count)):
+                asyncio.get_running_loop().call_later(self._timeout_s, self._cut)
+        failure = Failure(
+            phase=Phase.AGENT,
+            category=Category.TIMEOUT,
+            message=f"{CUT_OFF}: nine in ten rollouts of its step had ended {self._timeout_s:g} s before",
+            fix="raise [advanced].straggler_timeout_s, or look for calls that block or never return",
+        )
+        return build_rollout(task, model, failure=failure)
+
+    def _cut(self) -> None:
+        if self._ended < self._count:
+            self._on_cut(self._count - self._ended)
+            self._late.set()

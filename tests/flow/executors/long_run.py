@@ -28,7 +28,7 @@ PYPROJECT = '[project]\nname = "multiply"\nversion = "0.1"\ndependencies = ["osm
 AGENT = """
 import re
 import time
-from osmosis.sdk.grader import Grader
+from osmosis.sdk.workflow import Grader
 from osmosis.sdk.types import AgentWorkflowConfig, ConcurrencyConfig
 from osmosis.sdk.workflow import AgentWorkflow
 

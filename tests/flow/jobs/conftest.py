@@ -30,7 +30,7 @@ AGENT = """
 import asyncio, json, os, re
 import iniconfig
 from osmosis.sdk.workflow import AgentWorkflow
-from osmosis.sdk.grader import Grader
+from osmosis.sdk.workflow import Grader
 from osmosis.sdk.types import AgentWorkflowConfig, ConcurrencyConfig
 
 TOOL = {"type": "function", "function": {"name": "multiply", "parameters": {"type": "object",

@@ -32,7 +32,7 @@ MAIN = """
 import asyncio, os
 from pathlib import Path
 from osmosis.sdk.workflow import AgentWorkflow
-from osmosis.sdk.grader import Grader
+from osmosis.sdk.workflow import Grader
 from osmosis.sdk.types import AgentWorkflowConfig, ConcurrencyConfig
 
 

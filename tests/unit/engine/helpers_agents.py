@@ -6,8 +6,7 @@ import time
 
 from osmosis.errors import ModelError
 from osmosis.sdk.agent_loop import RolloutAgentLoop
-from osmosis.sdk.grader import Grader
-from osmosis.sdk.workflow import AgentWorkflow
+from osmosis.sdk.workflow import AgentWorkflow, Grader
 
 
 class Chat(RolloutAgentLoop):

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from osmosis.engine.deadline import Deadline
+from osmosis.engine.task import Deadline
 
 
 async def limited(seconds: float | None, works_s: float) -> str:

@@ -6,8 +6,8 @@ import time
 import orjson
 import pytest
 
-from osmosis.engine.deadline import Deadline
 from osmosis.engine.journal import Journal
+from osmosis.engine.task import Deadline
 from osmosis.errors import OsmosisError
 from osmosis.local.run import summary_of
 from osmosis.records.run.plan import ModelSpec, Retry, Timeouts

@@ -7,10 +7,10 @@ import pytest
 
 from osmosis.datasets.keys import SelectedRows
 from osmosis.datasets.scan import row_hash
+from osmosis.engine.agent import RecordedRollouts
 from osmosis.engine.evaluate import Evaluation
 from osmosis.engine.journal import Journal
 from osmosis.engine.load_agent import load_scorers
-from osmosis.engine.recorded_agent import RecordedRollouts
 from osmosis.engine.resume import apply, plan_regrade, plan_resume
 from osmosis.errors import Conflict, ModelError
 from osmosis.llm import ChatRequest, open_model

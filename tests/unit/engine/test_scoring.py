@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from osmosis.engine.load_agent import load_scorers
-from osmosis.engine.score_threads import QUICK_CALLS, ScoreThreads
-from osmosis.engine.scoring import FunctionScorer, as_number, run_score
+from osmosis.engine.scoring import QUICK_CALLS, FunctionScorer, ScoreThreads, as_number, run_score
 from osmosis.records.run.rollout import Category, Rollout, RolloutStatus, Score, Usage
 from osmosis.records.run.rows import Row
 from osmosis.sdk.judge_model import count_usage

@@ -16,7 +16,7 @@ from osmosis.jobs.server.serve_entrypoint import make_app
 
 WORKFLOW = """
 from osmosis.sdk.workflow import AgentWorkflow
-from osmosis.sdk.grader import Grader
+from osmosis.sdk.workflow import Grader
 class Answer(AgentWorkflow):
     async def run(self, ctx):
         return list(ctx.prompt)

@@ -14,10 +14,9 @@ from osmosis.records.protocol.messages import RolloutInit
 from osmosis.records.run.rollout import Category, Phase
 from osmosis.sdk.backend import LocalBackend
 from osmosis.sdk.context import AgentWorkflowContext, GraderContext, WorkflowRollout, get_rollout_context
-from osmosis.sdk.grader import Grader
 from osmosis.sdk.score_functions import score_function
 from osmosis.sdk.types import AgentWorkflowConfig, ConcurrencyConfig, GraderConfig, RolloutSample
-from osmosis.sdk.workflow import AgentWorkflow, AgentWorkflowOutput
+from osmosis.sdk.workflow import AgentWorkflow, AgentWorkflowOutput, Grader
 from osmosis.testing.scripted import ScriptedLLM, says
 from support.waiting import until
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import osmosis
+from osmosis.engine.agent import WorkflowAgent
 from osmosis.engine.rollout_model import RolloutModel
 from osmosis.engine.task import Task
-from osmosis.engine.workflow_agent import WorkflowAgent
 from osmosis.metrics.figures import figures
 from osmosis.metrics.summary import summarize
 from osmosis.records.protocol.messages import RolloutInit

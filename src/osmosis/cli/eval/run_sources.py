@@ -5,8 +5,8 @@ from pathlib import Path
 from osmosis.cli.targets import RunFinder
 from osmosis.client import PlatformClient
 from osmosis.datasets.scan import read_rows
+from osmosis.engine.agent import RecordedRollouts
 from osmosis.engine.journal import Journal
-from osmosis.engine.recorded_agent import RecordedRollouts
 from osmosis.errors import NotFound, OsmosisError
 from osmosis.local.run import stored_report
 from osmosis.local.viewing.remote_run import fetch_rows

@@ -22,7 +22,7 @@ from osmosis.metrics.formats import size
 from osmosis.records.api.models import MergeRequest, ModelMerge
 from osmosis.records.api.training import ModelRow
 from osmosis.records.run.status import RunStatus
-from osmosis.serve.client.harnesses import load_harnesses
+from osmosis.serve.client.program_agent import load_harnesses
 
 
 def list_models(

@@ -1,5 +1,5 @@
 import difflib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -8,8 +8,14 @@ import yaml
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.engine.rubrics.conversations import digest_of, is_number, read_text
-from osmosis.errors import ValidationError
+from osmosis.engine.scoring import Range, run_score
+from osmosis.engine.task import Deadline
+from osmosis.errors import LoadError, OsmosisError, ValidationError
+from osmosis.records.run.rollout import Rollout, Score
+from osmosis.records.run.rows import Row
+from osmosis.sdk.judge import Judge, make_question
 from osmosis.sdk.judge_model import ModelInfo
+from osmosis.sdk.messages import solution_of
 
 SUPPORTED_VERSION = 1
 MAX_DEPTH = 50
@@ -288,3 +294,63 @@ def _check_size(root: yaml.Node | None, path: Path) -> None:
 
 def _lines(node: yaml.MappingNode) -> dict[str, int]:
     return {str(key.value): key.start_mark.line + 1 for key, _ in node.value}
+
+
+PREFIX = "rubric:"
+
+
+class RubricScorer:
+    def __init__(self, name: str, config: RubricConfig, judge: Judge, *, timeout_s: float | None = None) -> None:
+        self.name = name
+        self.config = config
+        self.timeout_s = timeout_s
+        low, high = config.score_min, config.score_max
+        self.bounds: Range = (0.0 if low is None else low, 1.0 if high is None else high)
+        self._judge = judge
+
+    @classmethod
+    def load(
+        cls, path: str, base_dir: Path, *, timeout_s: float | None = None, environ: Mapping[str, str] | None = None
+    ) -> "RubricScorer":
+        """Load `rubric:file.yaml#id`; without `#id` the file must hold one rubric. The key is looked up at once."""
+        file, _, rubric_id = path.removeprefix(PREFIX).partition("#")
+        suite = load_rubric_suite(base_dir / file)
+        if not rubric_id:
+            if len(suite.available_ids()) != 1:
+                ids = ", ".join(suite.available_ids())
+                raise LoadError(f"{file} holds several rubrics: {ids}", hint=f"name one: {file}#{ids.split(', ')[0]}")
+            rubric_id = suite.available_ids()[0]
+        config = suite.get(rubric_id)
+        try:
+            judge = Judge(config.judge_info(), environ=environ)
+        except OsmosisError:
+            raise
+        except (TypeError, ValueError) as error:
+            raise LoadError(f"{file}#{rubric_id}: {error}") from error
+        return cls(path, config, judge, timeout_s=timeout_s)
+
+    async def score(self, rollout: Rollout, row: Row) -> Sequence[Score]:
+        async def ask() -> Score:
+            config = self.config
+            question = make_question(
+                config.rubric,
+                solution_of(rollout.messages),
+                config.judge_info(),
+                ground_truth=config.ground_truth or row.ground_truth,
+                original_input=config.original_input or row.data.get("user_prompt"),
+                bounds=(config.score_min, config.score_max),
+            )
+            verdict = await Deadline(self.timeout_s).run(self._judge.ask(question), self.name)
+            return Score(
+                name=self.name,
+                value=verdict.score,
+                reason=verdict.explanation,
+                usage=verdict.usage,
+                duration_ms=verdict.duration_ms,
+                replied=verdict.replied,
+            )
+
+        return await run_score(self.name, ask, self.timeout_s)
+
+    async def close(self) -> None:
+        await self._judge.close()

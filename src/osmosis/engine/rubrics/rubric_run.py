@@ -14,9 +14,9 @@ from osmosis.base.jsonable import describe
 from osmosis.base.redact import Redactor
 from osmosis.datasets.keys import SelectedRows
 from osmosis.datasets.scan import row_hash
+from osmosis.engine.agent import AnsweredAgent
 from osmosis.engine.evaluate import Evaluation, Observer
 from osmosis.engine.journal import Journal
-from osmosis.engine.recorded_agent import AnsweredAgent
 from osmosis.engine.resume import ResumePlan, plan_resume
 from osmosis.engine.rubrics.conversations import RubricRecord, digest_of
 from osmosis.engine.rubrics.rubric_files import RubricConfig

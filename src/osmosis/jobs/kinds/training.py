@@ -43,11 +43,11 @@ from osmosis.records.run.rows import Key
 from osmosis.records.run.status import RunStatus
 from osmosis.training.collecting import MixedAgent, TrainingRun
 from osmosis.training.failures import TrainingRunFailed
-from osmosis.training.metrics_file import MetricsFile
 from osmosis.training.models import TrainedModel
 from osmosis.training.protocol.client import TrainerClient
 from osmosis.training.protocol.messages import Checkpointed, Done
 from osmosis.training.protocol.plans import TrainerPlan
+from osmosis.training.step_figures import MetricsFile
 from osmosis.training.step_journal import StepJournal, list_stored_steps, step_folder_name
 
 STEP = "training"

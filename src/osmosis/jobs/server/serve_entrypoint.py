@@ -17,10 +17,9 @@ from osmosis.errors import LoadError, OsmosisError
 from osmosis.records.protocol.messages import PORT_VARIABLE
 from osmosis.sdk.agent_loop import RolloutAgentLoop
 from osmosis.sdk.backend import LocalBackend
-from osmosis.sdk.grader import Grader
 from osmosis.sdk.harbor.backend import HarborBackend
 from osmosis.sdk.types import AgentWorkflowConfig, GraderConfig
-from osmosis.sdk.workflow import AgentWorkflow
+from osmosis.sdk.workflow import AgentWorkflow, Grader
 from osmosis.serve.server.app import create_rollout_server
 
 WHAT_IS_SERVED = "an ASGI app, a LocalBackend or HarborBackend, an agent loop, or a workflow with its grader"

@@ -21,10 +21,10 @@ from osmosis.records.run.rollout import Phase
 from osmosis.sdk.backend import LocalBackend
 from osmosis.sdk.context import AgentWorkflowContext, GraderContext
 from osmosis.sdk.foreign import ForeignEnvironment, ForeignWorkflow
-from osmosis.sdk.grader import Grader
 from osmosis.sdk.harbor.backend import HarborBackend
 from osmosis.sdk.harbor.tasks import is_task
 from osmosis.sdk.types import AgentWorkflowConfig, RolloutSample
+from osmosis.sdk.workflow import Grader
 
 PROBLEM = "verifier_problem"
 

@@ -14,10 +14,9 @@ from osmosis.sdk.backend import LocalBackend
 from osmosis.sdk.chat import text_of
 from osmosis.sdk.context import AgentWorkflowContext, GraderContext
 from osmosis.sdk.foreign import ForeignEnvironment
-from osmosis.sdk.grader import Grader
 from osmosis.sdk.score_functions import score_function
 from osmosis.sdk.types import AgentWorkflowConfig
-from osmosis.sdk.workflow import AgentWorkflow
+from osmosis.sdk.workflow import AgentWorkflow, Grader
 
 _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 

@@ -12,7 +12,6 @@ from osmosis.records.protocol.messages import ARTIFACT_VARIABLE, RolloutInit, ch
 from osmosis.records.run.rollout import Category, Failure, Phase
 from osmosis.sdk import backend
 from osmosis.sdk.classify import describe, traceback_tail
-from osmosis.sdk.grader import GraderClass
 from osmosis.sdk.harbor.handoff import close_ticket
 from osmosis.sdk.harbor.packaging import code_of, describe_config
 from osmosis.sdk.harbor.prepare import AGENT_GRACE_S, Preparation, PreparedTrial
@@ -25,9 +24,9 @@ from osmosis.sdk.harbor.settings import (
     split_orchestrator,
 )
 from osmosis.sdk.harbor.tasks import Tasks
-from osmosis.sdk.prompts import folder_of
+from osmosis.sdk.messages import folder_of
 from osmosis.sdk.types import AgentWorkflowConfig, GraderConfig
-from osmosis.sdk.workflow import WorkflowClass
+from osmosis.sdk.workflow import GraderClass, WorkflowClass
 
 START_ALLOWANCE_S = 660.0
 CLEANUP_S = 120.0

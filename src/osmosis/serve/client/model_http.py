@@ -19,8 +19,7 @@ from osmosis.dialects.call import OVERLOADED, ReplyStream, estimate_tokens
 from osmosis.llm.model import ChatRequest, Completion, Piece
 from osmosis.records.base import Record
 from osmosis.records.run.rollout import Category
-from osmosis.serve.http import Disconnected, read_body, reply, unless_disconnected
-from osmosis.serve.server.auth import parse_bearer
+from osmosis.serve.http import Disconnected, parse_bearer, read_body, reply, unless_disconnected
 
 log = logging.getLogger("osmosis.serve")
 

@@ -39,9 +39,8 @@ from osmosis.records.run.rows import Row
 from osmosis.records.sandbox import SandboxAnswer, SandboxOrder
 from osmosis.sdk.user_code import LimitReached
 from osmosis.serve.client.model_http import answer_call, bearer_of, model_routes, new_chat_app, read_object, read_record
-from osmosis.serve.client.rollout_endpoint import RolloutEndpoint
+from osmosis.serve.client.rollout_endpoint import RolloutEndpoint, question_hash
 from osmosis.serve.client.sandboxes import Sandboxes
-from osmosis.serve.client.turns import question_hash
 from osmosis.serve.http import (
     Bearer,
     bind,

@@ -7,6 +7,7 @@ import asyncio
 import difflib
 import io
 import os
+import re
 import shutil
 import subprocess
 import tarfile
@@ -15,9 +16,10 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from osmosis.base.files import tomllib
 from osmosis.base.jsonable import JsonObject
 from osmosis.base.paths import folder_inside
 from osmosis.base.safe_open import folder_at, is_plain, walk
@@ -30,12 +32,65 @@ from osmosis.records.run.plan import EvalPlan
 from osmosis.records.run.rollout import Category, Failure, Message, Phase, Rollout
 from osmosis.records.run.rows import Row
 from osmosis.sandbox import Box, Level, Limits, Network, Policy, start
+from osmosis.sandbox.bubblewrap import SYSTEM, python_folders
 from osmosis.sandbox.policy import WORK
 from osmosis.sandbox.session import Session, SessionKind, choose_kind
 from osmosis.serve.client.acp import FINISH_REASONS, AcpClient, AcpError, read_servers
-from osmosis.serve.client.harnesses import find_harness, program_folders
 from osmosis.serve.client.model_proxy import ModelProxy
 from osmosis.serve.client.rollout_endpoint import RolloutEndpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Harness:
+    command: str
+    acp: str = ""
+    """The command of it that speaks the Agent Client Protocol: `acp:NAME`."""
+    use: str = ""
+    environ: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+    is_acp: bool = False
+
+
+def load_harnesses() -> dict[str, Harness]:
+    table = tomllib.loads(Path(__file__).with_name("harnesses.toml").read_text(encoding="utf-8"))
+    return {name: Harness(**fields) for name, fields in table.items()}
+
+
+def find_harness(command: str) -> Harness:
+    words = command.strip()
+    program = re.sub(r'^("?)acp:', r"\1", words)
+    ready = load_harnesses().get(program)
+    if program == words:
+        return ready or Harness(command)
+    if ready is None:
+        return Harness(program, is_acp=True)
+    if not ready.acp:
+        speakers = ", ".join(f"acp:{name}" for name, harness in load_harnesses().items() if harness.acp)
+        raise ValidationError(f"{program} does not speak the Agent Client Protocol", hint=f"{program}, or {speakers}")
+    return replace(ready, command=ready.acp, is_acp=True)
+
+
+def program_folders(command: str, search_path: str) -> tuple[Path, ...]:
+    folders: dict[Path, None] = {}
+    words = [word.strip("\"'") for word in command.split()]
+    for word in [*words[:1], "node", "python3", *(word for word in words[1:] if "/" in word)]:
+        program = shutil.which(word, path=search_path)
+        if program is None:
+            continue
+        for path in (Path(program), Path(program).resolve()):
+            if not str(path).startswith(SYSTEM):
+                folders |= dict.fromkeys((*python_folders(path), _installation(path)))
+    return tuple(path for path in folders if path.is_dir())
+
+
+def _installation(program: Path) -> Path:
+    modules = [parent for parent in program.parents if parent.name == "node_modules"]
+    if modules:
+        return modules[-1]
+    prefix = program.parent.parent
+    is_shared = prefix.name == ".local" or Path.home().is_relative_to(prefix)
+    return program.parent if is_shared else prefix
+
 
 GATE = ("127.0.0.1", 8642)
 HOME = Path("/home/agent")

@@ -17,7 +17,7 @@ from yarl import URL
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.base.net import backoff_delay, parse_retry_after
-from osmosis.engine.loop_agent import DEFAULT_MAX_TOKENS_TOTAL
+from osmosis.engine.agent import DEFAULT_MAX_TOKENS_TOTAL
 from osmosis.errors import ValidationError
 from osmosis.llm.http import read_body
 from osmosis.records.base import Record

@@ -18,8 +18,16 @@ from fastapi.exceptions import RequestValidationError
 from osmosis.base.paths import data_dir
 from osmosis.records.base import Record
 from osmosis.records.protocol import messages as protocol
-from osmosis.serve.http import JsonRoute, document, documented, operation_id, reply, wait_disconnected
-from osmosis.serve.server.auth import BearerGuard, JsonOnly
+from osmosis.serve.http import (
+    BearerGuard,
+    JsonOnly,
+    JsonRoute,
+    document,
+    documented,
+    operation_id,
+    reply,
+    wait_disconnected,
+)
 from osmosis.serve.server.callbacks import DeliveryPolicy, spool_folder
 from osmosis.serve.server.queue import NotAccepted, QueueFull, ServeLimits
 from osmosis.serve.server.rollouts import Backend, RolloutService

@@ -22,8 +22,8 @@ from osmosis.engine.loader import load_object
 from osmosis.errors import OsmosisError
 from osmosis.sdk.backend import LocalBackend
 from osmosis.sdk.harbor.backend import HarborBackend
+from osmosis.serve.http import generate_api_key
 from osmosis.serve.server.app import configure_logs, create_rollout_server
-from osmosis.serve.server.auth import generate_api_key
 from osmosis.serve.server.queue import ServeLimits
 from osmosis.serve.server.rollouts import Backend
 

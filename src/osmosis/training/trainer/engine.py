@@ -31,11 +31,12 @@ from osmosis.training.trainer.advantages import WeighedSequence, weigh_rollouts
 from osmosis.training.trainer.checkpoints import CheckpointStore
 from osmosis.training.trainer.distributed import Ranks, shard_frozen
 from osmosis.training.trainer.errors import TrainingFailed
-from osmosis.training.trainer.examples import LabeledExample, read_examples
 from osmosis.training.trainer.flops import count_flops, measure_utilization
 from osmosis.training.trainer.load_model import Loaded, free_memory, fuse_kernels, load_teacher, peak_memory
 from osmosis.training.trainer.loop import Rollouts, TrainingLoop
 from osmosis.training.trainer.losses import (
+    CHUNK,
+    TokenPredictor,
     importance_weights,
     kl_estimate,
     policy_loss,
@@ -43,7 +44,7 @@ from osmosis.training.trainer.losses import (
     sum_by_sequence,
 )
 from osmosis.training.trainer.packing import Layout, MicroBatch, Part, pack, plant
-from osmosis.training.trainer.predict import CHUNK, TokenPredictor
+from osmosis.training.trainer.prompts import LabeledExample, read_examples
 from osmosis.training.trainer.remote_sampler import VllmServers
 from osmosis.training.trainer.service import TrainerService
 

@@ -29,18 +29,17 @@ from osmosis.errors import ModelError
 from osmosis.training.protocol.batches import Batch, Sequence
 from osmosis.training.protocol.messages import Collect, Example, HeldTokens, SampledAnswer, SampleDelta, SampleRequest
 from osmosis.training.protocol.plans import TrainerPlan, rows_of_step
-from osmosis.training.trainer import predict
+from osmosis.training.trainer import losses
 from osmosis.training.trainer.checkpoints import CheckpointStore, load_resume_point
 from osmosis.training.trainer.distributed import Ranks
 from osmosis.training.trainer.engine import LocalEngine
 from osmosis.training.trainer.errors import TrainingFailed
-from osmosis.training.trainer.examples import tokenize_example
 from osmosis.training.trainer.flops import count_flops, find_peak, measure_utilization
 from osmosis.training.trainer.load_model import load, load_teacher
+from osmosis.training.trainer.losses import CHUNK
 from osmosis.training.trainer.packing import Part, pack, plant
 from osmosis.training.trainer.parse_answers import AnswerReader, response_template
-from osmosis.training.trainer.predict import CHUNK
-from osmosis.training.trainer.prompts import Prompts
+from osmosis.training.trainer.prompts import Prompts, tokenize_example
 from osmosis.training.trainer.sampler import ContinuousSampler
 from osmosis.training.trainer.sampler_base import Totals
 from osmosis.training.trainer.service import TrainerService
@@ -489,7 +488,7 @@ def chunks(model: str, folder: Path) -> dict[str, Any]:
         [batch] = pack(plant([[Part(ids, np.arange(1, 90), np.zeros(89))]], "trees", 500), "trees", 500)
         results = []
         for chunk in (CHUNK, 16):
-            predict.CHUNK = chunk
+            losses.CHUNK = chunk
             engine.optimizer.zero_grad()
             saved.clear()
             with torch.autograd.graph.saved_tensors_hooks(
@@ -499,7 +498,7 @@ def chunks(model: str, folder: Path) -> dict[str, Any]:
             (logprobs * torch.linspace(-1, 1, 89)).sum().backward()
             gradient = torch.cat([weight.grad.flatten() for weight in engine.weights if weight.grad is not None])
             results.append(torch.cat([logprobs.detach(), entropy, hits.float(), gradient]))
-        predict.CHUNK = CHUNK
+        losses.CHUNK = CHUNK
         with torch.no_grad():
             logits = engine.model(input_ids=batch.input_ids).logits[0, :-1]
         alone = torch.log_softmax(logits, -1).gather(1, batch.targets[:, None]).squeeze(1)
