@@ -16,9 +16,8 @@ import pytest
 
 from osmosis.errors import Conflict, PlatformError, UsageError, ValidationError
 from osmosis.platform import Platform
-from osmosis.platform.__main__ import gate_of, parser
+from osmosis.platform.__main__ import gate_of, listen, parser
 from osmosis.platform.embedded_worker import build_embedded_worker
-from osmosis.platform.server import listen
 from osmosis.platform.settings import PlatformSettings
 from osmosis.records.config.worker import ResourceNeeds
 from osmosis.records.run.job import JobEntry

@@ -17,8 +17,8 @@ import sqlalchemy as sa
 from osmosis.errors import ValidationError
 from osmosis.platform import tables
 from osmosis.platform.auth import tokens, users
-from osmosis.platform.rollout_servers import probe, service as rollout_servers
-from osmosis.platform.rollout_servers.probe import ProbeTarget
+from osmosis.platform.rollout_servers import service as rollout_servers
+from osmosis.platform.rollout_servers.service import ProbeTarget
 from osmosis.platform.settings import PlatformSettings
 
 KEY = "server-key-that-must-not-leak"
@@ -170,13 +170,13 @@ def test_what_is_no_plain_address_is_refused_and_never_asked(shared, change) -> 
     ],
 )
 def test_only_a_platform_of_this_machine_asks_private_addresses_unasked(tmp_path: Path, settings, private) -> None:
-    assert probe.takes_private(PlatformSettings(data_dir=tmp_path, **settings)) is private
+    assert rollout_servers.takes_private(PlatformSettings(data_dir=tmp_path, **settings)) is private
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "10.1.2.3", "192.168.0.9", "::1", "::ffff:10.0.0.1", "localhost"])
 async def test_a_shared_platform_contacts_no_private_address(agent, host) -> None:
     with pytest.raises(ValidationError, match="private address"):
-        await probe.check(ProbeTarget(host, agent.port, KEY), private=False)
+        await rollout_servers.check(ProbeTarget(host, agent.port, KEY), private=False)
     assert agent.asked == []
 
 

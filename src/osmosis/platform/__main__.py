@@ -8,22 +8,29 @@ import logging
 import os
 import shlex
 import signal
+import socket
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import uvicorn
+from fastapi import FastAPI
 from pydantic import ValidationError as BadSettings
 
+from osmosis._version import __version__
+from osmosis.base.files import read_object, write_json
 from osmosis.base.http_server import BoundedHttp
-from osmosis.base.processes import on_stop
-from osmosis.errors import OsmosisError, UsageError
+from osmosis.base.processes import on_stop, start_token
+from osmosis.errors import Conflict, OsmosisError, UsageError, ValidationError
 from osmosis.platform import Platform
 from osmosis.platform.app import create_app
+from osmosis.platform.backup.restore import ANNOUNCEMENT, running_in
 from osmosis.platform.embedded_worker import Reachability, build_embedded_worker
 from osmosis.platform.maintenance.logging import LogFile, formatter
-from osmosis.platform.server import AnnouncingServer, listen
-from osmosis.platform.settings import LogFormat, PlatformSettings
+from osmosis.platform.settings import WILDCARDS, LogFormat, PlatformSettings
+from osmosis.platform.web.session import event_streams
+from osmosis.records.base import utc_now
 from osmosis.records.config.worker import GateAddress
 from osmosis.records.sandbox import LIMITS, SandboxSettings, parse_limit
 from osmosis.sandbox import Level, probe
@@ -191,6 +198,64 @@ def _log_to(path: Path, form: LogFormat) -> logging.Handler:
     for chatty in ("alembic", "uvicorn.error"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
     return stderr
+
+
+def listen(settings: PlatformSettings) -> socket.socket:
+    if settings.host in WILDCARDS and not settings.public_url:
+        message = f"listening on {settings.host} needs the URL under which others reach this platform"
+        raise ValidationError(message, hint="add --public-url https://HOST, or listen on one address: --host 127.0.0.1")
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    # asyncio turns Nagle's algorithm off only for sockets that say they are TCP; with it, every answer on a kept
+    # connection waits for the other side's delayed acknowledgement.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((settings.host, settings.port))
+        listener.listen(256)
+    except OSError as error:
+        listener.close()
+        message = f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}"
+        raise Conflict(message, hint="choose another port with --port, or stop the process that uses it") from error
+    return listener
+
+
+class AnnouncingServer(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, settings: PlatformSettings) -> None:
+        super().__init__(config)
+        self._settings = settings
+        self.when_answering: list[Callable[[], object]] = []
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=sockets)
+        if self.started:
+            settings = self._settings
+            if running_in(settings.data_dir) in (None, os.getpid()):
+                write_json(
+                    settings.data_dir / ANNOUNCEMENT,
+                    {
+                        "pid": os.getpid(),
+                        "host": settings.host,
+                        "port": settings.port,
+                        "url": settings.url,
+                        "version": __version__,
+                        "started_at": utc_now().isoformat(),
+                        "start_token": start_token(os.getpid()),
+                    },
+                    indent=2,
+                    mode=0o600,
+                )
+            for action in self.when_answering:
+                action()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        data_dir = self._settings.data_dir
+        if (
+            read_object(data_dir / ANNOUNCEMENT).get("pid") == os.getpid()
+        ):  # not that of another process over this folder
+            (data_dir / ANNOUNCEMENT).unlink(missing_ok=True)
+        if isinstance(self.config.app, FastAPI):
+            event_streams(self.config.app).stopping = True  # pages that follow a run would hold the process open
+        await super().shutdown(sockets=sockets)
 
 
 if __name__ == "__main__":

@@ -16,22 +16,20 @@ from osmosis.platform import Platform, web
 from osmosis.platform.auth import login, routes as auth
 from osmosis.platform.auth.openid import OpenIdProvider
 from osmosis.platform.background import run_in_turn
-from osmosis.platform.datasets import ingest, production_routes as production, routes as datasets
+from osmosis.platform.datasets import ingest, routes as datasets
 from osmosis.platform.db import HEAD
 from osmosis.platform.embedded_worker import LeaseReaper, Reachability, build_embedded_worker
 from osmosis.platform.git import http_routes, routes as git, sync
-from osmosis.platform.http.body_limits import BodyLimits
-from osmosis.platform.http.errors import handle_errors
-from osmosis.platform.http.json_route import JsonRoute
-from osmosis.platform.http.middleware import ClientVersions, RequestLog, check_reader
+from osmosis.platform.http.json_route import JsonRoute, handle_errors
+from osmosis.platform.http.middleware import BodyLimits, ClientVersions, RequestLog, check_reader
 from osmosis.platform.maintenance.gc import DailySweep
 from osmosis.platform.maintenance.metrics import PlatformMetrics
-from osmosis.platform.models import file_routes as model_files, inference_routes as inference, routes as models
+from osmosis.platform.models import inference_routes as inference, routes as models
 from osmosis.platform.models.inference import InferenceProxy
 from osmosis.platform.objects.publish import publish_all
 from osmosis.platform.rollout_servers import routes as rollout_servers
 from osmosis.platform.run_upload import finished_run, routes as run_upload
-from osmosis.platform.runs import benchmark_routes as benchmarks, routes as eval_runs
+from osmosis.platform.runs import routes as eval_runs
 from osmosis.platform.scheduling import job_routes as jobs, worker_routes as workers
 from osmosis.platform.settings import PlatformSettings
 from osmosis.platform.training import routes as training
@@ -159,6 +157,6 @@ def find_unreadiness(platform: Platform) -> str:
 
 ROUTERS: tuple[APIRouter, ...] = (
     auth.router, workspaces.router, git.router, datasets.router, run_upload.router, eval_runs.router,
-    benchmarks.router, training.router, model_files.router, models.router, inference.router, production.router,
+    training.router, models.files_router, models.router, inference.router,
     models.not_offered, rollout_servers.router, jobs.tickets_router, jobs.router, workers.router, workers.people,
 )  # fmt: skip

@@ -1,20 +1,35 @@
 """Routes of models: base models, checkpoints, deployments, merges. Generation 0.2 deploys below `/api/cli/deployments`
 and reads answers wrapped as `{"deployment": ...}`. Routes of files come first: a model's name may hold slashes."""
 
+from pathlib import PurePosixPath
+from typing import Annotated
+
 import sqlalchemy as sa
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import FileResponse
 from sqlalchemy.orm import Session
 
-from osmosis.errors import NotFound, NotOffered
-from osmosis.platform import tables
-from osmosis.platform.auth.dependencies import PlatformDep, Scope, ScopeDep
-from osmosis.platform.background import slow
+from osmosis.base import model_folder
+from osmosis.errors import Conflict, NotFound, NotOffered, ValidationError
+from osmosis.platform import Platform, tables
+from osmosis.platform.auth.dependencies import PlatformDep, Scope, ScopeDep, may
+from osmosis.platform.background import run_apart, slow
 from osmosis.platform.http.json_route import JsonRoute
 from osmosis.platform.models import deployments, merging, service as models
+from osmosis.platform.objects.parts import SIGNED, Parts, object_url, receive_part, store_joined
 from osmosis.platform.paging import LogSliceDep, PageDep
 from osmosis.platform.workspaces import audit
 from osmosis.records.api.body import LogPage
-from osmosis.records.api.models import MergeRequest, ModelMerge
+from osmosis.records.api.models import (
+    MergeRequest,
+    ModelFile,
+    ModelFiles,
+    ModelFileUpload,
+    ModelMerge,
+    ModelPath,
+    ModelUpload,
+    NewModel,
+)
 from osmosis.records.api.training import DeploymentPage, ModelDeployment, ModelPage, ModelRow, WrappedDeployment
 
 router = APIRouter(prefix="/api/cli", route_class=JsonRoute)
@@ -162,3 +177,138 @@ def refuse_dev_server(scope: ScopeDep) -> None:
 
 for path in ("/dev-rollout-server", "/dev-rollout-server/{name:path}"):
     not_offered.add_api_route(path, refuse_dev_server, methods=METHODS)
+
+
+files_router = APIRouter(route_class=JsonRoute)
+DataDep = Annotated[Scope, may("data")]
+PARTS_AT_ONCE = 16
+"""Signed addresses work for a quarter of an hour, so a client asks for few at a time."""
+
+
+@files_router.post("/api/cli/models/base")
+@slow("objects")
+def announce(body: NewModel, platform: PlatformDep, scope: DataDep) -> ModelUpload:
+    with platform.db.write() as session:
+        model, left = models.announce(session, platform, scope.workspace, scope.user, body.name, body.files)
+        audit.note(session, scope, "model.upload", model.name, workspace=scope.workspace)
+    models.delete_files(platform, *left)
+    return ModelUpload(
+        id=model.id,
+        name=model.name,
+        status=model.status,
+        part_size=platform.settings.part_bytes,
+        files=models.files_of(platform.objects, model),
+    )
+
+
+@files_router.post("/api/cli/models/base/{name}/uploads")
+@slow("objects")
+def next_parts(name: str, body: ModelPath, platform: PlatformDep, scope: DataDep) -> ModelFileUpload:
+    model, number, file = _awaited(platform, scope, name, body.path)
+    parts = Parts(file.size, platform.settings.part_bytes)
+    missing = [part for part in range(1, parts.count + 1) if part not in file.parts][:PARTS_AT_ONCE]
+    plan = parts.plan(platform, models.parts_key(model.id, number), f"models/{model.id}/{number}", missing)
+    return ModelFileUpload(path=file.path, upload=plan)
+
+
+def _awaited(platform: Platform, scope: Scope, name: str, path: str) -> tuple[tables.BaseModel, int, ModelFile]:
+    with platform.db.read() as session:
+        model = models.find_base(session, scope.workspace, name)
+    for number, file in enumerate(models.files_of(platform.objects, model)):
+        if file.path == path:
+            return model, number, file
+    raise NotFound(f"{path} is not a file of model {model.name!r}", field="path")
+
+
+@files_router.put("/api/objects/models/{model_id}/{number}/{part}", dependencies=SIGNED)
+async def put_part(model_id: str, number: int, part: int, request: Request, platform: PlatformDep) -> Response:
+    file = await run_apart("objects", _to_fill, platform, model_id, number)
+    if file is None or not 1 <= part <= (parts := Parts(file.size, platform.settings.part_bytes)).count:
+        raise NotFound("this upload no longer exists", hint="upload the model again")
+    if file.state == "uploaded":
+        raise Conflict(f"{file.path} was already uploaded")
+    key = models.parts_key(model_id, number)
+    received = await receive_part(platform, key, parts, part, request.stream())
+    stored, size = platform.settings.located(f"{key}{part}"), parts.bytes_of(part)
+    if stored.stat().st_size != size:
+        stored.unlink(missing_ok=True)
+        raise ValidationError(f"part {part} of {file.path} is shorter than announced ({size} bytes)")
+    return received
+
+
+def _to_fill(platform: Platform, model_id: str, number: int) -> ModelFile | None:
+    with platform.db.read() as session:
+        model = session.get(tables.BaseModel, model_id)
+    if model is None or not 0 <= number < len(model.files):
+        return None
+    return models.files_of(platform.objects, model)[number]
+
+
+@files_router.post("/api/cli/models/base/{name}/uploads/complete")
+@slow("objects")
+def complete(name: str, body: ModelPath, platform: PlatformDep, scope: DataDep) -> ModelFile:
+    model, number, file = _awaited(platform, scope, name, body.path)
+    if file.state != "uploaded":
+        parts, parts_key = Parts(file.size, platform.settings.part_bytes), models.parts_key(model.id, number)
+        key, hint = models.key_of(model.id) + file.path, "upload the model again; only this file is sent"
+        store_joined(platform, parts, parts_key, key, path=file.path, sha256=file.sha256, hint=hint)
+        platform.objects.delete(parts_key)
+    return file.model_copy(update={"state": "uploaded"})
+
+
+@files_router.post("/api/cli/models/base/{name}/finalize")
+@slow("objects")
+def finalize(name: str, platform: PlatformDep, scope: DataDep) -> ModelRow:
+    with platform.db.read() as session:
+        model = models.find_base(session, scope.workspace, name)
+    if model.status != models.READY:
+        models.mark_ready(platform, model.id)
+    with platform.db.read() as session:
+        row = models.base_row(session.get_one(tables.BaseModel, model.id))
+        return deployments.add_deployments(session, platform.settings, scope.workspace.id, [row])[0]
+
+
+@files_router.get("/api/cli/models/base/{name}/files")
+@slow("objects")
+def base_files(name: str, platform: PlatformDep, scope: ScopeDep) -> ModelFiles:
+    with platform.db.read() as session:
+        model = models.find_base(session, scope.workspace, name)
+    if model.status != models.READY:
+        raise Conflict(f"base model {model.name!r} is not complete", hint="upload its folder again")
+    files = [
+        file.model_copy(update={"url": _fetch_url(platform, "base", model.id, models.key_of(model.id) + file.path)})
+        for file in models.files_of(platform.objects, model)
+    ]
+    return ModelFiles(name=model.name, type="base", files=files)
+
+
+@files_router.get("/api/cli/models/{name}/files")
+@slow("objects")
+def trained_files(name: str, platform: PlatformDep, scope: ScopeDep) -> ModelFiles:
+    with platform.db.read() as session:
+        row = models.find_trained(session, scope.workspace.id, name)
+        tune = models.tune_of(session.get_one(tables.Run, row.run_id))
+    models.weights_of(platform.settings, row)
+    before = f"{row.path}/"
+    stored = [(item, item.key.removeprefix(before)) for item in platform.objects.list(before)]
+    files = [
+        ModelFile(path=path, size=item.size, url=_fetch_url(platform, "lora", row.id, item.key))
+        for item, path in stored
+        if path == "adapter_config.json" or model_folder.is_model_file(path)
+    ]
+    return ModelFiles(name=row.name, type=tune, base_model=row.base_model, files=files)
+
+
+def _fetch_url(platform: Platform, kind: str, model_id: str, key: str) -> str:
+    return object_url(platform, key, f"model-files/{kind}/{model_id}/{PurePosixPath(key).name}", method="GET")
+
+
+@files_router.get("/api/objects/model-files/{kind}/{model_id}/{name}", dependencies=SIGNED)
+@slow("objects")
+def get_file(kind: str, model_id: str, name: str, platform: PlatformDep) -> FileResponse:
+    with platform.db.read() as session:
+        row = session.get(tables.BaseModel if kind == "base" else tables.Checkpoint, model_id)
+    if row is None:
+        raise NotFound("this model was deleted")
+    before = f"{row.path}/" if isinstance(row, tables.Checkpoint) else models.key_of(model_id)
+    return FileResponse(platform.objects.fetch(before + name), media_type="application/octet-stream", filename=name)

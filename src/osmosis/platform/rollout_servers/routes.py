@@ -8,7 +8,7 @@ from osmosis.platform import Platform, tables
 from osmosis.platform.auth.dependencies import CallerDep, EitherDep, PlatformDep
 from osmosis.platform.http.json_route import JsonRoute
 from osmosis.platform.paging import PageDep
-from osmosis.platform.rollout_servers import probe, service as rollout_servers
+from osmosis.platform.rollout_servers import service as rollout_servers
 from osmosis.records.api.workers import NewServer, RegisteredServer, ServerPage, ServerStatus
 
 router = APIRouter(prefix="/api/cli", route_class=JsonRoute)
@@ -18,8 +18,8 @@ router = APIRouter(prefix="/api/cli", route_class=JsonRoute)
 async def register(body: NewServer, platform: PlatformDep, found: EitherDep) -> RegisteredServer:
     caller, scope = found
     rollout_servers.check_name(body.agent_loop_name)
-    target = probe.ProbeTarget(body.host, body.port, body.api_key or None)
-    health = await probe.check(target, private=probe.takes_private(platform.settings))
+    target = rollout_servers.ProbeTarget(body.host, body.port, body.api_key or None)
+    health = await rollout_servers.check(target, private=rollout_servers.takes_private(platform.settings))
     workspace_id, name = scope.workspace.id if scope else None, body.agent_loop_name
 
     def note() -> str:
@@ -46,7 +46,7 @@ async def heartbeat(server_id: str, platform: PlatformDep, caller: CallerDep) ->
 
 async def _look_again(platform: Platform, row: tables.RolloutServer) -> str:
     target = rollout_servers.target_of(platform.vault, row)
-    health = await probe.check(target, private=probe.takes_private(platform.settings))
+    health = await rollout_servers.check(target, private=rollout_servers.takes_private(platform.settings))
 
     def note() -> None:
         with platform.db.write() as session:

@@ -3,16 +3,7 @@ nothing from other sites and have no inline script; with it, figures follow by s
 
 from fastapi import FastAPI
 
-from osmosis.platform.web import (
-    dataset_pages,
-    login_pages,
-    model_pages,
-    people_pages,
-    run_pages,
-    submit_pages,
-    token_pages,
-    workspace_pages,
-)
+from osmosis.platform.web import dataset_pages, login_pages, model_pages, people_pages, run_pages, workspace_pages
 from osmosis.platform.web.templating import Assets, mount_docs, show_missing
 from osmosis.viewer.render import STATIC
 from osmosis.viewer.sse import EventStreams
@@ -24,6 +15,6 @@ def mount(app: FastAPI) -> None:
     mount_docs(app)
     show_missing(app)
     for pages in (
-        login_pages, token_pages, people_pages, run_pages, model_pages, dataset_pages, submit_pages, workspace_pages,
+        login_pages, people_pages, run_pages, model_pages, dataset_pages, workspace_pages,
     ):  # fmt: skip
         app.router.routes.extend(pages.router.routes)  # as in ..app

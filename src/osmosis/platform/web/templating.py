@@ -14,7 +14,7 @@ from starlette.types import Scope
 
 from osmosis.errors import AuthRequired, NotFound, OsmosisError, ValidationError
 from osmosis.platform.db import DatabaseUnavailable
-from osmosis.platform.http.errors import log_error
+from osmosis.platform.http.json_route import log_error
 from osmosis.platform.web.session import LoginNeeded, Viewer, authenticate_viewer, event_streams
 from osmosis.platform.workspaces import service as workspaces
 from osmosis.viewer.page import Document, Page
