@@ -11,7 +11,7 @@ import pytest
 
 from osmosis.platform import tables
 from osmosis.platform.models import service as models
-from osmosis.platform.scheduling import job_folders, queue
+from osmosis.platform.scheduling import job_files, queue
 from osmosis.records.run.checkpoint import MANIFEST, describe_files
 from support.model_files import write_adapter, write_model
 from support.platform_data import a_worker
@@ -188,7 +188,7 @@ def test_a_path_of_our_disk_is_not_a_jobs_to_name(machine: Machine) -> None:
 
 def test_more_than_was_announced_or_may_be_is_refused(machine: Machine) -> None:
     machine.ask("PUT", "checkpoints/step-000002/x?size=1", 413, content=b"xx")
-    machine.ask("PUT", f"checkpoints/step-000002/x?size={job_folders.MOST_BYTES + 1}", 413, content=b"x")
+    machine.ask("PUT", f"checkpoints/step-000002/x?size={job_files.MOST_BYTES + 1}", 413, content=b"x")
 
 
 def test_what_a_trainer_elsewhere_removed_goes_here_too(machine: Machine) -> None:

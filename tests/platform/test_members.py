@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from osmosis.errors import Conflict, NotFound
 from osmosis.platform import tables
 from osmosis.platform.auth import login as login_flows, tokens, users
-from osmosis.platform.workspaces import members, service as workspaces
+from osmosis.platform.workspaces import service as workspaces
 
 
 def person(site, handle: str, role: str = "") -> dict[str, str]:
@@ -96,7 +96,7 @@ def test_two_owners_who_remove_each_other_at_once_leave_one(site) -> None:
         try:
             with site.platform.db.write() as session:
                 workspace, role = workspaces.by_name(session, users.require(session, asker), "demo")
-                members.remove(session, workspace, users.require(session, asker), role, target)
+                workspaces.remove_member(session, workspace, users.require(session, asker), role, target)
             outcomes.append("removed")
         except (Conflict, NotFound) as error:  # or is no member any more when it is their turn
             outcomes.append(error.details.get("code", error.code))

@@ -15,7 +15,7 @@ from osmosis.base.variables import SettingsError
 from osmosis.platform import tables
 from osmosis.platform.auth import users
 from osmosis.platform.settings import OpenIdSettings
-from osmosis.platform.workspaces import members
+from osmosis.platform.workspaces import service
 from support.openid_issuer import IssuerAccount, OpenIdIssuer, openid_issuer
 from support.platform_app import RunningPlatform, running_platform
 
@@ -63,7 +63,7 @@ def invite(platform: RunningPlatform, email: str) -> None:
     with platform.parts.db.write() as session:
         owner = users.require(session, "local")
         workspace = session.get_one(tables.Workspace, platform.workspace_id)
-        members.invite(session, workspace, owner, "owner", email, "member")
+        service.invite_member(session, workspace, owner, "owner", email, "member")
 
 
 def handles(platform: RunningPlatform) -> list[str]:

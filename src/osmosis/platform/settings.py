@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import quote
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, field_validator, model_validator
 
@@ -239,6 +240,24 @@ class PlatformSettings(Settings):
     @property
     def url(self) -> str:
         return self.public_url.rstrip("/") if self.public_url else self._own_url
+
+    def run_url(self, run_id: str) -> str:
+        return f"{self.url}/runs/{run_id}"
+
+    def dataset_url(self, dataset_id: str) -> str:
+        return f"{self.url}/datasets/{dataset_id}"
+
+    def model_url(self, model_id: str) -> str:
+        return f"{self.url}/models/{model_id}"
+
+    def secrets_url(self, workspace_name: str) -> str:
+        return f"{self.url}/{quote(workspace_name)}/secrets"
+
+    def login_url(self, code: str) -> str:
+        return f"{self.url}/login/link?code={quote(code)}"
+
+    def device_url(self, user_code: str = "") -> str:
+        return f"{self.url}/device" + (f"?user_code={quote(user_code)}" if user_code else "")
 
     @property
     def host_names(self) -> tuple[str, ...]:

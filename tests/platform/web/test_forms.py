@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from osmosis.platform.auth import tokens, users
-from osmosis.platform.workspaces import members, service as workspaces
+from osmosis.platform.workspaces import service as workspaces
 
 CONFIG = """
 [experiment]
@@ -126,7 +126,7 @@ def test_the_policy_holds_for_every_form(configured) -> None:
         owner = users.ensure_owner(session, "x")
         eve = users.create_user(session, "eve", email="eve@localhost", name="Eve")
         row, role = workspaces.by_name(session, owner, "demo")
-        members.invite(session, row, owner, role, "eve", "viewer")
+        workspaces.invite_member(session, row, owner, role, "eve", "viewer")
         token = tokens.issue(session, eve, "test").text
     headers = {"Authorization": f"Bearer {token}"}
     dataset = configured.json("GET", "datasets/sums")["id"]

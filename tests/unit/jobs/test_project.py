@@ -10,9 +10,8 @@ import pytest
 from osmosis.base.installation import Wheel
 from osmosis.jobs.context import JobFailed
 from osmosis.jobs.prepare.entrypoints import Entrypoint, read_rollout
-from osmosis.jobs.prepare.environment import environment_key
+from osmosis.jobs.prepare.environment import Interpreter, environment_key
 from osmosis.jobs.prepare.project import read_project
-from osmosis.jobs.prepare.uv import Interpreter
 
 
 def project(tmp_path: Path, text: str | None, **files: str) -> Path:

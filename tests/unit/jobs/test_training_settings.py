@@ -16,7 +16,7 @@ from osmosis.jobs.server import stages as server_stages
 from osmosis.jobs.trainer.settings import Examples, rollout_plan, trainer_plan
 from osmosis.jobs.trainer.vllm import GpuSplit
 from osmosis.platform.runs import submit
-from osmosis.platform.scheduling import job_spec, placement
+from osmosis.platform.scheduling import job_spec, queue
 from osmosis.platform.training import sft_data
 from osmosis.records.config.advanced import TrainingAdvanced
 from osmosis.records.config.run_config import Checkpoints, Sampling, Training, TrainingConfig
@@ -58,7 +58,7 @@ ELSEWHERE = {
     "min_score": sft_data.__file__,
     "pairs_per_row": sft_data.__file__,
     "tokenizer": job_spec.__file__,
-    "resources": placement.__file__,
+    "resources": queue.__file__,
     "priority": submit.__file__,
     "sandbox": server_stages.__file__,
     "sandbox_image": server_stages.__file__,

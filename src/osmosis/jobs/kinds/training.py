@@ -18,8 +18,8 @@ from osmosis.jobs.artifacts import ArtifactSender
 from osmosis.jobs.context import Job, JobContext, JobFailed, setup_failure
 from osmosis.jobs.exports import exporting, open_exports
 from osmosis.jobs.models.checkpoints import CheckpointSender, fetch_checkpoints, fetch_model
-from osmosis.jobs.models.download import base_model_folder, tokenizer_folder
-from osmosis.jobs.rows import JobRows
+from osmosis.jobs.models.local import base_model_folder, tokenizer_folder
+from osmosis.jobs.prepare.checkout import JobRows
 from osmosis.jobs.sandboxes import JobSandbox
 from osmosis.jobs.server.pool import RemoteServer, ServerPool, check_reach, open_model_proxy
 from osmosis.jobs.server.stages import PreparedRollout, ServerStages

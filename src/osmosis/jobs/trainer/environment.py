@@ -24,7 +24,7 @@ from osmosis.base.installation import Wheel, build_wheel, list_requirements, unp
 from osmosis.base.locks import locked_async
 from osmosis.jobs.commands import CommandResult, run_command, uv_environ
 from osmosis.jobs.context import TAIL_LINES, JobContext, JobFailed, JobLog, setup_failure
-from osmosis.jobs.prepare.uv import VERSION_OF, is_network_failure, reason
+from osmosis.jobs.prepare.environment import VERSION_OF, explain_output, is_network_failure
 from osmosis.metrics.formats import size
 from osmosis.records.run.job import TorchBuild
 from osmosis.records.run.rollout import Category
@@ -246,7 +246,7 @@ def _failed(done: CommandResult, message: str) -> JobFailed:
     if done.code is None:
         return setup_failure(f"{message} within the time limit", fix=fix, category=Category.TIMEOUT, tail=tail)
     category = Category.CONNECTION if is_network_failure(done.output) else Category.UNKNOWN
-    return setup_failure(f"{message}: {reason(done.output)}", fix=fix, category=category, tail=tail)
+    return setup_failure(f"{message}: {explain_output(done.output)}", fix=fix, category=category, tail=tail)
 
 
 def _finished(folder: Path, code: Path) -> TrainerEnvironment | None:

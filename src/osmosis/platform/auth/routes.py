@@ -2,7 +2,6 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 from sqlalchemy.orm import Session
 
-from osmosis.platform import urls
 from osmosis.platform.auth import login as login_flows, tokens, users
 from osmosis.platform.auth.dependencies import Caller, CallerDep, EitherDep, PersonDep, PlatformDep, bearer
 from osmosis.platform.auth.rate_limits import address_of, limited
@@ -27,8 +26,8 @@ def authorize(body: account_api.DeviceStart, platform: PlatformDep) -> account_a
         login = login_flows.start(session, body.device_name)
     return account_api.DeviceOffer.from_row(
         login,
-        verification_uri=urls.device(platform.settings),
-        verification_uri_complete=urls.device(platform.settings, login.user_code),
+        verification_uri=platform.settings.device_url(),
+        verification_uri_complete=platform.settings.device_url(login.user_code),
     )
 
 
@@ -68,7 +67,7 @@ def browser_login(platform: PlatformDep, caller: PersonDep) -> account_api.Brows
         session.flush()
         audit.note(session, caller, "login.link", caller.user.handle)
         login_flows.decide(session, login.user_code, caller.user, approve=True, maker=caller.token)
-    return account_api.BrowserLink(url=urls.login(platform.settings, login.device_code), expires_in=login.expires_in)
+    return account_api.BrowserLink(url=platform.settings.login_url(login.device_code), expires_in=login.expires_in)
 
 
 @router.get("/verify")

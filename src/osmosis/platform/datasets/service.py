@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from osmosis.errors import Conflict, NotFound, ValidationError
-from osmosis.platform import Platform, tables, urls
+from osmosis.platform import Platform, tables
 from osmosis.platform.objects.parts import Parts, upload_key
 from osmosis.platform.settings import PlatformSettings
 from osmosis.platform.workspaces import quotas
@@ -195,7 +195,7 @@ def build_entry(kind: type[EntryT], settings: PlatformSettings, dataset: tables.
         file_format=dataset.format,
         original_file_format=dataset.format,
         original_file_size=dataset.size,
-        platform_url=urls.dataset(settings, dataset.id),
+        platform_url=settings.dataset_url(dataset.id),
         **more,
     )
 

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from osmosis.errors import Conflict, NotFound, ValidationError
-from osmosis.platform import Platform, tables, urls
+from osmosis.platform import Platform, tables
 from osmosis.platform.objects.parts import IMPORTS, Parts, store_joined
 from osmosis.platform.run_upload.manifest import Manifest
 from osmosis.platform.settings import PlatformSettings
@@ -113,7 +113,7 @@ def body(session: Session, settings: PlatformSettings, row: tables.Import) -> Im
     run = session.get(tables.Run, row.run_id) if row.run_id else None
     became: dict[str, str] = {}
     if run is not None:
-        became = {"eval_run_id": run.id, "eval_run_name": run.name, "platform_url": urls.run(settings, run.id)}
+        became = {"eval_run_id": run.id, "eval_run_name": run.name, "platform_url": settings.run_url(run.id)}
     return ImportSession(
         session_id=row.id,
         status=row.status,

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.errors import NotFound, ValidationError
-from osmosis.platform import Platform, tables, urls
+from osmosis.platform import Platform, tables
 from osmosis.platform.datasets.stored_rows import iterate_rows
 from osmosis.platform.git import repositories, sync
 from osmosis.platform.models import service as models
@@ -76,7 +76,7 @@ def build_benchmark(platform: Platform, dataset: tables.Dataset, *, is_detail: b
         **{"id": dataset.id, "name": dataset.name, "source_ref": dataset.name, "task_count": len(tasks)},
         "category_count": len(categories),
         "task_sets": sorted({task["task_set"] for task in tasks if "task_set" in task}),
-        "platform_url": urls.dataset(platform.settings, dataset.id),
+        "platform_url": platform.settings.dataset_url(dataset.id),
         "categories": [{"name": name, "task_count": count} for name, count in categories],
         **({"tasks": tasks} if is_detail else {}),
     }
@@ -224,7 +224,7 @@ def build_row(session: Session, settings: PlatformSettings, members: Members) ->
         status=RunStatus.PENDING if is_waiting else next((s for s in order if s in statuses), order[-1]),
         started_at=min((each.started_at for each in runs if each.started_at), default=None),
         completed_at=max((each.completed_at for each in runs if each.completed_at), default=None) if is_over else None,
-        platform_url=urls.run(settings, runs[0].id) if runs else None,
+        platform_url=settings.run_url(runs[0].id) if runs else None,
         benchmark_name=run.benchmark,
         agent_count=len(run.run_ids),
         best_pass_at_1=best if best >= 0 else None,

@@ -8,7 +8,7 @@ from fastapi.responses import Response as Raw, StreamingResponse
 from sqlalchemy.orm import Session
 
 from osmosis.errors import NotFound, ValidationError
-from osmosis.platform import Platform, tables, urls
+from osmosis.platform import Platform, tables
 from osmosis.platform.auth.dependencies import PlatformDep, Scope, ScopeDep, may
 from osmosis.platform.background import slow, stream_apart
 from osmosis.platform.datasets import ingest
@@ -82,7 +82,7 @@ class RunRoutes:
             run = self.find(session, scope, name)
             lifecycle.request_stop(session, run)
             audit.note(session, scope, "run.stop", run.name, workspace=scope.workspace)
-            values = {"platform_url": urls.run(platform.settings, run.id), "total_dataset_rows": run.dataset_rows}
+            values = {"platform_url": platform.settings.run_url(run.id), "total_dataset_rows": run.dataset_rows}
             return run_api.StoppingRun.from_row(run, **values, stop_requested=run.stop_requested_at is not None)
 
     def mark(self, name: str, platform: PlatformDep, scope: ScopeDep, body: MarkChange) -> run_api.MarkedRun:
@@ -151,7 +151,7 @@ def retry(
         run = routes.find(session, scope, name)
         count = run_retry.retry(session, platform.vault, run, scope.user, body or run_api.RetryRun())
         audit.note(session, scope, "run.retry", run.name, workspace=scope.workspace)
-        url = urls.run(platform.settings, run.id)
+        url = platform.settings.run_url(run.id)
         return run_api.RetriedRun.from_row(run, workflow_id=run.id, retryable_samples=count, platform_url=url)
 
 
@@ -286,7 +286,7 @@ def create_benchmark_run(
     platform: PlatformDep, scope: ScopeDep, body: dict[str, object] = Body()
 ) -> run_api.SubmittedRun:
     run, count = benchmarks.submit_run(platform, scope.workspace, scope, body)
-    url = urls.run(platform.settings, run.run_ids[0])
+    url = platform.settings.run_url(run.run_ids[0])
     return run_api.SubmittedRun.from_row(run, status="pending", platform_url=url, workflow_id=run.id, task_count=count)
 
 

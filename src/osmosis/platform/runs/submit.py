@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 from sqlalchemy.orm import Session
 
 from osmosis.errors import NotFound, ValidationError
-from osmosis.platform import Platform, tables, urls
+from osmosis.platform import Platform, tables
 from osmosis.platform.datasets import service as datasets
 from osmosis.platform.git import repositories, sync
 from osmosis.platform.models import service as models
@@ -116,7 +116,7 @@ def check(
         raise NotFound(
             f"Secret(s) not found: {', '.join(missing)}",
             hint=f"osmosis secret set {missing[0]}",
-            platform_url=urls.secrets(platform.settings, workspace.name),
+            platform_url=platform.settings.secrets_url(workspace.name),
             missing=missing,
         )
     return Order(workspace, actor, request, kind, repository.id, code)

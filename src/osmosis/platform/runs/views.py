@@ -7,11 +7,11 @@ from sqlalchemy.orm import Session
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.base.stats import Spread
-from osmosis.platform import tables, urls
+from osmosis.platform import tables
 from osmosis.platform.paging import PagePlace
 from osmosis.platform.runs import lifecycle
 from osmosis.platform.runs.rollouts import tally_of
-from osmosis.platform.scheduling import placement
+from osmosis.platform.scheduling import queue
 from osmosis.platform.settings import PlatformSettings
 from osmosis.platform.training import service
 from osmosis.platform.workspaces import quotas
@@ -25,7 +25,7 @@ from osmosis.records.run.status import RunKind, RunStatus
 
 def _row_values(settings: PlatformSettings, run: tables.Run) -> dict[str, object]:
     return {
-        "platform_url": urls.run(settings, run.id),
+        "platform_url": settings.run_url(run.id),
         "resolved_secret_scopes": run.secret_scopes,
         "stop_requested": run.stop_requested_at is not None,
         "imported": run.imported is not None,
@@ -117,14 +117,14 @@ def _waiting(session: Session, run: tables.Run) -> dict[str, run_api.RunProgress
 
 
 def explain_waiting(session: Session, run: tables.Run) -> str:
-    reason = placement.explain_waiting(session, run)
+    reason = queue.explain_waiting(session, run)
     if reason or run.status != RunStatus.PENDING.value:
         return reason
     return quotas.explain_waiting(session, session.get_one(tables.Workspace, run.workspace_id), run)
 
 
 def build_accepted(settings: PlatformSettings, run: tables.Run, **more: object) -> run_api.SubmittedRun:
-    values = {"platform_url": urls.run(settings, run.id), "total_dataset_rows": run.dataset_rows, **more}
+    values = {"platform_url": settings.run_url(run.id), "total_dataset_rows": run.dataset_rows, **more}
     return run_api.SubmittedRun.from_row(run, **values)
 
 

@@ -15,7 +15,7 @@ from osmosis.platform.http.json_route import JsonRoute
 from osmosis.platform.models import merging
 from osmosis.platform.objects.publish import fetch_all, publish_later
 from osmosis.platform.runs import lifecycle, rollouts
-from osmosis.platform.scheduling import job_files, job_folders, job_spec, leases, shards, tickets
+from osmosis.platform.scheduling import job_files, job_spec, leases, shards
 from osmosis.platform.training import checkpoints, service, sft_data
 from osmosis.records.api import jobs as job_api
 from osmosis.records.config.optimize import Optimization
@@ -35,7 +35,7 @@ def claim(body: job_api.JobClaim, ticket: TokenDep, platform: PlatformDep, reque
     """Give a job that a scheduler started its lease for its ticket, once."""
     _unheard(request)
     with platform.db.write() as session:
-        lease = tickets.redeem(session, ticket, body, platform.settings.lease_s)
+        lease = leases.redeem_ticket(session, ticket, body, platform.settings.lease_s)
     if not lease:
         raise Conflict("this ticket was used already", hint="a ticket works once; the run's log notes this")
     return job_api.JobLease(run_id=body.run_id, lease=lease)
@@ -222,22 +222,22 @@ def finish(
 @router.get("/folders")
 @slow("objects")
 def folders(run_id: str, token: TokenDep, platform: PlatformDep) -> job_api.JobFolders:
-    return job_api.JobFolders(folders=job_folders.list_folders(platform, _load_sources(platform, run_id, token)))
+    return job_api.JobFolders(folders=job_files.list_folders(platform, _load_sources(platform, run_id, token)))
 
 
 @router.get("/folders/{name}/{path:path}", response_class=FileResponse)
 @slow("objects")
 def folder_file(run_id: str, name: str, path: str, token: TokenDep, platform: PlatformDep) -> FileResponse:
-    file = job_folders.get_file(platform, _load_sources(platform, run_id, token), name, path)
+    file = job_files.get_file(platform, _load_sources(platform, run_id, token), name, path)
     return FileResponse(file, media_type=BYTES)
 
 
-def _find_checkpoint(run_id: str, name: str, token: TokenDep, platform: PlatformDep) -> job_folders.IncomingCheckpoint:
+def _find_checkpoint(run_id: str, name: str, token: TokenDep, platform: PlatformDep) -> job_files.IncomingCheckpoint:
     run, _ = _require_training(platform, run_id, token)
-    return job_folders.IncomingCheckpoint(platform.settings, run, name)
+    return job_files.IncomingCheckpoint(platform.settings, run, name)
 
 
-CheckpointDep = Annotated[job_folders.IncomingCheckpoint, Depends(_find_checkpoint)]
+CheckpointDep = Annotated[job_files.IncomingCheckpoint, Depends(_find_checkpoint)]
 
 
 @router.get("/checkpoints/{name}")
@@ -262,16 +262,14 @@ def add_checkpoints(
     settings = platform.settings
     run, elsewhere = _require_training(platform, run_id, token)
     for report in body.checkpoints if elsewhere else ():
-        job_folders.IncomingCheckpoint(settings, run, report.path).publish()
+        job_files.IncomingCheckpoint(settings, run, report.path).publish()
     with platform.db.write() as session:
         held_job = leases.require_lease(session, run_id, token)
         before = checkpoints.list_paths(session, run_id)
         stored = checkpoints.store(session, settings, held_job.run, body.checkpoints)
         removed = before - checkpoints.list_paths(session, run_id)
         if removed and elsewhere:
-            later.add_task(
-                run_apart, "objects", job_folders.delete_unlisted, platform.objects, settings, sorted(removed)
-            )
+            later.add_task(run_apart, "objects", job_files.delete_unlisted, platform.objects, settings, sorted(removed))
     later.add_task(run_apart, "objects", publish_later, platform, f"models/runs/{run_id}/")
     return job_api.StoredCount(stored=stored)
 
@@ -297,10 +295,10 @@ def _check_training(run: tables.Run) -> None:
         raise Conflict(f"run {run.name!r} trains nothing")
 
 
-def _load_sources(platform: Platform, run_id: str, token: str) -> job_folders.FolderSources:
+def _load_sources(platform: Platform, run_id: str, token: str) -> job_files.FolderSources:
     with platform.db.read() as session:
         held_job = leases.require_lease(session, run_id, token)
         _check_training(held_job.run)
         spec = job_spec.build_spec(session, platform.settings, held_job.job)
         places = job_spec.add_places(session, platform.settings, held_job.run, spec)
-        return job_folders.load_sources(session, platform.settings, held_job.run, places)
+        return job_files.load_folder_sources(session, platform.settings, held_job.run, places)

@@ -8,7 +8,7 @@ from osmosis.errors import OsmosisError
 from osmosis.platform import tables
 from osmosis.platform.models import deployments, service as models
 from osmosis.platform.runs import lifecycle
-from osmosis.platform.scheduling import job_folders, shards
+from osmosis.platform.scheduling import job_files, shards
 from osmosis.platform.settings import PlatformSettings
 from osmosis.records.config.check import CONFIGS
 from osmosis.records.config.run_config import EvalConfig
@@ -62,11 +62,11 @@ def _model_job(
 
 
 def _elsewhere(spec: JobSpec, local: JobSpec) -> JobSpec:
-    ours = job_folders.name_folders(local)
+    ours = job_files.name_folders(local)
     hub = {
-        "model_path": "" if job_folders.MODEL in ours else local.model_path,
-        "tokenizer_path": "" if job_folders.TOKENIZER in ours else local.tokenizer_path,
-        "teacher_path": "" if job_folders.TEACHER in ours else local.teacher_path,
+        "model_path": "" if job_files.MODEL in ours else local.model_path,
+        "tokenizer_path": "" if job_files.TOKENIZER in ours else local.tokenizer_path,
+        "teacher_path": "" if job_files.TEACHER in ours else local.teacher_path,
     }
     return spec.model_copy(update={**hub, "folders": sorted(ours)})
 

@@ -1,8 +1,12 @@
 """Leases: which process works on a job, until when, and how its work ends. The token of a lease goes to one process;
 writes with another token are dropped (`LeaseLost`). `reap` ends leases that ran out. Heartbeats are slowed down to what
-one process can take, model calls to what an endpoint takes that another job of the workspace shares."""
+one process can take, model calls to what an endpoint takes that another job of the workspace shares. A job that a
+scheduler started gets its lease for a ticket, good for one start until the limit of its queue: a scheduler stores and
+logs what it is given, so neither lease nor secret passes through one."""
 
 import logging
+import shutil
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -11,16 +15,18 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from osmosis.base.net import backoff_delay
-from osmosis.errors import Conflict, LeaseLost, NotFound
+from osmosis.errors import AuthRequired, Conflict, LeaseLost, NotFound
 from osmosis.platform import Platform, tables
-from osmosis.platform.auth.tokens import hash_token
+from osmosis.platform.auth.tokens import JOB_PREFIX, TICKET_PREFIX, hash_token, new_token
 from osmosis.platform.db import count_of
 from osmosis.platform.runs import lifecycle
-from osmosis.platform.scheduling import job_files, shards
+from osmosis.platform.scheduling import shards
 from osmosis.platform.scheduling.transitions import Loss, change_state, count_loss, explain_giving_up, skip
 from osmosis.platform.settings import PlatformSettings
+from osmosis.platform.tables import QueueState
 from osmosis.platform.vault import Vault
 from osmosis.platform.workspaces import secrets
+from osmosis.records.api.jobs import JobClaim
 from osmosis.records.base import utc_now
 from osmosis.records.run.job import HeartbeatReply, JobResult, Progress, Stage
 from osmosis.records.run.plan import Retry
@@ -259,7 +265,7 @@ def reap(platform: Platform, *, gap: str = "", now: datetime | None = None) -> N
         with platform.db.read() as session:
             over = lifecycle.list_over(session, folders)
         for run_id in over:
-            job_files.forget(settings, run_id)
+            shutil.rmtree(settings.sent_dir / run_id, ignore_errors=True)
 
 
 def _find_loss(session: Session, settings: PlatformSettings, job: tables.Job, now: datetime) -> Loss | None:
@@ -276,3 +282,76 @@ def heartbeat_interval_s(session: Session) -> float:
     running = count_of(session, sa.select(tables.Job).where(tables.Job.state == tables.QueueState.HELD))
     seconds = running / HEARTBEATS_PER_SECOND
     return 0.0 if seconds <= 1.0 else min(MAX_INTERVAL_S, seconds)
+
+
+def issue_ticket(job: tables.Job, queue_s: float) -> str:
+    ticket = new_token(TICKET_PREFIX)
+    job.ticket_hash, job.ticket_taker = hash_token(ticket), None
+    job.ticket_until = utc_now() + timedelta(seconds=queue_s)
+    return ticket
+
+
+def has_open_ticket(job: tables.Job) -> bool:
+    return job.state == QueueState.HELD and job.ticket_hash is not None and job.ticket_taker is None
+
+
+def explain_expired_ticket(work: tables.Work, job: tables.Job) -> str:
+    if work.stop_requested_at is not None:
+        return "stopped before its job began"
+    if job.ticket_until is not None and job.ticket_until < utc_now():
+        return f"its job waited until its ticket expired ({job.place or f'with {job.worker}'})"
+    return ""
+
+
+def redeem_ticket(session: Session, ticket: str, claim: JobClaim, lease_s: float) -> str:
+    """Redeem a ticket for a new lease token; empty if another process has used it. Raise AuthRequired."""
+    query = sa.select(tables.Job).where(tables.Job.ticket_hash == hash_token(ticket))
+    job = session.scalars(query.with_for_update()).first()
+    now, taker = utc_now(), hash_token(claim.taker)
+    if job is None or job.work_id != claim.run_id or job.ticket_until is None:
+        raise AuthRequired("this ticket is not valid, or no longer: the job was given up or started again")
+    work = lifecycle.get_work(session, job)
+    if job.state != QueueState.HELD or work.status != RunStatus.RUNNING.value or work.stop_requested_at is not None:
+        raise AuthRequired(f"run {work.name!r} does not wait for this job any more")
+    if job.ticket_taker not in (None, taker):
+        job.ticket_hash = None
+        message = "the ticket of its job was presented a second time, by another process, and refused"
+        lifecycle.log(session, work, message, level="warning")
+        return ""
+    if job.ticket_taker is None and job.ticket_until < now:
+        raise AuthRequired("this ticket has expired: the job waited too long in its queue")
+    token = new_token(JOB_PREFIX)
+    if job.ticket_taker is None:
+        begun = f"job begun by {job.worker}"
+        lifecycle.log(session, work, f"{begun} ({job.place})" if job.place else begun)
+    job.ticket_taker, job.place, job.secrets_taker = taker, None, None
+    job.lease_hash = hash_token(token)
+    job.lease_until = now + timedelta(seconds=lease_s)
+    return token
+
+
+def extend_in_scheduler(platform: Platform, waiting: Iterable[tuple[str, str, str]]) -> None:
+    """Extend the leases of jobs (id, lease id, place) in a scheduler, and log new places."""
+    lease_s, now = platform.settings.lease_s, utc_now()
+    for job_id, lease_id, position in waiting:
+        with platform.db.write() as session:
+            job = session.get(tables.Job, job_id, with_for_update=True)
+            if job is None or not has_open_ticket(job) or job.lease_id != lease_id:
+                continue
+            job.lease_until = now + timedelta(seconds=lease_s)
+            if position and position != job.place:
+                job.place = position
+                lifecycle.log(session, lifecycle.get_work(session, job), position)
+
+
+def is_scheduler_news(job: tables.Job, position: str, lease_s: float) -> bool:
+    soon = job.lease_until is None or job.lease_until - utc_now() < timedelta(seconds=lease_s / 2)
+    return has_open_ticket(job) and (soon or (bool(position) and position != job.place))
+
+
+def find_scheduler_place(session: Session, run: tables.Run) -> str:
+    begun = sa.select(tables.Job).where(tables.Job.run_id == run.id, tables.Job.state != QueueState.WAITING)
+    jobs = list(session.scalars(begun.order_by(tables.Job.shard)))
+    if not jobs or not all(has_open_ticket(job) for job in jobs):
+        return ""
+    return next((job.place for job in jobs if job.place), "")

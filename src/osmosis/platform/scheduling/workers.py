@@ -14,7 +14,7 @@ from osmosis.errors import Forbidden, OsmosisError
 from osmosis.platform import Platform, tables
 from osmosis.platform.db import count_of
 from osmosis.platform.runs import lifecycle
-from osmosis.platform.scheduling import job_spec, leases, placement, queue, tickets
+from osmosis.platform.scheduling import job_spec, leases, queue
 from osmosis.platform.scheduling.transitions import Loss
 from osmosis.platform.settings import PlatformSettings
 from osmosis.platform.tables import QueueState
@@ -26,7 +26,7 @@ from osmosis.records.run.rollout import Category
 
 log = logging.getLogger(__name__)
 
-LOST_AFTER_S = placement.LOST_AFTER.total_seconds()
+LOST_AFTER_S = queue.LOST_AFTER.total_seconds()
 ROUNDS_PER_SECOND = 50
 
 
@@ -97,13 +97,13 @@ class WorkerDesk:
                 for job in report.jobs
                 if job.alive
                 and (held_job := _find_held_by(session, worker, job.job_id, job.lease_id)) is not None
-                and tickets.is_news(held_job.job, job.place, settings.lease_s)
+                and leases.is_scheduler_news(held_job.job, job.place, settings.lease_s)
             ]
         if any(end.silent for end in ends) and self.was_unreachable():
             ends = [end for end in ends if not end.silent]
         for end in ends:
             _end_job(platform, end)
-        tickets.keep(platform, in_scheduler)
+        leases.extend_in_scheduler(platform, in_scheduler)
         note_every = timedelta(seconds=min(2.0, settings.lease_s / 8))
         if utc_now() - worker.last_seen > note_every or worker.slots != report.slots:
             with platform.db.write() as session:
@@ -190,7 +190,7 @@ def _find_end(
         how = f"ended with exit code {report.exit_code}" if report.exit_code is not None else "is gone"
         reason = report.reason or f"the job {how} without a result"
         reason += f"; its last output:\n{report.words}" if report.words else ""
-    elif tickets.is_waiting(job) and (expiry := tickets.explain_expiry(work, job)):
+    elif leases.has_open_ticket(job) and (expiry := leases.explain_expired_ticket(work, job)):
         reason = expiry
     elif work.stop_requested_at is not None and _is_stop_overdue(session, settings, held_job, now):
         reason = "the job did not stop in time and was killed"
@@ -272,8 +272,8 @@ def _give_job(
             kind=claimed.job.kind,
             folder=lifecycle.work_folder(claimed.work, claimed.job),
             lease=claimed.token if local else "",
-            ticket="" if local else tickets.issue(claimed.job, queue_s),
-            needs=placement.read_needs(claimed.work),
+            ticket="" if local else leases.issue_ticket(claimed.job, queue_s),
+            needs=queue.read_needs(claimed.work),
         )
 
 

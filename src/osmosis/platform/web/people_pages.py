@@ -10,12 +10,12 @@ from fastapi.responses import StreamingResponse
 
 from osmosis.base.net import is_loopback
 from osmosis.errors import OsmosisError, ValidationError
-from osmosis.platform import tables, urls
+from osmosis.platform import tables
 from osmosis.platform.auth import login as login_flows, tokens, users
 from osmosis.platform.paging import fetch_numbered
 from osmosis.platform.web.session import PosterDep, Viewer, ViewerDep, platform_of
 from osmosis.platform.web.templating import page, page_router, redirect
-from osmosis.platform.workspaces import audit, members, quotas, service as workspaces
+from osmosis.platform.workspaces import audit, quotas, service as workspaces
 from osmosis.records.api.accounts import MAX_TOKEN_DAYS, SCOPES, TOKEN_DAYS, USUAL_SCOPES, NewToken, TokenScope
 from osmosis.records.api.policy import POLICY, ROLES, Role, may
 from osmosis.viewer.render import SECURITY
@@ -34,7 +34,7 @@ def member_list(viewer: ViewerDep, workspace: str) -> Response:
 def _members(viewer: Viewer, workspace: str, problem: OsmosisError | None = None) -> Response:
     with viewer.platform.db.read() as session:
         row, role = workspaces.by_name(session, viewer.user, workspace)
-        rows = members.list_members(session, row)
+        rows = workspaces.list_members(session, row)
         use = quotas.build_use(session, row)
     return page(
         "members.html", viewer, here="members", workspace=workspace, found=rows, role=role, roles=ROLES,
@@ -47,7 +47,7 @@ def invite(viewer: PosterDep, workspace: str, person: Text, role: Annotated[Role
     try:
         with viewer.platform.db.write() as session:
             row, mine = workspaces.by_name(session, viewer.user, workspace, "members")
-            invitation = members.invite(session, row, viewer.user, mine, person, role)
+            invitation = workspaces.invite_member(session, row, viewer.user, mine, person, role)
             action = "member.invite" if invitation.invited else "member.add"
             audit.note(session, viewer, action, invitation.handle or invitation.email or "", workspace=row, role=role)
     except OsmosisError as problem:
@@ -60,7 +60,7 @@ def change_role(viewer: PosterDep, workspace: str, person: str, role: Annotated[
     try:
         with viewer.platform.db.write() as session:
             row, mine = workspaces.by_name(session, viewer.user, workspace, "members")
-            members.change(session, row, mine, person, role)
+            workspaces.change_member(session, row, mine, person, role)
             audit.note(session, viewer, "member.role", person, workspace=row, role=role)
     except OsmosisError as problem:
         return _members(viewer, workspace, problem)
@@ -72,7 +72,7 @@ def remove(viewer: PosterDep, workspace: str, person: str) -> Response:
     try:
         with viewer.platform.db.write() as session:
             row, mine = workspaces.by_name(session, viewer.user, workspace)
-            removed = members.remove(session, row, viewer.user, mine, person)
+            removed = workspaces.remove_member(session, row, viewer.user, mine, person)
             audit.note(session, viewer, "member.remove", removed, workspace=row)
     except OsmosisError as problem:
         return _members(viewer, workspace, problem)
@@ -127,7 +127,7 @@ def _linked(viewer: Viewer, handle: str) -> Response:
         tokens.require_operator(session, viewer.token)
         login = login_flows.link_for(session, users.require(session, handle), viewer.token)
         audit.note(session, viewer, "user.link", handle)
-    return _people(viewer, link=urls.login(viewer.platform.settings, login.device_code), handle=handle)
+    return _people(viewer, link=viewer.platform.settings.login_url(login.device_code), handle=handle)
 
 
 @router.get("/audit")

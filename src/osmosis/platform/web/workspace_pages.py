@@ -4,9 +4,9 @@ import pydantic
 from fastapi import BackgroundTasks, Form, Request, Response
 from sqlalchemy.orm import Session
 
+from osmosis.base.files import tomllib
 from osmosis.base.git import GitError
 from osmosis.base.jsonable import JsonObject
-from osmosis.base.files import tomllib
 from osmosis.errors import NotFound, OsmosisError, ValidationError
 from osmosis.platform import tables
 from osmosis.platform.background import run_in_turn, slow

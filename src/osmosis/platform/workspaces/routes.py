@@ -4,7 +4,7 @@ from fastapi import APIRouter, Response
 from sqlalchemy.orm import Session
 
 from osmosis.errors import ValidationError
-from osmosis.platform import Platform, tables, urls
+from osmosis.platform import Platform, tables
 from osmosis.platform.auth import login as login_flows, openid, tokens, users
 from osmosis.platform.auth.dependencies import (
     Caller,
@@ -21,7 +21,7 @@ from osmosis.platform.git import mirror, repositories, sync
 from osmosis.platform.git.remotes import Remote
 from osmosis.platform.http.json_route import JsonRoute
 from osmosis.platform.paging import PageDep, PageRange
-from osmosis.platform.workspaces import audit, members, quotas, secrets, service as workspaces
+from osmosis.platform.workspaces import audit, quotas, secrets, service as workspaces
 from osmosis.records.api import policy as people_api
 from osmosis.records.api.accounts import (
     BrowserLink,
@@ -197,13 +197,13 @@ MembersDep = Annotated[Scope, may("members")]
 @router.get("/members")
 def list_members(platform: PlatformDep, scope: ScopeDep) -> people_api.MemberList:
     with platform.db.read() as session:
-        return people_api.MemberList(members=members.list_members(session, scope.workspace))
+        return people_api.MemberList(members=workspaces.list_members(session, scope.workspace))
 
 
 @router.post("/members")
 def invite(body: people_api.NewMember, platform: PlatformDep, scope: MembersDep) -> people_api.MemberRow:
     with platform.db.write() as session:
-        row = members.invite(session, scope.workspace, scope.user, scope.role, body.person, body.role)
+        row = workspaces.invite_member(session, scope.workspace, scope.user, scope.role, body.person, body.role)
         action = "member.invite" if row.invited else "member.add"
         audit.note(session, scope, action, row.handle or row.email or "", workspace=scope.workspace, role=row.role)
     return row
@@ -212,13 +212,13 @@ def invite(body: people_api.NewMember, platform: PlatformDep, scope: MembersDep)
 @router.put("/members/{person}")
 def change(person: str, body: people_api.MemberRole, platform: PlatformDep, scope: MembersDep) -> people_api.MemberRow:
     with audit.change(platform.db, scope, "member.role", person, workspace=scope.workspace, role=body.role) as session:
-        return members.change(session, scope.workspace, scope.role, person, body.role)
+        return workspaces.change_member(session, scope.workspace, scope.role, person, body.role)
 
 
 @router.delete("/members/{person}", status_code=204)
 def remove(person: str, platform: PlatformDep, scope: Annotated[Scope, may("read")]) -> Response:
     with audit.change(platform.db, scope, "member.remove", person, workspace=scope.workspace) as session:
-        members.remove(session, scope.workspace, scope.user, scope.role, person)
+        workspaces.remove_member(session, scope.workspace, scope.user, scope.role, person)
     return Response(status_code=204)
 
 
@@ -251,7 +251,7 @@ def remove_person(handle: str, platform: PlatformDep, caller: OperatorDep, heir:
 def link_person(handle: str, body: people_api.WantedLink, platform: PlatformDep, caller: OperatorDep) -> BrowserLink:
     with audit.change(platform.db, caller, "user.link", handle, hours=body.hours) as session:
         login = login_flows.link_for(session, users.require(session, handle), caller.token, hours=body.hours)
-    return BrowserLink(url=urls.login(platform.settings, login.device_code), expires_in=login.expires_in)
+    return BrowserLink(url=platform.settings.login_url(login.device_code), expires_in=login.expires_in)
 
 
 @router.delete("/users/{handle}/identities", status_code=204)
@@ -269,7 +269,7 @@ def list_secrets(platform: PlatformDep, caller: SecretsDep, page: PageDep, scope
     with platform.db.read() as session:
         rows, total = page.fetch(session, secrets.select_secrets(caller.workspace, caller.user, scope))
         bodies = [SecretRow.from_row(row) for row in rows]
-    url = urls.secrets(platform.settings, caller.workspace.name)
+    url = platform.settings.secrets_url(caller.workspace.name)
     return SecretPage(environment_secrets=bodies, platform_url=url, **page.place(len(bodies), total))
 
 
@@ -279,7 +279,7 @@ def put_secret(body: NewSecret, platform: PlatformDep, caller: SecretsDep) -> Se
         slot = secrets.slot_for(caller.workspace, caller.user, caller.role, scope=body.scope, name=body.name)
         row = secrets.store(session, platform.vault, slot, body.value, caller.user.id)
         audit.note(session, caller, "secret.set", body.name, workspace=caller.workspace, scope=slot.scope)
-        return SecretRow.from_row(row, platform_url=urls.secrets(platform.settings, caller.workspace.name))
+        return SecretRow.from_row(row, platform_url=platform.settings.secrets_url(caller.workspace.name))
 
 
 @router.delete("/environment-secrets", status_code=204)
