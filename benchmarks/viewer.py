@@ -19,9 +19,9 @@ from urllib.parse import parse_qsl
 
 from osmosis.records.run.rollout import Rollout, RolloutStatus, Score, Usage
 from osmosis.records.run.rows import Row
-from osmosis.viewer.index.database import RolloutIndex
-from osmosis.viewer.index.search import Search, parse_query
+from osmosis.viewer.index import RolloutIndex
 from osmosis.viewer.page import QueryParams
+from osmosis.viewer.search import Search, parse_query
 
 WORDS = [f"word{number}" for number in range(5000)]
 ASKED = {

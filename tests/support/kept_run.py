@@ -11,11 +11,20 @@ from osmosis.records.run.quarantine import RowQuarantine
 from osmosis.records.run.report import Report
 from osmosis.records.run.rollout import Rollout
 from osmosis.records.run.rows import Row
-from osmosis.viewer.diff import CodePair, pair_code
-from osmosis.viewer.index.database import IndexProgress, RolloutIndex
-from osmosis.viewer.index.search import Search
-from osmosis.viewer.run_library import RunCard
-from osmosis.viewer.run_source import CheckpointLine, Link, Origin, RolloutTable, RunContext, RunSettings, RunState
+from osmosis.viewer.index import IndexProgress, RolloutIndex
+from osmosis.viewer.run_source import (
+    CheckpointLine,
+    CodePair,
+    Link,
+    Origin,
+    RolloutTable,
+    RunCard,
+    RunContext,
+    RunSettings,
+    RunState,
+    pair_code,
+)
+from osmosis.viewer.search import Search
 
 
 @dataclass

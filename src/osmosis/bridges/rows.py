@@ -4,7 +4,7 @@ import csv
 import importlib
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import chain, islice
+from itertools import chain, islice, takewhile
 from pathlib import Path
 
 import httpx
@@ -14,12 +14,16 @@ import uv
 
 from osmosis.base.installation import install_command
 from osmosis.base.jsonable import JsonObject
+from osmosis.bridges import logs
 from osmosis.bridges.import_run import read_logs
-from osmosis.bridges.logs import read_lines, row_of
 from osmosis.bridges.mapped import LANGFUSE, SAMPLE, check_mapping, complete_mapping
-from osmosis.bridges.promptfoo_tests import read_tests
-from osmosis.bridges.traces import read_journal, read_otlp
+from osmosis.bridges.promptfoo import read_tests
+from osmosis.bridges.spans import iterate_spans, load_json, read_attributes, read_conversation
+from osmosis.bridges.table import read_dataset
+from osmosis.engine.journal import StoredRollouts
 from osmosis.errors import NotFound, OsmosisError, UsageError, ValidationError
+from osmosis.records.run.annotations import Annotation, keep_newest
+from osmosis.records.run.rollout import Message, Rollout
 from osmosis.sdk.foreign import PACKAGES, is_foreign, open_foreign, parse_foreign
 
 REASONING_GYM = "reasoning-gym"
@@ -28,6 +32,7 @@ DATASETS_SERVER = "https://datasets-server.huggingface.co"
 PAGE = 100
 ROW_NAMES = ("id", "prompt", "messages", "target")
 _POSITION = "\0position"
+_EVALUATION = "gen_ai.evaluation.result"
 _MAKE_TASKS = """
 import json, sys
 import reasoning_gym
@@ -103,7 +108,7 @@ def make_reasoning_tasks(name: str, size: int, seed: int, **config: object) -> I
         )
     for number, line in enumerate(finished.stdout.splitlines()):
         entry = orjson.loads(line)
-        yield row_of(f"{name}-{seed}-{number}", entry["question"], entry["answer"], {"entry": entry})
+        yield logs.row_of(f"{name}-{seed}-{number}", entry["question"], entry["answer"], {"entry": entry})
 
 
 def score_reasoning(solution_str: str, ground_truth: str, extra_info: JsonObject) -> float:
@@ -166,7 +171,7 @@ def _read_table(file: Path) -> Iterable[JsonObject]:
         for batch in pq.ParquetFile(file).iter_batches():
             yield from batch.to_pylist()
     elif file.suffix == ".jsonl":
-        yield from read_lines(file)
+        yield from logs.read_lines(file)
     else:
         with file.open(encoding="utf-8-sig", newline="") as lines:
             yield from csv.DictReader(lines)
@@ -190,4 +195,58 @@ def _map_rows(
         used = set(columns.values())
         rest = {name: value for name, value in line.items() if name not in used and value is not None}
         own_id, prompt = values.get("id"), values.get("messages") or values.get("prompt")
-        yield row_of(position if own_id is None else own_id, prompt or "", values.get("target"), rest)
+        yield logs.row_of(position if own_id is None else own_id, prompt or "", values.get("target"), rest)
+
+
+def read_journal(folder: Path) -> Iterator[JsonObject]:
+    stored = StoredRollouts(folder)
+    rows, labels, written = read_dataset(stored.plan()), dict[str, dict[str, str]](), set[str]()
+    file = folder / "annotations.jsonl"
+    lines = file.read_bytes().splitlines() if file.exists() else []
+    for note in keep_newest(map(Annotation.model_validate_json, lines)):
+        labels.setdefault(note.row_key or "", {})[note.author] = note.label or note.comment or f"{note.score:g}"
+    for line in stored.in_order():
+        rollout = Rollout.model_validate(line)
+        key = str(rollout.row_key)
+        row = rows.get(key) or logs.row_of(key, _opening(rollout.messages))
+        metadata = {"tools": rollout.tools, "labels": labels.get(key)}
+        if key not in written:
+            written.add(key)
+            yield {**row, "id": key, **_with_metadata(row.get("metadata"), metadata)}
+
+
+def read_otlp(path: Path) -> Iterator[JsonObject]:
+    traces: dict[str, list[JsonObject]] = {}
+    for document in logs.read_lines(path) if path.suffix == ".jsonl" else [logs.read_json(path)]:
+        for span in iterate_spans(document):
+            traces.setdefault(span["traceId"], []).append(span)
+    if not traces:
+        raise ValidationError(f"{path} has no spans", hint="JSON as OTLP's file exporter writes it: resourceSpans")
+    for id, spans in traces.items():
+        spans.sort(key=lambda span: int(span.get("startTimeUnixNano") or 0))
+        conversations = [read_conversation(read_attributes(span)) for span in spans]
+        calls = [(question, answers) for question, answers in conversations if question]
+        if not calls:
+            continue
+        answers, tools = calls[-1][1], (read_attributes(span).get("gen_ai.tool.definitions") for span in spans)
+        events = [event for span in spans for event in span.get("events") or () if event["name"] == _EVALUATION]
+        metadata: JsonObject = {
+            "tools": load_json(next(filter(None, tools), None)),
+            "answer": answers[-1]["content"] if answers else None,
+            "scores": dict(map(_score, map(read_attributes, events))),
+        }
+        yield {**logs.row_of(id, _opening(calls[0][0])), **_with_metadata(None, metadata)}
+
+
+def _score(event: JsonObject) -> tuple[str, object]:
+    value = event.get("gen_ai.evaluation.score.label", event.get("gen_ai.evaluation.score.value"))
+    return str(event["gen_ai.evaluation.name"]), value
+
+
+def _opening(messages: Iterable[Message]) -> list[Message]:
+    return list(takewhile(lambda message: message.get("role") != "assistant", messages))
+
+
+def _with_metadata(present: object, metadata: JsonObject) -> JsonObject:
+    every = {**(present if isinstance(present, dict) else {}), **logs.present(metadata)}
+    return {"metadata": every} if every else {}

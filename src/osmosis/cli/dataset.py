@@ -12,8 +12,8 @@ from osmosis.base.jsonable import JsonObject
 from osmosis.bridges.mapped import parse_mapping
 from osmosis.cli.core import completion, prompts
 from osmosis.cli.core.app import new_app
-from osmosis.cli.core.context import current, scope_of
-from osmosis.cli.core.paging import Cursor, Everything, Limit, Lines, Offset, Paging, list_result
+from osmosis.cli.core.connect import Cursor, Everything, Limit, Lines, Offset, Paging, list_result, scope_of
+from osmosis.cli.core.context import current
 from osmosis.cli.core.render import draw_list, pairs, print_text
 from osmosis.cli.core.results import Column, DetailResult, ListResult, NextStep, OperationResult, build_columns, when
 from osmosis.cli.eval.download import byte_progress

@@ -20,17 +20,15 @@ from osmosis.cli.eval.progress import Terminal, let_through, print_aside, run_st
 from osmosis.cli.eval.run import apply_environment, find_dataset
 from osmosis.cli.eval.runs import EvalName, run_state
 from osmosis.cli.eval.submit import SubmitFlags, submit_config
-from osmosis.cli.eval.submit_case import SubmitOptions
+from osmosis.cli.eval.submit_checks import SubmitOptions
 from osmosis.datasets.keys import SelectedRows
 from osmosis.datasets.scan import read_rows, scan_dataset
 from osmosis.engine.journal import Journal
 from osmosis.engine.loader import source_hash
 from osmosis.engine.provenance import digest, folder_files
 from osmosis.errors import Conflict, NotFound
-from osmosis.local.candidates import Candidates, apply_winner, read_texts
-from osmosis.local.optimization import OUTAGES, Search, split_rows
+from osmosis.local.optimization import OUTAGES, Candidates, Reflection, Search, apply_winner, read_texts, split_rows
 from osmosis.local.prepare import check_price, prepare
-from osmosis.local.reflection import Reflection
 from osmosis.local.run_options import RunOptions, key_for, parse_model
 from osmosis.metrics.figures import spent_line
 from osmosis.records.config.optimize import SEED, OptimizeConfig

@@ -3,11 +3,10 @@
 from functools import cached_property
 
 from osmosis.client import lean_httpx  # isort: skip  # noqa: F401 - before anything else imports httpx
-from osmosis.client.accounts import Accounts, SecretsClient, Workers, Workspaces
+from osmosis.client.accounts import Accounts, SecretsClient, Sync, Workers, Workspaces
 from osmosis.client.datasets import Datasets, Models
 from osmosis.client.http import Http
 from osmosis.client.runs import BenchmarkRuns, EvalRuns, Runs, TrainingRuns
-from osmosis.client.sync import Sync
 from osmosis.client.transfer import Imports, Transfer
 from osmosis.records.run.status import RunKind
 

@@ -2,37 +2,163 @@
 
 A search is deterministic but for its models, whose rollouts and answers are stored: run again, it takes the same way
 without paying for it, and goes on from where it was interrupted. The best candidate is compared with the seed on rows
-that the search never saw."""
+that the search never saw.
 
+A candidate is a copy of the rollout in which some files have other texts. The first one, the seed, is copied from the
+working tree, and every other from it, so that edits during a search change nothing."""
+
+import asyncio
+import hashlib
+import json
 import logging
 import math
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import shutil
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import orjson
+
+from osmosis.base.files import write_json, write_text
 from osmosis.base.installation import extra_command
 from osmosis.base.jsonable import JsonObject
+from osmosis.base.redact import Redactor
 from osmosis.datasets.keys import SelectedRows
 from osmosis.engine.build_rollout import REWARD
 from osmosis.engine.loader import forget_modules
-from osmosis.errors import LoadError, OsmosisError
-from osmosis.local.candidates import Candidates, Texts
-from osmosis.local.reflection import Reflection, describe_rollout
+from osmosis.errors import Conflict, LoadError, OsmosisError, ValidationError
+from osmosis.llm import ChatRequest, Completion, open_model
 from osmosis.metrics.compare import compare
 from osmosis.metrics.figures import comparison_line
 from osmosis.metrics.formats import score as format_score
 from osmosis.metrics.summary import Summary
 from osmosis.records.config.optimize import SEED, Candidate, Optimization, Optimize
-from osmosis.records.run.plan import EvalPlan
+from osmosis.records.run.plan import EvalPlan, ModelSpec
 from osmosis.records.run.report import Bounds
 from osmosis.records.run.rollout import Rollout
 from osmosis.records.run.rows import Row
+from osmosis.sdk.messages import FOLDER, SUFFIX, solution_of
 
 OUTAGES = ("rate_limit", "auth", "server_error", "connection", "server_died", "cancelled", "budget")
+Texts = Mapping[str, str]
+"""Text by file, relative to the rollout directory."""
+_LEFT_OUT = shutil.ignore_patterns(".git", ".venv", "__pycache__", "node_modules")
+
+
+class Reflection:
+    """Called with a prompt, returns the answer; GEPA goes on after a call that failed, which is kept in `problem`."""
+
+    run: Callable[[Coroutine[object, object, Completion]], Completion] = staticmethod(asyncio.run)
+
+    def __init__(self, spec: ModelSpec, key: str | None, path: Path) -> None:
+        self._spec = spec
+        self._key = key
+        self._path = path
+        self.answers: list[JsonObject] = json.loads(path.read_bytes()) if path.exists() else []
+        self.costs: list[float | None] = []
+        """US dollars of each call; None: unknown price."""
+        self.problem: OsmosisError | None = None
+        self.on_answer: Callable[[], None] = lambda: None
+        """Called when a new answer is stored, before it is used."""
+
+    def __call__(self, prompt: str) -> str:
+        digest, calls = hashlib.sha256(prompt.encode()).hexdigest(), len(self.costs)
+        is_new = calls >= len(self.answers) or self.answers[calls]["prompt"] != digest
+        if is_new:
+            try:
+                completion = self.run(self._ask(prompt))
+            except OsmosisError as error:
+                error.message = Redactor([self._key] if self._key else []).text(error.message)
+                self.problem = error
+                raise
+            answer, cost_usd = solution_of([completion.message]), completion.usage.cost_usd
+            self.answers[calls:] = [{"prompt": digest, "answer": answer, "cost_usd": cost_usd}]
+            write_json(self._path, self.answers)
+        self.costs.append(self.answers[calls]["cost_usd"])
+        if is_new:
+            self.on_answer()
+        return str(self.answers[calls]["answer"])
+
+    async def _ask(self, prompt: str) -> Completion:
+        model = open_model(self._spec, api_key=self._key)
+        try:
+            return await model.complete(ChatRequest([{"role": "user", "content": prompt}]))
+        finally:
+            await model.close()
+
+
+def describe_rollout(rollout: Rollout, truth: str | None) -> JsonObject:
+    """Describe a rollout for a reflection: 2,000 characters of each message, scores and failure."""
+    ends = [*rollout.messages[:4], *rollout.messages[4:][-8:]]
+    lines = (f"{each.get('role')}: {each.get('content') or json.dumps(each.get('tool_calls'))}" for each in ends)
+    conversation = "\n".join(line[:2000] for line in lines)
+    scores = {"__all__": {"value", "reason", "parts", "failure"}}
+    facts = rollout.model_dump(
+        mode="json", exclude_none=True, include={"scores": scores, "failure": {"message"}, "answer_issue": True}
+    )
+    return {"conversation": conversation, **facts, "expected": truth or "not in the dataset"}
+
+
+@dataclass(frozen=True)
+class Candidates:
+    folder: Path
+    workspace: Path
+    rollout: Path
+    """Relative to the workspace, and to the folder of each candidate."""
+    seed: Texts
+    keep_links: bool = False
+    """Copy links as links: of code that may not read this machine's files, also not by a link to them."""
+    opened: dict[str, Texts] = field(default_factory=dict)
+    """Texts of each candidate by its name, in the order of their first use."""
+
+    def open(self, texts: Texts) -> tuple[str, Path]:
+        """Return the name and the folder of a candidate; write the folder when it is new.
+
+        Files end as the seed's do: a model does not see where a file ends."""
+        ends = {file: "\n" if before.endswith("\n") else "" for file, before in self.seed.items()}
+        files = {file: text.rstrip("\n") + ends[file] for file, text in texts.items()}
+        is_seed = files == self.seed
+        name = SEED if is_seed else hashlib.sha256(orjson.dumps(sorted(files.items()))).hexdigest()[:10]
+        self.opened.setdefault(name, files)
+        target, draft = self.folder / name, self.folder / f".{name}"
+        if not target.exists():
+            source = (self.workspace if is_seed else self.folder / SEED) / self.rollout
+            shutil.rmtree(draft, ignore_errors=True)
+            shutil.copytree(source, draft / self.rollout, ignore=_LEFT_OUT, symlinks=self.keep_links)
+            for file, text in files.items():
+                write_text(draft / self.rollout / file, text)
+            draft.rename(target)
+        return name, target
+
+
+def apply_winner(workspace: Path, optimization: Optimization) -> None:
+    """Write the winner's texts to the working tree; raise Conflict when a file there is no longer the seed's."""
+    folder = workspace / optimization.folder
+    for file, before in optimization.seed.items():
+        if not (folder / file).is_file() or (folder / file).read_text("utf-8") != before:
+            problem = f"{optimization.folder / file} is not the text that was optimized, so nothing was written"
+            raise Conflict(problem, hint="restore it (git log shows its versions), or apply the diff by hand")
+    for file, text in optimization.texts(optimization.winner).items():
+        write_text(folder / file, text)
+
+
+def read_texts(rollout: Path, options: Optimize) -> dict[str, str]:
+    """Read the files that a config wants improved; raise ValidationError for one that is not there, or is no text."""
+    names = [*(f"{FOLDER}/{name}{SUFFIX}" for name in options.prompts), *options.files]
+    names = names or sorted(f"{FOLDER}/{path.name}" for path in (rollout / FOLDER).glob(f"*{SUFFIX}"))
+    if not names:
+        problem = f"rollouts/{rollout.name} has no {FOLDER}/*{SUFFIX}, so there is nothing to improve"
+        raise ValidationError(problem, hint=f"write {FOLDER}/NAME.md and read ctx.prompts, or name [optimize] files")
+    if linked := [name for name in names if (rollout / name).resolve() != rollout.resolve() / name]:
+        raise ValidationError(f"a text cannot be a link: {linked[0]}", hint="copy the file into the rollout")
+    try:
+        return {name: (rollout / name).read_text("utf-8") for name in names}
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValidationError(f"a text cannot be read: {error}", hint="correct [optimize] prompts or files") from None
 
 
 def split_rows(rows: SelectedRows, options: Optimize, attempts: int) -> dict[str, list[int]]:

@@ -36,11 +36,10 @@ from osmosis.records.run.rows import Row
 from osmosis.records.run.source import SnapshotNote
 from osmosis.records.run.status import RunStatus
 from osmosis.viewer import run_source
-from osmosis.viewer.diff import CodePair, pair_code
 from osmosis.viewer.history import MAX_RUNS
-from osmosis.viewer.index.database import IndexFillers
-from osmosis.viewer.index.search import Search
-from osmosis.viewer.run_library import RunCard, build_card
+from osmosis.viewer.index import IndexFillers
+from osmosis.viewer.run_source import CodePair, RunCard, build_card, pair_code
+from osmosis.viewer.search import Search
 
 LOG_LINES = 200
 SCOPES = {"user": "personal", "user_override": "personal, overrides the workspace's", "run": "given at submit"}

@@ -1,15 +1,28 @@
 from bisect import bisect_left
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 
+from osmosis.metrics.training import curve_info, in_order, list_changed_keys, training_figures
+from osmosis.metrics.warnings import Curve
 from osmosis.records.run.history import History
+from osmosis.records.run.job import MetricPoint
+from osmosis.viewer.page import Page, QueryParams
+from osmosis.viewer.run_source import RunSource
 
 BINS = 20
 BINS_LEFT, BINS_TOP, BINS_WIDTH, BINS_HEIGHT = 44.0, 18.0, 580.0, 120.0
 HISTORY_WIDTH, HISTORY_HEIGHT = 640.0, 220.0
-LEFT, RIGHT, TOP, BOTTOM = 56.0, 12.0, 12.0, 26.0
+HISTORY_LEFT, HISTORY_RIGHT, HISTORY_TOP, HISTORY_BOTTOM = 56.0, 12.0, 12.0, 26.0
 MAX_SERIES = 6
+CURVE_LEFT, CURVE_WIDTH, CURVE_TOP, CURVE_HEIGHT = 70.0, 520.0, 10.0, 140.0
+MAX_COLUMNS = 120
+"""Steps that can be pointed at; of a longer run only some, the last one among them."""
+MAX_OVERLAID = 6
+"""Runs in one chart: each has a colour."""
+SMOOTHING = {"none": 0.0, "some": 0.6, "more": 0.9}
+"""Weight of what was before, in a moving average."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +100,11 @@ def history_chart(history: History) -> HistoryChart | None:
     if low == high:
         low, high = low - 0.5, high + 0.5
     names = list(dict.fromkeys(run.series for run, _ in runs))
-    step = (HISTORY_WIDTH - LEFT - RIGHT) / (len(runs) - 1)
+    inner_height = HISTORY_HEIGHT - HISTORY_TOP - HISTORY_BOTTOM
+    step = (HISTORY_WIDTH - HISTORY_LEFT - HISTORY_RIGHT) / (len(runs) - 1)
 
     def y(value: float) -> float:
-        return round(TOP + (HISTORY_HEIGHT - TOP - BOTTOM) * (high - value) / (high - low), 1)
+        return round(HISTORY_TOP + inner_height * (high - value) / (high - low), 1)
 
     marks = []
     for number, (run, value) in enumerate(runs):
@@ -99,7 +113,7 @@ def history_chart(history: History) -> HistoryChart | None:
         is_baseline = run.id == history.baseline
         marks.append(
             HistoryMark(
-                x=round(LEFT + number * step, 1),
+                x=round(HISTORY_LEFT + number * step, 1),
                 y=y(value),
                 low=None if run.low is None else y(run.low),
                 high=None if run.high is None else y(run.high),
@@ -115,3 +129,142 @@ def history_chart(history: History) -> HistoryChart | None:
     ]
     baseline_y = next((mark.y for mark in marks if mark.baseline), None)
     return HistoryChart(marks, lines, names[:MAX_SERIES], baseline_y, f"{low:.3g}", f"{high:.3g}")
+
+
+@dataclass(frozen=True, slots=True)
+class ChartedRun:
+    name: str
+    url: str
+    curves: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
+    checkpoints: Sequence[tuple[int, str]] = ()
+
+    @classmethod
+    def from_source(cls, source: RunSource, points: Iterable[MetricPoint]) -> "ChartedRun":
+        curves = defaultdict(list)
+        for point in points:
+            curves[point.key].append((point.step, point.value))
+        state = source.state()
+        return cls(state.name, state.url, dict(curves), [(line.step, line.name) for line in source.checkpoints()])
+
+
+@dataclass(frozen=True, slots=True)
+class StepColumn:
+    """Values of all runs at a step, for the pointer, and the way to its rollouts."""
+
+    x: float
+    left: float
+    width: float
+    title: str
+    url: str
+    dots: Sequence[tuple[int, float]]
+    """Number of the run, and height of its value."""
+
+
+@dataclass(frozen=True, slots=True)
+class CurveChart:
+    key: str
+    title: str
+    about: str
+    lines: Sequence[tuple[int, str, str]]
+    """Number of the run, its smoothed line, and its points behind that; these are empty without smoothing."""
+    columns: Sequence[StepColumn]
+    marks: Sequence[tuple[float, str]]
+    """Checkpoints."""
+    ticks: Sequence[tuple[float, str]]
+    first: str
+    latest: str
+    first_step: int
+    last_step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Charts:
+    groups: Sequence[tuple[str, Sequence[CurveChart]]] = ()
+    constant: Sequence[tuple[str, str]] = ()
+    """Titles and values of curves that never change."""
+    smoothing: str = "none"
+    choices: Sequence[str] = tuple(SMOOTHING)
+
+    def __bool__(self) -> bool:
+        return bool(self.groups or self.constant)
+
+
+def build_charts(runs: Sequence[ChartedRun], smoothing: str = "none") -> Charts:
+    groups: dict[str, list[CurveChart]] = {}
+    constant = []
+    for key in in_order({key for run in runs for key in run.curves}):
+        info, values = curve_info(key), {value for run in runs for _, value in run.curves.get(key, ())}
+        if len(values) == 1:
+            constant.append((info.title, f"{values.pop():.4g}"))
+        else:
+            groups.setdefault(info.group, []).append(_chart(key, runs, SMOOTHING[smoothing]))
+    return Charts(list(groups.items()), constant, smoothing)
+
+
+def _chart(key: str, runs: Sequence[ChartedRun], weight: float) -> CurveChart:
+    curves = [run.curves.get(key, []) for run in runs]
+    values = [value for curve in curves for _, value in curve]
+    steps = sorted({step for curve in curves for step, _ in curve})
+    low, high, first_step, last_step = min(values), max(values), steps[0], steps[-1]
+
+    def x(step: int) -> float:
+        return round(CURVE_LEFT + CURVE_WIDTH * (step - first_step) / ((last_step - first_step) or 1), 1)
+
+    def y(value: float) -> float:
+        return round(CURVE_TOP + CURVE_HEIGHT * (high - value) / (high - low), 1)
+
+    def line(curve: Curve) -> str:
+        return " ".join(f"{x(step)},{y(value)}" for step, value in curve)
+
+    pointed = steps[:: -(-len(steps) // MAX_COLUMNS) * -1][::-1]
+    edges = [x(steps[0]), *((x(a) + x(b)) / 2 for a, b in pairwise(pointed)), x(last_step)]
+    columns = []
+    for step, (left, right) in zip(pointed, pairwise(edges), strict=True):
+        present = [(i, value) for i, curve in enumerate(curves) for at, value in curve if at == step]
+        texts = [f"{runs[i].name} {value:.4g}" if len(runs) > 1 else f"{value:.4g}" for i, value in present]
+        title, url = f"step {step}: {', '.join(texts)}", f"{runs[present[0][0]].url}/rollouts?step={step}"
+        dots = [(i, y(value)) for i, value in present]
+        columns.append(StepColumn(x(step), round(left, 1), round(right - left, 1), title, url, dots))
+    info = curve_info(key)
+    return CurveChart(
+        key=key,
+        title=info.title,
+        about=info.about,
+        lines=[(i, line(_smooth(curve, weight)), line(curve) if weight else "") for i, curve in enumerate(curves)],
+        columns=columns,
+        marks=[(x(s), name) for run in runs for s, name in run.checkpoints if first_step <= s <= last_step],
+        ticks=[(y(value), f"{value:.3g}") for value in (high, (low + high) / 2, low)],
+        first=f"{curves[0][0][1]:.4g}" if curves[0] else "",
+        latest=f"{curves[0][-1][1]:.4g}" if curves[0] else "",
+        first_step=first_step,
+        last_step=last_step,
+    )
+
+
+def _smooth(curve: Curve, weight: float) -> Curve:
+    smoothed, mean, total = [], 0.0, 0.0
+    for step, value in curve:
+        mean, total = weight * mean + (1 - weight) * value, weight * total + (1 - weight)
+        smoothed.append((step, mean / total))
+    return smoothed
+
+
+def training_compare_page(sources: Sequence[RunSource], params: QueryParams) -> Page:
+    sources, left_out = sources[:MAX_OVERLAID], sources[MAX_OVERLAID:]  # no more of them have a colour
+    runs = [ChartedRun.from_source(source, source.points()) for source in sources]
+    states = [source.state() for source in sources]
+    figures = [
+        {figure.label: figure.text for figure in training_figures(run.curves, duration_ms=state.duration_ms)}
+        for run, state in zip(runs, states, strict=True)
+    ]
+    compared = {
+        "runs": states,
+        "figures": [
+            (label, [texts.get(label, "–") for texts in figures])
+            for label in dict.fromkeys(label for texts in figures for label in texts)
+        ],
+        "changed": list_changed_keys([source.settings().config for source in sources]),
+        "charts": build_charts(runs, params.choice("smooth", SMOOTHING, "none")),
+        "left_out": len(left_out),
+    }
+    return Page("compare_training.html", {"found": compared, "params": params}, ("found",))

@@ -12,14 +12,13 @@ from osmosis.metrics.significance import LEVEL, adjusted
 from osmosis.records.run.quarantine import RowQuarantine, SortedOut
 from osmosis.records.run.report import Report
 from osmosis.records.run.rollout import Rollout
+from osmosis.viewer.charts import training_compare_page
 from osmosis.viewer.conversation import build_turns
 from osmosis.viewer.diff import CodeChange
 from osmosis.viewer.history import BASELINE_TAG
 from osmosis.viewer.page import Page, QueryParams
 from osmosis.viewer.render import pretty
-from osmosis.viewer.run_library import Library
-from osmosis.viewer.run_source import RunSource, RunState
-from osmosis.viewer.training_charts import training_compare_page
+from osmosis.viewer.run_source import Library, RunSource, RunState
 
 MAX_RUNS = 12
 PER_PAGE = 50

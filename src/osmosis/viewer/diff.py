@@ -7,7 +7,7 @@ from difflib import SequenceMatcher
 from typing import Literal
 
 from osmosis.base.git import Git, GitError, to_valid_text
-from osmosis.viewer.run_source import CodeVersion, RunSource
+from osmosis.viewer.run_source import CodePair
 
 SHA = re.compile(r"[0-9a-f]{7,64}")
 MOST_FILES = 100
@@ -75,7 +75,6 @@ MAX_ANSWER = 8_000
 """Characters of either text; longer ones are shown beside each other without a diff."""
 MAX_LINES = 4_000
 MAX_LINE_LENGTH = 500
-CONFIGS = "configs"
 _WORDS = re.compile(r"\w+|\s+|[^\w\s]")
 
 
@@ -126,31 +125,12 @@ class FileDiff:
 
 
 @dataclass(frozen=True, slots=True)
-class CodePair:
-    names: tuple[str, str]
-    code: tuple[CodeVersion | None, CodeVersion | None]
-    repositories: Sequence[Git] = ()
-    no_repository: str = ""
-
-    @property
-    def folders(self) -> list[str]:
-        """Return the folders to compare; None means all, for an agent outside a rollout project."""
-        folders = [version.folder for version in self.code if version is not None]
-        return [*dict.fromkeys(folders), CONFIGS] if all(folders) else []
-
-
-@dataclass(frozen=True, slots=True)
 class CodeChange:
     files: Sequence[FileDiff] = ()
     left_out: Sequence[str] = ()
     elsewhere: Sequence[str] = ()
     problem: str = ""
     notes: Sequence[str] = ()
-
-
-def pair_code(a: RunSource, b: RunSource, repositories: Sequence[Git], *, no_repository: str = "") -> CodePair:
-    names, code = (a.state().name, b.state().name), (a.origin().code, b.origin().code)
-    return CodePair(names, code, repositories, no_repository)
 
 
 def diff_code(pair: CodePair) -> CodeChange:

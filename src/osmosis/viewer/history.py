@@ -10,7 +10,7 @@ from osmosis.records.run.history import History, PastRun, find_start
 from osmosis.records.run.report import Report
 from osmosis.viewer.charts import history_chart
 from osmosis.viewer.page import Page, QueryParams
-from osmosis.viewer.run_library import Library, RunCard
+from osmosis.viewer.run_source import Library, RunCard
 
 MAX_RUNS = 200
 PATIENCE_S = 4.0

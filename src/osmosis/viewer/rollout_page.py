@@ -12,11 +12,11 @@ from osmosis.records.run.rollout import Message, ModelCall, Rollout
 from osmosis.viewer.compare_page import Side, build_pair_page
 from osmosis.viewer.conversation import build_turns
 from osmosis.viewer.diff import diff_words
-from osmosis.viewer.index.database import message_text
-from osmosis.viewer.index.search import RolloutKey, expected_answer, parse_query
+from osmosis.viewer.index import message_text
 from osmosis.viewer.page import Page, QueryParams
 from osmosis.viewer.rollouts_page import carry_filter, rollout_url
 from osmosis.viewer.run_source import RunSource, RunState
+from osmosis.viewer.search import RolloutKey, expected_answer, parse_query
 
 MAX_CALIBRATED = 400
 MIN_SPAN_WIDTH = 0.3

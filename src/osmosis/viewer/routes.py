@@ -1,24 +1,147 @@
-"""The pages of runs by their addresses: one table for every server that shows runs, and for the export. An address that
-ends in `.json` is the record of the page without it."""
+"""The pages of runs by their addresses, and their forms: one table for every server that shows runs, and for the
+export. An address that ends in `.json` is the record of the page without it."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 
-from osmosis.errors import NotFound
-from osmosis.viewer import run_pages
+from pydantic import ValidationError as PydanticError
+
+from osmosis.errors import NotFound, ValidationError
+from osmosis.metrics.figures import figures, grouped, judged, spent_line
+from osmosis.metrics.training import training_figures
+from osmosis.metrics.warnings import alarms, training_alarms
+from osmosis.records.run.annotations import LONGEST_COMMENT, LONGEST_LABEL, TAG_RULE, Annotation, MarkChange, unique
+from osmosis.records.run.rollout import Rollout
+from osmosis.viewer.charts import SMOOTHING, ChartedRun, build_charts, histogram
 from osmosis.viewer.compare_page import code_page, compare_page, parse_run_pair
-from osmosis.viewer.diff import diff_code
+from osmosis.viewer.diff import diff_code, split_files
 from osmosis.viewer.history import history_page
-from osmosis.viewer.page import Document, Page, QueryParams, to_record
-from osmosis.viewer.rollout_page import rollout_page
-from osmosis.viewer.rollouts_page import export_rollouts, rollouts_page
-from osmosis.viewer.run_library import Library, runs_page
-from osmosis.viewer.run_source import RunSource
+from osmosis.viewer.page import Document, Page, QueryParams, run_header, to_record
+from osmosis.viewer.render import pretty
+from osmosis.viewer.rollout_page import build_calibrations, rollout_page
+from osmosis.viewer.rollouts_page import export_rollouts, rollout_url, rollouts_page
+from osmosis.viewer.run_source import LEVELS, Library, RunCard, RunSource, RunState
+from osmosis.viewer.search import RolloutLine, RolloutQuery, parse_query
 
 CODE_PATHS = ("compare/code", "compare/code.json")
+MAX_WORST = 6
+_NO_FIGURES: dict[str, object] = dict.fromkeys(("report", "counted", "histogram", "best"))
+_NO_FIGURES |= dict.fromkeys(("cards", "groups", "worst", "parts", "curves", "checkpoints"), ())
+CONFIG_TABLES = ("experiment", "evaluation", "training", "sampling", "checkpoints", "advanced", "env", "secrets")
+
+
+def runs_page(library: Library, params: QueryParams) -> Page:
+    words, tag = params.text("q").lower().split(), params.text("tag")
+    cards = sorted(library.cards(), key=lambda card: not card.marks.pinned)
+    matching = [card for card in cards if all(word in _search_text(card) for word in words)]
+    matching = [card for card in matching if not tag or tag in card.marks.tags]
+    going = any(card.state is not None and not card.state.over for card in cards)
+    values = {"found": matching, "total": len(cards), "params": params, "going": going}
+    return Page("runs.html", values, ("found", "total"), live="_runs.html", final=not going)
+
+
+def _search_text(card: RunCard) -> str:
+    model = card.state.model if card.state else ""
+    return " ".join((card.name, model, card.dataset, card.score, *card.marks.tags)).lower()
+
+
+def run_page(source: RunSource, params: QueryParams) -> Page:
+    run = source.state()
+    origin = source.origin()
+    values = {**run_header(source, run, "overview"), **_figures(source, run, params), "origin": origin}
+    values["calibrations"] = build_calibrations(source)
+    values["params"] = params
+    values["changes"] = split_files(origin.snapshot.diff) if origin.snapshot else []
+    if search := origin.optimization:
+        values["spent"] = spent_line(search)
+        values["texts"] = {each.name: split_files("".join(search.diff_lines(each.name))) for each in search.candidates}
+    record = ("run", "report", "origin", "curves", "checkpoints", "calibrations", "parts")
+    return Page("run.html", values, record, live="_run.html", final=run.over)
+
+
+def config_page(source: RunSource) -> Page:
+    settings = source.settings()
+    values = {
+        **run_header(source, source.state(), "config"),
+        "settings": settings,
+        "lines": list_config_tables(settings.config),
+    }
+    return Page("run_config.html", values, ("run", "settings"))
+
+
+def log_page(source: RunSource, params: QueryParams) -> Page:
+    level, cursor = params.choice("level", LEVELS, "info"), params.text("cursor")
+    run = source.state()  # before the lines: those of a run that is over are its last
+    lines = source.log(level, cursor=cursor or None, newer=params.text("direction") == "newer")
+    following = not cursor and not run.over
+    values = {
+        **run_header(source, run, "logs"),
+        "lines": lines,
+        "level": level,
+        "cursor": cursor,
+        "levels": LEVELS,
+        "following": following,
+        "params": params,
+    }
+    return Page("run_logs.html", values, ("run", "lines"), live="_log.html", final=not following)
+
+
+def _figures(source: RunSource, run: RunState, params: QueryParams) -> dict[str, object]:
+    if run.kind == "training":
+        charted = ChartedRun.from_source(source, source.points())
+        checkpoints = source.checkpoints()
+        scored = [checkpoint for checkpoint in checkpoints if checkpoint.reward is not None]
+        best = max(scored, key=lambda checkpoint: (checkpoint.reward or 0.0, checkpoint.step), default=None)
+        return {
+            **_NO_FIGURES,
+            "cards": [figure for figure in training_figures(charted.curves) if figure.headline],
+            "alarms": training_alarms(charted.curves),
+            "curves": build_charts([charted], params.choice("smooth", SMOOTHING, "none")),
+            "checkpoints": checkpoints,
+            "best": best.name if best else None,
+        }
+    report, counted = source.report(), None
+    if report:
+        search = source.table().search
+        counted = judged(search.stored_outcomes, report, source.quarantine(), dataset=run.dataset)
+    return {
+        **_NO_FIGURES,
+        "report": report,
+        "counted": counted,
+        "cards": counted.headlines(report) if report and counted else [],
+        "groups": grouped(figures(report)) if report else [],
+        "alarms": alarms(report, run.model, over=run.over),
+        "histogram": histogram(source.rewards(), run.pass_threshold),
+        "worst": _worst_rollouts(source, run) if report and report.completed else [],
+        "parts": source.table().search.part_means() if report and report.completed else [],
+    }
+
+
+def _worst_rollouts(source: RunSource, run: RunState) -> list[tuple[RolloutLine, str]]:
+    query = RolloutQuery(outcome="not-passed", sort="reward", step=0)
+    lines = source.table().search.rollouts(query, limit=MAX_WORST)
+    return [(line, rollout_url(run, line.key, "outcome=not-passed")) for line in lines]
+
+
+def list_config_tables(config: Mapping[str, object]) -> list[tuple[str, list[tuple[str, str]]]]:
+    tables = []
+    for table in dict.fromkeys((*CONFIG_TABLES, *config)):
+        values = config.get(table)
+        if isinstance(values, Mapping) and values:
+            tables.append((table, [(str(key), _format_toml(value)) for key, value in values.items()]))
+    return tables
+
+
+def _format_toml(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return pretty(value) if isinstance(value, (str, list, dict)) else str(value)
+
+
 RUN_PAGES: dict[str, Callable[[RunSource, QueryParams], Page | Document]] = {
-    "": run_pages.run_page,
-    "config": lambda source, params: run_pages.config_page(source),
-    "logs": run_pages.log_page,
+    "": run_page,
+    "config": lambda source, params: config_page(source),
+    "logs": log_page,
     "rollouts": rollouts_page,
     "rollouts/export.csv": lambda source, params: export_rollouts(source, params, "csv"),
     "rollouts/export.json": lambda source, params: export_rollouts(source, params, "json"),
@@ -82,3 +205,52 @@ def build_run_changes(source: RunSource, params: QueryParams) -> tuple[Page, boo
 
 def select_format(page: Page, path: str) -> Page | Document:
     return to_record(page) if path.endswith(".json") else page
+
+
+def parse_annotation(form: Mapping[str, str], rollout: Rollout, author: str) -> Annotation:
+    label, comment = form.get("label", "").strip(), form.get("comment", "").strip()
+    if len(label) > LONGEST_LABEL:
+        raise ValidationError(f"label: at most {LONGEST_LABEL} characters", field="label")
+    if len(comment) > LONGEST_COMMENT:
+        raise ValidationError(f"comment: at most {LONGEST_COMMENT} characters", field="comment")
+    place = rollout.model_dump(include={"step", "row_index", "attempt", "row_key", "rollout_id"})
+    score = _parse_score(form.get("score", "").strip())
+    return Annotation(**place, label=label, score=score, comment=comment, author=author)
+
+
+def _parse_score(text: str) -> float | None:
+    if not text:
+        return None
+    try:
+        score = float(text)
+    except ValueError:
+        score = math.nan
+    if not math.isfinite(score):
+        raise ValidationError(f"score: {text[:40]!r} is not a number", field="score", hint="for example 0.5")
+    return score
+
+
+def next_url(source: RunSource, rollout: Rollout, params: QueryParams) -> str:
+    url = f"{source.state().url}/rollouts"
+    if params.text("then") == "next":
+        query = parse_query(params)
+        near = source.table().search.neighbours(rollout.row_index, rollout.attempt, rollout.step, query)
+        if near.after is not None:
+            row_index, attempt, step = near.after
+            return f"{url}/{row_index}/{attempt}{params.link(then=None, step=step or None)}".rstrip("?")
+    return f"{url}/{rollout.row_index}/{rollout.attempt}{params.link(then=None)}".rstrip("?") + "#judgement"
+
+
+def parse_marks(form: Mapping[str, str]) -> MarkChange:
+    values = {
+        "name": form.get("name", "").strip() or None,
+        "tags": unique(form.get("tags", "").replace(",", " ").split()),
+        "note": form.get("note", "").replace("\r\n", "\n"),
+        "pinned": form.get("pinned") == "true",
+    }
+    try:
+        return MarkChange.model_validate(values)
+    except PydanticError as error:
+        first = error.errors()[0]
+        field, message = str(first["loc"][0]), str(first["msg"]).removeprefix("Value error, ")
+        raise ValidationError(f"{field}: {message}", field=field, hint=f"a tag: {TAG_RULE}") from None

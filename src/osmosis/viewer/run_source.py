@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, Protocol
 
+from osmosis.base.git import Git
 from osmosis.records.api.body import LogPage
 from osmosis.records.api.runs import RunEvent
 from osmosis.records.config.optimize import Optimization
@@ -13,13 +14,14 @@ from osmosis.records.run.annotations import Annotation, Marks
 from osmosis.records.run.history import RowCount
 from osmosis.records.run.job import MetricPoint
 from osmosis.records.run.quarantine import RowQuarantine
-from osmosis.records.run.report import Report
+from osmosis.records.run.report import Interval, Report
 from osmosis.records.run.rollout import Failure
 from osmosis.records.run.source import SnapshotNote
 from osmosis.records.run.status import RunKind, RunStatus, ended_by_limit
-from osmosis.viewer.index.database import IndexProgress
-from osmosis.viewer.index.search import Search
+from osmosis.viewer.index import IndexProgress
+from osmosis.viewer.search import Search
 
+CONFIGS = "configs"
 LEVELS = ("debug", "info", "warning", "error")
 STAGES = ("checkout", "preflight", "environment", "start", "rollouts", "training", "report")
 StageState = Literal["done", "now", "later"]
@@ -181,3 +183,68 @@ class RunSource(Protocol):
     def row_count(self, key: str) -> RowCount | None: ...
     def annotations(self) -> Sequence[Annotation]: ...
     def log(self, level: str, *, cursor: str | None = None, newer: bool = False) -> LogPage: ...
+
+
+@dataclass(frozen=True, slots=True)
+class CodePair:
+    names: tuple[str, str]
+    code: tuple[CodeVersion | None, CodeVersion | None]
+    repositories: Sequence[Git] = ()
+    no_repository: str = ""
+
+    @property
+    def folders(self) -> list[str]:
+        """Return the folders to compare; None means all, for an agent outside a rollout project."""
+        folders = [version.folder for version in self.code if version is not None]
+        return [*dict.fromkeys(folders), CONFIGS] if all(folders) else []
+
+
+def pair_code(a: RunSource, b: RunSource, repositories: Sequence[Git], *, no_repository: str = "") -> CodePair:
+    names, code = (a.state().name, b.state().name), (a.origin().code, b.origin().code)
+    return CodePair(names, code, repositories, no_repository)
+
+
+@dataclass(frozen=True, slots=True)
+class RunCard:
+    id: str
+    name: str
+    state: RunState | None = None
+    score: str = ""
+    mean: float | None = None
+    interval: Interval | None = None
+    pass_rate: float | None = None
+    cost_usd: float | None = None
+    failed: int = 0
+    dataset: str = ""
+    rollout: str = ""
+    commit: str = ""
+    marks: Marks = field(default_factory=Marks)
+    problem: str = ""
+
+
+class Library(Protocol):
+    def run(self, id: str) -> RunSource: ...
+    def cards(self) -> Sequence[RunCard]: ...
+    def code(self, a: str, b: str) -> CodePair: ...
+    def quarantine(self) -> RowQuarantine: ...
+
+
+def build_card(
+    id_: str, state: RunState, report: Report | None, marks: Marks, *, dataset: str, rollout: str, commit: str
+) -> RunCard:
+    primary = report.primary if report else None
+    return RunCard(
+        id=id_,
+        name=state.name,
+        state=state,
+        score=primary.name if primary else "",
+        mean=primary.mean if primary else None,
+        interval=primary.mean_interval if primary else None,
+        pass_rate=primary.pass_rate if primary else None,
+        cost_usd=report.usage.cost_usd if report else None,
+        failed=primary.failed if primary else 0,
+        dataset=dataset,
+        rollout=rollout,
+        commit=commit,
+        marks=marks,
+    )

@@ -16,7 +16,7 @@ from osmosis.errors import ValidationError
 from osmosis.viewer.page import Document, Page, QueryParams
 from osmosis.viewer.render import STATIC
 from osmosis.viewer.routes import build_page
-from osmosis.viewer.run_library import Library
+from osmosis.viewer.run_source import Library
 
 _LINK = re.compile(r'\b(href|src)="([^"]*)"')
 _LIVE = re.compile(r'\s(?:hx-[a-z:-]+)="[^"]*"')

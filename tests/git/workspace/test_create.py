@@ -8,10 +8,10 @@ import pytest
 
 from osmosis.base.git import Git
 from osmosis.errors import Conflict, NotFound, OsmosisError, ValidationError
-from osmosis.workspace.create import create_workspace
 from osmosis.workspace.findings import check_folder
 from osmosis.workspace.git import read_source
 from osmosis.workspace.layout import Workspace, find_workspace
+from osmosis.workspace.templates import create_workspace
 from support.git_workspace import GitWorkspace
 
 

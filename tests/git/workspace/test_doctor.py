@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from osmosis.records.config.experiment import Experiment
-from osmosis.workspace.create import create_workspace
 from osmosis.workspace.doctor import check_machine, diagnose, repair, try_read_source
 from osmosis.workspace.findings import check_folder
 from osmosis.workspace.layout import Workspace
 from osmosis.workspace.preflight import check_submit, gather
+from osmosis.workspace.templates import create_workspace
 from support.git_workspace import EVAL, GitWorkspace
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from osmosis.cli.workspace.sync import _require_pushed
+from osmosis.cli.workspace.status import _require_pushed
 from osmosis.errors import Conflict
 from osmosis.records.config.experiment import Experiment
 from osmosis.records.run.source import RolloutFiles, Source, SyncState

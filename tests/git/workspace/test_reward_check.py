@@ -9,7 +9,7 @@ import pytest
 
 from osmosis.cli.core.context import AppContext, GlobalOptions
 from osmosis.cli.core.output import Mode, Output
-from osmosis.cli.train.submit import check_reward
+from osmosis.cli.train import check_reward
 from support.eval_project import write_rows
 from support.git_workspace import EVAL, GitWorkspace
 

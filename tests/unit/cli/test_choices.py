@@ -13,8 +13,7 @@ from osmosis.cli.core.environment import read_secrets_file
 from osmosis.cli.core.output import Mode, Output
 from osmosis.cli.core.prompts import ask, choose, confirm, hidden
 from osmosis.cli.eval.download import download_dir
-from osmosis.cli.eval.follow import finished_result
-from osmosis.cli.eval.logs import _without_debug
+from osmosis.cli.eval.follow import _without_debug, finished_result
 from osmosis.cli.eval.progress import time_left
 from osmosis.cli.eval.report import exit_code as local_exit_code
 from osmosis.cli.quickstart import STAND_IN, ModelChoice, choose_model

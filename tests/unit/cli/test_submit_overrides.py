@@ -6,7 +6,7 @@ import pytest
 
 from osmosis.cli.eval.flags import RunFlags
 from osmosis.cli.eval.plan import config_model
-from osmosis.cli.eval.submit_case import SubmitOptions
+from osmosis.cli.eval.submit_checks import SubmitOptions
 from osmosis.errors import UsageError
 from osmosis.records.config.run_config import EvalConfig, TrainingConfig
 

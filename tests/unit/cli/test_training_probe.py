@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from osmosis.cli.train.submit import probe_config
+from osmosis.cli.train import probe_config
 from osmosis.errors import ValidationError
 from osmosis.records.config.run_config import TrainingConfig
 

@@ -8,10 +8,10 @@ from osmosis.errors import ValidationError
 from osmosis.local.viewing.library import LocalLibrary
 from osmosis.local.viewing.local_run import AnnotationFile
 from osmosis.records.run.annotations import Annotation, keep_newest
-from osmosis.viewer.forms import next_url, parse_annotation
-from osmosis.viewer.index.search import parse_query
 from osmosis.viewer.page import QueryParams
 from osmosis.viewer.rollout_page import build_calibrations, rollout_page
+from osmosis.viewer.routes import next_url, parse_annotation
+from osmosis.viewer.search import parse_query
 from support.platform_data import rollout
 from support.stored_run import stored_run
 

@@ -12,8 +12,8 @@ import pytest
 from osmosis.errors import NotFound
 from osmosis.records.run.rows import Row
 from osmosis.viewer import sse
-from osmosis.viewer.index.database import IndexFillers, remove_index
-from osmosis.viewer.index.search import RolloutQuery, Search
+from osmosis.viewer.index import IndexFillers, remove_index
+from osmosis.viewer.search import RolloutQuery, Search
 from osmosis.viewer.sse import INTERVAL_S, MAX_PAUSE_S, EventStreams, format_event
 
 

@@ -10,10 +10,10 @@ from osmosis.errors import UsageError
 from osmosis.records.run.job import MetricPoint
 from osmosis.records.run.status import RunStatus
 from osmosis.viewer import routes
+from osmosis.viewer.charts import ChartedRun, build_charts
 from osmosis.viewer.page import Page, QueryParams
 from osmosis.viewer.render import build_environment
 from osmosis.viewer.run_source import RunSettings, RunState
-from osmosis.viewer.training_charts import ChartedRun, build_charts
 from support.kept_run import KeptRun, Shelf
 
 REWARD = "rollout/raw_reward"

@@ -66,13 +66,6 @@ class AppContext:
         return open_client(self, auth=auth, scoped=scoped)
 
 
-def scope_of(client: "PlatformClient") -> dict[str, dict[str, str]]:
-    scope = client.scope
-    if "workspace" in scope:
-        return {"workspace": {"name": scope["workspace"]}}
-    return {"git": {"identity": scope["identity"]}} if "identity" in scope else {}
-
-
 _CURRENT: ContextVar[AppContext] = ContextVar("osmosis-cli-context")
 
 

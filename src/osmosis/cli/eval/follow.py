@@ -1,21 +1,24 @@
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from osmosis.cli.core.context import AppContext
+from osmosis.cli.core.output import Mode
 from osmosis.cli.core.render import draw_list, draw_run, print_text
-from osmosis.cli.core.results import Column, ListResult, NextStep, OperationResult, build_columns, when
+from osmosis.cli.core.results import Column, ListResult, NextStep, OperationResult, Result, build_columns, when
 from osmosis.client import PlatformClient
 from osmosis.client.runs import Runs
-from osmosis.errors import NetworkError, PlatformError
+from osmosis.errors import NetworkError, NotFound, OsmosisError, PlatformError
+from osmosis.local.run_options import run_folder
 from osmosis.metrics.figures import Judged, judged, spent_line
 from osmosis.metrics.formats import percent
 from osmosis.metrics.intervals import missed_bar
+from osmosis.records.api.body import LogEntry, LogPage
 from osmosis.records.api.runs import BenchmarkRunDetail, NamedRef, RunDetail
-from osmosis.records.run.status import NOUNS, ended_by_limit
+from osmosis.records.run.status import NOUNS, RunKind, ended_by_limit
 
 AGENT_COLUMNS = (
     Column("rank", "Rank"),
@@ -34,6 +37,9 @@ MAX_POLL_S = 5.0
 """Longest interval between polls, in seconds; it grows by 1 s per minute waited."""
 UNREACHABLE_S = 120.0
 """Time a platform may be unreachable before waiting ends, in seconds."""
+LOG_POLL_S = 0.7
+MAX_PAGES_BACK = 5
+COLUMNS = build_columns("timestamp=Time", "level=Level", "step=Step", "message=Message")
 
 
 def watch(ctx: AppContext, runs: Runs, name: str, *, news: str = "", timeout_s: float | None = None) -> RunDetail:
@@ -225,3 +231,69 @@ def finished_result(
         steps.append(NextStep("write the new texts", command=f"osmosis optimize apply {run.name}"))
     status = "failed" if code else "success"
     return OperationResult(operation, message, body, status=status, human=draw, exit_code=code, next_steps=steps)
+
+
+def show_logs(
+    ctx: AppContext, kind: RunKind, name: str, *, limit: int, cursor: str | None, follow: bool, debug: bool = False
+) -> Result | None:
+    """Return lines of a run's log; with `follow`, print new lines until the run is over.
+
+    `debug` applies to people: `--json` has lines of every level."""
+    debug = debug or ctx.mode is not Mode.RICH
+    try:
+        with ctx.client() as client:
+            runs = client.runs(kind)
+            page = runs.logs(name, limit=limit, cursor=cursor)
+            lines = page.logs if debug else _without_debug(runs, name, page, limit)
+            if not follow:
+                return log_result(ctx, page, lines)
+            write_lines(ctx, lines)
+            _follow(ctx, runs, name, page.latest_cursor, debug=debug)
+        return None
+    except OsmosisError as error:
+        if kind == "eval":
+            _explain_local_run(ctx, name, error)
+        raise
+
+
+def log_result(ctx: AppContext, page: LogPage, lines: Sequence[LogEntry]) -> ListResult:
+    extra = {"next_cursor": page.next_cursor}
+    items = [line.to_dict() for line in page.logs]
+    return ListResult(items, COLUMNS, extra=extra, human=lambda _: write_lines(ctx, lines))
+
+
+def write_lines(ctx: AppContext, lines: Sequence[LogEntry]) -> None:
+    for line in lines:
+        clock = (line.timestamp or "")[11:19]
+        mark = "" if line.level in (None, "info") else f" {line.level}"
+        ctx.output.stream(line.to_dict(), f"{clock} {line.step or '-'}{mark}: {line.message}")
+
+
+def _without_debug(runs: Runs, name: str, page: LogPage, limit: int) -> list[LogEntry]:
+    lines = [line for line in page.logs if line.level != "debug"]
+    for _ in range(MAX_PAGES_BACK):
+        if len(lines) >= limit or page.next_cursor is None:
+            break
+        page = runs.logs(name, cursor=page.next_cursor)
+        lines = [line for line in page.logs if line.level != "debug"] + lines
+    return lines[-limit:]
+
+
+def _follow(ctx: AppContext, runs: Runs, name: str, cursor: str | None, *, debug: bool) -> None:
+    while True:
+        over = runs.get(name).run.over
+        page = runs.logs(name, cursor=cursor, newer=True)
+        write_lines(ctx, [line for line in page.logs if debug or line.level != "debug"])
+        cursor = page.latest_cursor or cursor
+        if over and not page.logs:
+            return
+        time.sleep(LOG_POLL_S)
+
+
+def _explain_local_run(ctx: AppContext, name: str, error: OsmosisError) -> None:
+    try:
+        local = run_folder(name, ctx.cwd).name
+    except OsmosisError:
+        return
+    hint = f"osmosis eval show {local} lists its rollouts; one of them has its traceback: osmosis eval show {local} ROW"
+    raise NotFound(f"{local} is a local run, which has no log", hint=hint) from error

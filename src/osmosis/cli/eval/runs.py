@@ -16,13 +16,12 @@ from typer import Argument, Option
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.cli.core import completion, prompts, results
+from osmosis.cli.core.connect import Cursor, Everything, Limit, Lines, Offset, Paging, list_result
 from osmosis.cli.core.context import AppContext, current
 from osmosis.cli.core.environment import read_secrets_file
-from osmosis.cli.core.paging import Cursor, Everything, Limit, Lines, Offset, Paging, list_result
 from osmosis.cli.core.render import draw_curves, draw_list, figure_table
 from osmosis.cli.eval.download import download_run
-from osmosis.cli.eval.follow import draw_detail, finished_result, judge_run, model_steps, run_ref, watch
-from osmosis.cli.eval.logs import show_logs
+from osmosis.cli.eval.follow import draw_detail, finished_result, judge_run, model_steps, run_ref, show_logs, watch
 from osmosis.cli.targets import RunFinder
 from osmosis.client import PlatformClient
 from osmosis.errors import NotFound, NothingToRetry, OsmosisError, UsageError, ValidationError

@@ -14,7 +14,7 @@ from osmosis.cli.core.results import NextStep, OperationResult
 from osmosis.cli.eval import submit_checks
 from osmosis.cli.eval.flags import ApiKeyEnv, BaseUrl
 from osmosis.cli.eval.follow import finished_result, judge_run, watch
-from osmosis.cli.eval.submit_case import AnyConfig, PlatformAnswers, SubmitCase, SubmitOptions
+from osmosis.cli.eval.submit_checks import AnyConfig, PlatformAnswers, SubmitCase, SubmitOptions
 from osmosis.errors import AuthRequired, NotFound
 from osmosis.records.api.printed import GitPlace, PrintedSource, PrintedSubmit
 from osmosis.records.api.runs import SubmittedRun

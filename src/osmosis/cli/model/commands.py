@@ -10,11 +10,11 @@ from osmosis.base import paths
 from osmosis.base.installation import extra_command
 from osmosis.base.model_folder import check_model, list_model_files
 from osmosis.cli.core import completion, prompts
+from osmosis.cli.core.connect import Cursor, Everything, Lines, Paging
 from osmosis.cli.core.context import AppContext, current
-from osmosis.cli.core.paging import Cursor, Everything, Lines, Paging
 from osmosis.cli.core.results import Column, DetailResult, ListResult, NextStep, OperationResult, build_columns, when
 from osmosis.cli.eval.download import byte_progress
-from osmosis.cli.eval.logs import log_result
+from osmosis.cli.eval.follow import log_result
 from osmosis.client import PlatformClient
 from osmosis.client.datasets import Kind, announce_file
 from osmosis.errors import NotFound, PlatformError, UsageError

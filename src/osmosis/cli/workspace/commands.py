@@ -5,8 +5,8 @@ from typer import Argument, Option
 from osmosis.base.git import Git
 from osmosis.cli.core import completion, prompts
 from osmosis.cli.core.app import check_word, guess_hint, new_app
-from osmosis.cli.core.connect import checkout_identity
-from osmosis.cli.core.context import AppContext, current, scope_of
+from osmosis.cli.core.connect import checkout_identity, scope_of
+from osmosis.cli.core.context import AppContext, current
 from osmosis.cli.core.results import Column, DetailResult, ListResult, NextStep, OperationResult, build_columns, when
 from osmosis.cli.platform.admin import audit_workspace, show_quota
 from osmosis.client import PlatformClient

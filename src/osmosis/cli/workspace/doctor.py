@@ -20,7 +20,7 @@ from osmosis.cli.core.connect import login_of
 from osmosis.cli.core.context import AppContext, current
 from osmosis.cli.core.render import draw_problems, print_text
 from osmosis.cli.core.results import DetailResult, NextStep, OperationResult
-from osmosis.cli.platform.maintenance import doctor as platform_doctor
+from osmosis.cli.platform.commands import doctor as platform_doctor
 from osmosis.client import PlatformClient
 from osmosis.errors import AuthRequired, OsmosisError, WorkspaceRequired
 from osmosis.jobs.context import JobLog

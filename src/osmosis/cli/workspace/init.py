@@ -17,7 +17,6 @@ from osmosis.client import PlatformClient
 from osmosis.client.credentials import CredentialStore
 from osmosis.errors import AuthRequired, Conflict, NetworkError, OsmosisError, ValidationError
 from osmosis.records.api.workspaces import WORKSPACE_NAME, check_workspace_name
-from osmosis.workspace.create import Created, check_destination, create_workspace
 from osmosis.workspace.git import (
     FALLBACK_NAME,
     identity_options,
@@ -27,7 +26,7 @@ from osmosis.workspace.git import (
     set_credential_helper,
     set_remote,
 )
-from osmosis.workspace.templates import find_template
+from osmosis.workspace.templates import Created, check_destination, create_workspace, find_template
 
 _HELPER_VARIABLES = ("OSMOSIS_CONFIG_DIR", "XDG_CONFIG_HOME")
 

@@ -5,8 +5,8 @@ from typer import Argument, Option
 from osmosis.base.net import is_http
 from osmosis.cli.core import completion
 from osmosis.cli.core.app import new_app
+from osmosis.cli.core.connect import Everything, Limit, Paging
 from osmosis.cli.core.context import AppContext, current
-from osmosis.cli.core.paging import Everything, Limit, Paging
 from osmosis.cli.core.prompts import choose
 from osmosis.cli.core.results import Column, ListResult, NextStep, OperationResult, build_columns
 from osmosis.cli.eval.replay import replay_rollout

@@ -20,10 +20,8 @@ from osmosis.jobs.kinds.evaluation import EvaluationJob, ProgressObserver
 from osmosis.jobs.prepare.checkout import locate
 from osmosis.jobs.server.stages import PreparedRollout, ServerStages
 from osmosis.llm import Model
-from osmosis.local.candidates import Candidates, read_texts
-from osmosis.local.optimization import Search, is_outage, load_gepa, split_rows
+from osmosis.local.optimization import Candidates, Reflection, Search, is_outage, load_gepa, read_texts, split_rows
 from osmosis.local.prepare import check_price
-from osmosis.local.reflection import Reflection
 from osmosis.local.run_options import key_for, parse_model
 from osmosis.metrics.summary import Summary, summarize
 from osmosis.records.config.optimize import SEED, Optimization, OptimizeConfig

@@ -10,8 +10,7 @@ from osmosis.local.viewing.local_run import LocalRun
 from osmosis.local.viewing.remote_run import PlatformEvaluation, RemoteRun
 from osmosis.records.run.annotations import Annotation, MarkChange
 from osmosis.records.run.quarantine import NAME, RowQuarantine
-from osmosis.viewer.diff import CodePair, pair_code
-from osmosis.viewer.run_library import RunCard, build_card
+from osmosis.viewer.run_source import CodePair, RunCard, build_card, pair_code
 
 _RUN_FILES = ("run.json", "*/run.json", ".osmosis/runs/*/run.json")
 

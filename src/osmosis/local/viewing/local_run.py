@@ -29,8 +29,8 @@ from osmosis.records.run.report import Report
 from osmosis.records.run.rows import Row
 from osmosis.records.run.status import RunStatus
 from osmosis.viewer import run_source
-from osmosis.viewer.index.database import IndexFillers, RolloutFeed, RolloutIndex
-from osmosis.viewer.index.search import Search
+from osmosis.viewer.index import IndexFillers, RolloutFeed, RolloutIndex
+from osmosis.viewer.search import Search
 
 WAIT_S = 0.8
 _FILLERS = IndexFillers()

@@ -23,7 +23,7 @@ from osmosis.records.run.report import Report
 from osmosis.records.run.rollout import Failure
 from osmosis.records.run.rows import Row
 from osmosis.records.run.status import RunStatus
-from osmosis.viewer.index.database import RolloutFeed, RolloutIndex
+from osmosis.viewer.index import RolloutFeed, RolloutIndex
 from osmosis.viewer.run_source import LEVELS, CodeVersion, Fact, Link, Origin, RunContext, RunSettings, RunState
 
 FRESH_S = 1.0

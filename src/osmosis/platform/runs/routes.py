@@ -30,7 +30,7 @@ from osmosis.records.run.history import History
 from osmosis.records.run.rollout import Rollout
 from osmosis.records.run.status import RunKind
 from osmosis.viewer.history import HistoryQuery, build_history
-from osmosis.viewer.index.database import remove_index
+from osmosis.viewer.index import remove_index
 
 ANSWERS: dict[RunKind, tuple[type[run_api.RunPage], type[run_api.RunDetail]]] = {
     "eval": (run_api.EvalRunPage, run_api.EvalRunDetail),

@@ -28,8 +28,8 @@ from osmosis.records.run.status import RunStatus
 from osmosis.viewer import routes
 from osmosis.viewer.compare_page import code_page, parse_run_pair
 from osmosis.viewer.diff import diff_code
-from osmosis.viewer.forms import next_url, parse_annotation, parse_marks
 from osmosis.viewer.page import Page, QueryParams
+from osmosis.viewer.routes import next_url, parse_annotation, parse_marks
 
 router = page_router()
 

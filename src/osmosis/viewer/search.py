@@ -11,7 +11,7 @@ from osmosis.base.jsonable import JsonObject
 from osmosis.errors import NotFound
 from osmosis.records.run.history import RowCount
 from osmosis.records.run.rollout import Rollout, RolloutStatus, Score
-from osmosis.viewer.index.database import RolloutIndex, separate_characters
+from osmosis.viewer.index import RolloutIndex, separate_characters
 from osmosis.viewer.page import QueryParams
 
 OUTCOMES = ("passed", "not-passed", "failed", "skipped")

@@ -1,5 +1,6 @@
-"""The index file: one process at a time fills it, as far as the run has come, while others read it. Another index
-version, a rewritten run or another pass threshold has a file of its own beside it."""
+"""A searchable table of a run's rollouts: an SQLite file in a cache, which can be deleted at any time. One process at a
+time fills it, as far as the run has come, while others read it. Another index version, a rewritten run or another pass
+threshold has a file of its own beside it."""
 
 import re
 import sqlite3
@@ -290,7 +291,7 @@ def _open(path: Path) -> sqlite3.Connection:
 
 def _create(name: str) -> sqlite3.Connection:
     connection = _connect(name)
-    connection.executescript(Path(__file__).with_name("schema.sql").read_text())
+    connection.executescript(Path(__file__).with_suffix(".sql").read_text())
     return connection
 
 
