@@ -4,7 +4,7 @@ attempts at a row count as one row. There is no verdict where even the clearest 
 verdict stands the smallest difference that the rows could have shown."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Literal
@@ -103,8 +103,11 @@ def spent(share: float, alpha: float = ALPHA) -> float:
     return 4 * (1 - _NORMAL.cdf(_NORMAL.inv_cdf(1 - alpha / 4) / math.sqrt(min(1.0, share))))
 
 
-def levels(shares: Sequence[float], alpha: float = ALPHA) -> list[float]:
+def levels(
+    shares: Sequence[float], alpha: float = ALPHA, spending: Callable[[float, float], float] = spent
+) -> list[float]:
     """Return the two-sided p-value below which each look ends the test; `shares` of the rollouts increase to at most 1.
+    `spending` says how much of alpha is spent at a share.
 
     The sum of the standardized differences is a Brownian motion under no difference (Jennison and Turnbull, "Group
     Sequential Methods", 2000, chapter 19); the chance to reach a look and end there is integrated from look to look.
@@ -116,7 +119,7 @@ def levels(shares: Sequence[float], alpha: float = ALPHA) -> list[float]:
     """Places of the sum where the test has not ended, with their weights."""
     before = used = 0.0
     for share in shares:
-        look_share = spent(share, alpha) - used
+        look_share = spending(share, alpha) - used
         step = math.sqrt(share - before)
         bound = _bound(going_on, step, look_share)
         level_list.append(2 * (1 - _NORMAL.cdf(bound / math.sqrt(share))))
