@@ -19,7 +19,7 @@ from osmosis.platform.background import run_in_turn
 from osmosis.platform.datasets import ingest, routes as datasets
 from osmosis.platform.db import HEAD
 from osmosis.platform.embedded_worker import LeaseReaper, Reachability, build_embedded_worker
-from osmosis.platform.git import http_routes, routes as git, sync
+from osmosis.platform.git import routes as git, sync
 from osmosis.platform.http.json_route import JsonRoute, handle_errors
 from osmosis.platform.http.middleware import BodyLimits, ClientVersions, RequestLog, check_reader
 from osmosis.platform.maintenance.gc import DailySweep
@@ -101,7 +101,6 @@ def create_app(settings: PlatformSettings) -> FastAPI:
         # as they are: include_router would build each of them again, at the first request
         app.router.routes.extend(router.routes)
     sync.recover(app.state.platform.db)
-    app.router.routes.extend(http_routes.router.routes)  # as above
     handle_errors(app)
     web.mount(app)  # which shows some errors as pages
     app.add_middleware(ClientVersions)
@@ -156,7 +155,7 @@ def find_unreadiness(platform: Platform) -> str:
 
 
 ROUTERS: tuple[APIRouter, ...] = (
-    auth.router, workspaces.router, git.router, datasets.router, run_upload.router, eval_runs.router,
+    auth.router, workspaces.router, git.router, git.host_router, datasets.router, run_upload.router, eval_runs.router,
     training.router, models.files_router, models.router, inference.router,
     models.not_offered, rollout_servers.router, jobs.tickets_router, jobs.router, workers.router, workers.people,
 )  # fmt: skip

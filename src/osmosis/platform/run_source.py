@@ -15,7 +15,7 @@ from osmosis.base.git import find_web_page
 from osmosis.datasets.row_file import RowPart
 from osmosis.errors import NotFound, OsmosisError
 from osmosis.platform import Platform, tables
-from osmosis.platform.datasets.stored_rows import iterate_rows
+from osmosis.platform.datasets.service import iterate_rows
 from osmosis.platform.git import repositories
 from osmosis.platform.git.mirror import RepositoryFolder
 from osmosis.platform.paging import LogSlice

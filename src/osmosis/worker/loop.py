@@ -18,9 +18,8 @@ from osmosis.records.run.job import JOB_PROTOCOL, JobEntry
 from osmosis.records.run.status import JobKind
 from osmosis.records.sandbox import SandboxSettings
 from osmosis.worker.api_client import PlatformApi
-from osmosis.worker.executors.executor import Executor, JobStart, JobState
+from osmosis.worker.executors.executor import POLL_S, Executor, JobPoller, JobStart, JobState
 from osmosis.worker.executors.local import machine_id
-from osmosis.worker.job_status import POLL_S, JobPoller
 
 log = logging.getLogger("osmosis.worker")
 

@@ -5,7 +5,7 @@ import base64
 import pytest
 
 from osmosis.errors import AuthRequired, Forbidden, NotFound
-from osmosis.platform.git.http_routes import parse_address, parse_credential, parse_service
+from osmosis.platform.git.routes import parse_address, parse_credential, parse_service
 
 
 def basic(text: str) -> str:

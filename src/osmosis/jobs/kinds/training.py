@@ -14,10 +14,9 @@ import orjson
 from osmosis.base.hardware import gpu_names
 from osmosis.base.processes import end_tasks, wait_for_first
 from osmosis.engine.agent import Agent
-from osmosis.jobs.artifacts import ArtifactSender
+from osmosis.jobs.artifacts import ArtifactSender, CheckpointSender, fetch_checkpoints, fetch_model
 from osmosis.jobs.context import Job, JobContext, JobFailed, setup_failure
 from osmosis.jobs.exports import exporting, open_exports
-from osmosis.jobs.models.checkpoints import CheckpointSender, fetch_checkpoints, fetch_model
 from osmosis.jobs.models.local import base_model_folder, tokenizer_folder
 from osmosis.jobs.prepare.checkout import JobRows
 from osmosis.jobs.sandboxes import JobSandbox

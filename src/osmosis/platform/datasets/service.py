@@ -1,23 +1,27 @@
 """Datasets: names, uploads, states, downloads. A new version is a new file; the old one stays while a run may need
 it."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
 from typing import TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
+from osmosis.datasets.row_file import RowPart, read_row_file
 from osmosis.errors import Conflict, NotFound, ValidationError
 from osmosis.platform import Platform, tables
 from osmosis.platform.objects.parts import Parts, upload_key
+from osmosis.platform.objects.store import Objects
 from osmosis.platform.settings import PlatformSettings
 from osmosis.platform.workspaces import quotas
 from osmosis.records.api.datasets import DatasetEntry, UploadPlan
 from osmosis.records.base import utc_now
-from osmosis.records.run.rows import FORMATS, MAX_BYTES, DatasetStatus
+from osmosis.records.run.rows import FORMATS, MAX_BYTES, DatasetStatus, Row
 from osmosis.records.run.status import RunStatus
+from osmosis.sandbox.limited_reader import read_with
 
 MAX_NAME = 128
 GONE = (DatasetStatus.ERROR.value, DatasetStatus.CANCELLED.value)
@@ -204,3 +208,27 @@ def build_upload_plan(platform: Platform, upload: tables.Upload) -> UploadPlan:
     path = f"uploads/{upload.id}"
     plan = Parts(upload.size, upload.part_size).plan(platform, upload_key(upload.id), path)
     return plan.model_copy(update={"s3_key": path, "upload_id": upload.id})
+
+
+BYTES_PER_S = 1_000_000
+READ_S = 60.0
+
+
+def iterate_rows(objects: Objects, parts: Sequence[RowPart]) -> Iterator[Row]:
+    """Yield rows of stored datasets. Raise OsmosisError if they cannot be read."""
+    with TemporaryDirectory(prefix="osmosis-rows-") as folder:
+        yield from read_row_file(make_row_file(objects, parts, Path(folder)))
+
+
+def make_row_file(objects: Objects, parts: Sequence[RowPart], folder: Path, stored: Sequence[str] = ()) -> Path:
+    """Write a file of rows of stored datasets, which a process of its own reads. Raise OsmosisError if it cannot."""
+    files, target = [objects.fetch(path) for path, *_ in parts], folder / "rows"
+    named = [
+        (str(file), start, prefix, list(rows)) for file, (_, start, prefix, rows) in zip(files, parts, strict=True)
+    ]
+    request = {"parts": named, "target": str(target), "stored": stored}
+    seconds = READ_S + sum(file.stat().st_size for file in files) / BYTES_PER_S
+    read_with(
+        ["-m", "osmosis.datasets.row_file"], request, what="the dataset", files=files, write=[folder], seconds=seconds
+    )
+    return target

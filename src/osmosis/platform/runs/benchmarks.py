@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from osmosis.base.jsonable import JsonObject
 from osmosis.errors import NotFound, ValidationError
 from osmosis.platform import Platform, tables
-from osmosis.platform.datasets.stored_rows import iterate_rows
+from osmosis.platform.datasets.service import iterate_rows
 from osmosis.platform.git import repositories, sync
 from osmosis.platform.models import service as models
 from osmosis.platform.objects.store import Objects

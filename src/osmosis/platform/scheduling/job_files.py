@@ -21,7 +21,7 @@ from osmosis.datasets.row_file import RowPart, cut_row_file
 from osmosis.errors import Conflict, DiskFull, NotFound, PlatformError, TooLarge, ValidationError
 from osmosis.platform import Platform, tables
 from osmosis.platform.background import run_apart
-from osmosis.platform.datasets.stored_rows import make_row_file as write_row_file
+from osmosis.platform.datasets.service import make_row_file as write_row_file
 from osmosis.platform.models import service as models
 from osmosis.platform.objects.store import Objects
 from osmosis.platform.runs import lifecycle, rollouts
