@@ -3,6 +3,7 @@ from itertools import accumulate
 from typing import ClassVar, Literal, TypedDict
 
 import sqlalchemy as sa
+from sqlalchemy.ext.associationproxy import AssociationProxy, association_proxy
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from osmosis.datasets.row_file import RowPart
@@ -47,6 +48,7 @@ class StoredConfig(TypedDict, total=False):
     advanced: StoredAdvanced
     optimize: dict[str, object]
     env: dict[str, str]
+    notify: dict[str, object]
 
 
 class StoredEnvironment(TypedDict):
@@ -247,6 +249,59 @@ class BenchmarkRun(Dated, OwnedRow):
     config: Mapped[dict[str, object]] = mapped_column(Json)
     run_ids: Mapped[list[str]] = mapped_column(Json)
     """In the order of the config's agents; a run may have been deleted since."""
+
+
+class Notice(Dated, Row):
+    """A message of `[notify]` that is not delivered yet."""
+
+    __tablename__ = "notices"
+
+    workspace_id: Mapped[str] = mapped_column(sa.ForeignKey("workspaces.id", ondelete="CASCADE"), index=True)
+    run_id: Mapped[str | None] = mapped_column(sa.ForeignKey("runs.id", ondelete="CASCADE"), index=True)
+    owner_id: Mapped[str | None] = mapped_column(sa.ForeignKey("users.id", ondelete="SET NULL"))
+    """Whose personal secrets count besides the workspace's."""
+    channel: Mapped[Literal["webhook", "slack", "email"]] = mapped_column(sa.String())
+    target: Mapped[str]
+    """The secret that has the URL, or addresses."""
+    signing_secret: Mapped[str | None]
+    body: Mapped[dict[str, object]] = mapped_column(Json)
+    """records.api.runs.Notice"""
+    tries: Mapped[int] = mapped_column(default=0)
+    due_at: Mapped[datetime] = mapped_column(default=utc_now, index=True)
+
+
+class ShareLink(Dated, Row):
+    """A link with which anybody may read a run."""
+
+    __tablename__ = "share_links"
+
+    run_id: Mapped[str] = mapped_column(sa.ForeignKey("runs.id", ondelete="CASCADE"), index=True)
+    creator_id: Mapped[str | None] = mapped_column(sa.ForeignKey("users.id", ondelete="SET NULL"))
+    creator: Mapped[User | None] = relationship(viewonly=True)
+    creator_name: AssociationProxy[str | None] = association_proxy("creator", "name")
+    hash: Mapped[str] = mapped_column(unique=True)
+    expires_at: Mapped[datetime]
+    revoked_at: Mapped[datetime | None]
+
+
+class Schedule(Dated, Row):
+    """A `[schedule]` of the synced default branch."""
+
+    __tablename__ = "schedules"
+    __table_args__ = (sa.UniqueConstraint("repository_id", "name"),)
+
+    repository_id: Mapped[str] = mapped_column(sa.ForeignKey("repositories.id", ondelete="CASCADE"))
+    name: Mapped[str]
+    """The stem of its config, `configs/eval/<name>.toml`."""
+    every: Mapped[str]
+    next_at: Mapped[datetime | None] = mapped_column(index=True)
+    """None while its table cannot be read."""
+    last_at: Mapped[datetime | None]
+    last_run_id: Mapped[str | None] = mapped_column(sa.ForeignKey("runs.id", ondelete="SET NULL"))
+    last_run: Mapped[Run | None] = relationship(viewonly=True)
+    error: Mapped[str] = mapped_column(sa.Text, default="")
+    """Why there was no run at the last time; empty: there was one."""
+    paused: Mapped[bool] = mapped_column(default=False)
 
 
 class RunEvent(NumberedRow):
