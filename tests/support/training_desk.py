@@ -78,6 +78,9 @@ class RecordingListener:
     def on_message(self, text: str, *, warning: bool = False) -> None:
         (self.alarms if warning else self.said).append(text)
 
+    def on_alarm(self, text: str) -> None:
+        self.alarms.append(text)
+
     async def wait_for_room(self) -> None: ...
 
 

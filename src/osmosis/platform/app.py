@@ -4,6 +4,7 @@ import shutil
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import sqlalchemy as sa
 from fastapi import APIRouter, FastAPI, Request, Response
@@ -15,7 +16,7 @@ from osmosis.errors import NetworkError
 from osmosis.platform import Platform, web
 from osmosis.platform.auth import login, routes as auth
 from osmosis.platform.auth.openid import OpenIdProvider
-from osmosis.platform.background import run_in_turn
+from osmosis.platform.background import RepeatingThread, run_in_turn
 from osmosis.platform.datasets import ingest, routes as datasets
 from osmosis.platform.db import HEAD
 from osmosis.platform.embedded_worker import LeaseReaper, Reachability, build_embedded_worker
@@ -29,7 +30,7 @@ from osmosis.platform.models.inference import InferenceProxy
 from osmosis.platform.objects.publish import publish_all
 from osmosis.platform.rollout_servers import routes as rollout_servers
 from osmosis.platform.run_upload import finished_run, routes as run_upload
-from osmosis.platform.runs import routes as eval_runs
+from osmosis.platform.runs import notices, routes as eval_runs
 from osmosis.platform.scheduling import job_routes as jobs, worker_routes as workers
 from osmosis.platform.settings import PlatformSettings
 from osmosis.platform.training import routes as training
@@ -79,6 +80,8 @@ def create_app(settings: PlatformSettings) -> FastAPI:
         if worker is not None:
             worker.start()
             daily.start()
+        notifier = app.state.notifier = RepeatingThread("delivery of notices", 2.0, partial(notices.deliver_due, platform))
+        notifier.start()
         polling = asyncio.create_task(_poll(platform)) if settings.remote_poll_s else None
         try:
             yield
@@ -91,6 +94,7 @@ def create_app(settings: PlatformSettings) -> FastAPI:
                 await run_in_threadpool(worker.stop)
             await app.state.inference.close()
             await run_in_threadpool(reaper.stop)
+            await run_in_threadpool(notifier.stop)
             platform.db.close()
 
     app = FastAPI(title="osmosis platform", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)

@@ -4,6 +4,8 @@ marked `@slow(kind)` or awaits `run_apart`."""
 
 import asyncio
 import functools
+import logging
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -12,6 +14,8 @@ from typing import Literal, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from anyio import CapacityLimiter, to_thread
+
+log = logging.getLogger(__name__)
 
 Kind = Literal["sync", "checks", "files", "objects", "imports", "sign-in"]
 THREADS_PER_KIND = 8
@@ -58,6 +62,29 @@ def slow(kind: Kind) -> Callable[[Callable[P, T]], Callable[P, Awaitable[T]]]:
         return run
 
     return decorate
+
+
+class RepeatingThread:
+    """Repeat a step until stopped; one that fails is logged, and the next one comes."""
+
+    def __init__(self, name: str, every_s: float, step: Callable[[], None]) -> None:
+        self._stop, self._every_s, self._step = threading.Event(), every_s, step
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=30)
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._every_s):
+            try:
+                self._step()
+            except Exception:
+                log.exception("%s failed", self._thread.name)
 
 
 def is_background() -> bool:

@@ -5,13 +5,13 @@ import asyncio
 import logging
 import math
 import socket
-import threading
 import time
 
 import httpx
 
 from osmosis.base.net import is_loopback
 from osmosis.platform import Platform
+from osmosis.platform.background import RepeatingThread
 from osmosis.platform.scheduling import leases
 from osmosis.platform.scheduling.workers import WorkerDesk
 from osmosis.worker.executors.executor import Executor
@@ -54,19 +54,15 @@ class LeaseReaper:
 
     def __init__(self, platform: Platform) -> None:
         self._platform = platform
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread = RepeatingThread("housekeeping of the runs", self._every_s, self.step)
         self._last: float | None = None
         self._loop_alive_at: float | None = None
 
     def start(self) -> None:
-        self._thread = threading.Thread(target=self._run, name="lease-reaper", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join(timeout=30)
+        self._thread.stop()
 
     async def note_loop_alive(self) -> None:
         while True:
@@ -88,13 +84,6 @@ class LeaseReaper:
     @property
     def _every_s(self) -> float:
         return min(2.0, max(self._platform.settings.poll_s, self._platform.settings.lease_s / 8))
-
-    def _run(self) -> None:
-        while not self._stop.wait(self._every_s):
-            try:
-                self.step()
-            except Exception:
-                log.exception("housekeeping of the runs failed")
 
 
 class Reachability:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, field_validator, model_validator
 
@@ -213,6 +213,17 @@ class PlatformSettings(Settings):
     def _bucket(cls, value: str) -> str:
         if value and not BUCKET.match(value):
             raise ValueError("must be s3://BUCKET or s3://BUCKET/PREFIX")
+        return value
+
+    smtp_url: Annotated[SecretStr, Variable("OSMOSIS_SMTP_URL")] = SecretStr("")
+    """Mail server of `[notify]`: `smtps://USER:PASSWORD@HOST:PORT`, or `smtp://` for STARTTLS; empty: no e-mail."""
+
+    @field_validator("smtp_url")
+    @classmethod
+    def _mail_server(cls, value: SecretStr) -> SecretStr:
+        parts = urlsplit(value.get_secret_value())
+        if value.get_secret_value() and (parts.scheme not in ("smtp", "smtps") or not parts.hostname):
+            raise ValueError("must be smtps://USER:PASSWORD@HOST:PORT or smtp://USER:PASSWORD@HOST:PORT")
         return value
 
     openid: OpenIdSettings | None = None

@@ -45,6 +45,8 @@ class TrainingListener(Protocol):
 
     def on_message(self, text: str, *, warning: bool = False) -> None: ...
 
+    def on_alarm(self, text: str) -> None: ...
+
     async def wait_for_room(self) -> None:
         """Return when the platform can take more rollouts: no step begins before."""
 

@@ -157,7 +157,7 @@ class TrainingDriver:
         if is_step:
             listener.on_step(event.step)
         for alarm in metrics.new_alarms():
-            listener.on_message(alarm, warning=True)
+            listener.on_alarm(alarm)
 
     def _report_fidelity(self) -> None:
         metrics = self._run.metrics

@@ -36,7 +36,7 @@ from osmosis.jobs.trainer.vllm import GpuSplit, VllmProcesses, find_vllm
 from osmosis.records.api.jobs import JobRewind
 from osmosis.records.config.advanced import TrainingAdvanced
 from osmosis.records.config.run_config import TrainingConfig
-from osmosis.records.run.job import CheckpointReport, JobResult, MetricPoint, Stage
+from osmosis.records.run.job import ALARM, CheckpointReport, JobResult, MetricPoint, Stage
 from osmosis.records.run.rollout import Category
 from osmosis.records.run.rows import Key
 from osmosis.records.run.status import RunStatus
@@ -154,6 +154,9 @@ class TrainingJob(Job):
 
     def on_message(self, text: str, *, warning: bool = False) -> None:
         self.context.log.write(STEP, text, "warning" if warning else "info")
+
+    def on_alarm(self, text: str) -> None:
+        self.context.log.write(ALARM, text, "warning")
 
     async def wait_for_room(self) -> None:
         await self.context.wait_for_room()

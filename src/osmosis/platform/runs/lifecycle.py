@@ -11,13 +11,13 @@ from osmosis.errors import Conflict, NotFound, ValidationError
 from osmosis.platform import tables
 from osmosis.platform.db import changed_by, take_turn
 from osmosis.platform.paging import PageRange
-from osmosis.platform.runs import annotations as run_marks
+from osmosis.platform.runs import annotations as run_marks, notices
 from osmosis.platform.scheduling.transitions import change_state, skip
 from osmosis.platform.workspaces import secrets
 from osmosis.records.api.runs import RunEvent
 from osmosis.records.base import utc_now
 from osmosis.records.run.annotations import MarkChange
-from osmosis.records.run.job import JobResult, LogLine, Stage
+from osmosis.records.run.job import ALARM, JobResult, LogLine, Stage
 from osmosis.records.run.plan import RUN_NAME
 from osmosis.records.run.rollout import Category, Failure, Phase
 from osmosis.records.run.status import RunStatus
@@ -58,6 +58,8 @@ def switch_status(session: Session, work: tables.Work, status: RunStatus, reason
     if isinstance(work, tables.Run):
         event = tables.RunEvent(run_id=work.id, before=before.value, status=status.value, reason=reason, timestamp=now)
         session.add(event)
+        if status.over:
+            notices.note_end(session, work)
 
 
 def list_jobs(session: Session, work: tables.Work) -> list[tables.Job]:
@@ -134,6 +136,9 @@ def add_lines(session: Session, work: tables.Work, lines: list[LogLine], *, shar
         )
         for line in lines
     )
+    for line in lines:
+        if line.step == ALARM and isinstance(work, tables.Run):
+            notices.note_alarm(session, work, clean_message(line.message))
 
 
 def clean_message(message: str) -> str:

@@ -106,6 +106,11 @@ def check(
         issues += _model_issues(session, platform, workspace, config)
         _, missing = secrets.resolve(session, workspace.id, user.id, config.secret_names(), request.given)
         issues += _size_issues(session, workspace, config)
+        if config.notify is not None:
+            missing += secrets.resolve(session, workspace.id, user.id, config.notify.secret_names())[1]
+            if config.notify.email and not platform.settings.smtp_url.get_secret_value():
+                hint = "leave email out; or an operator sets OSMOSIS_SMTP_URL and starts the platform again"
+                issues.append({"key": "notify.email", "message": "this platform sends no e-mail", "hint": hint})
     code = _code(platform, repository.id, config, issues)
     if issues or code is None:
         message = f"this {kind} cannot run: {'; '.join(issue['message'] for issue in issues)}"

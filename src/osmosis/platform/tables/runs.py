@@ -252,20 +252,18 @@ class BenchmarkRun(Dated, OwnedRow):
 
 
 class Notice(Dated, Row):
-    """A message of `[notify]` that is not delivered yet."""
+    """A message of `[notify]` that is not delivered yet; `target` is the secret that has the URL, or addresses."""
 
     __tablename__ = "notices"
 
     workspace_id: Mapped[str] = mapped_column(sa.ForeignKey("workspaces.id", ondelete="CASCADE"), index=True)
     run_id: Mapped[str | None] = mapped_column(sa.ForeignKey("runs.id", ondelete="CASCADE"), index=True)
     owner_id: Mapped[str | None] = mapped_column(sa.ForeignKey("users.id", ondelete="SET NULL"))
-    """Whose personal secrets count besides the workspace's."""
-    channel: Mapped[Literal["webhook", "slack", "email"]] = mapped_column(sa.String())
+    """The person whose secrets count besides the workspace's."""
+    channel: Mapped[str]
     target: Mapped[str]
-    """The secret that has the URL, or addresses."""
     signing_secret: Mapped[str | None]
     body: Mapped[dict[str, object]] = mapped_column(Json)
-    """records.api.runs.Notice"""
     tries: Mapped[int] = mapped_column(default=0)
     due_at: Mapped[datetime] = mapped_column(default=utc_now, index=True)
 
@@ -281,7 +279,6 @@ class ShareLink(Dated, Row):
     creator_name: AssociationProxy[str | None] = association_proxy("creator", "name")
     hash: Mapped[str] = mapped_column(unique=True)
     expires_at: Mapped[datetime]
-    revoked_at: Mapped[datetime | None]
 
 
 class Schedule(Dated, Row):
@@ -295,12 +292,11 @@ class Schedule(Dated, Row):
     """The stem of its config, `configs/eval/<name>.toml`."""
     every: Mapped[str]
     next_at: Mapped[datetime | None] = mapped_column(index=True)
-    """None while its table cannot be read."""
-    last_at: Mapped[datetime | None]
+    """Unset while its table cannot be read."""
     last_run_id: Mapped[str | None] = mapped_column(sa.ForeignKey("runs.id", ondelete="SET NULL"))
     last_run: Mapped[Run | None] = relationship(viewonly=True)
     error: Mapped[str] = mapped_column(sa.Text, default="")
-    """Why there was no run at the last time; empty: there was one."""
+    """The reason that there was no run at the last time, if there was none."""
     paused: Mapped[bool] = mapped_column(default=False)
 
 

@@ -133,6 +133,13 @@ def values_for(session: Session, vault: Vault, work: tables.Work) -> dict[str, s
     return {name: _open(vault, row) for name, row in _rows_for(session, work).items()}
 
 
+def find_value(session: Session, vault: Vault, workspace_id: str, user_id: str | None, name: str) -> str:
+    for scope, owner_id in (("user", user_id), ("workspace", workspace_id)):
+        if owner_id and (row := _find(session, Slot(workspace_id, scope, owner_id, name))) is not None:
+            return _open(vault, row)
+    raise NotFound(f"there is no secret {name}", hint=f"osmosis secret set {name}")
+
+
 def use_for(session: Session, vault: Vault, work: tables.Work) -> dict[str, str]:
     values = values_for(session, vault, work)
     for row in _rows_for(session, work).values():

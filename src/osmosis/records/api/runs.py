@@ -1,6 +1,6 @@
 """Evaluation and training runs. `progress`, `report`, `failure` and `events` are ours; other servers leave them out."""
 
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
 
@@ -47,6 +47,28 @@ class RunEvent(Body):
     before: str | None = None
     status: str | None = None
     reason: str | None = None
+
+
+NoticeEvent = Literal["run.ended", "run.alarm", "schedule.failed"]
+
+
+class Notice(RequestBody):
+    """A message of `[notify]`."""
+
+    event: NoticeEvent
+    text: str
+    """A line for people."""
+    workspace: str = ""
+    url: str = ""
+    run: str | None = None
+    kind: str | None = None
+    status: str | None = None
+    model: str | None = None
+    dataset: str | None = None
+    reward: float | None = None
+    reason: str = ""
+    alarms: list[str] = Field(default_factory=list)
+    sent_at: str | None = None
 
 
 class RunFailure(Body):

@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, ValidationError, ValidationInfo, field_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
@@ -52,8 +52,41 @@ def _secret_name(name: str) -> str:
     return name
 
 
+def _address(text: str) -> str:
+    if not re.fullmatch(r"[^@\s<>,;]+@[^@\s<>,;]+", text):
+        raise broken_rule(f"{text!r} is not an e-mail address", "team@example.com")
+    return text
+
+
 EnvName = Annotated[str, AfterValidator(_env_name)]
 SecretName = Annotated[str, AfterValidator(_secret_name)]
+
+
+class Notify(Table):
+    """`[notify]`: on the platform, who is told when a run ends, and of alarms of a training. See howto-team.md."""
+
+    when: Literal["always", "failed"] = "always"
+    """`failed`: only of an end by failure or by a limit such as a budget, and of alarms."""
+    webhook_secret: SecretName | None = Field(default=None, examples=["NOTIFY_URL"])
+    """Secret whose value is a URL: each message is posted there as JSON."""
+    signing_secret: SecretName | None = Field(default=None, examples=["NOTIFY_KEY"])
+    """Secret with which these posts are signed, as Standard Webhooks says. Default: they are not."""
+    slack_secret: SecretName | None = Field(default=None, examples=["SLACK_URL"])
+    """Secret whose value is the URL of an incoming webhook of Slack, or of what takes the same JSON."""
+    email: list[Annotated[str, AfterValidator(_address)]] = Field(
+        default_factory=list, max_length=20, examples=[["team@example.com"]]
+    )
+    """Addresses, on a platform whose operator set `OSMOSIS_SMTP_URL`."""
+
+    def secret_names(self) -> list[str]:
+        return [name for name in (self.webhook_secret, self.signing_secret, self.slack_secret) if name]
+
+    @classmethod
+    def across(cls, written: dict[str, object]) -> Iterator[InitErrorDetails]:
+        if not any(written.get(key) for key in ("webhook_secret", "slack_secret", "email")):
+            yield broken_at("[notify] has nobody to tell", 'slack_secret = "SLACK_URL"', "slack_secret")
+        if written.get("signing_secret") and not written.get("webhook_secret"):
+            yield broken_at("only the posts of webhook_secret are signed", "remove it", "signing_secret")
 
 
 class Program(Table):
@@ -295,6 +328,7 @@ class _Config(Submittable):
     env: dict[EnvName, str] = Field(default_factory=dict)
     """Non-secret environment variables of the rollout."""
     export: Export | None = None
+    notify: Notify | None = None
 
     @property
     def environments(self) -> Mapping[str, Experiment]:

@@ -43,6 +43,10 @@ class Stage(str, Enum):
     REPORT = "report"
 
 
+ALARM = "alarm"
+"""Step of the lines that say what is wrong with a training: `[notify]` sends them."""
+
+
 class LogLine(Record):
     timestamp: datetime = Field(default_factory=utc_now)
     level: Literal["debug", "info", "warning", "error"] = "info"
