@@ -80,7 +80,9 @@ def create_app(settings: PlatformSettings) -> FastAPI:
         if worker is not None:
             worker.start()
             daily.start()
-        notifier = app.state.notifier = RepeatingThread("delivery of notices", 2.0, partial(notices.deliver_due, platform))
+        notifier = app.state.notifier = RepeatingThread(
+            "delivery of notices", 2.0, partial(notices.deliver_due, platform)
+        )
         notifier.start()
         polling = asyncio.create_task(_poll(platform)) if settings.remote_poll_s else None
         try:
