@@ -24,9 +24,9 @@ from osmosis.base.net import backoff_delay, embedded_address, is_http, is_loopba
 from osmosis.errors import NetworkError, OsmosisError, ValidationError
 from osmosis.metrics.formats import number
 from osmosis.metrics.warnings import alarms
-from osmosis.platform import Platform, tables, urls
+from osmosis.platform import Platform, tables
 from osmosis.platform.db import changed_by
-from osmosis.platform.rollout_servers.probe import takes_private
+from osmosis.platform.rollout_servers.service import takes_private
 from osmosis.platform.settings import PlatformSettings
 from osmosis.platform.workspaces import secrets
 from osmosis.records.api.runs import Notice, NoticeEvent
@@ -129,7 +129,7 @@ def _close(session: Session, notice: tables.Notice | None, problem: OsmosisError
 
 def _send(platform: Platform, notice: tables.Notice) -> None:
     settings, record = platform.settings, Notice.model_validate(notice.body)
-    record.url = urls.run(settings, notice.run_id) if notice.run_id else urls.repository(settings, record.workspace)
+    record.url = settings.run_url(notice.run_id) if notice.run_id else f"{settings.url}/{record.workspace}/repository"
     record.sent_at = utc_now().isoformat(timespec="seconds")
     text = f"{record.text}\n{record.url}"
     if notice.channel == "email":
