@@ -17,7 +17,7 @@ HOMES: dict[str, str] = {
         pass_at_k""",
     "osmosis.compat.interactive": "InteractiveLLMClient InteractiveRunner InteractiveStep",
     "osmosis.compat.llm_clients#local": "ExternalLLMClient",
-    "osmosis.compat.registry": """
+    "osmosis.compat.validator#registry": """
         AgentLoopRegistry get_agent_loop list_agent_loops register_agent_loop unregister_agent_loop""",
     "osmosis.compat.evaluation#rubric": "RubricEvaluator",
     "osmosis.compat.runner": """
@@ -104,7 +104,8 @@ A module whose names they know from several of theirs has a group of names after
 MODULES: dict[str, str] = {
     "osmosis_ai": """
         RubricResult=osmosis.sdk.evaluate_rubric:RubricResult
-        osmosis._version osmosis.compat.registry osmosis.records.protocol.v02 osmosis.records.protocol.v02#tools
+        osmosis._version osmosis.compat.validator#registry
+        osmosis.records.protocol.v02 osmosis.records.protocol.v02#tools
         osmosis.sdk.agent_loop osmosis.sdk.backend osmosis.sdk.context
         evaluate_rubric=osmosis.sdk.evaluate_rubric:evaluate_rubric
         evaluate_rubric_async=osmosis.sdk.evaluate_rubric:evaluate_rubric_async osmosis.sdk.exceptions
@@ -136,7 +137,7 @@ MODULES: dict[str, str] = {
         evaluate_rubric=osmosis.sdk.evaluate_rubric:judge_solution""",
     "osmosis_ai.rollout": """
         osmosis.records.protocol.messages osmosis.serve.server.rollouts
-        osmosis.compat.registry osmosis.records.protocol.v02 osmosis.records.protocol.v02#tools
+        osmosis.compat.validator#registry osmosis.records.protocol.v02 osmosis.records.protocol.v02#tools
         osmosis.sdk.agent_loop osmosis.sdk.backend
         osmosis.sdk.context osmosis.sdk.exceptions osmosis.sdk.workflow#grader osmosis.sdk.harbor.backend
         osmosis.sdk.messages osmosis.sdk.tools osmosis.sdk.types osmosis.sdk.workflow osmosis.serve.server.app
@@ -189,7 +190,7 @@ MODULES: dict[str, str] = {
     "osmosis_ai.rollout.integrations.agents.strands": "osmosis.sdk.integrations.strands",
     "osmosis_ai.rollout.network": "osmosis.compat.registration#address",
     "osmosis_ai.rollout.registry": """
-        osmosis.compat.registry AgentLoopNotFoundError=osmosis.sdk.exceptions:AgentLoopNotFoundError""",
+        osmosis.compat.validator#registry AgentLoopNotFoundError=osmosis.sdk.exceptions:AgentLoopNotFoundError""",
     "osmosis_ai.rollout.server": """
         osmosis.serve.server.app osmosis.serve.http osmosis.serve.server.run osmosis.compat.run
         osmosis.serve.server.runtime osmosis.compat.server""",

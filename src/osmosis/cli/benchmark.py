@@ -11,11 +11,11 @@ from osmosis.cli.core.connect import Everything, Limit, Offset
 from osmosis.cli.core.context import current
 from osmosis.cli.core.render import draw_list
 from osmosis.cli.core.results import DetailResult, ListResult, OperationResult, build_columns
-from osmosis.cli.eval.download import download_run
 from osmosis.cli.eval.follow import AGENT_COLUMNS
 from osmosis.cli.eval.runs import BENCHMARK_COMMANDS, BenchmarkRunName, OutputFile, Overwrite, run_info
 from osmosis.cli.eval.submit import SharedFlags, SubmitVerdict, submit_checked
 from osmosis.cli.eval.submit_checks import SubmitCase, SubmitOptions
+from osmosis.cli.eval.transfer import download_run
 from osmosis.errors import NotFound
 from osmosis.records.api.runs import BenchmarkDetail, BenchmarkPage
 from osmosis.records.config.run_config import Secrets

@@ -16,7 +16,7 @@ from osmosis.cli.core.connect import Cursor, Everything, Limit, Lines, Offset, P
 from osmosis.cli.core.context import current
 from osmosis.cli.core.render import draw_list, pairs, print_text
 from osmosis.cli.core.results import Column, DetailResult, ListResult, NextStep, OperationResult, build_columns, when
-from osmosis.cli.eval.download import byte_progress
+from osmosis.cli.eval.transfer import byte_progress
 from osmosis.datasets.row_file import write_rows
 from osmosis.errors import Conflict, DatasetError, NotFound, ValidationError
 from osmosis.local.run_options import run_folder

@@ -62,7 +62,7 @@ On this machine, without a workspace:
         "history": _at("eval.history:show", "Show a row, or a figure, across runs"),
         "quarantine": _at("eval.quarantine:quarantine", "List, add and remove rows known to be flaky"),
         "why": _at("eval.why:why", "Explain why a run is slow, stuck, or worse than another"),
-        "upload": _at("eval.upload:upload", "Upload a local run to the platform"),
+        "upload": _at("eval.transfer:upload", "Upload a local run to the platform"),
         "export": _at("eval.exchange:export", "Export a local run for other tools"),
         "import": _at("eval.exchange:import_log", "Import logs of other tools as local runs"),
         "rubric": _at("eval.rubric:rubric", "Judge recorded conversations with a rubric"),

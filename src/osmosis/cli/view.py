@@ -17,8 +17,7 @@ from osmosis.cli.targets import PLATFORM, RunFinder
 from osmosis.client import PlatformClient
 from osmosis.errors import NotFound
 from osmosis.local.run_options import run_folder, runs_folder
-from osmosis.local.viewing.library import LocalLibrary
-from osmosis.local.viewing.remote_run import PlatformEvaluation
+from osmosis.local.viewing.library import LocalLibrary, PlatformEvaluation
 from osmosis.local.viewing.server import ViewAccess, index_runs, listen, render_static, serve
 from osmosis.viewer.static_site import write_site
 

@@ -7,7 +7,9 @@ from pydantic import BaseModel
 
 from osmosis.errors import OsmosisError
 from osmosis.records.protocol.v02 import RolloutRequest
+from osmosis.sdk.agent_loop import RolloutAgentLoop
 from osmosis.sdk.classify import describe
+from osmosis.sdk.exceptions import AgentLoopNotFoundError
 
 FUNCTION_NAME = re.compile(r"^[A-Za-z0-9_-]{1,64}\Z")
 
@@ -180,3 +182,38 @@ class _Check:
             self.warning(
                 "PARAMETERS_TYPE_NOT_OBJECT", f"has the type {kind!r}; models expect 'object'", f"{where}.parameters"
             )
+
+
+class AgentLoopRegistry:
+    def __init__(self) -> None:
+        self._loops: dict[str, RolloutAgentLoop] = {}
+
+    def register(self, loop: RolloutAgentLoop) -> None:
+        if loop.name in self._loops:
+            raise ValueError(f"an agent loop named {loop.name!r} is already registered")
+        self._loops[loop.name] = loop
+
+    def unregister(self, name: str) -> bool:
+        return self._loops.pop(name, None) is not None
+
+    def get(self, name: str) -> RolloutAgentLoop | None:
+        return self._loops.get(name)
+
+    def list_names(self) -> list[str]:
+        return list(self._loops)
+
+    def clear(self) -> None:
+        self._loops.clear()
+
+
+_registry = AgentLoopRegistry()
+register_agent_loop = _registry.register
+unregister_agent_loop = _registry.unregister
+list_agent_loops = _registry.list_names
+
+
+def get_agent_loop(name: str) -> RolloutAgentLoop:
+    loop = _registry.get(name)
+    if loop is None:
+        raise AgentLoopNotFoundError(name, list_agent_loops())
+    return loop

@@ -16,8 +16,7 @@ from osmosis.viewer.charts import training_compare_page
 from osmosis.viewer.conversation import build_turns
 from osmosis.viewer.diff import CodeChange
 from osmosis.viewer.history import BASELINE_TAG
-from osmosis.viewer.page import Page, QueryParams
-from osmosis.viewer.render import pretty
+from osmosis.viewer.page import Page, QueryParams, pretty
 from osmosis.viewer.run_source import Library, RunSource, RunState
 
 MAX_RUNS = 12

@@ -19,7 +19,7 @@ from pygments.util import ClassNotFound
 
 from osmosis.records.run import rollout
 from osmosis.records.run.rollout import Message
-from osmosis.viewer.render import pretty
+from osmosis.viewer.page import pretty
 
 if TYPE_CHECKING:
     from markdown_it.renderer import RendererHTML

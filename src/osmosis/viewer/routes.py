@@ -16,8 +16,7 @@ from osmosis.viewer.charts import SMOOTHING, ChartedRun, build_charts, histogram
 from osmosis.viewer.compare_page import code_page, compare_page, parse_run_pair
 from osmosis.viewer.diff import diff_code, split_files
 from osmosis.viewer.history import history_page
-from osmosis.viewer.page import Document, Page, QueryParams, run_header, to_record
-from osmosis.viewer.render import pretty
+from osmosis.viewer.page import Document, Page, QueryParams, pretty, run_header, to_record
 from osmosis.viewer.rollout_page import build_calibrations, rollout_page
 from osmosis.viewer.rollouts_page import export_rollouts, rollout_url, rollouts_page
 from osmosis.viewer.run_source import LEVELS, Library, RunCard, RunSource, RunState

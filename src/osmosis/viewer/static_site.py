@@ -13,8 +13,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from osmosis.base.files import write_bytes
 from osmosis.errors import ValidationError
-from osmosis.viewer.page import Document, Page, QueryParams
-from osmosis.viewer.render import STATIC
+from osmosis.viewer.page import STATIC, Document, Page, QueryParams
 from osmosis.viewer.routes import build_page
 from osmosis.viewer.run_source import Library
 

@@ -10,7 +10,7 @@ from osmosis.base.installation import install_command
 from osmosis.records.config.validation import Problem, Severity
 from osmosis.records.run.source import Source
 from osmosis.sandbox import Level, probe
-from osmosis.workspace import findings
+from osmosis.workspace import preflight
 from osmosis.workspace.config_file import ConfigFile, check_file
 from osmosis.workspace.git import read_source
 from osmosis.workspace.layout import FILES, FOLDERS, Workspace
@@ -25,7 +25,7 @@ IGNORED = (".osmosis/", ".env")
 
 def diagnose(workspace: Workspace, source: Source | None) -> list[Problem]:
     return [
-        *findings.check_folder(workspace),
+        *preflight.check_folder(workspace),
         *_configs(workspace),
         *(problem for folder in workspace.rollouts() for problem in syntax_errors(workspace.root, folder.name)),
         *_repository(source),
@@ -79,14 +79,14 @@ def _configs(workspace: Workspace) -> list[Problem]:
 
 
 def _repository(source: Source | None) -> list[Problem]:
-    problems = [p if p.code != "no-remote" else findings.as_warning(p) for p in findings.check_repository(source)]
+    problems = [p if p.code != "no-remote" else preflight.as_warning(p) for p in preflight.check_repository(source)]
     if source is None:
         return problems
     if source.operation and not source.conflicts:
-        problems.append(findings.as_warning(findings.unfinished_operation(source)))
-    problems += [p if p.code == "conflict" else findings.as_warning(p) for p in findings.uncommitted(source)]
-    if source.remote_url and (unpushed := findings.unpushed(source)):
-        problems.append(findings.as_warning(unpushed))
+        problems.append(preflight.as_warning(preflight.unfinished_operation(source)))
+    problems += [p if p.code == "conflict" else preflight.as_warning(p) for p in preflight.uncommitted(source)]
+    if source.remote_url and (unpushed := preflight.unpushed(source)):
+        problems.append(preflight.as_warning(unpushed))
     return problems
 
 

@@ -11,8 +11,7 @@ import pytest
 from osmosis.client import PlatformClient
 from osmosis.engine.journal import Journal
 from osmosis.errors import Forbidden
-from osmosis.local.viewing.library import LocalLibrary
-from osmosis.local.viewing.remote_run import PlatformEvaluation
+from osmosis.local.viewing.library import LocalLibrary, PlatformEvaluation
 from osmosis.metrics.summary import Terms, summarize
 from osmosis.platform import tables
 from osmosis.platform.runs import annotations as judgements

@@ -8,9 +8,9 @@ import pytest
 
 from osmosis.base.git import Git
 from osmosis.errors import Conflict, NotFound, OsmosisError, ValidationError
-from osmosis.workspace.findings import check_folder
 from osmosis.workspace.git import read_source
 from osmosis.workspace.layout import Workspace, find_workspace
+from osmosis.workspace.preflight import check_folder
 from osmosis.workspace.templates import create_workspace
 from support.git_workspace import GitWorkspace
 

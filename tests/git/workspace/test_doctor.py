@@ -6,9 +6,8 @@ from pathlib import Path
 
 from osmosis.records.config.experiment import Experiment
 from osmosis.workspace.doctor import check_machine, diagnose, repair, try_read_source
-from osmosis.workspace.findings import check_folder
 from osmosis.workspace.layout import Workspace
-from osmosis.workspace.preflight import check_submit, gather
+from osmosis.workspace.preflight import check_folder, check_submit, gather
 from osmosis.workspace.templates import create_workspace
 from support.git_workspace import EVAL, GitWorkspace
 

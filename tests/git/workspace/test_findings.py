@@ -10,8 +10,7 @@ from osmosis.cli.workspace.status import _require_pushed
 from osmosis.errors import Conflict
 from osmosis.records.config.experiment import Experiment
 from osmosis.records.run.source import RolloutFiles, Source, SyncState
-from osmosis.workspace.findings import list_differences, next_step
-from osmosis.workspace.preflight import Facts, check_submit
+from osmosis.workspace.preflight import Facts, check_submit, list_differences, next_step
 
 HERE, THERE = "a" * 40, "b" * 40
 EXPERIMENT = Experiment(rollout="r", entrypoint="main.py", model_path="offline/echo", dataset="d")

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from osmosis.errors import NotFound, ValidationError, WorkspaceRequired
-from osmosis.workspace.findings import check_folder
 from osmosis.workspace.layout import Workspace, check_rollout_name, find_workspace, pick_config, pick_rollout
+from osmosis.workspace.preflight import check_folder
 from support.git_workspace import GitWorkspace
 
 

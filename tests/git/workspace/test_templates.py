@@ -23,8 +23,8 @@ from osmosis.records.config.benchmark import AgentModel, BenchmarkAgent, Benchma
 from osmosis.records.config.optimize import Optimize, OptimizeConfig
 from osmosis.records.config.run_config import EvalConfig, Evaluation, Training, TrainingConfig
 from osmosis.workspace.config_file import ConfigFile, check_benchmark, load_config, load_eval_config
-from osmosis.workspace.findings import check_folder
 from osmosis.workspace.layout import Workspace
+from osmosis.workspace.preflight import check_folder
 from osmosis.workspace.templates import (
     list_templates,
     read_record,

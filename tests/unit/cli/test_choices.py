@@ -12,10 +12,10 @@ from osmosis.cli.core.context import AppContext, GlobalOptions
 from osmosis.cli.core.environment import read_secrets_file
 from osmosis.cli.core.output import Mode, Output
 from osmosis.cli.core.prompts import ask, choose, confirm, hidden
-from osmosis.cli.eval.download import download_dir
 from osmosis.cli.eval.follow import _without_debug, finished_result
 from osmosis.cli.eval.progress import time_left
 from osmosis.cli.eval.report import exit_code as local_exit_code
+from osmosis.cli.eval.transfer import download_dir
 from osmosis.cli.quickstart import STAND_IN, ModelChoice, choose_model
 from osmosis.errors import InteractiveRequired, PlatformError, ValidationError
 from osmosis.records.api.body import LogEntry, LogPage
@@ -149,7 +149,7 @@ def test_downloads_go_into_the_workspace(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", ["../x", "/etc/x", "a/../../x", "a\\x", ""])
 def test_a_manifest_cannot_leave_its_folder(tmp_path: Path, path: str) -> None:
-    from osmosis.cli.eval.download import _target
+    from osmosis.cli.eval.transfer import _target
 
     with pytest.raises(PlatformError, match="outside the folder"):
         _target(tmp_path, path)

@@ -7,7 +7,7 @@ from pathlib import Path
 from osmosis.cli.eval.report import next_steps
 from osmosis.cli.eval.show import facts
 from osmosis.local.run import stored_report
-from osmosis.workspace.findings import list_some
+from osmosis.workspace.preflight import list_some
 from support.command_line import run_command
 from support.platform_data import rollout, timeout
 from support.stored_run import stored_run

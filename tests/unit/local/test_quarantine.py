@@ -16,8 +16,7 @@ from osmosis.records.base import utc_now
 from osmosis.records.run.quarantine import QuarantinedRow
 from osmosis.records.run.rollout import Rollout
 from osmosis.viewer import routes
-from osmosis.viewer.page import QueryParams
-from osmosis.viewer.render import build_environment
+from osmosis.viewer.page import QueryParams, build_environment
 from support.command_line import CommandRun, run_command
 from support.platform_data import rollout
 from support.stored_run import stored_run

@@ -17,9 +17,8 @@ from pydantic import ValidationError
 
 from osmosis.base.variables import SettingsError
 from osmosis.compat.llm_clients import OsmosisLLMClient
-from osmosis.compat.registry import AgentLoopRegistry
 from osmosis.compat.settings import RolloutClientSettings, RolloutSettings, get_settings, reset_settings
-from osmosis.compat.validator import AgentLoopValidationError, validate_agent_loop
+from osmosis.compat.validator import AgentLoopRegistry, AgentLoopValidationError, validate_agent_loop
 from osmosis.records.protocol.v02 import (
     DEFAULT_MAX_METADATA_SIZE_BYTES,
     OpenAIFunctionCallSchema,

@@ -7,9 +7,9 @@ import pytest
 
 from osmosis.records.base import utc_now
 from osmosis.records.run.rollout import Category
-from osmosis.viewer import render
+from osmosis.viewer import page
 from osmosis.viewer.charts import histogram
-from osmosis.viewer.render import STATIC, TEMPLATES
+from osmosis.viewer.page import STATIC, TEMPLATES
 
 
 def test_histogram_counts_every_value_once() -> None:
@@ -47,12 +47,12 @@ def test_no_histogram_of_one_value(values: list[float]) -> None:
     ],
 )  # fmt: skip
 def test_ago(seconds: float, text: str) -> None:
-    assert render.ago(utc_now() - timedelta(seconds=seconds)) == text
+    assert page.ago(utc_now() - timedelta(seconds=seconds)) == text
 
 
 def test_every_category_has_advice() -> None:
-    assert {render.advice(category) for category in Category} == set(render.ADVICE.values())
-    assert render.advice("no such category") == render.ADVICE[Category.UNKNOWN]
+    assert {page.advice(category) for category in Category} == set(page.ADVICE.values())
+    assert page.advice("no such category") == page.ADVICE[Category.UNKNOWN]
 
 
 VENDOR = STATIC / "vendor"

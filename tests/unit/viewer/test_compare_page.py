@@ -15,8 +15,7 @@ from osmosis.records.run.status import RunStatus
 from osmosis.viewer import routes
 from osmosis.viewer.compare_page import code_page
 from osmosis.viewer.diff import CodeChange
-from osmosis.viewer.page import Document, Page, QueryParams
-from osmosis.viewer.render import build_environment
+from osmosis.viewer.page import Document, Page, QueryParams, build_environment
 from osmosis.viewer.run_source import CodeVersion, Fact, Origin, RunSettings, RunState
 from support.kept_run import KeptRun, Shelf
 from support.platform_data import report, rollout, timeout

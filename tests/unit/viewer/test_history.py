@@ -11,8 +11,7 @@ from osmosis.local.viewing.library import LocalLibrary
 from osmosis.records.run.history import PastRun, RowCount, find_start
 from osmosis.viewer import routes
 from osmosis.viewer.history import HistoryQuery, build_history
-from osmosis.viewer.page import QueryParams
-from osmosis.viewer.render import build_environment
+from osmosis.viewer.page import QueryParams, build_environment
 from support.command_line import run_command
 from support.platform_data import rollout, timeout
 from support.stored_run import stored_run

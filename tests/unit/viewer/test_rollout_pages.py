@@ -13,8 +13,7 @@ from osmosis.records.run.rollout import Category, Failure, ModelCall, Phase, Rol
 from osmosis.records.run.rows import Row
 from osmosis.records.run.status import RunStatus
 from osmosis.viewer import routes
-from osmosis.viewer.page import Document, Page, QueryParams
-from osmosis.viewer.render import build_environment
+from osmosis.viewer.page import Document, Page, QueryParams, build_environment
 from osmosis.viewer.run_source import RunState
 from support.kept_run import KeptRun
 from support.platform_data import rollout, timeout

@@ -19,8 +19,7 @@ from osmosis.records.run.source import SnapshotNote
 from osmosis.records.run.status import RunStatus
 from osmosis.viewer import routes
 from osmosis.viewer.diff import split_files
-from osmosis.viewer.page import Document, Page, QueryParams
-from osmosis.viewer.render import build_environment
+from osmosis.viewer.page import Document, Page, QueryParams, build_environment
 from osmosis.viewer.routes import list_config_tables
 from osmosis.viewer.run_source import CheckpointLine, Fact, Origin, RunSettings, RunState
 from support.kept_run import KeptRun

@@ -11,8 +11,7 @@ from osmosis.records.run.job import MetricPoint
 from osmosis.records.run.status import RunStatus
 from osmosis.viewer import routes
 from osmosis.viewer.charts import ChartedRun, build_charts
-from osmosis.viewer.page import Page, QueryParams
-from osmosis.viewer.render import build_environment
+from osmosis.viewer.page import Page, QueryParams, build_environment
 from osmosis.viewer.run_source import RunSettings, RunState
 from support.kept_run import KeptRun, Shelf
 

@@ -7,12 +7,12 @@ from osmosis.base.jsonable import JsonObject
 from osmosis.cli.core import prompts
 from osmosis.cli.core.context import AppContext
 from osmosis.cli.core.results import Column, ListResult, OperationResult
-from osmosis.cli.eval.download import download_run
 from osmosis.cli.eval.flags import BY_NAME, RunFlags
 from osmosis.cli.eval.plan import parse_concurrency, sampling
 from osmosis.cli.eval.runs import write_json
 from osmosis.cli.eval.submit import submit_config
 from osmosis.cli.eval.submit_checks import SubmitOptions
+from osmosis.cli.eval.transfer import download_run
 from osmosis.errors import NotFound, OsmosisError, UsageError, WorkspaceRequired
 from osmosis.records.api.runs import RunRow
 from osmosis.records.run.history import EvalSet, SetRun

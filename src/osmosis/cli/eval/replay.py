@@ -38,7 +38,7 @@ from osmosis.llm.replay import ReplayModel
 from osmosis.local.prepare import load_scorers_of
 from osmosis.local.rollout_source import load_source
 from osmosis.local.run_options import RunOptions
-from osmosis.local.viewing.remote_run import config_of
+from osmosis.local.viewing.library import config_of
 from osmosis.records.run.plan import EvalPlan, ModelSpec, Selection, Timeouts
 from osmosis.records.run.rollout import Rollout
 from osmosis.records.run.rows import Row

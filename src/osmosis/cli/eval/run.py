@@ -171,7 +171,7 @@ def _run_and_upload(ctx: AppContext, flags: RunFlags, plan: EvalPlan, options: R
     with ctx.client():  # a missing login is reported before anything is spent
         pass
     assert folder is not None
-    from osmosis.cli.eval.upload import upload_after  # brings every body of the platform's API
+    from osmosis.cli.eval.transfer import upload_after  # brings every body of the platform's API
 
     return upload_after(ctx, Journal(folder), run_local(ctx, plan, options, ending))
 

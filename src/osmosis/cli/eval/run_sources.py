@@ -9,7 +9,7 @@ from osmosis.engine.agent import RecordedRollouts
 from osmosis.engine.journal import Journal
 from osmosis.errors import NotFound, OsmosisError
 from osmosis.local.run import stored_report
-from osmosis.local.viewing.remote_run import fetch_rows
+from osmosis.local.viewing.library import fetch_rows
 from osmosis.records.config.run_config import Evaluation
 from osmosis.records.run.plan import Selection
 from osmosis.records.run.report import Bounds

@@ -20,8 +20,8 @@ from osmosis.cli.core.connect import Cursor, Everything, Limit, Lines, Offset, P
 from osmosis.cli.core.context import AppContext, current
 from osmosis.cli.core.environment import read_secrets_file
 from osmosis.cli.core.render import draw_curves, draw_list, figure_table
-from osmosis.cli.eval.download import download_run
 from osmosis.cli.eval.follow import draw_detail, finished_result, judge_run, model_steps, run_ref, show_logs, watch
+from osmosis.cli.eval.transfer import download_run
 from osmosis.cli.targets import RunFinder
 from osmosis.client import PlatformClient
 from osmosis.errors import NotFound, NothingToRetry, OsmosisError, UsageError, ValidationError

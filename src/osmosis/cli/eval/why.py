@@ -17,7 +17,7 @@ from osmosis.errors import UsageError, ValidationError
 from osmosis.local.bisect import BisectResult, bisect
 from osmosis.local.resume_at_commit import commit_of
 from osmosis.local.run_options import run_folder
-from osmosis.local.viewing.remote_run import config_of
+from osmosis.local.viewing.library import config_of
 from osmosis.metrics.compare import compare
 from osmosis.records.run.plan import EvalPlan
 

@@ -13,8 +13,8 @@ from osmosis.cli.core import completion, prompts
 from osmosis.cli.core.connect import Cursor, Everything, Lines, Paging
 from osmosis.cli.core.context import AppContext, current
 from osmosis.cli.core.results import Column, DetailResult, ListResult, NextStep, OperationResult, build_columns, when
-from osmosis.cli.eval.download import byte_progress
 from osmosis.cli.eval.follow import log_result
+from osmosis.cli.eval.transfer import byte_progress
 from osmosis.client import PlatformClient
 from osmosis.client.datasets import Kind, announce_file
 from osmosis.errors import NotFound, PlatformError, UsageError

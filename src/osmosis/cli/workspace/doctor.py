@@ -28,7 +28,7 @@ from osmosis.jobs.prepare.environment import Builder
 from osmosis.jobs.prepare.project import read_project
 from osmosis.records.config.validation import Problem
 from osmosis.records.run.source import Source
-from osmosis.workspace import doctor as checks, findings
+from osmosis.workspace import doctor as checks, preflight
 from osmosis.workspace.config_file import ConfigFile, check_file
 from osmosis.workspace.layout import FILES, FOLDERS, RolloutFolder, Workspace, find_workspace
 
@@ -157,16 +157,18 @@ def _logged_in(
         return
     state = client.sync.state(rollouts=True)
     if not state.connected:
-        yield findings.as_warning(findings.unknown_remote(source))
+        yield preflight.as_warning(preflight.unknown_remote(source))
         return
     yield from _helper(client, workspace, source)
     workspace_of = client.accounts.verify().workspace
     facts["workspace"] = workspace_of.to_dict() if workspace_of else None
     facts["sync"] = {"status": state.status, "commit_sha": state.commit_sha, "branches": state.branches}
     if state.status == "Failed":
-        yield findings.failed_sync(state)
+        yield preflight.failed_sync(state)
     elif source.commit and not source.ahead:
-        yield from (findings.as_warning(p) for p in findings.list_differences(source, state) if p.code == "not-synced")
+        yield from (
+            preflight.as_warning(p) for p in preflight.list_differences(source, state) if p.code == "not-synced"
+        )
     yield from _names(client, workspace)
 
 

@@ -12,7 +12,7 @@ from osmosis.cli.core.results import DetailResult, NextStep, OperationResult
 from osmosis.errors import Conflict, NotFound, OsmosisError
 from osmosis.records.run.source import Source, SyncState
 from osmosis.records.run.status import NOUNS
-from osmosis.workspace import findings
+from osmosis.workspace import preflight
 from osmosis.workspace.config_file import ConfigFile, check_file
 from osmosis.workspace.git import read_source
 from osmosis.workspace.layout import Workspace, find_workspace
@@ -96,7 +96,7 @@ def next_steps(
         return [NextStep("fix a config", command=f"osmosis check {broken[0]}")]
     if source is None:
         return [NextStep("create a git repository", command="osmosis init --here")]
-    if step := findings.next_step(source, state):
+    if step := preflight.next_step(source, state):
         return [NextStep(step[0], command=step[1])]
     if state is None:
         return [NextStep("start the platform", command=platform.get("hint") or "osmosis platform start")]
@@ -162,7 +162,7 @@ def sync(
     source = _source(ctx)
     with ctx.client() as client:
         if not client.sync.state().connected:
-            problem = findings.unknown_remote(source)
+            problem = preflight.unknown_remote(source)
             raise NotFound(problem.what, hint=problem.fix)
         if not wait:
             client.sync.start()
@@ -223,14 +223,14 @@ def _source(ctx: AppContext) -> Source | None:
 
 
 def _require_pushed(source: Source) -> None:
-    finding = findings.detached(source, source.default_branch) if source.detached else findings.unpushed(source)
+    finding = preflight.detached(source, source.default_branch) if source.detached else preflight.unpushed(source)
     if finding:
         raise Conflict(finding.what, hint=finding.fix)
 
 
 def _body(state: SyncState, source: Source | None) -> dict[str, object]:
     checkout = source.to_dict() if source else None
-    differing = [p.what for p in findings.list_differences(source, state)] if source else []
+    differing = [p.what for p in preflight.list_differences(source, state)] if source else []
     platform = state.model_dump(exclude={"found", "events"})
     platform |= {"found": [finding.to_dict() for finding in state.found], "events": state.events[:10]}
     in_sync = source is not None and not differing
@@ -238,5 +238,5 @@ def _body(state: SyncState, source: Source | None) -> dict[str, object]:
 
 
 def _steps(state: SyncState, source: Source | None) -> list[NextStep]:
-    step = findings.next_step(source, state) if source else None
+    step = preflight.next_step(source, state) if source else None
     return [NextStep(step[0], command=step[1])] if step else []

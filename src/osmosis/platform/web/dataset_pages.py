@@ -17,7 +17,7 @@ from osmosis.platform.web.templating import page, page_router, redirect
 from osmosis.platform.workspaces import audit, service as workspaces
 from osmosis.records.api.datasets import CallJudgement
 from osmosis.records.api.policy import Action, may
-from osmosis.viewer.render import SECURITY
+from osmosis.viewer.page import SECURITY
 
 router = page_router()
 

@@ -18,7 +18,7 @@ from osmosis.platform.web.templating import page, page_router, redirect
 from osmosis.platform.workspaces import audit, quotas, service as workspaces
 from osmosis.records.api.accounts import MAX_TOKEN_DAYS, SCOPES, TOKEN_DAYS, USUAL_SCOPES, NewToken, TokenScope
 from osmosis.records.api.policy import POLICY, ROLES, Role, may
-from osmosis.viewer.render import SECURITY
+from osmosis.viewer.page import SECURITY
 
 router = page_router()
 Text = Annotated[str, Form(max_length=320)]

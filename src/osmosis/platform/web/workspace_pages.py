@@ -25,8 +25,7 @@ from osmosis.records.config.check import CONFIGS, list_issues
 from osmosis.records.config.run_config import EvalConfig
 from osmosis.records.run.plan import choose_endpoint, split_model
 from osmosis.records.run.status import RunKind
-from osmosis.viewer.page import Page
-from osmosis.viewer.render import SECURITY
+from osmosis.viewer.page import SECURITY, Page
 
 router = page_router()
 
