@@ -27,8 +27,6 @@ _LIBRARIES = {"mlflow": "mlflow", "tensorboard": "tensorboardX", "trackio": "tra
 
 
 class Exports:
-    """The exports of a run; none without `[export]` and `--export`."""
-
     def __init__(self, options: Export | None) -> None:
         """Raise OsmosisError for the library of a tool that is missing, with the command that installs it."""
         self._targets = options.list_targets() if options else []

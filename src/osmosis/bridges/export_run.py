@@ -105,7 +105,6 @@ def _cell(value: object) -> object:
 def write_inspect(
     rollouts: Iterable[Rollout], plan: EvalPlan, rows: Mapping[str, JsonObject], path: Path, created_at: str
 ) -> int:
-    """Write a `.json` log of schema 2, which `inspect view` shows and `inspect log convert` turns into `.eval`."""
     samples = [_sample(rollout, rows.get(rollout.row_key or "", {})) for rollout in rollouts]
     model = plan.model.name if "/" in plan.model.name else f"{plan.model.kind}/{plan.model.name}"
     names = list(dict.fromkeys(name for sample in samples for name in sample["scores"]))

@@ -124,7 +124,6 @@ class TrainingStream:
 
 
 def read_lines(file: IO[bytes], most: int) -> list[bytes]:
-    """Return whole lines that were added to a file; one that is being written stays for the next time."""
     lines: list[bytes] = []
     while len(lines) < most:
         line = file.readline()

@@ -37,7 +37,6 @@ class Imported:
 
 @contextmanager
 def _refuse_unreadable(path: Path, format: str) -> Iterator[None]:
-    """Raise ValidationError for whatever a foreign document holds that its reader does not expect."""
     try:
         yield
     except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:

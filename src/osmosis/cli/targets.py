@@ -26,8 +26,6 @@ T = TypeVar("T")
 
 
 class RunFinder:
-    """Finds runs by name; opens a platform client for the first one that is not local."""
-
     def __init__(self, ctx: AppContext) -> None:
         self._ctx = ctx
         self.cwd = ctx.cwd

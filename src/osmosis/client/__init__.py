@@ -1,9 +1,16 @@
 """The synchronous client of a platform (contract B), for any server that speaks it."""
 
+import sys
 from functools import cached_property
 
-from osmosis.client import lean_httpx  # isort: skip  # noqa: F401 - before anything else imports httpx
-from osmosis.client.accounts import Accounts, SecretsClient, Sync, Workers, Workspaces
+if "httpx" not in sys.modules:
+    # Without its own command line, which loads rich, pygments and click: a quarter of what `osmosis whoami` takes.
+    sys.modules["httpx._main"] = None  # type: ignore[assignment]  # None keeps a module from being imported
+    import httpx  # noqa: F401 - imported for what it loads
+
+    del sys.modules["httpx._main"]
+
+from osmosis.client.accounts import Accounts, Audit, Members, People, SecretsClient, Sync, Workers, Workspaces
 from osmosis.client.datasets import Datasets, Models
 from osmosis.client.http import Http
 from osmosis.client.runs import BenchmarkRuns, EvalRuns, Runs, TrainingRuns
@@ -14,8 +21,6 @@ __all__ = ["PlatformClient"]
 
 
 class PlatformClient(Http):
-    """Calls to one platform, by sections. Close it, or use it as a context manager."""
-
     @property
     def scope(self) -> dict[str, str]:
         if self.workspace:
@@ -28,6 +33,9 @@ class PlatformClient(Http):
 
     accounts = cached_property(Accounts)
     workspaces = cached_property(Workspaces)
+    members = cached_property(Members)
+    people = cached_property(People)
+    audit = cached_property(Audit)
     sync = cached_property(Sync)
     datasets = cached_property(Datasets)
     secrets = cached_property(SecretsClient)

@@ -1,7 +1,6 @@
 import time
 from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from osmosis.client.http import Params, Section
@@ -22,9 +21,6 @@ from osmosis.records.api.workspaces import (
     WebhookAddress,
 )
 from osmosis.records.run.source import SyncState
-
-if TYPE_CHECKING:
-    from osmosis.client import PlatformClient
 
 Said = Callable[[str], None]
 
@@ -69,10 +65,6 @@ class Accounts(Section):
 
 
 class Workspaces(Section):
-    def __init__(self, http: "PlatformClient") -> None:
-        super().__init__(http)
-        self.access = AccessClient(http)
-
     def list(self) -> list[account_api.WorkspaceRow]:
         return self._read(account_api.WorkspaceList, "GET", "workspaces", scoped=False).workspaces
 
@@ -100,14 +92,6 @@ class Workspaces(Section):
         path = f"workspaces/{quote(name, safe='')}/connect"
         body = account_api.ConnectRepository(repository_url=repository_url, secret=secret)
         return self._read(account_api.WorkspaceRow, "POST", path, json=body, scoped=False)
-
-
-class AccessClient(Section):
-    def __init__(self, http: "PlatformClient") -> None:
-        super().__init__(http)
-        self.members = Members(http)
-        self.people = People(http)
-        self.audit = Audit(http)
 
     def quota(self) -> people_api.QuotaUse:
         return self._read(people_api.QuotaUse, "GET", "quota")

@@ -37,7 +37,6 @@ class Datasets(Section):
     def upload(
         self, path: Path, *, overwrite_id: str | None = None, progress: Progress | None = None
     ) -> dataset_api.DatasetEntry:
-        """Create the dataset, send the bytes, complete. A failure aborts the upload."""
         extension = path.suffix.lstrip(".").lower()
         announced = dataset_api.NewDataset(
             file_name=path.stem, file_size=path.stat().st_size, extension=extension, overwrite_dataset_id=overwrite_id

@@ -110,7 +110,6 @@ class Http:
         scoped: bool = True,
         timeout: float | None = None,
     ) -> R:
-        """Make one call and return a record; raise PlatformError for an unexpected response."""
         from pydantic import ValidationError
 
         answer = self.call(method, path, json=json, params=params, scoped=scoped, timeout=timeout)

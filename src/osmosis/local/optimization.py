@@ -92,7 +92,6 @@ class Reflection:
 
 
 def describe_rollout(rollout: Rollout, truth: str | None) -> JsonObject:
-    """Describe a rollout for a reflection: 2,000 characters of each message, scores and failure."""
     ends = [*rollout.messages[:4], *rollout.messages[4:][-8:]]
     lines = (f"{each.get('role')}: {each.get('content') or json.dumps(each.get('tool_calls'))}" for each in ends)
     conversation = "\n".join(line[:2000] for line in lines)
@@ -147,7 +146,6 @@ def apply_winner(workspace: Path, optimization: Optimization) -> None:
 
 
 def read_texts(rollout: Path, options: Optimize) -> dict[str, str]:
-    """Read the files that a config wants improved; raise ValidationError for one that is not there, or is no text."""
     names = [*(f"{FOLDER}/{name}{SUFFIX}" for name in options.prompts), *options.files]
     names = names or sorted(f"{FOLDER}/{path.name}" for path in (rollout / FOLDER).glob(f"*{SUFFIX}"))
     if not names:

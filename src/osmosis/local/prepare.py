@@ -28,7 +28,6 @@ from osmosis.records.run.plan import EvalPlan
 
 
 def prepare(plan: EvalPlan, options: RunOptions) -> PreparedRun:
-    """Load and check everything that costs nothing. Close the result when it is not run."""
     Exports(options.export)  # its libraries are there
     if options.regrade is not None:
         folder = options.folder(plan)

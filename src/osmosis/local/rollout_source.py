@@ -39,7 +39,6 @@ class RolloutSource:
 
     @asynccontextmanager
     async def open(self, plan: EvalPlan, model: Model) -> AsyncIterator[Agent]:
-        """Yield the agent of a run; `model` is what one that asks over HTTP is served."""
         if self.kind == "mcp":
             from osmosis.sdk.mcp import mcp_agent  # hosts and tool loops: only an MCP folder or URL needs them
 

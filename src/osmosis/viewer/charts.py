@@ -149,8 +149,6 @@ class ChartedRun:
 
 @dataclass(frozen=True, slots=True)
 class StepColumn:
-    """Values of all runs at a step, for the pointer, and the way to its rollouts."""
-
     x: float
     left: float
     width: float
@@ -169,7 +167,6 @@ class CurveChart:
     """Number of the run, its smoothed line, and its points behind that; these are empty without smoothing."""
     columns: Sequence[StepColumn]
     marks: Sequence[tuple[float, str]]
-    """Checkpoints."""
     ticks: Sequence[tuple[float, str]]
     first: str
     latest: str

@@ -217,7 +217,6 @@ def is_error(text: str) -> bool:
 
 
 def format_json(value: object, indent: str = "") -> str:
-    """Return JSON in which every value that fits on a line stands on one."""
     line = json.dumps(value, ensure_ascii=False, default=str)
     if len(indent) + len(line) <= MAX_ONE_LINE or not value or not isinstance(value, (dict, list)):
         return line

@@ -175,7 +175,6 @@ class IndexProgress:
 
 class RolloutIndex:
     def __init__(self, path: Path | None, *, epoch: str, threshold: float) -> None:
-        """Open or create the file of this epoch beside `path`; in memory when None."""
         self.threshold = threshold
         key = sha256(f"{VERSION}|{threshold!r}|{epoch}".encode()).hexdigest()[:12]
         self.path = path and path.with_name(f"{path.stem}~{key}{path.suffix}")

@@ -94,8 +94,6 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """Something a person can do with the run: a form that is posted to `url`."""
-
     label: str
     url: str
     help: str = ""

@@ -28,6 +28,7 @@ _PROVIDERS = ("openai", "anthropic", "gemini", "xai", "openrouter", "cerebras", 
 PROVIDER_KEYS = {name: f"{name.upper()}_API_KEY" for name in _PROVIDERS}
 Positions = dict[tuple[str, ...], int]
 _KEY = re.compile(r"[ \t]*(?:([A-Za-z0-9_-]+)|\"((?:[^\"\\\n]|\\.)*)\"|'([^'\n]*)')[ \t]*")
+_BLANK = re.compile(r"(?:[ \t\r\n\ufeff]|#[^\n]*)+")
 _STRINGS = re.compile(r'"""(?:[^\\]|\\.)*?"{3,5}|\'\'\'.*?\'{3,5}|"(?:[^"\\\n]|\\.)*"|\'[^\'\n]*\'|#[^\n]*', re.DOTALL)
 
 
@@ -41,7 +42,9 @@ class ConfigFile:
     lines: Positions = field(default_factory=dict)
 
     def where(self, key: str) -> str:
-        return f"{self.shown}:{find_line(self.lines, key) or 1}"
+        parts = tuple(key.split("."))
+        known = (self.lines.get(parts[:count]) for count in range(len(parts), 0, -1))
+        return f"{self.shown}:{next(filter(None, known), 1)}"
 
 
 def load_eval_config(path: Path, root: Path, *, to_run: bool = False) -> tuple[EvalConfig, list[Problem]]:
@@ -268,7 +271,8 @@ def find_lines(text: str) -> Positions:
     at, size = 0, len(text)
     line, scanned = 1, 0
     while at < size:
-        at = _skip_blank(text, at)
+        if blank := _BLANK.match(text, at):
+            at = blank.end()
         if at >= size:
             break
         line += text.count("\n", scanned, at)
@@ -276,7 +280,11 @@ def find_lines(text: str) -> Positions:
         if text[at] == "[":
             double = text.startswith("[[", at)
             keys, after = _keys(text, at + (2 if double else 1))
-            prefix = _entered(keys, counts, double) if keys else prefix
+            if keys and double:
+                counts[keys] = counts.get(keys, -1) + 1
+                prefix = (*keys, str(counts[keys]))
+            else:
+                prefix = keys or prefix
             lines.setdefault(prefix, line)
             lines.setdefault(keys, line)
             at = _line_end(text, after)
@@ -289,34 +297,6 @@ def find_lines(text: str) -> Positions:
             lines.setdefault((*prefix, *keys[:depth]), line)
         at = _value_end(text, after + 1)
     return lines
-
-
-def find_line(found: Positions, key: str) -> int | None:
-    parts = tuple(key.split("."))
-    while parts:
-        if parts in found:
-            return found[parts]
-        parts = parts[:-1]
-    return None
-
-
-def _entered(keys: tuple[str, ...], counts: dict[tuple[str, ...], int], double: bool) -> tuple[str, ...]:
-    if not double:
-        return keys
-    number = counts.get(keys, 0)
-    counts[keys] = number + 1
-    return (*keys, str(number))
-
-
-def _skip_blank(text: str, at: int) -> int:
-    while at < len(text):
-        if text[at] in " \t\r\n\ufeff":
-            at += 1
-        elif text[at] == "#":
-            at = _line_end(text, at)
-        else:
-            break
-    return at
 
 
 def _line_end(text: str, at: int) -> int:

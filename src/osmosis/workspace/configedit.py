@@ -17,7 +17,6 @@ from osmosis.workspace.layout import Workspace
 
 
 def set_values(file: ConfigFile, workspace: Workspace, given: Mapping[str, str]) -> dict[str, tuple[Any, Any]]:
-    """Set each `table.key`, all or none; return each value before and after. Raise ValidationError."""
     import tomlkit
     from tomlkit.exceptions import TOMLKitError
 
@@ -136,7 +135,6 @@ def _takes_text(annotation: Any) -> bool:
 
 
 def parse_value(raw: str, takes_text: bool) -> Any:
-    """Parse `3`, `true`, `["A"]`, `{a = 1}` as TOML, `{"a": 1}` as JSON; for a text key the words, quoted or not."""
     import tomlkit
     from tomlkit.exceptions import TOMLKitError
 
@@ -159,7 +157,6 @@ def parse_value(raw: str, takes_text: bool) -> Any:
 
 
 def list_values(file: ConfigFile, workspace: Workspace) -> list[dict[str, Any]]:
-    """List every key with its value and origin: `file:line`, or `default`. Raise ValidationError."""
     config, problems = check_file(file, workspace)
     if config is None:
         raise config_error(file, [p for p in problems if p.severity == "error"])

@@ -52,7 +52,6 @@ def check_folder(workspace: Workspace) -> list[Problem]:
 
 
 def check_repository(source: Source | None) -> Iterator[Problem]:
-    """Check that anything can run from here: a repository with a commit, at its top, with a usable remote."""
     if source is None:
         fix = "osmosis init --here, or: git init && git add -A && git commit -m 'First commit'"
         yield Problem.error("no-repository", "this workspace is not in a git repository", fix=fix)
@@ -152,7 +151,6 @@ def list_differences(source: Source, sync: SyncState) -> Iterator[Problem]:
 
 
 def next_step(source: Source, sync: SyncState | None) -> tuple[str, str | None] | None:
-    """Return the next step towards the platform, and its command; None when there is none."""
     if source.operation or source.conflicts:
         return f"finish it: {finish_command(source)}", None
     if source.detached and sync and source.commit and not sync.knows(source.commit):

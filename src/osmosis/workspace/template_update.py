@@ -77,7 +77,6 @@ def list_instances(workspace: Workspace, folder: Path | None = None) -> list[Ins
 
 
 def update_all(workspace: Workspace, labels: list[str], folder: Path | None = None) -> list[Merged]:
-    """Merge the newest version of their templates into these instances. Raise NotFound, Conflict."""
     source = folder or templates.templates_dir()
     by_label = {i.label: i for i in list_instances(workspace, source)}
     for label in labels:

@@ -80,7 +80,6 @@ def template_files(name: str) -> list[str]:
 
 
 def render_workspace(dest: Path, answers: Mapping[str, Any], *, force: bool = False, keep: bool = False) -> list[str]:
-    """Write a new workspace into `dest`; return the files written. Raise Conflict without `keep` or `force`."""
     record = TemplateRecord(WORKSPACE, current_version(), {"name": str(answers.get("name") or dest.name)})
     with tempfile.TemporaryDirectory(prefix="osmosis-template-") as scratch:
         rendered = render_raw(record, Path(scratch))
@@ -98,7 +97,6 @@ def render_workspace(dest: Path, answers: Mapping[str, Any], *, force: bool = Fa
 def render_rollout(
     name: str, template: str, dest: Path, answers: Mapping[str, Any] | None = None, force: bool = False
 ) -> list[str]:
-    """Write a rollout with its configs and data into `dest`; return the files written. Raise Conflict."""
     check_rollout_name(name)
     record = rollout_record(template, name, answers or {})
     with tempfile.TemporaryDirectory(prefix="osmosis-template-") as scratch:
@@ -114,7 +112,6 @@ def rollout_record(template: str, name: str, answers: Mapping[str, Any]) -> Temp
 
 
 def render_raw(record: TemplateRecord, dest: Path, source: Path | None = None) -> list[str]:
-    """Render a template, with its record, into an empty folder; return relative paths with `/`, sorted."""
     import copier
 
     where, ref = (str(source), f"v{record.version}") if source else (str(templates_dir()), None)

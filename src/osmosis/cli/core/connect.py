@@ -93,8 +93,6 @@ class Pages(Protocol):
 
 @dataclass(frozen=True)
 class Paging:
-    """The requested part of a list; raises UsageError for `--limit` with `--all`."""
-
     limit: int | None = None
     everything: bool = False
     offset: int = 0

@@ -135,8 +135,6 @@ def _unused(help: str = "Not used: no port is opened.") -> Any:
 
 @dataclass(frozen=True)
 class RunFlags:
-    """Flags of `osmosis eval run`; with a config, one that is not given leaves its value."""
-
     words: Annotated[
         list[str],
         Argument(

@@ -104,8 +104,6 @@ def marked_result(operation: str, edited: JsonObject) -> results.OperationResult
 
 
 class RunCommands:
-    """The commands of one kind of run; `run` is the word for its runs in the help."""
-
     def __init__(self, kind: RunKind, *, run: str, info_help: str, keeps: str, produced: str) -> None:
         self.kind, self.noun, self.has_local = kind, NOUNS[kind], kind == "eval"
         about = "evaluation runs of this workspace, or of this machine" if self.has_local else f"{run}s"

@@ -37,7 +37,6 @@ class SetLine:
     run: SetRun
     name: str
     before: str | None
-    """Name of the run that it is compared with."""
     report: Report | None = None
     error: str | None = None
     beside: Comparison | None = None

@@ -42,8 +42,6 @@ class Running:
 
 @dataclass(frozen=True)
 class StartPlan:
-    """How to start a platform; None uses the platform's own default."""
-
     data_dir: Path
     host: str = "127.0.0.1"
     port: int | None = None

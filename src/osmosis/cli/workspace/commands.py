@@ -60,7 +60,7 @@ def members(
     word = role or "member"
     checked_role = check_word(word, ROLES, f"{word!r} is not a role: use one of {', '.join(ROLES)}")
     with ctx.client() as client:
-        access, extra = client.workspaces.access.members, scope_of(client)
+        access, extra = client.members, scope_of(client)
         if person is None:
             return ListResult([row.to_dict() for row in access.list()], MEMBER_COLUMNS, extra=extra)
         if delete:

@@ -211,7 +211,7 @@ class RemoteRun(IndexedRun):
 
 @dataclass(frozen=True)
 class RemoteFeed:
-    """Its rollouts as a `viewer.index.database.RolloutFeed`; a place is the number of a rollout by arrival."""
+    """Its rollouts as a `viewer.index.RolloutFeed`; a place is the number of a rollout by arrival."""
 
     evaluation: PlatformEvaluation
     answer: PlatformAnswer

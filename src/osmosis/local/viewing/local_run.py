@@ -247,7 +247,7 @@ class LocalRun(IndexedRun):
 
 @dataclass(frozen=True)
 class LocalFeed:
-    """A journal as a `viewer.index.database.RolloutFeed`; a place is an offset in `rollouts.jsonl`."""
+    """A journal as a `viewer.index.RolloutFeed`; a place is an offset in `rollouts.jsonl`."""
 
     path: Path
     dataset: Path
