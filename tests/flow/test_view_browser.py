@@ -54,6 +54,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "data.jsonl").write_text("".join(json.dumps(data_of(row)) + "\n" for row in range(ROWS)))
     stored_run(folder / "before", made(set(range(10))), rows=ROWS)
     after = made(set(range(40)))
+    after[2].messages[4:4] = [{"role": "user", "content": f"And the {number}th time?"} for number in range(40)]
     after[0].messages[-1]["content"] = (
         "**The product** is `6`.\n\n| a | b |\n|---|---|\n| 2 | 3 |\n\n<img src=x onerror=alert(1)>"
     )
@@ -168,6 +169,25 @@ def test_a_rollout_is_whole_and_its_messages_have_addresses(visit: Visit) -> Non
     playwright.expect(page.get_by_role("dialog")).to_have_count(0)
 
 
+def test_a_long_conversation_is_found_through_and_read_beside_another(visit: Visit) -> None:
+    page = visit.go("/runs/after/rollouts/1/0")
+    outline = page.get_by_role("navigation", name="Messages")
+    outline.get_by_role("link").nth(30).click()
+    playwright.expect(page.locator("#m31 .pre")).to_be_visible()
+    playwright.expect(outline.locator("a[aria-current]")).to_have_count(1)
+    page.get_by_label("Find").fill("3th TIME")
+    playwright.expect(page.locator("#find-count")).to_have_text("4 in 4 messages")
+    page.keyboard.press("Enter")
+    page.keyboard.press("Enter")
+    playwright.expect(page.locator("#find-count")).to_have_text("2 of 4")
+    playwright.expect(page.locator("#m17")).to_be_in_viewport()
+    page.get_by_label("attempt 1 beside this one").click()
+    playwright.expect(page.get_by_role("heading", level=1)).to_have_text("Row 1")
+    playwright.expect(page.locator(".pair .turn.same")).to_have_count(2)
+    page.get_by_role("link", name="Where they part").click()
+    playwright.expect(page.locator("#a1 .pre")).to_be_visible()
+
+
 def test_a_label_is_kept_beside_the_journal(visit: Visit, runs: Path) -> None:
     before = (runs / "after" / "rollouts.jsonl").read_bytes()
     page = visit.go("/runs/after/rollouts/1/1")
@@ -274,7 +294,8 @@ def test_a_page_follows_its_run_however_late_its_scripts_come(visit: Visit, runs
 
 
 PAGES = ("/", "/runs/after", "/runs/after/rollouts", "/runs/after/rollouts?by=rollout&col=prompt&col=row:level",
-         "/runs/after/rollouts/0/0", "/runs/after/rollouts/3/1", "/runs/after/config", "/compare?run=before&run=after",
+         "/runs/after/rollouts/1/0", "/runs/after/rollouts/1/0?against=1", "/runs/after/rollouts/3/1",
+         "/runs/after/config", "/compare?run=before&run=after",
          "/compare?run=before&run=after&row=12&attempt=0", "/history", "/history?row=3", "/?q=after")  # fmt: skip
 
 

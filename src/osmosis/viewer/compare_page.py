@@ -13,8 +13,8 @@ from osmosis.records.run.quarantine import RowQuarantine, SortedOut
 from osmosis.records.run.report import Report
 from osmosis.records.run.rollout import Rollout
 from osmosis.viewer.charts import training_compare_page
-from osmosis.viewer.conversation import build_turns
-from osmosis.viewer.diff import CodeChange
+from osmosis.viewer.conversation import build_turns, fold_same
+from osmosis.viewer.diff import CodeChange, diff_words
 from osmosis.viewer.history import BASELINE_TAG
 from osmosis.viewer.page import Page, QueryParams, pretty
 from osmosis.viewer.run_source import Library, RunSource, RunState
@@ -254,5 +254,10 @@ def build_pair_page(
 ) -> Page:
     row, attempt = position
     both = {"sides": sides, "records": records, "row": row, "attempt": attempt}
-    both["conversations"] = [build_turns(record.messages) for record in records]
+    left, right = conversations = [build_turns(record.messages) for record in records]
+    fold_same(left, right)
+    both["conversations"] = conversations
+    both["parted"] = next((number for number, turn in enumerate(left) if not (turn.same or turn.attached)), None)
+    answers = [next((turn.text for turn in reversed(turns) if turn.role == "assistant"), "") for turns in conversations]
+    both["answers"] = diff_words(*answers)
     return Page("compare_pair.html", {**both, **values}, ("records", "row", "attempt"))

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, Any
 
 from markdown_it import MarkdownIt
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 MAX_ONE_LINE = 100
 MAX_UNFOLDED, MAX_UNFOLDED_RESULT = 3000, 1500
+MAX_LINES, MAX_RESULT_LINES = 60, 16
 MAX_OPEN_TURNS = 16
 """A longer conversation starts folded, but for its beginning, its end and what failed."""
 OPEN_AT_START, OPEN_AT_END = 3, 5
@@ -57,6 +59,14 @@ class Call:
     code: Sequence[CodeBlock] = ()
 
     @property
+    def short(self) -> bool:
+        return len(self.arguments) <= MAX_ONE_LINE and "\n" not in self.arguments
+
+    @property
+    def html(self) -> Markup:
+        return highlight_code(self.arguments, "json" if self.valid else "text")
+
+    @property
     def preview(self) -> str:
         content = self.code[0].html.striptags() if self.code else self.arguments
         return f"{self.name} {content[:PREVIEW_LENGTH]}"
@@ -75,6 +85,8 @@ class Turn:
     sources: list[rollout.CitedSource] = field(default_factory=list)
     attached: bool = False
     open: bool = True
+    same: bool = False
+    """True where another conversation beside this one has the same turn."""
 
     @property
     def error(self) -> bool:
@@ -100,11 +112,19 @@ class Turn:
 
     @property
     def long(self) -> bool:
-        return len(self.text) > (MAX_UNFOLDED_RESULT if self.role in ("tool", "function") else MAX_UNFOLDED)
+        result = self.role in ("tool", "function")
+        characters, lines = (MAX_UNFOLDED_RESULT, MAX_RESULT_LINES) if result else (MAX_UNFOLDED, MAX_LINES)
+        return len(self.text) > characters or self.text.count("\n") >= lines
 
     @property
     def size(self) -> str:
-        return f"{len(self.text):,} characters"
+        lines = self.text.count("\n") + 1
+        return f"{len(self.text):,} characters" if lines == 1 else f"{lines:,} lines"
+
+    @property
+    def content(self) -> tuple[object, ...]:
+        results = [(call.name, call.arguments, *call.code, call.result and call.result.text) for call in self.calls]
+        return self.role, self.text, self.reasoning, *results
 
 
 def build_turns(messages: list[Message]) -> list[Turn]:
@@ -122,6 +142,15 @@ def build_turns(messages: list[Message]) -> list[Turn]:
         return turns
     folded = {index for index in visible[OPEN_AT_START:-OPEN_AT_END] if not turns[index].error}
     return [replace(turn, open=index not in folded) for index, turn in enumerate(turns)]
+
+
+def fold_same(left: list[Turn], right: list[Turn]) -> None:
+    """Fold the turns that both conversations have, in place, and unfold the others."""
+    matcher = SequenceMatcher(None, [turn.content for turn in left], [turn.content for turn in right], autojunk=False)
+    for kind, *ends in matcher.get_opcodes():
+        for turns, first, last in ((left, ends[0], ends[1]), (right, ends[2], ends[3])):
+            same = kind == "equal"
+            turns[first:last] = [replace(turn, same=same, open=not same) for turn in turns[first:last]]
 
 
 def _attach_results(turns: list[Turn]) -> None:
@@ -265,7 +294,7 @@ for _rule, _render in (("heading_open", _heading), ("heading_close", _heading), 
 def render_markdown(text: str) -> Markup | None:
     if len(text) > MAX_RENDERED or not _MARKDOWN_SIGNS.search(text):
         return None
-    return Markup(_PARSER.render(text))
+    return Markup(_PARSER.render(text).replace("<pre>", '<pre tabindex="0">'))
 
 
 def parse_json_text(text: str) -> str | None:

@@ -42,7 +42,9 @@ def rollout_page(source: RunSource, row_index: int, attempt: int, params: QueryP
     record = Rollout.model_validate_json(source.rollout(row_index, attempt, step))
     run, search = source.state(), source.table().search
     if (beside := params.integer("beside")) is not None:
-        return _pair_page(source, (row_index, attempt, step), beside)
+        return _pair_page(source, (row_index, attempt, step), (row_index, attempt, beside))
+    if (against := params.integer("against")) is not None:
+        return _pair_page(source, (row_index, attempt, step), (row_index, against, step))
     query, tail = parse_query(params), carry_filter(params)
     if params.text("only") == "step":
         tail = f"{tail}&only=step".lstrip("&")
@@ -98,16 +100,16 @@ def rollout_page(source: RunSource, row_index: int, attempt: int, params: QueryP
     return Page("rollout.html", values, ("run", "found", "judged", "record"))
 
 
-def _pair_page(source: RunSource, key: RolloutKey, beside: int) -> Page:
-    """Build the page of a row's rollouts in two steps, the earlier on the left."""
-    row_index, attempt, step = key
-    run, steps = source.state(), sorted((step, beside))
-    records = [Rollout.model_validate_json(source.rollout(row_index, attempt, step)) for step in steps]
-    sides = [Side(run.url, replace(run, name=f"step {step}"), None, None) for step in steps]
-    expected = source.table().search.dataset_row(row_index, records[1].hashes.get("row"))
-    urls = [rollout_url(run, (row_index, attempt, step)) for step in steps]
-    values = {"near": ("", ""), "expected": expected, "back": rollout_url(run, key), "urls": urls}
-    return build_pair_page(sides, records, (row_index, attempt), values)
+def _pair_page(source: RunSource, key: RolloutKey, other: RolloutKey) -> Page:
+    """Build the page of a row's rollouts in two steps, or of two attempts, the earlier on the left."""
+    run, pair = source.state(), sorted((key, other), key=lambda number: (number[2], number[1]))
+    records = [Rollout.model_validate_json(source.rollout(*each)) for each in pair]
+    names = [f"step {each[2]}" if key[2] != other[2] else f"attempt {each[1]}" for each in pair]
+    sides = [Side(run.url, replace(run, name=name), None, None) for name in names]
+    expected = source.table().search.dataset_row(key[0], records[1].hashes.get("row"))
+    urls = [rollout_url(run, each) for each in pair]
+    values = {"near": ("", ""), "expected": expected, "back": rollout_url(run, key), "urls": urls, "run": run}
+    return build_pair_page(sides, records, (key[0], key[1]), values)
 
 
 def _neighbour(run: RunState, key: RolloutKey | None, tail: str) -> dict[str, str] | None:

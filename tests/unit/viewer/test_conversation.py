@@ -2,7 +2,14 @@ from typing import Any
 
 import pytest
 
-from osmosis.viewer.conversation import MAX_UNFOLDED, build_turns, format_json, render_markdown
+from osmosis.viewer.conversation import (
+    MAX_RESULT_LINES,
+    MAX_UNFOLDED,
+    build_turns,
+    fold_same,
+    format_json,
+    render_markdown,
+)
 
 
 def test_a_tool_result_is_named_after_its_call() -> None:
@@ -112,3 +119,22 @@ def test_images_sources_and_thoughts_of_any_provider() -> None:
     assert shown[0].text.startswith("look\n[image: https://example.test/x.png]")
     assert [(one.title, one.url) for one in shown[1].sources] == [("A page", "https://example.test/a"), ("Bad", "")]
     assert shown[2].reasoning == "hm"
+
+
+def test_a_result_of_many_short_lines_is_long() -> None:
+    few, many = build_turns([{"role": "tool", "content": "1\n" * lines} for lines in (3, MAX_RESULT_LINES)])
+    assert (few.long, many.long, many.size) == (False, True, f"{MAX_RESULT_LINES + 1} lines")
+
+
+def test_beside_each_other_only_what_differs_is_unfolded() -> None:
+    def conversation(id_: str, result: str) -> list[dict[str, Any]]:
+        call = {"id": id_, "function": {"name": "sql", "arguments": '{"query": "select 1"}'}}
+        talk = [{"role": "user", "content": "go"}, {"role": "assistant", "tool_calls": [call]}]
+        return [*talk, {"role": "tool", "tool_call_id": id_, "content": result}, {"role": "user", "content": "bye"}]
+
+    left, right, other = (build_turns(conversation(*each)) for each in (("a", "1"), ("b", "1"), ("c", "2")))
+    fold_same(left, right)
+    assert all(turn.same and not turn.open for turn in (*left, *right)), "ids of calls make no difference"
+    fold_same(left, other)
+    assert [turn.same for turn in left] == [True, False, False, True]
+    assert [turn.open for turn in other] == [False, True, True, False]

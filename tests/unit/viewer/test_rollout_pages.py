@@ -271,7 +271,7 @@ def test_markdown_is_rendered_and_nothing_in_it_is_a_page(kept: KeptRun) -> None
 def test_a_result_stands_in_the_call_that_it_answers(kept: KeptRun) -> None:
     html = page(kept, "rollouts/0/0")
     assert html.count('class="turn ') == 4, "system, user, assistant with its result, assistant"
-    assert html.index("calls</span> <code>multiply</code>") < html.index('class="result"') < html.index('id="m4"')
+    assert html.index('<code title="call_1">multiply</code>') < html.index('class="result"') < html.index('id="m4"')
     orphan = [{"role": "tool", "tool_call_id": "none", "content": "lost"}]
     kept.kept[0].messages = orphan
     assert "lost" in page(kept, "rollouts/0/0")

@@ -57,7 +57,57 @@
         for (const part of turn.querySelectorAll("details")) if (part.textContent.toLowerCase().includes(words)) part.open = true;
       }
     }
-    document.getElementById("find-count").textContent = words ? `${count} message${count === 1 ? "" : "s"}` : "";
+    found = words ? ranges(words, `.${field.dataset.find}:not([hidden])`) : [];
+    at = -1;
+    if ("highlights" in CSS) {
+      CSS.highlights.delete("found-now");
+      CSS.highlights.set("found", new Highlight(...found));
+    }
+    document.getElementById("find-count").textContent = words ? `${found.length} in ${count} message${count === 1 ? "" : "s"}` : "";
+  }
+
+  // Where the words stand. Enter in the field goes from one to the next, with Shift back.
+  let found = [];
+  let at = -1;
+
+  function ranges(words, selector) {
+    const places = [];
+    for (const element of document.querySelectorAll(selector)) {
+      const walker = document.createTreeWalker(element, NodeFilter.SHOW_TEXT);
+      while (walker.nextNode()) {
+        const text = walker.currentNode.data.toLowerCase();
+        for (let from = text.indexOf(words); from >= 0 && places.length < 2000; from = text.indexOf(words, from + words.length)) {
+          const range = new Range();
+          range.setStart(walker.currentNode, from);
+          range.setEnd(walker.currentNode, from + words.length);
+          if (range.getClientRects().length) places.push(range);
+        }
+      }
+    }
+    return places;
+  }
+
+  function step(event) {
+    if (event.key !== "Enter" || !found.length) return;
+    event.preventDefault();
+    at = (at + (event.shiftKey ? found.length - 1 : 1) + (at < 0 && event.shiftKey ? 1 : 0)) % found.length;
+    if ("highlights" in CSS) CSS.highlights.set("found-now", new Highlight(found[at]));
+    found[at].startContainer.parentElement.scrollIntoView({ block: "center" });
+    document.getElementById("find-count").textContent = `${at + 1} of ${found.length}`;
+  }
+
+  // The outline marks the message that is read.
+  function follow(outline) {
+    const links = new Map([...outline.querySelectorAll("a")].map((link) => [link.hash.slice(1), link]));
+    const visible = new Set();
+    const observer = new IntersectionObserver((entries) => {
+      for (const entry of entries) visible[entry.isIntersecting ? "add" : "delete"](entry.target.id);
+      const first = [...links.keys()].find((id) => visible.has(id));
+      for (const [id, link] of links) id === first ? link.setAttribute("aria-current", "true") : link.removeAttribute("aria-current");
+      const link = links.get(first), list = outline.querySelector("ol");
+      if (link) list.scrollTop = Math.max(0, link.offsetTop - list.offsetTop - list.clientHeight / 2);
+    });
+    for (const turn of document.querySelectorAll(".turn")) observer.observe(turn);
   }
 
   // A link to a message unfolds it.
@@ -70,6 +120,8 @@
   for (const tool of document.querySelectorAll("[data-script]")) tool.hidden = false;
   for (const button of document.querySelectorAll("[data-fold]")) button.addEventListener("click", () => fold(button.dataset.fold === "open"));
   for (const field of document.querySelectorAll("[data-find]")) field.addEventListener("input", () => find(field));
+  for (const field of document.querySelectorAll("[data-find]")) field.addEventListener("keydown", step);
+  for (const outline of document.querySelectorAll(".outline")) follow(outline);
   window.addEventListener("hashchange", unfoldTarget);
   unfoldTarget();
   document.addEventListener("keydown", onKey);
