@@ -2,6 +2,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 import orjson
 
@@ -193,13 +194,13 @@ class EvaluationJob(Job):
         return rows
 
 
+@dataclass(eq=False, repr=False)
 class ProgressObserver(Observer):
-    def __init__(self, context: JobContext, journal: Journal, artifacts: ArtifactSender) -> None:
-        self._context = context
-        self._journal = journal
-        self._artifacts = artifacts
-        self._done = 0
-        self._total = 0
+    _context: JobContext
+    _journal: Journal
+    _artifacts: ArtifactSender
+    _done: int = 0
+    _total: int = 0
 
     def started(self, total: int, done: int) -> None:
         self._total, self._done = total, done

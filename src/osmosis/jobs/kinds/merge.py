@@ -1,6 +1,7 @@
 import asyncio
 import json
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
 from osmosis.base.files import write_text
@@ -23,14 +24,12 @@ STEP = "merge"
 MERGE_S = 6 * 3600.0
 
 
+@dataclass(eq=False, repr=False)
 class MergeJob(Job):
-    def __init__(
-        self, context: JobContext, job: ModelJob, *, environment: TrainerEnvironment | None = None, module: str = MODULE
-    ) -> None:
-        self.context = context
-        self.job = job
-        self._environment = environment
-        self._module = module
+    context: JobContext
+    job: ModelJob
+    environment: TrainerEnvironment | None = None
+    module: str = MODULE
 
     @classmethod
     def from_context(cls, context: JobContext) -> "MergeJob":
@@ -49,7 +48,7 @@ class MergeJob(Job):
 
     async def _merge(self, output: Path) -> None:
         context = self.context
-        environment = self._environment or await load_trainer_environment(context)
+        environment = self.environment or await load_trainer_environment(context)
         base = await base_model_folder(context, environment.python)
         folder, draft = context.work_dir / STEP, output.with_name(f".making-{output.name}")
         await asyncio.to_thread(shutil.rmtree, draft, True)
@@ -69,7 +68,7 @@ class MergeJob(Job):
         write_text(folder / "plan.json", plan.model_dump_json(indent=1))
         try:
             done = await run_command(
-                (str(environment.python), "-m", self._module, str(folder / "plan.json")),
+                (str(environment.python), "-m", self.module, str(folder / "plan.json")),
                 cwd=folder,
                 environ=trainer_environ(context.environ, environment.code),
                 timeout_s=MERGE_S,

@@ -195,11 +195,11 @@ def _remove(*folders: Path) -> None:
 ROWS_FILE = "rows.jsonl"
 
 
+@dataclass(frozen=True, slots=True)
 class JobRows:
-    def __init__(self, path: Path, known: KnownRows, *, sent: bool) -> None:
-        self._path = path
-        self._sent = sent
-        self.known = known
+    path: Path
+    known: KnownRows
+    sent: bool
 
     @classmethod
     async def read(cls, context: JobContext, stored: Iterable[Key] = ()) -> "JobRows":
@@ -215,9 +215,9 @@ class JobRows:
         return cls(path, await asyncio.to_thread(KnownRows.of_row_file, path), sent=True)
 
     def all(self, rows: Sequence[int]) -> Iterator[Row]:
-        if self._sent:
-            return read_row_file(self._path, rows)
-        return read_rows(self._path, Selection(rows=list(rows)), by_id=self.known.by_id)
+        if self.sent:
+            return read_row_file(self.path, rows)
+        return read_rows(self.path, Selection(rows=list(rows)), by_id=self.known.by_id)
 
     async def at(self, indices: Sequence[int]) -> list[Row]:
         rows = await asyncio.to_thread(lambda: list(self.all(indices)))

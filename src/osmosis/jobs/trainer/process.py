@@ -11,7 +11,7 @@ import tempfile
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from osmosis.base.files import write_text
@@ -53,22 +53,16 @@ def trainer_environ(environ: Mapping[str, str], code: Path, *, secret: str | Non
     return {**variables, **dict.fromkeys(SERVER_KEYS, secret)} if secret else variables
 
 
+@dataclass(eq=False, repr=False)
 class TrainerProcess:
-    def __init__(
-        self,
-        command: TrainerCommand,
-        environ: Mapping[str, str],
-        folder: Path,
-        log: JobLog,
-        leftovers: Leftovers,
-        policy: Policy | None = None,
-    ) -> None:
-        self._command = command
-        self._environ = dict(environ)
-        self._folder = folder
-        self._log = log
-        self._leftovers = leftovers
-        self._policy = policy or Policy()
+    _command: TrainerCommand
+    _environ: Mapping[str, str]
+    _folder: Path
+    _log: JobLog
+    _leftovers: Leftovers
+    _policy: Policy = field(default_factory=Policy)
+
+    def __post_init__(self) -> None:
         # The path of a socket may have about a hundred characters; the run's folder can be deeper than that.
         self._socket_dir = Path(tempfile.mkdtemp(prefix="osmosis-trainer-"))
         self.socket = self._socket_dir / "link.sock"
@@ -138,25 +132,17 @@ LAST_EVENTS_S = 5.0
 HEALTH_INTERVAL_S = 0.5
 
 
+@dataclass(eq=False, repr=False)
 class TrainerSupervisor:
-    def __init__(
-        self,
-        run: TrainingRun,
-        plan: TrainerPlan,
-        process: TrainerProcess,
-        client: TrainerClient,
-        model: TrainedModel,
-        log: JobLog,
-    ) -> None:
-        self._run = run
-        self._plan = plan
-        self._process = process
-        self._client = client
-        self._model = model
-        self._log = log
-        self._driver: TrainingDriver | None = None
-        self._stopping = False
-        self.step = 0
+    _run: TrainingRun
+    _plan: TrainerPlan
+    _process: TrainerProcess
+    _client: TrainerClient
+    _model: TrainedModel
+    _log: JobLog
+    _driver: TrainingDriver | None = None
+    _stopping: bool = False
+    step: int = 0
 
     async def run(self, agent: Agent) -> Done:
         deaths = 0

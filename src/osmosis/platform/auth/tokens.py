@@ -131,7 +131,7 @@ def issue(
         kind=kind,
         scopes=" ".join(scope for scope in SCOPES if scope in allowed),
         workspace_id=workspace_id,
-        parent_id=_parent(maker),
+        parent_id=maker and (maker.parent_id if maker.kind == "session" else maker.id),
         expires_at=ends,
     )
     session.add(row)
@@ -212,12 +212,6 @@ def _bound(session: Session, token: tables.Token | None) -> tables.Token | None:
     while token is not None and token.kind != "personal":
         token = session.get(tables.Token, token.parent_id) if token.parent_id else None
     return token
-
-
-def _parent(maker: tables.Token | None) -> str | None:
-    if maker is None:
-        return None
-    return maker.parent_id if maker.kind == "session" else maker.id
 
 
 PREFIX = "osm_"

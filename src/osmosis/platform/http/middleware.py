@@ -33,11 +33,11 @@ ID_HEADER = "x-request-id"
 _PLAIN = re.compile(r"^[A-Za-z0-9._-]{1,64}\Z")
 
 
+@dataclass
 class RequestLog:
-    def __init__(self, app: ASGIApp, *, measurements: PlatformMetrics, lines: bool) -> None:
-        self.app = app
-        self._measurements = measurements
-        self._lines = lines
+    app: ASGIApp
+    measurements: PlatformMetrics
+    lines: bool
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -61,8 +61,8 @@ class RequestLog:
         finally:
             seconds = time.perf_counter() - began
             route = getattr(scope.get("route"), "path", UNMATCHED)
-            self._measurements.answered(scope["method"], route, status, seconds)
-            if self._lines:
+            self.measurements.answered(scope["method"], route, status, seconds)
+            if self.lines:
                 client = scope.get("client")
                 fields = {"method": scope["method"], "path": scope["path"], "status": status}
                 fields |= {"seconds": round(seconds, 4), "client": client[0] if client else ""}
@@ -86,9 +86,9 @@ def version_status(version: str | None) -> tuple[str, str]:
     return "current", ""
 
 
+@dataclass
 class ClientVersions:
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
+    app: ASGIApp
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or not scope["path"].startswith(PREFIX):
@@ -154,17 +154,17 @@ def limit_of(path: str) -> int | None:
     return next(limit for pattern, limit in LIMITS if pattern.match(path))
 
 
+@dataclass
 class BodyLimits:
-    def __init__(self, app: ASGIApp, *, platform: Platform) -> None:
-        self.app = app
-        self._platform = platform
+    app: ASGIApp
+    platform: Platform
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         limit = limit_of(scope["path"]) if scope["type"] == "http" else None
         if limit is None:
             await self.app(scope, receive, send)
             return
-        body = _Body(self._platform, scope, receive, send, limit)
+        body = _Body(self.platform, scope, receive, send, limit)
         announced = Headers(scope=scope).get("content-length", "")
         if announced.isdigit() and await body.refused(int(announced)):
             await body.refuse()

@@ -143,7 +143,10 @@ def build_content(session: Session, settings: PlatformSettings, run: tables.Run,
     if path == ANNOTATIONS:
         return b"".join(annotation.to_line() for annotation in judgements.iterate_annotations(session, run.id))
     if path == "logs.txt":
-        return b"".join(_log_lines(session, run))
+        query = sa.select(tables.RunLog).where(tables.RunLog.run_id == run.id).order_by(tables.RunLog.id)
+        lines = session.scalars(query.execution_options(yield_per=1000))
+        texts = (f"{line.timestamp.isoformat()} {line.level} {line.step}: {line.message}\n" for line in lines)
+        return b"".join(text.encode(errors="replace") for text in texts)
     if match := TRAJECTORY.match(path):
         return _trajectory(rollouts.get_text(session, run.id, int(match[1]), int(match[2])))
     raise NotFound(f"run {run.name!r} has no file {path!r}")
@@ -161,13 +164,6 @@ def _index_row(row: tables.Rollout) -> dict[str, object]:
         "duration_ms": row.duration_ms,
         "error_type": row.failure_category,
     }
-
-
-def _log_lines(session: Session, run: tables.Run) -> Iterator[bytes]:
-    query = sa.select(tables.RunLog).where(tables.RunLog.run_id == run.id).order_by(tables.RunLog.id)
-    for line in session.scalars(query.execution_options(yield_per=1000)):
-        text = f"{line.timestamp.isoformat()} {line.level} {line.step}: {line.message}\n"
-        yield text.encode(errors="replace")
 
 
 def _parts(session: Session, run: tables.Run, path: str) -> Iterator[list[str]]:

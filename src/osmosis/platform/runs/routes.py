@@ -3,7 +3,7 @@ from pathlib import PurePosixPath
 from typing import Annotated
 
 import orjson
-from fastapi import APIRouter, Body, Response
+from fastapi import APIRouter, Body, Depends, Response
 from fastapi.responses import Response as Raw, StreamingResponse
 from sqlalchemy.orm import Session
 
@@ -242,18 +242,7 @@ def get_object(run_id: str, path: str, platform: PlatformDep) -> Raw:
 
 
 @router.get("/api/cli/history")
-def show_history(
-    platform: PlatformDep,
-    scope: ScopeDep,
-    row: str = "",
-    metric: str = "",
-    rollout: str = "",
-    model: str = "",
-    dataset: str = "",
-    tag: str = "",
-    baseline: str = "",
-) -> History:
-    query = HistoryQuery(row, metric, rollout, model, dataset, tag, baseline)
+def show_history(platform: PlatformDep, scope: ScopeDep, query: Annotated[HistoryQuery, Depends()]) -> History:
     with platform.db.read() as session:
         return build_history(DatabaseLibrary(session, platform, scope, scope.workspace), query)
 
