@@ -60,14 +60,14 @@ class AgentFiles:
     def changed(self, stored: Mapping[str, Mapping[str, str]]) -> dict[str, list[str]]:
         by_part: dict[str, list[str]] = {}
         for part, name, digest in ((part, *item) for part, files in stored.items() for item in files.items()):
-            if (file := self._base / name) not in self._others and _digest(file) != digest:
+            if (file := self._base / name) not in self._others and hash_file(file) != digest:
                 by_part.setdefault(part, []).append(name)
         return by_part
 
     def _digests(self, files: set[Path], opened: "Mapping[Path, _Seen]") -> dict[str, str]:
         digests = {}
         for file in sorted(files)[:MOST_FILES]:
-            digest = _digest(file)
+            digest = hash_file(file)
             if digest is not None:
                 opened_file = opened.get(file)
                 stale = opened_file is not None and opened_file.stat != _stat(file)
@@ -173,7 +173,7 @@ def _stat(file: Path) -> tuple[int, int] | None:
     return (stat.st_mtime_ns, stat.st_size)
 
 
-def _digest(file: Path) -> str | None:
+def hash_file(file: Path) -> str | None:
     try:
         stat = file.stat()
         if stat.st_size > MOST_BYTES:

@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from pathlib import Path
 
 import orjson
@@ -52,6 +53,14 @@ class ReplayModel:
     def _refusal(self, message: str) -> ModelError:
         hint = "replay answers only recorded requests; run without --replay to call a model"
         return ModelError(f"cannot replay: {message}", category=Category.BAD_REQUEST.value, hint=hint)
+
+
+def find_parting(before: Sequence[Message], after: Sequence[Message]) -> int | None:
+    """Return the number of the first message that differs; None when there is none."""
+    for i, (was, now) in enumerate(zip(before, after, strict=False)):
+        if any((was.get(name) or None) != (now.get(name) or None) for name in _COMPARED[:3]):
+            return i
+    return None if len(before) == len(after) else min(len(before), len(after))
 
 
 def _index(path: Path) -> dict[tuple[int, int], int]:

@@ -34,7 +34,7 @@ from osmosis.engine.attempt import Attempts
 from osmosis.engine.load_agent import close_scorers
 from osmosis.engine.task import Task
 from osmosis.errors import InteractiveRequired, NotFound, ValidationError
-from osmosis.llm.replay import ReplayModel
+from osmosis.llm.replay import ReplayModel, find_parting
 from osmosis.local.prepare import load_scorers_of
 from osmosis.local.rollout_source import load_source
 from osmosis.local.run_options import RunOptions
@@ -46,7 +46,6 @@ from osmosis.sdk.classify import raised
 from osmosis.workspace.layout import find_workspace
 
 _NEAR = 1
-_COMPARED = ("role", "content", "tool_calls")
 
 
 @dataclass(frozen=True)
@@ -59,11 +58,7 @@ class Replayed:
 
     @property
     def parts_at(self) -> int | None:
-        before, after = self.recorded.messages, self.rollout.messages
-        for i, (was, now) in enumerate(zip(before, after, strict=False)):
-            if any((was.get(name) or None) != (now.get(name) or None) for name in _COMPARED):
-                return i
-        return None if len(before) == len(after) else min(len(before), len(after))
+        return find_parting(self.recorded.messages, self.rollout.messages)
 
 
 def replay(

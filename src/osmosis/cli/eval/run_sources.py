@@ -68,22 +68,22 @@ class PlatformRun:
         self.pass_threshold = evaluation.pass_threshold
         self.score_bounds: Mapping[str, Bounds] = evaluation.score_bounds()
         self.primary = detail.report.primary.name if detail.report and detail.report.primary else None
-        self._client, self._cwd = client, cwd
+        self.client, self._cwd = client, cwd
         self._places: dict[Key, tuple[int, int]] = {}
 
     def outcomes(self) -> Iterator[Rollout]:
-        for rollout in self._client.evals.outcomes(self.name):
+        for rollout in self.client.evals.outcomes(self.name):
             self._places[rollout.key] = rollout.place
             yield rollout
 
     def trained_rows(self) -> set[str]:
-        return self._client.evals.trained_rows(self.name)
+        return self.client.evals.trained_rows(self.name)
 
     def read(self, key: Key) -> Rollout:
         return self.find(*self._places[key])
 
     def find(self, row: int, attempt: int) -> Rollout:
-        return self._client.evals.rollout(self.name, row, attempt)
+        return self.client.evals.rollout(self.name, row, attempt)
 
     def rows(self, indices: Collection[int]) -> dict[int, Row]:
         try:
@@ -93,7 +93,7 @@ class PlatformRun:
         if local is not None:
             return _read_rows(local, indices)
         try:
-            return {row.index: row for row in fetch_rows(self._client, self.dataset) if row.index in indices}
+            return {row.index: row for row in fetch_rows(self.client, self.dataset) if row.index in indices}
         except OsmosisError:
             return {}
 

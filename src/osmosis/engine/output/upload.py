@@ -100,7 +100,7 @@ def _manifest(
             "evaluation_config": {"n": report.attempts, "pass_threshold": report.pass_threshold},
         },
         "schema_versions": {"journal": run.get("schema", SCHEMA), "trajectory": "rollout"},
-        "provenance": _provenance(plan),
+        "provenance": public_provenance(plan),
         "files": [_file(path, folder) for path in sorted(folder.rglob("*")) if path.is_file()],
     }
     return {**body, "manifest_digest": hashlib.sha256(orjson.dumps(body, option=orjson.OPT_SORT_KEYS)).hexdigest()}
@@ -112,7 +112,7 @@ def _code(agent: str) -> tuple[str, str]:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", agent.partition(":")[0]).strip("-.") or "agent", agent
 
 
-def _provenance(plan: EvalPlan) -> dict[str, object]:
+def public_provenance(plan: EvalPlan) -> dict[str, object]:
     versions = ("osmosis", "python", "platform")
     selected: dict[str, object] = {key: plan.provenance[key] for key in versions if key in plan.provenance}
     git = {key: value for key, value in (plan.provenance.get("git") or {}).items() if key not in ("diff", "untracked")}

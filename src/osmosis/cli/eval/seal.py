@@ -1,0 +1,92 @@
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated
+
+from rich.console import Console
+from typer import Argument, Option
+
+from osmosis.cli.core import completion
+from osmosis.cli.core.context import current
+from osmosis.cli.core.environment import go_offline, online
+from osmosis.cli.core.render import print_text
+from osmosis.cli.core.results import DetailResult, NextStep, OperationResult
+from osmosis.cli.core.rollout_environment import continue_inside
+from osmosis.cli.eval.run_sources import LocalRun, open_run
+from osmosis.cli.targets import RunFinder
+from osmosis.engine.output.results_json import check_output
+from osmosis.errors import WorkspaceRequired
+from osmosis.local import seal as sealing
+from osmosis.workspace.layout import find_workspace
+
+
+def seal(
+    run: Annotated[str, Argument(help="Name of a local run or of a platform's", autocompletion=completion.runs)],
+    output: Annotated[Path | None, Option("--output", "-o", help="File to write [RUN.seal.zip]")] = None,
+    include_data: Annotated[bool, Option("--include-data", help="Include the dataset's rows that were run")] = False,
+) -> OperationResult:
+    """Seal a run that has ended: one file with its journal, plan, report, lock, commit and hashes, for osmosis verify.
+
+    It holds prompts and answers, as the journal does, and no code. Publish its sha256: that tells it from any other.
+
+    Example:
+        osmosis eval seal nightly
+        osmosis eval seal platform:multiply-3 -o multiply.seal.zip --include-data
+    """
+    ctx = current()
+    with RunFinder(ctx) as runs:
+        stored = open_run(runs, run)
+        path = ctx.path(output or Path(f"{stored.name}.seal.zip"))
+        check_output(path)
+        rows = stored.rows if include_data else None
+        if isinstance(stored, LocalRun):
+            sha256 = sealing.seal_local(stored.journal, path, rows)
+        else:
+            sha256 = sealing.seal_remote(stored.client, stored.name, path, rows)
+    holds = "prompts, answers and rows" if include_data else "prompts and answers"
+    resource = {"name": stored.name, "path": str(path), "sha256": sha256, "holds": holds}
+    message = f"run {stored.name} is sealed in {path}, with {holds}; sha256 {sha256}"
+    return OperationResult("eval.seal", message, resource, next_steps=[NextStep("check it", f"osmosis verify {path}")])
+
+
+def verify(
+    file: Annotated[Path, Argument(help="File of osmosis eval seal")],
+    code: Annotated[Path | None, Option(help="Folder with agent, graders and dataset [this workspace]")] = None,
+    no_code: Annotated[bool, Option("--no-code", help="Run no code: check only bytes, journal and report")] = False,
+) -> DetailResult:
+    """Check a sealed run: its bytes, its journal, every figure of its report, every score, every conversation.
+
+    Scores and conversations need the run's code: this folder's is compared with the sealed hashes, then run with the
+    recorded answers. Connections beyond this machine are refused, judges are not asked again. Exits with 0 when all
+    that could be checked is right, 1 when something differs, 2 when the file cannot be read.
+
+    Example:
+        osmosis verify nightly.seal.zip
+        osmosis verify nightly.seal.zip --code ../at-that-commit
+    """
+    ctx = current()
+    path, folder = ctx.path(file), ctx.path(code) if code is not None else ctx.cwd
+    with suppress(WorkspaceRequired):
+        folder = folder if code is not None else find_workspace(ctx.cwd).root
+    rollout = Path(sealing.SealFile(path).manifest.rollout or "").name
+    if rollout and not no_code and (folder / "rollouts" / rollout).is_dir():
+        continue_inside(ctx, folder, rollout)
+    go_offline(ctx)  # a grader may ask a judge
+    try:
+        result = sealing.verify(path, code=None if no_code else folder)
+    finally:
+        if not ctx.options.offline:
+            online()
+    return DetailResult(result.to_dict(), exit_code=min(result.differing, 1), human=lambda page: _draw(page, result))
+
+
+def _draw(console: Console, result: sealing.Verification) -> None:
+    print_text(console, f"run {result.run}, commit {result.commit or 'unknown'}, sha256 {result.sha256}", "bold")
+    print_text(console, f"{result.rollouts:,} rollouts, {result.figures:,} figures computed again")
+    print_text(console, f"{result.graded:,} rollouts scored again, {result.replayed:,} replayed")
+    for reason in result.not_checked:
+        print_text(console, f"not checked: {reason}", "yellow")
+    for difference in result.differences:
+        sealed, now = (str(difference[key])[:200] for key in ("sealed", "now"))
+        print_text(console, f"{difference['where']}: sealed {sealed}, now {now}", "red")
+    verdict = f"{result.differing:,} differences" if result.differing else "all that could be checked is right"
+    print_text(console, verdict, "bold red" if result.differing else "green")

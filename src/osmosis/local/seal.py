@@ -1,0 +1,361 @@
+"""Seal a run and verify the file. It is a zip: `manifest.json`, the journal line for line, and what else was included.
+Its comment, the last 64 bytes, is the sha256 of all bytes before it. The rollouts are held in memory."""
+
+import asyncio
+import hashlib
+import math
+import os
+import zipfile
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from io import BytesIO
+from itertools import zip_longest
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import orjson
+from pydantic import Field
+
+from osmosis._version import __version__
+from osmosis.base.files import write_bytes
+from osmosis.base.jsonable import JsonObject, iterate_leaves
+from osmosis.client import PlatformClient
+from osmosis.datasets.scan import read_rows
+from osmosis.engine.agent_files import hash_file
+from osmosis.engine.build_rollout import REWARD
+from osmosis.engine.evaluate import Evaluation
+from osmosis.engine.journal import Journal
+from osmosis.engine.output.upload import public_provenance
+from osmosis.engine.provenance import provenance, score_hash
+from osmosis.engine.recorded_agent import RecordedAgent
+from osmosis.errors import Conflict, LoadError, OsmosisError, UsageError
+from osmosis.llm.replay import find_parting
+from osmosis.local.prepare import load_scorers_of, prepare
+from osmosis.local.rollout_source import agent_kind
+from osmosis.local.run import stored_report
+from osmosis.local.run_options import RunOptions, Watcher
+from osmosis.local.viewing.remote_run import config_of
+from osmosis.metrics.summary import Summary
+from osmosis.records.base import Record
+from osmosis.records.run.plan import Budget, EvalPlan, ModelSpec, Retry, Selection
+from osmosis.records.run.report import Report
+from osmosis.records.run.rollout import Category, Failure, Rollout, RolloutStatus, Score
+from osmosis.records.run.rows import Row
+from osmosis.sdk.foreign import is_foreign
+from osmosis.sdk.user_code import run_main
+
+MANIFEST, JOURNAL, LOCK, ROWS = "manifest.json", "journal.jsonl", "uv.lock", "rows.jsonl"
+ReadRows = Callable[[Collection[int]], Mapping[int, Row]] | None
+Rollouts = Sequence[Rollout]
+_DIGEST = 64
+
+
+class SealManifest(Record):
+    osmosis: str
+    plan: EvalPlan
+    """Its provenance has the git commit, `dataset_hash` is the sha256 of the dataset."""
+    report: Report
+    hashes: dict[str, list[str]] = Field(default_factory=dict)
+    """Hashes of `agent`, `sampling` and `score` (the graders), of all rollouts."""
+    files: dict[str, dict[str, str]] = Field(default_factory=dict)
+    """Digests of the files of `agent` and `score`, by path."""
+    grader: str | None = None
+    rollout: str | None = None
+    """Name of the rollout project, of a run that has one."""
+    chain: list[str] = Field(default_factory=list)
+    """Hash chain over the journal: a mark after each line."""
+
+
+class Verification(Record):
+    run: str
+    commit: str | None
+    sha256: str
+    rollouts: int = 0
+    figures: int = 0
+    graded: int = 0
+    replayed: int = 0
+    differing: int = 0
+    differences: list[JsonObject] = Field(default_factory=list)
+    """The first hundred: `where` (check and place), `sealed` and `now`."""
+    not_checked: list[str] = Field(default_factory=list)
+
+    def differ(self, where: str, sealed: object, now: object) -> None:
+        self.differing += 1
+        self.differences = [*self.differences, {"where": where, "sealed": sealed, "now": now}][:100]
+
+
+def seal_local(journal: Journal, path: Path, rows: ReadRows = None) -> str:
+    """Write the file and return its sha256; `rows` reads the rows to include."""
+    plan, report, facts, name = journal.plan(), stored_report(journal), journal.run(), journal.folder.name
+    if report is None:
+        raise Conflict(f"run {name} has not ended", hint=f"osmosis eval resume {name}")
+    local, files = facts.get("local") or {}, facts.get("files") or {}
+    plan = plan.model_copy(update={"name": name, "provenance": public_provenance(plan)})
+    manifest = SealManifest(osmosis=__version__, plan=plan, report=report, files=files)
+    manifest.grader, manifest.rollout = local.get("grader"), local.get("rollout")
+    folder = f"rollouts/{manifest.rollout}" if manifest.rollout else ""
+    lock = Path(local.get("base_dir") or journal.folder, folder, LOCK)
+    members = {LOCK: lock.read_bytes()} if lock.is_file() else {}
+    return _write(path, manifest, list(journal.rollouts()), members, rows)
+
+
+def seal_remote(client: PlatformClient, name: str, path: Path, rows: ReadRows = None) -> str:
+    detail = client.evals.get(name)
+    if detail.report is None or not detail.run.over:
+        raise Conflict(f"run {name} has not ended", hint=f"osmosis eval wait {name}")
+    experiment, git = config_of(detail).experiment, {"git": {"commit": detail.commit_sha, "branch": detail.branch}}
+    plan = EvalPlan.from_config(config_of(detail), name=name, dataset=experiment.dataset, provenance=git)
+    manifest = SealManifest(osmosis=__version__, plan=plan, report=detail.report, rollout=experiment.rollout)
+    rollouts = [rollout for page in client.evals.arrived(name, after=0) for rollout in page.outcomes]
+    return _write(path, manifest, rollouts, {}, rows)
+
+
+def _write(path: Path, manifest: SealManifest, rollouts: Rollouts, members: dict[str, bytes], read: ReadRows) -> str:
+    report = recompute(rollouts, manifest.plan, manifest.report)
+    for name, then, now in compare_figures(manifest.report, report, all_names=False):
+        if not _is_same(then, now):
+            message = f"the report is not what the journal adds up to: {name} is {then}, not {now}"
+            raise Conflict(message, hint=f"osmosis eval resume {manifest.plan.name} writes it again")
+    marks = {rollout.row_index: rollout.hashes.get("row") for rollout in rollouts}
+    if read is not None:
+        rows = read(marks)
+        for index, mark in marks.items():
+            if index not in rows or mark not in (None, rows[index].content_hash):
+                raise Conflict(f"row {index} of the dataset is no longer what was run", hint="restore the dataset")
+        data = (rows[i].data if i in rows else {} for i in range(max(rows, default=-1) + 1))  # each at its index
+        members[ROWS] = b"".join(orjson.dumps(row) + b"\n" for row in data)
+    for part in ("agent", "sampling", "score"):
+        manifest.hashes[part] = sorted({rollout.hashes[part] for rollout in rollouts if part in rollout.hashes})
+    lines = [rollout.to_line() for rollout in rollouts]
+    manifest.report, manifest.chain = report, list(_chain(lines))
+    text, draft = orjson.dumps(manifest.model_dump(mode="json"), option=orjson.OPT_INDENT_2), BytesIO()
+    with zipfile.ZipFile(draft, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.comment = b"0" * _DIGEST
+        for name, content in {MANIFEST: text, JOURNAL: b"".join(lines), **members}.items():
+            # Without the time, so that the same run is the same file.
+            archive.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)
+    sealed = draft.getvalue()[:-_DIGEST]
+    sealed += hashlib.sha256(sealed).hexdigest().encode()
+    write_bytes(path, sealed, durable=True)
+    return hashlib.sha256(sealed).hexdigest()
+
+
+def _chain(lines: Sequence[bytes]) -> Iterator[str]:
+    mark = ""
+    for line in lines:
+        mark = hashlib.sha256(mark.encode() + line).hexdigest()[:16]
+        yield mark
+
+
+def recompute(rollouts: Rollouts, plan: EvalPlan, sealed: Report) -> Report:
+    """Compute the report again. The sealed one gives only what no rollout holds: duration, size of the dataset, and of
+    a run that ended early the reason and the number of rows."""
+    summary = Summary(plan, score_names=plan.score_fns)
+    for rollout in rollouts:
+        summary.add(rollout)
+    rows = sealed.rows if sealed.stopped else len({rollout.row_index for rollout in rollouts})
+    others = {"duration_ms": sealed.duration_ms, "dataset_rows": sealed.dataset_rows, "stopped": sealed.stopped}
+    return summary.report(rows=rows).model_copy(update=others)
+
+
+def compare_figures(sealed: Report, computed: Report, *, all_names: bool) -> Iterator[tuple[str, object, object]]:
+    """Yield each figure of both; those that only a later version has with `all_names`."""
+    then, now = (dict(iterate_leaves(_with_names(report.to_dict()))) for report in (sealed, computed))
+    for name in then | now if all_names else then:
+        yield name, then.get(name), now.get(name)
+
+
+def _with_names(value: object) -> object:
+    if isinstance(value, list):
+        value = {str(item.get("name", i) if isinstance(item, dict) else i): item for i, item in enumerate(value)}
+    return {name: _with_names(item) for name, item in value.items()} if isinstance(value, dict) else value
+
+
+def _is_same(then: object, now: object) -> bool:
+    if isinstance(then, float) and isinstance(now, float):
+        return math.isclose(then, now, rel_tol=1e-9, abs_tol=1e-12)  # the last digit is that of a machine
+    return then == now
+
+
+class SealFile:
+    def __init__(self, path: Path) -> None:
+        try:
+            content = path.read_bytes()
+            self.sha256, self.comment = hashlib.sha256(content).hexdigest(), content[-_DIGEST:].decode("ascii")
+            self.digest = hashlib.sha256(content[:-_DIGEST]).hexdigest()
+            self._archive = zipfile.ZipFile(BytesIO(content))
+            self.manifest = SealManifest.model_validate_json(self._archive.read(MANIFEST))
+            self.journal = self._archive.read(JOURNAL)
+        except Exception as error:  # any byte of it may be wrong, in any way
+            hint = "osmosis eval seal RUN writes such a file"
+            raise UsageError(f"{path} cannot be read as a sealed run: {error}", hint=hint) from error
+
+    def read(self, name: str) -> bytes | None:
+        return self._archive.read(name) if name in self._archive.namelist() else None
+
+
+def verify(path: str | Path, *, code: str | Path | None = None) -> Verification:
+    """Check bytes, journal and report of a sealed run, and with `code`, the folder that has agent, graders and dataset,
+    its scores and conversations. Raise OsmosisError when the file cannot be read."""
+    seal = SealFile(Path(path))
+    manifest, lines = seal.manifest, seal.journal.splitlines(keepends=True)
+    commit = (manifest.plan.provenance.get("git") or {}).get("commit")
+    result = Verification(run=manifest.plan.name, sha256=seal.sha256, commit=commit)
+    if seal.comment != seal.digest:
+        result.differ("file: sha256 of its bytes", seal.comment, seal.digest)
+    for number, (sealed, now) in enumerate(zip_longest(manifest.chain, _chain(lines)), 1):
+        if sealed != now:
+            result.differ(f"journal: line {number}: {b''.join(lines[number - 1 : number])[:80]!r}", sealed, now)
+            break
+    is_changed = bool(result.differing)
+    with TemporaryDirectory(prefix="osmosis-verify-") as folder:
+        journal = Journal(Path(folder))
+        journal.rollouts_path.write_bytes(seal.journal)
+        rollouts = list(journal.rollouts())
+        report = recompute(rollouts, manifest.plan, manifest.report)
+        result.rollouts = report.completed
+        for name, then, now in compare_figures(manifest.report, report, all_names=manifest.osmosis == __version__):
+            result.figures += 1
+            if not _is_same(then, now):
+                result.differ(f"report: {name}", then, now)
+        if code is not None and not is_changed:
+            _Recheck(seal, rollouts, journal.folder, Path(code).resolve(), result).run()
+        else:
+            reason = "the file was changed after it was sealed" if is_changed else "no code was given"
+            result.not_checked.append(f"scores and conversations: {reason}")
+    return result
+
+
+@dataclass
+class _Recheck(Watcher):
+    seal: SealFile
+    rollouts: Rollouts
+    recording: Path
+    code: Path
+    result: Verification
+    functions: list[str] = field(default_factory=list)
+    is_replay: bool = True
+    unable: Counter[str] = field(default_factory=Counter)
+
+    def run(self) -> None:
+        manifest = self.seal.manifest
+        self.left = {rollout.place: rollout for rollout in self.rollouts}
+        options = RunOptions(self.code, None, os.environ, grader=manifest.grader, needs_scores=False, watcher=self)
+        changes: JsonObject = {"concurrency": 64, "adaptive": False, "budget": Budget()}
+        changes["retry"] = Retry(breaker_after=len(self.rollouts) + 1)
+        changes["model"] = ModelSpec(name=str(self.recording), kind="replay", params=manifest.plan.model.params)
+        changes["selection"] = Selection(rows=sorted({rollout.row_index for rollout in self.rollouts}))
+        plan = manifest.plan.model_copy(update={**changes, "dataset": str(self._find_dataset())})
+        plan.score_fns = self._choose_functions(plan, options)
+        for kind, run in (("conversations, and rewards of a grader", self._replay), ("scores", self._grade)):
+            try:
+                asyncio.run(run_main(run(plan, options)))
+            except OsmosisError as error:
+                self.unable[f"{kind}: {error.message}"] += len(self.rollouts)
+            self.is_replay = False
+        self.result.not_checked += [f"{count} {reason}" for reason, count in self.unable.items()]
+
+    def _find_dataset(self) -> Path:
+        if (sealed := self.seal.read(ROWS)) is not None:
+            (self.recording / ROWS).write_bytes(sealed)
+            return self.recording / ROWS
+        path = self.code / self.seal.manifest.plan.dataset
+        return path if path.is_file() else next(self.code.glob(f"data/{path.name}.*"), path)
+
+    def _choose_functions(self, plan: EvalPlan, options: RunOptions) -> list[str]:
+        judged = {name for rollout in self.rollouts for name, score in rollout.scores.items() if score.usage}
+        for function in plan.score_fns:
+            try:
+                if function.startswith("rubric:") or any(f"{name}.".startswith(f"{function}.") for name in judged):
+                    raise LoadError("a judge is not asked again, its scores stand as recorded")
+                self._check_inside(function)
+                load_scorers_of(plan.model_copy(update={"score_fns": [function]}), options)
+                self.functions.append(function)
+            except OsmosisError as error:
+                self.unable[f"scores of {function}: {error.message}"] += len(self.rollouts)
+        if self.functions and self.functions == plan.score_fns:
+            self._compare_code("score", score_hash(self.functions, self.code))
+        return self.functions
+
+    def _check_inside(self, name: str) -> None:
+        """Refuse what is not code of the folder, which the person who verifies has chosen."""
+        file = name.partition(":")[0]
+        is_outside = file.endswith(".py") and not (self.code / file).resolve().is_relative_to(self.code)
+        if is_outside or agent_kind(name)[0] != "module" or is_foreign(name):
+            raise LoadError(f"{name} is not in {self.code}")
+
+    def _compare_code(self, part: str, now: str) -> None:
+        sealed, files = self.seal.manifest.hashes[part], self.seal.manifest.files.get(part, {})
+        if part == "agent" and sealed == [self.result.commit]:  # of a platform
+            git: JsonObject = provenance(self.code).get("git") or {}  # type: ignore[assignment]
+            now = f"{git.get('commit')}{' with changes' if git.get('dirty') else ''}"
+        if sealed not in ([], [now]):
+            changed = [file for file, digest in files.items() if hash_file(self.code / file) != digest]
+            self.result.differ(f"code: {part} ({', '.join(changed) or 'as a whole'})", ", ".join(sealed), now)
+
+    async def _replay(self, plan: EvalPlan, options: RunOptions) -> None:
+        self._check_inside(plan.agent)
+        prepared = prepare(plan, options)
+        self._compare_code("agent", prepared.hashes["agent"])
+        await prepared.report()
+
+    async def _grade(self, plan: EvalPlan, options: RunOptions) -> None:
+        rows, keys = [], {rollout.row_index: rollout.row_key for rollout in self.left.values()}
+        for row in read_rows(options.dataset(plan), plan.selection, skip_bad=True) if self.functions else ():
+            rows += [replace(row, key=keys[row.index])] if row.index in keys else []
+        agent, scorers, hashes = RecordedAgent(self.recording), load_scorers_of(plan, options), {"score": ""}
+        await Evaluation(plan, rows, agent, scorers=scorers, observer=self, hashes=hashes).run()
+
+    def rollout(self, rollout: Rollout, running: Report | None) -> None:
+        was, failure = self.left.get(rollout.place), rollout.failure
+        if was is None or not (self.is_replay or was.status is RolloutStatus.SUCCESS):
+            return
+        where, parting = f"row {was.row_index} attempt {was.attempt}", find_parting(was.messages, rollout.messages)
+        if was.hashes.get("row") not in (None, rollout.hashes["row"]):
+            self.result.differ(f"dataset: {where}", was.hashes["row"], rollout.hashes["row"])
+            del self.left[was.place]
+        elif self.is_replay and not _is_replayable(was):
+            self.unable["conversations that ended from outside, or are not one for all calls"] += 1
+        elif parting is None and was.status is rollout.status:
+            self.result.replayed += self.is_replay
+            self._compare_scores(was, rollout, where)
+            del self.left[was.place]
+        elif failure is not None and _is_outside(failure):
+            self.unable[f"conversations: {failure.message}"] += 1
+        elif parting is not None:
+            then, now = (messages[parting : parting + 1] for messages in (was.messages, rollout.messages))
+            self.result.differ(f"conversation: {where} message {parting}", then, now)
+        else:
+            self.result.differ(f"conversation: {where}", was.status.value, failure and failure.message)
+
+    def _compare_scores(self, was: Rollout, rollout: Rollout, where: str) -> None:
+        functions = tuple(f"{name}." for name in [*self.functions, *[REWARD] * self.is_replay])
+        names = [name for name in was.scores | rollout.scores if f"{name}.".startswith(functions)]
+        self.result.graded += bool(names)
+        for name in names:
+            score = rollout.scores.get(name)
+            then, now = _read_outcome(was.scores.get(name)), _read_outcome(score)
+            if score is not None and score.failure is not None and then != now and _is_outside(score.failure):
+                self.unable[f"scores of {name}: {score.failure.message}"] += 1
+            elif not _is_same(then, now):
+                self.result.differ(f"score: {where} {name}", then, now)
+
+
+def _is_replayable(rollout: Rollout) -> bool:
+    """Return whether its calls are one conversation, which nothing outside of it ended."""
+    failed = rollout.failure is not None and rollout.failure.category is not Category.AGENT_ERROR
+    answers = sum(message.get("role") == "assistant" for message in rollout.messages)
+    calls = sum(call.error is None for call in rollout.calls)
+    return not failed and 0 < calls <= answers and rollout.finish_reason not in ("max_time", "max_cost")
+
+
+def _is_outside(failure: Failure) -> bool:
+    refused = "--offline: connection" in f"{failure.message} {failure.traceback}"
+    return refused or (failure.category.is_infrastructure and failure.category is not Category.BAD_REQUEST)
+
+
+def _read_outcome(score: Score | None) -> object:
+    if score is not None and score.failure is not None:
+        return f"failed: {score.failure.category.value}"
+    return score and ({"value": score.value, **score.parts} if score.parts else score.value)
