@@ -22,13 +22,13 @@ from osmosis.base.files import write_bytes
 from osmosis.base.jsonable import JsonObject, iterate_leaves
 from osmosis.client import PlatformClient
 from osmosis.datasets.scan import read_rows
+from osmosis.engine.agent import RecordedAgent
 from osmosis.engine.agent_files import hash_file
 from osmosis.engine.build_rollout import REWARD
 from osmosis.engine.evaluate import Evaluation
 from osmosis.engine.journal import Journal
 from osmosis.engine.output.upload import public_provenance
 from osmosis.engine.provenance import provenance, score_hash
-from osmosis.engine.recorded_agent import RecordedAgent
 from osmosis.errors import Conflict, LoadError, OsmosisError, UsageError
 from osmosis.llm.replay import find_parting
 from osmosis.local.prepare import load_scorers_of, prepare
@@ -331,10 +331,12 @@ class _Recheck(Watcher):
 
     def _compare_scores(self, was: Rollout, rollout: Rollout, where: str) -> None:
         functions = tuple(f"{name}." for name in [*self.functions, *[REWARD] * self.is_replay])
+        failed = {name: score for name, score in rollout.scores.items() if score.failure is not None}
         names = [name for name in was.scores | rollout.scores if f"{name}.".startswith(functions)]
         self.result.graded += bool(names)
         for name in names:
-            score = rollout.scores.get(name)
+            # One that failed has its function's name, not those of the values that it returned then.
+            score = rollout.scores.get(name) or failed.get(name.rpartition(".")[0])
             then, now = _read_outcome(was.scores.get(name)), _read_outcome(score)
             if score is not None and score.failure is not None and then != now and _is_outside(score.failure):
                 self.unable[f"scores of {name}: {score.failure.message}"] += 1
