@@ -6,6 +6,7 @@ HOMES: dict[str, str] = {
     "osmosis.llm": "open_model",
     "osmosis.local.evaluate": "evaluate evaluate_async",
     "osmosis.local.run": "Run",
+    "osmosis.local.seal": "verify",
     "osmosis.records.run.plan": "Budget EvalPlan ModelSpec Retry RolloutLimits Selection Timeouts",
     "osmosis.records.run.report": "Report",
     "osmosis.records.run.rollout": "Failure Message Rollout Score",

@@ -20,15 +20,15 @@ class ReplayModel:
         path = Path(spec.name)
         self.path = path / "rollouts.jsonl" if path.is_dir() else path
         self._offsets = _index(self.path)
+        self._lines = self.path.open("rb")
 
     async def complete(self, request: ChatRequest) -> Completion:
         key = (request.row_index, request.attempt)
         offset = self._offsets.get(key)
         if offset is None:
             raise self._refusal(f"row {key[0]} attempt {key[1]} is not in {self.path}")
-        with self.path.open("rb") as lines:
-            lines.seek(offset)
-            rollout: JsonObject = orjson.loads(lines.readline())
+        self._lines.seek(offset)
+        rollout: JsonObject = orjson.loads(self._lines.readline())
         recorded: list[Message] = rollout.get("messages") or []
         position = len(request.messages)
         if position >= len(recorded) or recorded[position].get("role") != "assistant":
@@ -48,7 +48,8 @@ class ReplayModel:
             cached=True,
         )
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        self._lines.close()
 
     def _refusal(self, message: str) -> ModelError:
         hint = "replay answers only recorded requests; run without --replay to call a model"

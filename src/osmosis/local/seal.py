@@ -8,7 +8,7 @@ import os
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from io import BytesIO
 from itertools import zip_longest
 from pathlib import Path
@@ -19,6 +19,7 @@ from pydantic import Field
 
 from osmosis._version import __version__
 from osmosis.base.files import write_bytes
+from osmosis.base.git import Git, GitError
 from osmosis.base.jsonable import JsonObject, iterate_leaves
 from osmosis.client import PlatformClient
 from osmosis.datasets.scan import read_rows
@@ -28,7 +29,7 @@ from osmosis.engine.build_rollout import REWARD
 from osmosis.engine.evaluate import Evaluation
 from osmosis.engine.journal import Journal
 from osmosis.engine.output.upload import public_provenance
-from osmosis.engine.provenance import provenance, score_hash
+from osmosis.engine.provenance import score_hash
 from osmosis.errors import Conflict, LoadError, OsmosisError, UsageError
 from osmosis.llm.replay import find_parting
 from osmosis.local.prepare import load_scorers_of, prepare
@@ -184,22 +185,20 @@ class SealFile:
             content = path.read_bytes()
             self.sha256, self.comment = hashlib.sha256(content).hexdigest(), content[-_DIGEST:].decode("ascii")
             self.digest = hashlib.sha256(content[:-_DIGEST]).hexdigest()
-            self._archive = zipfile.ZipFile(BytesIO(content))
-            self.manifest = SealManifest.model_validate_json(self._archive.read(MANIFEST))
-            self.journal = self._archive.read(JOURNAL)
+            with zipfile.ZipFile(BytesIO(content)) as archive:
+                self.members = {name: archive.read(name) for name in archive.namelist()}
+            self.manifest = SealManifest.model_validate_json(self.members[MANIFEST])
+            self.lines = self.members[JOURNAL].splitlines(keepends=True)
         except Exception as error:  # any byte of it may be wrong, in any way
             hint = "osmosis eval seal RUN writes such a file"
             raise UsageError(f"{path} cannot be read as a sealed run: {error}", hint=hint) from error
-
-    def read(self, name: str) -> bytes | None:
-        return self._archive.read(name) if name in self._archive.namelist() else None
 
 
 def verify(path: str | Path, *, code: str | Path | None = None) -> Verification:
     """Check bytes, journal and report of a sealed run, and with `code`, the folder that has agent, graders and dataset,
     its scores and conversations. Raise OsmosisError when the file cannot be read."""
     seal = SealFile(Path(path))
-    manifest, lines = seal.manifest, seal.journal.splitlines(keepends=True)
+    manifest, lines = seal.manifest, seal.lines
     commit = (manifest.plan.provenance.get("git") or {}).get("commit")
     result = Verification(run=manifest.plan.name, sha256=seal.sha256, commit=commit)
     if seal.comment != seal.digest:
@@ -211,7 +210,7 @@ def verify(path: str | Path, *, code: str | Path | None = None) -> Verification:
     is_changed = bool(result.differing)
     with TemporaryDirectory(prefix="osmosis-verify-") as folder:
         journal = Journal(Path(folder))
-        journal.rollouts_path.write_bytes(seal.journal)
+        journal.rollouts_path.write_bytes(seal.members[JOURNAL])
         rollouts = list(journal.rollouts())
         report = recompute(rollouts, manifest.plan, manifest.report)
         result.rollouts = report.completed
@@ -234,12 +233,9 @@ class _Recheck(Watcher):
     recording: Path
     code: Path
     result: Verification
-    functions: list[str] = field(default_factory=list)
-    is_replay: bool = True
-    unable: Counter[str] = field(default_factory=Counter)
 
     def run(self) -> None:
-        manifest = self.seal.manifest
+        manifest, self.unable, self.is_replay = self.seal.manifest, Counter[str](), True
         self.left = {rollout.place: rollout for rollout in self.rollouts}
         options = RunOptions(self.code, None, os.environ, grader=manifest.grader, needs_scores=False, watcher=self)
         changes: JsonObject = {"concurrency": 64, "adaptive": False, "budget": Budget()}
@@ -247,7 +243,7 @@ class _Recheck(Watcher):
         changes["model"] = ModelSpec(name=str(self.recording), kind="replay", params=manifest.plan.model.params)
         changes["selection"] = Selection(rows=sorted({rollout.row_index for rollout in self.rollouts}))
         plan = manifest.plan.model_copy(update={**changes, "dataset": str(self._find_dataset())})
-        plan.score_fns = self._choose_functions(plan, options)
+        self.functions = plan.score_fns = self._choose_functions(plan, options)
         for kind, run in (("conversations, and rewards of a grader", self._replay), ("scores", self._grade)):
             try:
                 asyncio.run(run_main(run(plan, options)))
@@ -257,41 +253,48 @@ class _Recheck(Watcher):
         self.result.not_checked += [f"{count} {reason}" for reason, count in self.unable.items()]
 
     def _find_dataset(self) -> Path:
-        if (sealed := self.seal.read(ROWS)) is not None:
+        if (sealed := self.seal.members.get(ROWS)) is not None:
             (self.recording / ROWS).write_bytes(sealed)
             return self.recording / ROWS
         path = self.code / self.seal.manifest.plan.dataset
         return path if path.is_file() else next(self.code.glob(f"data/{path.name}.*"), path)
 
     def _choose_functions(self, plan: EvalPlan, options: RunOptions) -> list[str]:
-        judged = {name for rollout in self.rollouts for name, score in rollout.scores.items() if score.usage}
+        functions, judged = (
+            list[str](),
+            {name for rollout in self.rollouts for name, score in rollout.scores.items() if score.usage},
+        )
         for function in plan.score_fns:
             try:
                 if function.startswith("rubric:") or any(f"{name}.".startswith(f"{function}.") for name in judged):
                     raise LoadError("a judge is not asked again, its scores stand as recorded")
                 self._check_inside(function)
                 load_scorers_of(plan.model_copy(update={"score_fns": [function]}), options)
-                self.functions.append(function)
+                functions.append(function)
             except OsmosisError as error:
                 self.unable[f"scores of {function}: {error.message}"] += len(self.rollouts)
-        if self.functions and self.functions == plan.score_fns:
-            self._compare_code("score", score_hash(self.functions, self.code))
-        return self.functions
+        if functions and functions == plan.score_fns:
+            self._compare_code("score", score_hash(functions, self.code))
+        return functions
 
     def _check_inside(self, name: str) -> None:
-        """Refuse what is not code of the folder, which the person who verifies has chosen."""
-        file = name.partition(":")[0]
+        file = name.partition(":")[0]  # the sealed file names it, but whoever verifies has chosen the folder
         is_outside = file.endswith(".py") and not (self.code / file).resolve().is_relative_to(self.code)
         if is_outside or agent_kind(name)[0] != "module" or is_foreign(name):
             raise LoadError(f"{name} is not in {self.code}")
 
     def _compare_code(self, part: str, now: str) -> None:
-        sealed, files = self.seal.manifest.hashes[part], self.seal.manifest.files.get(part, {})
-        if part == "agent" and sealed == [self.result.commit]:  # of a platform
-            git: JsonObject = provenance(self.code).get("git") or {}  # type: ignore[assignment]
-            now = f"{git.get('commit')}{' with changes' if git.get('dirty') else ''}"
+        manifest, commit = self.seal.manifest, self.result.commit or ""
+        sealed, files = manifest.hashes[part], manifest.files.get(part, {})
+        changed = [file for file, digest in files.items() if hash_file(self.code / file) != digest]
+        if part == "agent" and sealed == [commit] and commit.isalnum():  # of a platform
+            try:
+                folder = f"rollouts/{manifest.rollout}"
+                changed = Git(self.code).text("diff", "--name-only", commit, "--", folder).splitlines()
+            except GitError as error:
+                changed = [error.message]
+            now = f"{commit} and changes" if changed else commit
         if sealed not in ([], [now]):
-            changed = [file for file, digest in files.items() if hash_file(self.code / file) != digest]
             self.result.differ(f"code: {part} ({', '.join(changed) or 'as a whole'})", ", ".join(sealed), now)
 
     async def _replay(self, plan: EvalPlan, options: RunOptions) -> None:
@@ -301,11 +304,12 @@ class _Recheck(Watcher):
         await prepared.report()
 
     async def _grade(self, plan: EvalPlan, options: RunOptions) -> None:
-        rows, keys = [], {rollout.row_index: rollout.row_key for rollout in self.left.values()}
-        for row in read_rows(options.dataset(plan), plan.selection, skip_bad=True) if self.functions else ():
-            rows += [replace(row, key=keys[row.index])] if row.index in keys else []
-        agent, scorers, hashes = RecordedAgent(self.recording), load_scorers_of(plan, options), {"score": ""}
-        await Evaluation(plan, rows, agent, scorers=scorers, observer=self, hashes=hashes).run()
+        keys = {rollout.row_index: rollout.row_key for rollout in self.left.values()}
+        if keys and self.functions:
+            rows = read_rows(options.dataset(plan), Selection(rows=sorted(keys)), skip_bad=True)
+            keyed = [replace(row, key=keys[row.index]) for row in rows]
+            agent, scorers = RecordedAgent(self.recording), load_scorers_of(plan, options)
+            await Evaluation(plan, keyed, agent, scorers=scorers, observer=self, hashes={"score": ""}).run()
 
     def rollout(self, rollout: Rollout, running: Report | None) -> None:
         was, failure = self.left.get(rollout.place), rollout.failure
@@ -323,11 +327,9 @@ class _Recheck(Watcher):
             del self.left[was.place]
         elif failure is not None and _is_outside(failure):
             self.unable[f"conversations: {failure.message}"] += 1
-        elif parting is not None:
-            then, now = (messages[parting : parting + 1] for messages in (was.messages, rollout.messages))
-            self.result.differ(f"conversation: {where} message {parting}", then, now)
         else:
-            self.result.differ(f"conversation: {where}", was.status.value, failure and failure.message)
+            ends = [[*other.messages[parting:][:1], other.status.value] for other in (was, rollout)]
+            self.result.differ(f"conversation: {where} message {parting}", *ends)
 
     def _compare_scores(self, was: Rollout, rollout: Rollout, where: str) -> None:
         functions = tuple(f"{name}." for name in [*self.functions, *[REWARD] * self.is_replay])

@@ -115,8 +115,16 @@ def test_a_run_from_refusal_to_results(place: tuple[Path, Run]) -> None:
     assert len(list((place_of / "trajectories").iterdir())) == 12
     assert run("eval", "download", name, "--type", "all").json["resource"]["files_fetched"] == 0
 
+    assert run("eval", "seal", f"platform:{name}", "-o", "out/sealed.zip", "--include-data").code == 0
     assert run("eval", "delete", name, "--yes").code == 0
     assert run("eval", "info", name).error["code"] == "NOT_FOUND"
+    main = folder / "rollouts/fresh/main.py"
+    for changes, code in (("", 0), ("\n", 1)):
+        main.write_text(main.read_text() + changes)
+        checked = run("verify", "out/sealed.zip")
+        data = checked.json["data"]
+        assert (checked.code, data["graded"], data["replayed"], data["differing"]) == (code, 12, 12, code), checked.out
+    assert data["differences"][0]["where"] == "code: agent (rollouts/fresh/main.py)"
 
 
 def test_a_snapshot_runs_what_lies_here(place: tuple[Path, Run]) -> None:
