@@ -49,6 +49,7 @@ from osmosis.sdk.user_code import run_main
 MANIFEST, JOURNAL, LOCK, ROWS = "manifest.json", "journal.jsonl", "uv.lock", "rows.jsonl"
 ReadRows = Callable[[Collection[int]], Mapping[int, Row]] | None
 Rollouts = Sequence[Rollout]
+Figure = tuple[str, object, object]
 _DIGEST = 64
 
 
@@ -113,11 +114,10 @@ def seal_remote(client: PlatformClient, name: str, path: Path, rows: ReadRows = 
 
 
 def _write(path: Path, manifest: SealManifest, rollouts: Rollouts, members: dict[str, bytes], read: ReadRows) -> str:
-    report = recompute(rollouts, manifest.plan, manifest.report)
-    for name, then, now in compare_figures(manifest.report, report, all_names=False):
-        if not _is_same(then, now):
-            message = f"the report is not what the journal adds up to: {name} is {then}, not {now}"
-            raise Conflict(message, hint=f"osmosis eval resume {manifest.plan.name} writes it again")
+    report, _, wrong = recompute(rollouts, manifest, all_names=False)
+    if wrong:
+        message = "the report is not what the journal adds up to: {} is {}, not {}".format(*wrong[0])
+        raise Conflict(message, hint=f"osmosis eval resume {manifest.plan.name} writes it again")
     marks = {rollout.row_index: rollout.hashes.get("row") for rollout in rollouts}
     if read is not None:
         rows = read(marks)
@@ -149,22 +149,20 @@ def _chain(lines: Sequence[bytes]) -> Iterator[str]:
         yield mark
 
 
-def recompute(rollouts: Rollouts, plan: EvalPlan, sealed: Report) -> Report:
-    """Compute the report again. The sealed one gives only what no rollout holds: duration, size of the dataset, and of
-    a run that ended early the reason and the number of rows."""
-    summary = Summary(plan, score_names=plan.score_fns)
+def recompute(rollouts: Rollouts, manifest: SealManifest, *, all_names: bool) -> tuple[Report, int, list[Figure]]:
+    """Compute the report again; return it, the number of figures, and those that differ: name, sealed and now.
+
+    The sealed one gives only what no rollout holds: duration, size of the dataset, and of a run that ended early the
+    reason and the number of rows. Figures that only a later version has count with `all_names`."""
+    sealed, summary = manifest.report, Summary(manifest.plan, score_names=manifest.plan.score_fns)
     for rollout in rollouts:
         summary.add(rollout)
     rows = sealed.rows if sealed.stopped else len({rollout.row_index for rollout in rollouts})
     others = {"duration_ms": sealed.duration_ms, "dataset_rows": sealed.dataset_rows, "stopped": sealed.stopped}
-    return summary.report(rows=rows).model_copy(update=others)
-
-
-def compare_figures(sealed: Report, computed: Report, *, all_names: bool) -> Iterator[tuple[str, object, object]]:
-    """Yield each figure of both; those that only a later version has with `all_names`."""
-    then, now = (dict(iterate_leaves(_with_names(report.to_dict()))) for report in (sealed, computed))
-    for name in then | now if all_names else then:
-        yield name, then.get(name), now.get(name)
+    report = summary.report(rows=rows).model_copy(update=others)
+    then, now = (dict(iterate_leaves(_with_names(figures.to_dict()))) for figures in (sealed, report))
+    figures = [(name, then.get(name), now.get(name)) for name in (then | now if all_names else then)]
+    return report, len(figures), [figure for figure in figures if not _is_same(*figure[1:])]
 
 
 def _with_names(value: object) -> object:
@@ -212,12 +210,11 @@ def verify(path: str | Path, *, code: str | Path | None = None) -> Verification:
         journal = Journal(Path(folder))
         journal.rollouts_path.write_bytes(seal.members[JOURNAL])
         rollouts = list(journal.rollouts())
-        report = recompute(rollouts, manifest.plan, manifest.report)
+        all_names = manifest.osmosis == __version__
+        report, result.figures, wrong = recompute(rollouts, manifest, all_names=all_names)
         result.rollouts = report.completed
-        for name, then, now in compare_figures(manifest.report, report, all_names=manifest.osmosis == __version__):
-            result.figures += 1
-            if not _is_same(then, now):
-                result.differ(f"report: {name}", then, now)
+        for name, then, now in wrong:
+            result.differ(f"report: {name}", then, now)
         if code is not None and not is_changed:
             _Recheck(seal, rollouts, journal.folder, Path(code).resolve(), result).run()
         else:
@@ -260,10 +257,8 @@ class _Recheck(Watcher):
         return path if path.is_file() else next(self.code.glob(f"data/{path.name}.*"), path)
 
     def _choose_functions(self, plan: EvalPlan, options: RunOptions) -> list[str]:
-        functions, judged = (
-            list[str](),
-            {name for rollout in self.rollouts for name, score in rollout.scores.items() if score.usage},
-        )
+        functions: list[str] = []
+        judged = {name for rollout in self.rollouts for name, score in rollout.scores.items() if score.usage}
         for function in plan.score_fns:
             try:
                 if function.startswith("rubric:") or any(f"{name}.".startswith(f"{function}.") for name in judged):
@@ -298,7 +293,8 @@ class _Recheck(Watcher):
             self.result.differ(f"code: {part} ({', '.join(changed) or 'as a whole'})", ", ".join(sealed), now)
 
     async def _replay(self, plan: EvalPlan, options: RunOptions) -> None:
-        self._check_inside(plan.agent)
+        for name in filter(None, (plan.agent, options.grader)):
+            self._check_inside(str(name))
         prepared = prepare(plan, options)
         self._compare_code("agent", prepared.hashes["agent"])
         await prepared.report()

@@ -121,7 +121,7 @@ def test_a_run_from_refusal_to_results(place: tuple[Path, Run]) -> None:
     main = folder / "rollouts/fresh/main.py"
     for changes, code in (("", 0), ("\n", 1)):
         main.write_text(main.read_text() + changes)
-        checked = run("verify", "out/sealed.zip")
+        checked = run("verify", "out/sealed.zip", _OSMOSIS_ROLLOUT_ENVIRONMENT="this")
         data = checked.json["data"]
         assert (checked.code, data["graded"], data["replayed"], data["differing"]) == (code, 12, 12, code), checked.out
     assert data["differences"][0]["where"] == "code: agent (rollouts/fresh/main.py)"
