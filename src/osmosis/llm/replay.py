@@ -57,7 +57,6 @@ class ReplayModel:
 
 
 def find_parting(before: Sequence[Message], after: Sequence[Message]) -> int | None:
-    """Return the number of the first message that differs; None when there is none."""
     for i, (was, now) in enumerate(zip(before, after, strict=False)):
         if any((was.get(name) or None) != (now.get(name) or None) for name in _COMPARED[:3]):
             return i

@@ -19,7 +19,7 @@ from pydantic import Field
 
 from osmosis._version import __version__
 from osmosis.base.files import write_bytes
-from osmosis.base.git import Git, GitError
+from osmosis.base.git import Git
 from osmosis.base.jsonable import JsonObject, iterate_leaves
 from osmosis.client import PlatformClient
 from osmosis.datasets.scan import read_rows
@@ -36,7 +36,7 @@ from osmosis.local.prepare import load_scorers_of, prepare
 from osmosis.local.rollout_source import agent_kind
 from osmosis.local.run import stored_report
 from osmosis.local.run_options import RunOptions, Watcher
-from osmosis.local.viewing.remote_run import config_of
+from osmosis.local.viewing.library import config_of
 from osmosis.metrics.summary import Summary
 from osmosis.records.base import Record
 from osmosis.records.run.plan import Budget, EvalPlan, ModelSpec, Retry, Selection
@@ -56,15 +56,13 @@ _DIGEST = 64
 class SealManifest(Record):
     osmosis: str
     plan: EvalPlan
-    """Its provenance has the git commit, `dataset_hash` is the sha256 of the dataset."""
+    """With the git commit in its provenance, and the sha256 of the dataset."""
     report: Report
     hashes: dict[str, list[str]] = Field(default_factory=dict)
     """Hashes of `agent`, `sampling` and `score` (the graders), of all rollouts."""
     files: dict[str, dict[str, str]] = Field(default_factory=dict)
-    """Digests of the files of `agent` and `score`, by path."""
     grader: str | None = None
     rollout: str | None = None
-    """Name of the rollout project, of a run that has one."""
     chain: list[str] = Field(default_factory=list)
     """Hash chain over the journal: a mark after each line."""
 
@@ -96,8 +94,7 @@ def seal_local(journal: Journal, path: Path, rows: ReadRows = None) -> str:
     plan = plan.model_copy(update={"name": name, "provenance": public_provenance(plan)})
     manifest = SealManifest(osmosis=__version__, plan=plan, report=report, files=files)
     manifest.grader, manifest.rollout = local.get("grader"), local.get("rollout")
-    folder = f"rollouts/{manifest.rollout}" if manifest.rollout else ""
-    lock = Path(local.get("base_dir") or journal.folder, folder, LOCK)
+    lock = Path(local.get("base_dir") or "", "rollouts", manifest.rollout or "", LOCK)
     members = {LOCK: lock.read_bytes()} if lock.is_file() else {}
     return _write(path, manifest, list(journal.rollouts()), members, rows)
 
@@ -121,9 +118,8 @@ def _write(path: Path, manifest: SealManifest, rollouts: Rollouts, members: dict
     marks = {rollout.row_index: rollout.hashes.get("row") for rollout in rollouts}
     if read is not None:
         rows = read(marks)
-        for index, mark in marks.items():
-            if index not in rows or mark not in (None, rows[index].content_hash):
-                raise Conflict(f"row {index} of the dataset is no longer what was run", hint="restore the dataset")
+        if changed := [i for i, mark in marks.items() if i not in rows or mark not in (None, rows[i].content_hash)]:
+            raise Conflict(f"row {changed[0]} of the dataset is no longer what was run", hint="restore the dataset")
         data = (rows[i].data if i in rows else {} for i in range(max(rows, default=-1) + 1))  # each at its index
         members[ROWS] = b"".join(orjson.dumps(row) + b"\n" for row in data)
     for part in ("agent", "sampling", "score"):
@@ -134,8 +130,7 @@ def _write(path: Path, manifest: SealManifest, rollouts: Rollouts, members: dict
     with zipfile.ZipFile(draft, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.comment = b"0" * _DIGEST
         for name, content in {MANIFEST: text, JOURNAL: b"".join(lines), **members}.items():
-            # Without the time, so that the same run is the same file.
-            archive.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)
+            archive.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)  # without the time
     sealed = draft.getvalue()[:-_DIGEST]
     sealed += hashlib.sha256(sealed).hexdigest().encode()
     write_bytes(path, sealed, durable=True)
@@ -150,10 +145,9 @@ def _chain(lines: Sequence[bytes]) -> Iterator[str]:
 
 
 def recompute(rollouts: Rollouts, manifest: SealManifest, *, all_names: bool) -> tuple[Report, int, list[Figure]]:
-    """Compute the report again; return it, the number of figures, and those that differ: name, sealed and now.
+    """Return the report, computed again but for what no rollout holds, its number of figures, and those that differ.
 
-    The sealed one gives only what no rollout holds: duration, size of the dataset, and of a run that ended early the
-    reason and the number of rows. Figures that only a later version has count with `all_names`."""
+    Figures that the sealed report lacks count with `all_names`: a later version has more."""
     sealed, summary = manifest.report, Summary(manifest.plan, score_names=manifest.plan.score_fns)
     for rollout in rollouts:
         summary.add(rollout)
@@ -186,17 +180,15 @@ class SealFile:
             with zipfile.ZipFile(BytesIO(content)) as archive:
                 self.members = {name: archive.read(name) for name in archive.namelist()}
             self.manifest = SealManifest.model_validate_json(self.members[MANIFEST])
-            self.lines = self.members[JOURNAL].splitlines(keepends=True)
         except Exception as error:  # any byte of it may be wrong, in any way
-            hint = "osmosis eval seal RUN writes such a file"
-            raise UsageError(f"{path} cannot be read as a sealed run: {error}", hint=hint) from error
+            raise UsageError(f"{path} cannot be read as a sealed run: {error}", hint="osmosis eval seal RUN") from error
 
 
 def verify(path: str | Path, *, code: str | Path | None = None) -> Verification:
     """Check bytes, journal and report of a sealed run, and with `code`, the folder that has agent, graders and dataset,
     its scores and conversations. Raise OsmosisError when the file cannot be read."""
     seal = SealFile(Path(path))
-    manifest, lines = seal.manifest, seal.lines
+    manifest, lines = seal.manifest, seal.members[JOURNAL].splitlines(keepends=True)
     commit = (manifest.plan.provenance.get("git") or {}).get("commit")
     result = Verification(run=manifest.plan.name, sha256=seal.sha256, commit=commit)
     if seal.comment != seal.digest:
@@ -210,8 +202,7 @@ def verify(path: str | Path, *, code: str | Path | None = None) -> Verification:
         journal = Journal(Path(folder))
         journal.rollouts_path.write_bytes(seal.members[JOURNAL])
         rollouts = list(journal.rollouts())
-        all_names = manifest.osmosis == __version__
-        report, result.figures, wrong = recompute(rollouts, manifest, all_names=all_names)
+        report, result.figures, wrong = recompute(rollouts, manifest, all_names=manifest.osmosis == __version__)
         result.rollouts = report.completed
         for name, then, now in wrong:
             result.differ(f"report: {name}", then, now)
@@ -239,7 +230,12 @@ class _Recheck(Watcher):
         changes["retry"] = Retry(breaker_after=len(self.rollouts) + 1)
         changes["model"] = ModelSpec(name=str(self.recording), kind="replay", params=manifest.plan.model.params)
         changes["selection"] = Selection(rows=sorted({rollout.row_index for rollout in self.rollouts}))
-        plan = manifest.plan.model_copy(update={**changes, "dataset": str(self._find_dataset())})
+        dataset = self.code / manifest.plan.dataset
+        dataset = dataset if dataset.is_file() else next(self.code.glob(f"data/{dataset.name}.*"), dataset)
+        if sealed := self.seal.members.get(ROWS):
+            dataset = self.recording / ROWS
+            dataset.write_bytes(sealed)
+        plan = manifest.plan.model_copy(update={**changes, "dataset": str(dataset)})
         self.functions = plan.score_fns = self._choose_functions(plan, options)
         for kind, run in (("conversations, and rewards of a grader", self._replay), ("scores", self._grade)):
             try:
@@ -248,13 +244,6 @@ class _Recheck(Watcher):
                 self.unable[f"{kind}: {error.message}"] += len(self.rollouts)
             self.is_replay = False
         self.result.not_checked += [f"{count} {reason}" for reason, count in self.unable.items()]
-
-    def _find_dataset(self) -> Path:
-        if (sealed := self.seal.members.get(ROWS)) is not None:
-            (self.recording / ROWS).write_bytes(sealed)
-            return self.recording / ROWS
-        path = self.code / self.seal.manifest.plan.dataset
-        return path if path.is_file() else next(self.code.glob(f"data/{path.name}.*"), path)
 
     def _choose_functions(self, plan: EvalPlan, options: RunOptions) -> list[str]:
         functions: list[str] = []
@@ -283,12 +272,8 @@ class _Recheck(Watcher):
         sealed, files = manifest.hashes[part], manifest.files.get(part, {})
         changed = [file for file, digest in files.items() if hash_file(self.code / file) != digest]
         if part == "agent" and sealed == [commit] and commit.isalnum():  # of a platform
-            try:
-                folder = f"rollouts/{manifest.rollout}"
-                changed = Git(self.code).text("diff", "--name-only", commit, "--", folder).splitlines()
-            except GitError as error:
-                changed = [error.message]
-            now = f"{commit} and changes" if changed else commit
+            diff = Git(self.code).text("diff", "--name-only", commit, "--", f"rollouts/{manifest.rollout}")
+            changed, now = diff.splitlines(), f"{commit} and changes" if diff else commit
         if sealed not in ([], [now]):
             self.result.differ(f"code: {part} ({', '.join(changed) or 'as a whole'})", ", ".join(sealed), now)
 
@@ -333,8 +318,7 @@ class _Recheck(Watcher):
         names = [name for name in was.scores | rollout.scores if f"{name}.".startswith(functions)]
         self.result.graded += bool(names)
         for name in names:
-            # One that failed has its function's name, not those of the values that it returned then.
-            score = rollout.scores.get(name) or failed.get(name.rpartition(".")[0])
+            score = rollout.scores.get(name) or failed.get(name.rpartition(".")[0])  # named by its function alone
             then, now = _read_outcome(was.scores.get(name)), _read_outcome(score)
             if score is not None and score.failure is not None and then != now and _is_outside(score.failure):
                 self.unable[f"scores of {name}: {score.failure.message}"] += 1
@@ -343,7 +327,6 @@ class _Recheck(Watcher):
 
 
 def _is_replayable(rollout: Rollout) -> bool:
-    """Return whether its calls are one conversation, which nothing outside of it ended."""
     failed = rollout.failure is not None and rollout.failure.category is not Category.AGENT_ERROR
     answers = sum(message.get("role") == "assistant" for message in rollout.messages)
     calls = sum(call.error is None for call in rollout.calls)
@@ -351,11 +334,11 @@ def _is_replayable(rollout: Rollout) -> bool:
 
 
 def _is_outside(failure: Failure) -> bool:
-    refused = "--offline: connection" in f"{failure.message} {failure.traceback}"
-    return refused or (failure.category.is_infrastructure and failure.category is not Category.BAD_REQUEST)
+    is_infrastructure = failure.category.is_infrastructure and failure.category is not Category.BAD_REQUEST
+    return is_infrastructure or "--offline: connection" in f"{failure.message} {failure.traceback}"
 
 
 def _read_outcome(score: Score | None) -> object:
     if score is not None and score.failure is not None:
         return f"failed: {score.failure.category.value}"
-    return score and ({"value": score.value, **score.parts} if score.parts else score.value)
+    return {"value": score.value, **score.parts} if score and score.parts else score and score.value

@@ -119,11 +119,14 @@ def test_a_run_from_refusal_to_results(place: tuple[Path, Run]) -> None:
     assert run("eval", "delete", name, "--yes").code == 0
     assert run("eval", "info", name).error["code"] == "NOT_FOUND"
     main = folder / "rollouts/fresh/main.py"
+    folders = {f"OSMOSIS_{n}_DIR": str(folder.parent / ".home" / n.lower()) for n in ("CONFIG", "DATA", "CACHE")}
+    command = [sys.executable, "-m", "osmosis", "verify", "out/sealed.zip", "--json"]
     for changes, code in (("", 0), ("\n", 1)):
         main.write_text(main.read_text() + changes)
-        checked = run("verify", "out/sealed.zip", _OSMOSIS_ROLLOUT_ENVIRONMENT="this")
-        data = checked.json["data"]
-        assert (checked.code, data["graded"], data["replayed"], data["differing"]) == (code, 12, 12, code), checked.out
+        checked = subprocess.run(command, cwd=folder, env={**os.environ, **folders}, capture_output=True, text=True)
+        data = json.loads(checked.stdout)["data"]
+        counts = (data["graded"], data["replayed"], data["differing"])
+        assert (checked.returncode, *counts) == (code, 12, 12, code), checked.stdout
     assert data["differences"][0]["where"] == "code: agent (rollouts/fresh/main.py)"
 
 

@@ -56,10 +56,6 @@ class Replayed:
     row_changed: bool
     errors: Sequence[BaseException]
 
-    @property
-    def parts_at(self) -> int | None:
-        return find_parting(self.recorded.messages, self.rollout.messages)
-
 
 def replay(
     plan: EvalPlan, options: RunOptions, journal: Path, recorded: Rollout, *, no_limits: bool = False
@@ -183,7 +179,7 @@ def replay_rollout(
             replayed = replay(found_run.plan, found_run.options, found_run.folder, recorded, no_limits=debugger)
     if debugger:
         _debug(ctx, replayed)
-    part = replayed.parts_at
+    part = find_parting(replayed.recorded.messages, replayed.rollout.messages)
     data: JsonObject = {
         "run": name,
         "row_index": selector.row,
@@ -213,7 +209,8 @@ def _debug(ctx: AppContext, replayed: Replayed) -> None:
 
 
 def _draw(console: Console, replayed: Replayed, run: str, *, whole: bool) -> None:
-    rollout, recorded, part = replayed.rollout, replayed.recorded, replayed.parts_at
+    rollout, recorded = replayed.rollout, replayed.recorded
+    part = find_parting(recorded.messages, rollout.messages)
     print_text(console, f"replay of {clean(run)} row {recorded.row_index} attempt {recorded.attempt}", "bold")
     if replayed.row_changed:
         print_text(console, "the row was edited since the run", "yellow")

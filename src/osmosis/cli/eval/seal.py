@@ -1,4 +1,3 @@
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -14,9 +13,7 @@ from osmosis.cli.core.rollout_environment import continue_inside
 from osmosis.cli.eval.run_sources import LocalRun, open_run
 from osmosis.cli.targets import RunFinder
 from osmosis.engine.output.results_json import check_output
-from osmosis.errors import WorkspaceRequired
 from osmosis.local import seal as sealing
-from osmosis.workspace.layout import find_workspace
 
 
 def seal(
@@ -35,22 +32,19 @@ def seal(
     ctx = current()
     with RunFinder(ctx) as runs:
         stored = open_run(runs, run)
-        path = ctx.path(output or Path(f"{stored.name}.seal.zip"))
-        check_output(path)
+        check_output(path := ctx.path(output or Path(f"{stored.name}.seal.zip")))
         rows = stored.rows if include_data else None
         if isinstance(stored, LocalRun):
             sha256 = sealing.seal_local(stored.journal, path, rows)
         else:
             sha256 = sealing.seal_remote(stored.client, stored.name, path, rows)
-    holds = "prompts, answers and rows" if include_data else "prompts and answers"
-    resource = {"name": stored.name, "path": str(path), "sha256": sha256, "holds": holds}
-    message = f"run {stored.name} is sealed in {path}, with {holds}; sha256 {sha256}"
-    return OperationResult("eval.seal", message, resource, next_steps=[NextStep("check it", f"osmosis verify {path}")])
+    resource, steps = {"name": stored.name, "sha256": sha256}, [NextStep("check it", f"osmosis verify {path}")]
+    return OperationResult("eval.seal", f"{stored.name} is sealed in {path}; {sha256=!s}", resource, next_steps=steps)
 
 
 def verify(
     file: Annotated[Path, Argument(help="File of osmosis eval seal")],
-    code: Annotated[Path | None, Option(help="Folder with agent, graders and dataset [this workspace]")] = None,
+    code: Annotated[Path, Option(help="Folder with agent, graders and dataset [this folder]")] = Path(),
     no_code: Annotated[bool, Option("--no-code", help="Run no code: check only bytes, journal and report")] = False,
 ) -> DetailResult:
     """Check a sealed run: its bytes, its journal, every figure of its report, every score, every conversation.
@@ -60,13 +54,10 @@ def verify(
     that could be checked is right, 1 when something differs, 2 when the file cannot be read.
 
     Example:
-        osmosis verify nightly.seal.zip
         osmosis verify nightly.seal.zip --code ../at-that-commit
     """
     ctx = current()
-    path, folder = ctx.path(file), ctx.path(code) if code is not None else ctx.cwd
-    with suppress(WorkspaceRequired):
-        folder = folder if code is not None else find_workspace(ctx.cwd).root
+    path, folder = ctx.path(file), ctx.path(code)
     rollout = Path(sealing.SealFile(path).manifest.rollout or "").name
     if rollout and not no_code and (folder / "rollouts" / rollout).is_dir():
         continue_inside(ctx, folder, rollout)
@@ -81,12 +72,11 @@ def verify(
 
 def _draw(console: Console, result: sealing.Verification) -> None:
     print_text(console, f"run {result.run}, commit {result.commit or 'unknown'}, sha256 {result.sha256}", "bold")
-    print_text(console, f"{result.rollouts:,} rollouts, {result.figures:,} figures computed again")
-    print_text(console, f"{result.graded:,} rollouts scored again, {result.replayed:,} replayed")
-    for reason in result.not_checked:
-        print_text(console, f"not checked: {reason}", "yellow")
-    for difference in result.differences:
-        sealed, now = (str(difference[key])[:200] for key in ("sealed", "now"))
-        print_text(console, f"{difference['where']}: sealed {sealed}, now {now}", "red")
+    counts = f"{result.rollouts:,} rollouts, {result.graded:,} scored again, {result.replayed:,} replayed"
+    print_text(console, f"{counts}; {result.figures:,} figures computed again")
+    lines = [(f"not checked: {reason}", "yellow") for reason in result.not_checked]
+    lines += [("{where}: sealed {sealed!s:.200}, now {now!s:.200}".format(**it), "red") for it in result.differences]
+    for text, style in lines:
+        print_text(console, text, style)
     verdict = f"{result.differing:,} differences" if result.differing else "all that could be checked is right"
     print_text(console, verdict, "bold red" if result.differing else "green")
