@@ -9,6 +9,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from io import BytesIO
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from osmosis.base.jsonable import JsonObject
 from osmosis.cli.core.environment import online
 from osmosis.engine.loader import forget_modules
 from osmosis.errors import UsageError
-from osmosis.local.seal import _chain, verify
+from osmosis.local.seal import extend_chain, verify
 from support.command_line import CommandRun, run_command
 
 AGENT = """
@@ -108,7 +109,7 @@ def reseal(path: Path, change: Change, *, chain: bool = True) -> None:
     change(members)
     manifest = json.loads(members["manifest.json"])
     if chain:
-        manifest["chain"] = list(_chain(members["journal.jsonl"].splitlines(keepends=True)))
+        manifest["chain"] = [*accumulate(members["journal.jsonl"].splitlines(keepends=True), extend_chain, initial="")]
     members["manifest.json"] = json.dumps(manifest).encode()
     draft = BytesIO()
     with zipfile.ZipFile(draft, "w") as archive:

@@ -7,10 +7,10 @@ import math
 import os
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from io import BytesIO
-from itertools import zip_longest
+from itertools import accumulate, zip_longest
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -125,7 +125,7 @@ def _write(path: Path, manifest: SealManifest, rollouts: Rollouts, members: dict
     for part in ("agent", "sampling", "score"):
         manifest.hashes[part] = sorted({rollout.hashes[part] for rollout in rollouts if part in rollout.hashes})
     lines = [rollout.to_line() for rollout in rollouts]
-    manifest.report, manifest.chain = report, list(_chain(lines))
+    manifest.report, manifest.chain = report, [*accumulate(lines, extend_chain, initial="")]
     text, draft = orjson.dumps(manifest.model_dump(mode="json"), option=orjson.OPT_INDENT_2), BytesIO()
     with zipfile.ZipFile(draft, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.comment = b"0" * _DIGEST
@@ -137,17 +137,13 @@ def _write(path: Path, manifest: SealManifest, rollouts: Rollouts, members: dict
     return hashlib.sha256(sealed).hexdigest()
 
 
-def _chain(lines: Sequence[bytes]) -> Iterator[str]:
-    mark = ""
-    for line in lines:
-        mark = hashlib.sha256(mark.encode() + line).hexdigest()[:16]
-        yield mark
+def extend_chain(mark: str, line: bytes) -> str:
+    return hashlib.sha256(mark.encode() + line).hexdigest()[:16]
 
 
 def recompute(rollouts: Rollouts, manifest: SealManifest, *, all_names: bool) -> tuple[Report, int, list[Figure]]:
-    """Return the report, computed again but for what no rollout holds, its number of figures, and those that differ.
-
-    Figures that the sealed report lacks count with `all_names`: a later version has more."""
+    """Return the report, computed again but for what no rollout holds, its number of figures, and those that differ;
+    with `all_names` figures that the sealed one lacks, too: a later version has more."""
     sealed, summary = manifest.report, Summary(manifest.plan, score_names=manifest.plan.score_fns)
     for rollout in rollouts:
         summary.add(rollout)
@@ -193,7 +189,7 @@ def verify(path: str | Path, *, code: str | Path | None = None) -> Verification:
     result = Verification(run=manifest.plan.name, sha256=seal.sha256, commit=commit)
     if seal.comment != seal.digest:
         result.differ("file: sha256 of its bytes", seal.comment, seal.digest)
-    for number, (sealed, now) in enumerate(zip_longest(manifest.chain, _chain(lines)), 1):
+    for number, (sealed, now) in enumerate(zip_longest(manifest.chain, accumulate(lines, extend_chain, initial=""))):
         if sealed != now:
             result.differ(f"journal: line {number}: {b''.join(lines[number - 1 : number])[:80]!r}", sealed, now)
             break

@@ -1,13 +1,11 @@
 from pathlib import Path
 from typing import Annotated
 
-from rich.console import Console
 from typer import Argument, Option
 
 from osmosis.cli.core import completion
 from osmosis.cli.core.context import current
 from osmosis.cli.core.environment import go_offline, online
-from osmosis.cli.core.render import print_text
 from osmosis.cli.core.results import DetailResult, NextStep, OperationResult
 from osmosis.cli.core.rollout_environment import continue_inside
 from osmosis.cli.eval.run_sources import LocalRun, open_run
@@ -39,7 +37,9 @@ def seal(
         else:
             sha256 = sealing.seal_remote(stored.client, stored.name, path, rows)
     resource, steps = {"name": stored.name, "sha256": sha256}, [NextStep("check it", f"osmosis verify {path}")]
-    return OperationResult("eval.seal", f"{stored.name} is sealed in {path}; {sha256=!s}", resource, next_steps=steps)
+    return OperationResult(
+        "eval.seal", f"{stored.name} is sealed in {path}; sha256 {sha256}", resource, next_steps=steps
+    )
 
 
 def verify(
@@ -67,16 +67,7 @@ def verify(
     finally:
         if not ctx.options.offline:
             online()
-    return DetailResult(result.to_dict(), exit_code=min(result.differing, 1), human=lambda page: _draw(page, result))
-
-
-def _draw(console: Console, result: sealing.Verification) -> None:
-    print_text(console, f"run {result.run}, commit {result.commit or 'unknown'}, sha256 {result.sha256}", "bold")
-    counts = f"{result.rollouts:,} rollouts, {result.graded:,} scored again, {result.replayed:,} replayed"
-    print_text(console, f"{counts}; {result.figures:,} figures computed again")
-    lines = [(f"not checked: {reason}", "yellow") for reason in result.not_checked]
-    lines += [("{where}: sealed {sealed!s:.200}, now {now!s:.200}".format(**it), "red") for it in result.differences]
-    for text, style in lines:
-        print_text(console, text, style)
+    differences = ["{where}: sealed {sealed!s:.200}, now {now!s:.200}".format(**it) for it in result.differences]
     verdict = f"{result.differing:,} differences" if result.differing else "all that could be checked is right"
-    print_text(console, verdict, "bold red" if result.differing else "green")
+    brief = result.to_dict() | {"not_checked": "\n".join(result.not_checked), "differences": "\n".join(differences)}
+    return DetailResult(result.to_dict(), exit_code=min(result.differing, 1), brief=brief | {"verdict": verdict})
