@@ -56,10 +56,8 @@ _DIGEST = 64
 class SealManifest(Record):
     osmosis: str
     plan: EvalPlan
-    """With the git commit in its provenance, and the sha256 of the dataset."""
     report: Report
     hashes: dict[str, list[str]] = Field(default_factory=dict)
-    """Hashes of `agent`, `sampling` and `score` (the graders), of all rollouts."""
     files: dict[str, dict[str, str]] = Field(default_factory=dict)
     grader: str | None = None
     rollout: str | None = None
@@ -310,11 +308,10 @@ class _Recheck(Watcher):
 
     def _compare_scores(self, was: Rollout, rollout: Rollout, where: str) -> None:
         functions = tuple(f"{name}." for name in [*self.functions, *[REWARD] * self.is_replay])
-        failed = {name: score for name, score in rollout.scores.items() if score.failure is not None}
         names = [name for name in was.scores | rollout.scores if f"{name}.".startswith(functions)]
         self.result.graded += bool(names)
         for name in names:
-            score = rollout.scores.get(name) or failed.get(name.rpartition(".")[0])  # named by its function alone
+            score = rollout.scores.get(name) or rollout.scores.get(name.rpartition(".")[0])  # which failed
             then, now = _read_outcome(was.scores.get(name)), _read_outcome(score)
             if score is not None and score.failure is not None and then != now and _is_outside(score.failure):
                 self.unable[f"scores of {name}: {score.failure.message}"] += 1
