@@ -3,11 +3,10 @@ Its comment, the last 64 bytes, is the sha256 of all bytes before it. The rollou
 
 import asyncio
 import hashlib
-import math
 import os
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from io import BytesIO
 from itertools import accumulate, zip_longest
@@ -42,12 +41,10 @@ from osmosis.records.base import Record
 from osmosis.records.run.plan import Budget, EvalPlan, ModelSpec, Retry, Selection
 from osmosis.records.run.report import Report
 from osmosis.records.run.rollout import Category, Failure, Rollout, RolloutStatus, Score
-from osmosis.records.run.rows import Row
 from osmosis.sdk.foreign import is_foreign
 from osmosis.sdk.user_code import run_main
 
-MANIFEST, JOURNAL, LOCK, ROWS = "manifest.json", "journal.jsonl", "uv.lock", "rows.jsonl"
-ReadRows = Callable[[Collection[int]], Mapping[int, Row]] | None
+MANIFEST, JOURNAL, LOCK = "manifest.json", "journal.jsonl", "uv.lock"
 Rollouts = Sequence[Rollout]
 Figure = tuple[str, object, object]
 _DIGEST = 64
@@ -83,8 +80,8 @@ class Verification(Record):
         self.differences = [*self.differences, {"where": where, "sealed": sealed, "now": now}][:100]
 
 
-def seal_local(journal: Journal, path: Path, rows: ReadRows = None) -> str:
-    """Write the file and return its sha256; `rows` reads the rows to include."""
+def seal_local(journal: Journal, path: Path) -> str:
+    """Write the file and return its sha256."""
     plan, report, facts, name = journal.plan(), stored_report(journal), journal.run(), journal.folder.name
     if report is None:
         raise Conflict(f"run {name} has not ended", hint=f"osmosis eval resume {name}")
@@ -94,10 +91,10 @@ def seal_local(journal: Journal, path: Path, rows: ReadRows = None) -> str:
     manifest.grader, manifest.rollout = local.get("grader"), local.get("rollout")
     lock = Path(local.get("base_dir") or "", "rollouts", manifest.rollout or "", LOCK)
     members = {LOCK: lock.read_bytes()} if lock.is_file() else {}
-    return _write(path, manifest, list(journal.rollouts()), members, rows)
+    return _write(path, manifest, list(journal.rollouts()), members)
 
 
-def seal_remote(client: PlatformClient, name: str, path: Path, rows: ReadRows = None) -> str:
+def seal_remote(client: PlatformClient, name: str, path: Path) -> str:
     detail = client.evals.get(name)
     if detail.report is None or not detail.run.over:
         raise Conflict(f"run {name} has not ended", hint=f"osmosis eval wait {name}")
@@ -105,21 +102,14 @@ def seal_remote(client: PlatformClient, name: str, path: Path, rows: ReadRows = 
     plan = EvalPlan.from_config(config_of(detail), name=name, dataset=experiment.dataset, provenance=git)
     manifest = SealManifest(osmosis=__version__, plan=plan, report=detail.report, rollout=experiment.rollout)
     rollouts = [rollout for page in client.evals.arrived(name, after=0) for rollout in page.outcomes]
-    return _write(path, manifest, rollouts, {}, rows)
+    return _write(path, manifest, rollouts, {})
 
 
-def _write(path: Path, manifest: SealManifest, rollouts: Rollouts, members: dict[str, bytes], read: ReadRows) -> str:
+def _write(path: Path, manifest: SealManifest, rollouts: Rollouts, members: dict[str, bytes]) -> str:
     report, _, wrong = recompute(rollouts, manifest, all_names=False)
     if wrong:
         message = "the report is not what the journal adds up to: {} is {}, not {}".format(*wrong[0])
         raise Conflict(message, hint=f"osmosis eval resume {manifest.plan.name} writes it again")
-    marks = {rollout.row_index: rollout.hashes.get("row") for rollout in rollouts}
-    if read is not None:
-        rows = read(marks)
-        if changed := [i for i, mark in marks.items() if i not in rows or mark not in (None, rows[i].content_hash)]:
-            raise Conflict(f"row {changed[0]} of the dataset is no longer what was run", hint="restore the dataset")
-        data = (rows[i].data if i in rows else {} for i in range(max(rows, default=-1) + 1))  # each at its index
-        members[ROWS] = b"".join(orjson.dumps(row) + b"\n" for row in data)
     for part in ("agent", "sampling", "score"):
         manifest.hashes[part] = sorted({rollout.hashes[part] for rollout in rollouts if part in rollout.hashes})
     lines = [rollout.to_line() for rollout in rollouts]
@@ -140,38 +130,31 @@ def extend_chain(mark: str, line: bytes) -> str:
 
 
 def recompute(rollouts: Rollouts, manifest: SealManifest, *, all_names: bool) -> tuple[Report, int, list[Figure]]:
-    """Return the report, computed again but for what no rollout holds, its number of figures, and those that differ;
-    with `all_names` figures that the sealed one lacks, too: a later version has more."""
+    """Return the report, computed again but for what no rollout holds, its number of figures, and those that differ."""
     sealed, summary = manifest.report, Summary(manifest.plan, score_names=manifest.plan.score_fns)
     for rollout in rollouts:
         summary.add(rollout)
     rows = sealed.rows if sealed.stopped else len({rollout.row_index for rollout in rollouts})
     others = {"duration_ms": sealed.duration_ms, "dataset_rows": sealed.dataset_rows, "stopped": sealed.stopped}
     report = summary.report(rows=rows).model_copy(update=others)
-    then, now = (dict(iterate_leaves(_with_names(figures.to_dict()))) for figures in (sealed, report))
+    then, now = (dict(iterate_leaves(_list_figures(figures.to_dict()))) for figures in (sealed, report))
     figures = [(name, then.get(name), now.get(name)) for name in (then | now if all_names else then)]
-    return report, len(figures), [figure for figure in figures if not _is_same(*figure[1:])]
+    return report, len(figures), [figure for figure in figures if figure[1] != figure[2]]
 
 
-def _with_names(value: object) -> object:
+def _list_figures(value: object) -> object:
     if isinstance(value, list):
         value = {str(item.get("name", i) if isinstance(item, dict) else i): item for i, item in enumerate(value)}
-    return {name: _with_names(item) for name, item in value.items()} if isinstance(value, dict) else value
-
-
-def _is_same(then: object, now: object) -> bool:
-    if isinstance(then, float) and isinstance(now, float):
-        return math.isclose(then, now, rel_tol=1e-9, abs_tol=1e-12)  # the last digit is that of a machine
-    return then == now
+    if isinstance(value, dict):
+        return {name: _list_figures(item) for name, item in value.items()}
+    return float(f"{value:.9g}") if isinstance(value, float) else value  # the last digits are those of a machine
 
 
 class SealFile:
     def __init__(self, path: Path) -> None:
         try:
-            content = path.read_bytes()
-            self.sha256, self.comment = hashlib.sha256(content).hexdigest(), content[-_DIGEST:].decode("ascii")
-            self.digest = hashlib.sha256(content[:-_DIGEST]).hexdigest()
-            with zipfile.ZipFile(BytesIO(content)) as archive:
+            self.content = path.read_bytes()
+            with zipfile.ZipFile(BytesIO(self.content)) as archive:
                 self.members = {name: archive.read(name) for name in archive.namelist()}
             self.manifest = SealManifest.model_validate_json(self.members[MANIFEST])
         except Exception as error:  # any byte of it may be wrong, in any way
@@ -179,17 +162,17 @@ class SealFile:
 
 
 def verify(path: str | Path, *, code: str | Path | None = None) -> Verification:
-    """Check bytes, journal and report of a sealed run, and with `code`, the folder that has agent, graders and dataset,
-    its scores and conversations. Raise OsmosisError when the file cannot be read."""
+    """Check a sealed run: bytes, journal, report, and with the folder `code` its scores and conversations, too."""
     seal = SealFile(Path(path))
     manifest, lines = seal.manifest, seal.members[JOURNAL].splitlines(keepends=True)
     commit = (manifest.plan.provenance.get("git") or {}).get("commit")
-    result = Verification(run=manifest.plan.name, sha256=seal.sha256, commit=commit)
-    if seal.comment != seal.digest:
-        result.differ("file: sha256 of its bytes", seal.comment, seal.digest)
-    for number, (sealed, now) in enumerate(zip_longest(manifest.chain, accumulate(lines, extend_chain, initial=""))):
-        if sealed != now:
-            result.differ(f"journal: line {number}: {b''.join(lines[number - 1 : number])[:80]!r}", sealed, now)
+    result = Verification(run=manifest.plan.name, sha256=hashlib.sha256(seal.content).hexdigest(), commit=commit)
+    digest = hashlib.sha256(seal.content[:-_DIGEST]).hexdigest()
+    if seal.content[-_DIGEST:] != digest.encode():
+        result.differ("file: sha256 of its bytes", str(seal.content[-_DIGEST:]), digest)
+    for number, (then, now) in enumerate(zip_longest(manifest.chain, accumulate(lines, extend_chain, initial=""))):
+        if then != now:
+            result.differ(f"journal: line {number}: {lines[max(number - 1, 0) : number]!s:.80}", then, now)
             break
     is_changed = bool(result.differing)
     with TemporaryDirectory(prefix="osmosis-verify-") as folder:
@@ -226,9 +209,6 @@ class _Recheck(Watcher):
         changes["selection"] = Selection(rows=sorted({rollout.row_index for rollout in self.rollouts}))
         dataset = self.code / manifest.plan.dataset
         dataset = dataset if dataset.is_file() else next(self.code.glob(f"data/{dataset.name}.*"), dataset)
-        if sealed := self.seal.members.get(ROWS):
-            dataset = self.recording / ROWS
-            dataset.write_bytes(sealed)
         plan = manifest.plan.model_copy(update={**changes, "dataset": str(dataset)})
         self.functions = plan.score_fns = self._choose_functions(plan, options)
         for kind, run in (("conversations, and rewards of a grader", self._replay), ("scores", self._grade)):
@@ -315,7 +295,7 @@ class _Recheck(Watcher):
             then, now = _read_outcome(was.scores.get(name)), _read_outcome(score)
             if score is not None and score.failure is not None and then != now and _is_outside(score.failure):
                 self.unable[f"scores of {name}: {score.failure.message}"] += 1
-            elif not _is_same(then, now):
+            elif then != now:
                 self.result.differ(f"score: {where} {name}", then, now)
 
 

@@ -115,7 +115,7 @@ def test_a_run_from_refusal_to_results(place: tuple[Path, Run]) -> None:
     assert len(list((place_of / "trajectories").iterdir())) == 12
     assert run("eval", "download", name, "--type", "all").json["resource"]["files_fetched"] == 0
 
-    assert run("eval", "seal", f"platform:{name}", "-o", "out/sealed.zip", "--include-data").code == 0
+    assert run("eval", "seal", f"platform:{name}", "-o", "out/sealed.zip").code == 0
     assert run("eval", "delete", name, "--yes").code == 0
     assert run("eval", "info", name).error["code"] == "NOT_FOUND"
     main = folder / "rollouts/fresh/main.py"

@@ -8,6 +8,7 @@ from osmosis.cli.core.context import current
 from osmosis.cli.core.environment import go_offline, online
 from osmosis.cli.core.results import DetailResult, NextStep, OperationResult
 from osmosis.cli.core.rollout_environment import continue_inside
+from osmosis.cli.eval.progress import print_aside
 from osmosis.cli.eval.run_sources import LocalRun, open_run
 from osmosis.cli.targets import RunFinder
 from osmosis.engine.output.results_json import check_output
@@ -17,25 +18,22 @@ from osmosis.local import seal as sealing
 def seal(
     run: Annotated[str, Argument(help="Name of a local run or of a platform's", autocompletion=completion.runs)],
     output: Annotated[Path | None, Option("--output", "-o", help="File to write [RUN.seal.zip]")] = None,
-    include_data: Annotated[bool, Option("--include-data", help="Include the dataset's rows that were run")] = False,
 ) -> OperationResult:
     """Seal a run that has ended: one file with its journal, plan, report, lock, commit and hashes, for osmosis verify.
 
-    It holds prompts and answers, as the journal does, and no code. Publish its sha256: that tells it from any other.
+    It holds prompts and answers, as the journal does, no dataset and no code. Publish its sha256 with the figures.
 
     Example:
-        osmosis eval seal nightly
-        osmosis eval seal platform:multiply-3 -o multiply.seal.zip --include-data
+        osmosis eval seal platform:multiply-3 -o multiply.seal.zip
     """
     ctx = current()
     with RunFinder(ctx) as runs:
         stored = open_run(runs, run)
         check_output(path := ctx.path(output or Path(f"{stored.name}.seal.zip")))
-        rows = stored.rows if include_data else None
         if isinstance(stored, LocalRun):
-            sha256 = sealing.seal_local(stored.journal, path, rows)
+            sha256 = sealing.seal_local(stored.journal, path)
         else:
-            sha256 = sealing.seal_remote(stored.client, stored.name, path, rows)
+            sha256 = sealing.seal_remote(stored.client, stored.name, path)
     resource, steps = {"name": stored.name, "sha256": sha256}, [NextStep("check it", f"osmosis verify {path}")]
     return OperationResult(
         "eval.seal", f"{stored.name} is sealed in {path}; sha256 {sha256}", resource, next_steps=steps
@@ -63,7 +61,8 @@ def verify(
         continue_inside(ctx, folder, rollout)
     go_offline(ctx)  # a grader may ask a judge
     try:
-        result = sealing.verify(path, code=None if no_code else folder)
+        with print_aside():  # what the code prints
+            result = sealing.verify(path, code=None if no_code else folder)
     finally:
         if not ctx.options.offline:
             online()
