@@ -88,6 +88,7 @@ class HistoryChart:
     series: Sequence[str]
     baseline_y: float | None
     bottom: str
+    middle: str
     top: str
 
 
@@ -128,7 +129,8 @@ def history_chart(history: History) -> HistoryChart | None:
         for number in range(min(len(names), MAX_SERIES))
     ]
     baseline_y = next((mark.y for mark in marks if mark.baseline), None)
-    return HistoryChart(marks, lines, names[:MAX_SERIES], baseline_y, f"{low:.3g}", f"{high:.3g}")
+    ticks = (f"{value:.3g}" for value in (low, (low + high) / 2, high))
+    return HistoryChart(marks, lines, names[:MAX_SERIES], baseline_y, *ticks)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from osmosis.metrics.figures import figures
 from osmosis.records.run.history import History, PastRun, find_start
 from osmosis.records.run.report import Report
-from osmosis.viewer.charts import history_chart
+from osmosis.viewer.charts import HistoryChart, history_chart
 from osmosis.viewer.page import Page, QueryParams
 from osmosis.viewer.run_source import Library, RunCard
 
@@ -100,8 +100,17 @@ def history_page(library: Library, params: QueryParams) -> Page:
         "found": history,
         "params": params,
         "choices": choices,
-        "chart": history_chart(history),
+        "groups": _by_dataset(history),
         "since": find_start(history.runs) if history.row else None,
         "newest_first": history.runs[::-1],
     }
     return Page("history.html", values, ("found",))
+
+
+def _by_dataset(history: History) -> list[tuple[str, HistoryChart | None, list[PastRun]]]:
+    """Return each dataset's chart and its runs, the newest first: figures of two datasets are not comparable."""
+    runs: dict[str, list[PastRun]] = {}
+    for run in history.runs:
+        runs.setdefault(run.dataset, []).append(run)
+    charts = {name: history_chart(history.model_copy(update={"runs": members})) for name, members in runs.items()}
+    return [(name, charts[name], members[::-1]) for name, members in runs.items()]

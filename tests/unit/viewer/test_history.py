@@ -87,12 +87,21 @@ def test_a_run_that_cannot_be_read_and_one_without_rollouts_do_not_stop_it(runs:
 def test_the_page_draws_what_the_record_says(runs: Path, tmp_path: Path) -> None:
     library = LocalLibrary([runs], tmp_path / "cache")
     view = routes.build_page(library, "history", QueryParams([("row", "seven"), ("metric", "reward:mean")]))
-    chart = view.values["chart"]
+    ((dataset, chart, _),) = view.values["groups"]
+    assert dataset == "data.jsonl"
     assert len(chart.marks) == 4
     assert chart.marks[0].y < chart.marks[1].y < chart.marks[2].y == chart.marks[3].y
     assert view.values["since"].name == "c"
     twin = json.loads(b"".join(routes.build_page(library, "history.json", QueryParams([("row", "seven")])).content))
     assert [one["row"]["passed"] for one in twin["found"]["runs"]] == [2, 1, 0, 0]
+
+
+def test_every_dataset_has_a_chart_and_a_table_of_its_own(runs: Path, tmp_path: Path) -> None:
+    stored_run(runs / ".osmosis" / "runs" / "e", [rollout(0, 0, 1.0)], dataset="other.jsonl")
+    view = routes.build_page(LocalLibrary([runs], tmp_path / "cache"), "history", QueryParams([]))
+    groups = {dataset: (chart, [run.name for run in members]) for dataset, chart, members in view.values["groups"]}
+    assert (len(groups["data.jsonl"][0].marks), groups["data.jsonl"][1]) == (4, ["d", "c", "b", "a"])
+    assert groups["other.jsonl"] == (None, ["e"]), "a chart of one run says nothing"
 
 
 def test_a_row_that_no_run_has_is_said_to_be_nowhere(runs: Path, tmp_path: Path) -> None:

@@ -117,6 +117,10 @@
     if (part) part.open = true;
   }
 
+  // On a phone the navigation scrolls: it starts where the page is.
+  const current = document.querySelector(".top nav [aria-current]");
+  if (current) current.parentElement.scrollLeft = current.offsetLeft - current.parentElement.offsetLeft - 24;
+
   for (const tool of document.querySelectorAll("[data-script]")) tool.hidden = false;
   for (const button of document.querySelectorAll("[data-fold]")) button.addEventListener("click", () => fold(button.dataset.fold === "open"));
   for (const field of document.querySelectorAll("[data-find]")) field.addEventListener("input", () => find(field));
