@@ -157,6 +157,7 @@ class SealFile:
             with zipfile.ZipFile(BytesIO(self.content)) as archive:
                 self.members = {name: archive.read(name) for name in archive.namelist()}
             self.manifest = SealManifest.model_validate_json(self.members[MANIFEST])
+            self.journal = self.members[JOURNAL]
         except Exception as error:  # any byte of it may be wrong, in any way
             raise UsageError(f"{path} cannot be read as a sealed run: {error}", hint="osmosis eval seal RUN") from error
 
@@ -164,7 +165,7 @@ class SealFile:
 def verify(path: str | Path, *, code: str | Path | None = None) -> Verification:
     """Check a sealed run: bytes, journal, report, and with the folder `code` its scores and conversations, too."""
     seal = SealFile(Path(path))
-    manifest, lines = seal.manifest, seal.members[JOURNAL].splitlines(keepends=True)
+    manifest, lines = seal.manifest, seal.journal.splitlines(keepends=True)
     commit = (manifest.plan.provenance.get("git") or {}).get("commit")
     result = Verification(run=manifest.plan.name, sha256=hashlib.sha256(seal.content).hexdigest(), commit=commit)
     digest = hashlib.sha256(seal.content[:-_DIGEST]).hexdigest()
@@ -177,7 +178,7 @@ def verify(path: str | Path, *, code: str | Path | None = None) -> Verification:
     is_changed = bool(result.differing)
     with TemporaryDirectory(prefix="osmosis-verify-") as folder:
         journal = Journal(Path(folder))
-        journal.rollouts_path.write_bytes(seal.members[JOURNAL])
+        journal.rollouts_path.write_bytes(seal.journal)
         rollouts = list(journal.rollouts())
         report, result.figures, wrong = recompute(rollouts, manifest, all_names=manifest.osmosis == __version__)
         result.rollouts = report.completed
