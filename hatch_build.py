@@ -16,14 +16,14 @@ PACKAGE = SOURCE / "osmosis_ai"
 
 
 def write_stubs(package: Path = PACKAGE) -> list[Path]:
-    """Write one `.pyi` for each module of the table; remove stubs of modules that are gone."""
-    table = runpy.run_path(str(package / "_table.py"))
+    """Write one `.pyi` for each module of `names.json`; remove stubs of modules that are gone."""
+    table = runpy.run_path(str(package / "_finder.py"))
     written = []
     for module in table["MODULES"]:
         path = package.joinpath(*module.split(".")[1:])
         path = path / "__init__.pyi" if table["is_package"](module) else path.with_suffix(".pyi")
         path.parent.mkdir(parents=True, exist_ok=True)
-        lines = ["# Written by hatch_build.py from _table.py."]
+        lines = ["# Written by hatch_build.py from names.json."]
         for name, home in sorted(table["names_of"](module).items()):
             source, _, attribute = home.partition(":")
             lines.append(f"from {source} import {attribute} as {name}")

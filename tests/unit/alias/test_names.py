@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import osmosis_ai
-from osmosis_ai import _table as table
+from osmosis_ai import _finder as table
 
 TOP = """__version__ osmosis_reward osmosis_rubric evaluate_rubric MissingAPIKeyError ProviderRequestError
 ModelNotFoundError RolloutAgentLoop RolloutContext RolloutResult OsmosisLLMClient CompletionsResult create_app
