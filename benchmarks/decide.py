@@ -1,4 +1,4 @@
-"""How many rollouts `osmosis eval decide` takes, beside a fixed design of equal power, and how often it is wrong.
+"""How many rollouts questions about arms take, beside a fixed design of equal power, and how often an answer is wrong.
 
     python benchmarks/decide.py                    # 500 scenarios, 10,000 simulations of the error
     python benchmarks/decide.py --runs 4 --errors 500
@@ -30,7 +30,7 @@ from osmosis.records.run.study import Question, Study
 Floats = NDArray[np.float64]
 Generator = np.random.Generator
 BUDGET = 1.5
-"""Rows that `eval decide` may use, of those of the fixed design."""
+"""Rows that a decision by looks may use, of those of the fixed design."""
 FARTHEST = 4.0
 """True differences are at most so many planned differences from their thresholds; a fifth of them are at it."""
 MOST_ROWS = 1_500

@@ -24,7 +24,7 @@ LOOKS = (0.02, 0.03, 0.04, 0.06, 0.08, 0.12, 0.17, 0.24, 0.34, 0.5, 0.7, 1.0)
 FIRST_ROWS = 20
 HOPELESS = 0.15
 """A question is given up when its chance to be answered within the budget falls below this."""
-SETTLED_SHARE = 1 / 3
+SETTLED_SHARE = 2 / 3
 """How often settled rows are run for each time that others are."""
 _QUESTION = re.compile(r"\s*(\S+)\s*(>=|<=|>|<)\s*(\S+)(?:\s+([+-])\s*(\d*\.?\d+))?\s*")
 _NORMAL = NormalDist()
@@ -94,7 +94,7 @@ def answer_questions(study: Study, changes: Mapping[int, Sequence[float]], scale
         elif (chance := test.predict(shares[look], ends[-1])) < HOPELESS:
             update |= {"answer": "undecided", "reason": f"the rest would answer it with a chance of {chance:.0%}"}
         if "answer" in update:
-            update["interval"] = test.find_interval(1 - ends[look])
+            update["interval"] = test.tested.interval(1 - ends[look])
         questions[i] = questions[i].model_copy(update=update)
     stages = [stage.model_copy(update={"done": stage.done or i == look}) for i, stage in enumerate(study.stages)]
     return study.model_copy(update={"questions": questions, "stages": stages})
@@ -111,11 +111,11 @@ class _Test:
     def __init__(self, question: Question, changes: Sequence[float], weights: Sequence[float], scale: float) -> None:
         values = [weight * change for weight, change in zip(weights, changes, strict=True)]
         reach = max(weights) * scale
-        self._tested = BoundedMean(((value, 1) for value in values), -reach, reach, mid=True)
-        self._rows, self._distance = len(values), self._tested.mean + question.margin
-        tails = self._tested.tails(-question.margin)
+        self.tested = BoundedMean(((value, 1) for value in values), -reach, reach, mid=True)
+        self._rows, self._distance = len(values), self.tested.mean + question.margin
+        tails = self.tested.tails(-question.margin)
         self.p_value, self.is_above = tails.p_value, tails.above < tails.below
-        squares = math.fsum((value - self._tested.mean) ** 2 for value in values)
+        squares = math.fsum((value - self.tested.mean) ** 2 for value in values)
         self._error = math.sqrt(squares / max(1, self._rows - 1) / self._rows)
 
     def is_below(self, level: float) -> bool:
@@ -128,8 +128,5 @@ class _Test:
         z, bound = abs(self._distance) / self._error, _NORMAL.inv_cdf(1 - last_level / 2)
         return _NORMAL.cdf((z - bound * math.sqrt(share)) / math.sqrt(1 - share))
 
-    def find_interval(self, level: float) -> tuple[float, float]:
-        return self._tested.interval(level)
-
     def to_dict(self) -> dict[str, object]:
-        return {"rows": self._rows, "difference": self._tested.mean, "p_value": self.p_value}
+        return {"rows": self._rows, "difference": self.tested.mean, "p_value": self.p_value}
