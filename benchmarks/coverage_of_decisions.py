@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from osmosis.local.bisect import CERTAIN, chances, next_version
 from osmosis.metrics.agreement import agreement
-from osmosis.metrics.change_point import CERTAIN, chances, next_version
 from osmosis.metrics.compare import compare
 from osmosis.metrics.forecast import predicted_time
 from osmosis.metrics.intervals import bounded_interval, bounds_of, missed_bar

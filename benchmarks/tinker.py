@@ -26,9 +26,8 @@ import uv
 from osmosis.base.installation import build_wheel
 from osmosis.jobs.context import JobLog
 from osmosis.jobs.trainer.environment import TrainerBuilder
-from osmosis.training.protocol.batches import Batch
 from osmosis.training.protocol.client import TrainerClient
-from osmosis.training.protocol.messages import Collect, Done, Failed, Notice, StepMetrics
+from osmosis.training.protocol.messages import Batch, Collect, Done, Failed, Notice, StepMetrics
 from osmosis.training.protocol.plans import TrainerPlan
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))

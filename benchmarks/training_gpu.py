@@ -27,9 +27,17 @@ import numpy as np
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from osmosis.training.protocol.batches import Batch, Sequence
 from osmosis.training.protocol.client import TrainerClient
-from osmosis.training.protocol.messages import Collect, Done, Failed, SampledAnswer, SampleRequest, StepMetrics
+from osmosis.training.protocol.messages import (
+    Batch,
+    Collect,
+    Done,
+    Failed,
+    SampledAnswer,
+    SampleRequest,
+    Sequence,
+    StepMetrics,
+)
 from osmosis.training.protocol.plans import TrainerPlan
 from osmosis.training.trainer.distributed import Ranks
 from osmosis.training.trainer.engine import LocalEngine

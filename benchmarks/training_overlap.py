@@ -29,8 +29,8 @@ from osmosis.llm.model import ChatRequest
 from osmosis.records.run.rollout import Rollout, RolloutStatus, Score
 from osmosis.training.driver import TrainingDriver
 from osmosis.training.models import TrainedModel
-from osmosis.training.protocol.batches import Batch, Kind
 from osmosis.training.protocol.client import TrainerClient
+from osmosis.training.protocol.messages import Batch, Kind
 from osmosis.training.protocol.plans import TrainerPlan
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))

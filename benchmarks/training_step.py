@@ -29,9 +29,8 @@ from osmosis.jobs.trainer.environment import TrainerEnvironment
 from osmosis.serve.client.model_proxy import ModelProxy
 from osmosis.serve.client.rollout_endpoint import RolloutEndpoint
 from osmosis.training.models import TrainedModel
-from osmosis.training.protocol.batches import Batch
 from osmosis.training.protocol.client import TrainerClient
-from osmosis.training.protocol.messages import Collect, SampleRequest, StepMetrics
+from osmosis.training.protocol.messages import Batch, Collect, SampleRequest, StepMetrics
 from osmosis.training.protocol.plans import TrainerPlan
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))

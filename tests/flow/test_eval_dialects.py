@@ -13,7 +13,7 @@ import pytest
 
 from osmosis.llm import open_model
 from osmosis.records.run.plan import ModelSpec
-from osmosis.serve.client.inference import InferenceEndpoint
+from osmosis.serve.client.model_http import InferenceEndpoint
 from support.command_line import run_command
 from support.eval_project import write_project
 

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from osmosis.errors import ModelError
-from osmosis.llm import http1
+from osmosis.llm import http
 from osmosis.llm.model import ChatRequest
 from osmosis.llm.openai_compatible import OpenAICompatibleModel
 from osmosis.records.run.plan import ModelSpec, Retry
@@ -125,7 +125,7 @@ async def test_anything_else_is_one_failure_in_its_category(answer: bytes, categ
 
 
 async def test_a_bomb_is_not_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http1, "MAX_BODY", 10_000_000)
+    monkeypatch.setattr(http, "MAX_BODY", 10_000_000)
     error = await failure(Server(reply(gzip.compress(b" " * 50_000_000), "Content-Encoding: gzip")))
     assert "larger than 10000000 bytes" in error.message
 

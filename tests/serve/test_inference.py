@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from osmosis.llm.model import ChatRequest, Completion, Model, Piece
-from osmosis.serve.client.inference import InferenceEndpoint
+from osmosis.serve.client.model_http import InferenceEndpoint
 
 from .support import SPEC, ScriptedModel, fail, say
 

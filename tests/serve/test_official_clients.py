@@ -15,7 +15,7 @@ import pytest
 from osmosis.errors import ModelError
 from osmosis.llm.model import ChatRequest, Completion, Piece
 from osmosis.records.run.rollout import Category, Usage
-from osmosis.serve.client.inference import InferenceEndpoint
+from osmosis.serve.client.model_http import InferenceEndpoint
 
 from .support import SPEC
 

@@ -21,9 +21,8 @@ from osmosis.serve.client.remote import ServerAt, served
 from osmosis.testing.scripted import call, says
 from osmosis.training.driver import TrainingDriver
 from osmosis.training.models import TrainedModel
-from osmosis.training.protocol.batches import Sequence
 from osmosis.training.protocol.client import TrainerClient
-from osmosis.training.protocol.messages import SampleRequest
+from osmosis.training.protocol.messages import SampleRequest, Sequence
 from osmosis.training.protocol.plans import TrainerPlan
 from support.fake_trainer import END, FakeTrainer
 from support.server import running_app

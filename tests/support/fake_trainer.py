@@ -19,8 +19,8 @@ from osmosis.errors import ModelError, OsmosisError
 from osmosis.records.base import utc_now
 from osmosis.records.run.checkpoint import MANIFEST, CheckpointManifest, describe_files, read_manifest
 from osmosis.records.run.rollout import Category, Message
-from osmosis.training.protocol.batches import Batch
 from osmosis.training.protocol.messages import (
+    Batch,
     Checkpointed,
     Collect,
     Done,

@@ -13,7 +13,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from osmosis.errors import LeaseLost
-from osmosis.records.api.jobs import JobModel
+from osmosis.records.api.workers import JobModel
 from osmosis.records.run.job import CheckpointReport, JobResult, JobSpec, LogLine, MetricPoint, Progress, RolloutBatch
 from osmosis.records.run.rollout import Rollout
 from osmosis.records.run.rows import Key

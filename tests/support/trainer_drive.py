@@ -10,9 +10,18 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 
 from osmosis.records.run.rollout import Message
-from osmosis.training.protocol.batches import Batch, Sequence
 from osmosis.training.protocol.client import TrainerClient
-from osmosis.training.protocol.messages import Collect, Done, Event, Failed, HeldTokens, SampledAnswer, SampleRequest
+from osmosis.training.protocol.messages import (
+    Batch,
+    Collect,
+    Done,
+    Event,
+    Failed,
+    HeldTokens,
+    SampledAnswer,
+    SampleRequest,
+    Sequence,
+)
 from support.tiny_task import TOOL, grade, problem, run_tool
 
 Answer = Callable[[Collect], Awaitable[Batch]]

@@ -9,7 +9,7 @@ from osmosis.base.net import backoff_delay
 from osmosis.client.http import Params, Section
 from osmosis.client.transfer import Progress
 from osmosis.errors import NotFound, OsmosisError, PlatformError, RateLimited, ValidationError
-from osmosis.records.api import datasets as dataset_api, models as model_api
+from osmosis.records.api import datasets as dataset_api, training as model_api
 from osmosis.records.api.body import LogPage
 from osmosis.records.api.training import ModelDeployment, ModelPage, ModelRow
 

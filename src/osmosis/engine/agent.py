@@ -8,9 +8,8 @@ from typing import Any, Protocol
 import orjson
 
 from osmosis.base.jsonable import JsonObject, copy_json, to_valid_text
-from osmosis.engine.build_rollout import REWARD, add_info, add_sample, build_rollout, read_reward
 from osmosis.engine.journal import Journal, key_of
-from osmosis.engine.rollout_model import RolloutModel
+from osmosis.engine.rollout_model import REWARD, RolloutModel, add_info, add_sample, build_rollout, read_reward
 from osmosis.engine.task import Task
 from osmosis.errors import NotFound
 from osmosis.llm.model import STREAMING, ChatRequest

@@ -5,8 +5,7 @@ from dataclasses import KW_ONLY, dataclass, field
 
 from osmosis.datasets.scan import read_groups, row_hash
 from osmosis.engine.agent import Agent
-from osmosis.engine.build_rollout import build_rollout
-from osmosis.engine.rollout_model import RolloutModel
+from osmosis.engine.rollout_model import RolloutModel, build_rollout
 from osmosis.engine.scoring import Scorer
 from osmosis.engine.task import LoopUse, Task
 from osmosis.llm.model import Model

@@ -16,7 +16,7 @@ from osmosis.base.files import GrowingFile, append_line, read_object, replacing,
 from osmosis.base.jsonable import JsonObject
 from osmosis.base.locks import FileLock
 from osmosis.base.redact import Redactor
-from osmosis.engine.build_rollout import writable
+from osmosis.engine.rollout_model import writable
 from osmosis.errors import Conflict, NotFound, ValidationError
 from osmosis.records.base import utc_now
 from osmosis.records.run.plan import EvalPlan

@@ -2,10 +2,14 @@
 (versions, git commit, uncommitted changes). A resume compares the hashes to decide what to reuse, grade again and run
 again. Provenance decides nothing."""
 
+import functools
 import hashlib
+import os
 import sys
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePath
 
 import orjson
 
@@ -109,3 +113,201 @@ def _git(folder: Path, *arguments: str) -> str | None:
         return to_valid_text(Git(folder, timeout_s=10.0).text(*arguments))
     except GitError:
         return None
+
+
+MOST_FILES = 1000
+MOST_BYTES = 16 * 2**20
+"""Bytes above which a file is known by its size and time instead of its content."""
+_SKIPPED = {
+    *(".git", ".osmosis", ".venv", "venv", "__pycache__", "node_modules", "site-packages", "dist-packages"),
+    *(".github", "tests", "docs"),
+}
+_TALK = ("readme", "license", "changelog", "contributing", ".gitignore", ".gitattributes")
+
+
+def is_agent_file(path: PurePath) -> bool:
+    return not _SKIPPED.intersection(path.parts) and not path.name.lower().startswith(_TALK)
+
+
+Manifest = dict[str, dict[str, str]]
+"""`agent` and `score`: path from the base folder, to digest."""
+
+
+class AgentFiles:
+    def __init__(
+        self, base_dir: Path, folder: Path, *, agent: Iterable[Path], score: Iterable[Path], others: Iterable[Path]
+    ) -> None:
+        self._base = base_dir.resolve()
+        self._folder = folder.resolve()
+        self._agent = {file.resolve() for file in agent}
+        self._score = {file.resolve() for file in score} - self._agent
+        self._others = {file.resolve() for file in others}
+        self._tracked = self._git_files()
+
+    def now(self) -> Manifest:
+        opened = {
+            file: opened_file
+            for file, opened_file in list(_opened.items())
+            if self._inside(file) and file not in _written
+        }
+        scored = {file for file, opened_file in opened.items() if opened_file.scoring}
+        imported = _imported((f"{self._folder}{os.sep}",))
+        agent = self._agent | self._tracked | set(opened) | {file for file in imported if self._inside(file)}
+        agent -= self._score | self._others | scored
+        score = (self._score | scored) - self._others
+        return {"agent": self._digests(agent, opened), "score": self._digests(score, opened)}
+
+    @staticmethod
+    def count_files() -> int:
+        return len(_opened) + len(sys.modules)
+
+    def changed(self, stored: Mapping[str, Mapping[str, str]]) -> dict[str, list[str]]:
+        by_part: dict[str, list[str]] = {}
+        for part, name, digest in ((part, *item) for part, files in stored.items() for item in files.items()):
+            if (file := self._base / name) not in self._others and hash_file(file) != digest:
+                by_part.setdefault(part, []).append(name)
+        return by_part
+
+    def _digests(self, files: set[Path], opened: "Mapping[Path, _Seen]") -> dict[str, str]:
+        digests = {}
+        for file in sorted(files)[:MOST_FILES]:
+            digest = hash_file(file)
+            if digest is not None:
+                opened_file = opened.get(file)
+                stale = opened_file is not None and opened_file.stat != _stat(file)
+                digests[os.path.relpath(file, self._base)] = "changed while it ran" if stale else digest
+        return digests
+
+    def _inside(self, file: Path) -> bool:
+        return self._folder in file.parents and not _SKIPPED.intersection(file.relative_to(self._folder).parts)
+
+    def _git_files(self) -> set[Path]:
+        if not any((folder / ".git").exists() for folder in (self._folder, *self._folder.parents)):
+            return set()
+        try:
+            names = Git(self._folder, timeout_s=10.0).text("ls-files", "-z").split("\0")
+        except GitError:
+            return set()
+        files = [self._folder / name for name in names if name and is_agent_file(PurePath(name))]
+        inside = [file for file in files if self._inside(file) and file.is_file()]
+        return set(inside) if len(inside) <= MOST_FILES else set()
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    stat: tuple[int, int]
+    scoring: bool
+
+
+_opened: dict[Path, _Seen] = {}
+_written: set[Path] = set()
+_roots: list[str] = []
+_reported: tuple[int, frozenset[str]] = (0, frozenset())
+_scoring = threading.local()
+_HOMES = tuple(
+    (f"{home}{os.sep}", f"{home.resolve()}{os.sep}") for home in (Path(os.__file__).parent, Path(__file__).parents[1])
+)
+
+
+def watch(base_dir: Path) -> None:
+    root = str(base_dir.resolve()) + os.sep
+    if not _roots:
+        sys.addaudithook(_on_event)
+    if root not in _roots:
+        _roots.append(root)
+
+
+Told = list[tuple[str, tuple[int, int] | None, bool]]
+"""Path; size and time, None for a file that was written; whether a score function opened it."""
+
+
+def news() -> Told:
+    global _reported
+    if _reported[0] == AgentFiles.count_files() + len(_written):
+        return []
+    files: Told = [(str(file), opened_file.stat, opened_file.scoring) for file, opened_file in list(_opened.items())]
+    files += [
+        (str(file), stat, False)
+        for file in _imported(tuple(_roots))
+        if file not in _opened and (stat := _stat(file)) is not None
+    ]
+    files += [(str(file), None, False) for file in list(_written)]
+    fresh = [entry for entry in files if entry[0] not in _reported[1]]
+    _reported = (AgentFiles.count_files() + len(_written), _reported[1] | {path for path, _, _ in fresh})
+    return fresh
+
+
+def learn(files: Told) -> None:
+    for path, stat, scoring in files:
+        if stat is None:
+            _written.add(Path(path))
+        else:
+            _opened.setdefault(Path(path), _Seen(stat, scoring))
+
+
+class LoadingScorers:
+    def __enter__(self) -> None:
+        _scoring.on = True
+
+    def __exit__(self, *_: object) -> None:
+        _scoring.on = False
+
+
+def _on_event(event: str, arguments: tuple[object, ...]) -> None:
+    if event != "open":
+        return
+    path, flags = arguments[0], arguments[2]
+    if not isinstance(path, (str, bytes)) or not isinstance(flags, int):
+        return
+    full = os.path.abspath(os.fsdecode(path))
+    if not full.startswith(tuple(_roots)) or full.endswith(".pyc") or f"{os.sep}.osmosis{os.sep}" in full:
+        return
+    file = Path(full)
+    if flags & (os.O_WRONLY | os.O_RDWR):
+        _written.add(file)
+    elif file not in _opened and len(_opened) < MOST_FILES and (stat := _stat(file)) is not None:
+        _opened[file] = _Seen(stat, getattr(_scoring, "on", False))
+
+
+def _stat(file: Path) -> tuple[int, int] | None:
+    try:
+        stat = file.stat()
+    except OSError:
+        return None
+    return (stat.st_mtime_ns, stat.st_size)
+
+
+def hash_file(file: Path) -> str | None:
+    try:
+        stat = file.stat()
+        if stat.st_size > MOST_BYTES:
+            return f"{stat.st_size} bytes of {stat.st_mtime_ns}"
+        with file.open("rb") as source:
+            return hashlib.sha256(source.read()).hexdigest()[:16]
+    except OSError:
+        return None
+
+
+def _imported(roots: tuple[str, ...]) -> set[Path]:
+    """Return the files of the imported modules that lie below one of these folders (with a separator at the end), links
+    followed."""
+    elsewhere = tuple(home[0] for home in _HOMES if not any(root.startswith(home) for root in roots))
+    files = set()
+    for module in list(sys.modules.values()):
+        name = getattr(module, "__file__", None)
+        if not isinstance(name, str) or not name.endswith(".py") or name.startswith(elsewhere):
+            continue
+        if (file := _real(name)).startswith(roots):
+            files.add(Path(file))
+    return files
+
+
+_real_folder = functools.lru_cache(maxsize=4096)(os.path.realpath)
+
+
+@functools.lru_cache(maxsize=4096)
+def _real(name: str) -> str:
+    folder, _, base = name.rpartition(os.sep)
+    if not folder or os.path.islink(name):
+        return os.path.realpath(name)
+    return f"{_real_folder(folder)}{os.sep}{base}"

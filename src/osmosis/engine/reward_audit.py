@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from osmosis.base.jsonable import copy_json
-from osmosis.engine.build_rollout import REWARD
 from osmosis.engine.load_agent import close_scorers, load_agent, load_scorers
 from osmosis.engine.loader import load_object
+from osmosis.engine.rollout_model import REWARD
 from osmosis.engine.scoring import Range, Scorer
 from osmosis.errors import LoadError
 from osmosis.metrics.reward_audit import ALLOWED, Battery, Key, Probe, Scored, changed, judge, probes_of, suspects

@@ -17,8 +17,8 @@ from functools import partial
 from typing import Any, Protocol
 
 from osmosis.base.jsonable import copy_json, to_valid_text
-from osmosis.engine.agent_files import LoadingScorers
-from osmosis.engine.build_rollout import as_number, own_json
+from osmosis.engine.provenance import LoadingScorers
+from osmosis.engine.rollout_model import as_number, own_json
 from osmosis.engine.task import Deadline
 from osmosis.errors import OsmosisError
 from osmosis.records.run.rollout import LARGEST_SCORE, Category, Failure, Phase, Rollout, Score

@@ -15,7 +15,7 @@ from osmosis.base.processes import protect_memory
 from osmosis.errors import LeaseLost, OsmosisError, ValidationError
 from osmosis.jobs.client import JobClient, patiently
 from osmosis.jobs.runner import Exit, JobRunner
-from osmosis.records.api.jobs import JobClaim, JobLease
+from osmosis.records.api.workers import JobClaim, JobLease
 from osmosis.records.run.job import Handover, JobEntry, JobSpec, LogLine
 
 BAD_CALL = 2

@@ -21,7 +21,7 @@ from osmosis.base.redact import Redactor
 from osmosis.base.safe_open import list_artifacts, open_artifact
 from osmosis.errors import LeaseLost, NetworkError, OsmosisError, ValidationError
 from osmosis.jobs.context import JobContext, setup_failure
-from osmosis.records.api.jobs import JobCheckpoints, JobFile, JobFolder
+from osmosis.records.api.workers import JobCheckpoints, JobFile, JobFolder
 from osmosis.records.run.checkpoint import MANIFEST, is_complete, read_manifest
 from osmosis.records.run.job import CheckpointReport
 from osmosis.records.run.rollout import Category

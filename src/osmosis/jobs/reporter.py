@@ -16,7 +16,7 @@ from osmosis.base.redact import Redactor
 from osmosis.base.safe_open import ArtifactFile
 from osmosis.errors import InternalError, LeaseLost, NetworkError, OsmosisError
 from osmosis.jobs.client import PATIENCE_S, JobClient, patiently
-from osmosis.records.api.jobs import JobFolder, JobFolders, StoredExample
+from osmosis.records.api.workers import JobFolder, JobFolders, StoredExample
 from osmosis.records.base import Record
 from osmosis.records.run.job import CheckpointReport, HeartbeatReply, JobResult, LogLine, MetricPoint, Progress
 from osmosis.records.run.rows import Key

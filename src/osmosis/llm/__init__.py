@@ -6,13 +6,12 @@ from pathlib import Path
 from typing_extensions import Unpack
 
 from osmosis.errors import ModelError
-from osmosis.llm.cache import CachedModel
+from osmosis.llm.cache import CachedModel, ReplayModel
 from osmosis.llm.dialect_model import DialectModel
 from osmosis.llm.litellm_model import LiteLLMModel
 from osmosis.llm.model import ChatRequest, Completion, Model, ModelOptions, Piece, Signals
 from osmosis.llm.offline import OfflineModel, SmolLM2
 from osmosis.llm.openai_compatible import OpenAICompatibleModel
-from osmosis.llm.replay import ReplayModel
 from osmosis.records.run.plan import NO_MODEL, SMOLLM2, ModelSpec
 from osmosis.records.run.rollout import Category
 

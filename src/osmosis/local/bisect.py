@@ -1,24 +1,75 @@
 import math
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
 
 from osmosis.base.files import write_json
 from osmosis.base.git import Git, GitError
 from osmosis.base.jsonable import JsonObject
-from osmosis.engine.agent_files import is_agent_file
 from osmosis.engine.journal import Journal
-from osmosis.engine.provenance import digest
+from osmosis.engine.provenance import digest, is_agent_file
 from osmosis.errors import ValidationError
 from osmosis.local.resume_at_commit import commit_of, folder_at
 from osmosis.local.run import stored_report
-from osmosis.metrics.change_point import CERTAIN, chances, next_version
 from osmosis.metrics.significance import difference_of, levels, verdict_of
 from osmosis.records.base import utc_now
 from osmosis.records.run.plan import Selection
 from osmosis.records.run.rollout import Category
+
+Row = int
+Counts = Mapping[Row, tuple[float, int]]
+"""Sum and number of the values, each between 0 and 1, of a version's rollouts at each row."""
+CERTAIN = 0.95
+_JEFFREYS = 0.5
+
+
+def chances(versions: Sequence[str], counts: Mapping[str, Counts]) -> list[float]:
+    """Return for each version the chance that it is the first one changed; the first never is, and the last is changed.
+    Equal names are equal code, and are either changed or not wherever they are. Every version before the change has the
+    pass rates of the first, every later one those of the last, and neither is known: they are integrated out, with
+    Jeffreys' prior, once row by row and once for all rows together, half each. A version is measured where the chance
+    that it is changed is nearest to one half (M. Horstein, IEEE Transactions on Information Theory 9, 1963; R. Waeber,
+    P. Frazier and S. Henderson, SIAM Journal on Control and Optimization 51, 2013)."""
+    likelihoods = [-math.inf] * len(versions)
+    for first in range(1, len(versions)):
+        before, after = set(versions[:first]), set(versions[first:])
+        if not before & after:
+            both = (before, after)
+            halves = [sum(_likelihood(group, counts, rowwise) for group in both) for rowwise in (True, False)]
+            likelihoods[first] = sum_of_logs(halves)
+    total = sum_of_logs(likelihoods)
+    return [math.exp(likelihood - total) if likelihood > -math.inf else 0.0 for likelihood in likelihoods]
+
+
+def next_version(versions: Sequence[str], chance: Sequence[float], excluded: Collection[str]) -> int | None:
+    changed = [math.fsum(chance[: position + 1]) for position in range(len(versions))]
+    positions = [position for position in range(1, len(versions) - 1) if versions[position] not in excluded]
+    best = min(positions, key=lambda position: abs(changed[position] - 0.5), default=None)
+    return best if best is not None and 1e-9 < changed[best] < 1 - 1e-9 else None
+
+
+def sum_of_logs(values: Sequence[float]) -> float:
+    top = max(values)
+    return top if top == -math.inf else top + math.log(math.fsum(math.exp(value - top) for value in values))
+
+
+def _likelihood(group: Collection[str], counts: Mapping[str, Counts], rowwise: bool) -> float:
+    sums: dict[Row, tuple[float, int]] = {}
+    for version in group:
+        for row, (total, size) in counts.get(version, {}).items():
+            key = row if rowwise else 0
+            before = sums.get(key, (0.0, 0))
+            sums[key] = (before[0] + total, before[1] + size)
+    return math.fsum(
+        math.lgamma(total + _JEFFREYS)
+        + math.lgamma(size - total + _JEFFREYS)
+        - math.lgamma(size + 1)
+        - math.log(math.pi)
+        for total, size in sums.values()
+    )
+
 
 Say = Callable[[str], None]
 Values = dict[int, dict[int, float]]

@@ -28,8 +28,8 @@ from osmosis.base.installation import extra_command
 from osmosis.base.jsonable import JsonObject
 from osmosis.base.redact import Redactor
 from osmosis.datasets.keys import SelectedRows
-from osmosis.engine.build_rollout import REWARD
 from osmosis.engine.loader import forget_modules
+from osmosis.engine.rollout_model import REWARD
 from osmosis.errors import Conflict, LoadError, OsmosisError, ValidationError
 from osmosis.llm import ChatRequest, Completion, open_model
 from osmosis.metrics.compare import compare

@@ -11,12 +11,20 @@ from osmosis.base.redact import Redactor
 from osmosis.bridges.export_process import Exports
 from osmosis.datasets.keys import SelectedRows
 from osmosis.datasets.scan import DatasetFacts, check_columns, scan_dataset
-from osmosis.engine.agent_files import AgentFiles, LoadingScorers, watch
-from osmosis.engine.build_rollout import REWARD
 from osmosis.engine.journal import Journal
 from osmosis.engine.load_agent import load_scorers
-from osmosis.engine.provenance import digest, plan_hashes, provenance, score_files, score_hash
+from osmosis.engine.provenance import (
+    AgentFiles,
+    LoadingScorers,
+    digest,
+    plan_hashes,
+    provenance,
+    score_files,
+    score_hash,
+    watch,
+)
 from osmosis.engine.resume import RegradePlan, ResumePlan, plan_regrade, plan_resume
+from osmosis.engine.rollout_model import REWARD
 from osmosis.engine.scoring import Scorer
 from osmosis.errors import NotFound, UsageError, ValidationError
 from osmosis.llm.providers import price_of

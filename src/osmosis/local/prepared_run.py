@@ -11,11 +11,11 @@ from osmosis.bridges.export_process import Exports
 from osmosis.bridges.export_stream import stored_run
 from osmosis.datasets.scan import DatasetFacts, read_rows
 from osmosis.engine.agent import Agent
-from osmosis.engine.agent_files import AgentFiles
 from osmosis.engine.evaluate import Evaluation, Observer
 from osmosis.engine.journal import Journal
 from osmosis.engine.limits import START, Limiter
 from osmosis.engine.load_agent import close_scorers
+from osmosis.engine.provenance import AgentFiles
 from osmosis.engine.resume import ResumePlan, apply
 from osmosis.engine.scoring import Scorer
 from osmosis.errors import Conflict, InteractiveRequired, OsmosisError, UsageError, ValidationError

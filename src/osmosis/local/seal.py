@@ -23,14 +23,13 @@ from osmosis.base.jsonable import JsonObject, iterate_leaves
 from osmosis.client import PlatformClient
 from osmosis.datasets.scan import read_rows
 from osmosis.engine.agent import RecordedAgent
-from osmosis.engine.agent_files import hash_file
-from osmosis.engine.build_rollout import REWARD
 from osmosis.engine.evaluate import Evaluation
 from osmosis.engine.journal import Journal
 from osmosis.engine.output.upload import public_provenance
-from osmosis.engine.provenance import score_hash
+from osmosis.engine.provenance import hash_file, score_hash
+from osmosis.engine.rollout_model import REWARD
 from osmosis.errors import Conflict, LoadError, OsmosisError, UsageError
-from osmosis.llm.replay import find_parting
+from osmosis.llm.cache import find_parting
 from osmosis.local.prepare import load_scorers_of, prepare
 from osmosis.local.rollout_source import agent_kind
 from osmosis.local.run import stored_report

@@ -15,11 +15,11 @@ from contextlib import suppress
 from osmosis.base.processes import die_with_parent
 from osmosis.base.redact import Redactor
 from osmosis.datasets.scan import DatasetFacts
-from osmosis.engine.agent_files import news, watch
 from osmosis.engine.attempt import Attempts
-from osmosis.engine.build_rollout import writable
 from osmosis.engine.load_agent import close_scorers
+from osmosis.engine.provenance import news, watch
 from osmosis.engine.resume import ResumePlan
+from osmosis.engine.rollout_model import writable
 from osmosis.engine.task import Task
 from osmosis.engine.watchdog import Watchdog
 from osmosis.errors import OsmosisError

@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
 from osmosis.engine.agent import Agent
-from osmosis.engine.agent_files import learn
 from osmosis.engine.attempt import failed_rollout
 from osmosis.engine.limits import Limiter
+from osmosis.engine.provenance import learn
 from osmosis.engine.rollout_model import RolloutModel
 from osmosis.engine.task import Task
 from osmosis.errors import OsmosisError, UsageError

@@ -26,8 +26,7 @@ from osmosis.serve.client.program_agent import grade_ended
 from osmosis.training.failures import cut_short
 from osmosis.training.groups import CUT_OFF, Group, GroupLedger, StragglerAgent
 from osmosis.training.models import TrainedModel
-from osmosis.training.protocol.batches import Kind
-from osmosis.training.protocol.messages import Checkpointed, Collect
+from osmosis.training.protocol.messages import Checkpointed, Collect, Kind
 from osmosis.training.protocol.plans import TrainerPlan
 from osmosis.training.step_figures import SEALED, MetricsFile, count_sampled_tokens, environment_figures, step_figures
 from osmosis.training.step_journal import StepJournal, StoredStepRollout, find_reward, step_folder_name

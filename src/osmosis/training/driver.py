@@ -13,9 +13,8 @@ from osmosis.errors import ModelError, ValidationError
 from osmosis.training.collecting import Collector, StepRollouts, TrainingRun
 from osmosis.training.failures import SILENT_STEPS, TrainerLost, nothing_scored, nothing_to_learn, trainer_failure
 from osmosis.training.models import TrainedModel
-from osmosis.training.protocol.batches import Batch
 from osmosis.training.protocol.client import TrainerClient
-from osmosis.training.protocol.messages import Checkpointed, Collect, Done, Event, Failed, Notice, StepMetrics
+from osmosis.training.protocol.messages import Batch, Checkpointed, Collect, Done, Event, Failed, Notice, StepMetrics
 from osmosis.training.step_figures import no_signal_ratio
 
 FIDELITY = ("sampled_tokens", "unscored_tokens", "twice", "lost", "repaired", "foreign_calls")

@@ -16,8 +16,7 @@ from pydantic import Field
 from osmosis.base.files import write_text
 from osmosis.base.processes import end_tasks, wait_for_first
 from osmosis.engine.agent import Agent
-from osmosis.engine.build_rollout import build_rollout
-from osmosis.engine.rollout_model import RolloutModel
+from osmosis.engine.rollout_model import RolloutModel, build_rollout
 from osmosis.engine.task import Task
 from osmosis.records.base import Record
 from osmosis.records.run.rollout import Category, Failure, Phase, Rollout

@@ -13,7 +13,7 @@ import orjson
 from osmosis.base.stats import quantile
 from osmosis.metrics.warnings import training_alarms
 from osmosis.records.run.job import MetricPoint
-from osmosis.training.protocol.batches import Kind
+from osmosis.training.protocol.messages import Kind
 from osmosis.training.protocol.plans import TrainerPlan
 from osmosis.training.step_journal import StoredPart, StoredStepRollout
 

@@ -21,7 +21,7 @@ from osmosis.base.redact import Redactor
 from osmosis.engine.journal import Journal
 from osmosis.records.run.plan import EvalPlan
 from osmosis.records.run.rollout import Category, Phase, Rollout, RolloutStatus, Score
-from osmosis.training.protocol.batches import Kind, Sequence
+from osmosis.training.protocol.messages import Kind, Sequence
 from osmosis.training.token_sequences import Conversation
 
 GZIP_LEVEL = 4

@@ -16,8 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from osmosis.training.protocol.batches import Batch
-from osmosis.training.protocol.messages import Collect, Done
+from osmosis.training.protocol.messages import Batch, Collect, Done
 from osmosis.training.protocol.plans import TrainerPlan
 from osmosis.training.step_journal import StepJournal
 from support.trainer_drive import follow

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from osmosis.engine.agent_files import MOST_BYTES, AgentFiles
-from osmosis.engine.provenance import provenance
+from osmosis.engine.provenance import MOST_BYTES, AgentFiles, provenance
 
 AGENT = """
 from pathlib import Path

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from osmosis.engine.build_rollout import REWARD, add_sample
+from osmosis.engine.rollout_model import REWARD, add_sample
 from osmosis.records.protocol.messages import WireSample
 from osmosis.records.run.rollout import Rollout, RolloutStatus
 from osmosis.sdk.types import RolloutSample

@@ -15,9 +15,8 @@ from osmosis.records.run.rollout import Category, Failure, Phase, Rollout
 from osmosis.training.driver import TrainingDriver
 from osmosis.training.failures import TrainingRunFailed
 from osmosis.training.models import TrainedModel
-from osmosis.training.protocol.batches import Batch
 from osmosis.training.protocol.client import TrainerClient
-from osmosis.training.protocol.messages import Done
+from osmosis.training.protocol.messages import Batch, Done
 from osmosis.training.protocol.plans import TrainerPlan
 from support.fake_trainer import END, FakeTrainer, encode
 from support.training_desk import RecordingListener, TwoTurns, by_attempt, plan_of, run_of

@@ -34,7 +34,7 @@ from osmosis.engine.attempt import Attempts
 from osmosis.engine.load_agent import close_scorers
 from osmosis.engine.task import Task
 from osmosis.errors import InteractiveRequired, NotFound, ValidationError
-from osmosis.llm.replay import ReplayModel, find_parting
+from osmosis.llm.cache import ReplayModel, find_parting
 from osmosis.local.prepare import load_scorers_of
 from osmosis.local.rollout_source import load_source
 from osmosis.local.run_options import RunOptions

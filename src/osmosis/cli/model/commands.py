@@ -19,8 +19,7 @@ from osmosis.client import PlatformClient
 from osmosis.client.datasets import Kind, announce_file
 from osmosis.errors import NotFound, PlatformError, UsageError
 from osmosis.metrics.formats import size
-from osmosis.records.api.models import MergeRequest, ModelMerge
-from osmosis.records.api.training import ModelRow
+from osmosis.records.api.training import MergeRequest, ModelMerge, ModelRow
 from osmosis.records.run.status import RunStatus
 from osmosis.serve.client.program_agent import load_harnesses
 

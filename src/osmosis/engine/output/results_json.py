@@ -12,8 +12,8 @@ import orjson
 from osmosis._version import __version__
 from osmosis.base.files import replacing
 from osmosis.base.jsonable import JsonObject
-from osmosis.engine.build_rollout import REWARD
 from osmosis.engine.journal import Journal
+from osmosis.engine.rollout_model import REWARD
 from osmosis.errors import ValidationError
 from osmosis.metrics.intervals import pair_of
 from osmosis.records.run.plan import EvalPlan

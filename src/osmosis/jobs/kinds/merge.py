@@ -13,7 +13,7 @@ from osmosis.jobs.models.local import base_model_folder
 from osmosis.jobs.sandboxes import JobSandbox
 from osmosis.jobs.trainer.environment import TrainerEnvironment, load_trainer_environment
 from osmosis.jobs.trainer.process import trainer_environ
-from osmosis.records.api.jobs import JobModel
+from osmosis.records.api.workers import JobModel
 from osmosis.records.run.job import JobResult, ModelJob, Stage
 from osmosis.records.run.rollout import Category
 from osmosis.records.run.status import RunStatus

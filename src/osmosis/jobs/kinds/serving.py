@@ -14,7 +14,7 @@ from osmosis.jobs.reporter import Reporter
 from osmosis.records.run.job import JobResult, JobSpec, LogLine, ModelJob, Stage
 from osmosis.records.run.plan import PLATFORM_MODEL, ModelSpec
 from osmosis.records.run.status import RunStatus
-from osmosis.serve.client.inference import InferenceEndpoint
+from osmosis.serve.client.model_http import InferenceEndpoint
 
 DRAIN_S = 15.0
 CONCURRENCY = 256

@@ -33,7 +33,7 @@ from osmosis.jobs.trainer.process import (
 )
 from osmosis.jobs.trainer.settings import load_examples, rollout_plan, trainer_plan
 from osmosis.jobs.trainer.vllm import GpuSplit, VllmProcesses, find_vllm
-from osmosis.records.api.jobs import JobRewind
+from osmosis.records.api.workers import JobRewind
 from osmosis.records.config.advanced import TrainingAdvanced
 from osmosis.records.config.run_config import TrainingConfig
 from osmosis.records.run.job import ALARM, CheckpointReport, JobResult, MetricPoint, Stage

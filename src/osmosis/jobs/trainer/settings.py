@@ -12,7 +12,7 @@ from osmosis.base.files import replacing
 from osmosis.base.jsonable import JsonObject
 from osmosis.errors import LeaseLost, NetworkError, OsmosisError
 from osmosis.jobs.context import JobContext, setup_failure
-from osmosis.records.api.jobs import StoredExample
+from osmosis.records.api.workers import StoredExample
 from osmosis.records.config.run_config import TrainingConfig
 from osmosis.records.config.training_plan import TrainingPlan, plan_training
 from osmosis.records.run.job import JobSpec

@@ -13,7 +13,7 @@ from osmosis.platform.models import service as models
 from osmosis.platform.runs import lifecycle
 from osmosis.platform.scheduling import queue
 from osmosis.platform.training import checkpoints
-from osmosis.records.api.models import AnnouncedFile, MergeRequest, ModelMerge
+from osmosis.records.api.training import AnnouncedFile, MergeRequest, ModelMerge
 from osmosis.records.run.rollout import Failure
 from osmosis.records.run.status import RunStatus
 

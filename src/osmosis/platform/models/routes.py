@@ -20,17 +20,21 @@ from osmosis.platform.objects.parts import SIGNED, Parts, object_url, receive_pa
 from osmosis.platform.paging import LogSliceDep, PageDep
 from osmosis.platform.workspaces import audit
 from osmosis.records.api.body import LogPage
-from osmosis.records.api.models import (
+from osmosis.records.api.training import (
+    DeploymentPage,
     MergeRequest,
+    ModelDeployment,
     ModelFile,
     ModelFiles,
     ModelFileUpload,
     ModelMerge,
+    ModelPage,
     ModelPath,
+    ModelRow,
     ModelUpload,
     NewModel,
+    WrappedDeployment,
 )
-from osmosis.records.api.training import DeploymentPage, ModelDeployment, ModelPage, ModelRow, WrappedDeployment
 
 router = APIRouter(prefix="/api/cli", route_class=JsonRoute)
 

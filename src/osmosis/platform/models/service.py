@@ -19,8 +19,7 @@ from osmosis.platform.objects.store import Objects
 from osmosis.platform.runs import lifecycle
 from osmosis.platform.settings import PlatformSettings
 from osmosis.platform.workspaces import quotas
-from osmosis.records.api.models import AnnouncedFile, ModelFile
-from osmosis.records.api.training import ModelRow
+from osmosis.records.api.training import AnnouncedFile, ModelFile, ModelRow
 from osmosis.records.base import utc_now
 from osmosis.records.run.plan import PLATFORM_MODEL
 from osmosis.records.run.status import RunStatus

@@ -27,7 +27,7 @@ from osmosis.platform.objects.store import Objects
 from osmosis.platform.runs import lifecycle, rollouts
 from osmosis.platform.settings import PlatformSettings
 from osmosis.platform.training import checkpoints
-from osmosis.records.api.jobs import JobFile, JobFolder
+from osmosis.records.api.workers import JobFile, JobFolder
 from osmosis.records.protocol.messages import check_rollout_id
 from osmosis.records.run.checkpoint import MANIFEST, CheckpointManifest, read_manifest
 from osmosis.records.run.job import JobSpec

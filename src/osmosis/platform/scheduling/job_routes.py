@@ -17,7 +17,7 @@ from osmosis.platform.objects.publish import fetch_all, publish_later
 from osmosis.platform.runs import lifecycle, rollouts
 from osmosis.platform.scheduling import job_files, job_spec, leases, shards
 from osmosis.platform.training import checkpoints, service, sft_data
-from osmosis.records.api import jobs as job_api
+from osmosis.records.api import workers as job_api
 from osmosis.records.config.optimize import Optimization
 from osmosis.records.config.run_config import TrainingConfig
 from osmosis.records.run.job import HeartbeatReply, JobResult, JobSpec, Progress, RolloutBatch

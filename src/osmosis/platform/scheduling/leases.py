@@ -26,7 +26,7 @@ from osmosis.platform.settings import PlatformSettings
 from osmosis.platform.tables import QueueState
 from osmosis.platform.vault import Vault
 from osmosis.platform.workspaces import secrets
-from osmosis.records.api.jobs import JobClaim
+from osmosis.records.api.workers import JobClaim
 from osmosis.records.base import utc_now
 from osmosis.records.run.job import HeartbeatReply, JobResult, Progress, Stage
 from osmosis.records.run.plan import Retry

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from osmosis.errors import NotFound, ValidationError
 from osmosis.platform import tables
 from osmosis.platform.runs import lifecycle
-from osmosis.records.api.jobs import StoredExample
+from osmosis.records.api.workers import StoredExample
 from osmosis.records.config.run_config import Evaluation, TrainingConfig
 from osmosis.records.run.rollout import RolloutStatus
 from osmosis.records.run.status import RunStatus

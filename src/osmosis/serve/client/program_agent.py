@@ -24,8 +24,7 @@ from osmosis.base.jsonable import JsonObject
 from osmosis.base.paths import folder_inside
 from osmosis.base.safe_open import folder_at, is_plain, walk
 from osmosis.engine.agent import Agent
-from osmosis.engine.build_rollout import add_info, build_rollout
-from osmosis.engine.rollout_model import RolloutModel
+from osmosis.engine.rollout_model import RolloutModel, add_info, build_rollout
 from osmosis.engine.task import Task
 from osmosis.errors import SandboxUnavailable, ValidationError
 from osmosis.records.run.plan import EvalPlan

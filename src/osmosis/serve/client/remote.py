@@ -14,8 +14,7 @@ from typing import Literal
 import aiohttp
 
 from osmosis.base.processes import end_tasks
-from osmosis.engine.build_rollout import REWARD, add_sample, build_rollout, numbers
-from osmosis.engine.rollout_model import RolloutModel
+from osmosis.engine.rollout_model import REWARD, RolloutModel, add_sample, build_rollout, numbers
 from osmosis.engine.task import Task
 from osmosis.errors import AuthRequired, NetworkError
 from osmosis.records.run.plan import EvalPlan

@@ -8,8 +8,8 @@ import aiohttp
 from osmosis.errors import ModelError, ValidationError
 from osmosis.records.base import Record
 from osmosis.records.run.rollout import Category
-from osmosis.training.protocol.batches import Batch
 from osmosis.training.protocol.messages import (
+    Batch,
     Numbered,
     SampledAnswer,
     SampleDelta,

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence as Row
 from dataclasses import dataclass
 
-from osmosis.training.protocol.batches import Sequence
+from osmosis.training.protocol.messages import Sequence
 from osmosis.training.protocol.plans import TrainerPlan
 
 _TINY = 1e-4

@@ -8,8 +8,7 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Protocol
 
-from osmosis.training.protocol.batches import Batch, Kind, Sequence
-from osmosis.training.protocol.messages import Collect, Done, StepMetrics
+from osmosis.training.protocol.messages import Batch, Collect, Done, Kind, Sequence, StepMetrics
 from osmosis.training.protocol.plans import TrainerPlan
 from osmosis.training.trainer.checkpoints import CheckpointStore, Kind as CheckpointKind
 from osmosis.training.trainer.distributed import Ranks

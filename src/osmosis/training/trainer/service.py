@@ -25,7 +25,7 @@ from starlette.routing import Route
 from osmosis.errors import ModelError, OsmosisError
 from osmosis.records.run.rollout import Category
 from osmosis.training.protocol import messages
-from osmosis.training.protocol.batches import Batch, Kind
+from osmosis.training.protocol.messages import Batch, Kind
 
 log = logging.getLogger("osmosis.trainer")
 

@@ -26,8 +26,16 @@ from safetensors.torch import load_file
 from torch.utils.flop_counter import FlopCounterMode
 
 from osmosis.errors import ModelError
-from osmosis.training.protocol.batches import Batch, Sequence
-from osmosis.training.protocol.messages import Collect, Example, HeldTokens, SampledAnswer, SampleDelta, SampleRequest
+from osmosis.training.protocol.messages import (
+    Batch,
+    Collect,
+    Example,
+    HeldTokens,
+    SampledAnswer,
+    SampleDelta,
+    SampleRequest,
+    Sequence,
+)
 from osmosis.training.protocol.plans import TrainerPlan, rows_of_step
 from osmosis.training.trainer import losses
 from osmosis.training.trainer.checkpoints import CheckpointStore, load_resume_point

@@ -10,9 +10,18 @@ import pytest
 import uv
 
 from osmosis.jobs.trainer.environment import TrainerEnvironment
-from osmosis.training.protocol.batches import Batch, Sequence
 from osmosis.training.protocol.client import TrainerClient
-from osmosis.training.protocol.messages import Checkpointed, Collect, Done, Event, Failed, SampleRequest, StepMetrics
+from osmosis.training.protocol.messages import (
+    Batch,
+    Checkpointed,
+    Collect,
+    Done,
+    Event,
+    Failed,
+    SampleRequest,
+    Sequence,
+    StepMetrics,
+)
 from osmosis.training.protocol.plans import TrainerPlan
 from support.fake_tinker import MODEL, FakeTinker
 from support.fake_vllm import FakeVllm

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from osmosis.training.protocol.batches import Batch, Sequence
+from osmosis.training.protocol.messages import Batch, Sequence
 from osmosis.training.protocol.plans import TrainerPlan
 
 

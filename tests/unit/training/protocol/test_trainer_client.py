@@ -15,9 +15,9 @@ from osmosis.errors import ModelError, ValidationError
 from osmosis.records.run.checkpoint import read_manifest
 from osmosis.records.run.rollout import Category
 from osmosis.testing.scripted import call, says
-from osmosis.training.protocol.batches import Batch, Sequence
 from osmosis.training.protocol.client import TrainerClient
 from osmosis.training.protocol.messages import (
+    Batch,
     Checkpointed,
     Collect,
     Done,
@@ -26,6 +26,7 @@ from osmosis.training.protocol.messages import (
     SampledAnswer,
     SampleDelta,
     SampleRequest,
+    Sequence,
     StepMetrics,
 )
 from osmosis.training.protocol.plans import TrainerPlan

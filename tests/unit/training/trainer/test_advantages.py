@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from osmosis.training.protocol.batches import Sequence
+from osmosis.training.protocol.messages import Sequence
 from osmosis.training.protocol.plans import TrainerPlan
 from osmosis.training.trainer.advantages import advantages, token_weights, weigh_rollouts
 

@@ -10,7 +10,7 @@ import pytest
 from osmosis.errors import ValidationError
 from osmosis.records.run.checkpoint import read_manifest
 from osmosis.records.run.job import hold_file
-from osmosis.training.protocol.batches import Batch, Sequence
+from osmosis.training.protocol.messages import Batch, Sequence
 from osmosis.training.protocol.plans import TrainerPlan
 from osmosis.training.trainer.checkpoints import CheckpointStore, load_resume_point
 from osmosis.training.trainer.errors import TrainingFailed, failed_event
