@@ -12,7 +12,6 @@ from pathlib import Path
 import psutil
 
 TRAINER_PYTHON = (3, 11)
-"""Oldest Python that the trainer's libraries support."""
 ASK_S = 5.0
 
 

@@ -49,7 +49,6 @@ def extra_command(extra: str) -> str:
 
 
 def upgrade_command() -> str:
-    """Return the command that replaces this copy by a newer one from where it came from."""
     origin = json.loads(metadata.distribution(DISTRIBUTION).read_text("direct_url.json") or "{}")
     url = str(origin.get("url", ""))
     if "dir_info" in origin:

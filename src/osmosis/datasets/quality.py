@@ -22,7 +22,6 @@ _WORD = re.compile(r"\w+")
 
 Kind = Literal["empty", "duplicate", "contradiction", "overlap"]
 Place = tuple[str, int | None]
-"""File and row; a text with examples has no rows."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,6 @@ class Flaw:
     other_file: str | None = None
     other_row: int | None = None
     share: float | None = None
-    """Share of the row's n-grams that the other text has."""
     text: str = ""
 
 

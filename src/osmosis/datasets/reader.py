@@ -39,7 +39,6 @@ class DatasetFile:
     path: Path
     format: str
     header: list[str] = field(default_factory=list)
-    """The columns, once reading has begun, in formats with a header."""
 
     def rows(self) -> Iterator[Raw]:
         return _READERS[self.format](self)

@@ -47,7 +47,6 @@ class BrokenRule:
     index: int | None = None
     """Zero-based row index; None for the file as a whole."""
     line: int | None = None
-    """One-based, in formats with lines."""
     key: str = ""
 
     @property
@@ -67,9 +66,7 @@ class BrokenRule:
 class DatasetFacts:
     selected: int = 0
     rows: int | None = None
-    """Rows in the whole file; None when the scan did not reach its end."""
     sha256: str | None = None
-    """Hash of the file; None when the scan did not reach its end."""
     rows_hash: str = ""
     bad: list[BrokenRule] = field(default_factory=list)
     """The first thousand rows that no run can use."""

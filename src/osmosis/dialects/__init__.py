@@ -27,7 +27,6 @@ __all__ = [
 class Dialect:
     name: str
     parse: Callable[[JsonObject], Call]
-    """Returns the call of a request; raises `EndpointError` 400."""
     render: Callable[[Call, Completion, Envelope], JsonObject]
     stream: type[ReplyStream]
     error_body: Callable[[EndpointError], JsonObject]

@@ -23,8 +23,6 @@ CHUNK_CHARS = 200
 
 
 class EndpointError(Exception):
-    """An error that a caller is told: each dialect has its own shape for it."""
-
     def __init__(self, status: int, message: str, code: str, *, retry_after: float | None = None) -> None:
         super().__init__(message)
         self.status = status
@@ -47,7 +45,6 @@ class Call:
     model: str = ""
     stream: bool = False
     with_usage: bool = True
-    """True if a stream ends with the usage."""
     left_out: list[str] = field(default_factory=list)
     """Fields and tools of the request without an effect here."""
     handles: dict[int, list[str]] = field(default_factory=dict)
@@ -73,7 +70,6 @@ class Envelope:
     claim: Callable[[str], str] = str
     """Returns the id to use for a tool call, unlike all others of the conversation."""
     raw_id: str | None = None
-    """The provider's id of the reply, where it is known before the first event."""
     created: int = field(default_factory=lambda: int(time.time()))
 
 

@@ -27,7 +27,6 @@ _UNMARKED = ("thinking", "redacted_thinking")
 
 
 def render_request(call: Call) -> JsonObject:
-    """Return the body of a request. Parameters without a counterpart travel as they are."""
     params = dict(call.params)
     mark = params.pop("cache_control", MARK)
     body: JsonObject = {"model": call.model, "max_tokens": params.pop("max_tokens", 4096), "system": [], "messages": []}
@@ -142,8 +141,6 @@ def parse_reply(body: JsonObject) -> JsonObject:
 
 
 class ReplyReader:
-    """Reads the events of a streamed reply: deltas of chat completions as they come, at the end the whole reply."""
-
     def __init__(self) -> None:
         self._body: JsonObject = {}
         self._blocks: list[JsonObject] = []

@@ -27,7 +27,6 @@ _FINISHES = {"max_output_tokens": "length", "content_filter": "content_filter"}
 
 
 def render_request(call: Call) -> JsonObject:
-    """Return the body of a request. Parameters without a counterpart travel as they are."""
     params = dict(call.params)
     text: JsonObject = dict(params.pop("text", None) or {})
     body: JsonObject = {"model": call.model, "input": [item for message in call.messages for item in _items(message)]}
@@ -126,8 +125,6 @@ def _append(message: Message, more: Message) -> None:
 
 
 class ReplyReader:
-    """Reads the events of a streamed reply: deltas of chat completions as they come, at the end the whole reply."""
-
     def __init__(self) -> None:
         self._items: list[JsonObject] = []
         self._calls: dict[object, int] = {}

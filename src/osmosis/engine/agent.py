@@ -230,8 +230,6 @@ class RecordedAgent:
 
 
 class AnsweredAgent:
-    """Answers each task with the text of its row."""
-
     def __init__(self, texts: Mapping[int, str]) -> None:
         self._texts = texts
 

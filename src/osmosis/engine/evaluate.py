@@ -65,15 +65,12 @@ class Evaluation:
     plan: EvalPlan
     rows: Iterable[Row]
     agent: Agent | None
-    """Without one, nothing is run, only reported."""
     model: Model | None = None
     scorers: Sequence[Scorer] = ()
     journal: Journal | None = None
-    """Stores the rollouts; those that it has already are not run again."""
     observer: Observer = field(default_factory=Observer)
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     selected: int | None = None
-    """Number of `rows`, where they are no sequence and it is known."""
     dataset_rows: int | None = None
     hashes: Mapping[str, str] = field(default_factory=dict)
     score_names: Sequence[str] = ()
@@ -84,7 +81,6 @@ class Evaluation:
     step: int = 0
     stuck_s: float = STUCK_S
     only: Collection[Key] | None = None
-    """Keys of the rollouts to run; None: all."""
     stored: StoredFigures | None = None
     """Content of the journal, when it was read already and has not changed since."""
 

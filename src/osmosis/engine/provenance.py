@@ -289,8 +289,6 @@ def hash_file(file: Path) -> str | None:
 
 
 def _imported(roots: tuple[str, ...]) -> set[Path]:
-    """Return the files of the imported modules that lie below one of these folders (with a separator at the end), links
-    followed."""
     elsewhere = tuple(home[0] for home in _HOMES if not any(root.startswith(home) for root in roots))
     files = set()
     for module in list(sys.modules.values()):

@@ -59,8 +59,6 @@ os.register_at_fork(after_in_child=_leave_forked_child)
 
 @dataclass(eq=False)
 class Watchdog:
-    """Looks at the tasks in flight once a second; `say` receives each finding, once per stage."""
-
     active: Collection[Task]
     say: Callable[[str], None]
     _: KW_ONLY
@@ -71,10 +69,8 @@ class Watchdog:
     loop_use: LoopUse = field(default_factory=LoopUse)
     pulse: Callable[[Pulse], None] | None = None
     run_s: float | None = None
-    """Time limit of the run."""
     on_beat: Callable[[], None] | None = None
     on_end: Callable[[], None] | None = None
-    """Called from a thread, before this process is ended."""
 
     def __post_init__(self) -> None:
         self._run_ends_at = None if self.run_s is None else time.monotonic() + self.run_s

@@ -30,7 +30,6 @@ OnData = Callable[[bytes], None]
 Address = tuple[str, int, bool]
 """Host, port, and whether it speaks TLS."""
 Headers = dict[str, str]
-"""Values by lower-case name; the last one of a name that is repeated."""
 
 
 class ConnectionFailed(OSError):
@@ -58,7 +57,6 @@ class _Connection:
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     used_at: float = 0.0
-    """When its last answer was complete, on the monotonic clock; 0: never."""
 
     def is_usable(self) -> bool:
         is_old = time.monotonic() - self.used_at > KEEP_ALIVE_S
@@ -194,7 +192,6 @@ async def _read_parts(reader: asyncio.StreamReader, status: int, headers: Header
 
 
 async def _decode(parts: AsyncIterator[bytes], headers: Headers) -> AsyncIterator[bytes]:
-    """Decompress what some servers compress uninvited."""
     encoding = headers.get("content-encoding", "identity").lower()
     if encoding == "identity":
         async for part in parts:

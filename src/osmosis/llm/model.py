@@ -55,7 +55,6 @@ class ModelOptions(TypedDict, total=False):
     api_key: str | None
     retry: Retry | None
     timeout_s: float | None
-    """Seconds of one call."""
     signals: "Signals | None"
     provider_variables: Mapping[str, str] | None
 

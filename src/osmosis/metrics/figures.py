@@ -34,7 +34,6 @@ class Figure:
     label: str
     value: float | str | None
     format: Format = "score"
-    """Kind of the value: a score, a share between 0 and 1, milliseconds, US dollars, ..."""
     interval: Interval | None = None
     detail: str = ""
     help: str = ""

@@ -38,7 +38,6 @@ def count(value: float | None) -> str:
 
 
 def dollars(value: float | None) -> str:
-    """Format US dollars; an unknown price is not free."""
     if value is None:
         return "unknown"
     if value == 0:

@@ -125,7 +125,6 @@ def probes_of(rows: Sequence[Row], forms: Sequence[str] = ()) -> list[Probe]:
 
 
 Key = tuple[str, int]
-"""Probe and position of the row."""
 Scores = Mapping[Key, Scored]
 Repeats = Mapping[Key, Sequence[Scored]]
 

@@ -18,8 +18,6 @@ _MANY_ISSUES = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A result of checking a reward, or a training's chances."""
-
     code: str
     severity: Severity
     what: str

@@ -22,7 +22,6 @@ INSTALL = "install bubblewrap and slirp4netns (Debian, Ubuntu: apt-get install b
 
 @functools.cache
 def probe() -> Abilities:
-    """Return the abilities of this machine, found at the first call, in some tens of milliseconds."""
     if sys.platform != "linux":
         return Abilities(Level.NONE, f"{sys.platform} has no namespaces", fix="run the platform on Linux")
     router = next((program for name in ("slirp4netns", "pasta") if (program := shutil.which(name))), "")

@@ -132,7 +132,6 @@ def read_arguments(words: list[str]) -> Iterator[str]:
 
 
 def build_root(options: list[str]) -> dict[str, list[str]]:
-    """Carry out what changes the root, in order; return the other options with their values."""
     root, rest = Root(), iter(options)
     others: dict[str, list[str]] = {"--setenv": []}
     read_only = NOSUID | NODEV | RDONLY
@@ -187,7 +186,6 @@ def main(words: list[str]) -> int:
 
 
 def run_first_process(options: list[str], command: list[str]) -> int:
-    """Build the root, wait until the limits are set, then start the command and reap until it ends."""
     try:
         call("prctl", PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
         call("unshare", NEW_MOUNTS)

@@ -75,7 +75,6 @@ class Policy:
     tmp_mb: int = 256
     """Size of its private `/tmp`, which also holds HOME, and has at most `TMP_FILES` files."""
     shared_memory_mb: int = 64
-    """Size of its private `/dev/shm`."""
     unix_sockets: bool = False
     """True where it listens on a Unix socket. Landlock cannot confine those, and refuses them otherwise."""
     environ: Mapping[str, str] = field(default_factory=dict)
@@ -105,7 +104,6 @@ class Abilities:
 
     @property
     def describe(self) -> str:
-        """Return one line for a person: `level 1 (bubblewrap 0.8.0, network through slirp4netns)`."""
         if self.level is Level.NONE:
             return f"level 0 (no boundary: {self.reason})" if self.reason else "level 0 (no boundary)"
         if self.level is Level.LANDLOCK:

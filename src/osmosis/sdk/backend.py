@@ -53,7 +53,6 @@ class WorkflowTask:
     metadata: Mapping[str, object] = field(default_factory=dict)
     rollout_id: str = ""
     chat_completions_url: str = ""
-    """Prefix of the model's endpoint, for a client that the workflow brings."""
     api_key: str = ""
     agent_timeout_s: float | None = None
     grader_timeout_s: float | None = None

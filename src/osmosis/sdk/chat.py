@@ -41,7 +41,6 @@ class ChatCompletion(Completion):
 
     @property
     def raw(self) -> JsonObject:
-        """Return the answer in the wire form of chat completions."""
         if self.body is None:
             self.body = completion_body(self)
         return self.body

@@ -47,7 +47,6 @@ class WorkflowRollout:
         self.rollout_id = rollout_id or variables.get("OSMOSIS_ROLLOUT_ID", "")
         self.ask = ask
         self.user_usage = Usage()
-        """Usage of its simulated users."""
         self._source: SampleSource | None = None
         self._tokens: list[Token[WorkflowRollout | None]] = []
 
@@ -192,7 +191,6 @@ class Conversation:
         self.messages: list[Message] = []
 
     def record(self, messages: list[Any]) -> None:
-        """Replace the conversation; a shorter history is a side call of the framework and is ignored."""
         if len(messages) >= len(self.messages):
             self.messages = [copy.deepcopy(dict(message)) for message in messages]
 

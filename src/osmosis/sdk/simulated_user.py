@@ -52,7 +52,6 @@ class SimulatedUser:
         )
         self.turns = 0
         self.usage = Usage()
-        """Tokens and cost of the person's model."""
 
     async def talk(self, prompt: Sequence[Message], answer: ChatClient | Answer) -> list[Message]:
         """Let agent and person talk until the person ends it; return the conversation. The person opens it where the

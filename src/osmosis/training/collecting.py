@@ -33,8 +33,7 @@ from osmosis.training.step_journal import StepJournal, StoredStepRollout, find_r
 
 
 class TrainingListener(Protocol):
-    def on_rollout(self, line: bytes) -> None:
-        """A rollout is stored; `line` is its record without tokens."""
+    def on_rollout(self, line: bytes) -> None: ...
 
     def on_metrics(self, points: Sequence[MetricPoint]) -> None: ...
 
@@ -53,7 +52,6 @@ class TrainingListener(Protocol):
 @dataclass(slots=True)
 class TrainingRun:
     plan: EvalPlan
-    """How a rollout is run; attempts, rows and concurrency are each step's own."""
     trainer_plan: TrainerPlan
     read_rows: Callable[[Sequence[int]], Awaitable[list[Row]]]
     steps_dir: Path
@@ -76,7 +74,6 @@ class StepRollouts:
     """In the order of groups; attempts of a second group of a row go on counting."""
     figures: dict[str, float]
     new: int
-    """How many of them were run now, and not found on the disk."""
 
 
 class Collector:
@@ -87,13 +84,10 @@ class Collector:
         self._trainer_plan = run.trainer_plan
         self._ledger = GroupLedger(run.steps_dir, run.trainer_plan)
         self._open: set[int] = set()
-        """Steps that do not have their groups yet."""
         self._journals: dict[int, StepJournal] = {}
         self._begun: set[int] = set()
-        """Steps whose missing rollouts run, or have run."""
         self._writers: Counter[int] = Counter()
         self._rewards: dict[Group, dict[int, float | None]] = defaultdict(dict)
-        """All that is stored of a group, by attempt."""
         self._new: Counter[Group] = Counter()
         self._running: set[asyncio.Task[None]] = set()
         self._error: BaseException | None = None
@@ -353,8 +347,6 @@ class _StepAgent:
 
 @dataclass(frozen=True, slots=True)
 class MixedAgent:
-    """Runs each task with the agent of its row's environment."""
-
     plan: TrainerPlan
     agents: Sequence[Agent]
 

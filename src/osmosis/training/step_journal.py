@@ -63,9 +63,7 @@ class StoredStepRollout(msgspec.Struct, gc=False):
     malformed_calls: int = 0
     repaired_calls: int = 0
     sampled_tokens: int | None = None
-    """Of all answers; None: stored before they were counted."""
     reward: float | None = None
-    """None: unscorable."""
 
     @property
     def reason(self) -> str | None:

@@ -20,9 +20,7 @@ class Part:
     token_ids: list[int]
     prompt_length: int
     mask: list[int]
-    """One number per token after the prompt: 1 for the model's tokens."""
     logprobs: list[float]
-    """Log-probabilities of the tokens after the prompt; 0.0 where the mask is 0."""
     messages: list[Message]
     truncated: bool = False
     turns: int = 1

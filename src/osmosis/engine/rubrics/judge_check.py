@@ -29,7 +29,6 @@ class JudgeCheck:
     judge: str
     answers: int
     failed: int
-    """Answers of which a judgement failed, as they are or with the plea."""
     out_of_range: int
     moved: float | None
     interval: Interval | None

@@ -35,7 +35,6 @@ from osmosis.sdk.types import AgentWorkflowConfig, RolloutSample
 
 class TasksetConfig(AgentWorkflowConfig):
     first: vf.Task
-    """A task of the set: the others are made as this one was."""
     harness: str
 
 

@@ -32,8 +32,7 @@ START_ALLOWANCE_S = 660.0
 CLEANUP_S = 120.0
 
 
-class AgentFailed(Exception):
-    """Raised inside of a trial so that nothing is verified after an agent that failed."""
+class AgentFailed(Exception): ...
 
 
 class HarborBackend:
@@ -129,7 +128,6 @@ class HarborBackend:
         self.slots = backend.Slots(self.max_concurrent)
         self._runs: set[asyncio.Task[object]] = set()
         self._trials: dict[str, PreparedTrial] = {}
-        """Trials by Harbor's name, so that the hooks of a shared queue find ours."""
         if self.orchestrator is not None:
             self._hook(self.orchestrator)
 

@@ -20,7 +20,6 @@ class Endpoint:
     key: str
     rollout_id: str
     model_host: str | None = None
-    """Name of this machine inside a sandbox, when it cannot reach its loopback."""
 
     @property
     def inside_url(self) -> str:

@@ -24,7 +24,6 @@ SKIPPED = {
 class Code:
     folder: Path
     prefix: str
-    """Folder inside the sandbox's code folder: names of packages above `folder`, or empty."""
     paths: tuple[str, ...]
 
 
@@ -141,7 +140,6 @@ def make_sdk(into: Path, cache_dir: Path, code_dir: Path | None) -> str:
 
 
 def requirements(code_dir: Path | None, wheel: str) -> list[str]:
-    """Return the requirements of the code's `pyproject.toml`, ours replaced by the wheel with its extras."""
     from packaging.requirements import Requirement
     from packaging.utils import canonicalize_name
 

@@ -36,8 +36,6 @@ class AcpError(Exception):
 
 @dataclass
 class AcpClient:
-    """The client of a program that runs; `pieces` is what it said so far."""
-
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     pieces: list[str] = field(default_factory=list)

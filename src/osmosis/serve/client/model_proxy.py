@@ -70,8 +70,7 @@ _STATUS = {
 class ProxyObserver(Protocol):
     """Receives every model call of every rollout with its full answer: token ids too, where the model gave any."""
 
-    def opened(self, endpoint: RolloutEndpoint) -> None:
-        """Handle the start of a rollout; an id that was used before starts anew."""
+    def opened(self, endpoint: RolloutEndpoint) -> None: ...
 
     def model_call(
         self, endpoint: RolloutEndpoint, request: ChatRequest, call: ModelCall, done: Completion | None
@@ -91,7 +90,6 @@ class ModelProxy:
     """The address that rollouts are told instead of host and port; `{port}` in it is the latter."""
     observer: ProxyObserver | None = None
     sandboxes: Sandboxes | None = None
-    """Those of rollouts that run in a sandbox themselves; None offers none."""
     max_body_bytes: int = MAX_BODY
     base_url: str = ""
     _open: dict[str, RolloutEndpoint] = field(default_factory=dict)

@@ -94,9 +94,7 @@ def _installation(program: Path) -> Path:
 GATE = ("127.0.0.1", 8642)
 HOME = Path("/home/agent")
 ENDS_WITHIN_S = 5.0
-"""How long a program may take to end after its last answer over the Agent Client Protocol."""
 OUTPUT_BYTES = 256 * 1024
-"""Bytes of stdout and stderr each, from their ends."""
 TEXT_BYTES, TEXTS_BYTES = 64 * 1024, 512 * 1024
 """Bytes of each changed file, and of all together, that graders get."""
 
@@ -218,7 +216,6 @@ class ProgramAgent:
         }
 
     def _prepare(self, row: Row, work: Path, home: Path) -> Session:
-        """Fill the working folder: the plan's folder, a git ref, then the row's files."""
         for folder, key in ((work, "folder"), (home, "home")):
             if template := self._templates.get(key):
                 shutil.copytree(template, folder, symlinks=True)

@@ -130,7 +130,6 @@ class RolloutEndpoint:
     rollout_id: str
     base_url: str
     model: RolloutModel | None = None
-    """Answers its calls, and counts them; None once it is closed."""
     bearer: str = field(default_factory=lambda: secrets.token_urlsafe(24))
     callback_key: str = field(default_factory=lambda: secrets.token_urlsafe(24))
     tools: list[JsonObject] | None = None

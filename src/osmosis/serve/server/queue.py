@@ -107,7 +107,6 @@ class AcceptedRollout:
     id: str
     execute: "Callable[[AcceptedRollout], Awaitable[RolloutOutcome]]"
     limit_s: float
-    """Seconds from the start of running; then the rollout is ended from outside."""
     on_end: "Callable[[AcceptedRollout], None] | None" = None
     on_grading: "Callable[[AcceptedRollout], None] | None" = None
     accepted_at: float = 0.0

@@ -38,7 +38,6 @@ class ServerRuntime:
         self.after_close: list[Callable[[], None]] = []
         """Called last, in a thread: they may wait for disks."""
         self.count_unread: Callable[[], int] = lambda: 0
-        """Counts polled results that nobody has read yet; draining waits a little for their readers."""
         self._hurried = False
         self._drained: asyncio.Task[None] | None = None
 

@@ -23,7 +23,6 @@ class Example(Record):
     tools: list[JsonObject] | None = None
     token_ids: list[int] = Field(default_factory=list)
     mask: list[int] = Field(default_factory=list)
-    """As long as `token_ids`: 1 = trained on."""
     rejected: Example | None = None
     """A worse one, to prefer this one to (`dpo`)."""
 
@@ -185,8 +184,6 @@ class SampledAnswer(Record):
 
 
 class SampleError(Record):
-    """Why there is no answer; `category` is a `records.rollout.Category` value."""
-
     category: str
     message: str
 
@@ -212,9 +209,7 @@ class Sequence:
     token_ids: array[int]
     prompt_length: int
     mask: bytes
-    """One number per token after the prompt: 1 for the model's tokens, 0 for the environment's."""
     logprobs: array[float]
-    """Log-probabilities of the tokens after the prompt, as sampled; 0.0 where the mask is 0."""
     reward: float | None
     """None: unscorable (failed, timed out); outside every statistic of its group."""
     part: int = 0
@@ -261,7 +256,6 @@ class Batch:
 
     @property
     def rewards(self) -> list[tuple[int, float]]:
-        """Return row and reward of each rollout that has one."""
         firsts = (parts[0] for parts in self.parts().values())
         return [(first.row, first.reward) for first in firsts if first.reward is not None]
 

@@ -50,14 +50,11 @@ class TrainerPlan(Record):
     """Folder of the base model: `config.json`, tokenizer, safetensors. For `tinker`, the name the server knows."""
     base_model: str | None = None
     adapter_path: str | None = None
-    """Folder of the adapter to go on from; None: a new one. It brings its own rank, scale and targets."""
     teacher_path: str | None = None
-    """Folder of the model that `distill` follows."""
     tokenizer_path: str | None = None
     chat_template_kwargs: JsonObject = Field(default_factory=dict)
     output_dir: str
     resume_from: str | None = None
-    """A checkpoint folder to train from; None: the base model."""
 
     rows: list[int] = Field(default_factory=list)
     """Indices of the rows to train on (`grpo`). Their order is drawn from `seed` (`rows_of_step`)."""
@@ -198,7 +195,6 @@ class ServingPlan(Record):
     max_prompt_length: int | None = Field(default=None, ge=1)
     """Tokens; None: what the model's context leaves beside an answer."""
     max_response_length: int | None = Field(default=None, ge=1)
-    """Most tokens of an answer; None: half of the context, at most 8192."""
     concurrency: int = Field(default=256, ge=1)
     precision: Precision = "auto"
     threads: int | None = Field(default=None, ge=1)

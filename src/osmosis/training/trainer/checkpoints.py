@@ -100,7 +100,6 @@ class CheckpointStore:
         return self._folder / f"step-{step:06d}"
 
     def best(self) -> int | None:
-        """Return the step with the highest reward, the later one of equals; None when none is known."""
         scored = [(reward, step) for step, reward in self._rewards.items() if reward is not None]
         return max(scored)[1] if scored else None
 

@@ -17,7 +17,6 @@ from osmosis.training.trainer.sampler_base import Totals
 from osmosis.training.trainer.service import Sampler, Stopped, TrainerService
 
 Rollouts = list[list[Sequence]]
-"""In the order of a step's groups; of each rollout its parts, none where it has no tokens."""
 
 
 class OpenSampler(Sampler, Protocol):
@@ -40,19 +39,15 @@ class TrainingLoop(ABC):
         self._reward: float | None = None
         self._validated: dict[int, float | None] = {}
         self._newest = step
-        """The last step whose rollouts were asked for."""
 
     @abstractmethod
-    def update(self, rollouts: Rollouts) -> dict[str, float]:
-        """Move the weights by one step; return its figures."""
+    def update(self, rollouts: Rollouts) -> dict[str, float]: ...
 
     @abstractmethod
-    def publish(self) -> None:
-        """Sample from the present weights from here on."""
+    def publish(self) -> None: ...
 
     @abstractmethod
-    def write(self, draft: Path) -> None:
-        """Write what the run resumes from; called on rank 0 alone."""
+    def write(self, draft: Path) -> None: ...
 
     def train(self) -> Done:
         self.ranks.check(self.plan.processes)
@@ -82,7 +77,6 @@ class TrainingLoop(ABC):
         return Done(step=self.step)
 
     def learning_rate(self, step: int) -> float:
-        """Return the rate of a step, counted from 1: warm-up, then the schedule down to zero after the last one."""
         plan, done = self.plan, step - 1
         if done < plan.warmup_steps:
             return plan.lr * done / plan.warmup_steps
@@ -115,7 +109,6 @@ class TrainingLoop(ABC):
         ]
 
     def _validate(self) -> None:
-        """Report the mean reward of the held-out rows with the present weights; a stop leaves it out."""
         plan, service, step = self.plan, self.service, self.step
         rows = plan.validation_rows
         if service is None or not rows or step in self._validated or service.stop_requested.is_set():

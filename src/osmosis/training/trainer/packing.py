@@ -25,16 +25,12 @@ class Part:
     """An unbroken token sequence, and which of its tokens the model is trained on."""
 
     token_ids: NDArray[np.int32]
-    """Array of 32-bit integers."""
     trained: NDArray[np.int64]
     """Where the trained tokens are in `token_ids`, never at 0: nothing comes before the first."""
     logprobs: NDArray[np.float32]
-    """Of the trained tokens, as they were sampled."""
     advantage: float = 1.0
     weight: float = 1.0
-    """Of each trained token in the loss."""
     number: int = 0
-    """Number of the part in the step, for a loss that compares parts."""
 
 
 @dataclass(slots=True)
@@ -82,9 +78,7 @@ class MicroBatch:
     advantages: Tensor
     weights: Tensor
     sequences: Tensor
-    """The number of each one's part in this micro-batch."""
     numbers: Tensor
-    """Numbers of its parts in the step."""
     tokens: int
 
     def to(self, device: torch.device) -> MicroBatch:

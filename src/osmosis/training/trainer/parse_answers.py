@@ -18,7 +18,6 @@ from osmosis.training.protocol.messages import SampleDelta, SampledToolCall
 _CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 _THINK = re.compile(r"\A\s*<think>(.*?)</think>\s*", re.DOTALL)
 _TAIL = 256
-"""Tokens of the prompt that may say how the answer begins (an opened `<think>`)."""
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 
 
@@ -103,8 +102,6 @@ class AnswerReader:
 
 
 class DeltaReader:
-    """Content and reasoning as they come; what may still become a tool call is held back."""
-
     def __init__(self, parser: Any, end: str) -> None:
         self._parser, self._end = parser, end
         self._seen = self._told = 0
