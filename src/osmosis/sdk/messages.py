@@ -1,4 +1,6 @@
 import inspect
+import os
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -60,24 +62,29 @@ FOLDER, SUFFIX = "prompts", ".md"
 
 
 class Prompts(Mapping[str, str]):
-    """The texts of a folder by name, without the blank lines around them; read from disk each time."""
+    """The texts of a folder by name, without the blank lines around them; read from disk each time. A variable
+    `PROMPT_NAME` puts the text that it names in the place of that name's."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def __getitem__(self, name: str) -> str:
-        path = self.folder / f"{name}{SUFFIX}"
+        path = self.folder / f"{os.environ.get(prompt_variable(name), name)}{SUFFIX}"
         try:
             return path.read_text("utf-8").strip()
         except FileNotFoundError:
             others = f"; there are: {', '.join(self)}" if len(self) else ""
-            raise KeyError(f"there is no prompt {name!r}: write {path}{others}") from None
+            raise KeyError(f"there is no prompt {path.stem!r}: write {path}{others}") from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(sorted(path.name.removesuffix(SUFFIX) for path in self.folder.glob(f"*{SUFFIX}")))
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
+
+
+def prompt_variable(name: str) -> str:
+    return "PROMPT_" + re.sub(r"[^A-Za-z0-9]", "_", name).upper()
 
 
 def prompts_of(agent: type) -> Prompts:

@@ -123,8 +123,8 @@ Set = Annotated[
     Option(
         "--set",
         metavar="KEY=VALUE",
-        help="Any option of the plan, such as limits.cost=5, timeouts.agent=60, sandbox.kind=none; "
-        "`--set help` lists them. Repeatable.",
+        help="Any option of the plan, such as limits.cost=5, timeouts.agent=60, sandbox.kind=none (`--set help` lists "
+        "them), or a key of the config, such as env.LEVEL=high. Repeatable.",
     ),
 ]
 

@@ -126,7 +126,7 @@ def _assigned(assignments: Sequence[str]) -> Iterator[tuple[str, str, Any]]:
         key, equals, value = text.partition("=")
         if not equals:
             raise UsageError(f"--set {text!r} is not KEY=VALUE", hint="--set limits.cost=5; all: --set help")
-        label, path = f"--set {key.strip()}", _plan_path(key.strip())
+        label, path = f"--set {key.strip()}", plan_path(key.strip())
         parsed = parse_or_text(value)
         if path == "retry.max_retries":
             path, parsed = "retry.max_attempts", _attempts(label, parsed)
@@ -149,7 +149,7 @@ def _explain(label: str, error: ErrorDetails) -> str:
     return f"{label}: {error['msg']}, got {value}"
 
 
-def _plan_path(key: str) -> str:
+def plan_path(key: str) -> str:
     table, _, name = key.rpartition(".")
     fields = EvalPlan.model_fields
     if table in SETTABLE and hasattr(fields[table].annotation, "model_fields"):

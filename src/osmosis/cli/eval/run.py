@@ -3,6 +3,7 @@ config. A rollout with missing requirements is run in its own environment."""
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from osmosis.cli.core.app import takes
 from osmosis.cli.core.context import AppContext, current
 from osmosis.cli.core.environment import read_secrets_file
 from osmosis.cli.core.results import Column, DetailResult, ListResult, OperationResult, to_json
+from osmosis.cli.eval.arms import apply_changes, is_config_key
 from osmosis.cli.eval.flags import DEBUG_FOLDER, RunFlags, plan_parameters
 from osmosis.cli.eval.plan import baseline_specs, build_plan, config_plan, list_settings
 from osmosis.cli.eval.progress import Ending, run_local
@@ -135,6 +137,9 @@ def run_config(ctx: AppContext, flags: RunFlags, name: str | None) -> DetailResu
     typed = ctx.path(name) if name else None
     path = typed if typed and typed.is_file() else ctx.path(pick_config(workspace, "eval", name))
     config, _ = load_eval_config(path, workspace.root, to_run=True)
+    changes = [text for text in flags.set if is_config_key(text)]
+    config = apply_changes(config, dict(text.split("=", 1) for text in changes)) if changes else config
+    flags = replace(flags, set=[text for text in flags.set if text not in changes])
     from osmosis.cli.core.rollout_environment import continue_inside  # a fifth of the start of an agent named by flags
 
     python = continue_inside(ctx, workspace.root, config.experiment.rollout)

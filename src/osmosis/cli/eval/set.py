@@ -159,7 +159,7 @@ def _run_all(ctx: AppContext, eval_set: EvalSet, lines: list[SetLine], runs: Pat
             line.error = f"not run: the set's budget of {eval_set.max_cost:g} USD is spent"
             continue
         ctx.output.say(f"{i} of {len(lines)}: {line.name}")
-        interrupted, line.error = _go(ctx, _command(eval_set, line, left, flags))
+        interrupted, line.error = run_process(ctx, build_command(eval_set, line, left, flags.secrets_file))
         if stored.exists:
             line.report = stored_report(stored)
             line.error = None if line.report else line.error
@@ -168,7 +168,7 @@ def _run_all(ctx: AppContext, eval_set: EvalSet, lines: list[SetLine], runs: Pat
     return False
 
 
-def _command(eval_set: EvalSet, line: SetLine, left: float | None, flags: RunFlags) -> list[str]:
+def build_command(eval_set: EvalSet, line: SetLine, left: float | None, secrets_file: str | None) -> list[str]:
     run = line.run
     words = [sys.executable, "-m", "osmosis", "--json", "eval", "run", run.config, "--name", line.name, "--yes"]
     if run.model is not None:
@@ -180,16 +180,11 @@ def _command(eval_set: EvalSet, line: SetLine, left: float | None, flags: RunFla
         words += ["--param", f"{key}={json.dumps(value)}"]
     for path, value in run.settings.items():
         words += ["--set", f"{path}={value if isinstance(value, str) else json.dumps(value)}"]
-    options = (
-        ("--n", eval_set.n),
-        ("--limit", eval_set.limit),
-        ("--max-cost", left),
-        ("--secrets-file", flags.secrets_file),
-    )
+    options = (("--n", eval_set.n), ("--limit", eval_set.limit), ("--max-cost", left), ("--secrets-file", secrets_file))
     return [*words, *(str(word) for flag, value in options if value is not None for word in (flag, value))]
 
 
-def _go(ctx: AppContext, words: list[str]) -> tuple[bool, str | None]:
+def run_process(ctx: AppContext, words: list[str]) -> tuple[bool, str | None]:
     interrupted = False
     with subprocess.Popen(
         words, cwd=ctx.cwd, env=dict(ctx.environ), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
