@@ -3,7 +3,6 @@ from itertools import accumulate
 from typing import ClassVar, Literal, TypedDict
 
 import sqlalchemy as sa
-from sqlalchemy.ext.associationproxy import AssociationProxy, association_proxy
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from osmosis.datasets.row_file import RowPart
@@ -266,38 +265,6 @@ class Notice(Dated, Row):
     body: Mapped[dict[str, object]] = mapped_column(Json)
     tries: Mapped[int] = mapped_column(default=0)
     due_at: Mapped[datetime] = mapped_column(default=utc_now, index=True)
-
-
-class ShareLink(Dated, Row):
-    """A link with which anybody may read a run."""
-
-    __tablename__ = "share_links"
-
-    run_id: Mapped[str] = mapped_column(sa.ForeignKey("runs.id", ondelete="CASCADE"), index=True)
-    creator_id: Mapped[str | None] = mapped_column(sa.ForeignKey("users.id", ondelete="SET NULL"))
-    creator: Mapped[User | None] = relationship(viewonly=True)
-    creator_name: AssociationProxy[str | None] = association_proxy("creator", "name")
-    hash: Mapped[str] = mapped_column(unique=True)
-    expires_at: Mapped[datetime]
-
-
-class Schedule(Dated, Row):
-    """A `[schedule]` of the synced default branch."""
-
-    __tablename__ = "schedules"
-    __table_args__ = (sa.UniqueConstraint("repository_id", "name"),)
-
-    repository_id: Mapped[str] = mapped_column(sa.ForeignKey("repositories.id", ondelete="CASCADE"))
-    name: Mapped[str]
-    """The stem of its config, `configs/eval/<name>.toml`."""
-    every: Mapped[str]
-    next_at: Mapped[datetime | None] = mapped_column(index=True)
-    """Unset while its table cannot be read."""
-    last_run_id: Mapped[str | None] = mapped_column(sa.ForeignKey("runs.id", ondelete="SET NULL"))
-    last_run: Mapped[Run | None] = relationship(viewonly=True)
-    error: Mapped[str] = mapped_column(sa.Text, default="")
-    """The reason that there was no run at the last time, if there was none."""
-    paused: Mapped[bool] = mapped_column(default=False)
 
 
 class RunEvent(NumberedRow):
