@@ -18,7 +18,7 @@ from osmosis.errors import DiskFull
 if sys.version_info >= (3, 11):
     import tomllib as tomllib
 else:  # pragma: no cover
-    pass
+    import tomli as tomllib  # noqa: F401  # others import it from this module
 
 _OURS = secrets.token_hex(4)
 _DRAFTS = itertools.count()
