@@ -31,6 +31,7 @@ def steps_of(worker: RemoteWorker, place: TrainingPlatform, name: str) -> Path:
     return worker.folder / "jobs" / "runs" / str(place.row(name)["id"]) / "steps"
 
 
+@pytest.mark.soak  # two minutes
 async def test_a_lost_machine_costs_the_steps_after_its_last_checkpoint(
     place: TrainingPlatform, tmp_path: Path
 ) -> None:

@@ -88,6 +88,7 @@ def test_a_machine_and_the_platform_are_killed_and_nothing_is_lost_or_doubled(ne
         assert shown["data"]["eval_run"]["status"] == "finished"
 
 
+@pytest.mark.soak  # two minutes, most of it waiting for leases
 def test_a_machine_that_was_cut_off_for_longer_than_its_lease_writes_nothing_afterwards(
     network: Hub, tmp_path: Path
 ) -> None:

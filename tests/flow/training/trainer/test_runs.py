@@ -65,6 +65,7 @@ def bitsandbytes(trainer: TrainerEnvironment, trainer_cache: Path, monkeypatch: 
     monkeypatch.setenv("PYTHONPATH", str(folder))
 
 
+@pytest.mark.soak  # 4 bits on a CPU take minutes
 async def test_an_adapter_learns_on_a_base_model_in_4_bits(plan: Plan, start: Any, bitsandbytes: None) -> None:
     made = plan(
         quantize="4bit", rows=list(range(64)), rows_per_step=16, samples_per_row=8, steps=6, save_interval=3,
