@@ -108,6 +108,7 @@ class GrowingFile:
         return os.fstat(self._handle).st_size
 
     def append(self, data: bytes) -> None:
+        """Append; raise OSError when the disk refuses it, perhaps after a part of the data."""
         if not os.fstat(self._handle).st_nlink:
             raise FileNotFoundError("it was deleted while it was written")
         left = memoryview(data)

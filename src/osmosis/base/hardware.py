@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-TRAINER_PYTHON = (3, 11)
+TRAINER_PYTHON = (3, 11)  # oldest Python that the trainer's libraries support
 ASK_S = 5.0
 
 

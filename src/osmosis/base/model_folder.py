@@ -20,7 +20,7 @@ BELONGS = re.compile(
 OTHER_WEIGHTS = (".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".gguf")
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "spiece.model")
 MAX_FILES = 500
-MAX_TEXT_BYTES = 64 << 20
+MAX_TEXT_BYTES = 64 << 20  # bytes of one file that is not weights
 MAX_HEADER_BYTES = 100 << 20
 MAX_BYTES = 2_000_000_000_000
 

@@ -21,7 +21,7 @@ LEAST_ROWS = 10
 _WORD = re.compile(r"\w+")
 
 Kind = Literal["empty", "duplicate", "contradiction", "overlap"]
-Place = tuple[str, int | None]
+Place = tuple[str, int | None]  # file and row; a text with examples has no rows
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Flaw:
     row: int
     other_file: str | None = None
     other_row: int | None = None
-    share: float | None = None
+    share: float | None = None  # share of the row's n-grams that the other text has
     text: str = ""
 
 

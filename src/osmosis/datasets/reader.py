@@ -38,7 +38,7 @@ Raw = tuple[int | None, object, bytes | None]
 class DatasetFile:
     path: Path
     format: str
-    header: list[str] = field(default_factory=list)
+    header: list[str] = field(default_factory=list)  # the columns, once reading has begun, in formats with a header
 
     def rows(self) -> Iterator[Raw]:
         return _READERS[self.format](self)

@@ -46,7 +46,7 @@ class BrokenRule:
     message: str
     index: int | None = None
     """Zero-based row index; None for the file as a whole."""
-    line: int | None = None
+    line: int | None = None  # one-based, in formats with lines
     key: str = ""
 
     @property
@@ -65,8 +65,8 @@ class BrokenRule:
 @dataclass(slots=True)
 class DatasetFacts:
     selected: int = 0
-    rows: int | None = None
-    sha256: str | None = None
+    rows: int | None = None  # rows in the whole file; None when the scan did not reach its end
+    sha256: str | None = None  # hash of the file; None when the scan did not reach its end
     rows_hash: str = ""
     bad: list[BrokenRule] = field(default_factory=list)
     """The first thousand rows that no run can use."""

@@ -26,7 +26,7 @@ __all__ = [
 @dataclass(frozen=True, slots=True)
 class Dialect:
     name: str
-    parse: Callable[[JsonObject], Call]
+    parse: Callable[[JsonObject], Call]  # returns the call of a request; raises `EndpointError` 400
     render: Callable[[Call, Completion, Envelope], JsonObject]
     stream: type[ReplyStream]
     error_body: Callable[[EndpointError], JsonObject]

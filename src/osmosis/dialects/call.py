@@ -44,7 +44,7 @@ class Call:
     """Sampling parameters under the names of chat completions."""
     model: str = ""
     stream: bool = False
-    with_usage: bool = True
+    with_usage: bool = True  # whether a stream ends with the usage
     left_out: list[str] = field(default_factory=list)
     """Fields and tools of the request without an effect here."""
     handles: dict[int, list[str]] = field(default_factory=dict)
@@ -69,7 +69,7 @@ class Envelope:
     handle: str = field(default_factory=lambda: uuid.uuid4().hex[:16])
     claim: Callable[[str], str] = str
     """Returns the id to use for a tool call, unlike all others of the conversation."""
-    raw_id: str | None = None
+    raw_id: str | None = None  # the provider's id of the reply, where it is known before the first event
     created: int = field(default_factory=lambda: int(time.time()))
 
 

@@ -27,6 +27,7 @@ _UNMARKED = ("thinking", "redacted_thinking")
 
 
 def render_request(call: Call) -> JsonObject:
+    """Return the body of a request. Parameters without a counterpart travel as they are."""
     params = dict(call.params)
     mark = params.pop("cache_control", MARK)
     body: JsonObject = {"model": call.model, "max_tokens": params.pop("max_tokens", 4096), "system": [], "messages": []}

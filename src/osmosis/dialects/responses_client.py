@@ -27,6 +27,7 @@ _FINISHES = {"max_output_tokens": "length", "content_filter": "content_filter"}
 
 
 def render_request(call: Call) -> JsonObject:
+    """Return the body of a request. Parameters without a counterpart travel as they are."""
     params = dict(call.params)
     text: JsonObject = dict(params.pop("text", None) or {})
     body: JsonObject = {"model": call.model, "input": [item for message in call.messages for item in _items(message)]}

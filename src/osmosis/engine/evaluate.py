@@ -64,13 +64,13 @@ class Evaluation:
 
     plan: EvalPlan
     rows: Iterable[Row]
-    agent: Agent | None
+    agent: Agent | None  # without one, nothing is run, only reported
     model: Model | None = None
     scorers: Sequence[Scorer] = ()
-    journal: Journal | None = None
+    journal: Journal | None = None  # stores the rollouts; those that it has already are not run again
     observer: Observer = field(default_factory=Observer)
     stop: asyncio.Event = field(default_factory=asyncio.Event)
-    selected: int | None = None
+    selected: int | None = None  # number of `rows`, where they are no sequence and it is known
     dataset_rows: int | None = None
     hashes: Mapping[str, str] = field(default_factory=dict)
     score_names: Sequence[str] = ()
@@ -80,7 +80,7 @@ class Evaluation:
     wait_for_room: Callable[[], Awaitable[object]] | None = None
     step: int = 0
     stuck_s: float = STUCK_S
-    only: Collection[Key] | None = None
+    only: Collection[Key] | None = None  # keys of the rollouts to run; None: all
     stored: StoredFigures | None = None
     """Content of the journal, when it was read already and has not changed since."""
 

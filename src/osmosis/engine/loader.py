@@ -67,6 +67,7 @@ def load_module(name: str, base_dir: Path) -> ModuleType:
 
 
 def forget_modules(folder: Path) -> None:
+    """Forget what was imported from a folder, so that its like from another folder is loaded."""
     inside = f"{folder.resolve()}{os.sep}"
     for name, module in list(sys.modules.items()):
         if str(getattr(module, "__file__", None)).startswith(inside):

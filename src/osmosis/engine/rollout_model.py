@@ -36,6 +36,7 @@ class RolloutModel:
     """A model for one attempt: `ask` is for code of this process, `complete` for what answers calls from elsewhere."""
 
     def __init__(self, model: Model | None, task: Task, plan: EvalPlan | None = None) -> None:
+        """Answer from `model`, which an agent without model calls lacks; without a plan there are no limits."""
         timeouts, limits = (plan.timeouts, plan.limits) if plan is not None else (Timeouts(agent_s=None), None)
         self.calls: list[ModelCall] = []
         self.messages: list[Message] = []
@@ -227,6 +228,7 @@ _IDENTITY = ("rollout_id", "row_index", "attempt", "step", "row_key", "status", 
 
 
 def writable(rollout: Rollout) -> tuple[bytes, Rollout]:
+    """Return the journal line of this rollout, and the rollout as that line has it."""
     try:
         return rollout.to_line(), rollout
     except Exception:  # noqa: BLE001 - user code left something: it costs its own rollout, never the journal

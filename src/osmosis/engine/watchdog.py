@@ -68,9 +68,9 @@ class Watchdog:
     blocked_s: float = BLOCKED_S
     loop_use: LoopUse = field(default_factory=LoopUse)
     pulse: Callable[[Pulse], None] | None = None
-    run_s: float | None = None
+    run_s: float | None = None  # time limit of the run
     on_beat: Callable[[], None] | None = None
-    on_end: Callable[[], None] | None = None
+    on_end: Callable[[], None] | None = None  # called from a thread, before this process is ended
 
     def __post_init__(self) -> None:
         self._run_ends_at = None if self.run_s is None else time.monotonic() + self.run_s

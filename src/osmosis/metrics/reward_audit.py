@@ -124,7 +124,7 @@ def probes_of(rows: Sequence[Row], forms: Sequence[str] = ()) -> list[Probe]:
     return [probe for probe in probes if any(answer is not None for answer in probe.answers)]
 
 
-Key = tuple[str, int]
+Key = tuple[str, int]  # probe and position of the row
 Scores = Mapping[Key, Scored]
 Repeats = Mapping[Key, Sequence[Scored]]
 

@@ -48,7 +48,7 @@ class Gate:
     signal_interval: Interval | None
     mean_reward: float | None
     failed: float | None
-    truncated: float | None
+    truncated: float | None  # rollouts whose answers fill max_response_length
     p95_s: float | None
     least_s: float | None
     """Seconds of all steps, if the rollouts of a step run side by side, without updates."""

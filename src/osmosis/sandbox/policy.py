@@ -74,7 +74,7 @@ class Policy:
     listen: tuple[tuple[str, int], ...] = ()
     tmp_mb: int = 256
     """Size of its private `/tmp`, which also holds HOME, and has at most `TMP_FILES` files."""
-    shared_memory_mb: int = 64
+    shared_memory_mb: int = 64  # size of its private `/dev/shm`
     unix_sockets: bool = False
     """True where it listens on a Unix socket. Landlock cannot confine those, and refuses them otherwise."""
     environ: Mapping[str, str] = field(default_factory=dict)

@@ -130,6 +130,7 @@ class Session:
             return run(command.argv, policy, input=command.stdin, stop=stop)
 
     def write(self, path: str, content: bytes) -> None:
+        """Write a file; folders are made as needed. Raise `ValidationError` for a path that leads elsewhere."""
         if len(content) > self.kind.most.read_bytes:
             raise ValidationError(
                 f"{path} has {len(content)} bytes; at most {self.kind.most.read_bytes} can be written"

@@ -52,7 +52,7 @@ class WorkflowTask:
     label: str | None = None
     metadata: Mapping[str, object] = field(default_factory=dict)
     rollout_id: str = ""
-    chat_completions_url: str = ""
+    chat_completions_url: str = ""  # prefix of the model's endpoint, for a client that the workflow brings
     api_key: str = ""
     agent_timeout_s: float | None = None
     grader_timeout_s: float | None = None

@@ -46,7 +46,7 @@ class WorkflowRollout:
         self.api_key = api_key if api_key is not None else variables.get("OSMOSIS_API_KEY")
         self.rollout_id = rollout_id or variables.get("OSMOSIS_ROLLOUT_ID", "")
         self.ask = ask
-        self.user_usage = Usage()
+        self.user_usage = Usage()  # usage of its simulated users
         self._source: SampleSource | None = None
         self._tokens: list[Token[WorkflowRollout | None]] = []
 
@@ -191,7 +191,7 @@ class Conversation:
         self.messages: list[Message] = []
 
     def record(self, messages: list[Any]) -> None:
-        if len(messages) >= len(self.messages):
+        if len(messages) >= len(self.messages):  # a shorter history is a side call of the framework
             self.messages = [copy.deepcopy(dict(message)) for message in messages]
 
     async def get_sample(self) -> RolloutSample:

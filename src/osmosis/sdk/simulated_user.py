@@ -51,7 +51,7 @@ class SimulatedUser:
             f"want, or cannot get it, write {stop} and nothing else."
         )
         self.turns = 0
-        self.usage = Usage()
+        self.usage = Usage()  # tokens and cost of the person's model
 
     async def talk(self, prompt: Sequence[Message], answer: ChatClient | Answer) -> list[Message]:
         """Let agent and person talk until the person ends it; return the conversation. The person opens it where the

@@ -33,7 +33,8 @@ from osmosis.training.step_journal import StepJournal, StoredStepRollout, find_r
 
 
 class TrainingListener(Protocol):
-    def on_rollout(self, line: bytes) -> None: ...
+    def on_rollout(self, line: bytes) -> None:
+        """Take a rollout that was stored; `line` is its record without tokens."""
 
     def on_metrics(self, points: Sequence[MetricPoint]) -> None: ...
 
@@ -51,7 +52,7 @@ class TrainingListener(Protocol):
 
 @dataclass(slots=True)
 class TrainingRun:
-    plan: EvalPlan
+    plan: EvalPlan  # how a rollout is run; attempts, rows and concurrency are each step's own
     trainer_plan: TrainerPlan
     read_rows: Callable[[Sequence[int]], Awaitable[list[Row]]]
     steps_dir: Path
@@ -73,7 +74,7 @@ class StepRollouts:
     rollouts: list[StoredStepRollout]
     """In the order of groups; attempts of a second group of a row go on counting."""
     figures: dict[str, float]
-    new: int
+    new: int  # how many of them were run now, and not found on the disk
 
 
 class Collector:
@@ -83,11 +84,11 @@ class Collector:
         self._run, self._model, self._agent = run, model, agent
         self._trainer_plan = run.trainer_plan
         self._ledger = GroupLedger(run.steps_dir, run.trainer_plan)
-        self._open: set[int] = set()
+        self._open: set[int] = set()  # steps that do not have their groups yet
         self._journals: dict[int, StepJournal] = {}
-        self._begun: set[int] = set()
+        self._begun: set[int] = set()  # steps whose missing rollouts run, or have run
         self._writers: Counter[int] = Counter()
-        self._rewards: dict[Group, dict[int, float | None]] = defaultdict(dict)
+        self._rewards: dict[Group, dict[int, float | None]] = defaultdict(dict)  # all stored of a group, by attempt
         self._new: Counter[Group] = Counter()
         self._running: set[asyncio.Task[None]] = set()
         self._error: BaseException | None = None

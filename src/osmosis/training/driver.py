@@ -65,6 +65,7 @@ class TrainingDriver:
         raise TrainerLost("the trainer has no more events")
 
     async def stop(self) -> None:
+        """Give up rollouts in flight; the step's stored ones are kept for a resume."""
         self._stopping.set()
         await self._collector.close()
         try:

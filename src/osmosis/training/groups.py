@@ -28,12 +28,12 @@ LONGEST_STREAK = 3
 
 
 class Group(NamedTuple):
-    step: int
+    step: int  # in which it began
     row: int
 
 
 class StepGroups(Record):
-    version: int
+    version: int  # the number of updates before its groups began
     rows: list[int] = Field(default_factory=list)
     """One for each group that began in this step, in their order."""
     extra: int = 0
@@ -100,6 +100,7 @@ class GroupLedger:
         return [row for at in parts for row in [row for row in rows if plan.find_environment(row) == at][: counts[at]]]
 
     def _list_begun(self, step: int) -> Iterator[tuple[int, list[int]]]:
+        """Return the rows that began in each step so far; where another machine was at it, those that were due."""
         for number in range(1, step + 1):
             if number in self.steps:
                 yield number, self.steps[number].rows

@@ -31,7 +31,7 @@ class _LinkedModel:
         self._link = link
         self._numbers = itertools.count()
 
-    async def close(self) -> None: ...
+    async def close(self) -> None: ...  # the client belongs to whoever opened it
 
     async def _sample(self, request: ChatRequest, params: Mapping[str, object], **more: object) -> SampledAnswer:
         try:

@@ -66,6 +66,7 @@ def step_figures(rollouts: Sequence[StoredStepRollout], kind: Kind) -> dict[str,
 
 
 def environment_figures(plan: TrainerPlan, rollouts: Sequence[StoredStepRollout], kind: Kind) -> dict[str, float]:
+    """Return figures of each environment of a mixture, with its name at the end of their keys."""
     figures: dict[str, float] = {}
     for at, environment in enumerate(plan.environments):
         own = step_figures([each for each in rollouts if plan.find_environment(each.row_index) == at], kind)

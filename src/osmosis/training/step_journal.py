@@ -62,8 +62,8 @@ class StoredStepRollout(msgspec.Struct, gc=False):
     metrics: dict[str, float] = {}
     malformed_calls: int = 0
     repaired_calls: int = 0
-    sampled_tokens: int | None = None
-    reward: float | None = None
+    sampled_tokens: int | None = None  # of all answers; None: stored before they were counted
+    reward: float | None = None  # None: unscorable
 
     @property
     def reason(self) -> str | None:

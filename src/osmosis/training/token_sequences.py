@@ -19,8 +19,8 @@ from osmosis.training.protocol.messages import HeldTokens, SampledAnswer
 class Part:
     token_ids: list[int]
     prompt_length: int
-    mask: list[int]
-    logprobs: list[float]
+    mask: list[int]  # one number per token after the prompt: 1 for the model's tokens
+    logprobs: list[float]  # log-probabilities of the tokens after the prompt; 0.0 where the mask is 0
     messages: list[Message]
     truncated: bool = False
     turns: int = 1

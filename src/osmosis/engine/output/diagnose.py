@@ -102,6 +102,7 @@ def explain_sample(
     stage: str = "",
     failure: str | None = None,
 ) -> Why:
+    """Diagnose a run that goes on elsewhere, by a sample of its rollouts, their ends and its job's pulse."""
     now = time.time() if until is None else until
     going = state == "running" and began is not None and now - began > RECENT_S
     diagnosis = Why(

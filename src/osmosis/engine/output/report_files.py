@@ -66,6 +66,7 @@ def _md_table(members: Sequence[Figure]) -> list[str]:
 
 
 def junit(journal: Journal, plan: EvalPlan, report: Report, aside: Mapping[str, str] | None = None) -> str:
+    """Write one test case per row and attempt; below the threshold is a failure, no score an error."""
     first = report.scores[0].name if report.scores else None
     root = ElementTree.Element("testsuites")
     suite = ElementTree.SubElement(root, "testsuite", name=_text(plan.name), time=f"{report.duration_ms / 1000:.3f}")

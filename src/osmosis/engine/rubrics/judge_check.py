@@ -28,7 +28,7 @@ LEAST_ANSWERS = 10
 class JudgeCheck:
     judge: str
     answers: int
-    failed: int
+    failed: int  # answers of which a judgement failed, as they are or with the plea
     out_of_range: int
     moved: float | None
     interval: Interval | None

@@ -49,6 +49,7 @@ class RubricConfig:
         return info
 
     def digest(self) -> str:
+        """Return a digest that changes when a judgement could: resume compares it. It contains no key."""
         info = {key: value for key, value in self.model_info.items() if key != "api_key"}
         data = [self.rubric, info, self.score_min, self.score_max, self.system_prompt, self.original_input]
         return digest_of([*data, self.ground_truth])

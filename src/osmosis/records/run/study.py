@@ -8,7 +8,7 @@ from osmosis.records.run.report import Bounds
 
 
 class Question(Record):
-    """Whether the score of `left` is at least that of `right` less the margin."""
+    """A question: is the score of `left` at least that of `right` less the margin?"""
 
     left: str
     right: str
@@ -60,7 +60,7 @@ class Study(Record):
     arms: dict[str, JsonObject] = Field(default_factory=dict)
     """How each arm differs from the config, by name."""
     facts: JsonObject = Field(default_factory=dict)
-    """What the command was asked beside that; it must be asked the same again."""
+    """The command's other options: to go on, it must be typed with the same ones."""
     is_planned: bool = True
     """False until the first rows tell what a rollout costs, and with it how far a budget in USD reaches."""
 

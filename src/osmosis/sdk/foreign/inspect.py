@@ -76,6 +76,7 @@ class Feed(SampleSource):
         self._running: asyncio.Task[None] | None = None
 
     async def run(self, sample: Sample, chat: ChatClient) -> tuple[EvalSample, Exception | None]:
+        """Return the sample as inspect left it, and the error of the last call of the model."""
         self._epochs[str(sample.id)] += 1
         key = str(sample.id), self._epochs[str(sample.id)]
         attempt = self._attempts[key] = Attempt(chat, asyncio.get_running_loop().create_future(), anyio.CancelScope())

@@ -37,13 +37,13 @@ _SERVE = """
 import os, sys, threading, uvicorn
 threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
 uvicorn.run(sys.argv[1], host="127.0.0.1", port=int(sys.argv[2]), log_level="warning")
-"""
+"""  # ends with the process that holds its input
 _servers: list[subprocess.Popen[bytes]] = []
 
 
 class EnvironmentConfig(AgentWorkflowConfig):
     url: str
-    action: JsonObject
+    action: JsonObject  # JSON schema of an action
     turns: int
     reward: str
 

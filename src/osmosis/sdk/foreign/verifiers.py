@@ -34,7 +34,7 @@ from osmosis.sdk.types import AgentWorkflowConfig, RolloutSample
 
 
 class TasksetConfig(AgentWorkflowConfig):
-    first: vf.Task
+    first: vf.Task  # a task of the set: the others are made as this one was
     harness: str
 
 

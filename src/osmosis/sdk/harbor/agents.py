@@ -88,6 +88,8 @@ class WorkflowAgent(BaseAgent):
 
 
 class NativeAgent:
+    """A placeholder for one of Harbor's agents: making it makes that agent, with the endpoint."""
+
     DEFAULT_SETUP_TIMEOUT_SEC = DEFAULT_SETUP_S
 
     def __new__(cls, logs_dir: Path, model_name: str | None = None, *, ticket: str, **kwargs: Any) -> BaseAgent:
@@ -103,6 +105,7 @@ def setup_timeout_of(native: dict[str, Any]) -> float:
 
 
 def _class_of(config: AgentConfig) -> type | None:
+    """Return the agent's class; None for an agent of the ACP registry, which has no class of its own."""
     if config.import_path is not None:
         module, _, name = config.import_path.partition(":")
         imported: type = getattr(importlib.import_module(module), name)

@@ -32,7 +32,8 @@ START_ALLOWANCE_S = 660.0
 CLEANUP_S = 120.0
 
 
-class AgentFailed(Exception): ...
+class AgentFailed(Exception):
+    """Raised inside of a trial so that nothing is verified after an agent that failed."""
 
 
 class HarborBackend:

@@ -67,6 +67,7 @@ def load_config(described: Mapping[str, object] | None) -> AgentWorkflowConfig |
 
 
 def check(protocol: str, requirements: Path) -> bool:
+    """Return whether this Python speaks `protocol` and has all requirements; a wheel among them is the SDK itself."""
     from importlib.metadata import PackageNotFoundError, version
 
     from packaging.requirements import Requirement

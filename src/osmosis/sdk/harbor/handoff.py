@@ -19,7 +19,7 @@ class Endpoint:
     url: str
     key: str
     rollout_id: str
-    model_host: str | None = None
+    model_host: str | None = None  # name of this machine inside a sandbox, when it cannot reach its loopback
 
     @property
     def inside_url(self) -> str:

@@ -23,7 +23,7 @@ SKIPPED = {
 @dataclass(frozen=True, slots=True)
 class Code:
     folder: Path
-    prefix: str
+    prefix: str  # folder inside the sandbox's code folder: names of packages above `folder`, or empty
     paths: tuple[str, ...]
 
 

@@ -97,6 +97,7 @@ def split_orchestrator(orchestrator: object, tasks_dir: object) -> tuple[Any, Pa
 
 
 def _import_class(agent: str, code_dir: Path | None) -> Any:
+    """Import the class; None when only the sandbox can, because the module needs what is not installed here."""
     module, _, name = agent.rpartition(":" if ":" in agent else ".")
     try:
         value: object = importlib.import_module(module)

@@ -70,7 +70,8 @@ _STATUS = {
 class ProxyObserver(Protocol):
     """Receives every model call of every rollout with its full answer: token ids too, where the model gave any."""
 
-    def opened(self, endpoint: RolloutEndpoint) -> None: ...
+    def opened(self, endpoint: RolloutEndpoint) -> None:
+        """Handle the start of a rollout; an id that was used before starts anew."""
 
     def model_call(
         self, endpoint: RolloutEndpoint, request: ChatRequest, call: ModelCall, done: Completion | None
@@ -89,7 +90,7 @@ class ModelProxy:
     advertise_url: str = ""
     """The address that rollouts are told instead of host and port; `{port}` in it is the latter."""
     observer: ProxyObserver | None = None
-    sandboxes: Sandboxes | None = None
+    sandboxes: Sandboxes | None = None  # those of rollouts that run in a sandbox themselves; None offers none
     max_body_bytes: int = MAX_BODY
     base_url: str = ""
     _open: dict[str, RolloutEndpoint] = field(default_factory=dict)

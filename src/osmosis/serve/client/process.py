@@ -51,9 +51,9 @@ class RolloutServerProcess:
     log: Callable[[str], None]
     health_timeout_s: float = 90.0
     poll_s: float = POLL_S
-    policy: Policy = field(default_factory=Policy)
+    policy: Policy = field(default_factory=Policy)  # its sandbox, with the environment and folder given here
     name: str = "the rollout server"
-    port: int | None = None
+    port: int | None = None  # None: a free one at each start
     started: Callable[[int], None] | None = None
     """Called with the process group, so that a killed job's successor can end it."""
     url: str = ""
@@ -82,6 +82,7 @@ class RolloutServerProcess:
         return self._box.connecting if self._box and self._box.network is not Network.SHARED else None
 
     async def start(self) -> str:
+        """Start the server; return its URL once `/health` answers, raise `ServerStartError` otherwise."""
         port = str(self.port or free_port())
         self.url = f"http://127.0.0.1:{port}"
         environ = {OLDER_PORT_VARIABLE: port, **self.environ, PORT_VARIABLE: port, "PYTHONUNBUFFERED": "1"}

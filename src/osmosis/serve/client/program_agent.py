@@ -93,8 +93,8 @@ def _installation(program: Path) -> Path:
 
 GATE = ("127.0.0.1", 8642)
 HOME = Path("/home/agent")
-ENDS_WITHIN_S = 5.0
-OUTPUT_BYTES = 256 * 1024
+ENDS_WITHIN_S = 5.0  # how long a program may take to end after its last answer over the Agent Client Protocol
+OUTPUT_BYTES = 256 * 1024  # bytes of stdout and stderr each, from their ends
 TEXT_BYTES, TEXTS_BYTES = 64 * 1024, 512 * 1024
 """Bytes of each changed file, and of all together, that graders get."""
 

@@ -129,7 +129,7 @@ GRADER_GRACE_S = 2.0
 class RolloutEndpoint:
     rollout_id: str
     base_url: str
-    model: RolloutModel | None = None
+    model: RolloutModel | None = None  # answers its calls, and counts them; None once it is closed
     bearer: str = field(default_factory=lambda: secrets.token_urlsafe(24))
     callback_key: str = field(default_factory=lambda: secrets.token_urlsafe(24))
     tools: list[JsonObject] | None = None

@@ -106,7 +106,7 @@ log = logging.getLogger("osmosis.serve")
 class AcceptedRollout:
     id: str
     execute: "Callable[[AcceptedRollout], Awaitable[RolloutOutcome]]"
-    limit_s: float
+    limit_s: float  # seconds from the start of running; then the rollout is ended from outside
     on_end: "Callable[[AcceptedRollout], None] | None" = None
     on_grading: "Callable[[AcceptedRollout], None] | None" = None
     accepted_at: float = 0.0

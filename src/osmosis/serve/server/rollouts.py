@@ -55,10 +55,10 @@ RETURNS_WITHIN_S = 1.0
 class RolloutRecord:
     entry: AcceptedRollout
     init: RolloutInit | None
-    lease: str | None
+    lease: str | None  # token; None when called back, not polled
     lease_until: float = 0.0
     readers: int = 0
-    last_read: float = -1e9
+    last_read: float = -1e9  # when its state was last handed out, in seconds of the loop's clock
     is_read: bool = False
     completion_sent: bool = False
 

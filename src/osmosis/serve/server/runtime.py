@@ -37,7 +37,7 @@ class ServerRuntime:
         """Awaited when nothing runs any more: what cancelled rollouts still clean up must not die with the process."""
         self.after_close: list[Callable[[], None]] = []
         """Called last, in a thread: they may wait for disks."""
-        self.count_unread: Callable[[], int] = lambda: 0
+        self.count_unread: Callable[[], int] = lambda: 0  # polled results that nobody has read yet
         self._hurried = False
         self._drained: asyncio.Task[None] | None = None
 

@@ -57,6 +57,7 @@ class TrainerClient:
             return TrainerHealth.model_validate_json(await response.read())
 
     async def stream(self, request: SampleRequest) -> AsyncGenerator[SampleDelta | SampledAnswer, None]:
+        """Yield pieces, the whole answer last. Raise `ModelError`; closing it frees the request in the trainer."""
         async with self._request("POST", "/sample", request) as response:
             async for raw in _lines(response):
                 line = SampleLine.model_validate_json(raw)
@@ -81,6 +82,7 @@ class TrainerClient:
                 after = event.number
 
     async def acknowledge(self, number: int) -> None:
+        """Acknowledge every event up to this one; do nothing when the trainer is gone."""
         with suppress(ModelError):
             async with self._request("GET", f"/events?after={number}&wait=0"):
                 pass

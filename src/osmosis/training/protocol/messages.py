@@ -22,7 +22,7 @@ class Example(Record):
     messages: list[Message] = Field(default_factory=list)
     tools: list[JsonObject] | None = None
     token_ids: list[int] = Field(default_factory=list)
-    mask: list[int] = Field(default_factory=list)
+    mask: list[int] = Field(default_factory=list)  # as long as `token_ids`: 1 = trained on
     rejected: Example | None = None
     """A worse one, to prefer this one to (`dpo`)."""
 
@@ -184,7 +184,7 @@ class SampledAnswer(Record):
 
 
 class SampleError(Record):
-    category: str
+    category: str  # a value of `Category`
     message: str
 
 
@@ -208,8 +208,8 @@ class Sequence:
     attempt: int
     token_ids: array[int]
     prompt_length: int
-    mask: bytes
-    logprobs: array[float]
+    mask: bytes  # one number per token after the prompt: 1 for the model's tokens, 0 for the environment's
+    logprobs: array[float]  # log-probabilities of the tokens after the prompt, as sampled; 0.0 where the mask is 0
     reward: float | None
     """None: unscorable (failed, timed out); outside every statistic of its group."""
     part: int = 0

@@ -49,12 +49,12 @@ class TrainerPlan(Record):
     model_path: str
     """Folder of the base model: `config.json`, tokenizer, safetensors. For `tinker`, the name the server knows."""
     base_model: str | None = None
-    adapter_path: str | None = None
-    teacher_path: str | None = None
+    adapter_path: str | None = None  # folder to go on from; it brings its own rank, scale and targets
+    teacher_path: str | None = None  # folder of the model that `distill` follows
     tokenizer_path: str | None = None
     chat_template_kwargs: JsonObject = Field(default_factory=dict)
     output_dir: str
-    resume_from: str | None = None
+    resume_from: str | None = None  # a checkpoint folder to train from; None: the base model
 
     rows: list[int] = Field(default_factory=list)
     """Indices of the rows to train on (`grpo`). Their order is drawn from `seed` (`rows_of_step`)."""
@@ -194,7 +194,7 @@ class ServingPlan(Record):
     adapter_path: str | None = None
     max_prompt_length: int | None = Field(default=None, ge=1)
     """Tokens; None: what the model's context leaves beside an answer."""
-    max_response_length: int | None = Field(default=None, ge=1)
+    max_response_length: int | None = Field(default=None, ge=1)  # None: half of the context, at most 8192
     concurrency: int = Field(default=256, ge=1)
     precision: Precision = "auto"
     threads: int | None = Field(default=None, ge=1)

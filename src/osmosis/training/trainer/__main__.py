@@ -36,6 +36,7 @@ PlanRecord = TypeVar("PlanRecord", bound=Record)
 
 
 def main(arguments: list[str]) -> int:
+    """Return 0 after a `done` event, 1 after a `failed` one, 2 for a plan that cannot be read."""
     plan = read_plan(TrainerPlan, arguments, 2, USAGE)
     if plan is None:
         return 2

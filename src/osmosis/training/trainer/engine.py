@@ -337,6 +337,7 @@ class LocalEngine(TrainingLoop):
     # --- memory and layout ---
 
     def _choose_budget(self) -> int:
+        """Return the tokens of a micro-batch. Activations are kept as long as enough tokens fit with them."""
         keeping = self._measure_budget(is_checkpointing=False)
         enough = max(ENOUGH_TOKENS, self.plan.max_prompt_length + self.plan.max_response_length)
         if self.plan.gradient_checkpointing == "auto" and keeping >= enough:

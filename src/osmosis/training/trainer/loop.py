@@ -16,7 +16,7 @@ from osmosis.training.trainer.errors import LESS_MEMORY, TrainingFailed
 from osmosis.training.trainer.sampler_base import Totals
 from osmosis.training.trainer.service import Sampler, Stopped, TrainerService
 
-Rollouts = list[list[Sequence]]
+Rollouts = list[list[Sequence]]  # of each rollout, by group, its parts; none where it has no tokens
 
 
 class OpenSampler(Sampler, Protocol):
@@ -38,16 +38,16 @@ class TrainingLoop(ABC):
         self.sampler: OpenSampler | None = None
         self._reward: float | None = None
         self._validated: dict[int, float | None] = {}
-        self._newest = step
+        self._newest = step  # the last step whose rollouts were asked for
 
     @abstractmethod
-    def update(self, rollouts: Rollouts) -> dict[str, float]: ...
+    def update(self, rollouts: Rollouts) -> dict[str, float]: ...  # move the weights by one step; return its figures
 
     @abstractmethod
-    def publish(self) -> None: ...
+    def publish(self) -> None: ...  # sample from the present weights from here on
 
     @abstractmethod
-    def write(self, draft: Path) -> None: ...
+    def write(self, draft: Path) -> None: ...  # write what the run resumes from; called on rank 0 alone
 
     def train(self) -> Done:
         self.ranks.check(self.plan.processes)
@@ -77,6 +77,7 @@ class TrainingLoop(ABC):
         return Done(step=self.step)
 
     def learning_rate(self, step: int) -> float:
+        """Return the rate of a step, counted from 1: warm-up, then the schedule down to zero after the last one."""
         plan, done = self.plan, step - 1
         if done < plan.warmup_steps:
             return plan.lr * done / plan.warmup_steps
@@ -109,6 +110,7 @@ class TrainingLoop(ABC):
         ]
 
     def _validate(self) -> None:
+        """Report the mean reward of the held-out rows with the present weights; a stop leaves it out."""
         plan, service, step = self.plan, self.service, self.step
         rows = plan.validation_rows
         if service is None or not rows or step in self._validated or service.stop_requested.is_set():

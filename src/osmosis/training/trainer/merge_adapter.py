@@ -24,6 +24,7 @@ WRITTEN = (CONFIG, INDEX, "generation_config.json")
 
 
 def main(arguments: list[str]) -> int:
+    """Return 0 when it is merged, 1 when it cannot be, 2 for a plan that cannot be read."""
     plan = read_plan(MergePlan, arguments, 1, USAGE)
     if plan is None:
         return 2

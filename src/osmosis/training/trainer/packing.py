@@ -24,13 +24,13 @@ SPREAD = 4
 class Part:
     """An unbroken token sequence, and which of its tokens the model is trained on."""
 
-    token_ids: NDArray[np.int32]
+    token_ids: NDArray[np.int32]  # array of 32-bit integers
     trained: NDArray[np.int64]
     """Where the trained tokens are in `token_ids`, never at 0: nothing comes before the first."""
-    logprobs: NDArray[np.float32]
+    logprobs: NDArray[np.float32]  # of the trained tokens, as they were sampled
     advantage: float = 1.0
-    weight: float = 1.0
-    number: int = 0
+    weight: float = 1.0  # of each trained token in the loss
+    number: int = 0  # number of the part in the step, for a loss that compares parts
 
 
 @dataclass(slots=True)
@@ -77,8 +77,8 @@ class MicroBatch:
     logprobs: Tensor
     advantages: Tensor
     weights: Tensor
-    sequences: Tensor
-    numbers: Tensor
+    sequences: Tensor  # the number of each one's part in this micro-batch
+    numbers: Tensor  # numbers of its parts in the step
     tokens: int
 
     def to(self, device: torch.device) -> MicroBatch:

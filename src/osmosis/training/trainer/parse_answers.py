@@ -17,7 +17,7 @@ from osmosis.training.protocol.messages import SampleDelta, SampledToolCall
 
 _CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 _THINK = re.compile(r"\A\s*<think>(.*?)</think>\s*", re.DOTALL)
-_TAIL = 256
+_TAIL = 256  # tokens of the prompt that may say how the answer begins (an opened `<think>`)
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 
 

@@ -38,6 +38,7 @@ class Prompts:
         self._end_text: str = tokenizer.eos_token
 
     def build(self, request: SampleRequest) -> Prompt:
+        """Return the prompt of a request. Raise `ModelError` (bad_request)."""
         rendered = self.render(request.messages, request.tools)
         if request.held is not None:
             messages = [_plain(message) for message in request.messages]
@@ -117,7 +118,7 @@ def _call(call: JsonObject) -> JsonObject:
 @dataclass(frozen=True, slots=True)
 class LabeledExample:
     token_ids: list[int]
-    mask: list[int]
+    mask: list[int]  # 1 for each token that is learned
 
 
 def read_examples(plan: TrainerPlan, tokenizer: Any, service: TrainerService | None) -> list[list[LabeledExample]]:

@@ -24,6 +24,7 @@ LONGEST_ANSWER = 8192
 
 
 def main(arguments: list[str]) -> int:
+    """Return 0 after a stop, 1 for a model that cannot be served, 2 for a plan that cannot be read."""
     plan = read_plan(ServingPlan, arguments, 2, USAGE)
     if plan is None:
         return 2

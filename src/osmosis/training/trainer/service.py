@@ -38,7 +38,8 @@ NDJSON = "application/x-ndjson"
 class Sampler(Protocol):
     def stream(
         self, request: messages.SampleRequest
-    ) -> AsyncGenerator[messages.SampleDelta | messages.SampledAnswer, None]: ...
+    ) -> AsyncGenerator[messages.SampleDelta | messages.SampledAnswer, None]:
+        """Yield pieces when the request streams, the whole answer last; closing it frees the request."""
 
 
 class Stopped(Exception): ...
@@ -151,6 +152,7 @@ class TrainerService:
         self._socket_path.unlink(missing_ok=True)
 
     def emit(self, event: messages.Event) -> None:
+        """Send an event to the job; safe from any thread."""
         if isinstance(event, messages.Failed):
             self.health.state = "failed"
         elif isinstance(event, messages.Done):
