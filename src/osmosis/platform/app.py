@@ -23,7 +23,7 @@ from osmosis.platform.embedded_worker import LeaseReaper, Reachability, build_em
 from osmosis.platform.git import routes as git, sync
 from osmosis.platform.http.json_route import JsonRoute, handle_errors
 from osmosis.platform.http.middleware import BodyLimits, ClientVersions, RequestLog, check_reader
-from osmosis.platform.maintenance.gc import DailySweep
+from osmosis.platform.maintenance.gc import sweep_daily
 from osmosis.platform.maintenance.metrics import PlatformMetrics
 from osmosis.platform.models import inference_routes as inference, routes as models
 from osmosis.platform.models.inference import InferenceProxy
@@ -76,7 +76,7 @@ def create_app(settings: PlatformSettings) -> FastAPI:
         loop_watch = asyncio.create_task(reaper.note_loop_alive())
         reachability = Reachability(settings.job_base_url, settings.lease_s)
         worker = build_embedded_worker(platform, reachability=reachability) if settings.worker else None
-        daily = DailySweep(platform)
+        daily = sweep_daily(platform)
         if worker is not None:
             worker.start()
             daily.start()
@@ -91,7 +91,7 @@ def create_app(settings: PlatformSettings) -> FastAPI:
             loop_watch.cancel()
             if polling is not None:
                 polling.cancel()
-            daily.stop()
+            daily.stop(wait_s=0)  # it may be long at it, and goes on tomorrow
             if worker is not None:
                 await run_in_threadpool(worker.stop)
             await app.state.inference.close()

@@ -67,20 +67,23 @@ def slow(kind: Kind) -> Callable[[Callable[P, T]], Callable[P, Awaitable[T]]]:
 class RepeatingThread:
     """Repeat a step until stopped; one that fails is logged, and the next one comes."""
 
-    def __init__(self, name: str, every_s: float, step: Callable[[], None]) -> None:
+    def __init__(self, name: str, every_s: float, step: Callable[[], None], *, first_s: float | None = None) -> None:
         self._stop, self._every_s, self._step = threading.Event(), every_s, step
+        self._first_s = every_s if first_s is None else first_s
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
-    def stop(self) -> None:
+    def stop(self, wait_s: float = 30.0) -> None:
         self._stop.set()
         if self._thread.is_alive():
-            self._thread.join(timeout=30)
+            self._thread.join(timeout=wait_s)
 
     def _run(self) -> None:
-        while not self._stop.wait(self._every_s):
+        pause_s = self._first_s
+        while not self._stop.wait(pause_s):
+            pause_s = self._every_s
             try:
                 self._step()
             except Exception:

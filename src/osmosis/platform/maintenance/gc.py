@@ -4,11 +4,11 @@ and so does what is younger than an hour, because its row may be on its way. Run
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import secrets
 import shutil
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -25,6 +25,7 @@ from osmosis.base import environments
 from osmosis.base.locks import lock_if_free
 from osmosis.errors import Conflict, NotFound
 from osmosis.platform import Platform, tables
+from osmosis.platform.background import RepeatingThread
 from osmosis.platform.backup.upgrade import FOLDER as BACKUPS
 from osmosis.platform.datasets import service as datasets
 from osmosis.platform.db import changed_by, count_of
@@ -67,35 +68,18 @@ def sweep(platform: Platform, *, dry_run: bool = False) -> list[Waste]:
         return [waste for waste in _Sweep(platform).find() if dry_run or waste.remove()]
 
 
-class DailySweep:
-    def __init__(self, platform: Platform) -> None:
-        self._platform = platform
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="sweep", daemon=True)
+def sweep_daily(platform: Platform) -> RepeatingThread:
+    return RepeatingThread("cleaning up", DAY_S, partial(_sweep_and_log, platform), first_s=FIRST_SWEEP_S)
 
-    def start(self) -> None:
-        self._thread.start()
 
-    def stop(self) -> None:
-        self._stopped.set()
-
-    def _run(self) -> None:
-        wait = FIRST_SWEEP_S
-        while not self._stopped.wait(wait):
-            wait = DAY_S
-            try:
-                removed = sweep(self._platform)
-            except Conflict:
-                continue
-            except Exception:
-                # The border of a background thread: tomorrow it tries again.
-                log.exception("what is not needed could not be removed")
-                continue
-            if removed:
-                counts = Counter(waste.kind for waste in removed)
-                kinds = ", ".join(f"{number} {kind}" for kind, number in counts.items())
-                size = sum(waste.size for waste in removed if waste.kind not in ROW_KINDS)
-                log.info("removed what is not needed any more: %s (%.1f MB)", kinds, size / 1e6)
+def _sweep_and_log(platform: Platform) -> None:
+    with contextlib.suppress(Conflict):  # another process is at it
+        removed = sweep(platform)
+        if removed:
+            counts = Counter(waste.kind for waste in removed)
+            kinds = ", ".join(f"{number} {kind}" for kind, number in counts.items())
+            size = sum(waste.size for waste in removed if waste.kind not in ROW_KINDS)
+            log.info("removed what is not needed any more: %s (%.1f MB)", kinds, size / 1e6)
 
 
 @dataclass(frozen=True)
