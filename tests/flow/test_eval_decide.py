@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from osmosis.cli.eval.arms import apply_changes, read_arms
+from osmosis.cli.eval.arms import read_arms
 from osmosis.errors import NotFound, OsmosisError, UsageError
 from osmosis.records.config.run_config import EvalConfig
 from support.command_line import CommandRun, run_command
@@ -111,12 +111,3 @@ def test_what_is_no_arm_is_named(
 ) -> None:
     with pytest.raises(error, match=message):
         read_arms(words, arms, CONFIG, workspace / "rollouts" / "multiply")
-
-
-def test_keys_of_a_config_are_changed(workspace: Path) -> None:
-    changed = apply_changes(CONFIG, {"env.LEVEL": "1", "advanced.params.temperature": "0.5", "evaluation.n": "2"})
-    assert changed.env == {"LEVEL": "1"}
-    assert changed.advanced.params == {"temperature": 0.5}
-    assert changed.evaluation.n == 2
-    with pytest.raises(UsageError, match=r"evaluation\.n"):
-        apply_changes(CONFIG, {"evaluation.n": "none"})

@@ -10,6 +10,7 @@ from osmosis.base.jsonable import JsonObject, parse_or_text
 from osmosis.cli.eval.plan import plan_path
 from osmosis.errors import NotFound, UsageError
 from osmosis.metrics.decide import parse_question
+from osmosis.records.config.check import find_unread_keys, list_issues
 from osmosis.records.config.run_config import EvalConfig
 from osmosis.records.run.study import Question
 from osmosis.sdk.messages import FOLDER, SUFFIX, prompt_variable
@@ -22,21 +23,26 @@ def is_config_key(key: str) -> bool:
     return key.partition(".")[0] in _TABLES
 
 
-def apply_changes(config: EvalConfig, changes: Mapping[str, object]) -> EvalConfig:
-    """Return the config with other values, by path such as `env.LEVEL`; raise UsageError that names the wrong one."""
+def apply_changes(config: EvalConfig, assignments: Sequence[str]) -> EvalConfig:
+    """Return the config with other values, such as `env.LEVEL=high`; raise UsageError that names the wrong one."""
     tables = config.model_dump(mode="json", exclude_unset=True)
-    for path, value in changes.items():
-        *parents, name = path.split(".")
+    for text in assignments:
+        path, equals, value = text.partition("=")
+        *parents, name = path.strip().split(".")
         table = tables
         for key in parents:
-            table = table.setdefault(key, {})
-        table[name] = parse_or_text(value) if isinstance(value, str) and parents != ["env"] else value
+            table = table.setdefault(key, {}) if isinstance(table, dict) else {}
+        if not equals or not isinstance(table, dict):
+            raise UsageError(f"--set {text!r} is not KEY=VALUE of a config", hint="--set env.LEVEL=high")
+        table[name] = value if parents == ["env"] else parse_or_text(value)
     try:
-        return EvalConfig.model_validate(tables)
+        changed = EvalConfig.model_validate(tables)
+        issues = find_unread_keys(changed)
     except PydanticError as error:
-        first = error.errors()[0]
-        path = ".".join(map(str, first["loc"]))
-        raise UsageError(f"{path}: {first['msg']}", hint=f"changed here: {', '.join(changes)}") from error
+        issues = list_issues(EvalConfig, error)
+    if issues:
+        raise UsageError(f"{issues[0].key}: {issues[0].what}", hint=issues[0].fix)
+    return changed
 
 
 def read_arms(
@@ -112,4 +118,4 @@ def _find_key(name: str, values: Sequence[str], config: EvalConfig, folder: Path
 
 def _reads(folder: Path, variable: str) -> bool:
     files = (path for path in folder.rglob("*.py") if ".venv" not in path.parts)
-    return any(re.search(rf"\b{variable}\b", path.read_text("utf-8", "replace")) for path in files)
+    return any(re.search(rf"[\"']{variable}[\"']", path.read_text("utf-8", "replace")) for path in files)

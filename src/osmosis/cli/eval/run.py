@@ -138,7 +138,7 @@ def run_config(ctx: AppContext, flags: RunFlags, name: str | None) -> DetailResu
     path = typed if typed and typed.is_file() else ctx.path(pick_config(workspace, "eval", name))
     config, _ = load_eval_config(path, workspace.root, to_run=True)
     changes = [text for text in flags.set if is_config_key(text)]
-    config = apply_changes(config, dict(text.split("=", 1) for text in changes)) if changes else config
+    config = apply_changes(config, changes) if changes else config
     flags = replace(flags, set=[text for text in flags.set if text not in changes])
     from osmosis.cli.core.rollout_environment import continue_inside  # a fifth of the start of an agent named by flags
 
