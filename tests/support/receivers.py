@@ -1,4 +1,4 @@
-"""What notices are sent to, on loopback: a hook and a mail server, which keep what they got."""
+"""A hook and a mail server on loopback that keep the notices they get."""
 
 from __future__ import annotations
 
