@@ -176,6 +176,15 @@ def test_a_file_that_is_none_is_refused(place: Path) -> None:
     assert (run.code, "cannot be read as a sealed run" in run.err) == (2, True)
 
 
+def test_a_file_that_would_fill_the_memory_is_refused(place: Path) -> None:
+    file = place / "bomb.zip"
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("journal.jsonl", b"")
+        archive.filelist[0].file_size = 3 << 30
+    with pytest.raises(UsageError, match="more than 2 GiB"):
+        verify(file)
+
+
 def test_lines_that_changed_places_are_found(place: Path) -> None:
     def swap(members: dict[str, bytes]) -> None:
         lines = members["journal.jsonl"].splitlines(keepends=True)

@@ -47,6 +47,7 @@ MANIFEST, JOURNAL, LOCK = "manifest.json", "journal.jsonl", "uv.lock"
 Rollouts = Sequence[Rollout]
 Figure = tuple[str, object, object]
 _DIGEST = 64
+MAX_BYTES = 2 << 30
 
 
 class SealManifest(Record):
@@ -154,6 +155,8 @@ class SealFile:
         try:
             self.content = path.read_bytes()
             with zipfile.ZipFile(BytesIO(self.content)) as archive:
+                if sum(member.file_size for member in archive.infolist()) > MAX_BYTES:
+                    raise ValueError(f"unpacked, it has more than {MAX_BYTES >> 30} GiB")
                 self.members = {name: archive.read(name) for name in archive.namelist()}
             self.manifest = SealManifest.model_validate_json(self.members[MANIFEST])
             self.journal = self.members[JOURNAL]
