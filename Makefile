@@ -12,6 +12,8 @@ EXTRAS := mcp oidc openai-agents otlp postgres s3 strands tensorboard
 comma := ,
 empty :=
 space := $(empty) $(empty)
+# Where it is set, as in many images, each process of an environment that a test makes compiles torch and all else again.
+unexport PYTHONDONTWRITEBYTECODE
 PYTEST = $(BIN)/python -m pytest -n $(PROCESSES) --dist worksteal
 
 .PHONY: help demo demo-train demo-smollm2 check test test-all slow soak unit lint lowest docs docs-site wheel screenshots bench bridges audit lock release clean
