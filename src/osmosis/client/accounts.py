@@ -177,8 +177,7 @@ class Workers(Section):
 
 class Sync(Section):
     def state(self, *, rollouts: bool = False) -> SyncState:
-        """Return synced branches and the latest events; with `rollouts` also the names found by the latest sync. An
-        unknown repository is a state too, not an error."""
+        """Return synced branches and events; an unknown repository is a state too, not an error."""
         try:
             state = self._read(SyncReport, "GET", "sync").state()
         except OsmosisError as error:
@@ -199,8 +198,7 @@ class Sync(Section):
     def wait_for(
         self, commit: str, branch: str | None = None, *, timeout_s: float = TIMEOUT_S, said: Said = lambda _: None
     ) -> SyncState:
-        """Poll until the platform has this commit of the branch (None: the default branch), starting one sync. Raise
-        PlatformError when the sync failed or time is over, Conflict when the platform synced another commit."""
+        """Poll until the platform has this commit of the branch, starting one sync. Raise PlatformError, Conflict."""
         deadline = time.monotonic() + timeout_s
         started, last = False, ""
         while (state := self.state()).synced(branch) != commit:

@@ -1,5 +1,4 @@
-"""HTTP to a platform: headers, errors, pages. Every error body becomes the error class that left the server. Calls are
-not retried: the platform may have acted on them."""
+"""HTTP to a platform. Every error body becomes the error class that left the server; no call is repeated."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, TypeVar
@@ -27,9 +26,7 @@ TIMEOUT_S = 30.0
 
 
 class Http:
-    """`identity` (`owner/repo`) or `workspace` selects the workspace. `warn(code, message)` receives the platform's
-    notices about versions. `auth_hint` is what to type when the platform refuses a token that no login replaces.
-    `ca_file` replaces the public certificates."""
+    """`auth_hint` is what to type when the platform refuses a token that no login replaces."""
 
     def __init__(
         self,

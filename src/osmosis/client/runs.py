@@ -18,14 +18,12 @@ if TYPE_CHECKING:
 
 LOG_PAGE = 200
 PREFIX = "platform:"
-"""How a run is named that is not a local one."""
 NAMES = 50
 R = TypeVar("R", bound=Record)
 
 
 class Runs(Section):
-    """The runs of one kind; `noun` is their path. Reading methods also accept the beginning of a name, or `latest`;
-    changing ones need the name. `platform:NAME` is the same as NAME."""
+    """The runs of one kind. Reading methods also accept the beginning of a name, or `latest`."""
 
     noun: ClassVar[str]
     listed: ClassVar[type[run_api.RunPage]]
@@ -73,8 +71,7 @@ class Runs(Section):
         self._call("DELETE", self._path(name))
 
     def logs(self, name: str, *, limit: int = LOG_PAGE, cursor: str | None = None, newer: bool = False) -> LogPage:
-        """Return one page, oldest first within it. Without a cursor: the last lines, or with `newer` the first ones.
-        `next_cursor` goes on in that direction."""
+        """Return one page, oldest first within it: the last lines, or with `newer` the first ones."""
         params = {"limit": limit, "direction": "newer" if newer else "older", "cursor": cursor}
         return self._get(LogPage, name, "logs", params)
 
@@ -114,8 +111,7 @@ class EvalRuns(Runs):
     figures = run_api.EvalMetrics
 
     def retry(self, name: str, request: run_api.RetryRun) -> run_api.RetriedRun:
-        """Retry failed and skipped rollouts. Raise NothingToRetry when all succeeded, unless `everything`; Conflict
-        when the run has spent its budget and no larger one is given."""
+        """Retry failed and skipped rollouts. Raise NothingToRetry, or Conflict when the budget is spent."""
         return self._read(run_api.RetriedRun, "POST", self._path(name, "retry"), json=request)
 
     def rollouts(

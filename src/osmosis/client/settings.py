@@ -1,5 +1,4 @@
-"""The platform's URL, safe to send a token to, and its certificates. Plain http is refused beyond loopback unless the
-person allows it."""
+"""The platform's URL, safe to send a token to: plain http beyond loopback only if the person allows it."""
 
 import json
 import ssl

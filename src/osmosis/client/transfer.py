@@ -1,5 +1,4 @@
-"""Transfers to and from presigned URLs: streamed, retried, in parts when the platform says so. Refuses plain http
-except on loopback or at the platform's own address."""
+"""Transfers to and from presigned URLs: streamed, retried, and https except on loopback or at the platform."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping

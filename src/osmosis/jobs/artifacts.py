@@ -1,5 +1,4 @@
-"""Files between a job on another machine and the platform. What rollouts leave is sent without secrets. Models and
-checkpoints are fetched and sent with a checksum of every file; a folder appears when it is complete."""
+"""Files between a job on another machine and the platform, without secrets; a folder appears when it is complete."""
 
 import asyncio
 import hashlib

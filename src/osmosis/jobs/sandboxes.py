@@ -27,8 +27,6 @@ COMMIT, ARTIFACTS, ENVIRONMENT, PROJECT = map(Path, ("/rollout", "/artifacts", "
 
 @dataclass(frozen=True, slots=True)
 class ServerFolders:
-    """The folders of a rollout server, as they are called outside. The checkout is in `commit`."""
-
     commit: Path
     artifacts: Path
 

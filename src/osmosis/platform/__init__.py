@@ -1,6 +1,4 @@
-"""The self-hosted platform: HTTP API, git host and pages. A noun's package has its routes and services; `tables` has
-all rows, `web` the pages. The platform never imports user code, the engine or a model library: a crash of user code is
-the exit code of a job."""
+"""The self-hosted platform. It never imports user code, the engine or a model library."""
 
 from dataclasses import dataclass, field
 

@@ -1,6 +1,4 @@
-"""`python -m osmosis.platform serve` runs the platform in the foreground; `worker` adds a worker to it. `<data
-dir>/platform.json` exists while the platform answers, so that its starter finds it. SIGTERM and Ctrl-C end new work,
-wait for requests and the worker, and close the database."""
+"""`python -m osmosis.platform serve` or `worker`; `platform.json` in the data folder exists while it answers."""
 
 import argparse
 import getpass

@@ -1,6 +1,4 @@
-"""Run slow work (git, files, processes, object store) in threads apart from those that answer requests. Each kind has a
-few threads of its own, so syncs that wait for a lock stop neither `/health` nor an upload. A route with such work is
-marked `@slow(kind)` or awaits `run_apart`."""
+"""Run slow work in threads apart from those that answer requests, a few for each kind, so that none blocks another."""
 
 import asyncio
 import functools

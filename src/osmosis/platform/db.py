@@ -1,6 +1,5 @@
-"""The database: one sync engine, short sessions, migrations at start. SQLite (WAL, `BEGIN IMMEDIATE` for writers, so
-that a busy database waits instead of failing half-way) or Postgres by URL. No session is open during network or process
-work."""
+"""The database: SQLite (WAL, `BEGIN IMMEDIATE` for writers, so that a busy one waits) or Postgres by URL. No session is
+open during network or process work."""
 
 import json
 import threading
@@ -179,9 +178,7 @@ class Database:
             yield session
 
     def migrate(self, revision: str = HEAD) -> None:
-        """Bring the tables to this revision, or an empty database to an earlier one. Safe when several processes start
-        at once. Raise Conflict, and change nothing, for a database that this version cannot read or whose rows would
-        not fit."""
+        """Bring the tables to this revision. Raise Conflict, and change nothing, for an unknown one."""
         current = self.revision()
         if current == revision:
             return

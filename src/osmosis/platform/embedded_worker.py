@@ -1,5 +1,4 @@
-"""The platform's own worker, and the thread that reaps expired leases. The worker shares the platform's disk, so its
-jobs read repositories and datasets in place."""
+"""The platform's own worker, whose jobs read its disk, and the thread that reaps expired leases."""
 
 import asyncio
 import logging
@@ -49,8 +48,7 @@ def build_embedded_worker(
 
 
 class LeaseReaper:
-    """A thread that reaps leases as long as the platform runs. `note_loop_alive` runs in the event loop: while that
-    stands still, no heartbeat is heard."""
+    """A thread that reaps leases; `note_loop_alive` runs in the event loop: while that stands still, none is heard."""
 
     def __init__(self, platform: Platform) -> None:
         self._platform = platform

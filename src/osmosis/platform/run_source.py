@@ -1,5 +1,4 @@
-"""Runs of the database as a `viewer.run_source.RunSource`, and all of them as a library. Usable while its session is
-open."""
+"""Runs of the database for the viewer, and all of them as a library, while their session is open."""
 
 import logging
 from collections import Counter

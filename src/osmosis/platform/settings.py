@@ -1,5 +1,4 @@
-"""Settings of one platform process. Built by `python -m osmosis.platform` (or a test) and passed down; nothing below
-reads the environment."""
+"""Settings of one platform process, passed down; nothing below reads the environment."""
 
 import re
 import sys
@@ -27,7 +26,6 @@ Words = Annotated[
     BeforeValidator(lambda value: [word.strip() for word in value.split(",")] if isinstance(value, str) else value),
     AfterValidator(lambda words: tuple(filter(None, words))),
 ]
-"""Words, which a variable separates by commas."""
 LogFormat = Literal["text", "json"]
 BUCKET = re.compile(r"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9._/-]*)?\Z")
 WILDCARDS = ("0.0.0.0", "::", "")
@@ -98,7 +96,6 @@ class OpenIdSettings(Settings):
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str]) -> "OpenIdSettings | None":
-        """Read the settings; None without an issuer: people sign in with links and tokens alone."""
         return cls(environ=dict(environ)) if environ.get("OSMOSIS_OIDC_ISSUER") else None
 
 
@@ -128,8 +125,7 @@ class PlatformSettings(Settings):
     public_url: Annotated[str, Variable("OSMOSIS_PUBLIC_URL")] = ""
     """How clients and browsers reach it; empty = `http://<host>:<port>`."""
     allowed_hosts: Annotated[Words, Variable("OSMOSIS_ALLOWED_HOSTS")] = ()
-    """Names that requests may carry in their Host header, besides loopback, `host` and that of `public_url`:
-    `osmosis.lan`, `*.example.com`; the variable separates them by commas."""
+    """Names that requests may carry in their Host header, beside our own: `osmosis.lan`, `*.example.com`."""
     job_url: str = ""
     """How jobs of this machine reach it; empty = by host and port. A worker in a process of its own is told."""
     database_url: Annotated[str, Variable("OSMOSIS_DATABASE_URL")] = Field(default="", repr=False)
@@ -137,16 +133,13 @@ class PlatformSettings(Settings):
     database_limit_s: Annotated[float, Variable("OSMOSIS_DATABASE_LIMIT_S")] = Field(default=20.0, gt=0)
     """How long one statement on PostgreSQL, or the wait for a connection to it, may take; then requests get 503."""
     objects: Annotated[str, Variable("OSMOSIS_OBJECTS")] = ""
-    """`s3://bucket/prefix`, where datasets, artifacts, models and checkpoints are kept; empty = in `data_dir`. The
-    variables of AWS's tools say where it is and with which credentials."""
+    """`s3://bucket/prefix`, by the variables of AWS's tools; empty = in `data_dir`."""
     backup_before_upgrade: Annotated[bool, Variable("OSMOSIS_BACKUP_BEFORE_UPGRADE")] = True
-    """Keep the rows of a database before a newer version changes its tables."""
     keep_runs_days: Annotated[Days, Variable("OSMOSIS_KEEP_RUNS_DAYS")] = 30
     """What a run worked with (checkout, journal) goes so many days after its end; its results stay."""
     keep_artifacts_days: Annotated[Days, Variable("OSMOSIS_KEEP_ARTIFACTS_DAYS")] = None
     """The files that its rollouts left."""
     keep_logs_days: Annotated[Days, Variable("OSMOSIS_KEEP_LOGS_DAYS")] = None
-    """The log of a run that is over."""
     keep_caches_days: Annotated[Days, Variable("OSMOSIS_KEEP_CACHES_DAYS")] = 14
     """Environments, wheels, uv's caches and fetched models that no run has used for so long."""
     keep_calls_days: Annotated[Days, Variable("OSMOSIS_KEEP_CALLS_DAYS")] = 30
@@ -154,35 +147,27 @@ class PlatformSettings(Settings):
     master_key: Annotated[SecretStr, Variable("OSMOSIS_MASTER_KEY")] = SecretStr("")
     """Base64 of the 32 bytes that encrypt secrets; empty = a file in `data_dir`."""
     log_format: Annotated[LogFormat, Variable("OSMOSIS_LOG_FORMAT")] = "text"
-    """Lines of the log as text, or as one JSON object each."""
     log_requests: Annotated[bool, Variable("OSMOSIS_LOG_REQUESTS")] = False
-    """A line of the log for every request."""
     metrics_token: Annotated[SecretStr, Variable("OSMOSIS_METRICS_TOKEN")] = SecretStr("")
     """Who sends it as bearer token may read `/metrics`; empty: whoever asks from this machine, and through no proxy."""
     worker: bool = True
-    """Run the worker inside this process."""
     max_jobs: int = Field(default=1, ge=1)
-    """Jobs this worker runs at once."""
     lease_s: float = Field(default=60.0, gt=0)
     """A run whose job says nothing for this long is taken over."""
     poll_s: float = Field(default=0.5, gt=0)
-    """How often the worker looks for work when it has none."""
     stop_grace_s: float = Field(default=20.0, ge=0)
     """How long a stopped job may take to finish what is in flight before its processes are killed."""
     training_stop_grace_s: float = Field(default=330.0, ge=0)
     """The same of a training job, which finishes the update of its weights and saves a checkpoint."""
     max_starts: int = Field(default=3, ge=1)
-    """How often one run is started before it is declared failed."""
     start_pause_s: float = Field(default=5.0, ge=0)
     """About how long a job waits after a start that its executor refused; twice as long after the next, and so on."""
     job_command: tuple[str, ...] = (sys.executable, "-m", "osmosis.jobs")
-    """The job process; `--run URL` is appended. Tests pass a fake."""
     part_bytes: int = Field(default=32 * 1024 * 1024, ge=1)
     """Uploads above twice this size are sent in parts of it."""
     inline_bytes: int = Field(default=64 * 1024 * 1024, ge=0)
     """Datasets up to this size are checked within the request; larger ones afterwards, in the background."""
     url_lifetime_s: int = Field(default=900, ge=1)
-    """How long a signed object URL works."""
     owner_name: str = "local"
     """Handle of the first user, who starts the platform; also the owner part of internal repositories."""
     remote_allow: tuple[str, ...] = ()
@@ -229,7 +214,6 @@ class PlatformSettings(Settings):
     openid: OpenIdSettings | None = None
     """Who signs people in besides links and tokens."""
     sandbox: SandboxSettings = Field(default_factory=SandboxSettings)
-    """What keeps rollouts from this machine."""
     gate: GateAddress | None = None
     """How rollout servers on other machines reach training jobs of this one; None: they do not."""
 
@@ -241,7 +225,6 @@ class PlatformSettings(Settings):
         return value
 
     def refuse_open_http(self) -> None:
-        """Raise UsageError if tokens and secrets would cross a network in the open."""
         hint = "put https in front and say --public-url https://NAME; in a network you trust: --insecure-http"
         if self.public_url and not self.public_url.startswith("https://") and not is_loopback(self.public_url):
             raise UsageError(f"{self.public_url} is plain http: whoever is in between reads tokens", hint=hint)
@@ -272,7 +255,6 @@ class PlatformSettings(Settings):
 
     @property
     def host_names(self) -> tuple[str, ...]:
-        """Return the platform's names besides loopback, without addresses such as 0.0.0.0."""
         own = [self.host] if self.host not in WILDCARDS else []
         return (*own, *(parse_host(url) for url in (self.public_url, self.job_url) if url), *self.allowed_hosts)
 

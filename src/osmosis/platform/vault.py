@@ -1,6 +1,5 @@
-"""Secret values at rest: AES-256-GCM under a master key that is never in the database or its backups. Each value is
-bound to its workspace, scope, owner, name and version, so that a copied row cannot be decrypted. Also signs object URLs
-and cookies, with keys derived from the master key."""
+"""Secret values at rest: AES-256-GCM under a master key that is in no database or backup, bound to workspace, scope,
+owner, name and version. Derived keys sign object URLs and cookies."""
 
 import base64
 import binascii

@@ -1,7 +1,5 @@
-"""Arguments of bubblewrap, which are written nowhere else; `own_namespaces` carries out the same ones without it.
-Everything but `/tmp` and the policy's `write` is read-only; no capability, no terminal is left, and the filter of
-`confinement` allows no further namespace. All arguments go through a descriptor, so that no value of an environment
-variable is on a command line, and nothing of that environment acts on bubblewrap itself."""
+"""Arguments of bubblewrap, also for `own_namespaces`. All but `/tmp` and `write` is read-only. They go through a
+descriptor, so that no value of an environment variable is on a command line."""
 
 import os
 from collections.abc import Iterator

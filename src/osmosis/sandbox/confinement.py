@@ -1,7 +1,6 @@
-"""The system call filter of sandboxed processes, as a BPF program. What is refused is shared by the whole machine
-whatever namespaces a process has (keyrings), reads or changes other processes, or has been the way into the kernel
-(io_uring, bpf, user namespaces). A refused call fails, so programs fall back or report it. Numbers: the kernel's
-`asm/unistd_64.h` and `asm-generic/unistd.h`."""
+"""The system call filter of sandboxed processes, as a BPF program: it refuses what the whole machine shares, what
+reaches other processes, and ways into the kernel. Numbers: the kernel's `asm/unistd_64.h` and
+`asm-generic/unistd.h`."""
 
 import base64
 import errno

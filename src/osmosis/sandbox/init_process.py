@@ -1,6 +1,5 @@
-"""Run a command whose end is the end of all it started: `python -I -S init_process.py <fd> <rules> <command>`. Orphans
-become children of this process, which ends them when the command has ended or the pipe `fd` is closed. With `rules` (a
-descriptor, or `-`) Landlock and a system call filter confine the command. Imports nothing of ours."""
+"""Run a command whose end is the end of all it started: `python -I -S init_process.py <fd> <rules> <command>`, ended
+when the pipe `fd` is closed. Imports nothing of ours."""
 
 import base64
 import contextlib
@@ -65,8 +64,7 @@ def main(life: int, rules: str, command: list[str]) -> int:
 
 
 def begin(command: list[str], confine: Callable[[], None] | None) -> None:
-    """Become the command, in a group of its own that can be ended without this process; the kernel ends it when this
-    process is killed."""
+    """Become the command, in a group of its own; the kernel ends it when this process is killed."""
     keeper = os.getppid()
     signal.set_wakeup_fd(-1)
     for kind in (signal.SIGCHLD, *PASSED_ON):

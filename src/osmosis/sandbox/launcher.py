@@ -1,6 +1,4 @@
-"""Start a sandboxed process: prepare it, let the caller start it, then set limits and network and let it run. A sandbox
-waits before its first instruction until its limits are set and its network works. The caller starts the process itself,
-from a thread that lives as long: bubblewrap ends with the thread that started it."""
+"""Start a sandboxed process, which waits before its first instruction until its limits and network are set."""
 
 import contextlib
 import json
@@ -214,8 +212,7 @@ class Launch:
             self._group = None
 
     def exit_code(self, code: int) -> int:
-        """Return the code as of a child process: negative when a signal ended it, which bubblewrap and the init process
-        say as 128 + signal."""
+        """Return the code as of a child process: negative when a signal ended it."""
         namespaces = self.policy.level is Level.NAMESPACES
         signalled = code in SIGNAL_CODES if namespaces else self._life < 0 and code == KILLED
         return 128 - code if signalled else code

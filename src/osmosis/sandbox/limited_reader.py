@@ -1,6 +1,4 @@
-"""Parse foreign bytes in a sandboxed process with limits. A reader is a module or script of ours that reads JSON on
-stdin and writes JSON, or an error, to stdout (`osmosis.base.processes.reader_main`). It reaches no network and writes
-nothing else."""
+"""Parse foreign bytes in a sandboxed process: a reader of ours, JSON in and out (`base.processes.reader_main`)."""
 
 import json
 import os
@@ -41,8 +39,7 @@ def read_with(
     memory_mb: int = MEMORY_MB,
     address_space_mb: int | None = None,
 ) -> object:
-    """Return the answer of the reader `python -I <words>` to `request`; `what` begins an error's message. Raise the
-    reader's own error, or `Unreadable` if a limit ended it."""
+    """Return the answer of `python -I <words>`; raise the reader's error, or `Unreadable` if a limit ended it."""
     limits = Limits(
         memory_mb=memory_mb,
         address_space_mb=address_space_mb or memory_mb * 4,

@@ -1,7 +1,5 @@
-"""Make sockets in another process's network namespace: `python -I -S netns_helper.py <fd>`, answering on that socket. A
-socket belongs to the namespace it was made in. This process joins the namespace, makes sockets in it and hands them to
-its parent, which can then listen and connect inside. When its parent ends, it ends what it joined, which may not have
-asked the kernel for that yet. It imports nothing of ours, so that it starts fast."""
+"""Make sockets in another process's network namespace: `python -I -S netns_helper.py <fd>`. It joins the namespace and
+hands its sockets to its parent; when that ends, it ends what it joined. Imports nothing of ours."""
 
 import array
 import contextlib

@@ -1,7 +1,5 @@
-"""Bubblewrap's part where it is not installed: `python -I -S own_namespaces.py <bwrap's arguments> -- <command>`. It
-carries out the arguments that `bubblewrap.arguments` gives, in their order, with the kernel's own calls: namespaces,
-mounts in a new root, `pivot_root`; then the command runs without capabilities below a first process that reaps orphans.
-Imports nothing of ours."""
+"""Bubblewrap's part where it is not installed: `python -I -S own_namespaces.py <bwrap's arguments> -- <command>`
+carries out `bubblewrap.arguments` with the kernel's own calls. Imports nothing of ours."""
 
 import ctypes
 import fcntl

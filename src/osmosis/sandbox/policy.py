@@ -91,8 +91,7 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Abilities:
-    """Levels and programs that work on this machine. `reason` tells why no higher level does; empty when not known to
-    matter."""
+    """Levels and programs that work on this machine; `reason` tells why no higher level does."""
 
     level: Level
     reason: str = ""

@@ -25,8 +25,7 @@ KEEPERS = 2
 def run(
     argv: Sequence[str], policy: Policy, *, input: bytes = b"", stop: threading.Event | None = None
 ) -> LimitedResult:
-    """Run `argv` with `input` on stdin, until it and everything it started have ended. Raise `SandboxUnavailable` when
-    the policy's level does not work here, `OSError` when there is no such program."""
+    """Run `argv` until it and everything it started have ended. Raise `SandboxUnavailable`, `OSError`."""
     began = time.monotonic()
     launch = ContainerLaunch(argv, policy) if policy.level is Level.CONTAINER else Launch(argv, policy)
     process: subprocess.Popen[bytes] | None = None
@@ -238,8 +237,7 @@ class Box:
 
 
 async def start(argv: Sequence[str], policy: Policy, *, stderr_apart: bool = False, stdin: bool = False) -> Box:
-    """Start `argv`, with nothing on its stdin or a pipe, from a thread that outlives it: bubblewrap ends with that
-    thread. Raise `SandboxUnavailable` when the level does not work here, `OSError` when it cannot be started."""
+    """Start `argv` from a thread that outlives it: bubblewrap ends with that thread. Raise as `run` does."""
     starting = asyncio.create_task(_start(argv, policy, stderr_apart=stderr_apart, stdin=stdin))
     try:
         return await asyncio.shield(starting)

@@ -1,5 +1,4 @@
-"""Measure what the processes of a sandbox use together. Without /proc no process is counted, and none is ended for
-it."""
+"""Measure what the processes of a sandbox use together; without /proc none is counted."""
 
 import contextlib
 import math
@@ -45,8 +44,7 @@ def tree(pid: int) -> list[int]:
 
 
 def usage_of(pid: int, *, suspicious_mb: float = 0.0) -> ResourceUse:
-    """Sum over the tree of `pid`. Resident memory is cheap to ask; only when that sum is above `suspicious_mb` are
-    shared pages divided among those that share them, which the kernel counts page by page."""
+    """Sum over the tree of `pid`; shared pages are divided, page by page, only above `suspicious_mb`."""
     pids = tree(pid)
     resident = sum(map(_resident, pids)) / MEGABYTE
     if resident > suspicious_mb:

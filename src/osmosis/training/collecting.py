@@ -1,5 +1,4 @@
-"""The rollouts of a step, from the first to the batch. Each group runs in the folder of the step in which it began;
-`groups.py` has which step uses it. Stored rollouts are never run again."""
+"""The rollouts of a step, from the first to the batch; stored ones are never run again."""
 
 import asyncio
 import time
@@ -62,7 +61,6 @@ class TrainingRun:
     failure_rewards: Mapping[Category, float] = field(default_factory=dict)
     """The failures that the policy causes; others have no reward, and teach nothing."""
     sealed: Agent | None = None
-    """Grades the rollouts of validation apart."""
     hashes: Mapping[str, str] = field(default_factory=dict)
     redactor: Redactor | None = None
 
@@ -154,7 +152,6 @@ class Collector:
                     await asyncio.to_thread(journal.pack)
 
     async def _load(self, step: int) -> None:
-        """Read what is stored of the groups that this step may use, and run what is missing."""
         groups = [group for group in self._ledger.list_unused() if group.step <= step]
         needed = {step, *(group.step for group in (*groups, *self._ledger.steps[step].trained))}
         for number in sorted(needed - self._journals.keys()):
@@ -315,8 +312,7 @@ class Collector:
 
 
 def _step_plan(plan: EvalPlan, rows: Sequence[int], samples: int) -> EvalPlan:
-    """Return the plan of these rows, without a limit of failures in a row. All rollouts of a step run at once, and
-    those that overrun their time all end at the same moment."""
+    """Return the plan of these rows, without a limit of failures in a row: a step's all end at the same moment."""
     count = len(rows) * samples
     return plan.model_copy(
         update={

@@ -1,6 +1,4 @@
-"""The job's side of training: run the rollouts that the trainer asks for, store them and hand them back. Stored
-rollouts of a step are never run again: a complete step is answered from the disk, one that was cut off is completed. So
-whatever was killed (trainer, job, platform), the steps after the last checkpoint are the same again."""
+"""Run the rollouts that the trainer asks for; whatever was killed, the steps after the last checkpoint are the same."""
 
 import asyncio
 import time
@@ -22,8 +20,6 @@ FIDELITY = ("sampled_tokens", "unscored_tokens", "twice", "lost", "repaired", "f
 
 @dataclass(eq=False, repr=False)
 class TrainingDriver:
-    """Drive one life of the trainer. `run` returns how it ended; `stop` asks it to save a checkpoint and end."""
-
     _run: TrainingRun
     _client: TrainerClient
     _model: TrainedModel

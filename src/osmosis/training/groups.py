@@ -1,7 +1,5 @@
-"""The groups of each training step: `groups.json` in the folder of a step's rollouts. A group is the rollouts of a
-row that begin in one step. Usually it is trained on in that step; with `oversample` it may be carried over into a later
-one, and with `replace_no_signal` one that teaches nothing is replaced. What a step consists of is written down before
-it is trained on, so that a killed run has the same steps again."""
+"""The groups of each training step (`groups.json` beside its rollouts): the rollouts of a row that begin in one step.
+They are written down before they are trained on, so that a killed run has the same steps again."""
 
 import asyncio
 import math
@@ -80,8 +78,7 @@ class GroupLedger:
         return sorted(self._unused, key=lambda group: group.step)
 
     def draw(self, step: int, count: int) -> list[int]:
-        """Return rows for new groups of a step, by environment those that came least often, each pass over the rows in
-        an order drawn from the seed; a row in flight only where there is no other. Fewer where the step has all."""
+        """Return rows for new groups of a step: those that came least often, in an order drawn from the seed."""
         plan, own = self._plan, self.steps[step].rows if step in self.steps else []
         passes = self._count_passes(step)
         busy = {group.row for group in self.list_unused()}
@@ -108,8 +105,7 @@ class GroupLedger:
                 yield number, self._plan.rows_of(number)
 
     def _count_passes(self, step: int) -> Counter[int]:
-        """Return how often each row came up to a step. With `curriculum` a visit without signal counts twice, the next
-        one in a row four times, any further one eight times: the row comes less often, but it comes."""
+        """Return how often each row came up; with `curriculum` a visit without signal counts several times."""
         plan, passes, streaks = self._plan, Counter[int](), Counter[int]()
         silent = {group for groups in self.steps.values() for group in groups.silent} if plan.curriculum else set()
         for number, rows in self._list_begun(step):
@@ -138,8 +134,7 @@ CUT_OFF = "cut off as a straggler"
 
 
 class StragglerAgent:
-    """Ends a step's last rollouts: once nine in ten of those that began together have ended, the others have
-    `straggler_timeout_s` left. What is cut off is a failure of category timeout, with what was sampled so far."""
+    """Ends a step's last rollouts: once nine in ten have ended, the others have `straggler_timeout_s` left."""
 
     def __init__(self, agent: Agent, count: int, timeout_s: float, on_cut: Callable[[int], None]) -> None:
         self._agent = agent

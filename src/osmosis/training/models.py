@@ -1,7 +1,5 @@
-"""Models that the trainer's process samples, as `llm.Model`s: the one being trained, and a served one. `TrainedModel`
-keeps every answer's tokens with the rollout that asked. Temperature and top-p are the run's, because the loss is
-computed with them; a rollout may ask for a shorter answer and for stop texts. It does not retry: the job restarts a
-lost trainer and runs the rollouts in flight again. `ServedModel` obeys the request."""
+"""Models that the trainer's process samples. `TrainedModel` keeps every answer's tokens; temperature and top-p are the
+run's, because the loss is computed with them. It does not retry: the job restarts a lost trainer."""
 
 import asyncio
 import hashlib
@@ -63,8 +61,7 @@ class _LinkedModel:
 
 
 class TrainedModel(_LinkedModel):
-    """`start` a rollout, then `take` its conversation. Safe for concurrent rollouts, of several steps. A call outside
-    of a rollout is answered and counted, and trains nothing."""
+    """`start` a rollout, then `take` its conversation. A call outside of a rollout is answered, and trains nothing."""
 
     def __init__(self, link: TrainerClient, name: str, *, seed: int = 0) -> None:
         super().__init__(link, ModelSpec(name=name, kind="trained", seed=seed))

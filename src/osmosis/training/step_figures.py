@@ -1,5 +1,4 @@
-"""The figures of a step that come from its stored rollouts: a replayed step has the same ones. The trainer reports what
-comes from the update (loss, KL, ...)."""
+"""The figures of a step from its stored rollouts: a replayed step has the same ones."""
 
 import math
 import re
@@ -19,9 +18,7 @@ from osmosis.training.step_journal import StoredPart, StoredStepRollout
 
 GRAM = 4
 SEALED = "sealed"
-"""The metric of a rollout that the sealed grader gives."""
 APART = ("rollout/raw_reward", "rollout/no_signal_ratio", "eval/validation/reward", "eval/sealed")
-"""Figures that each environment of a mixture has for itself."""
 _RUNS = re.compile(rb"\x01+")
 
 
@@ -66,7 +63,6 @@ def step_figures(rollouts: Sequence[StoredStepRollout], kind: Kind) -> dict[str,
 
 
 def environment_figures(plan: TrainerPlan, rollouts: Sequence[StoredStepRollout], kind: Kind) -> dict[str, float]:
-    """Return figures of each environment of a mixture, with its name at the end of their keys."""
     figures: dict[str, float] = {}
     for at, environment in enumerate(plan.environments):
         own = step_figures([each for each in rollouts if plan.find_environment(each.row_index) == at], kind)
@@ -92,8 +88,7 @@ def count_sampled_tokens(rollouts: Sequence[StoredStepRollout]) -> int:
 
 
 def fidelity_figures(rollouts: Sequence[StoredStepRollout]) -> dict[str, float]:
-    """Return what became of the sampled tokens: each is in one sequence, and in the update if its rollout has a reward.
-    Tokens in two sequences, or in none, are a bug in the stitching, and an alarm."""
+    """Return what became of the sampled tokens; some in two sequences, or in none, are a bug, and an alarm."""
     kept = {id(rollout): _count_sampled(rollout) for rollout in rollouts}
     apart = [kept[id(r)] - r.sampled_tokens for r in rollouts if r.sampled_tokens is not None]
     return {
@@ -123,8 +118,7 @@ def _answers(part: StoredPart) -> list[list[int]]:
 
 
 class MetricsFile:
-    """An append-only file, which a resumed job reads. A step that is done again reports its figures again: the last
-    value counts, and a curve has one point a step."""
+    """An append-only file, which a resumed job reads; of a step that is done again the last value counts."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -1,8 +1,6 @@
-"""The rollouts of one step on disk, with the tokens that the model sampled: what a step can be replayed from. It is the
-engine's journal, one folder for the training rollouts of a step and one for each validation. A line of `rollouts.jsonl`
-has the key `tokens` beside the rollout's own: for each unbroken sequence `prompt_token_ids`, `completion_token_ids` and
-`logprobs`, named as in trajectories, with the `mask` of what follows the prompt. Rollout and tokens are durable
-together or not at all. A complete step is packed with gzip, and unpacked when it is written again."""
+"""The rollouts of one step on disk, with the tokens that the model sampled, durable together: a line of
+`rollouts.jsonl` has `tokens` beside the rollout's own keys, for each unbroken sequence. A complete step is packed with
+gzip."""
 
 import gzip
 import re
@@ -92,8 +90,7 @@ class StoredStepRollout(msgspec.Struct, gc=False):
 
 
 def find_reward(rollout: Rollout | StoredStepRollout, failure_rewards: Mapping[Category, float]) -> float | None:
-    """Return the first score of a rollout that ended well, or what the config gives its failure. None: unscorable,
-    which is no zero."""
+    """Return the first score of a rollout that ended well, or what the config gives its failure."""
     if rollout.status is RolloutStatus.SUCCESS:
         scores: Iterable[Score | StoredScore] = rollout.scores.values()
         return next((score.value for score in scores), None)

@@ -1,9 +1,6 @@
-"""The model calls of one rollout, stitched into sequences of tokens: the model's own marked, all others masked. A call
-continues a sequence when its prompt begins with all of that sequence's tokens; what the prompt has beyond them came
-from the environment. Any other prompt (a rewritten or compacted history, a second agent, the same question with
-another answer) begins a sequence of its own, with the whole prompt masked. A call that is repeated with its answer,
-as client libraries do after an error, is there already. So every sampled token is trained on exactly once, in the
-context that it was sampled in."""
+"""The model calls of one rollout, stitched into sequences: the model's own tokens marked, all others masked. A call
+continues a sequence when its prompt begins with all of that sequence's tokens; another begins one of its own. So every
+sampled token is trained on exactly once, in the context that it was sampled in."""
 
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -77,8 +74,7 @@ class Conversation:
         return part
 
     def find_held_tokens(self, messages: list[Message]) -> HeldTokens | None:
-        """Return the tokens that a call with these messages continues; None when it continues none. Rendering an answer
-        again may spell it with other tokens than it was sampled with; with these, it does not."""
+        """Return the tokens that a call with these messages continues, as they were sampled."""
         candidates = [part for part in self.parts if _is_continued_by(part.messages, messages)]
         if not candidates:
             return None

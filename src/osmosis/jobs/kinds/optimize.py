@@ -1,6 +1,5 @@
-"""A search over the texts of a rollout. GEPA runs in a thread; rollouts and reflections, which it asks for, run on the
-loop. A candidate's rollouts are the run's, at a step of their own; another job goes on from them and the answers of the
-reflection model. The winner's test rollouts have step 0, which is what an evaluation counts."""
+"""A search over the texts of a rollout: GEPA runs in a thread, rollouts and reflections on the loop. A candidate's
+rollouts have a step of their own; the winner's test rollouts have step 0, which is what an evaluation counts."""
 
 import asyncio
 from collections.abc import Coroutine, Sequence
@@ -107,7 +106,6 @@ class OptimizeJob(EvaluationJob):
         self._wait(self.context.reporter.post("optimization", optimization))
 
     def _wait(self, work: Coroutine[object, object, T]) -> T:
-        """Run something on the loop, for the thread of the search."""
         return asyncio.run_coroutine_threadsafe(self._unless_cut(work), self._loop).result()
 
     async def _unless_cut(self, work: Coroutine[object, object, T]) -> T:
@@ -147,8 +145,6 @@ class OptimizeJob(EvaluationJob):
 
 
 class SearchObserver(ProgressObserver):
-    """Shows one search, whose evaluations begin and end without a word."""
-
     begin = ProgressObserver.started
     started = Observer.started
     finished = Observer.finished

@@ -1,6 +1,4 @@
-"""A training run: its rollout servers, the trainer's environment, the trainer's steps. The trainer chooses the rollouts
-of a step, `training.driver` runs them, and `trainer.supervisor` restarts a trainer that died. This module sends the
-platform what it lacks of an earlier job, reports progress, and saves a checkpoint on a stop."""
+"""A training run: its rollout servers, the trainer's environment and process, and what the platform lacks of it."""
 
 import asyncio
 import shutil
@@ -175,8 +173,7 @@ class TrainingJob(Job):
         return await fetch_checkpoints(context, checkpoints, self._models_dir, keep_all=keep_all)
 
     async def _rewind(self, fetched_checkpoint: bool) -> None:
-        """Drop the rollouts after the checkpoint to resume from, if their tokens are on another machine. A rollout is
-        trained on by its tokens, which exist only on the disk of the job that sampled them."""
+        """Drop the rollouts after the checkpoint to resume from, whose tokens are on another machine's disk."""
         newest = await asyncio.to_thread(find_newest_checkpoint, self._models_dir)
         step = newest.step if newest else -1
         if fetched_checkpoint:

@@ -1,8 +1,5 @@
-"""A model of the platform, loaded for this job in a process of the trainer's environment. The process answers on a Unix
-socket and has neither lease nor secret. When it dies it is restarted, with a growing pause, and its open requests are
-repeated; one that keeps dying is given up (`LocalModelProcess.failed`). The base model is a folder as it is, or a hub
-name fetched once into the cache: the trainer has no network, so the hub's client runs here, in the trainer's
-environment, and fetches only files that nothing runs."""
+"""A model of the platform in a process of the trainer's environment, without network, lease or secret: it is started
+again when it dies. The hub's client runs here, and fetches only files that nothing runs."""
 
 import asyncio
 import time
@@ -135,8 +132,7 @@ class LocalModelProcess:
                 asked_again += 1
                 await asyncio.sleep(POLL_S)  # its end is noticed in this time
 
-    async def close(self) -> None:
-        """Do nothing: the process belongs to `open_local_model`."""
+    async def close(self) -> None: ...
 
     async def load(self) -> None:
         await self._process.start(self._plan)

@@ -1,7 +1,5 @@
-"""The model of an evaluation run, opened from the config and probed before any row is spent. The key is the secret that
-`[advanced].api_key_env` names, or the one under the provider's own name. It is passed as an argument of the calls: the
-environment of this process has neither secrets nor `[env]`. A deployed model is called through the platform with the
-lease of the run; if it is undeployed meanwhile, the job loads the same weights itself and goes on."""
+"""The model of an evaluation, probed before any row is spent. Keys are arguments: this process's environment has none.
+If a deployed model is undeployed meanwhile, the job loads the same weights itself."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping

@@ -31,7 +31,6 @@ INDEX_SETTINGS = frozenset(
         *("required-environments", "required-version", "prerelease", "resolution", "exclude-newer", "index-strategy"),
     }
 )
-"""Keys of [tool.uv] with which everything still comes from an index."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +48,7 @@ class RolloutProject:
     installable: bool = False
     lock: Path | None = None
     local_sources: bool = False
-    """True unless all that is installed comes from an index: with path sources, local wheels, includes, other settings
-    of uv, or dynamic dependencies it depends on files of the checkout.
-    """
+    """True unless all that is installed comes from an index: else it depends on files of the checkout."""
     own_sources: bool = False
     judges: str | None = None
 

@@ -1,8 +1,5 @@
-"""The trainer of a job, as a process in a sandbox, with the machine's part of the environment alone. Its output goes to
-the run's log, and it ends when the job ends, however that happens. It has neither lease nor token; it answers on a Unix
-socket (`osmosis.training.protocol`). Its supervisor starts it again from its newest checkpoint when it dies; the
-steps since that checkpoint are replayed from their stored rollouts. One that keeps dying without finishing a step ends
-the run."""
+"""The trainer of a job, a process in a sandbox without lease or token, and its supervisor, which starts it again from
+its newest checkpoint; one that keeps dying without finishing a step ends the run."""
 
 import asyncio
 import shutil

@@ -1,5 +1,4 @@
-"""The trainer's plan, the rollout plan and the examples of a run, from its training config. Every key of `[training]`,
-`[sampling]`, `[checkpoints]` and `[advanced]` ends in one of the plans, or in the driver."""
+"""The trainer's plan, the rollout plan and the examples of a run, from its training config."""
 
 import asyncio
 import json

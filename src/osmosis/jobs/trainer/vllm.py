@@ -1,6 +1,4 @@
-"""The vLLM servers of a training job, each a process on GPUs of its own, in a sandbox, on loopback with a key of the
-job. One that dies is started again on the same port, and the trainer, which waits for it, loads its adapters again. One
-that keeps dying ends the run."""
+"""The vLLM servers of a training job, on loopback with a key of the job; one that dies is started again on its port."""
 
 import asyncio
 import json
@@ -33,16 +31,13 @@ NEWS_S = 30.0
 STEADY_S = 300.0
 DEATHS_IN_A_ROW = 3
 SHARED_MEMORY = "0.45"
-"""Part of a GPU's memory that vLLM takes where the trainer has the same one."""
 RANKS = (8, 16, 32, 64, 128, 256, 512)
-"""Ranks that vLLM has kernels for."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuSplit:
     trainer: Sequence[str]
     samplers: Sequence[Sequence[str]] = ()
-    """GPUs of each vLLM server that the job starts."""
 
     @classmethod
     def of(cls, names: Sequence[str], advanced: TrainingAdvanced) -> "GpuSplit":

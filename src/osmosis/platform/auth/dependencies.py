@@ -1,5 +1,4 @@
-"""Who asks, and about which workspace, from the headers of a request. Exactly one of `X-Osmosis-Git` and
-`X-Osmosis-Workspace` names the workspace."""
+"""Who asks, and about which workspace, from the headers of a request (`X-Osmosis-Git` or `X-Osmosis-Workspace`)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -65,7 +64,6 @@ def caller_with(
 
 
 def scope_with(scope: TokenScope, action: Action | None = None) -> Callable[[Request, Platform], Scope]:
-    """Return the dependency for a role that may do `action` (`by_method` without one)."""
 
     def get_scope(request: Request, platform: PlatformDep) -> Scope:
         return _admit(request, platform, _find_scope(request, platform, scope, action or by_method(request)))

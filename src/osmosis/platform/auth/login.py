@@ -1,5 +1,4 @@
-"""Logins of terminals by the device flow, and of the owner by the bootstrap token. A code lives 15 minutes and works
-once. The caller has checked that whoever approves it is logged in."""
+"""Logins of terminals by the device flow, and of the owner by the bootstrap token. A code works once."""
 
 import hmac
 import secrets

@@ -1,5 +1,4 @@
-"""The OpenID Connect provider: redirect, code exchange and claims. Authorization code flow with PKCE (RFC 7636), state
-and nonce (OpenID Connect Core 1.0, 3.1). Follows no redirect."""
+"""OpenID Connect: authorization code flow with PKCE (RFC 7636), state and nonce (Core 1.0, 3.1), without redirects."""
 
 from __future__ import annotations
 

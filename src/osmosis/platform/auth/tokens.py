@@ -1,7 +1,5 @@
-"""Tokens: logins, browser sessions, and tokens made by name, in one table. A login (`device`, `session`) acts as its
-person. A token made by name (`personal`) has scopes, an end and perhaps one workspace; what is made with it may do no
-more and lives no longer. Revoking a token revokes what was made with it. A session belongs to the person or token that
-opened it, so what is made in one outlives it. The text has 256 random bits, so its plain SHA-256 is enough to store."""
+"""Tokens, stored as SHA-256 of 256 random bits. What is made with a token made by name (`personal`) may do no more,
+lives no longer and is revoked with it; a session belongs to whoever opened it."""
 
 import hashlib
 import secrets
@@ -173,7 +171,6 @@ def _require_worker_maker(user: tables.User, role: str | None) -> None:
 
 
 def list_tokens(session: Session, asker: tables.Token) -> list[tuple[tables.Token, str | None]]:
-    """List the person's usable tokens, newest first; one made by name sees itself and what was made with it."""
     query = (
         sa.select(tables.Token, tables.Workspace.name)
         .outerjoin(tables.Workspace, tables.Workspace.id == tables.Token.workspace_id)
@@ -187,7 +184,6 @@ def list_tokens(session: Session, asker: tables.Token) -> list[tuple[tables.Toke
 
 
 def revoke(session: Session, asker: tables.Token, token_id: str, *, logout: bool = False) -> tables.Token:
-    """Revoke the person's token and what was made with it; a `logout` keeps tokens made by name."""
     row = session.get(tables.Token, token_id)
     bound = _bound(session, asker)
     family = session.scalars(_family(bound.id)).all() if bound is not None else ()

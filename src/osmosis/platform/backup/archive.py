@@ -1,6 +1,4 @@
-"""The file of a backup: a tar archive with a header as first member and checksums of everything as last. It appears
-complete or not at all. A reader checks the header before it takes anything out, and trusts nothing before it has read
-the checksums. Contains plain files only."""
+"""The file of a backup: a tar archive with a header as first member and checksums of everything as last."""
 
 import hashlib
 import io
@@ -40,7 +38,6 @@ class BackupHeader(Record):
     version: str
     revision: str | None
     database: str
-    """`sqlite` or `postgresql`; the rows can be loaded into either."""
     key_id: str
     has_master_key: bool = False
 

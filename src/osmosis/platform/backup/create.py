@@ -1,7 +1,5 @@
-"""Back up a platform that may be running: its database at one moment, and every file that this moment refers to. Files
-are added and removed, never changed, so they are copied first; what came meanwhile is copied while a database
-transaction is open, whose rows are written then. Repositories follow as bundles: they lose no commit that a row names.
-Environments, checkouts and caches are left out, and the master key unless it is asked for."""
+"""Back up a platform that may be running: files are added and removed, never changed, so they are copied first, and
+what came meanwhile while a transaction is open, whose rows are written then. Repositories follow as bundles."""
 
 import logging
 import os

@@ -1,7 +1,5 @@
-"""Restore a backup into an empty data folder, or the rows of a database beside the existing files. Everything is read
-and checked before anything is put in its place, so a damaged archive changes nothing. Rows can move between SQLite and
-PostgreSQL. A run in flight waits for a worker again: its lease and job belong to the platform that was backed up, which
-may still be running."""
+"""Restore a backup; everything is checked before anything is put in its place. A run in flight waits for a worker
+again: its job belongs to the platform that was backed up, which may still be running."""
 
 import base64
 import shutil

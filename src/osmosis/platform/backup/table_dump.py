@@ -1,6 +1,4 @@
-"""Dump every row of a database as lines of JSON, and load it into an empty database of the same revision. Reads one
-consistent view while others write; a dump of SQLite can be loaded into PostgreSQL and back. Tables are reflected, so a
-database can be dumped before it is upgraded."""
+"""Dump every row of a database as lines of JSON, from one view, and load it into SQLite or PostgreSQL."""
 
 import base64
 import json

@@ -1,5 +1,4 @@
-"""From uploaded parts to a checked dataset, in three phases: no session is open while files are read. A restart repeats
-work that it interrupted."""
+"""From uploaded parts to a checked dataset; no session is open while files are read, and a restart repeats work."""
 
 import logging
 import os

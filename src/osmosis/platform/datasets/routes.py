@@ -1,5 +1,4 @@
-"""Routes of datasets, and of calls of models in production: traces that applications export over OTLP, their list,
-labels and rows. An application sends and labels with a token of scope `inference`."""
+"""Routes of datasets, and of calls in production, which applications send and label with scope `inference`."""
 
 import gzip
 import importlib

@@ -1,5 +1,4 @@
-"""Datasets: names, uploads, states, downloads. A new version is a new file; the old one stays while a run may need
-it."""
+"""Datasets; a new version is a new file, and the old one stays while a run may need it."""
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -120,8 +119,7 @@ def latest_upload(session: Session, dataset: tables.Dataset) -> tables.Upload:
 def find_upload(
     session: Session, dataset: tables.Dataset, upload_id: str | None, complete_ids: Collection[str]
 ) -> tables.Upload | None:
-    """Return the upload to complete; None if it is done. The named one, else the first open one that is complete: a
-    client that repeats its call must not touch an upload that somebody else still sends."""
+    """Return the upload to complete, not one that somebody else still sends; None if it is done."""
     if upload_id is not None:
         return _named_upload(session, dataset, upload_id)
     newest_first = sa.select(tables.Upload).where(tables.Upload.dataset_id == dataset.id)
@@ -144,7 +142,6 @@ def _named_upload(session: Session, dataset: tables.Dataset, upload_id: str) -> 
 
 
 def abort(session: Session, dataset: tables.Dataset, upload_id: str | None = None) -> str | None:
-    """Abort an upload (None: the latest) and return its id; None if it is not open."""
     upload = _named_upload(session, dataset, upload_id) if upload_id else latest_upload(session, dataset)
     if upload.status != "open":
         return None
@@ -153,7 +150,6 @@ def abort(session: Session, dataset: tables.Dataset, upload_id: str | None = Non
 
 
 def abandon(session: Session, dataset: tables.Dataset, upload: tables.Upload) -> None:
-    """Abort an upload; a dataset without a file is cancelled unless another upload is in progress."""
     upload.status = "aborted"
     if dataset.path is None and latest_upload(session, dataset).id == upload.id:
         dataset.status = DatasetStatus.CANCELLED.value
@@ -215,13 +211,11 @@ READ_S = 60.0
 
 
 def iterate_rows(objects: Objects, parts: Sequence[RowPart]) -> Iterator[Row]:
-    """Yield rows of stored datasets. Raise OsmosisError if they cannot be read."""
     with TemporaryDirectory(prefix="osmosis-rows-") as folder:
         yield from read_row_file(make_row_file(objects, parts, Path(folder)))
 
 
 def make_row_file(objects: Objects, parts: Sequence[RowPart], folder: Path, stored: Sequence[str] = ()) -> Path:
-    """Write a file of rows of stored datasets, which a process of its own reads. Raise OsmosisError if it cannot."""
     files, target = [objects.fetch(path) for path, *_ in parts], folder / "rows"
     named = [
         (str(file), start, prefix, list(rows)) for file, (_, start, prefix, rows) in zip(files, parts, strict=True)

@@ -1,6 +1,4 @@
-"""Read what a commit contains from git objects: `rollouts/*`, `configs/**/*.toml`, and the older layout's functions.
-The older layout has decorated functions in `reward_fn/`, `reward_rubric/` and `mcp/tools/`. A separate process parses
-Python and never runs it; files that are too large or do not parse are skipped."""
+"""Read what a commit contains from git objects; a separate process parses Python, and never runs it."""
 
 import logging
 import re

@@ -1,6 +1,4 @@
-"""`git http-backend` as a CGI program behind ASGI: request body in, response out, both streamed. Knows no users or
-repositories. Everything is limited (processes, request bytes, header bytes, idle time, total time); a client that goes
-away takes its processes with it."""
+"""`git http-backend` as a CGI program behind ASGI, with limits; a client that goes away takes its processes along."""
 
 import asyncio
 import contextlib
@@ -54,8 +52,7 @@ def parse_head(block: bytes) -> tuple[int, list[tuple[bytes, bytes]]]:
 
 
 class BackendResponse(Response):
-    """An ASGI response of one CGI process. `on_exit` is awaited before the response ends; what must not end with a
-    request that the server drops, it starts as a task of its own."""
+    """An ASGI response of one CGI process. `on_exit` is awaited before the response ends."""
 
     def __init__(
         self,

@@ -1,6 +1,4 @@
-"""A repository's folder: bring it up to date and read what its branches point at. Every function starts git, so never
-call one with a database session open. An external repository has a bare mirror with its branches, tags and snapshot
-refs. What was synced once stays reachable, also after a force push."""
+"""A repository's folder. Every function starts git, so no session is open; what was synced once stays reachable."""
 
 import contextlib
 import math
@@ -121,7 +119,6 @@ def locked(folder: RepositoryFolder) -> Iterator[None]:
 
 
 def prepare(folder: RepositoryFolder, settings: PlatformSettings) -> Path:
-    """Create the bare folder of a repository unless it exists; several processes may do so at once."""
     path = folder.path
     if (path / "HEAD").is_file():
         return path
@@ -142,7 +139,6 @@ def prepare(folder: RepositoryFolder, settings: PlatformSettings) -> Path:
 
 
 def fetch(folder: RepositoryFolder, settings: PlatformSettings) -> str | None:
-    """Bring a mirror up to date and return the remote's default branch. Raise GitError, ValidationError."""
     prepare(folder, settings)
     if folder.kind == "internal":
         return None

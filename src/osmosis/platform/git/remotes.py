@@ -1,8 +1,5 @@
-"""Which remotes the platform may fetch from, and with whose credential: checked before every fetch. A path of this
-machine is only for the operator, and never inside the data folder. Names are resolved here, every address is checked,
-git connects to these addresses only and follows no redirect. Git sees the operator's credentials only for what the
-operator connected, otherwise a secret of the workspace, which is in no command line, URL or log: a token is a header in
-git's environment, a key a temporary file."""
+"""Which remotes the platform may fetch from, and with whose credential. Names are resolved here, every address is
+checked, git connects to these alone and follows no redirect. A workspace's secret is in no command line, URL or log."""
 
 import base64
 import contextlib

@@ -1,5 +1,4 @@
-"""The rows of repositories, hosted here (internal) or elsewhere (external), and their addresses. A URL with a
-credential in it is refused, so that none is ever stored or shown."""
+"""The rows of repositories and their addresses; a URL with a credential is refused, so that none is stored or shown."""
 
 import re
 from dataclasses import dataclass
@@ -125,7 +124,6 @@ def connect_external(
     trusted: bool,
     secret: str | None = None,
 ) -> tables.Repository:
-    """Connect an external repository; the same URL again changes only how it is reached."""
     remote = parse_repository_url(url)
     former = find_for_workspace(session, workspace.id)
     if former is not None:

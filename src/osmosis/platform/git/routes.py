@@ -1,7 +1,5 @@
-"""Routes of Git Sync: syncs, the rollouts found, and webhooks by which a git host tells of a push. GitHub signs what it
-sends (`X-Hub-Signature-256`, an HMAC-SHA256 of the body); GitLab sends the secret itself (`X-Gitlab-Token`). The secret
-is derived from the repository's id with the platform's key, so none is stored. The message is not read: it means
-"look", and a sync looks."""
+"""Routes of Git Sync and of webhooks, which mean "look": GitHub signs them (`X-Hub-Signature-256`), GitLab sends the
+secret (`X-Gitlab-Token`), which is derived from the repository's id with the platform's key."""
 
 import asyncio
 import base64

@@ -1,5 +1,4 @@
-"""Git Sync: reads branches, looks into new commits, and leaves one event per branch that moved. A git failure is an
-event with its text, never an exception. Git runs with no session open."""
+"""Git Sync, with no session open: a git failure is an event with its text, never an exception."""
 
 import difflib
 import logging
@@ -259,7 +258,6 @@ def _of_commit(repository_id: str, commit: str) -> sa.Select[tables.SyncedRollou
 def code_for_run(
     db: Database, settings: PlatformSettings, repository_id: str, environments: Mapping[str, Experiment]
 ) -> CodeRef:
-    """Return the commit that a config means, which has its entrypoints. ValidationError names the key."""
     with db.read() as session:
         folder = RepositoryFolder.of(session.get_one(tables.Repository, repository_id), settings)
         branches = known_branches(session, repository_id)

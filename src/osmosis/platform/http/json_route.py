@@ -1,6 +1,4 @@
-"""Read JSON bodies strictly; write answers with only the keys that were set. Lone surrogates, integers beyond 64 bits
-and deep nesting cannot be stored, so they are refused. Errors are answered with `error` and `message` (the same text),
-`code`, `issues`, `hint` and the request's id; the traceback of a bug stays in the log."""
+"""Read JSON bodies strictly, as they can be stored; write answers with only the keys that were set."""
 
 import json
 import logging

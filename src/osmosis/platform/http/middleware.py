@@ -1,6 +1,4 @@
-"""Middleware around every request: request ids, log lines, client versions, limits of bodies; and who reads `/metrics`.
-A body is counted while it is read; beyond `UNKNOWN_BYTES` the request needs a valid credential. A request's id is the
-caller's `X-Request-ID` if it is a plain word. A log line has no query, which may hold a signature."""
+"""Middleware around every request; beyond `UNKNOWN_BYTES` its body needs a credential. A log line has no query."""
 
 import hmac
 import logging

@@ -1,5 +1,4 @@
-"""Find what is wrong with the platform in a data folder, running or not, each with what to type next. Changes
-nothing."""
+"""Find what is wrong with the platform in a data folder, with what to type next. Changes nothing."""
 
 import os
 import secrets

@@ -1,6 +1,5 @@
-"""Garbage collection: files that no row refers to, and what is older than the operator's retention settings. Each thing
-is looked at once more before it is removed; a dry run only looks. What was used since the oldest live run began stays,
-and so does what is younger than an hour, because its row may be on its way. Runs and results stay."""
+"""Garbage collection of files that no row refers to, and of what is older than the retention settings; looked at once
+more before it is removed. What was used since the oldest live run began stays."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""`/metrics` in the text format of Prometheus. Requests are counted as they are answered; the database and the disk are
-read on request, so that every process of a platform says the same. Contains no person, run or path of a request: routes
-are templates."""
+"""`/metrics` for Prometheus, without person, run or path; the database is read on request, for every process alike."""
 
 import logging
 import shutil

@@ -1,5 +1,4 @@
-"""Migrations between released schemas. `schemas/<revision>.json` freezes the tables that a revision creates or
-changes."""
+"""Migrations; `schemas/<revision>.json` freezes the tables that a revision creates or changes."""
 
 import json
 from collections.abc import Iterable
@@ -48,7 +47,6 @@ def _build_column(name: str, text: str) -> sa.Column[Any]:
 
 
 def advance_sequences(connection: sa.Connection, tables: Iterable[sa.Table]) -> None:
-    """Let PostgreSQL continue after the highest id of copied rows."""
     for table in tables if connection.dialect.name == "postgresql" else ():
         column = table.autoincrement_column
         if column is not None:

@@ -1,6 +1,5 @@
-"""Alembic's entry: one transaction for all migrations, over the engine of `Database.migrate`. SQLite changes a table by
-copying and dropping it, and a drop cascades to rows that refer to it. So foreign keys are off, and checked before the
-commit."""
+"""Alembic's entry: one transaction for all migrations. SQLite changes a table by dropping it, which cascades, so
+foreign keys are off, and checked before the commit."""
 
 import sqlalchemy as sa
 from alembic import context

@@ -1,5 +1,4 @@
-"""Who may call a deployed model, and at which address it answers. A person's token reaches the deployments of their
-workspaces; a lease only the model that its run evaluates."""
+"""Who may call a deployed model: a person's token those of their workspaces, a lease the one that its run evaluates."""
 
 import asyncio
 import logging
@@ -55,7 +54,6 @@ class InferenceTarget:
 
 
 def read_key(request: Request) -> str:
-    """Return the token, which clients of Anthropic and Google send in headers of their own."""
     return request.headers.get("x-api-key") or request.headers.get("x-goog-api-key") or bearer(request)
 
 
@@ -140,7 +138,6 @@ def _find_deployment(session: Session, asker: Asker, model_name: str) -> tables.
 def find_target(
     platform: Platform, credential: str, headers: tuple[str | None, str | None], model: str
 ) -> InferenceTarget:
-    """Return the target of a call; `headers` are workspace and identity. Raise RateLimited for a person."""
     with platform.db.read() as session:
         asker = identify_asker(session, credential, workspace=headers[0], identity=headers[1])
         if asker.token is not None:
@@ -157,7 +154,6 @@ IN_FLIGHT = 1024
 CONNECT_S = 5.0
 BUSY_S = 2
 MAX_ANSWER = 64 * 1024 * 1024
-"""Bytes of an answer that is not streamed, which is held in memory."""
 PASSED_ON = ("content-type", "retry-after", "x-should-retry")
 
 
@@ -178,7 +174,6 @@ class InferenceProxy:
             self._session = None
 
     async def ask(self, target: InferenceTarget, body: bytes, path: str = "/chat/completions") -> Response:
-        """Return the response once its head is there; its body is streamed. Raise OsmosisError without an answer."""
         if self._in_flight[target.deployment_id] >= IN_FLIGHT:
             message = f"model {target.model} already has {IN_FLIGHT} requests in flight"
             raise RateLimited(message, hint="ask fewer at once", retry_after=BUSY_S)

@@ -1,6 +1,4 @@
-"""Routes of deployed models: chat completions, Anthropic's Messages, OpenAI's Responses, Google's generateContent, and
-the list of models. The key is a token, or a run's lease for the model that it evaluates. Answers are streamed, so no
-thread waits for a model, and a caller who hangs up ends the call. Errors have the shape of the API that was called."""
+"""Routes of deployed models in four dialects; streamed, so that no thread waits and who hangs up ends the call."""
 
 import asyncio
 from contextlib import suppress

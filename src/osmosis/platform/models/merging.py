@@ -1,5 +1,4 @@
-"""Merges: an adapter added into its base model, as a new base model. A merge has the new model's name and id. Its job
-writes the files into the model's folder; they are checked like an upload."""
+"""Merges: an adapter added into its base model, as a new one with the merge's name and id."""
 
 from collections.abc import Sequence
 

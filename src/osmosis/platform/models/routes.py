@@ -1,5 +1,4 @@
-"""Routes of models: base models, checkpoints, deployments, merges. Generation 0.2 deploys below `/api/cli/deployments`
-and reads answers wrapped as `{"deployment": ...}`. Routes of files come first: a model's name may hold slashes."""
+"""Routes of models. Those of files come first: a model's name may hold slashes."""
 
 from pathlib import PurePosixPath
 from typing import Annotated

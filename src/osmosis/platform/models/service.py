@@ -1,6 +1,4 @@
-"""The model store of a workspace: base models, and the model that a config names. A base model is uploaded in parts
-with checksums, and is ready when its files together are a model (`base.model_folder`). A trained model is a checkpoint
-in the folder of its run."""
+"""The model store of a workspace: uploaded base models, and checkpoints in the folders of their runs."""
 
 import json
 import shutil
@@ -239,7 +237,6 @@ def resolve_served(session: Session, settings: PlatformSettings, workspace_id: s
 
 
 def tune_of(run: tables.Run) -> str:
-    """Return what a training run trains: `lora` an adapter, `full` every weight."""
     return run.config.get("advanced", {}).get("tune", "lora")
 
 

@@ -1,5 +1,4 @@
-"""Copy between the data folder and an object store elsewhere. Does nothing when objects are in the data folder. Files
-are opened without following links, because jobs write in some of these folders."""
+"""Copy between the data folder and an object store elsewhere, following no link: jobs write in these folders."""
 
 import logging
 import os

@@ -1,6 +1,4 @@
-"""Objects in an S3 bucket, through obstore: large ones in parts, with checksums both ways. The data folder contains
-working copies, fetched when they are needed, checked against the stored checksum, and removable at any time. Clients
-use presigned URLs. Errors of obstore become a sentence about the store, without its debug output."""
+"""Objects in an S3 bucket; the data folder has working copies, checked against the stored checksum."""
 
 from __future__ import annotations
 

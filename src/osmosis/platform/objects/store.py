@@ -1,5 +1,4 @@
-"""The protocol of object stores, and the default store in the data folder. An object is written once and never changed.
-Its key is the path of its copy below the data folder; with a store in the data folder, that copy is the object."""
+"""Object stores. An object never changes; its key is the path of its copy below the data folder."""
 
 import contextlib
 import os
@@ -35,8 +34,7 @@ class Objects(Protocol):
     def __hash__(self) -> int: ...
 
     @property
-    def elsewhere(self) -> bool:
-        """Return whether objects are apart from the data folder, whose files are copies then."""
+    def elsewhere(self) -> bool: ...
 
     def put(self, key: str, source: Path) -> None:
         """Store the content of a file; a store in the data folder moves the file."""

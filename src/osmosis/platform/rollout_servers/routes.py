@@ -1,5 +1,4 @@
-"""Routes of rollout servers. A client of generation 0.2 sends only its bearer token: its server has no workspace. A
-server is probed between two sessions."""
+"""Routes of rollout servers, probed between two sessions; a client of generation 0.2 names no workspace."""
 
 from fastapi import APIRouter, Response
 from fastapi.concurrency import run_in_threadpool

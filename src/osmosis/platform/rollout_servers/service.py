@@ -1,7 +1,5 @@
-"""Rollout servers of people and workspaces. A server belongs to the person who registered it, and the members of its
-workspace, if any, see it. Its API key is sealed and sent only to the server itself. Whoever registers gives the
-address, so only its health is requested, at an address that is resolved and checked first: no redirect, no proxy, a
-bounded answer, outside of any database session."""
+"""Rollout servers of people and workspaces; an API key is sealed and sent to its server alone. Whoever registers gives
+the address, so it is checked first, and only its health is asked: no redirect, no proxy, a bounded answer."""
 
 import asyncio
 import ipaddress

@@ -1,7 +1,5 @@
-"""Make a finished run of the files of a local run. A separate process reads and checks the files before a write session
-is open; the rollouts are stored in batches under a run that nobody sees yet, which becomes visible in one transaction.
-What a crash leaves is removed or finished at a later start. A local run becomes one run here: another upload replaces
-it only on request."""
+"""Make a finished run of the files of a local run, which a separate process reads. Rollouts are stored in batches under
+a run that nobody sees yet; what a crash leaves is removed or finished at a later start."""
 
 import contextlib
 import itertools

@@ -1,6 +1,4 @@
-"""Upload sessions: opened by a manifest, and filled file by file. A session is found by the digest of its manifest, so
-an interrupted upload resumes. Files come in parts and count once their hash is the announced one; a file is stored
-under its number, so no path from outside becomes one of ours."""
+"""Upload sessions, found by the digest of a manifest; no path from outside becomes one of ours."""
 
 from collections.abc import Sequence
 from datetime import timedelta

@@ -1,6 +1,4 @@
-"""Read the files of a local run into rollouts: the lines of `index.jsonl` with the conversations of their trajectories.
-A trajectory is a rollout as our clients store it, or an ATIF document as other clients write it; one that contradicts
-the index is refused. `python -m osmosis.platform.run_upload.trajectories` does so as a separate process."""
+"""Read a local run's files into rollouts; a trajectory (ours, or ATIF) that contradicts the index is refused."""
 
 import contextlib
 import json

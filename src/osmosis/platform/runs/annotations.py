@@ -1,5 +1,4 @@
-"""Annotations of a run's rollouts, and its tags, note and pin. Annotations are only added; of one person's annotations
-of a rollout, the newest counts."""
+"""Annotations of a run's rollouts, of which a person's newest counts; its tags, note and pin."""
 
 from collections.abc import Iterable, Iterator
 

@@ -1,5 +1,4 @@
-"""A rollout and a dataset of its name are a benchmark, each row a task. A run of it is an evaluation for each agent, of
-the same rows and at the same commit; its figures are those of their reports."""
+"""Benchmarks: a rollout and a dataset of its name; a run of one is an evaluation for each agent, of the same rows."""
 
 import csv
 import io

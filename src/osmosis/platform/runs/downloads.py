@@ -1,5 +1,4 @@
-"""The files of a run that can be downloaded. Files made from the database are made for the manifest too, whose sizes
-are exact: a client skips what it has. A path from outside is compared with what exists, never joined."""
+"""The files of a run that can be downloaded. A path from outside is compared with what exists, never joined."""
 
 import json
 import os
@@ -167,7 +166,6 @@ def _index_row(row: tables.Rollout) -> dict[str, object]:
 
 
 def _parts(session: Session, run: tables.Run, path: str) -> Iterator[list[str]]:
-    """Return where the file of such a path may be below the run's folder, newest first."""
     if path == TOKENS:
         yield [*([f"retry-{run.retries}"] if run.retries else []), TOKENS]
     elif match := ARTIFACT.match(path):

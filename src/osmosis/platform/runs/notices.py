@@ -1,6 +1,5 @@
-"""Messages of `[notify]`: stored in the transaction of what it is about, delivered afterwards. The URL of a hook is a
-secret: it is in no log and no error. It gets a POST at an address that was resolved and checked first, through no proxy
-and no redirect. What is not delivered is tried again, and the run's log says so."""
+"""Messages of `[notify]`, stored in the transaction of what they are about. A hook's URL is a secret; it gets a POST at
+an address that was checked first, through no proxy and no redirect."""
 
 import base64
 import hashlib

@@ -1,5 +1,4 @@
-"""Run again the rollouts without success, or train on from the last checkpoint. Secret values given with the submit are
-deleted by then and must be given again, and so must a larger budget if the run's is spent."""
+"""Retry or resume a run. Secret values given with the submit are gone by then, and must be given again."""
 
 from collections.abc import Mapping
 

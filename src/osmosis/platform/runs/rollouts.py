@@ -1,5 +1,4 @@
-"""Rollouts of a run. The unique key (run, step, row key, attempt) makes each count once, however often it is sent. The
-record is stored as text and returned unchanged."""
+"""Rollouts of a run; the unique key (run, step, row key, attempt) makes each count once."""
 
 import re
 from bisect import bisect_left

@@ -1,5 +1,4 @@
-"""From the body of a submit to a pending run. Commit, dataset file, rows and seed are fixed here, so that a later start
-gives the same run. Git is read with no session open."""
+"""From the body of a submit to a pending run, with commit, file, rows and seed. Git is read with no session open."""
 
 import json
 import random

@@ -1,5 +1,4 @@
-"""Bodies of runs for clients, from the stored row and the report of the job's engine. Statistics of rewards are over
-rollouts with a reward."""
+"""Bodies of runs for clients; statistics of rewards are over rollouts with a reward."""
 
 from collections.abc import Mapping
 

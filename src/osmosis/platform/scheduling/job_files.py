@@ -1,7 +1,5 @@
-"""Files that jobs on other machines fetch (commit, rows) and send (artifacts). A git bundle and a file of rows are made
-when first asked for, and go when the run is over. Artifacts come in pieces, which keep what came before a cut; the run
-as a whole has a size limit. A training job gets the folders of its models and tokenizer, of which only listed files can
-be fetched, and sends checkpoints into a draft, which takes its place when every file matches its manifest."""
+"""Files that jobs on other machines fetch and send. Artifacts come in pieces, which keep what came before a cut; a
+checkpoint takes its place when every file matches its manifest."""
 
 import hashlib
 import shutil

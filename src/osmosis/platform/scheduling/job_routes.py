@@ -1,5 +1,4 @@
-"""Routes of jobs (`/api/jobs/{run_id}`). The bearer is the lease token. A token that is no longer current gets 409
-LEASE_LOST, and nothing it sends is stored."""
+"""Routes of jobs. The bearer is the lease; one that is no longer current gets 409 LEASE_LOST and stores nothing."""
 
 from typing import Annotated
 

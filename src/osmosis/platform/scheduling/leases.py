@@ -1,8 +1,5 @@
-"""Leases: which process works on a job, until when, and how its work ends. The token of a lease goes to one process;
-writes with another token are dropped (`LeaseLost`). `reap` ends leases that ran out. Heartbeats are slowed down to what
-one process can take, model calls to what an endpoint takes that another job of the workspace shares. A job that a
-scheduler started gets its lease for a ticket, good for one start until the limit of its queue: a scheduler stores and
-logs what it is given, so neither lease nor secret passes through one."""
+"""Leases: which process works on a job, and until when; writes with another token are dropped (`LeaseLost`). A job that
+a scheduler started gets its lease for a ticket, good for one start: a scheduler stores and logs what it is given."""
 
 import logging
 import shutil
@@ -106,7 +103,6 @@ def find_held(session: Session, job_id: str, lease_hash: str) -> HeldJob | None:
 
 
 def extend(job: tables.Job, lease_s: float, now: datetime | None = None) -> None:
-    """Extend a lease, never shorten it: a job that speaks seldom has a longer one."""
     until = (now or utc_now()) + timedelta(seconds=lease_s)
     job.lease_until = max(until, job.lease_until or until)
 
@@ -164,7 +160,6 @@ def heartbeat(session: Session, held_job: HeldJob, progress: Progress, lease_s: 
 
 
 def note_progress(job: tables.Job) -> None:
-    """Forget earlier losses: only starts without progress count."""
     job.lost, job.starts = 0, min(job.starts, 1)
 
 
@@ -331,7 +326,6 @@ def redeem_ticket(session: Session, ticket: str, claim: JobClaim, lease_s: float
 
 
 def extend_in_scheduler(platform: Platform, waiting: Iterable[tuple[str, str, str]]) -> None:
-    """Extend the leases of jobs (id, lease id, place) in a scheduler, and log new places."""
     lease_s, now = platform.settings.lease_s, utc_now()
     for job_id, lease_id, position in waiting:
         with platform.db.write() as session:

@@ -106,8 +106,7 @@ def waiting_jobs_for(worker: tables.Worker, *, deployments: bool = True, others:
 
 
 def within_quota(in_flight: sa.Subquery) -> sa.ColumnElement[bool]:
-    """Match jobs whose workspace has quota for one more. Deployments do not count. A workspace with nothing in flight
-    may always start one. A run in flight is not counted again, and a job without GPUs waits for none."""
+    """Match jobs whose workspace has quota for one more; with nothing in flight it may always start one."""
     workspace, job = tables.Workspace, tables.Job
     other_job = aliased(tables.Job)
     run_in_flight = (

@@ -1,5 +1,4 @@
-"""One run over many jobs: its progress, and its report after the last job. The report is made from the stored rollouts,
-so it equals that of one job over all rows. It is made outside of any session, because it reads every rollout."""
+"""One run over many jobs. Its report is made from the stored rollouts, outside of any session."""
 
 import logging
 from collections.abc import Sequence

@@ -69,8 +69,7 @@ BLAME: Mapping[Loss, Blame] = {
     Loss.NEVER_STARTED: "nobody",
     Loss.INTERRUPTED: "nobody",
 }
-"""A job to blame loses one of its starts. An executor to blame costs it none, but the job is given up after as many
-losses in a row. What is stored forgets both (`leases.note_progress`)."""
+"""A job to blame loses one of its starts; one whose executor is, is given up after as many losses in a row."""
 
 
 def count_loss(job: tables.Job, loss: Loss) -> None:

@@ -1,5 +1,4 @@
-"""Workers as people see and manage them. Everybody sees a worker of all workspaces, and operators manage it; one of a
-workspace, its owners and admins do."""
+"""Workers as people manage them: operators those of all workspaces, owners and admins those of theirs."""
 
 from datetime import timedelta
 

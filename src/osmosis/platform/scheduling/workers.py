@@ -1,5 +1,4 @@
-"""Workers: how they enter, what they are given to do, and how their reports change jobs. The platform's own worker
-calls them, others come by HTTP. A report counts only while the job is that worker's under that lease."""
+"""Workers: a report counts only while the job is that worker's under that lease."""
 
 import logging
 from collections.abc import Callable, Sequence

@@ -1,5 +1,4 @@
-"""People and what is theirs. Tokens are stored as hashes, secrets encrypted: one moved to another owner cannot be
-decrypted."""
+"""People and what is theirs: tokens as hashes, secrets encrypted and bound to their owner."""
 
 from datetime import datetime
 

@@ -97,8 +97,6 @@ class Work(OwnedRow):
 
 
 class Deployment(Work):
-    """A model that is served until somebody undeploys it; deploying it again starts the same row again."""
-
     __tablename__ = "deployments"
     __table_args__ = (sa.UniqueConstraint("workspace_id", "name"),)
     reference_column = "deployment_id"
@@ -158,7 +156,6 @@ class Run(Work):
 
     @property
     def parts(self) -> list[StoredEnvironment]:
-        """Return its environments, also a single one."""
         dataset: StoredEnvironment = {
             "prefix": "", "dataset": self.dataset, "dataset_id": self.dataset_id, "path": self.dataset_path,
             "sha256": self.dataset_sha256, "rows": self.dataset_rows or 0,
@@ -227,7 +224,6 @@ class Job(WorkReference, Row):
     lost: Mapped[int] = mapped_column(default=0)
     """Losses to its executor (a node died, a scheduler ended it) since a rollout was stored."""
     not_before: Mapped[datetime | None]
-    """The earliest next start, after its executor refused one."""
     handle: Mapped[dict[str, object] | None] = mapped_column(Json)
     """Data with which its executor finds it again (local: pid and start time)."""
     progress: Mapped[StoredProgress | None] = mapped_column(Json)
@@ -238,8 +234,6 @@ class Job(WorkReference, Row):
 
 
 class BenchmarkRun(Dated, OwnedRow):
-    """Evaluations of the same tasks by up to eight agents, each a run of its own."""
-
     __tablename__ = "benchmark_runs"
     __table_args__ = (sa.UniqueConstraint("workspace_id", "name"),)
 

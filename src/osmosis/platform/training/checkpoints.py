@@ -1,5 +1,4 @@
-"""Checkpoints that training jobs report, one row per saved step. The row goes when the trainer removes the folder, but
-a checkpoint that is deployed or being merged stays until that is over and the next one is saved."""
+"""Checkpoints that training jobs report; a deployed or merging one stays until that is over."""
 
 import re
 from collections.abc import Iterable
@@ -23,8 +22,7 @@ REMOVED = "removed"
 
 
 def store(session: Session, settings: PlatformSettings, run: tables.Run, reports: Iterable[CheckpointReport]) -> int:
-    """Store new checkpoints, forget removed ones, and return how many were new. Raise ValidationError for a path
-    outside the run's folder."""
+    """Store new checkpoints, forget removed ones; return how many were new. Raise ValidationError."""
     rows = {row.step: row for row in session.scalars(sa.select(tables.Checkpoint).filter_by(run_id=run.id))}
     start = find_start(session, run.workspace_id, run.model_path)
     base_model = start.base_model if start else run.model_path

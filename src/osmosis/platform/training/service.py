@@ -1,5 +1,4 @@
-"""Training runs: checks before a submit, curves and checkpoints. Never imports the trainer's libraries: they live in an
-environment that a job builds."""
+"""Training runs: checks before a submit, curves and checkpoints, without the trainer's libraries."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -125,7 +124,6 @@ LATEST = {"rollout/raw_reward": "reward", "eval/validation/reward": "validation_
 
 
 def list_latest_rewards(session: Session, run_ids: Sequence[str]) -> dict[str, dict[str, float]]:
-    """Return the last values of the reward and of the validation reward, by their names in lists, for each run."""
     point = tables.MetricPoint
     query = sa.select(point.run_id, point.key, point.value).where(point.run_id.in_(run_ids), point.key.in_(LATEST))
     latest: dict[str, dict[str, float]] = {run_id: {} for run_id in run_ids}
@@ -153,8 +151,7 @@ def checkpoints(session: Session, run: tables.Run) -> training_api.CheckpointLis
 
 
 def list_trained_rows(session: Session, evaluation: tables.Run) -> set[str]:
-    """Return the keys of the rows that an evaluation's model was trained on, and each model that it was made of. Of a
-    mixture, those of the evaluation's dataset, as they are there."""
+    """Return the keys of the rows that an evaluation's model, and each model that it was made of, was trained on."""
     workspace = session.get_one(tables.Workspace, evaluation.workspace_id)
     keys, trained = set[str](), set[str]()
     prefix, _, name = evaluation.model_path.partition(PLATFORM_MODEL)
@@ -189,7 +186,6 @@ def plan_run(run: tables.Run) -> TrainingPlan:
 def plan_config(
     session: Session, workspace: tables.Workspace, config: TrainingConfig, *, examples: int = 0
 ) -> TrainingPlan:
-    """Plan a run of the datasets as they are now. Raise NotFound if one is missing."""
     used = [datasets.find(session, workspace, each.dataset) for each in config.environments.values()]
     sizes = [dataset.row_count or 0 for dataset in used]
     return plan_training(config, range(sum(sizes)), sizes=sizes, examples=examples)
@@ -214,8 +210,7 @@ PAGE = 100
 def check(
     session: Session, workspace: tables.Workspace, config: TrainingConfig, eval_run: str | None = None
 ) -> training_api.TrainingCheck:
-    """Check a config by the named evaluation, else the base model's, else the newest of its rollout and dataset; of a
-    mixture, by one of each environment, whose findings are then warnings."""
+    """Check a config by the named evaluation, else the newest of its rollout and dataset."""
     if config.advanced.method != "grpo":
         source = sft_data.get_source(session, workspace, config)
         examples = sft_data.count_examples(session, source, config)

@@ -1,6 +1,4 @@
-"""The examples of training without new rollouts: those of an earlier run with a sufficient score (`method = "sft"`), or
-pairs of such a one and a worse one of the same row (`"dpo"`). The stored config names that run, so a job can ask for no
-other."""
+"""Examples for `sft` and `dpo` from the run that the stored config names, so that a job can ask for no other."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -22,8 +20,7 @@ PAGE_BYTES = 8 * 1024 * 1024
 
 
 def get_source(session: Session, workspace: tables.Workspace, config: TrainingConfig) -> tables.Run:
-    """Return the source: `eval/NAME`, `training/NAME`, or a name alone, an evaluation first. Raise ValidationError with
-    an issue if there is none, or it is not over."""
+    """Return `eval/NAME`, `training/NAME`, or a name alone, an evaluation first. Raise ValidationError."""
     named = config.advanced.from_run or ""
     kind, _, name = named.rpartition("/")
     for candidate in (kind,) if kind else KINDS:

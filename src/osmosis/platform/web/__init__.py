@@ -1,5 +1,4 @@
-"""The platform's pages, rendered from the same services and records as the API. They work without JavaScript, load
-nothing from other sites and have no inline script; with it, figures follow by server-sent events."""
+"""The platform's pages: without JavaScript they work, with it figures follow by server-sent events."""
 
 from fastapi import FastAPI
 

@@ -1,6 +1,4 @@
-"""Signing in: login form, one-time links, OpenID Connect, and approval of a device that shows a code. An OpenID attempt
-is in a sealed cookie of the browser that made it, so that any process of the platform can finish it and no other
-browser can."""
+"""Signing in. An OpenID attempt is in a sealed cookie of the browser that made it: no other one can finish it."""
 
 import binascii
 import hmac

@@ -1,7 +1,5 @@
-"""Who looks at a page: a browser session in a cookie, or a bearer token as in the API. The cookie has a token of kind
-`session`, which scripts cannot read and other sites cannot send with a POST. A form with a cookie must contain the
-session's CSRF value and come from this platform's pages; a bearer token needs neither, because no browser adds it by
-itself."""
+"""Who looks at a page: a browser session in a cookie, or a bearer token. A form with a cookie must have the session's
+CSRF value and come from these pages; a bearer token needs neither, because no browser adds it."""
 
 import hmac
 from dataclasses import dataclass
@@ -35,7 +33,6 @@ class LoginNeeded(AuthRequired):
 class Viewer(Actor):
     platform: Platform
     csrf: str
-    """CSRF value of forms; empty with a bearer token."""
 
 
 def platform_of(request: Request) -> Platform:

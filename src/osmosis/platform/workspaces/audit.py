@@ -1,5 +1,4 @@
-"""The audit log, written in the transaction of the change itself. An entry names things and holds no secret or content.
-It outlives its person and token."""
+"""The audit log, written in the transaction of the change; it outlives person and token, and holds no secret."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,5 +1,4 @@
-"""Secrets of a workspace, whose values leave only towards a job's environment. A personal secret shadows the
-workspace's of the same name; a value given with a run shadows both and is deleted when the run ends."""
+"""Secrets of a workspace. A personal one shadows the workspace's, a value given with a run both."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

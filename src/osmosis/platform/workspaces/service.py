@@ -1,5 +1,4 @@
-"""Workspaces, found by name or repository (`owner/repo`), and only by their members. A workspace keeps an owner: its
-row is locked while members change, so that two owners cannot remove each other at once."""
+"""Workspaces, found by their members alone. Its row is locked while members change, so that it keeps an owner."""
 
 import re
 

@@ -71,8 +71,7 @@ class TrainerClient:
         raise _broken("the trainer ended its answer before it was complete")
 
     async def events(self, after: int = 0) -> AsyncIterator[Numbered]:
-        """Iterate over every event after that number, until `ModelError` says that the trainer is gone. Each event is
-        acknowledged when the next one is requested."""
+        """Iterate over every event after that number; each is acknowledged when the next one is requested."""
         while True:
             path = f"/events?after={after}&wait={EVENT_WAIT_S}"
             async with self._request("GET", path) as response:

@@ -16,8 +16,7 @@ from osmosis.records.run.rollout import Message
 
 
 class Example(Record):
-    """One conversation to imitate: exact tokens where they are known, else messages, which the trainer renders. Only
-    the answers of the assistant in `messages` are trained on."""
+    """One conversation to imitate: exact tokens where they are known, else messages, which the trainer renders."""
 
     messages: list[Message] = Field(default_factory=list)
     tools: list[JsonObject] | None = None
@@ -118,9 +117,7 @@ class TrainerHealth(Record):
 
 
 class HeldTokens(Record):
-    """The tokens of this conversation so far, as they were sampled and stitched. Rendering a conversation again may
-    spell an earlier answer differently (the spaces of a tool call's JSON). With these the next prompt begins with
-    exactly these tokens, as far as the chat template allows."""
+    """The conversation's tokens as they were sampled: rendering it again may spell an earlier answer differently."""
 
     messages: int = Field(ge=1)
     """How many of the request's messages they cover; the last of those is the model's answer."""
@@ -137,7 +134,6 @@ class SampleRequest(Record):
     top_p: float | None = Field(default=None, gt=0, le=1)
     max_tokens: int | None = Field(default=None, ge=1)
     stop: list[str] = Field(default_factory=list)
-    """Texts that end the answer; its content leaves them out."""
     seed: int | None = None
     """With the same seed, weights and prompt the answer is the same (builtin sampler on the CPU)."""
     stream: bool = False
@@ -201,8 +197,7 @@ Kind = Literal["train", "validation"]
 
 @dataclass(slots=True)
 class Sequence:
-    """Tokens of one rollout: a prompt, then the turns of model and environment. A rollout whose history was rewritten
-    has several, its parts; each has the reward of the whole. Raise `ValueError` when the arrays do not fit together."""
+    """Tokens of one rollout, or of a part of it; each part has the reward of the whole. Raise `ValueError`."""
 
     row: int
     attempt: int

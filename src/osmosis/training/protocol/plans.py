@@ -1,5 +1,4 @@
-"""The plan of a training run: everything that decides the result, nothing left to the defaults of a library. What does
-not change the result (the socket, where logs go) is no part of it."""
+"""The plan of a training run: everything that decides the result, nothing left to a library's defaults."""
 
 from __future__ import annotations
 
@@ -29,19 +28,14 @@ _FREE = {
 
 
 class TrainerPlan(Record):
-    """One training run. Lengths are in tokens, steps are rollout steps (one `collect` each), counted from 1. A field
-    that is called as a key of `[advanced]` means the same."""
+    """One training run. Lengths are in tokens; a field called as a key of `[advanced]` means the same."""
 
     run: str
     engine: Engine = "local"
-    """`local`: this machine. `tinker`: a Tinker server at `engine_url`; its key is in the environment variable
-    `TINKER_API_KEY`.
-    """
+    """`tinker`: a Tinker server at `engine_url`, its key in `TINKER_API_KEY`."""
     engine_url: str | None = None
     sampler: SamplerName = "builtin"
-    """`builtin`: continuous batching over the very module being trained. `vllm`: the vLLM servers at `sampler_urls`,
-    given a new LoRA adapter after each step; their key is in the environment variable `VLLM_API_KEY`.
-    """
+    """`vllm`: the servers at `sampler_urls`, given a new adapter after each step; their key is in `VLLM_API_KEY`."""
     sampler_urls: list[str] = Field(default_factory=list)
     samplers_sleep: bool = False
     """They share the trainer's GPU: during updates they give their memory back (vLLM's sleep mode)."""
@@ -222,10 +216,7 @@ class MergeResult(Record):
 
 
 def rows_of_step(rows: Sequence[int], rows_per_step: int, step: int, seed: int) -> list[int]:
-    """Return the rows of a step, drawn from the seed alone, so that a resumed run continues where it was.
-
-    Each pass over the rows is a permutation of its own, cut into steps; rows that do not fill a last step wait for
-    another pass. No row comes twice in a step."""
+    """Return the rows of a step, drawn from the seed alone: each pass is a permutation of its own, cut into steps."""
     epoch, index = divmod(step - 1, len(rows) // rows_per_step)
     order = list(rows)
     random.Random(f"{seed}/{epoch}").shuffle(order)
@@ -233,8 +224,7 @@ def rows_of_step(rows: Sequence[int], rows_per_step: int, step: int, seed: int) 
 
 
 def divide(shares: Sequence[float], drawn: Sequence[int], room: Sequence[int], count: int) -> list[int]:
-    """Return how many of `count` further rows each environment gives: each time the one that is furthest behind its
-    share of all `drawn` so far, if it has `room`."""
+    """Return how many of `count` further rows each environment gives: the one furthest behind its share first."""
     counts = [0] * len(shares)
     for total in range(sum(drawn) + 1, sum(drawn) + count + 1):
         free = [at for at, most in enumerate(room) if counts[at] < most]

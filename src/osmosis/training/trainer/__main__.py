@@ -1,6 +1,5 @@
-"""`python -m osmosis.training.trainer PLAN SOCKET`: serve the protocol at once, load, train, and end. For several
-data-parallel processes this process becomes torch's own launcher; rank 0 serves. A terminated trainer saves a
-checkpoint first; one whose job is gone ends at once, since nobody would read its events."""
+"""`python -m osmosis.training.trainer PLAN SOCKET`. For several processes this one becomes torch's launcher. A
+terminated trainer saves a checkpoint first; one whose job is gone ends at once."""
 
 import importlib
 import logging
@@ -55,7 +54,6 @@ def main(arguments: list[str]) -> int:
 
 
 def read_plan(kind: type[PlanRecord], arguments: list[str], count: int, usage: str) -> PlanRecord | None:
-    """Return the plan that the first argument names, with logging and libraries set up; None after saying why not."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     for name in ("transformers", "ContinuousBatchingLogger"):
         logging.getLogger(name).setLevel(logging.WARNING)

@@ -48,8 +48,7 @@ def token_weights(plan: TrainerPlan, sampled: Row[int]) -> list[float]:
 
 
 def weigh_rollouts(rollouts: Row[Row[Sequence]], plan: TrainerPlan) -> list[list[WeighedSequence]]:
-    """Return the rollouts that are trained on, each as its parts. A rollout without parts or reward is left out, and
-    so is a rejected one."""
+    """Return the rollouts that are trained on, each as its parts; without reward, or rejected, it is left out."""
     rewards = [parts[0].reward if parts else None for parts in rollouts]
     values = advantages(plan, rewards)
     is_kept = [

@@ -1,5 +1,4 @@
-"""Checkpoints on the disk: written aside, described, renamed into place; older ones removed as the plan says. A run
-that is killed at any moment leaves complete checkpoints and at most a draft, which the next start removes."""
+"""Checkpoints on the disk: a run killed at any moment leaves complete ones and at most a draft."""
 
 import contextlib
 import shutil

@@ -1,5 +1,4 @@
-"""The processes of one run on several GPUs: rank 0 talks to the job, the others follow what it shares. Sharing uses
-gloo on the CPU: waiting for rollouts must not occupy the GPU that samples them."""
+"""The processes of one run; sharing uses gloo on the CPU: waiting must not occupy the GPU that samples."""
 
 import os
 from collections.abc import Callable, Iterable
@@ -19,8 +18,7 @@ _LONGEST = timedelta(days=7)
 
 
 def shard_frozen(adapted: Any, device: torch.device) -> None:
-    """Divide the frozen weights between the processes, which gather them layer by layer. The adapter is small: each
-    process has all of it, and gradients are added as they are without sharding."""
+    """Divide the frozen weights between the processes, which gather them layer by layer; adapters stay whole."""
     learning = {weight for weight in adapted.parameters() if weight.requires_grad}
     for weight in learning:
         weight.data = weight.data.to(device)

@@ -1,10 +1,6 @@
-"""The engine `local`: the weights are on this machine, the step is written out below on PyTorch and PEFT. A step's
-rollouts become trees of tokens (`packing`), these become micro-batches, and each of them adds its gradient: the loss of
-a step is a sum over tokens (`losses`, weighed by `advantages`), so how it is cut changes memory and time and nothing
-else. With several GPUs each has a copy of the weights and every n-th micro-batch, and gradients are added. The forward
-pass runs in the sampler's precision, without autocast and without dropout. A micro-batch that does not fit in memory
-halves the budget, and the step begins again. On a GPU an adapter has the precision of the model around it, and the
-optimizer has its weights in fp32: matrix products in fp32 would take longer than those of the model."""
+"""The engine `local`: the step is written out below on PyTorch and PEFT. Rollouts become trees of tokens (`packing`),
+these micro-batches, each of which adds its gradient: the loss is a sum over tokens, so how it is cut changes memory and
+time alone. On a GPU an adapter has the precision of the model around it, and the optimizer has its weights in fp32."""
 
 from __future__ import annotations
 

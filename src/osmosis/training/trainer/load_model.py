@@ -1,6 +1,4 @@
-"""Load the base model and its tokenizer, or say in one sentence why they cannot be used. Weights are read from
-safetensors only; a model's own code is never run. Missing files and too little memory are found before anything large
-is read."""
+"""Load the base model and tokenizer, from safetensors alone; a model's own code is never run."""
 
 import json
 import resource
@@ -98,8 +96,7 @@ def load(plan: TrainerPlan, local_rank: int = 0) -> Loaded:
 
 
 def fuse_kernels(model: Any) -> None:
-    """Use Liger's kernels for norms, rotary positions and activations on a GPU. It leaves models alone that it does not
-    know; the head and its loss are the trainer's own."""
+    """Use Liger's kernels on a GPU for models that it knows; the head and its loss are the trainer's own."""
     if model.device.type == "cuda" and is_liger_kernel_available():
         apply_liger_kernel(model, {"cross_entropy": False, "fused_linear_cross_entropy": False})
 

@@ -1,5 +1,4 @@
-"""The course of a run, the same for every engine: collect, update, validate, report, save, stop. An engine has the
-weights: it brings `update`, and what it writes into a checkpoint."""
+"""The course of a run, the same for every engine: collect, update, validate, report, save, stop."""
 
 import contextlib
 import math

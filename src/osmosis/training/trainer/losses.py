@@ -59,8 +59,7 @@ def policy_loss(plan: TrainerPlan, now: Tensor, old: Tensor, advantages: Tensor,
 
 
 def preference_loss(plan: TrainerPlan, gains: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return loss and margin of each pair, and the slope of their mean for each part. `gains`: by part, the better one
-    of a pair first, how much likelier it is than with the base model."""
+    """Return loss and margin of each pair, and each part's slope; in `gains` the better one of a pair comes first."""
     margins = plan.beta * (gains[::2] - gains[1::2])
     slopes = plan.beta * torch.sigmoid(-margins) / len(margins)
     return -torch.nn.functional.logsigmoid(margins), margins, torch.stack([slopes, -slopes], 1).flatten()
@@ -110,8 +109,7 @@ CHUNK = 1024
 
 
 class TokenPredictor:
-    """How likely a model finds the trained tokens of a micro-batch. Logits are the largest tensor: the head computes
-    them for those tokens only, a chunk after another, and again for the gradient."""
+    """How likely a model finds the trained tokens; the head computes logits in chunks, and again for the gradient."""
 
     def __init__(self, model: Any, temperature: float) -> None:
         self.model, self._temperature = model, temperature
@@ -123,8 +121,7 @@ class TokenPredictor:
         self.is_chunked = self._ends_with_head()
 
     def __call__(self, batch: MicroBatch) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the log-probability of each trained token at the temperature, the entropy there in nats, and whether
-        the token is the likeliest."""
+        """Return log-probability, entropy in nats, and whether the token is the likeliest, for each trained token."""
         rows, head = self._run(batch), self._head if self.is_chunked else Identity()
         chunks = [
             checkpoint(self._read, head, *chunk, use_reentrant=False)

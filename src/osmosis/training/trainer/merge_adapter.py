@@ -1,6 +1,5 @@
-"""`python -m osmosis.training.trainer.merge_adapter PLAN`: merge an adapter into its base model, as a new model. Merged
-in fp32, then saved as the plan says. The answer, a file beside the plan, reports the largest difference between the
-log-probabilities of the merged model and of base and adapter. Without an adapter the model is saved as it is."""
+"""`python -m osmosis.training.trainer.merge_adapter PLAN`: merge an adapter in fp32; the answer, a file beside the
+plan, says how far log-probabilities differ from base and adapter."""
 
 import logging
 import shutil

@@ -1,8 +1,5 @@
-"""Token sequences in rows and micro-batches: nothing is padded to the longest rollout, no shared prefix computed twice.
-A rollout is a tree: where its history was rewritten, its parts share a prefix. In the layout `trees` a row holds
-several of them, and a mask lets each token see its own ancestors only. Kernels that take no mask have the layout `flat`
-(flash attention: the sequences of a row are told apart by positions that begin again at 0), and models that carry a
-state from token to token have `padded`, one sequence a row."""
+"""Token sequences in micro-batches, nothing padded to the longest, no shared prefix computed twice: a rollout is a tree
+of its parts. Layouts: `trees`, under a mask; `flat`, for kernels without one; `padded`, one sequence a row."""
 
 from __future__ import annotations
 
@@ -22,8 +19,6 @@ SPREAD = 4
 
 @dataclass(slots=True)
 class Part:
-    """An unbroken token sequence, and which of its tokens the model is trained on."""
-
     token_ids: NDArray[np.int32]  # array of 32-bit integers
     trained: NDArray[np.int64]
     """Where the trained tokens are in `token_ids`, never at 0: nothing comes before the first."""
@@ -172,7 +167,6 @@ def _empty_mask(layout: Layout, rows: int, width: int) -> Tensor:
 
 
 def _ranges(path: NDArray[np.int64]) -> list[tuple[int, int]]:
-    """Return the runs of consecutive numbers in `path` as half-open ranges."""
     if not len(path):
         return []
     breaks = np.nonzero(np.diff(path) != 1)[0] + 1

@@ -1,6 +1,5 @@
-"""Tokens to an answer: content, reasoning and tool calls. The tokenizer's response template reads it, or that of its
-family of chat templates (`response_templates.json`, from TRL 1.16, Apache-2.0); where there is none, a `<tool_call>`
-block of JSON. A call without a name and an object of arguments stays in the content, and is counted."""
+"""Tokens to content, reasoning and tool calls, by the tokenizer's response template, that of its family
+(`response_templates.json`, from TRL 1.16, Apache-2.0), or `<tool_call>` blocks of JSON."""
 
 from __future__ import annotations
 

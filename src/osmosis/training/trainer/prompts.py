@@ -1,7 +1,5 @@
-"""Messages to tokens: the tokenizer's chat template, and earlier answers exactly as they were sampled. Rendering a
-conversation again may spell an answer differently than the model did, and some chat templates rewrite what was before
-(they drop earlier reasoning). With `HeldTokens` the prompt begins with those very tokens, and only what came after them
-is rendered: so a conversation stays one sequence, whatever its template does."""
+"""Messages to tokens: with `HeldTokens` the prompt begins with earlier answers exactly as they were sampled, and only
+what came after is rendered, so a conversation stays one sequence whatever its chat template rewrites."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -54,8 +52,7 @@ class Prompts:
     def _render_rest(
         self, held: HeldTokens, messages: list[Message], tools: list[JsonObject] | None
     ) -> list[int] | None:
-        """Return the tokens of what came after the held ones; None when the template has no end of turn there. The
-        turns before are counted: the template may rewrite what is in them, and still ends each of them."""
+        """Return the tokens after the held ones, by counting ends of turns; None when the template has none there."""
         if not 0 < held.messages < len(messages):
             return None
         before = self._apply(messages[: held.messages], tools, prompt=False, tokenize=False)
@@ -122,8 +119,7 @@ class LabeledExample:
 
 
 def read_examples(plan: TrainerPlan, tokenizer: Any, service: TrainerService | None) -> list[list[LabeledExample]]:
-    """Return the examples that fit, each with the one it is preferred to, if any. The others are counted in a notice.
-    Raise `TrainingFailed` (data)."""
+    """Return the examples that fit, each with the one it is preferred to, if any. Raise `TrainingFailed` (data)."""
     longest = plan.max_prompt_length + plan.max_response_length
     prompts = Prompts(tokenizer, plan.chat_template_kwargs)
     examples: list[list[LabeledExample]] = []
@@ -154,9 +150,7 @@ def read_examples(plan: TrainerPlan, tokenizer: Any, service: TrainerService | N
 
 
 def tokenize_example(example: Example, prompts: Prompts, end: int) -> tuple[list[int], list[int]]:
-    """Return token ids, and 1 for each token of the model. Exact tokens are taken as they are. Of messages, each answer
-    of the assistant is what the template adds after the prompt before it, up to the end of the turn. Where the template
-    rewrites what came before (it drops earlier reasoning), only what follows is learned."""
+    """Return token ids and mask; of messages, each answer is what the template adds after the prompt before it."""
     if example.token_ids:
         return list(example.token_ids), list(example.mask)
     ids: list[int] = []

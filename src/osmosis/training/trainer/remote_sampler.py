@@ -1,8 +1,5 @@
-"""A sampler whose tokens come from a server, Tinker's or vLLM's. Open for one step at a time, like the builtin one. The
-server gets token ids and returns token ids with logprobs; prompts and answers are made here. A streamed answer comes in
-one piece. A vLLM server reads adapters from the run's output folder. Every step has an adapter of its own name and
-folder, because the prefix cache goes by them. What the death of a server cuts off is repeated when it is there again.
-Log-probabilities are the server's; the importance weight corrects for its arithmetic."""
+"""A sampler whose tokens come from a server, Tinker's or vLLM's, open for one step at a time. Every step has an adapter
+of its own name and folder, because vLLM's prefix cache goes by them; what a death cuts off is repeated."""
 
 import asyncio
 import contextlib
@@ -48,8 +45,7 @@ class RemoteSampler:
 
     @contextlib.contextmanager
     def open(self, step: int, *, keep: bool = False) -> Iterator[None]:
-        """Answer requests until the block ends, then cancel those in flight unless `keep`. Call from the training
-        thread."""
+        """Answer requests until the block ends; `keep` those in flight. Call from the training thread."""
         assert self._loop is not None
         self._step = step
         self._loop.call_soon_threadsafe(self._opened.set)

@@ -1,10 +1,6 @@
-"""Answers of the very module that is being trained: transformers' continuous batching, opened while a step collects.
-While it is open the model is in eval mode and requests join and leave at any time; while it is closed the generation
-loop is paused, the weights may change, and requests wait. A prompt that does not fit is refused before it reaches the
-cache, where it would hang every request after it. A generation loop that died or stands still is replaced, and its
-requests fail. Tokens are drawn here (`_draw`): with a seed the answer depends on weights, prompt and seed alone,
-whatever else is in the batch, and no global random state is touched. That, and forgetting a cancelled request, need
-private names of transformers; all of them are in this file."""
+"""Answers of the very module that is being trained: transformers' continuous batching, paused while the weights change.
+A prompt that does not fit is refused before the cache, where it would hang every request after it. Tokens are drawn
+here (`_draw`), by weights, prompt and seed alone. Private names of transformers are all in this file."""
 
 import asyncio
 import contextlib
@@ -96,8 +92,7 @@ class ContinuousSampler:
 
     @contextlib.contextmanager
     def open(self, step: int, *, keep: bool = False) -> Iterator[None]:
-        """Answer requests until the block ends, then cancel those in flight, or pause them to `keep` them. Call from
-        the training thread."""
+        """Answer requests until the block ends; `keep` those in flight. Call from the training thread."""
         assert self._loop is not None
         training = self._model.training
         self._model.eval()
@@ -292,9 +287,7 @@ class ContinuousSampler:
 
 
 def _draw(scores: Any, seeds: list[tuple[int, int]]) -> tuple[Any, Any]:
-    """Draw one token for each row of scores, and its log-probability, by the Gumbel-max trick. Adding Gumbel noise to
-    log-probabilities and taking the largest draws from exactly their distribution (Gumbel 1954; Maddison et al. 2014).
-    The noise of a row comes from its own seed and position, so the batch does not matter."""
+    """Draw one token a row, and its log-probability, by the Gumbel-max trick (Gumbel 1954), with a row's own seed."""
     logprobs = torch.log_softmax(scores.float(), dim=-1)
     noise = torch.empty_like(logprobs)
     source = torch.Generator()

@@ -33,8 +33,7 @@ class Answering:
         self.totals = Totals()
 
     def question(self, request: SampleRequest) -> Question:
-        """Return the request with its prompt. Raise `ModelError` for messages that make no prompt (bad_request) and for
-        one that is too long (context_length)."""
+        """Return the request with its prompt. Raise `ModelError` (bad_request, context_length)."""
         plan = self._plan
         prompt = self._prompts.build(request)
         prompt_ids = prompt.token_ids

@@ -1,6 +1,4 @@
-"""`python -m osmosis.training.trainer.serve_model PLAN SOCKET`: answer `/sample` from a base model or an adapter. It
-uses the sampler of training, always open, over the same protocol: an evaluation's answers are sampled exactly as the
-rollouts that the model was trained on. The only event is the last one."""
+"""`python -m osmosis.training.trainer.serve_model PLAN SOCKET`: answer `/sample` with the sampler of training."""
 
 import importlib
 import json

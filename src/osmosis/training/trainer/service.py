@@ -1,6 +1,4 @@
-"""The trainer's end of the connection: an HTTP server on a Unix socket, in a thread of its own. The training loop is
-the main thread: it emits events and waits for batches here; requests for samples go straight to the sampler. Imports no
-torch, so that the fake trainer of the tests is the same server."""
+"""The trainer's HTTP server on a Unix socket, in a thread. Without torch, so that the tests' trainer is the same."""
 
 from __future__ import annotations
 
@@ -96,8 +94,7 @@ class EventLog:
 
 
 class TrainerService:
-    """`with TrainerService(run, socket) as service:` serves until the block ends. The training loop uses `emit`, `ask`,
-    `wait`, `stop_requested` and `finish`; it sets `sampler` when the model is loaded."""
+    """Serves until its block ends; the training loop sets `sampler` when the model is loaded."""
 
     def __init__(self, run: str, socket_path: Path) -> None:
         self.health = messages.TrainerHealth(state="loading", run=run)
@@ -152,7 +149,6 @@ class TrainerService:
         self._socket_path.unlink(missing_ok=True)
 
     def emit(self, event: messages.Event) -> None:
-        """Send an event to the job; safe from any thread."""
         if isinstance(event, messages.Failed):
             self.health.state = "failed"
         elif isinstance(event, messages.Done):
@@ -175,7 +171,6 @@ class TrainerService:
             return self._batches.pop(key)
 
     def request_stop(self) -> None:
-        """End the wait of `collect`; the loop sees `stop_requested` at its next step boundary."""
         with self._answered:
             self.stop_requested.set()
             self._answered.notify_all()

@@ -1,7 +1,5 @@
-"""The engine `tinker`: a training server elsewhere, called over the Tinker API. All names of that API are in this file.
-The server holds the weights and does the arithmetic; the loop, the advantages and the checkpoints are ours. Its loss
-`importance_sampling` corrects for what differs between its sampler and its trainer; it clips nothing and knows no KL
-penalty, so a plan that wants one is refused. A checkpoint is the name of a state that the server keeps."""
+"""The engine `tinker`: a server elsewhere holds the weights. Its `importance_sampling` loss clips nothing and knows no
+KL penalty, so a plan that wants one is refused. All names of the Tinker API are in this file."""
 
 import json
 import os

@@ -78,8 +78,7 @@ class SchedulerExecutor:
     def owns(self, handle: Handle) -> bool:
         return handle.get("executor") == self.name
 
-    def reap(self) -> None:
-        """Do nothing: the scheduler reaps its jobs."""
+    def reap(self) -> None: ...
 
     def poll(self, handles: Sequence[Handle]) -> list[JobState]:
         raise NotImplementedError
