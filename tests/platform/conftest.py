@@ -75,7 +75,7 @@ class Site:
         _git(checkout, "add", "-A")
         _git(checkout, "-c", "user.name=T", "-c", "user.email=t@localhost", "commit", "-q", "-m", "a change")
         _git(checkout, "push", "-q", str(self.platform.settings.located(repository.path)), branch)
-        sync.after_push(self.platform.db, self.platform.settings, repository.id)
+        sync.poll(self.platform.db, self.platform.settings, repository.id, kind="internal")
         return _git(checkout, "rev-parse", "HEAD")
 
 

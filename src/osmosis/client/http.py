@@ -72,7 +72,8 @@ class Http:
         """Make one call under `/api/cli/`; return the JSON object, `{}` for an empty body."""
         if json is not None and not isinstance(json, Mapping):
             json = json.to_dict()
-        headers = self._scope_headers() if scoped else {}
+        header, scope = ("Workspace", self.workspace) if self.workspace else ("Git", self.identity)
+        headers = {f"X-Osmosis-{header}": scope} if scoped and scope else {}
         query = {key: value for key, value in (params or {}).items() if value is not None}
         try:
             response = self._client.request(
@@ -118,11 +119,6 @@ class Http:
             message = f"{self.url} answered {method} {path} with an unexpected response: {where}: {wrong['msg']}"
             hint = "use the same version on both sides; check with: osmosis doctor"
             raise PlatformError(message, hint=hint) from error
-
-    def _scope_headers(self) -> dict[str, str]:
-        if self.workspace:
-            return {"X-Osmosis-Workspace": self.workspace}
-        return {"X-Osmosis-Git": self.identity} if self.identity else {}
 
     def pages(
         self, kind: type[P], path: str, *, limit: int = 50, offset: int = 0, params: Params | None = None

@@ -39,6 +39,14 @@ def setup_failure(
     return JobFailed(Failure(phase=Phase.SETUP, category=category, message=message, traceback=tail or None, fix=fix))
 
 
+def get_secret(secrets: Mapping[str, str], key: str, name: str) -> str:
+    if name not in secrets:
+        message = f"[advanced].{key} names {name}, which is not a secret of the run"
+        fix = f"add it to [secrets].required and store its value: `osmosis secret set {name}`"
+        raise setup_failure(message, fix=fix, category=Category.AUTH)
+    return secrets[name]
+
+
 Level = Literal["debug", "info", "warning", "error"]
 MAX_LINE = 8000
 LINE_BYTES = 64

@@ -5,7 +5,6 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 from urllib.parse import quote
 
@@ -98,9 +97,7 @@ class Reporter:
         self._pumps = [asyncio.create_task(self._pump(lane)) for lane in self._lanes]
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await end_tasks(*self._pumps)
         await self._client.close()
 

@@ -1,14 +1,23 @@
 """The self-hosted platform. It never imports user code, the engine or a model library."""
 
+import logging
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from osmosis.base.locks import locked
+from osmosis.errors import PlatformError
 from osmosis.platform.auth.rate_limits import RateLimits
-from osmosis.platform.backup.upgrade import upgrade
-from osmosis.platform.db import Database
+from osmosis.platform.backup import table_dump
+from osmosis.platform.backup.archive import BackupManifest, add_rows, build_header, finish, open_writer
+from osmosis.platform.db import HEAD, Database
 from osmosis.platform.objects import open_objects
 from osmosis.platform.objects.store import Objects
 from osmosis.platform.settings import PlatformSettings
 from osmosis.platform.vault import Vault
+from osmosis.records.base import utc_now
+
+log = logging.getLogger(__name__)
+BACKUPS = "backups"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,3 +36,33 @@ class Platform:
         db = Database(settings.database, settings.database_limit_s)
         upgrade(settings, db, vault)
         return cls(settings, db, vault, open_objects(settings))
+
+
+def upgrade(settings: PlatformSettings, db: Database, vault: Vault) -> Path | None:
+    """Migrate the database to this version; return the backup that was made before, if any."""
+    if db.revision() == HEAD:
+        return None
+    with locked(settings.data_dir / ".upgrade.lock"):
+        revision = db.revision()
+        backup = None
+        if revision not in (None, HEAD) and settings.backup_before_upgrade:
+            backup = _keep(settings, db, vault, str(revision))
+        db.migrate()
+    return backup
+
+
+def _keep(settings: PlatformSettings, db: Database, vault: Vault, revision: str) -> Path:
+    target = settings.data_dir / BACKUPS / f"before-{HEAD}-of-{revision}-{utc_now():%Y%m%d-%H%M%S}.tar.gz"
+    try:
+        target.parent.mkdir(exist_ok=True, mode=0o700)
+        with open_writer(target, build_header(db.engine, vault.key_id, scope="database")) as archive:
+            with table_dump.open_snapshot(db.engine) as connection:
+                rows = add_rows(connection, archive)
+            finish(archive, BackupManifest(files=dict(archive.sums), rows=rows))
+    except OSError as error:
+        raise PlatformError(
+            f"the database has to be upgraded, and its backup cannot be written: {error.strerror or error}",
+            hint=f"make room in {settings.data_dir}, or start with OSMOSIS_BACKUP_BEFORE_UPGRADE=false",
+        ) from error
+    log.info("the database is upgraded from revision %s to %s; its backup: %s", revision, HEAD, target)
+    return target

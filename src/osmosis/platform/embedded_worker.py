@@ -47,20 +47,15 @@ def build_embedded_worker(
     return Worker(desk, executor, plan, news=platform.db.work_waits)
 
 
-class LeaseReaper:
+class LeaseReaper(RepeatingThread):
     """A thread that reaps leases; `note_loop_alive` runs in the event loop: while that stands still, none is heard."""
 
     def __init__(self, platform: Platform) -> None:
         self._platform = platform
-        self._thread = RepeatingThread("housekeeping of the runs", self._every_s, self.step)
+        every_s = min(2.0, max(platform.settings.poll_s, platform.settings.lease_s / 8))
+        super().__init__("housekeeping of the runs", every_s, self.step)
         self._last: float | None = None
         self._loop_alive_at: float | None = None
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._thread.stop()
 
     async def note_loop_alive(self) -> None:
         while True:
@@ -78,10 +73,6 @@ class LeaseReaper:
             return "the platform was restarted"
         still = max(now - last, time.monotonic() - self._loop_alive_at if self._loop_alive_at is not None else 0.0)
         return f"the platform was suspended for {still:.0f} s" if still >= long else ""
-
-    @property
-    def _every_s(self) -> float:
-        return min(2.0, max(self._platform.settings.poll_s, self._platform.settings.lease_s / 8))
 
 
 class Reachability:

@@ -111,10 +111,6 @@ class Identity:
     handle: str
     groups: frozenset[str] = frozenset()
 
-    @property
-    def domain(self) -> str:
-        return self.email.rpartition("@")[2]
-
 
 class PlatformSettings(Settings):
     """Settings of a platform process; durations in seconds."""
@@ -241,9 +237,6 @@ class PlatformSettings(Settings):
     def dataset_url(self, dataset_id: str) -> str:
         return f"{self.url}/datasets/{dataset_id}"
 
-    def model_url(self, model_id: str) -> str:
-        return f"{self.url}/models/{model_id}"
-
     def secrets_url(self, workspace_name: str) -> str:
         return f"{self.url}/{quote(workspace_name)}/secrets"
 
@@ -306,10 +299,6 @@ class PlatformSettings(Settings):
     @property
     def models_dir(self) -> Path:
         return self.data_dir / "models"
-
-    @property
-    def mirrors_dir(self) -> Path:
-        return self.data_dir / "mirrors"
 
     @property
     def log_file(self) -> Path:

@@ -1,5 +1,4 @@
 from pathlib import Path
-from types import TracebackType
 from typing import Protocol, TypeVar
 
 import httpx
@@ -46,9 +45,7 @@ class HttpPlatformApi:
     def __enter__(self) -> "HttpPlatformApi":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._http.close()
 
     def hello(self, hello: WorkerHello) -> WorkerWelcome:

@@ -69,7 +69,7 @@ def test_files_that_no_row_knows_go_and_their_neighbours_stay(ready: Any) -> Non
         folder(settings.objects_dir / "uploads" / "deleted", "1"),
         folder(settings.objects_dir / "imports" / "deleted", "files/1"),
         folder(settings.repositories_dir / "replaced.git", "HEAD"),
-        folder(settings.mirrors_dir / "replaced.git", "HEAD"),
+        folder(settings.data_dir / "mirrors" / "replaced.git", "HEAD"),
         folder(settings.data_dir / ".restoring-x", "platform.db"),
     ]
     (settings.repositories_dir / "link").symlink_to(kept)

@@ -13,7 +13,7 @@ from osmosis.base.hardware import gpu_names
 from osmosis.base.processes import end_tasks, wait_for_first
 from osmosis.engine.agent import Agent
 from osmosis.jobs.artifacts import ArtifactSender, CheckpointSender, fetch_checkpoints, fetch_model
-from osmosis.jobs.context import Job, JobContext, JobFailed, setup_failure
+from osmosis.jobs.context import Job, JobContext, JobFailed, get_secret
 from osmosis.jobs.exports import exporting, open_exports
 from osmosis.jobs.models.local import base_model_folder, tokenizer_folder
 from osmosis.jobs.prepare.checkout import JobRows
@@ -334,15 +334,7 @@ class TrainingJob(Job):
             await process.close()
 
     def _get_secret(self, key: str, name: str | None) -> str | None:
-        if name is None:
-            return None
-        if name not in self.context.secrets:
-            raise setup_failure(
-                f"[advanced].{key} names {name}, which is not among the secrets of the run",
-                fix=f"add it to [secrets].required and store its value: `osmosis secret set {name}`",
-                category=Category.AUTH,
-            )
-        return self.context.secrets[name]
+        return None if name is None else get_secret(self.context.secrets, key, name)
 
 
 def engine_secret(config: TrainingConfig) -> str | None:

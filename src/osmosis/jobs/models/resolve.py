@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 from osmosis.base.net import is_loopback
 from osmosis.errors import ModelError, OsmosisError
-from osmosis.jobs.context import JobContext, JobFailed, setup_failure
+from osmosis.jobs.context import JobContext, JobFailed, get_secret, setup_failure
 from osmosis.jobs.models.local import STEP, ServingProgram, open_local_model
 from osmosis.llm import ChatRequest, Completion, Model, Signals, open_model, probe
 from osmosis.llm.providers import price_of
@@ -20,13 +20,7 @@ DEFAULT_KEY = "OPENAI_API_KEY"
 
 def api_key(spec: ModelSpec, secrets: Mapping[str, str]) -> str | None:
     if spec.api_key_env:
-        if spec.api_key_env not in secrets:
-            raise setup_failure(
-                f"[advanced].api_key_env names {spec.api_key_env}, which is not a secret of the run",
-                fix=f"add it to [secrets].required and store its value: `osmosis secret set {spec.api_key_env}`",
-                category=Category.AUTH,
-            )
-        return secrets[spec.api_key_env]
+        return get_secret(secrets, "api_key_env", spec.api_key_env)
     return secrets.get(DEFAULT_KEY) if spec.kind == "openai" else None
 
 

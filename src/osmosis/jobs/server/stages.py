@@ -2,7 +2,7 @@ import asyncio
 import os
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 
 import uv
 
@@ -48,17 +48,15 @@ class ServerStages:
         self._env = context.spec.submitted.env
         self._folders = ServerFolders.under(context.work_dir)
         self.sandbox = JobSandbox.for_job(context.spec)
-        self._wheel: asyncio.Task[Wheel] | None = None
+
         self._prepared: PreparedRollout | None = None
 
-    def _our_wheel(self) -> asyncio.Task[Wheel]:
-        if self._wheel is None:
-            self._wheel = asyncio.create_task(asyncio.to_thread(build_wheel, self.context.cache_dir))
-        return self._wheel
+    @cached_property
+    def _wheel(self) -> asyncio.Task[Wheel]:
+        return asyncio.create_task(asyncio.to_thread(build_wheel, self.context.cache_dir))
 
     async def checkout(self) -> Checkout:
-        spec = self.context.spec
-        self._our_wheel()
+        spec, _ = self.context.spec, self._wheel  # which is built meanwhile
         self.context.progress.sandbox = self.sandbox.description
         self.context.log.write("sandbox", self.sandbox.description, "info" if self.sandbox.level else "warning")
         self.context.enter(Stage.CHECKOUT, f"checking out commit {spec.commit_sha[:12]}")
@@ -74,7 +72,7 @@ class ServerStages:
         return locate(source, spec.commit_sha, self._experiment.rollout, self._experiment.file)
 
     async def prepare(self, checkout: Checkout) -> PreparedRollout:
-        wheel = await self._our_wheel()
+        wheel = await self._wheel
         label = f"rollouts/{self._experiment.rollout}"
         # Builds run code that a person chose, with a cache that they write to: it serves nobody else.
         owner = "-".join(filter(None, (self.context.spec.workspace, self.context.spec.person)))

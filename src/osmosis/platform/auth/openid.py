@@ -297,7 +297,7 @@ def _check_welcome(session: Session, settings: OpenIdSettings, identity: Identit
     if session.scalars(invited).first() is not None:
         return
     rules = [
-        *([identity.domain in settings.domains] if settings.domains else []),
+        *([identity.email.rpartition("@")[2] in settings.domains] if settings.domains else []),
         *([bool(identity.groups & set(settings.groups))] if settings.groups else []),
     ]
     if not rules or not all(rules):

@@ -9,6 +9,7 @@ from datetime import datetime, timezone
 import sqlalchemy as sa
 
 from osmosis.base.jsonable import JsonObject
+from osmosis.platform.migrations import advance_sequences
 
 VERSIONS = "alembic_version"
 ROWS_AT_ONCE = 500
@@ -67,19 +68,8 @@ def load_pieces(connection: sa.Connection, dumped: Iterable[tuple[str, bytes]], 
             some = rows[start : start + ROWS_AT_ONCE]
             connection.execute(table.insert(), [change(row) for row in some] if change else some)
         total += len(rows)
-    _count_on(connection, tables)
+    advance_sequences(connection, tables.sorted_tables)
     return total
-
-
-def _count_on(connection: sa.Connection, tables: sa.MetaData) -> None:
-    if connection.dialect.name != "postgresql":
-        return
-    for table in tables.sorted_tables:
-        for column in table.primary_key.columns:
-            if isinstance(column.type, sa.Integer) and column.server_default is not None:
-                sequence = sa.func.pg_get_serial_sequence(table.name, column.name)
-                highest = sa.select(sa.func.coalesce(sa.func.max(column), 0) + 1).scalar_subquery()
-                connection.execute(sa.select(sa.func.setval(sequence, highest, False)))
 
 
 def _line(row: Mapping[str, object]) -> bytes:

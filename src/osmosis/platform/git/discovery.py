@@ -18,6 +18,7 @@ MAX_READ_BYTES = 16 * 1024 * 1024
 READ_S = 20.0
 READ_MEMORY_MB = 512
 _PATHS_PER_CALL = 200
+_ABOUT = ("pyproject.toml", "readme.md", "readme.txt", "readme")
 _DECORATORS = {"reward_fn": ("osmosis_reward",), "reward_rubric": ("osmosis_rubric",), "mcp": ("tool",)}
 _FOLDERS = {"reward_fn": "reward_fn/", "reward_rubric": "reward_rubric/", "mcp": "mcp/tools/"}
 
@@ -87,9 +88,6 @@ class Tree:
             position = end + 1 + size + 1
         return texts
 
-    def has_file(self, path: str) -> bool:
-        return any(e.is_file and e.path == path for e in self.list([path]))
-
 
 def _entry(line: bytes) -> _Entry:
     facts, _, path = line.partition(b"\t")
@@ -104,7 +102,7 @@ def discover(tree: Tree) -> list[FoundItem]:
     files: dict[str, list[_Entry]] = {folder: [] for folder in folders}
     for entry in tree.list([f"{folder}/" for folder in folders]) if folders else ():
         files[str(PurePosixPath(entry.path).parent)].append(entry)
-    about = tree.read(e for entries in files.values() for e in entries if _tells(e.name))
+    about = tree.read(e for entries in files.values() for e in entries if e.name.lower() in _ABOUT)
     descriptions, functions = _parse({path: text for path, text in about.items() if path.endswith(".toml")}, modules)
     rollouts = [
         FoundItem("rollout", PurePosixPath(folder).name, folder, _description(folder, about, descriptions))
@@ -117,7 +115,7 @@ def discover(tree: Tree) -> list[FoundItem]:
             parts = PurePosixPath(entry.path).parts
             configs.append(FoundItem("config", entry.path, entry.path, parts[1] if len(parts) > 2 else None))
     decorated = [
-        FoundItem(PurePosixPath(path).parts[0], f"{_module(path)}:{name}", path, text)
+        FoundItem(path.partition("/")[0], f"{path.removesuffix('.py').replace('/', '.')}:{name}", path, text)
         for path in sorted(modules)
         for name, text in functions.get(path, ())
     ]
@@ -140,10 +138,6 @@ def _parse(
     return values.get("descriptions", {}), values.get("functions", {})
 
 
-def _tells(name: str) -> bool:
-    return name == "pyproject.toml" or name.lower() in ("readme.md", "readme.txt", "readme")
-
-
 def _description(folder: str, about: Mapping[str, str], descriptions: Mapping[str, str]) -> str | None:
     if description := descriptions.get(f"{folder}/pyproject.toml"):
         return description
@@ -159,7 +153,3 @@ def _first_paragraph(text: str) -> str | None:
         if lines and not lines[0].startswith(("```", "<", "[![", "---", "|")):
             return " ".join(lines)[:MAX_DESCRIPTION]
     return None
-
-
-def _module(path: str) -> str:
-    return ".".join(PurePosixPath(path).with_suffix("").parts)

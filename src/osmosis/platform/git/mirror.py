@@ -29,7 +29,7 @@ COMMAND_TIMEOUT_S = 60.0
 LOOK_UP_TIMEOUT_S = 60.0
 LOOK_UP_TURN_S = 5.0
 MAX_MESSAGE = 500
-LOOSE_OBJECTS = 6000
+GC_SETTINGS = {"gc.auto": "6000", "gc.autoDetach": "false", "gc.autoPackLimit": "60"}
 FULL_SHA = re.compile(r"^[0-9a-f]{40}\Z")
 # Non-fast-forward pushes are allowed, as in any personal repository; what was synced once is kept reachable by
 # a ref under SYNCED_REFS that no push can move, so a run's commit never disappears.
@@ -193,11 +193,6 @@ def settle_default_branch(
     if chosen != folder.default_branch or named:
         folder.git(environ).run("symbolic-ref", "HEAD", f"refs/heads/{chosen}")
     return chosen
-
-
-def tidy(folder: RepositoryFolder, environ: Mapping[str, str]) -> None:
-    settings = {"gc.auto": str(LOOSE_OBJECTS), "gc.autoDetach": "false", "gc.autoPackLimit": "60"}
-    folder.git(environ, **settings).run("gc", "--auto", "--quiet", timeout_s=FETCH_TIMEOUT_S)
 
 
 def find_commit(folder: RepositoryFolder, text: str, settings: PlatformSettings) -> str | None:

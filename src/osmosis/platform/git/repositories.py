@@ -143,4 +143,4 @@ def connect_external(
         workspace_id=workspace.id, kind="external", full_name=remote.identity, url=remote.url, trusted=trusted
     )
     repository.secret_name = secret
-    return _add(session, settings, repository, settings.mirrors_dir)
+    return _add(session, settings, repository, settings.data_dir / "mirrors")

@@ -244,9 +244,9 @@ def _environ(platform: Platform, request: Request, visit: _Visit, tail: str) -> 
 
 def _after_push(platform: Platform, visit: _Visit) -> Callable[[], Awaitable[None]]:
     def note_and_sync() -> None:
-        with audit.change(platform.db, visit.who, "git.push", visit.name, workspace=visit.workspace):
-            pass
-        sync.after_push(platform.db, platform.settings, visit.place.id)
+        with platform.db.write() as session:
+            audit.note(session, visit.who, "git.push", visit.name, workspace=visit.workspace)
+        sync.poll(platform.db, platform.settings, visit.place.id, kind="internal")
 
     async def wait_for_sync() -> None:
         # A task of its own: the refs are already moved, so the sync must happen also when the client is gone.

@@ -98,16 +98,8 @@ def _limited(
     return RepositoryFolder.of(repository, settings).within(max(0.0, limit - waited), limit_s=limit)
 
 
-def after_push(db: Database, settings: PlatformSettings, repository_id: str) -> None:
-    _look(db, settings, repository_id, kind="internal")
-
-
-def poll(db: Database, settings: PlatformSettings, repository_id: str) -> None:
-    """Fetch an external repository and sync what moved; repeated failures for the same reason leave one event."""
-    _look(db, settings, repository_id, kind="external")
-
-
-def _look(db: Database, settings: PlatformSettings, repository_id: str, *, kind: str) -> None:
+def poll(db: Database, settings: PlatformSettings, repository_id: str, *, kind: str = "external") -> None:
+    """Sync what moved; repeated failures of an external repository for the same reason leave one event."""
     with db.read() as session:
         repository = session.get(tables.Repository, repository_id)
         if repository is None or repository.kind != kind:
@@ -150,7 +142,8 @@ def _tidy(folder: RepositoryFolder, settings: PlatformSettings) -> None:
     try:
         with locks.lock_if_free(mirror.lock_file(folder)) as free:
             if free:
-                mirror.tidy(replace(folder, until=math.inf), settings.environ)
+                git = replace(folder, until=math.inf).git(settings.environ, **mirror.GC_SETTINGS)
+                git.run("gc", "--auto", "--quiet", timeout_s=mirror.FETCH_TIMEOUT_S)
     except OsmosisError as error:
         log.warning("repository %s could not be packed: %s", folder.id, error.message)
 
@@ -311,7 +304,7 @@ def _check_entrypoint(
     tree = Tree(repo_folder.git(settings.environ), commit)
     folder = f"rollouts/{rollout}"
     path = posixpath.normpath(f"{folder}/{environment.file}")
-    if path.startswith(f"{folder}/") and tree.has_file(path):
+    if path.startswith(f"{folder}/") and any(each.is_file and each.path == path for each in tree.list([path])):
         return
     names = [entry.name for entry in tree.list(["rollouts/"]) if entry.is_folder]
     short = commit[:12]

@@ -23,9 +23,8 @@ from sqlalchemy.orm import Session, aliased
 from osmosis.base import environments
 from osmosis.base.locks import lock_if_free
 from osmosis.errors import Conflict, NotFound
-from osmosis.platform import Platform, tables
+from osmosis.platform import BACKUPS, Platform, tables
 from osmosis.platform.background import RepeatingThread
-from osmosis.platform.backup.upgrade import FOLDER as BACKUPS
 from osmosis.platform.datasets import service as datasets
 from osmosis.platform.db import changed_by, count_of
 from osmosis.platform.objects.publish import MARK, is_object

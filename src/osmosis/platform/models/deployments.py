@@ -179,7 +179,7 @@ def _with(settings: PlatformSettings, row: ModelRow, deployment: tables.Deployme
     row.deployment_status = "active" if is_active(deployment) else "inactive"
     row.inference_model = name if row.base_model in (None, name) else f"{row.base_model}:{name}"
     row.inference_url = f"{settings.url}/v1"
-    row.platform_url = settings.model_url(row.id or "")
+    row.platform_url = f"{settings.url}/models/{row.id or ''}"
     if deployment is not None:
         row.deployment_state = state_of(deployment)
         row.deployment_message = Failure.model_validate(deployment.failure).message if deployment.failure else None

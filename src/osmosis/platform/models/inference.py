@@ -22,6 +22,7 @@ from osmosis.platform.auth import tokens
 from osmosis.platform.auth.dependencies import bearer
 from osmosis.platform.auth.tokens import JOB_PREFIX
 from osmosis.platform.models import deployments
+from osmosis.platform.runs import lifecycle
 from osmosis.platform.scheduling import leases
 from osmosis.platform.workspaces import service as workspaces
 from osmosis.records.run.job import derive_inference_key
@@ -95,9 +96,10 @@ def target(session: Session, asker: Asker, model: str) -> InferenceTarget:
         raise ModelLoading(message, hint="try again in a few seconds", retry_after=LOADING_S)
     if not is_loopback(parse_host(url)):
         raise Forbidden(f"the deployment of {deployment.name} does not answer on this machine")
-    job = leases.find_held_job(session, deployment)
+
     workspace_id = deployment.workspace_id if asker.token is not None else ""
-    key = derive_inference_key((job and job.lease_hash) or "")
+    hashes = [job.lease_hash for job in lifecycle.list_jobs(session, deployment) if job.state == tables.QueueState.HELD]
+    key = derive_inference_key(next(iter(hashes), None) or "")
     return InferenceTarget(deployment.id, deployment.name, url, key, workspace_id)
 
 

@@ -79,10 +79,6 @@ def require_reader(session: Session, work_id: str, token: str) -> tables.Job:
     return job
 
 
-def find_held_job(session: Session, work: tables.Work) -> tables.Job | None:
-    return next((job for job in lifecycle.list_jobs(session, work) if job.state == tables.QueueState.HELD), None)
-
-
 def find_run_of_lease(session: Session, token: str) -> tables.Run | None:
     job = session.scalars(_of_lease(token)).first()
     run = session.get(tables.Run, job.run_id) if job is not None and job.run_id else None

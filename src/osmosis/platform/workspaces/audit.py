@@ -1,14 +1,11 @@
 """The audit log, written in the transaction of the change; it outlives person and token, and holds no secret."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from osmosis.platform import tables
-from osmosis.platform.db import Database
 from osmosis.records.api.policy import AuditRow
 
 MAX_TEXT = 500
@@ -48,21 +45,6 @@ def note(
 
 def note_token(session: Session, actor: Actor, action: str, token: tables.Token, **details: Detail) -> None:
     note(session, actor, action, token.name, workspace=token.workspace, **details)
-
-
-@contextmanager
-def change(
-    db: Database,
-    actor: Actor,
-    action: str,
-    target: str = "",
-    *,
-    workspace: tables.Workspace | None = None,
-    **details: Detail,
-) -> Iterator[Session]:
-    with db.write() as session:
-        yield session
-        note(session, actor, action, target, workspace=workspace, **details)
 
 
 def select_entries(

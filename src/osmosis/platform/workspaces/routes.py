@@ -211,13 +211,15 @@ def invite(body: people_api.NewMember, platform: PlatformDep, scope: MembersDep)
 
 @router.put("/members/{person}")
 def change(person: str, body: people_api.MemberRole, platform: PlatformDep, scope: MembersDep) -> people_api.MemberRow:
-    with audit.change(platform.db, scope, "member.role", person, workspace=scope.workspace, role=body.role) as session:
+    with platform.db.write() as session:
+        audit.note(session, scope, "member.role", person, workspace=scope.workspace, role=body.role)
         return workspaces.change_member(session, scope.workspace, scope.role, person, body.role)
 
 
 @router.delete("/members/{person}", status_code=204)
 def remove(person: str, platform: PlatformDep, scope: Annotated[Scope, may("read")]) -> Response:
-    with audit.change(platform.db, scope, "member.remove", person, workspace=scope.workspace) as session:
+    with platform.db.write() as session:
+        audit.note(session, scope, "member.remove", person, workspace=scope.workspace)
         workspaces.remove_member(session, scope.workspace, scope.user, scope.role, person)
     return Response(status_code=204)
 
@@ -230,11 +232,10 @@ def list_people(platform: PlatformDep, caller: OperatorDep) -> people_api.Person
 
 @router.post("/users")
 def add_person(body: people_api.NewPerson, platform: PlatformDep, caller: OperatorDep) -> people_api.PersonRow:
-    with audit.change(platform.db, caller, "user.add", body.handle, operator=body.operator) as session:
-        email = body.email or f"{body.handle}@localhost"
-        user = users.create_user(
-            session, body.handle, email=email, name=body.name or body.handle, operator=body.operator
-        )
+    with platform.db.write() as session:
+        audit.note(session, caller, "user.add", body.handle, operator=body.operator)
+        about = {"email": body.email or "", "name": body.name or body.handle}
+        user = users.create_user(session, body.handle, **about, operator=body.operator)
         return users.build_person(session, user)
 
 
@@ -242,21 +243,24 @@ def add_person(body: people_api.NewPerson, platform: PlatformDep, caller: Operat
 def remove_person(handle: str, platform: PlatformDep, caller: OperatorDep, heir: str = "") -> Response:
     if handle == caller.user.handle:
         raise ValidationError("you cannot remove yourself", hint="ask another operator to do it")
-    with audit.change(platform.db, caller, "user.remove", handle, heir=heir) as session:
+    with platform.db.write() as session:
+        audit.note(session, caller, "user.remove", handle, heir=heir)
         users.remove(session, users.require(session, handle), users.require(session, heir) if heir else None)
     return Response(status_code=204)
 
 
 @router.post("/users/{handle}/link")
 def link_person(handle: str, body: people_api.WantedLink, platform: PlatformDep, caller: OperatorDep) -> BrowserLink:
-    with audit.change(platform.db, caller, "user.link", handle, hours=body.hours) as session:
+    with platform.db.write() as session:
+        audit.note(session, caller, "user.link", handle, hours=body.hours)
         login = login_flows.link_for(session, users.require(session, handle), caller.token, hours=body.hours)
     return BrowserLink(url=platform.settings.login_url(login.device_code), expires_in=login.expires_in)
 
 
 @router.delete("/users/{handle}/identities", status_code=204)
 def unlink_person(handle: str, platform: PlatformDep, caller: OperatorDep) -> Response:
-    with audit.change(platform.db, caller, "user.unlink", handle) as session:
+    with platform.db.write() as session:
+        audit.note(session, caller, "user.unlink", handle)
         openid.unlink(session, users.require(session, handle))
     return Response(status_code=204)
 
