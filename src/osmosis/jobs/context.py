@@ -137,11 +137,8 @@ class JobContext:
         """Wait while more is queued than the platform or memory can take; the journal already has it."""
         if self.reporter.full and not self.holding:
             self.holding = True
-            self.log.write(
-                self.progress.stage.value,
-                "the platform accepts nothing at the moment: no more is started until it does",
-                "warning",
-            )
+            message = "the platform accepts nothing at the moment: no more is started until it does"
+            self.log.write(self.progress.stage.value, message, "warning")
         await self.reporter.wait_for_room(self.stop)
         self.holding = self.holding and self.reporter.full
 

@@ -130,14 +130,9 @@ class JobSandbox:
         choice = SandboxChoice(kind="none" if request.kind == "none" and not inside else "auto")
         parent.mkdir(parents=True, exist_ok=True)
         own = SessionLimits()
-        memory_mb = min(own.memory_mb, self.settings.memory_mb or own.memory_mb)
-        return choose_kind(
-            choice,
-            python=python,
-            network=self.level < Level.NAMESPACES or self.network is Network.OPEN,
-            most=replace(own, memory_mb=memory_mb),
-            parent=parent,
-        )
+        most = replace(own, memory_mb=min(own.memory_mb, self.settings.memory_mb or own.memory_mb))
+        is_open = self.level < Level.NAMESPACES or self.network is Network.OPEN
+        return choose_kind(choice, python=python, network=is_open, most=most, parent=parent)
 
     def _limits(self) -> Limits:
         return Limits(

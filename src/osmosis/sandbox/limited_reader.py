@@ -49,13 +49,9 @@ def read_with(
         open_files=256,
         output_bytes=OUTPUT_BYTES,
     )
-    policy = Policy(
-        level=probe().level,
-        limits=limits,
-        read=(*_PYTHON, *files),
-        write=tuple(write),
-        environ={"PATH": os.defpath, "LC_ALL": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "2"},
-    )
+    environ = {"PATH": os.defpath, "LC_ALL": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "2"}
+    read = (*_PYTHON, *files)
+    policy = Policy(level=probe().level, limits=limits, read=read, write=tuple(write), environ=environ)
     with next(slots for most, slots in _slots if seconds <= most):
         done = run([sys.executable, "-I", *words], policy, input=json.dumps(request).encode())
     if done.ok or done.code == REFUSED:

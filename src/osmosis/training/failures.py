@@ -58,10 +58,8 @@ def nothing_scored(step: int, rollouts: Sequence[StoredStepRollout]) -> Training
     reasons = Counter(rollout.reason or "left out by the rollout itself" for rollout in rollouts)
     reason, count = reasons.most_common(1)[0]
     category = _category(reason)
-    fix = {Category.TIMEOUT: _TOO_LATE, Category.CONTEXT_LENGTH: _TOO_LONG}.get(
-        category,
-        "open one of them on the run's page; `osmosis eval submit` with the same rollout shows the same failure",
-    )
+    usual = "open one of them on the run's page; `osmosis eval submit` with the same rollout shows the same failure"
+    fix = {Category.TIMEOUT: _TOO_LATE, Category.CONTEXT_LENGTH: _TOO_LONG}.get(category, usual)
     message = f"step {step}: none of {len(rollouts)} rollouts has a reward; {count} failed with {reason}"
     return TrainingRunFailed(Failure(phase=Phase.AGENT, category=category, message=message[:2000], fix=fix))
 

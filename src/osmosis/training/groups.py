@@ -156,12 +156,9 @@ class StragglerAgent:
             self._ended += 1
             if self._ended == max(1, math.floor(SHARE * self._count)):
                 asyncio.get_running_loop().call_later(self._timeout_s, self._cut)
-        failure = Failure(
-            phase=Phase.AGENT,
-            category=Category.TIMEOUT,
-            message=f"{CUT_OFF}: nine in ten rollouts of its step had ended {self._timeout_s:g} s before",
-            fix="raise [advanced].straggler_timeout_s, or look for calls that block or never return",
-        )
+        message = f"{CUT_OFF}: nine in ten rollouts of its step had ended {self._timeout_s:g} s before"
+        fix = "raise [advanced].straggler_timeout_s, or look for calls that block or never return"
+        failure = Failure(phase=Phase.AGENT, category=Category.TIMEOUT, message=message, fix=fix)
         return build_rollout(task, model, failure=failure)
 
     def _cut(self) -> None:

@@ -55,12 +55,8 @@ async def choose_interpreter(
         # Not this process's virtual environment: what is made with it could read that.
         own: str = getattr(sys, "_base_executable", sys.executable)
         return Interpreter(Path(own).resolve(), running)
-    named = await run_command(
-        (uv, "python", "find", "--no-project", "--system", str(requires)),
-        cwd=cwd,
-        environ=environ,
-        timeout_s=FIND_TIMEOUT_S,
-    )
+    find = (uv, "python", "find", "--no-project", "--system", str(requires))
+    named = await run_command(find, cwd=cwd, environ=environ, timeout_s=FIND_TIMEOUT_S)
     on_path = [Path(line) for line in named.stdout.splitlines()[-1:]] if named.ok else []
     # Version managers put Pythons into sibling folders.
     pythons = []

@@ -88,11 +88,8 @@ class ServerStages:
             owner=owner,
         )
         read = await asyncio.to_thread(read_rollout, checkout.source, self._experiment.rollout, self._experiment.file)
-        environment = await builder.environment(
-            read.project,
-            commit_sha=checkout.commit_sha,
-            install_to=self.context.work_dir / "installed" / self._experiment.rollout,
-        )
+        target = self.context.work_dir / "installed" / self._experiment.rollout
+        environment = await builder.environment(read.project, commit_sha=checkout.commit_sha, install_to=target)
         entrypoint = read.entrypoint if self._experiment.command is None else Entrypoint("grader")
         return PreparedRollout(checkout, environment, wheel, entrypoint)
 

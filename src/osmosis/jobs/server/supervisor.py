@@ -161,11 +161,8 @@ class ServerSupervisor:
         await process.stop()
         if self._deaths_in_a_row >= DEATHS_IN_A_ROW or self._deaths >= DEATHS_IN_ALL:
             raise self._give_up(process, code)
-        self._log.write(
-            STEP,
-            f"the server ended with {_describe_end(process, code)} with {lost} rollouts in flight: restarting it",
-            "warning",
-        )
+        end = _describe_end(process, code)
+        self._log.write(STEP, f"the server ended with {end} with {lost} rollouts in flight: restarting it", "warning")
 
     async def _set_up(self, value: bool) -> None:
         await self._isolation.set_open(value)
@@ -220,25 +217,18 @@ def start_failure(problem: ServerStartError, command: ServerCommand) -> JobFaile
     output = str(problem.details.get("output") or "")
     code = problem.details.get("exit_code_of_server")
     last = last_line(output)
+    words = f"; last line of its output: {last}" if last else ""
     if code is None:
-        return setup_failure(
-            f"{command.label}: {problem.message}" + (f"; last line of its output: {last}" if last else ""),
-            fix=problem.hint,
-            category=Category.TIMEOUT,
-            tail=output,
-        )
+        message = f"{command.label}: {problem.message}{words}"
+        return setup_failure(message, fix=problem.hint, category=Category.TIMEOUT, tail=output)
     fix = problem.hint
     if missing := MISSING.search("\n".join(output.splitlines()[-4:])):
         fix = f"add the distribution that has {missing[1]} to the dependencies in the rollout's pyproject.toml"
     if code == 0:
-        message = f"{command.label}: it ended without serving" + (f"; last line of its output: {last}" if last else "")
+        message = f"{command.label}: it ended without serving{words}"
         return EndedWithoutServing(setup_failure(message, fix=problem.hint, tail=output).failure)
-    return setup_failure(
-        f"{command.label}: the rollout server ended with {describe(code)} before it was healthy"
-        + (f": {last}" if last else ""),
-        fix=fix,
-        tail=output,
-    )
+    message = f"{command.label}: the rollout server ended with {describe(code)} before it was healthy"
+    return setup_failure(f"{message}: {last}" if last else message, fix=fix, tail=output)
 
 
 def _describe_end(process: RolloutServerProcess, code: int) -> str:

@@ -53,11 +53,9 @@ class GpuSplit:
         if trainer == "auto":
             trainer = len(names) - sampler
         if trainer < 1 or sampler < servers or trainer + sampler > len(names):
-            raise setup_failure(
-                f"{len(names)} GPUs are not enough for the trainer and {servers} vLLM servers",
-                fix="lower [advanced] trainer_gpus, sampler_gpus or samplers, or raise [advanced.resources] gpus",
-                category=Category.BAD_REQUEST,
-            )
+            message = f"{len(names)} GPUs are not enough for the trainer and {servers} vLLM servers"
+            fix = "lower [advanced] trainer_gpus, sampler_gpus or samplers, or raise [advanced.resources] gpus"
+            raise setup_failure(message, fix=fix, category=Category.BAD_REQUEST)
         size = sampler // servers
         starts = range(trainer, trainer + sampler, size)
         return cls(names[:trainer], [names[start : start + size] for start in starts])

@@ -24,11 +24,8 @@ def token_body(issued: tokens.IssuedToken) -> account_api.IssuedLogin:
 def authorize(body: account_api.DeviceStart, platform: PlatformDep) -> account_api.DeviceOffer:
     with platform.db.write() as session:
         login = login_flows.start(session, body.device_name)
-    return account_api.DeviceOffer.from_row(
-        login,
-        verification_uri=platform.settings.device_url(),
-        verification_uri_complete=platform.settings.device_url(login.user_code),
-    )
+    url, complete = platform.settings.device_url(), platform.settings.device_url(login.user_code)
+    return account_api.DeviceOffer.from_row(login, verification_uri=url, verification_uri_complete=complete)
 
 
 @router.post("/device/token", response_model=account_api.IssuedLogin, dependencies=[limited("poll")])
@@ -74,12 +71,8 @@ def browser_login(platform: PlatformDep, caller: PersonDep) -> account_api.Brows
 def verify(platform: PlatformDep, either: EitherDep) -> account_api.Verified:
     caller, scope = either
     token = caller.token
-    body = account_api.Verified(
-        user=account_api.Account.from_row(caller.user),
-        expires_at=format_moment(token.expires_at),
-        token_id=token.id,
-        valid=True,
-    )
+    user, ends = account_api.Account.from_row(caller.user), format_moment(token.expires_at)
+    body = account_api.Verified(user=user, expires_at=ends, token_id=token.id, valid=True)
     if scope is not None:
         membership = account_api.WorkspaceRole(id=scope.workspace.id, name=scope.workspace.name, role=scope.role)
         body.workspace = body.organization = membership

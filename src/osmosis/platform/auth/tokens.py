@@ -171,13 +171,11 @@ def _require_worker_maker(user: tables.User, role: str | None) -> None:
 
 
 def list_tokens(session: Session, asker: tables.Token) -> list[tuple[tables.Token, str | None]]:
-    query = (
-        sa.select(tables.Token, tables.Workspace.name)
-        .outerjoin(tables.Workspace, tables.Workspace.id == tables.Token.workspace_id)
-        .where(tables.Token.user_id == asker.user_id, tables.Token.revoked_at.is_(None))
-        .where(sa.or_(tables.Token.expires_at.is_(None), tables.Token.expires_at > utc_now()))
-        .order_by(tables.Token.created_at.desc(), tables.Token.id)
-    )
+    table = tables.Token
+    query = sa.select(table, tables.Workspace.name).outerjoin(table.workspace)
+    query = query.where(table.user_id == asker.user_id, table.revoked_at.is_(None))
+    query = query.where(sa.or_(table.expires_at.is_(None), table.expires_at > utc_now()))
+    query = query.order_by(table.created_at.desc(), table.id)
     if (bound := _bound(session, asker)) is not None:
         query = query.where(tables.Token.id.in_(_family(bound.id)))
     return [(token, workspace) for token, workspace in session.execute(query)]

@@ -29,19 +29,14 @@ def require(session: Session, handle: str) -> tables.User:
 
 
 def list_people(session: Session) -> list[PersonRow]:
-    return [
-        build_person(session, user) for user in session.scalars(sa.select(tables.User).order_by(tables.User.handle))
-    ]
+    people = session.scalars(sa.select(tables.User).order_by(tables.User.handle))
+    return [build_person(session, user) for user in people]
 
 
 def build_person(session: Session, user: tables.User) -> PersonRow:
     last_used = session.scalar(sa.select(sa.func.max(tables.Token.last_used_at)).where(tables.Token.user_id == user.id))
-    theirs = (
-        sa.select(tables.Workspace.name, tables.Member.role)
-        .join(tables.Workspace, tables.Workspace.id == tables.Member.workspace_id)
-        .where(tables.Member.user_id == user.id)
-        .order_by(tables.Workspace.name)
-    )
+    theirs = sa.select(tables.Workspace.name, tables.Member.role).select_from(tables.Workspace).join(tables.Member)
+    theirs = theirs.where(tables.Member.user_id == user.id).order_by(tables.Workspace.name)
     roles = {name: role for name, role in session.execute(theirs)}
     return PersonRow.from_row(user, last_used_at=last_used, workspaces=roles)
 
@@ -55,12 +50,8 @@ def remove(session: Session, user: tables.User, heir: tables.User | None) -> Non
     another = sa.exists().where(
         other.workspace_id == tables.Workspace.id, other.role == "owner", other.user_id != user.id
     )
-    query = (
-        sa.select(tables.Workspace)
-        .join(tables.Member, tables.Member.workspace_id == tables.Workspace.id)
-        .where(tables.Member.user_id == user.id, tables.Member.role == "owner", ~another)
-        .with_for_update(of=tables.Workspace)
-    )
+    query = sa.select(tables.Workspace).join(tables.Member).where(tables.Member.user_id == user.id)
+    query = query.where(tables.Member.role == "owner", ~another).with_for_update(of=tables.Workspace)
     alone = list(session.scalars(query))
     if alone and heir is None:
         names = ", ".join(workspace.name for workspace in alone)

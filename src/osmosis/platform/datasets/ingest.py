@@ -59,9 +59,8 @@ def complete(
         for number, etag in etags.items():
             if number in parts and part_etag(platform.objects, parts[number]) != etag.strip('"'):
                 _refuse(platform, work, [], f"part {number} was corrupted in transit")
-                raise DatasetError(
-                    f"part {number} of {work.name!r} was corrupted in transit", hint="upload the file again"
-                )
+                message = f"part {number} of {work.name!r} was corrupted in transit"
+                raise DatasetError(message, hint="upload the file again")
     if work.size <= platform.settings.inline_bytes:
         with _ours(platform, work.upload_id):
             _finish(platform, work)
@@ -71,11 +70,8 @@ def complete(
 
 def recover(platform: Platform) -> list[threading.Thread]:
     with platform.db.read() as session:
-        query = (
-            sa.select(tables.Upload, tables.Dataset)
-            .join(tables.Dataset, tables.Dataset.id == tables.Upload.dataset_id)
-            .where(tables.Upload.status == "processing")
-        )
+        query = sa.select(tables.Upload, tables.Dataset).join_from(tables.Upload, tables.Dataset)
+        query = query.where(tables.Upload.status == "processing")
         interrupted = [(_work(upload, dataset), upload.attempts) for upload, dataset in session.execute(query)]
     again = []
     for work, attempts in interrupted:
@@ -94,10 +90,8 @@ def recover(platform: Platform) -> list[threading.Thread]:
 
 def forget_abandoned(platform: Platform) -> int:
     with platform.db.write() as session:
-        query = sa.select(tables.Upload).where(
-            tables.Upload.status == "open", tables.Upload.created_at < utc_now() - ABANDONED_AFTER
-        )
-        uploads = list(session.scalars(query))
+        query = sa.select(tables.Upload).where(tables.Upload.status == "open")
+        uploads = list(session.scalars(query.where(tables.Upload.created_at < utc_now() - ABANDONED_AFTER)))
         for upload in uploads:
             datasets.abandon(session, session.get_one(tables.Dataset, upload.dataset_id), upload)
     for upload in uploads:
@@ -136,16 +130,11 @@ def _begin(platform: Platform, dataset_id: str, upload_id: str | None = None) ->
         if upload.status == "aborted":
             raise Conflict(f"the upload of {dataset.name!r} was abandoned", hint="upload the file again")
         if upload.status == "failed":
-            query = (
-                sa.select(tables.DatasetLog)
-                .filter_by(dataset_id=dataset.id, level="error")
-                .where(tables.DatasetLog.timestamp >= upload.created_at)
-                .order_by(tables.DatasetLog.id)
-            )
-            lines = list(session.scalars(query))
-            message = next(
-                (line.message for line in lines if not line.details), f"dataset {dataset.name!r} was rejected"
-            )
+            query = sa.select(tables.DatasetLog).filter_by(dataset_id=dataset.id, level="error")
+            query = query.where(tables.DatasetLog.timestamp >= upload.created_at)
+            lines = list(session.scalars(query.order_by(tables.DatasetLog.id)))
+            messages = [line.message for line in lines if not line.details]
+            message = messages[0] if messages else f"dataset {dataset.name!r} was rejected"
             issues = [line.details for line in lines if line.details]
             raise DatasetError(message, hint="fix the file and upload it again", issues=issues)
         upload.status, upload.updated_at = "processing", utc_now()
@@ -173,9 +162,8 @@ def _finish(platform: Platform, work: Work) -> None:
     try:
         size, sha256 = join_parts(objects, parts, work.parts, target, announced=work.size)
         if size != work.size:
-            raise DatasetError(
-                f"{size} bytes arrived instead of the announced {work.size}", hint="upload the file again"
-            )
+            message = f"{size} bytes arrived instead of the announced {work.size}"
+            raise DatasetError(message, hint="upload the file again")
         facts = _check(target, size)
         if facts["found"] > (work.can_be_short and facts["rows"] < MIN_ROWS):
             issues, count = facts["issues"], facts["found"]

@@ -132,11 +132,9 @@ def download(name: str, platform: PlatformDep, scope: ScopeDep) -> DatasetDownlo
         dataset = datasets.find(session, scope.workspace, name)
     if dataset.path is None:
         raise Conflict(f"dataset {dataset.name!r} is {dataset.status}, so it has no file to download")
-    return DatasetDownload(
-        presigned_url=object_url(platform, dataset.path, f"datasets/{dataset.id}", method="GET"),
-        expires_in=platform.settings.url_lifetime_s,
-        file_name=f"{dataset.name}.{dataset.format}",
-    )
+    url = object_url(platform, dataset.path, f"datasets/{dataset.id}", method="GET")
+    name, lifetime_s = f"{dataset.name}.{dataset.format}", platform.settings.url_lifetime_s
+    return DatasetDownload(presigned_url=url, expires_in=lifetime_s, file_name=name)
 
 
 @router.get("/api/objects/datasets/{dataset_id}", dependencies=SIGNED)

@@ -101,11 +101,8 @@ def find(session: Session, workspace: tables.Workspace, name_or_id: str) -> tabl
 
 
 def select_datasets(workspace: tables.Workspace) -> sa.Select[tables.Dataset]:
-    return (
-        sa.select(tables.Dataset)
-        .where(tables.Dataset.workspace_id == workspace.id)
-        .order_by(tables.Dataset.created_at.desc(), tables.Dataset.id)
-    )
+    query = sa.select(tables.Dataset).where(tables.Dataset.workspace_id == workspace.id)
+    return query.order_by(tables.Dataset.created_at.desc(), tables.Dataset.id)
 
 
 def latest_upload(session: Session, dataset: tables.Dataset) -> tables.Upload:

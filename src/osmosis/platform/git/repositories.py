@@ -37,11 +37,9 @@ def parse_repository_url(url: str) -> RepositoryUrl:
     except ValidationError as error:
         raise refuse_url(error.message.rpartition("' ")[2]) from None
     if parsed.has_credential:
-        raise ValidationError(
-            "the repository URL contains a credential",
-            hint="remove it, and keep the credential in a git credential helper or an ssh agent",
-            issues=[{"key": "repository_url", "message": "must not contain a user name or password"}],
-        )
+        issues = [{"key": "repository_url", "message": "must not contain a user name or password"}]
+        hint = "remove it, and keep the credential in a git credential helper or an ssh agent"
+        raise ValidationError("the repository URL contains a credential", hint=hint, issues=issues)
     if parsed.scheme == "path" and not text.startswith("/"):
         raise refuse_url("must be an absolute path or a URL")
     if not parsed.identity or ".." in parsed.path.split("/") or not _IDENTITY.fullmatch(parsed.identity):
@@ -130,10 +128,8 @@ def connect_external(
         if former.kind == "external" and former.url == remote.url:
             former.status, former.trusted, former.secret_name = "active", trusted, secret
             return former
-        running = sa.select(tables.Run).where(
-            tables.Run.repository_id == former.id,
-            tables.Run.status.in_([RunStatus.PENDING.value, RunStatus.RUNNING.value]),
-        )
+        is_live = tables.Run.status.in_([RunStatus.PENDING.value, RunStatus.RUNNING.value])
+        running = sa.select(tables.Run).where(tables.Run.repository_id == former.id, is_live)
         if open_runs := count_of(session, running):
             message = f"{open_runs} run(s) of {former.full_name} have not finished"
             raise Conflict(message, hint="wait for them to finish, or stop them first")

@@ -180,13 +180,9 @@ async def _serve(request: Request, owner: str, name: str, tail: str, *, discover
     state = request.app.state
     if not hasattr(state, "git_slots"):
         state.git_slots = asyncio.Semaphore(MAX_PROCESSES)
-    return BackendResponse(
-        ["git", "http-backend"],
-        _environ(platform, request, visit, tail),
-        state.git_slots,
-        limits=_LIMITS,
-        on_exit=_after_push(platform, visit) if tail == RECEIVE else None,
-    )
+    command, environ = ["git", "http-backend"], _environ(platform, request, visit, tail)
+    on_exit = _after_push(platform, visit) if tail == RECEIVE else None
+    return BackendResponse(command, environ, state.git_slots, limits=_LIMITS, on_exit=on_exit)
 
 
 def _admit(platform: Platform, token: str, full_name: str, service: "Service", origin: str) -> _Visit:
@@ -201,12 +197,8 @@ def _admit(platform: Platform, token: str, full_name: str, service: "Service", o
         workspace = session.get_one(tables.Workspace, repository.workspace_id)
         tokens.require_workspace(row, workspace)
         workspaces.require(role, "push" if service == RECEIVE else "read")
-        visit = _Visit(
-            mirror.RepositoryFolder.of(repository, platform.settings),
-            audit.Actor(row.user, row, origin),
-            workspace,
-            repository.full_name,
-        )
+        folder = mirror.RepositoryFolder.of(repository, platform.settings)
+        visit = _Visit(folder, audit.Actor(row.user, row, origin), workspace, repository.full_name)
     tokens.touch(platform.db, row)
     return visit
 

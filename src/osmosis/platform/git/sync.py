@@ -225,12 +225,9 @@ def _fail(db: Database, event_id: str, text: str) -> None:
 def recover(db: Database) -> None:
     """Mark syncs that a former process left open as failed; one still at work overwrites this with its own end."""
     with db.write() as session:
-        status = SyncStatus.FAILED.value
-        session.execute(
-            sa.update(tables.SyncEvent)
-            .where(tables.SyncEvent.status.in_(_OPEN))
-            .values(status=status, error="the platform was stopped during this sync; sync again", finished_at=utc_now())
-        )
+        left_open = sa.update(tables.SyncEvent).where(tables.SyncEvent.status.in_(_OPEN))
+        values = {"status": SyncStatus.FAILED.value, "finished_at": utc_now()}
+        session.execute(left_open.values(error="the platform was stopped during this sync; sync again", **values))
 
 
 def known_branches(session: Session, repository_id: str) -> dict[str, str]:

@@ -263,10 +263,8 @@ class _Sweep:
 
     def _has_live_run(self, cache: Path) -> bool:
         with self.platform.db.read() as session:
-            return any(
-                session.scalar(sa.select(table.id).filter_by(workspace_id=cache.name).where(lifecycle.is_live(table)))
-                for table in tables.WORK_TABLES
-            )
+            own = [sa.select(table.id).where(lifecycle.is_live(table)) for table in tables.WORK_TABLES]
+            return any(session.scalar(query.filter_by(workspace_id=cache.name)) for query in own)
 
     def _is_model_used(self, before: float, cache: Path) -> bool:
         with self.platform.db.read() as session:

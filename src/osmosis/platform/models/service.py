@@ -143,11 +143,8 @@ def mark_ready(platform: Platform, model_id: str) -> None:
 
 def refuse_in_use(session: Session, workspace_id: str, name: str) -> None:
     used = [name, f"{PLATFORM_MODEL}{name}"]
-    of_it = (
-        select_trained(workspace_id)
-        .where(tables.Checkpoint.base_model == name)
-        .with_only_columns(tables.Checkpoint.name)
-    )
+    adapters = select_trained(workspace_id).where(tables.Checkpoint.base_model == name)
+    of_it = adapters.with_only_columns(tables.Checkpoint.name)
     served = sa.or_(tables.Deployment.name == name, tables.Deployment.name.in_(of_it))
     if (deployed := _find_live(session, tables.Deployment, workspace_id, served)) is not None:
         subject = "it is" if deployed.name == name else f"its adapter {deployed.name!r} is"
@@ -166,11 +163,7 @@ def _find_live(
 
 
 def select_trained(workspace_id: str) -> sa.Select[tables.Checkpoint]:
-    return (
-        sa.select(tables.Checkpoint)
-        .join(tables.Run, tables.Run.id == tables.Checkpoint.run_id)
-        .where(tables.Run.workspace_id == workspace_id)
-    )
+    return sa.select(tables.Checkpoint).join(tables.Run).where(tables.Run.workspace_id == workspace_id)
 
 
 def find_trained(session: Session, workspace_id: str, name: str) -> tables.Checkpoint:

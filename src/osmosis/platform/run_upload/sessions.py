@@ -63,15 +63,8 @@ def open_session(session: Session, workspace: tables.Workspace, user: tables.Use
 
 
 def find_run(session: Session, workspace_id: str, local_run_id: str) -> tables.Run | None:
-    query = (
-        sa.select(tables.Run)
-        .join(tables.Import, tables.Import.run_id == tables.Run.id)
-        .where(
-            tables.Import.workspace_id == workspace_id,
-            tables.Import.local_run_id == local_run_id,
-            tables.Import.status == FINALIZED,
-        )
-    )
+    same = tables.Import.workspace_id == workspace_id, tables.Import.local_run_id == local_run_id
+    query = sa.select(tables.Run).join(tables.Import).where(*same, tables.Import.status == FINALIZED)
     return session.scalars(query.limit(1)).first()
 
 

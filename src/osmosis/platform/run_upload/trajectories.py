@@ -116,12 +116,9 @@ def _from_index(row: IndexRow, document: Mapping[str, Any]) -> Rollout:
 
 def _failure(row: IndexRow) -> Failure:
     name = row.error_type or "unknown"
-    categories = {category.value for category in Category}
-    return Failure(
-        phase=PHASES.get(name.partition("_")[0], Phase.AGENT),
-        category=Category(name) if name in categories else Category.UNKNOWN,
-        message=f"the local run recorded {name}" if row.error_type else "the local run recorded no reason",
-    )
+    category = Category(name) if name in {category.value for category in Category} else Category.UNKNOWN
+    message = f"the local run recorded {name if row.error_type else 'no reason'}"
+    return Failure(phase=PHASES.get(name.partition("_")[0], Phase.AGENT), category=category, message=message)
 
 
 def _usage(metrics: Mapping[str, Any], tokens: int | None) -> Usage:

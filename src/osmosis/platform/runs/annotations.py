@@ -25,12 +25,9 @@ def iterate_annotations(session: Session, run_id: str) -> Iterator[Annotation]:
 def merge(session: Session, run_id: str, annotations: Iterable[Annotation], sender: tables.User | None) -> int:
     """Add new annotations and return how many; one in the name of another member says who sent it."""
     identities = {annotation.identity for annotation in iterate_annotations(session, run_id)}
-    people = (
-        sa.select(tables.User)
-        .join(tables.Member, tables.Member.user_id == tables.User.id)
-        .join(tables.Run, tables.Run.workspace_id == tables.Member.workspace_id)
-        .where(tables.Run.id == run_id)
-    )
+    people = sa.select(tables.User).join(tables.Member)
+    people = people.join(tables.Run, tables.Run.workspace_id == tables.Member.workspace_id)
+    people = people.where(tables.Run.id == run_id)
     members = [person for person in session.scalars(people) if sender is None or person.id != sender.id]
     own = {sender.name.casefold(), sender.handle.casefold()} if sender else set()
     others = {called.casefold() for person in members for called in (person.name, person.handle)} - own
@@ -39,9 +36,8 @@ def merge(session: Session, run_id: str, annotations: Iterable[Annotation], send
         if annotation.identity in identities:
             continue
         if annotation.author.strip().casefold() in others:
-            annotation = annotation.model_copy(
-                update={"author": f"{annotation.author} (sent by {sender.name if sender else 'somebody'})"}
-            )
+            author = f"{annotation.author} (sent by {sender.name if sender else 'somebody'})"
+            annotation = annotation.model_copy(update={"author": author})
         if annotation.identity not in identities:
             identities.add(annotation.identity)
             add(session, run_id, annotation, sender.id if sender else None)

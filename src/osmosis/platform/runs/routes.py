@@ -230,15 +230,12 @@ def get_object(run_id: str, path: str, platform: PlatformDep) -> Raw:
             raise NotFound("this run was deleted")
         artifact = downloads.open_artifact(session, platform.settings, run, stored, path)
         if artifact is None:
-            return Raw(
-                downloads.build_content(session, platform.settings, run, path), media_type="application/octet-stream"
-            )
+            content = downloads.build_content(session, platform.settings, run, path)
+            return Raw(content, media_type="application/octet-stream")
     left = platform.objects.open(artifact) if isinstance(artifact, str) else artifact
-    return StreamingResponse(
-        stream_apart("objects", left.pieces) if isinstance(left, Content) else left.pieces(),
-        media_type="application/octet-stream",
-        headers={"Content-Length": str(left.size)},
-    )
+    pieces = stream_apart("objects", left.pieces) if isinstance(left, Content) else left.pieces()
+    headers = {"Content-Length": str(left.size)}
+    return StreamingResponse(pieces, media_type="application/octet-stream", headers=headers)
 
 
 @router.get("/api/cli/history")

@@ -113,16 +113,12 @@ def check(
     code = _code(platform, repository.id, config, issues)
     if issues or code is None:
         message = f"this {kind} cannot run: {'; '.join(issue['message'] for issue in issues)}"
-        raise ValidationError(
-            message, hint=next((issue["hint"] for issue in issues if issue.get("hint")), None), issues=issues
-        )
+        fixes = [issue["hint"] for issue in issues if issue.get("hint")]
+        raise ValidationError(message, hint=next(iter(fixes), None), issues=issues)
     if missing:
-        raise NotFound(
-            f"Secret(s) not found: {', '.join(missing)}",
-            hint=f"osmosis secret set {missing[0]}",
-            platform_url=platform.settings.secrets_url(workspace.name),
-            missing=missing,
-        )
+        message, hint = f"Secret(s) not found: {', '.join(missing)}", f"osmosis secret set {missing[0]}"
+        url = platform.settings.secrets_url(workspace.name)
+        raise NotFound(message, hint=hint, platform_url=url, missing=missing)
     return Order(workspace, actor, request, kind, repository.id, code)
 
 

@@ -121,11 +121,8 @@ def heartbeat(session: Session, held_job: HeldJob, progress: Progress, lease_s: 
         job.paused_until = max(until, job.paused_until or until)
     reply = HeartbeatReply(stop=work.stop_requested_at is not None)
     now = utc_now()
-    query = (
-        sa.select(sa.func.max(tables.Job.paused_until))
-        .where(tables.Job.paused_until > now, tables.Job.endpoint == job.endpoint, tables.Job.id != job.id)
-        .where(tables.Job.workspace_id == job.workspace_id)
-    )
+    others = tables.Job.workspace_id == job.workspace_id, tables.Job.endpoint == job.endpoint, tables.Job.id != job.id
+    query = sa.select(sa.func.max(tables.Job.paused_until)).where(tables.Job.paused_until > now, *others)
     if (others_until := session.scalar(query)) is not None:
         reply.pause_s = (others_until - now).total_seconds()
     if interval_s:

@@ -93,13 +93,10 @@ def merge(platform: Platform, run_id: str) -> None:
     late = sum(job.report is not None and job.report.get("stopped") == reason for job in jobs) if reason else 0
     ran_out = f"time limit: {late} of {len(jobs)} jobs did not finish within {limit_s:g} s" if late else None
     by_limit = (used_up or ran_out) if stopped and run.stop_requested_at is None else None
-    started = run.started_at or run.created_at
-    report = summary.report(
-        rows=run.sampled_rows,
-        duration_ms=round((utc_now() - started).total_seconds() * 1000, 1),
-        dataset_rows=run.dataset_rows,
-        stopped=(by_limit or "stopped on request") if stopped else None,
-    )
+    sizes = {"rows": run.sampled_rows, "dataset_rows": run.dataset_rows}
+    duration_ms = round((utc_now() - (run.started_at or run.created_at)).total_seconds() * 1000, 1)
+    ending = (by_limit or "stopped on request") if stopped else None
+    report = summary.report(**sizes, duration_ms=duration_ms, stopped=ending)
     result = JobResult(status=RunStatus.STOPPED if stopped else RunStatus.FINISHED, report=report)
     if by_limit:
         result = (JobResult.used_up if used_up else JobResult.ran_out)(by_limit, report)

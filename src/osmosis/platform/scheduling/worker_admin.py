@@ -17,10 +17,8 @@ from osmosis.records.base import utc_now
 
 def list_visible(session: Session, user: tables.User) -> list[tables.Worker]:
     mine = sa.select(tables.Member.workspace_id).where(tables.Member.user_id == user.id)
-    query = sa.select(tables.Worker).where(
-        tables.Worker.removed_at.is_(None),
-        sa.or_(tables.Worker.workspace_id.is_(None), tables.Worker.workspace_id.in_(mine)),
-    )
+    visible = sa.or_(tables.Worker.workspace_id.is_(None), tables.Worker.workspace_id.in_(mine))
+    query = sa.select(tables.Worker).where(tables.Worker.removed_at.is_(None), visible)
     return list(session.scalars(query.order_by(tables.Worker.name, tables.Worker.created_at)))
 
 

@@ -6,7 +6,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.associationproxy import AssociationProxy, association_proxy
 from sqlalchemy.orm import Mapped, declared_attr, mapped_column, relationship
 
-from osmosis.platform.tables.base import Base, Dated, Json, NumberedRow, Row
+from osmosis.platform.tables.base import Base, Dated, Json, NumberedRow, Row, Updated
 from osmosis.records.base import utc_now
 
 
@@ -35,18 +35,17 @@ class OwnedRow(Row):
         return relationship(viewonly=True)
 
 
-class LinkedIdentity(Base):
+class LinkedIdentity(Dated, Base):
     __tablename__ = "identities"
 
     issuer: Mapped[str] = mapped_column(primary_key=True)
     subject: Mapped[str] = mapped_column(primary_key=True)
     user_id: Mapped[str] = mapped_column(sa.ForeignKey("users.id", ondelete="CASCADE"), index=True)
     email: Mapped[str]
-    created_at: Mapped[datetime] = mapped_column(default=utc_now)
     last_used_at: Mapped[datetime] = mapped_column(default=utc_now)
 
 
-class Token(Row):
+class Token(Dated, Row):
     __tablename__ = "tokens"
 
     user_id: Mapped[str] = mapped_column(sa.ForeignKey("users.id", ondelete="CASCADE"), index=True)
@@ -60,7 +59,6 @@ class Token(Row):
     """The only workspace it is good for; None: all of the person's."""
     parent_id: Mapped[str | None] = mapped_column(sa.ForeignKey("tokens.id", ondelete="SET NULL"), index=True)
     """The token it was made with; revoking that revokes this."""
-    created_at: Mapped[datetime] = mapped_column(default=utc_now)
     expires_at: Mapped[datetime | None]
     last_used_at: Mapped[datetime | None]
     revoked_at: Mapped[datetime | None]
@@ -68,7 +66,7 @@ class Token(Row):
     workspace: Mapped["Workspace | None"] = relationship(viewonly=True)
 
 
-class DeviceCode(Row):
+class DeviceCode(Dated, Row):
     __tablename__ = "device_codes"
 
     device_hash: Mapped[str] = mapped_column(unique=True)
@@ -77,7 +75,6 @@ class DeviceCode(Row):
     status: Mapped[str] = mapped_column(default="pending")
     user_id: Mapped[str | None] = mapped_column(sa.ForeignKey("users.id", ondelete="CASCADE"))
     maker_id: Mapped[str | None] = mapped_column(sa.ForeignKey("tokens.id", ondelete="CASCADE"))
-    created_at: Mapped[datetime] = mapped_column(default=utc_now)
     expires_at: Mapped[datetime]
     last_polled_at: Mapped[datetime | None]
 
@@ -129,7 +126,7 @@ class AuditEntry(NumberedRow):
     details: Mapped[dict[str, object] | None] = mapped_column(Json)
 
 
-class Secret(Row):
+class Secret(Updated, Row):
     __tablename__ = "secrets"
     __table_args__ = (sa.UniqueConstraint("workspace_id", "scope", "owner_id", "name"),)
 
@@ -148,8 +145,6 @@ class Secret(Row):
     updater: Mapped[User | None] = relationship(foreign_keys=updater_id, viewonly=True)
     creator_name: AssociationProxy[str | None] = association_proxy("creator", "name")
     updater_name: AssociationProxy[str | None] = association_proxy("updater", "name")
-    created_at: Mapped[datetime] = mapped_column(default=utc_now)
-    updated_at: Mapped[datetime] = mapped_column(default=utc_now)
     last_used_at: Mapped[datetime | None]
     last_used_by: Mapped[str | None]
 

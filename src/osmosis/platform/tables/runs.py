@@ -6,7 +6,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from osmosis.datasets.row_file import RowPart
-from osmosis.platform.tables.base import Base, Dated, Json, NumberedRow, Row
+from osmosis.platform.tables.base import Base, Dated, Json, NumberedRow, Row, Updated
 from osmosis.platform.tables.data import Repository
 from osmosis.platform.tables.people import OwnedRow, User, Workspace
 from osmosis.records.base import utc_now
@@ -76,7 +76,7 @@ class Imported(TypedDict):
     provenance: dict[str, object]
 
 
-class Work(OwnedRow):
+class Work(Updated, OwnedRow):
     __abstract__ = True
     reference_column: ClassVar[str]
 
@@ -86,8 +86,6 @@ class Work(OwnedRow):
     progress: Mapped[StoredProgress | None] = mapped_column(Json)
     failure: Mapped[dict[str, object] | None] = mapped_column(Json)
     stop_requested_at: Mapped[datetime | None]
-    created_at: Mapped[datetime] = mapped_column(default=utc_now)
-    updated_at: Mapped[datetime] = mapped_column(default=utc_now)
     started_at: Mapped[datetime | None]
     completed_at: Mapped[datetime | None]
 
@@ -342,7 +340,7 @@ class Checkpoint(Dated, Row):
     details: Mapped[dict[str, object] | None] = mapped_column(Json)
 
 
-class Import(Row):
+class Import(Dated, Row):
     __tablename__ = "imports"
     __table_args__ = (
         sa.Index("ix_imports_digest", "workspace_id", "digest"),
@@ -361,7 +359,6 @@ class Import(Row):
     reimport: Mapped[bool] = mapped_column(default=False)
     run: Mapped[dict[str, object]] = mapped_column(Json)
     provenance: Mapped[dict[str, object]] = mapped_column(Json)
-    created_at: Mapped[datetime] = mapped_column(default=utc_now)
     expires_at: Mapped[datetime]
 
 
@@ -377,7 +374,7 @@ class ImportFile(Base):
     uploaded: Mapped[bool] = mapped_column(default=False)
 
 
-class Worker(Row):
+class Worker(Dated, Row):
     __tablename__ = "workers"
 
     name: Mapped[str] = mapped_column(index=True)
@@ -397,5 +394,4 @@ class Worker(Row):
     sandbox: Mapped[str]
     draining: Mapped[bool] = mapped_column(default=False)
     removed_at: Mapped[datetime | None]
-    created_at: Mapped[datetime] = mapped_column(default=utc_now)
     last_seen: Mapped[datetime] = mapped_column(default=utc_now, index=True)

@@ -54,11 +54,8 @@ def store(session: Session, run_id: str, points: Iterable[MetricPoint]) -> int:
     dialect = sqlite if session.get_bind().dialect.name == "sqlite" else postgresql
     insert = dialect.insert(tables.MetricPoint)
     new_values = {"value": insert.excluded.value, "timestamp": insert.excluded.timestamp}
-    upsert = insert.on_conflict_do_update(
-        index_elements=["run_id", "key", "step"],
-        set_=new_values,
-        where=tables.MetricPoint.value != insert.excluded.value,
-    )
+    key, changed = ["run_id", "key", "step"], tables.MetricPoint.value != insert.excluded.value
+    upsert = insert.on_conflict_do_update(index_elements=key, set_=new_values, where=changed)
     return len(list(session.execute(upsert.returning(tables.MetricPoint.id), values)))
 
 

@@ -131,11 +131,8 @@ def _evaluations(session: Session, model: ShownModel) -> list[tuple[tables.Run, 
     names, run = [model.name], model.run
     if run is not None and models.find_trained(session, model.workspace.id, run.name) is model.checkpoint:
         names.append(run.name)
-    query = sa.select(tables.Run).where(
-        tables.Run.workspace_id == model.workspace.id,
-        tables.Run.kind == "eval",
-        tables.Run.model_path.in_([PLATFORM_MODEL + name for name in names]),
-    )
+    query = sa.select(tables.Run).where(tables.Run.workspace_id == model.workspace.id, tables.Run.kind == "eval")
+    query = query.where(tables.Run.model_path.in_([PLATFORM_MODEL + name for name in names]))
     evaluations = []
     for run in session.scalars(query.order_by(tables.Run.created_at.desc()).limit(LISTED)):
         report = views.report_of(run)

@@ -74,12 +74,8 @@ def _overview(viewer: Viewer, params: QueryParams, at: int) -> Page:
         # Ids are sorted, not whole rows: those carry their reports.
         ids = sa.select(tables.Run.id).where(*conditions).order_by(*newest)
         chosen, position = fetch_numbered(session, ids, at, PER_PAGE)
-        query = (
-            sa.select(tables.Run, tables.User.name)
-            .outerjoin(tables.User, tables.User.id == tables.Run.creator_id)
-            .where(tables.Run.id.in_(chosen))
-            .order_by(*newest)
-        )
+        query = sa.select(tables.Run, tables.User.name).outerjoin(tables.Run.creator)
+        query = query.where(tables.Run.id.in_(chosen)).order_by(*newest)
         lines = session.execute(query).all()
         rewards = list_latest_rewards(session, [run.id for run, _ in lines if run.kind == "training"])
         rows = [_run_line(run, names[run.workspace_id], creator, rewards.get(run.id, {})) for run, creator in lines]

@@ -89,27 +89,19 @@ def select_secrets(workspace: tables.Workspace, user: tables.User, scope: str) -
     mine = sa.and_(tables.Secret.scope == "user", tables.Secret.owner_id == user.id)
     shared = tables.Secret.scope == "workspace"
     condition = {"all": sa.or_(mine, shared), "workspace": shared, "user": mine}[scope]
-    return (
-        sa.select(tables.Secret)
-        .where(tables.Secret.workspace_id == workspace.id, condition)
-        .order_by(tables.Secret.name, tables.Secret.scope)
-    )
+    query = sa.select(tables.Secret).where(tables.Secret.workspace_id == workspace.id, condition)
+    return query.order_by(tables.Secret.name, tables.Secret.scope)
 
 
 def resolve(
     session: Session, workspace_id: str, user_id: str | None, names: Iterable[str], given: Iterable[str] = ()
 ) -> tuple[dict[str, str], list[str]]:
     names, given = list(names), set(given)
-    query = sa.select(tables.Secret.name, tables.Secret.scope).where(
-        tables.Secret.workspace_id == workspace_id,
-        tables.Secret.name.in_(names),
-        sa.or_(
-            tables.Secret.scope == "workspace",
-            sa.and_(tables.Secret.scope == "user", tables.Secret.owner_id == (user_id or "")),
-        ),
-    )
+    table = tables.Secret
+    own = sa.and_(table.scope == "user", table.owner_id == (user_id or ""))
+    query = sa.select(table.name, table.scope).where(table.workspace_id == workspace_id, table.name.in_(names))
     stored: dict[str, set[str]] = {}
-    for name, scope in session.execute(query):
+    for name, scope in session.execute(query.where(sa.or_(table.scope == "workspace", own))):
         stored.setdefault(name, set()).add(scope)
     scopes = {}
     for name in names:

@@ -50,14 +50,11 @@ def delete(session: Session, workspace: tables.Workspace) -> None:
 def list_workspaces(
     session: Session, user: tables.User
 ) -> list[tuple[tables.Workspace, str, tables.Repository | None]]:
-    query = (
-        sa.select(tables.Workspace, tables.Member.role, tables.Repository)
-        .join(tables.Member, tables.Member.workspace_id == tables.Workspace.id)
-        .outerjoin(tables.Repository, tables.Repository.workspace_id == tables.Workspace.id)
-        .where(tables.Member.user_id == user.id)
-        .order_by(tables.Workspace.name)
-    )
-    return [(workspace, role, repository) for workspace, role, repository in session.execute(query)]
+    workspace, member, repository = tables.Workspace, tables.Member, tables.Repository
+    query = sa.select(workspace, member.role, repository).join_from(workspace, member)
+    query = query.outerjoin(repository, repository.workspace_id == workspace.id)
+    query = query.where(member.user_id == user.id).order_by(workspace.name)
+    return [(row, role, connected) for row, role, connected in session.execute(query)]
 
 
 def role_of(session: Session, user_id: str, workspace_id: str) -> str | None:
@@ -125,11 +122,8 @@ def resolve(
 
 
 def list_members(session: Session, workspace: tables.Workspace) -> list[MemberRow]:
-    query = (
-        sa.select(tables.Member, tables.User)
-        .join(tables.User, tables.User.id == tables.Member.user_id)
-        .where(tables.Member.workspace_id == workspace.id)
-    )
+    query = sa.select(tables.Member, tables.User).join_from(tables.Member, tables.User)
+    query = query.where(tables.Member.workspace_id == workspace.id)
     pairs = sorted(session.execute(query), key=lambda row: (-ROLES.index(row[0].role), row[1].handle))
     waiting = sa.select(tables.Invitation).where(tables.Invitation.workspace_id == workspace.id)
     rows = [_build_member(member, user) for member, user in pairs]

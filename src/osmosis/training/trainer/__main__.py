@@ -85,11 +85,9 @@ def load_engine(plan: TrainerPlan) -> ModuleType:
     try:
         return importlib.import_module(ENGINES[plan.engine], __package__)
     except ModuleNotFoundError as error:
-        raise TrainingFailed(
-            f"engine {plan.engine} needs {error.name}, which the trainer's environment does not have",
-            kind="engine",
-            hint=f"install the extra `{EXTRAS[plan.engine]}` there",
-        ) from error
+        message = f"engine {plan.engine} needs {error.name}, which the trainer's environment does not have"
+        hint = f"install the extra `{EXTRAS[plan.engine]}` there"
+        raise TrainingFailed(message, kind="engine", hint=hint) from error
 
 
 def exit_now(code: int) -> None:

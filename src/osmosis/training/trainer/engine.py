@@ -310,11 +310,9 @@ class LocalEngine(TrainingLoop):
         self.ranks.add_up([master.grad for master in self.masters])
         norm = float(torch.nn.utils.clip_grad_norm_(self.masters, self.plan.max_grad_norm))
         if not math.isfinite(norm):
-            raise TrainingFailed(
-                f"the gradient of step {self.step + 1} is not finite: training diverged",
-                kind="diverged",
-                hint='resume from the last checkpoint with a lower lr, more warm-up or precision = "fp32"',
-            )
+            message = f"the gradient of step {self.step + 1} is not finite: training diverged"
+            hint = 'resume from the last checkpoint with a lower lr, more warm-up or precision = "fp32"'
+            raise TrainingFailed(message, kind="diverged", hint=hint)
         for group in self.optimizer.param_groups:
             group["lr"] = self.learning_rate(self.step + 1)
         self.optimizer.step()

@@ -43,10 +43,8 @@ def load(plan: TrainerPlan, local_rank: int = 0) -> Loaded:
     except ValidationError as error:
         raise TrainingFailed(error.message, hint=error.hint or _AGAIN) from error
     if json.loads((folder / "config.json").read_bytes()).get("auto_map"):
-        raise TrainingFailed(
-            f"{folder} needs Python code of its own (auto_map in config.json), which is not run",
-            hint="use a model whose architecture transformers knows",
-        )
+        message = f"{folder} needs Python code of its own (auto_map in config.json), which is not run"
+        raise TrainingFailed(message, hint="use a model whose architecture transformers knows")
     tokenizer = load_tokenizer(Path(plan.tokenizer_path or plan.model_path))
     tokens = plan.max_prompt_length + plan.max_response_length
     if facts.context_length is not None and tokens > facts.context_length:
@@ -61,11 +59,8 @@ def load(plan: TrainerPlan, local_rank: int = 0) -> Loaded:
     needed *= _QUANTIZED if plan.quantize else 1
     available = plan.max_memory_bytes or free_memory(home)
     if needed > available:
-        raise TrainingFailed(
-            f"the base model takes about {needed / 1e9:.1f} GB, and {home.type} has {available / 1e9:.1f} GB free",
-            kind="memory",
-            hint=_SMALLER,
-        )
+        message = f"the base model takes about {needed / 1e9:.1f} GB, and {home.type} has {available / 1e9:.1f} GB free"
+        raise TrainingFailed(message, kind="memory", hint=_SMALLER)
     in_4_bits = BitsAndBytesConfig(
         load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=dtype
     )
@@ -87,10 +82,8 @@ def load(plan: TrainerPlan, local_rank: int = 0) -> Loaded:
         raise TrainingFailed(f"{folder} cannot be loaded: {error}", hint=_AGAIN) from error
     embedded = model.get_input_embeddings().weight.shape[0]
     if len(tokenizer) > embedded:
-        raise TrainingFailed(
-            f"the tokenizer of {folder} has {len(tokenizer)} tokens, the model only {embedded}",
-            hint="use the tokenizer that the model was trained with",
-        )
+        message = f"the tokenizer of {folder} has {len(tokenizer)} tokens, the model only {embedded}"
+        raise TrainingFailed(message, hint="use the tokenizer that the model was trained with")
     fuse_kernels(model)
     return Loaded(model, tokenizer, device, dtype)
 
@@ -115,10 +108,8 @@ def load_tokenizer(folder: Path) -> Any:
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
     except Exception as error:
-        raise TrainingFailed(
-            f"the tokenizer in {folder} cannot be loaded: {error}",
-            hint="add tokenizer.json and tokenizer_config.json of the model",
-        ) from error
+        hint = "add tokenizer.json and tokenizer_config.json of the model"
+        raise TrainingFailed(f"the tokenizer in {folder} cannot be loaded: {error}", hint=hint) from error
     if not tokenizer.chat_template:
         raise TrainingFailed(
             f"the tokenizer in {folder} has no chat template, so messages cannot be made into a prompt",

@@ -99,10 +99,8 @@ def with_adapter(loaded: Any, adapter: str | None) -> tuple[Any, Any]:
         names = set(weights.keys())
     if names != set(placed):
         message = f"{len(names ^ set(placed))} of {len(names | set(placed))} weights differ"
-        raise TrainingFailed(
-            f"the adapter in {file.parent} does not fit the base model: {message}",
-            hint="use the base model that it was trained on",
-        )
+        message = f"the adapter in {file.parent} does not fit the base model: {message}"
+        raise TrainingFailed(message, hint="use the base model that it was trained on")
     return adapted.get_base_model(), adapted
 
 

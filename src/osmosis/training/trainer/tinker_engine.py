@@ -39,10 +39,8 @@ def run(plan: TrainerPlan, service: TrainerService | None) -> Done:
     if plan.kl:
         raise TrainingFailed("engine tinker has no KL penalty", kind="data", hint="set kl = 0")
     if plan.tokenizer_path is None:
-        raise TrainingFailed(
-            "engine tinker needs the model's tokenizer on this machine",
-            hint="upload the tokenizer files of the base model with `osmosis model upload`",
-        )
+        hint = "upload the tokenizer files of the base model with `osmosis model upload`"
+        raise TrainingFailed("engine tinker needs the model's tokenizer on this machine", hint=hint)
     resumed = load_resume_point(plan)
     tokenizer = load_tokenizer(Path(str(plan.tokenizer_path)))
     reader = AnswerReader(tokenizer, response_template(tokenizer))
@@ -84,11 +82,9 @@ class TinkerEngine(TrainingLoop):
                 self._training = client.create_training_client_from_state_with_optimizer(state["state"])
         except Exception as error:
             # The client raises its own, httpx's and built-in errors; all mean that there is no server to train on.
-            raise TrainingFailed(
-                f"the Tinker server at {plan.engine_url} cannot be used: {error}",
-                kind="engine",
-                hint=f"check base_url, the secret behind {API_KEY}, and that the server knows {plan.model_path}",
-            ) from error
+            message = f"the Tinker server at {plan.engine_url} cannot be used: {error}"
+            hint = f"check base_url, the secret behind {API_KEY}, and that the server knows {plan.model_path}"
+            raise TrainingFailed(message, kind="engine", hint=hint) from error
 
     async def complete(self, question: Question) -> Tokens:
         parameters = types.SamplingParams(

@@ -114,11 +114,8 @@ class SlurmExecutor(SchedulerExecutor):
         for line in self._programs.say(["sinfo", "-h", "-N", "-r", "-o", "%N|%c|%m|%G"]).splitlines():
             node, cpus, memory, gres = line.strip().split("|", 3)
             nodes[node] = (int(cpus), int(memory.rstrip("+")), _gpus(gres))
-        return Resources(
-            cpus=sum(one[0] for one in nodes.values()),
-            memory_mb=sum(one[1] for one in nodes.values()),
-            gpus=sum(one[2] for one in nodes.values()),
-        )
+        sums = [sum(sizes[at] for sizes in nodes.values()) for at in range(3)]
+        return Resources(cpus=sums[0], memory_mb=sums[1], gpus=sums[2])
 
     def level(self) -> str:
         return "as each node can"
