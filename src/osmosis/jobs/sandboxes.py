@@ -102,10 +102,8 @@ class JobSandbox:
         sandbox = cls.for_model(spec)
         if sandbox.level < Level.NAMESPACES or not elsewhere:
             return sandbox
-        description = (
-            f"{sandbox.level.label}; the trainer can read only its own files and reaches the network for its server"
-        )
-        return replace(sandbox, network=Network.SHARED, description=description)
+        can = "the trainer can read only its own files and reaches the network for its server"
+        return replace(sandbox, network=Network.SHARED, description=f"{sandbox.level.label}; {can}")
 
     def process_policy(self, python: Path, read: Sequence[Path], write: Sequence[Path]) -> Policy:
         if self.level is Level.NONE:

@@ -60,9 +60,8 @@ def _keep(settings: PlatformSettings, db: Database, vault: Vault, revision: str)
                 rows = add_rows(connection, archive)
             finish(archive, BackupManifest(files=dict(archive.sums), rows=rows))
     except OSError as error:
-        raise PlatformError(
-            f"the database has to be upgraded, and its backup cannot be written: {error.strerror or error}",
-            hint=f"make room in {settings.data_dir}, or start with OSMOSIS_BACKUP_BEFORE_UPGRADE=false",
-        ) from error
+        hint = f"make room in {settings.data_dir}, or start with OSMOSIS_BACKUP_BEFORE_UPGRADE=false"
+        message = f"the database has to be upgraded, and its backup cannot be written: {error.strerror or error}"
+        raise PlatformError(message, hint=hint) from error
     log.info("the database is upgraded from revision %s to %s; its backup: %s", revision, HEAD, target)
     return target

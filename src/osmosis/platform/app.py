@@ -80,9 +80,8 @@ def create_app(settings: PlatformSettings) -> FastAPI:
         if worker is not None:
             worker.start()
             daily.start()
-        notifier = app.state.notifier = RepeatingThread(
-            "delivery of notices", 2.0, partial(notices.deliver_due, platform)
-        )
+        deliver = partial(notices.deliver_due, platform)
+        notifier = app.state.notifier = RepeatingThread("delivery of notices", 2.0, deliver)
         notifier.start()
         polling = asyncio.create_task(_poll(platform)) if settings.remote_poll_s else None
         try:

@@ -40,10 +40,8 @@ def find_unavailable(error: BaseException) -> DatabaseUnavailable | None:
     is_gone = isinstance(error, sa.exc.OperationalError | sa.exc.InterfaceError) and hasattr(orig, "sqlstate")
     if not (waited or is_locked or is_gone):
         return None
-    return DatabaseUnavailable(
-        "the platform's database does not answer", hint="try again; an operator runs: osmosis platform doctor",
-        retry_after=RETRY_AFTER_S,
-    )  # fmt: skip
+    hint = "try again; an operator runs: osmosis platform doctor"
+    return DatabaseUnavailable("the platform's database does not answer", hint=hint, retry_after=RETRY_AFTER_S)
 
 
 def open_engine(url: str, limit_s: float = LIMIT_S) -> sa.Engine:
@@ -194,16 +192,11 @@ class Database:
         for candidate in (current, revision):
             if candidate is None or candidate in revisions:
                 continue
+            hint = "use the osmosis version that wrote it, or start with another data folder: OSMOSIS_DATA_DIR=FOLDER"
             if revisions[0] < candidate < RELEASED:
                 hint = "start osmosis 1.0.0 once with this data folder, then this version"
-            else:
-                hint = (
-                    "use the osmosis version that wrote it, or start with another data folder: OSMOSIS_DATA_DIR=FOLDER"
-                )
-            raise Conflict(
-                f"the database is at revision {candidate}; this version of osmosis takes up {', '.join(revisions)}",
-                hint=hint,
-            )
+            supported = f"this version of osmosis takes up {', '.join(revisions)}"
+            raise Conflict(f"the database is at revision {candidate}; {supported}", hint=hint)
         try:
             command.upgrade(config, revision)
         finally:

@@ -123,9 +123,8 @@ class DatabaseRun:
                 help_text = "Runs failed and missing rollouts again; keeps the others"
                 yield run_source.Action("Retry failed rollouts", f"{url}/retry", help_text)
         if over and policy.may(self.role, "delete"):
-            yield run_source.Action(
-                "Delete", f"{url}/delete", question=f"Delete {run.name} and everything it produced?"
-            )
+            question = f"Delete {run.name} and everything it produced?"
+            yield run_source.Action("Delete", f"{url}/delete", question=question)
 
     def _can_retry(self) -> bool:
         if self.run.kind != "eval" or self.run.imported is not None:
@@ -237,9 +236,8 @@ class DatabaseRun:
     @cached_property
     def _table(self) -> run_source.RolloutTable:
         path = self.platform.settings.viewer_index(self.run.id)
-        newest = self.session.scalar(
-            sa.select(sa.func.max(tables.Rollout.id)).where(tables.Rollout.run_id == self.run.id)
-        )
+        query = sa.select(sa.func.max(tables.Rollout.id)).where(tables.Rollout.run_id == self.run.id)
+        newest = self.session.scalar(query)
         epoch = f"{self.run.id}:{self.run.retries}"
         feed = RunFeed(self.platform, self.run.id, epoch, newest or 0, self.run.list_row_parts())
         index, progress = FILLERS.open(path, feed, self._state.pass_threshold, wait_s=WAIT_S)

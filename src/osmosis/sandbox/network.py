@@ -106,19 +106,12 @@ class SandboxNetwork:
             options += [direction, "none"]
         with tempfile.TemporaryDirectory(prefix="osmosis-pasta-") as folder:
             pid = Path(folder, "pid")
-            done = subprocess.run(
-                [router, *options, "--pid", str(pid), str(self._helper.pid)],
-                env={"PATH": os.defpath},
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=WAIT_S,
-            )
+            argv, env = [router, *options, "--pid", str(pid), str(self._helper.pid)], {"PATH": os.defpath}
+            done = subprocess.run(argv, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=WAIT_S)
             pid_text = pid.read_text().strip() if pid.exists() else ""
         if done.returncode or not pid_text:
-            errors = done.stderr.decode(errors="replace").strip().splitlines()
-            raise SandboxUnavailable(
-                f"{router} cannot connect the sandbox to the network: {errors[-1] if errors else ''}"
-            )
+            last = (done.stderr.decode(errors="replace").strip().splitlines() or [""])[-1]
+            raise SandboxUnavailable(f"{router} cannot connect the sandbox to the network: {last}")
         try:
             self._pasta = os.pidfd_open(int(pid_text))
         except OSError as problem:

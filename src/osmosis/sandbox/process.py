@@ -276,9 +276,8 @@ async def _start(argv: Sequence[str], policy: Policy, *, stderr_apart: bool, std
         await asyncio.to_thread(launch.enter)
     except SandboxUnavailable as problem:
         box.kill()
-        output = (
-            (await (box.stderr if stderr_apart else box.stdout).read()).decode(errors="replace").strip().splitlines()
-        )
+        stream = box.stderr if stderr_apart else box.stdout
+        output = (await stream.read()).decode(errors="replace").strip().splitlines()
         await box.close()
         if output:
             raise SandboxUnavailable(f"the sandbox ended before it began: {output[-1]}", hint=problem.hint) from None

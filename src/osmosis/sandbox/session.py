@@ -72,9 +72,8 @@ def _level(choice: SandboxChoice) -> Level:
         return Level.NONE
     if choice.kind == "container" or (choice.kind == "auto" and choice.image):
         if not choice.image:
-            raise SandboxUnavailable(
-                "a sandbox in a container needs an image", hint="--sandbox-image python:3.12-slim (sandbox_image)"
-            )
+            hint = "--sandbox-image python:3.12-slim (sandbox_image)"
+            raise SandboxUnavailable("a sandbox in a container needs an image", hint=hint)
         return Level.CONTAINER
     abilities = probe()
     if abilities.level is Level.NONE:
@@ -132,9 +131,8 @@ class Session:
     def write(self, path: str, content: bytes) -> None:
         """Write a file; folders are made as needed. Raise `ValidationError` for a path that leads elsewhere."""
         if len(content) > self.kind.most.read_bytes:
-            raise ValidationError(
-                f"{path} has {len(content)} bytes; at most {self.kind.most.read_bytes} can be written"
-            )
+            most = self.kind.most.read_bytes
+            raise ValidationError(f"{path} has {len(content)} bytes; at most {most} can be written")
         *folders, name = self._parts(path) or [""]
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
@@ -155,11 +153,9 @@ class Session:
                 about = os.fstat(file.fileno())
                 if not is_plain(about):
                     raise ValidationError(f"{path} is not a plain file of the sandbox")
-                if about.st_size > self.kind.most.read_bytes:
-                    raise ValidationError(
-                        f"{path} has {about.st_size} bytes; at most {self.kind.most.read_bytes} can be read"
-                    )
-                return file.read(self.kind.most.read_bytes)
+                if about.st_size > (most := self.kind.most.read_bytes):
+                    raise ValidationError(f"{path} has {about.st_size} bytes; at most {most} can be read")
+                return file.read(most)
         except OSError as problem:
             raise ValidationError(f"{path} cannot be read in the sandbox: {problem.strerror}") from problem
 
@@ -202,7 +198,6 @@ class Session:
         if not self.kind.network:
             raise SandboxUnavailable("this sandbox has no network: the run allows none")
         if self.kind.level is Level.LANDLOCK or (self.kind.level is Level.NAMESPACES and not probe().router):
-            raise SandboxUnavailable(
-                "a sandbox with a network needs slirp4netns or pasta", hint="apt-get install bubblewrap slirp4netns"
-            )
+            hint = "apt-get install bubblewrap slirp4netns"
+            raise SandboxUnavailable("a sandbox with a network needs slirp4netns or pasta", hint=hint)
         return Network.OPEN

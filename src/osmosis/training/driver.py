@@ -117,11 +117,8 @@ class TrainingDriver:
             ratios = [self._run.metrics.find("rollout/no_signal_ratio", step) for step in range(1, SILENT_STEPS + 1)]
             if collect.step <= SILENT_STEPS and all(ratio == 1.0 for ratio in ratios):
                 raise nothing_to_learn(rollouts)
-        batch = await asyncio.to_thread(
-            lambda: Batch(
-                collect.step, collect.kind, [part for rollout in rollouts for part in rollout.sequences()], step.rows
-            )
-        )
+        parts = await asyncio.to_thread(lambda: [part for rollout in rollouts for part in rollout.sequences()])
+        batch = Batch(collect.step, collect.kind, parts, step.rows)
         if is_train:
             self._sent_at[collect.step] = time.monotonic()
         try:

@@ -79,9 +79,8 @@ def nothing_to_learn(rollouts: Sequence[StoredStepRollout]) -> TrainingRunFailed
     failed = sum(reasons.values())
     if failed >= len(rollouts) * MANY:
         category, count = reasons.most_common(1)[0]
-        all_the_same += (
-            f", and {failed} of {len(rollouts)} rollouts of the last one failed, {count} with {category.value}"
-        )
+        all_the_same += f", and {failed} of {len(rollouts)} rollouts of the last one failed,"
+        all_the_same += f" {count} with {category.value}"
         fix = "open one of them on the run's page; "
         if category in FAILURES_OF_POLICIES:
             fix += f"[advanced.failures] {category.value} = 0 makes that a result to learn from"

@@ -57,10 +57,8 @@ class EvaluationJob(Job):
         stages, exports = ServerStages(self.context), open_exports(self.context)
         async with self._checkout_and_model(stages) as (checkout, model):
             prepared = await stages.prepare(checkout)
-            environment = prepared.environment
-            self.plan.provenance.update(
-                python=environment.python_version, osmosis_of_rollout=environment.osmosis_version
-            )
+            version = prepared.environment.osmosis_version
+            self.plan.provenance.update(python=prepared.environment.python_version, osmosis_of_rollout=version)
             return await self._evaluate(model, prepared, stages, exports)
 
     async def _evaluate(

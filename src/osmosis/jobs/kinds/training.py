@@ -206,9 +206,8 @@ class TrainingJob(Job):
             self.on_message(text, warning=True)
 
         for folder, manifest in await asyncio.to_thread(list_checkpoints, self._models_dir, warn):
-            self.on_checkpoint(
-                Checkpointed(step=manifest.step, path=str(folder), kind=manifest.kind, reward=manifest.reward)
-            )
+            step, kind, reward = manifest.step, manifest.kind, manifest.reward
+            self.on_checkpoint(Checkpointed(step=step, path=str(folder), kind=kind, reward=reward))
         if total := len(stored) + sent:
             self.on_message(f"resuming: {total} rollouts are stored, {sent} are sent again")
 

@@ -156,9 +156,8 @@ async def _unpack(git: Git, file: Path, commit_sha: str, bundle: Callable[[Path]
     await _run_git(git, "the platform", "init", "--quiet", "--template=", ".")
     await bundle(file)
     (file.parent / "shallow").write_text(f"{commit_sha}\n")
-    await _run_git(
-        git, "the platform", "fetch", "--quiet", "--no-tags", str(file), "+refs/heads/*:refs/remotes/origin/*"
-    )
+    refs = "+refs/heads/*:refs/remotes/origin/*"
+    await _run_git(git, "the platform", "fetch", "--quiet", "--no-tags", str(file), refs)
     file.unlink()
 
 

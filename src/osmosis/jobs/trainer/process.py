@@ -230,9 +230,8 @@ class TrainerSupervisor:
             message = f"{message}; most likely the machine's memory ran out"
             category, fix = Category.BUDGET, FIXES["memory"]
         tail = "\n".join(self._process.tail) or None
-        return TrainingRunFailed(
-            Failure(phase=Phase.MODEL, category=category, message=message, traceback=tail, fix=fix)
-        )
+        failure = Failure(phase=Phase.MODEL, category=category, message=message, traceback=tail, fix=fix)
+        return TrainingRunFailed(failure)
 
 
 def list_checkpoints(models_dir: Path, warn: Callable[[str], None]) -> list[tuple[Path, CheckpointManifest]]:

@@ -96,9 +96,8 @@ class OpenIdProvider:
                 # Some providers leave claims to the userinfo endpoint.
                 required = ["email", *([self.settings.groups_claim] if self.settings.groups else [])]
                 if any(name not in claims for name in required) and is_http(str(metadata.get("userinfo_endpoint"))):
-                    more = session.get(
-                        self._endpoint(metadata, "userinfo_endpoint"), timeout=TIMEOUT_S, allow_redirects=False
-                    )
+                    url = self._endpoint(metadata, "userinfo_endpoint")
+                    more = session.get(url, timeout=TIMEOUT_S, allow_redirects=False)
                     more.raise_for_status()
                     userinfo = _object(more.json())
                     if userinfo.get("sub") != claims["sub"]:

@@ -47,9 +47,8 @@ def remove(session: Session, user: tables.User, heir: tables.User | None) -> Non
     if user.operator and not session.scalar(others):
         raise Conflict(f"{user.handle} is the last operator of this platform", hint="osmosis platform user list")
     other = sa.orm.aliased(tables.Member)
-    another = sa.exists().where(
-        other.workspace_id == tables.Workspace.id, other.role == "owner", other.user_id != user.id
-    )
+    another = sa.exists().where(other.workspace_id == tables.Workspace.id, other.role == "owner")
+    another = another.where(other.user_id != user.id)
     query = sa.select(tables.Workspace).join(tables.Member).where(tables.Member.user_id == user.id)
     query = query.where(tables.Member.role == "owner", ~another).with_for_update(of=tables.Workspace)
     alone = list(session.scalars(query))

@@ -251,11 +251,9 @@ def append_row(platform: Platform, workspace: tables.Workspace, actor: audit.Act
                     return old.id
         line = line if last.endswith(b"\n") else b"\n" + line
         with platform.db.write() as session:
-            file = datasets.NewFile(name, (old.size if old is not None else 0) + len(line), "jsonl")
-            id_ = old.id if old is not None else None
-            dataset, upload = datasets.create(
-                session, workspace, actor.user, file, part_bytes=file.size, overwrite_id=id_
-            )
+            id_, size = (None, len(line)) if old is None else (old.id, old.size + len(line))
+            file = datasets.NewFile(name, size, "jsonl")
+            dataset, upload = datasets.create(session, workspace, actor.user, file, part_bytes=size, overwrite_id=id_)
             audit.note(session, actor, "dataset.upload", name, workspace=workspace, rows=1)
         part = platform.settings.located(f"{upload_key(upload.id)}1")
         part.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -89,9 +89,8 @@ def read_answer(body: bytes) -> tuple[str, str]:
     for document in documents:
         inner = document.get("message") or document.get("response") or {}
         id_ = id_ or document.get("id") or document.get("responseId") or inner.get("id") or ""
-        texts += [
-            (each.get("message") or each.get("delta") or {}).get("content") for each in document.get("choices", ())
-        ]
+        choices = [each.get("message") or each.get("delta") or {} for each in document.get("choices", ())]
+        texts += [choice.get("content") for choice in choices]
         delta = document.get("delta")
         texts.append(delta.get("text") if isinstance(delta, dict) else delta)
         contents = [item.get("content") for item in (document, *document.get("output", ()))]

@@ -45,9 +45,8 @@ def create(
     """Create a dataset that waits for its file; raise Conflict with `existing_dataset_id` if the name is in use."""
     issues, name = [], file.name
     if not name.strip() or len(name) > MAX_NAME or any(c in "/\\" or not c.isprintable() for c in name):
-        issues.append(
-            {"key": "file_name", "message": f"must be a file name without suffix, of at most {MAX_NAME} characters"}
-        )
+        message = f"must be a file name without suffix, of at most {MAX_NAME} characters"
+        issues.append({"key": "file_name", "message": message})
     if file.format not in FORMATS:
         issues.append({"key": "extension", "message": f"must be one of {', '.join(FORMATS)}"})
     if not 0 < file.size <= MAX_BYTES:
@@ -86,9 +85,8 @@ def _to_fill(
     if taken_by is not None and taken_by.id != dataset.id:
         raise Conflict(f"a dataset named {name!r} already exists", existing_dataset_id=taken_by.id)
     if dataset.name != name:
-        raise ValidationError(
-            f"dataset {dataset.name!r} cannot be overwritten by a file named {name!r}", field="overwrite_dataset_id"
-        )
+        message = f"dataset {dataset.name!r} cannot be overwritten by a file named {name!r}"
+        raise ValidationError(message, field="overwrite_dataset_id")
     return dataset
 
 
@@ -219,7 +217,6 @@ def make_row_file(objects: Objects, parts: Sequence[RowPart], folder: Path, stor
     ]
     request = {"parts": named, "target": str(target), "stored": stored}
     seconds = READ_S + sum(file.stat().st_size for file in files) / BYTES_PER_S
-    read_with(
-        ["-m", "osmosis.datasets.row_file"], request, what="the dataset", files=files, write=[folder], seconds=seconds
-    )
+    program = ["-m", "osmosis.datasets.row_file"]
+    read_with(program, request, what="the dataset", files=files, write=[folder], seconds=seconds)
     return target

@@ -126,9 +126,8 @@ def prepare(folder: RepositoryFolder, settings: PlatformSettings) -> Path:
     draft = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
     try:
         environ = sealed_environ(settings.environ)
-        Git.bare(None, environ).run(
-            "init", "--quiet", "--bare", "--template=", f"--initial-branch={folder.default_branch}", str(draft)
-        )
+        branch = f"--initial-branch={folder.default_branch}"
+        Git.bare(None, environ).run("init", "--quiet", "--bare", "--template=", branch, str(draft))
         for key, value in _BARE_SETTINGS.items():
             Git.bare(draft, environ).run("config", key, value)
         with contextlib.suppress(OSError):
@@ -143,9 +142,8 @@ def fetch(folder: RepositoryFolder, settings: PlatformSettings) -> str | None:
     if folder.kind == "internal":
         return None
     with reaching(folder.remote, settings) as environ:
-        symref = Git.bare(None, environ, timeout_s=folder.seconds(COMMAND_TIMEOUT_S)).run(
-            "ls-remote", "--symref", "--", folder.url, "HEAD"
-        )
+        git = Git.bare(None, environ, timeout_s=folder.seconds(COMMAND_TIMEOUT_S))
+        symref = git.run("ls-remote", "--symref", "--", folder.url, "HEAD")
         refspecs = [f"+{name}/*:{name}/*" for name in ("refs/heads", "refs/tags", SNAPSHOT_REFS)]
         _fetch(folder, settings, environ, "--prune", refspecs)
     match = re.match(rb"ref: refs/heads/(\S+)\tHEAD", symref)

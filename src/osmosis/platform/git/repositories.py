@@ -95,9 +95,8 @@ def add_internal(
     session: Session, settings: PlatformSettings, workspace: tables.Workspace, owner: str
 ) -> tables.Repository:
     """Add a hosted repository; call `mirror.prepare` after the commit. Conflict when the name is taken."""
-    full_name = "/".join(
-        re.sub(r"[^a-z0-9._-]+", "-", part.lower()).strip("-.") or "local" for part in (owner, workspace.name)
-    )
+    parts = (re.sub(r"[^a-z0-9._-]+", "-", part.lower()).strip("-.") for part in (owner, workspace.name))
+    full_name = "/".join(part or "local" for part in parts)
     if find_internal(session, full_name) is not None:
         raise Conflict(f"the repository {full_name} belongs to another workspace", hint="choose another name")
     url = f"{settings.url}/git/{full_name}.git"
@@ -135,8 +134,6 @@ def connect_external(
             raise Conflict(message, hint="wait for them to finish, or stop them first")
         session.delete(former)
         session.flush()
-    repository = tables.Repository(
-        workspace_id=workspace.id, kind="external", full_name=remote.identity, url=remote.url, trusted=trusted
-    )
-    repository.secret_name = secret
+    repository = tables.Repository(workspace_id=workspace.id, kind="external", full_name=remote.identity)
+    repository.url, repository.trusted, repository.secret_name = remote.url, trusted, secret
     return _add(session, settings, repository, settings.data_dir / "mirrors")

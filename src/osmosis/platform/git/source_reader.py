@@ -34,9 +34,8 @@ def decorated(source: str, decorators: list[str]) -> list[tuple[str, str | None]
             names = {_decorator_name(d) for d in node.decorator_list}
             if names & set(decorators):
                 docstring = ast.get_docstring(node)
-                functions.append(
-                    (node.name, docstring.strip().splitlines()[0][:MAX_DESCRIPTION] if docstring else None)
-                )
+                first = docstring.strip().splitlines()[0][:MAX_DESCRIPTION] if docstring else None
+                functions.append((node.name, first))
     return functions
 
 

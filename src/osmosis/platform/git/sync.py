@@ -359,10 +359,8 @@ def build_report(
     session: Session, settings: PlatformSettings, repository: tables.Repository
 ) -> workspace_api.SyncReport:
     latest, total = list_events(session, repository.id)
-    url = repositories.clone_url(settings, repository)
-    about = workspace_api.SyncedRepository(
-        full_name=repository.full_name, url=url, kind=repository.kind, status=repository.status
-    )
+    url, kind, status = repositories.clone_url(settings, repository), repository.kind, repository.status
+    about = workspace_api.SyncedRepository(full_name=repository.full_name, url=url, kind=kind, status=status)
     branches = sorted(known_branches(session, repository.id).items())
     commit = repository.last_synced_commit
     contents = list_contents(session, repository.id, commit) if commit else []

@@ -191,9 +191,8 @@ def _secrets(connection: sa.Connection, tables: Tables, settings: PlatformSettin
         return
     if lost := {key: number for key, number in count.items() if key != own}:
         message = f"{sum(lost.values())} secrets were sealed with another master key ({', '.join(sorted(lost))})"
-        yield _problem(
-            "other-key", message, path, "put that key back, or set the secrets again: osmosis secret set NAME"
-        )
+        fix = "put that key back, or set the secrets again: osmosis secret set NAME"
+        yield _problem("other-key", message, path, fix)
 
 
 def _lost_files(connection: sa.Connection, tables: Tables, settings: PlatformSettings) -> Iterator[Problem]:
@@ -206,9 +205,8 @@ def _lost_files(connection: sa.Connection, tables: Tables, settings: PlatformSet
             lost = sorted(set(lost) - _in_store(settings))
         if lost and not (name == "repositories" and all(path.startswith("mirrors/") for path in lost)):
             message = f"the files of {len(lost)} of {len(stored)} {name} are not there: {lost[0]}"
-            yield _problem(
-                "lost-files", message, settings.located(lost[0]), "restore a backup, or upload and push again"
-            )
+            fix = "restore a backup, or upload and push again"
+            yield _problem("lost-files", message, settings.located(lost[0]), fix)
 
 
 def _in_store(settings: PlatformSettings) -> set[str]:

@@ -92,9 +92,8 @@ class _Sweep:
     def find(self) -> Iterator[Waste]:
         yield from self._scratch()
         for kind, folder, reason, check in OWNED:
-            yield from self._orphans(
-                kind, _entries(self.settings.located(folder)), reason, partial(self._has_row, check)
-            )
+            entries = _entries(self.settings.located(folder))
+            yield from self._orphans(kind, entries, reason, partial(self._has_row, check))
         yield from self._dataset_files()
         yield from self._ended_runs()
         yield from self._logs()

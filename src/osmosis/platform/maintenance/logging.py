@@ -63,6 +63,5 @@ class LogFile(RotatingFileHandler):
             return
         self._missing += 1
         if self._missing == 1:
-            sys.stderr.write(
-                f"{self.baseFilename} cannot be written ({error.strerror}): until it can, lines are here\n"
-            )
+            text = f"{self.baseFilename} cannot be written ({error.strerror}): until it can, lines are here\n"
+            sys.stderr.write(text)

@@ -45,9 +45,8 @@ def find(session: Session, workspace_id: str, name: str) -> tables.Deployment | 
 
 
 def find_by_model(session: Session, workspace_id: str, name: str) -> tables.Deployment | None:
-    return find(session, workspace_id, name) or find(
-        session, workspace_id, deployable(session, workspace_id, name).name
-    )
+    deployment = find(session, workspace_id, name)
+    return deployment or find(session, workspace_id, deployable(session, workspace_id, name).name)
 
 
 def select_deployments(*workspace_ids: str, open_only: bool = True) -> sa.Select[tables.Deployment]:

@@ -195,13 +195,8 @@ def announce(body: NewModel, platform: PlatformDep, scope: DataDep) -> ModelUplo
         model, left = models.announce(session, platform, scope.workspace, scope.user, body.name, body.files)
         audit.note(session, scope, "model.upload", model.name, workspace=scope.workspace)
     models.delete_files(platform, *left)
-    return ModelUpload(
-        id=model.id,
-        name=model.name,
-        status=model.status,
-        part_size=platform.settings.part_bytes,
-        files=models.files_of(platform.objects, model),
-    )
+    files, size = models.files_of(platform.objects, model), platform.settings.part_bytes
+    return ModelUpload(id=model.id, name=model.name, status=model.status, part_size=size, files=files)
 
 
 @files_router.post("/api/cli/models/base/{name}/uploads")

@@ -66,8 +66,7 @@ def remove(server_id: str, platform: PlatformDep, caller: CallerDep) -> Response
 def list_servers(platform: PlatformDep, found: EitherDep, page: PageDep) -> ServerPage:
     caller, scope = found
     with platform.db.read() as session:
-        rows, total = page.fetch(
-            session, rollout_servers.select_servers(caller.user, scope.workspace if scope else None)
-        )
+        query = rollout_servers.select_servers(caller.user, scope.workspace if scope else None)
+        rows, total = page.fetch(session, query)
         bodies = [rollout_servers.build_server(row) for row in rows]
     return ServerPage(rollout_servers=bodies, **page.place(len(bodies), total))

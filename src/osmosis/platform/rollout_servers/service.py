@@ -248,13 +248,8 @@ def status_of(row: tables.RolloutServer, now: datetime | None = None) -> str:
 
 def build_server(row: tables.RolloutServer) -> ServerRow:
     status = status_of(row)
-    return ServerRow.from_row(
-        row,
-        status=status,
-        error=row.error if status == "unhealthy" else None,
-        has_api_key=row.key_id is not None,
-        scope="workspace" if row.workspace_id else "user",
-    )
+    error, scope = row.error if status == "unhealthy" else None, "workspace" if row.workspace_id else "user"
+    return ServerRow.from_row(row, status=status, error=error, has_api_key=row.key_id is not None, scope=scope)
 
 
 def _own(session: Session, user: tables.User, server_id: str) -> tables.RolloutServer:

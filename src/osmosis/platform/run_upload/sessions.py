@@ -23,10 +23,8 @@ UPLOADING, FINALIZED, REPLACED = "uploading", "finalized", "replaced"
 def open_session(session: Session, workspace: tables.Workspace, user: tables.User, manifest: Manifest) -> tables.Import:
     """Return the session of this manifest, created if necessary; Conflict when the run is here in another state."""
     manifest.check()
-    usable = sa.or_(
-        sa.and_(tables.Import.status == UPLOADING, tables.Import.expires_at > utc_now()),
-        sa.and_(tables.Import.status == FINALIZED, tables.Import.run_id.is_not(None)),
-    )
+    is_open = sa.and_(tables.Import.status == UPLOADING, tables.Import.expires_at > utc_now())
+    usable = sa.or_(is_open, sa.and_(tables.Import.status == FINALIZED, tables.Import.run_id.is_not(None)))
     query = sa.select(tables.Import).filter_by(workspace_id=workspace.id, digest=manifest.manifest_digest).where(usable)
     existing = session.scalars(query.order_by(tables.Import.created_at.desc()).limit(1)).first()
     if existing is not None:

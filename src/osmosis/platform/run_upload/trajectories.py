@@ -125,12 +125,8 @@ def _usage(metrics: Mapping[str, Any], tokens: int | None) -> Usage:
     prompt, completion = metrics.get("total_prompt_tokens"), metrics.get("total_completion_tokens")
     if prompt is None and completion is None:
         return Usage(prompt_tokens=tokens or 0)
-    return Usage(
-        prompt_tokens=prompt or 0,
-        completion_tokens=completion or 0,
-        cached_tokens=metrics.get("total_cached_tokens") or 0,
-        cost_usd=metrics.get("total_cost_usd"),
-    )
+    cached, cost = metrics.get("total_cached_tokens") or 0, metrics.get("total_cost_usd")
+    return Usage(prompt_tokens=prompt or 0, completion_tokens=completion or 0, cached_tokens=cached, cost_usd=cost)
 
 
 def read(values: JsonObject) -> object:

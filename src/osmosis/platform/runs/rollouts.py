@@ -49,10 +49,8 @@ def store_columns(session: Session, run_id: str, columns: Iterable[Mapping[str, 
         insert = sqlite.insert(tables.Rollout).on_conflict_do_nothing(index_elements=KEY)
         return connection.execute(insert, values).rowcount
     # What many rows came to is not counted by PostgreSQL's driver: those that were stored come back.
-    returning = (
-        postgresql.insert(tables.Rollout).on_conflict_do_nothing(index_elements=KEY).returning(tables.Rollout.id)
-    )
-    return len(connection.execute(returning, values).all())
+    new_rows = postgresql.insert(tables.Rollout).on_conflict_do_nothing(index_elements=KEY)
+    return len(connection.execute(new_rows.returning(tables.Rollout.id), values).all())
 
 
 def columns_of(rollout: Rollout) -> dict[str, object]:

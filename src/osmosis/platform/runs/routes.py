@@ -162,9 +162,8 @@ def list_rollouts(
     with platform.db.read() as session:
         run = routes.find(session, scope, name)
         rows, total = page.fetch(session, rollouts.select_rollouts(run.id, status))
-    return run_api.RolloutPage(
-        rollouts=[run_api.RolloutRow.from_row(row) for row in rows], **page.place(len(rows), total)
-    )
+    listed = [run_api.RolloutRow.from_row(row) for row in rows]
+    return run_api.RolloutPage(rollouts=listed, **page.place(len(rows), total))
 
 
 @router.get(f"{PREFIX}/{{name}}/outcomes", response_model=run_api.OutcomePage)
@@ -173,9 +172,8 @@ def list_outcomes(name: str, platform: PlatformDep, scope: ScopeDep, page: LongP
     with platform.db.read() as session:
         run = routes.find(session, scope, name)
         total = count_of(session, rollouts.select_rollouts(run.id))
-        records = (rollouts.list_arrived if whole else rollouts.list_outcomes)(
-            session, run.id, limit=page.limit, offset=page.offset
-        )
+        list_records = rollouts.list_arrived if whole else rollouts.list_outcomes
+        records = list_records(session, run.id, limit=page.limit, offset=page.offset)
     position = orjson.dumps(page.place(len(records), total))
     return Raw(b'{"outcomes":[' + b",".join(records) + b"]," + position[1:], media_type="application/json")
 
@@ -196,9 +194,8 @@ def manifest(
         run = routes.find(session, scope, name)
     stored = downloads.list_stored(platform.objects, run.id)
     with platform.db.read() as session:
-        return downloads.build_manifest(
-            session, platform.settings, session.get_one(tables.Run, run.id), stored, types, rows
-        )
+        run = session.get_one(tables.Run, run.id)
+        return downloads.build_manifest(session, platform.settings, run, stored, types, rows)
 
 
 @router.post(f"{PREFIX}/{{name}}/samples/download-urls")
@@ -334,9 +331,8 @@ def benchmark_manifest(
         with platform.db.read() as session:
             outputs = downloads.build_manifest(session, platform.settings, run, stored, kinds, None).files
         files += [run_api.RunFile(path=f"artifacts/{run.name}/{file.path}", size=file.size) for file in outputs]
-    return run_api.RunFiles(
-        files=files, totals=run_api.FileTotals(files=len(files), bytes=sum(file.size or 0 for file in files))
-    )
+    totals = run_api.FileTotals(files=len(files), bytes=sum(file.size or 0 for file in files))
+    return run_api.RunFiles(files=files, totals=totals)
 
 
 @router.post(f"{BENCHMARK_RUNS}/{{name}}/outputs/download-urls")

@@ -225,9 +225,8 @@ def _size_issues(
         message = training.explain_too_small(config, training.plan_config(session, workspace, config))
     except NotFound:
         return []
-    return (
-        [{"key": "training.rollout_batch_size", "message": message, "hint": "lower it, or add rows"}] if message else []
-    )
+    key = "training.rollout_batch_size"
+    return [{"key": key, "message": message, "hint": "lower it, or add rows"}] if message else []
 
 
 def _code(

@@ -97,9 +97,8 @@ def build_detail(session: Session, settings: PlatformSettings, run: tables.Run) 
         about = eval_row(settings, run).model_copy(update={"results": figures, **_waiting(session, run)})
         search = run.optimization and {**run.optimization, "answers": []}
         shared |= {"eval_run": about, "results": figures, "report": report, "optimization": search}
-        return run_api.EvalRunDetail.model_validate(
-            {**shared, **({"quarantine": quarantine_of(run)} if run.quarantine else {})}
-        )
+        shared |= {"quarantine": quarantine_of(run)} if run.quarantine else {}
+        return run_api.EvalRunDetail.model_validate(shared)
     row = training_row(settings, run, service.list_latest_rewards(session, [run.id])[run.id])
     shared |= {
         "training_run": row.model_copy(update=_waiting(session, run)),

@@ -152,9 +152,8 @@ def examples(
             raise ValidationError(f"run {run.name!r} learns from no other run")
         workspace = session.get_one(tables.Workspace, run.workspace_id)
         source = sft_data.get_source(session, workspace, config)
-        lines = [
-            rollout.to_line() for rollout in sft_data.list_examples(session, source, config, after=after, limit=limit)
-        ]
+        examples = sft_data.list_examples(session, source, config, after=after, limit=limit)
+        lines = [rollout.to_line() for rollout in examples]
     return Response(b"".join(lines), media_type="application/x-ndjson")
 
 

@@ -206,9 +206,8 @@ def _finish_shard(session: Session, held_job: HeldJob, result: JobResult) -> Non
     change_state(job, "finish")
     if result.report is not None:
         job.report = result.report.to_dict()
-        counts = tables.StoredProgress(
-            stage=Stage.REPORT.value, total=result.report.total, completed=result.report.completed
-        )
+        total, completed = result.report.total, result.report.completed
+        counts = tables.StoredProgress(stage=Stage.REPORT.value, total=total, completed=completed)
         job.progress = {**(job.progress or {}), **counts}
     jobs = lifecycle.list_jobs(session, run)
     if result.failure is not None:

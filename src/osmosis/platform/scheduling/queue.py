@@ -83,16 +83,13 @@ def rollouts_of(run: tables.Run) -> int:
 def waiting_jobs(*, deployments: bool = True, others: bool = True) -> sa.Select[tables.Job]:
     """Select the jobs that may start now, in order; deployments have slots of their own."""
     in_flight = usage_by_workspace()
-    query = (
-        sa.select(tables.Job)
-        .join(tables.Workspace, tables.Workspace.id == tables.Job.workspace_id)
-        .outerjoin(in_flight, in_flight.c.workspace_id == tables.Workspace.id)
-        .where(tables.Job.state == QueueState.WAITING, within_quota(in_flight))
-        .where(sa.or_(tables.Job.not_before.is_(None), tables.Job.not_before <= utc_now()))
-        # The fewest jobs in flight of a workspace, then the one served longest ago, then priority, then age.
-        .order_by(sa.func.coalesce(in_flight.c.jobs, 0), tables.Workspace.served_at.asc().nulls_first())
-        .order_by(tables.Job.priority.desc(), tables.Job.work_created_at, tables.Job.run_id, tables.Job.shard)
-    )
+    query = sa.select(tables.Job).join(tables.Workspace, tables.Workspace.id == tables.Job.workspace_id)
+    query = query.outerjoin(in_flight, in_flight.c.workspace_id == tables.Workspace.id)
+    query = query.where(tables.Job.state == QueueState.WAITING, within_quota(in_flight))
+    query = query.where(sa.or_(tables.Job.not_before.is_(None), tables.Job.not_before <= utc_now()))
+    # The fewest jobs in flight of a workspace, then the one served longest ago, then priority, then age.
+    query = query.order_by(sa.func.coalesce(in_flight.c.jobs, 0), tables.Workspace.served_at.asc().nulls_first())
+    query = query.order_by(tables.Job.priority.desc(), tables.Job.work_created_at, tables.Job.run_id, tables.Job.shard)
     if not deployments:
         query = query.where(tables.Job.kind != "serving")
     if not others:
@@ -109,12 +106,10 @@ def within_quota(in_flight: sa.Subquery) -> sa.ColumnElement[bool]:
     """Match jobs whose workspace has quota for one more; with nothing in flight it may always start one."""
     workspace, job = tables.Workspace, tables.Job
     other_job = aliased(tables.Job)
-    run_in_flight = (
-        sa.select(other_job.id).where(other_job.run_id == job.run_id, other_job.state == QueueState.HELD).exists()
-    )
+    started = sa.select(other_job.id).where(other_job.run_id == job.run_id, other_job.state == QueueState.HELD).exists()
     runs = sa.func.coalesce(in_flight.c.runs, 0)
     nothing_in_flight = sa.func.coalesce(in_flight.c.jobs, 0) == 0
-    limits = [sa.or_(workspace.max_runs.is_(None), runs < workspace.max_runs, run_in_flight)]
+    limits = [sa.or_(workspace.max_runs.is_(None), runs < workspace.max_runs, started)]
     for limit, needed in (
         (workspace.max_rollouts, job.rollouts),
         (workspace.max_cpus, job.cpus),
@@ -128,20 +123,11 @@ def within_quota(in_flight: sa.Subquery) -> sa.ColumnElement[bool]:
 
 def usage_by_workspace() -> sa.Subquery:
     job = tables.Job
-    return (
-        sa.select(
-            job.workspace_id,
-            sa.func.count(job.id).label("jobs"),
-            sa.func.count(sa.distinct(sa.func.coalesce(job.run_id, job.merge_id))).label("runs"),
-            sa.func.sum(job.rollouts).label("rollouts"),
-            sa.func.sum(job.cpus).label("cpus"),
-            sa.func.sum(job.memory_mb).label("memory_mb"),
-            sa.func.sum(job.gpus).label("gpus"),
-        )
-        .where(job.state == QueueState.HELD, job.kind != "serving")
-        .group_by(job.workspace_id)
-        .subquery("in_flight")
-    )
+    counts = [sa.func.count(job.id).label("jobs")]
+    counts.append(sa.func.count(sa.distinct(sa.func.coalesce(job.run_id, job.merge_id))).label("runs"))
+    sums = [sa.func.sum(column).label(column.key) for column in (job.rollouts, job.cpus, job.memory_mb, job.gpus)]
+    query = sa.select(job.workspace_id, *counts, *sums).where(job.state == QueueState.HELD, job.kind != "serving")
+    return query.group_by(job.workspace_id).subquery("in_flight")
 
 
 def claim(

@@ -103,7 +103,6 @@ def merge(platform: Platform, run_id: str) -> None:
     with suppress(Conflict), platform.db.write() as session:  # Conflict: another process was faster
         locked = session.get(tables.Run, run_id, with_for_update=True)
         if locked is not None and locked.status == RunStatus.RUNNING.value:
-            lifecycle.end(
-                session, locked, result, (by_limit or "stopped by request") if stopped else "all shards are over"
-            )
+            reason = (by_limit or "stopped by request") if stopped else "all shards are over"
+            lifecycle.end(session, locked, result, reason)
             log.info("run %s: %d rollouts of its shards are one report", locked.name, report.completed)

@@ -46,9 +46,8 @@ def may_manage(session: Session, user: tables.User, worker: tables.Worker) -> bo
 
 
 def require_managed(session: Session, user: tables.User, name_or_id: str) -> tables.Worker:
-    worker = next(
-        (candidate for candidate in list_visible(session, user) if name_or_id in (candidate.name, candidate.id)), None
-    )
+    workers = list_visible(session, user)
+    worker = next((worker for worker in workers if name_or_id in (worker.name, worker.id)), None)
     if worker is None:
         raise NotFound(f"no worker named {name_or_id!r}", hint="osmosis worker list")
     if not may_manage(session, user, worker):

@@ -137,11 +137,9 @@ def count_rollouts(session: Session, run_id: str) -> int:
 def checkpoints(session: Session, run: tables.Run) -> training_api.CheckpointList:
     query = sa.select(tables.Checkpoint).where(tables.Checkpoint.run_id == run.id).order_by(tables.Checkpoint.step)
     rows = session.scalars(query).all()
-    best = max(((row.reward, row.step) for row in rows if row.reward is not None), default=None)
+    best = max((row for row in rows if row.reward is not None), key=lambda row: (row.reward, row.step), default=None)
     listed = [
-        training_api.CheckpointRow.from_row(
-            row, checkpoint_step=row.step, checkpoint_name=row.name, best=(row.reward, row.step) == best
-        )
+        training_api.CheckpointRow.from_row(row, checkpoint_step=row.step, checkpoint_name=row.name, best=row is best)
         for row in rows
     ]
     return training_api.CheckpointList(training_run_id=run.id, training_run_name=run.name, checkpoints=listed)

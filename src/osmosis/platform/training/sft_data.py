@@ -87,9 +87,8 @@ def list_examples(
     sent = 0
     for position, body, worse_body in rows:
         record, rejected = orjson.loads(body), orjson.loads(worse_body).get("messages")
-        yield StoredExample(
-            place=position, messages=record.get("messages") or [], tools=record.get("tools"), rejected=rejected
-        )
+        messages, offered = record.get("messages") or [], record.get("tools")
+        yield StoredExample(place=position, messages=messages, tools=offered, rejected=rejected)
         sent += len(body) + len(worse_body)
         if sent >= PAGE_BYTES:
             return

@@ -148,10 +148,8 @@ def _audit(viewer: Viewer, workspace: tables.Workspace | None, action: str, at: 
     with viewer.platform.db.read() as session:
         query = audit.select_entries(workspace_id=workspace.id if workspace else None, action=action.strip()[:100])
         rows, place = fetch_numbered(session, query, at)
-    return page(
-        "audit.html", viewer, here="audit", workspace=workspace.name if workspace else None, found=rows,
-        **place, action=action,
-    )  # fmt: skip
+    of = workspace.name if workspace else None
+    return page("audit.html", viewer, here="audit", workspace=of, found=rows, **place, action=action)
 
 
 def _export(request: Request, workspace_id: str | None) -> Response:

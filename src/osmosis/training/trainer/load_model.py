@@ -111,15 +111,13 @@ def load_tokenizer(folder: Path) -> Any:
         hint = "add tokenizer.json and tokenizer_config.json of the model"
         raise TrainingFailed(f"the tokenizer in {folder} cannot be loaded: {error}", hint=hint) from error
     if not tokenizer.chat_template:
-        raise TrainingFailed(
-            f"the tokenizer in {folder} has no chat template, so messages cannot be made into a prompt",
-            hint="train the instruct variant of the model, or add a chat_template.jinja beside its tokenizer",
-        )
+        hint = "train the instruct variant of the model, or add a chat_template.jinja beside its tokenizer"
+        message = f"the tokenizer in {folder} has no chat template, so messages cannot be made into a prompt"
+        raise TrainingFailed(message, hint=hint)
     if tokenizer.eos_token_id is None:
-        raise TrainingFailed(
-            f"the tokenizer in {folder} has no end-of-turn token (eos_token), so answers would never end",
-            hint="set eos_token in tokenizer_config.json to the token that ends a turn of the chat template",
-        )
+        hint = "set eos_token in tokenizer_config.json to the token that ends a turn of the chat template"
+        message = f"the tokenizer in {folder} has no end-of-turn token (eos_token), so answers would never end"
+        raise TrainingFailed(message, hint=hint)
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer

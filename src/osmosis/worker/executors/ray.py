@@ -88,11 +88,8 @@ class RayExecutor(SchedulerExecutor):
         answer = self._ask("GET", "/api/v0/nodes?detail=1&limit=10000")
         nodes = [node for node in answer["data"]["result"]["result"] if node.get("state") == "ALIVE"]
         totals = [node.get("resources_total") or {} for node in nodes]
-        return Resources(
-            cpus=sum(node.get("CPU", 0) for node in totals),
-            memory_mb=int(sum(node.get("memory", 0) for node in totals)) // MB,
-            gpus=int(sum(node.get("GPU", 0) for node in totals)),
-        )
+        cpus, memory, gpus = (sum(node.get(name, 0) for node in totals) for name in ("CPU", "memory", "GPU"))
+        return Resources(cpus=cpus, memory_mb=int(memory) // MB, gpus=int(gpus))
 
     def level(self) -> str:
         return "as each node can"
