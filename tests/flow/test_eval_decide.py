@@ -68,7 +68,7 @@ def test_questions_are_answered_and_the_runs_are_used_again(workspace: Path) -> 
     assert (workspace / "calls.txt").read_text() == calls
     other = decide(workspace, "terse >= task - 0.2", *asked[1:])
     assert other.code == 2
-    assert "was begun with other words (words)" in json.dumps(other.error)
+    assert "began with other words (words)" in json.dumps(other.error)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_a_name_that_is_no_arm_is_a_model(workspace: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "arms", "error", "message"),
     [
-        ([], ["search=on,off"], UsageError, "no file of multiply reads a variable SEARCH"),
+        ([], ["search=on,off"], UsageError, "no file of multiply reads SEARCH"),
         ([], ["tools=on"], UsageError, "is not NAME=VALUE,VALUE"),
         ([], ["prompt=task,long"], NotFound, "there is no prompts/long.md"),
         ([], [], UsageError, "nothing is asked"),

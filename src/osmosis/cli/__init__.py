@@ -7,7 +7,6 @@ from contextlib import suppress
 from osmosis._version import __version__
 
 IS_PROCESS = False
-"""True in a process that runs one command and then ends."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from statistics import fmean
@@ -49,9 +48,7 @@ class TestFlags:
 
     rollout: Annotated[
         str | None,
-        Argument(
-            metavar="NAME", help="A rollout of the workspace, or module:attribute.", autocompletion=completion.rollouts
-        ),
+        Argument(metavar="NAME", help="A rollout here, or module:attribute.", autocompletion=completion.rollouts),
     ] = None
     module: eval_flags.Module = None
     mcp: eval_flags.Mcp = None
@@ -179,6 +176,11 @@ def _batch(ctx: AppContext, prepared: PreparedRun, label: str, flags: TestFlags,
 def results_of(rollouts: list[Rollout]) -> JsonObject:
     ordered = sorted(rollouts, key=lambda rollout: rollout.place)
     passed = sum(rollout.failure is None for rollout in ordered)
+    values: dict[str, list[float]] = {}
+    for rollout in ordered:
+        for name, score in rollout.scores.items():
+            if score.value is not None:
+                values.setdefault(name, []).append(score.value)
     return {
         "summary": {
             "total": len(ordered),
@@ -186,19 +188,10 @@ def results_of(rollouts: list[Rollout]) -> JsonObject:
             "failed": len(ordered) - passed,
             "total_duration_ms": round(sum(rollout.duration_ms for rollout in ordered), 3),
             "total_tokens": sum(rollout.usage.total_tokens for rollout in ordered),
-            "mean_scores": _means(ordered),
+            "mean_scores": {name: fmean(numbers) for name, numbers in values.items()},
         },
         "results": [_result_of(rollout) for rollout in ordered],
     }
-
-
-def _means(rollouts: Sequence[Rollout]) -> dict[str, float]:
-    values_by_score: dict[str, list[float]] = {}
-    for rollout in rollouts:
-        for name, score in rollout.scores.items():
-            if score.value is not None:
-                values_by_score.setdefault(name, []).append(score.value)
-    return {name: fmean(values) for name, values in values_by_score.items()}
 
 
 def _result_of(rollout: Rollout) -> dict[str, object]:

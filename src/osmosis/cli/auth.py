@@ -1,6 +1,5 @@
-"""`osmosis login`, `logout` and `whoami`. On the platform's own machine its bootstrap token (mode 0600) approves the
-login without a browser. A stored login is replaced only after the new one works, and logout revokes only tokens that
-`osmosis login` created."""
+"""`osmosis login`, `logout` and `whoami`: a login replaces another only when it works, and logout revokes only its
+own."""
 
 import sys
 import time
@@ -39,9 +38,7 @@ LOGIN_LIMIT_S = 900.0
 
 @app.command()
 def login(
-    force: Annotated[
-        bool, Option("--force", "-f", help="Log in again; the old login is kept until the new one works")
-    ] = False,
+    force: Annotated[bool, Option("--force", "-f", help="Log in again; the old login stays until then")] = False,
     no_browser: Annotated[bool, Option(help="Print the page's URL instead of opening it")] = False,
     token: Annotated[str | None, Option(help="Log in with this token; - reads it from stdin")] = None,
     store: Annotated[Literal["auto", "file", "keyring"], Option(help="Where the token goes")] = "auto",
@@ -302,9 +299,7 @@ def _logged_in(saved: Login, credentials: CredentialStore, *, already: bool) -> 
 
 
 def _verified(ctx: AppContext, login: Login) -> tuple[Login, JsonObject | None, list[JsonObject] | None]:
-    """Return the login as the platform sees it, the workspace, and all of this person; None: it cannot be reached.
-
-    Reads plain JSON: importing the records would slow this command down by half."""
+    """Return the login as the platform sees it, from plain JSON: records would halve the speed. None: unreachable."""
     try:
         with ctx.client() as client:
             try:

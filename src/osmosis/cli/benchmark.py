@@ -126,9 +126,7 @@ def submit(flags: BenchmarkFlags) -> OperationResult:
 @app.command("download")
 def download(
     name: BenchmarkRunName,
-    output: Annotated[
-        Path | None, Option("--output", "-o", help="Folder to write to [default: .osmosis/benchmarks/NAME]")
-    ] = None,
+    output: Annotated[Path | None, Option("--output", "-o", help="Folder [default: .osmosis/benchmarks/NAME]")] = None,
     types: Annotated[str, Option("--type", help="summary, results, artifacts, logs, all")] = "summary,results",
     overwrite: Annotated[bool, Option(help="Download existing files again")] = False,
 ) -> OperationResult:

@@ -103,9 +103,7 @@ def make_from(
 
 @app.command()
 def upload(
-    file: Annotated[
-        str, Argument(help="A .jsonl, .json, .csv or .parquet file; its name without the extension names the dataset")
-    ],
+    file: Annotated[str, Argument(help="A .jsonl, .json, .csv or .parquet file; its stem is the dataset's name")],
     overwrite: Annotated[bool, Option(help="Replace the dataset with that name")] = False,
 ) -> OperationResult:
     """Check a file and upload it. A file the platform already has is not sent again.

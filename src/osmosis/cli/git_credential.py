@@ -1,5 +1,4 @@
-"""The git credential helper that `osmosis init` sets for a platform's git host. Git runs `python -m
-osmosis.cli.git_credential get` and writes `protocol=` and `host=` lines to it. It stores and erases nothing."""
+"""The git credential helper of a platform's git host: answers git's `get` on stdin, stores and erases nothing."""
 
 import os
 import sys

@@ -35,9 +35,7 @@ app = new_app(
 
 @app.command("calibrate")
 def calibrate(
-    name: Annotated[
-        str, Argument(help="Name of a local run with labels, or its folder", autocompletion=completion.local_runs)
-    ],
+    name: Annotated[str, Argument(help="A local run with labels, or its folder", autocompletion=completion.local_runs)],
     score: Annotated[str | None, Option(help="Only this score [default: each that the run has]")] = None,
 ) -> ListResult:
     """Compare a run's scores with the labels people gave in `osmosis view`: kappa, bias, agreement by score.
@@ -81,9 +79,7 @@ COLUMNS = [
 
 MOST_ANSWERS = 50
 
-RunWithAnswers = Annotated[
-    str, Argument(help="Name of a local run, or its folder", autocompletion=completion.local_runs)
-]
+RunWithAnswers = Annotated[str, Argument(help="A local run, or its folder", autocompletion=completion.local_runs)]
 AnswersLimit = Annotated[int, Option(min=1, help="Answers to judge, the first of each row.")]
 
 

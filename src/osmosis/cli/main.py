@@ -262,7 +262,7 @@ def start(
         typer.Option(metavar="FILE", help="Read variables from FILE (or OSMOSIS_ENV_FILE) instead of the nearest .env"),
     ] = None,
     offline: Annotated[
-        bool, typer.Option("--offline", help="Refuse network connections beyond this machine, except to --base-url")
+        bool, typer.Option("--offline", help="Refuse connections beyond this machine, except to --base-url")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Answer yes to every question")] = False,
     version: Annotated[
@@ -302,9 +302,7 @@ def main(
     cwd: Path | None = None,
     stdin: TextIO | None = None,
 ) -> int:
-    """Run one command line and return the exit code: 0 done, 1 known error, 2 usage, 3 a bug, 130 interrupted.
-
-    The keywords replace this process's environment, folder and standard input."""
+    """Run one command line and return the exit code: 0 done, 1 known error, 2 usage, 3 a bug, 130 interrupted."""
     words = list(sys.argv[1:] if argv is None else argv)
     environ = dict(os.environ if environ is None else environ)
     output = Output(mode_of(words), environ=environ)

@@ -1,5 +1,3 @@
-"""`osmosis optimize`: improve a rollout's prompts, on this machine or on a platform."""
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -38,9 +36,7 @@ from osmosis.workspace.layout import Workspace, find_workspace, pick_config
 
 ConfigArgument = Annotated[
     str | None,
-    Argument(
-        help="A config under configs/optimize/ [default: the only one]", autocompletion=completion.optimize_configs
-    ),
+    Argument(help="A config of configs/optimize/ [default: the only one]", autocompletion=completion.optimize_configs),
 ]
 QUESTION = "Write these texts to the working tree?"
 

@@ -1,5 +1,4 @@
-"""`osmosis quickstart`: runs the commands a person would type, inside one folder. The same command continues after an
-interruption; afterwards it makes a new run in the same workspace."""
+"""`osmosis quickstart`: the commands a person would type, inside one folder; the same command continues."""
 
 from __future__ import annotations
 
@@ -38,9 +37,7 @@ _ELSEWHERE = ("OSMOSIS_PLATFORM_URL", "OSMOSIS_TOKEN", "OSMOSIS_TOKEN_PLATFORM_U
 
 def quickstart(
     folder: Annotated[Path, Option("--dir", help="Folder for everything the demo creates")] = Path(DEMO),
-    model: Annotated[
-        str | None, Option(help="Model to evaluate [default: one whose API key is set, else offline]")
-    ] = None,
+    model: Annotated[str | None, Option(help="Model [default: one whose API key is set, else offline]")] = None,
     base_url: Annotated[str | None, Option(help="OpenAI-compatible endpoint that serves the model")] = None,
     api_key_env: Annotated[str | None, Option(help="Environment variable with the endpoint's API key")] = None,
     workspace: Annotated[str | None, Option("-w", hidden=True, help="The same as --workspace")] = None,
@@ -341,9 +338,7 @@ class Demo:
         shown: Sequence[str] | None = None,
         human: Callable[[Result], Mapping[str, object]] | None = None,
     ) -> Result:
-        """Run one `osmosis` command here and show its result.
-
-        `shown` replaces the printed command; `human` selects what people see of the result."""
+        """Run one `osmosis` command here and show its result."""
         command = shlex.join(["osmosis", *(shown or words)])
         self.line(f"$ {command}", style="cyan")
         options = GlobalOptions(mode=self.ctx.mode, platform=self.ctx.options.platform)

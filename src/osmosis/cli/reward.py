@@ -50,18 +50,12 @@ class RewardFlags:
             autocompletion=completion.rollouts,
         ),
     ] = None
-    dataset: Annotated[
-        Path | None, Option("--dataset", "-d", help="Dataset to test it with [default: the rollout's].")
-    ] = None
-    limit: Annotated[
-        int | None, Option(min=2, help=f"Rows, spread over the dataset [{ROWS}; {JUDGED_ROWS} for a rubric].")
-    ] = None
+    dataset: Annotated[Path | None, Option("--dataset", "-d", help="Dataset [default: the rollout's].")] = None
+    limit: Annotated[int | None, Option(min=2, help=f"Rows to try [{ROWS}; {JUDGED_ROWS} for a rubric].")] = None
     form: Annotated[list[str], Option(help="Format of a correct answer, such as 'Final: {answer}'. Repeatable.")] = (
         field(default_factory=list)
     )
-    allow: Annotated[
-        float, Option(min=0.0, max=1.0, help="Highest share of the reward that a worthless answer may earn.")
-    ] = ALLOWED
+    allow: Annotated[float, Option(min=0.0, max=1.0, help="Share of the reward a worthless answer may earn.")] = ALLOWED
     score: Annotated[str | None, Option(help="For a function with several named scores: test only this one.")] = None
     timeout: Annotated[float, Option(min=0.001, help="Seconds for one score.")] = 150.0
 

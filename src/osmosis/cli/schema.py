@@ -58,9 +58,7 @@ INSIDE: dict[str, tuple[type[Record], ...]] = {
 
 
 def schema(
-    command: Annotated[
-        list[str], Argument(help="The command, for example: eval info", autocompletion=completion.commands)
-    ],
+    command: Annotated[list[str], Argument(help="The command, such as eval info", autocompletion=completion.commands)],
 ) -> None:
     """Print the JSON Schema of a command's output under --json.
 

@@ -26,9 +26,7 @@ app = new_app(
         osmosis secret import .env
     """
 )
-Name = Annotated[
-    str, Argument(help="Name of the environment variable: capitals, digits and _", autocompletion=completion.secrets)
-]
+Name = Annotated[str, Argument(help="Environment variable: capitals, digits, _", autocompletion=completion.secrets)]
 Scope = Annotated[Literal["personal", "workspace"], Option(help="Whose secret")]
 MAX_NAME = 255
 
@@ -147,9 +145,7 @@ def import_file(
 
 
 @app.command(hidden=True)
-def check(
-    config: Annotated[str, Argument(help="A config under configs/", autocompletion=completion.configs)],
-) -> ListResult:
+def check(config: Annotated[str, Argument(help="A config", autocompletion=completion.configs)]) -> ListResult:
     """Check that every secret a config requires is registered. Exits with 1 when one is missing.
 
     Example:

@@ -31,23 +31,15 @@ class ServeFlags:
     ] = None
     module: Annotated[str | None, Option("--module", "-m", "--agent", help="The agent: module:attribute.")] = None
     port: Annotated[int, Option("--port", "-p", min=1, max=65535, help="Port to listen on.")] = 9000
-    host: Annotated[
-        str | None, Option("--host", "-H", help="Address to listen on [default: 0.0.0.0, with --local 127.0.0.1]")
-    ] = None
+    host: Annotated[str | None, Option("--host", "-H", help="Address [default: 0.0.0.0; --local: 127.0.0.1]")] = None
     no_validate: Annotated[bool, Option(help="Skip the check of the agent.", hidden=True)] = False
     reload: Annotated[bool, Option(help="Restart when a file changes.")] = False
     log_level: Annotated[LogLevel, Option(help="How much the server logs.", hidden=True)] = "info"
-    skip_register: Annotated[
-        bool, Option(help="Do not register with the platform; callers still need the API key.")
-    ] = False
-    local: Annotated[bool, Option("--local", "--local-debug", help="For local use: no registration, no API key.")] = (
-        False
-    )
+    skip_register: Annotated[bool, Option(help="Do not register; callers still need the API key.")] = False
+    local: Annotated[bool, Option("--local", "--local-debug", help="No registration, no API key.")] = False
     api_key: Annotated[str | None, Option(help="API key that callers must send [default: a generated one]")] = None
     log: Annotated[Path | None, Option(help="Write one trace per rollout to this folder.")] = None
-    drain: Annotated[
-        float | None, Option(min=0, help="Seconds for running rollouts on shutdown [30].", hidden=True)
-    ] = None
+    drain: Annotated[float | None, Option(min=0, help="Seconds for rollouts on shutdown [30].", hidden=True)] = None
     max_concurrent: Annotated[int | None, Option(min=1, help="Most rollouts at once.", hidden=True)] = None
 
 

@@ -1,5 +1,4 @@
-"""Runs, rows and agents by name. A local run is named by its name, path, a prefix of its name, or `latest`; otherwise
-the platform is asked. `platform:NAME` is never a local run."""
+"""Runs, rows and agents by name: a local run first (name, path, prefix, `latest`), else the platform's."""
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager

@@ -25,9 +25,7 @@ app = new_app(
 @app.command()
 def create(
     name: Annotated[str, Argument(help="Name of the token, such as ci or gpu-box")],
-    scope: Annotated[
-        list[str] | None, Option(help=f"Scope: {', '.join(SCOPES)}. Repeatable [default: {', '.join(USUAL_SCOPES)}]")
-    ] = None,
+    scope: Annotated[list[str] | None, Option(help=f"{', '.join(SCOPES)} [default: {', '.join(USUAL_SCOPES)}]")] = None,
     expires: Annotated[str, Option(help="Lifetime, such as 12h or 30d; at most 366d")] = f"{TOKEN_DAYS}d",
 ) -> OperationResult | int:
     """Create a token for a machine and print it, alone, on standard output. It is not shown again.

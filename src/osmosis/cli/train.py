@@ -48,9 +48,7 @@ class TrainSubmitFlags(SubmitFlags):
             autocompletion=completion.training_configs,
         ),
     ] = None
-    force: Annotated[bool, Option("--force", help="Submit even if the evaluation says that nothing can be learned")] = (
-        False
-    )
+    force: Annotated[bool, Option("--force", help="Submit although the evaluation leaves nothing to learn")] = False
     probe: Annotated[
         int | None,
         Option(min=1, metavar="N", help="First evaluate the base model on N rows, and use that for the check"),
@@ -88,9 +86,7 @@ def _check(case: SubmitCase) -> SubmitVerdict:
 def check_training(
     ctx: AppContext, client: PlatformClient, body: Mapping[str, object], *, force: bool, eval_run: str | None = None
 ) -> TrainingCheck:
-    """Return the platform's check of a config, by the named or newest evaluation.
-
-    Raise ValidationError if it cannot learn, unless `force`."""
+    """Return the platform's check of a config; raise ValidationError if it cannot learn, unless `force`."""
     check = client.trainings.check(body, eval_run=eval_run)
     for finding in check.findings:
         text = f"{finding.what} (fix: {finding.fix})" if finding.fix else finding.what
@@ -177,10 +173,7 @@ def probe_config(config: TrainingConfig, rows: int) -> EvalConfig:
             hint="evaluate it there: an eval config with [advanced] base_url, then submit without --probe",
         )
     if advanced.method != "grpo":
-        raise ValidationError(
-            f'--probe says whether new rollouts would differ, and method = "{advanced.method}" makes none',
-            hint="submit without --probe",
-        )
+        raise ValidationError(f'method = "{advanced.method}" makes no rollouts to probe', hint="submit without --probe")
     named = config.experiment.model_dump(include=set(Experiment.model_fields), exclude_none=True)
     experiment = {**named, "model_path": PLATFORM_MODEL + config.experiment.model_path}
     return EvalConfig(
@@ -220,8 +213,11 @@ def check_reward(ctx: AppContext, root: Path, rollout: str, env: Mapping[str, st
         )
     except subprocess.TimeoutExpired:
         return f"not tried within {REWARD_TIMEOUT_S} s: osmosis reward test {rollout}"
-    scores = _parse_scores(done.stdout)
-    if scores is None:
+    try:
+        scores: list[JsonObject] = json.loads(done.stdout.strip().splitlines()[-1])["data"]["scores"]
+    except (IndexError, KeyError, TypeError, ValueError):
+        scores = []
+    if not scores:
         return f"could not be tried here: osmosis reward test {rollout}"
     findings = [finding for score in scores for finding in score["findings"] if finding["severity"] != "info"]
     findings.sort(key=lambda finding: finding["severity"] != "error")
@@ -231,14 +227,6 @@ def check_reward(ctx: AppContext, root: Path, rollout: str, env: Mapping[str, st
     if not findings:
         return f"tried with worthless answers on {scores[0]['rows']} rows: none earns anything"
     return f"{len(findings)} finding{'s' if len(findings) > 1 else ''}: osmosis reward test {rollout}"
-
-
-def _parse_scores(text: str) -> list[JsonObject] | None:
-    try:
-        scores: list[JsonObject] = json.loads(text.strip().splitlines()[-1])["data"]["scores"]
-    except (IndexError, KeyError, TypeError, ValueError):
-        return None
-    return scores or None
 
 
 def checkpoints(name: TrainName) -> ListResult:
@@ -303,9 +291,7 @@ class Compared:
 
 
 def compare(
-    names: Annotated[
-        list[str], Argument(help="Two or more training runs, by name or id", autocompletion=completion.training_runs)
-    ],
+    names: Annotated[list[str], Argument(help="Two or more training runs", autocompletion=completion.training_runs)],
 ) -> DetailResult:
     """Compare training runs: rewards, steps, tokens and time, and the config keys that differ.
 

@@ -42,9 +42,7 @@ app = new_app(
 
 AdvertiseUrl = Annotated[
     str | None,
-    Option(
-        help="URL at which rollout servers on other machines reach training jobs; {port} is their port", hidden=True
-    ),
+    Option(help="URL at which rollout servers elsewhere reach training jobs; {port} is their port", hidden=True),
 ]
 RequireSandbox = Annotated[bool, Option(help="Fail jobs where rollouts cannot run in a sandbox")]
 SandboxAllow = Annotated[
@@ -53,32 +51,24 @@ SandboxAllow = Annotated[
 ]
 GateListen = Annotated[
     str | None,
-    Option(
-        help="host:port where training jobs listen for rollout servers elsewhere [default: 127.0.0.1:0]", hidden=True
-    ),
+    Option(help="host:port where training jobs listen for rollout servers [default: 127.0.0.1:0]", hidden=True),
 ]
 
 
 @dataclass(frozen=True)
 class WorkerFlags:
     token_file: Annotated[
-        Path | None, Option(help=f"File with the worker's token [default: {TOKEN_VARIABLE} of the environment]")
+        Path | None, Option(help=f"File with its token [default: {TOKEN_VARIABLE} of the environment]")
     ] = None
-    platform_url: Annotated[
-        str | None, Option(help="The platform's URL, https:// [default: the one of --platform]")
-    ] = None
+    platform_url: Annotated[str | None, Option(help="The platform's https:// URL [default: --platform's]")] = None
     ca_file: Annotated[Path | None, Option(help="CA certificates to trust (PEM) [default: OSMOSIS_CA_FILE]")] = None
     name: Annotated[str | None, Option(help="Name of the worker [default: the host name]")] = None
     max_jobs: Annotated[int | None, Option(min=1, help="Maximum number of concurrent jobs [default: 1]")] = None
     labels: Annotated[
-        list[str] | None, Option("--label", help="KEY=VALUE that runs can ask for, such as gpu=a100; may be repeated")
+        list[str] | None, Option("--label", help="KEY=VALUE to ask for, such as gpu=a100; may be repeated")
     ] = None
-    data_dir: Annotated[
-        Path | None, Option(help="Folder for checkouts, environments and journals [default: the user data folder]")
-    ] = None
-    executor: Annotated[
-        ExecutorName | None, Option(help="Where jobs run: this machine, or a scheduler [default: local]")
-    ] = None
+    data_dir: Annotated[Path | None, Option(help="Folder for what it stores [default: the user data folder]")] = None
+    executor: Annotated[ExecutorName | None, Option(help="Where jobs run [default: local]")] = None
     config: Annotated[Path | None, Option(help="worker.toml with all other options (docs/scaling.md)")] = None
     advertise_url: AdvertiseUrl = None
     gate_listen: GateListen = None
@@ -171,7 +161,9 @@ def list_workers() -> ListResult:
         *build_columns("name=Name", "state=State"),
         Column("runs", "Runs", show=lambda v: ", ".join(v) if v else "-"),
         Column("max_jobs", "Jobs at most"),
-        Column("labels", "Labels", show=_pairs),
+        Column(
+            "labels", "Labels", show=lambda v: " ".join(f"{key}={value}" for key, value in (v or {}).items()) or "-"
+        ),
         Column("resources", "Has", show=_sizes),
         Column("version", "Version"),
         Column("workspace", "Workspace", show=lambda v: v or "all"),
@@ -184,9 +176,7 @@ def list_workers() -> ListResult:
 @app.command("delete")
 def delete(
     name: Name,
-    after_jobs: Annotated[
-        bool, Option("--drain", help="Give it no more jobs: it finishes those it has, then exits")
-    ] = False,
+    after_jobs: Annotated[bool, Option("--drain", help="Give it no more jobs: it exits after its own")] = False,
 ) -> OperationResult:
     """Remove a worker at once. It exits, and its jobs continue on other workers with what they have stored.
 
@@ -218,10 +208,6 @@ def _sandbox(required: bool, off: bool, allow: Sequence[str]) -> SandboxSettings
         return SandboxSettings(required=required, off=off, allow=list(allow))
     except ValueError:
         raise ValidationError("--sandbox-allow: write host:port with an IPv4 address or localhost") from None
-
-
-def _pairs(labels: dict[str, str] | None) -> str:
-    return " ".join(f"{key}={value}" for key, value in (labels or {}).items()) or "-"
 
 
 def _sizes(has: dict[str, float] | None) -> str:

@@ -1,5 +1,3 @@
-"""The loop: every selected row, every attempt, to a rollout, to its scores, to the journal, to the report."""
-
 import asyncio
 import time
 import uuid
@@ -60,8 +58,6 @@ class StoredFigures:
 
 @dataclass(eq=False)
 class Evaluation:
-    """Rollouts to run by a plan, and what surrounds them; `run` it once."""
-
     plan: EvalPlan
     rows: Iterable[Row]
     agent: Agent | None  # without one, nothing is run, only reported
@@ -135,10 +131,8 @@ class _Loop:
         recorder = Recorder(self.journal, self._count)
         self.observer.started((self.selected or 0) * self.plan.attempts, self.stored.summary.completed)
         self.stopped = self.spending.exceeded()
-        side = [
-            asyncio.create_task(self._watchdog(recorder).watch()),
-            asyncio.create_task(self._stop_on(self.evaluation.stop)),
-        ]
+        beside = (self._watchdog(recorder).watch(), self._stop_on(self.evaluation.stop))
+        side = [asyncio.create_task(work) for work in beside]
         lanes = [asyncio.create_task(self._run_lane(recorder)) for _ in range(self._width())]
         try:
             await self._finish(lanes, recorder)

@@ -51,9 +51,7 @@ class RunFolder:
         self.folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(self.folder / ".lock")
         if not lock.take():
-            raise Conflict(
-                f"another process is writing the run in {self.folder}", hint="wait for it, or choose another --name"
-            )
+            raise Conflict(f"another process is writing {self.folder}", hint="wait for it, or choose another --name")
         self._lock = lock
 
     def close(self) -> None:

@@ -44,8 +44,7 @@ class LoadedAgent:
 
 
 def load_agent(path: str, base_dir: Path, *, grader: str | GraderClass | None = None) -> LoadedAgent:
-    """Load the agent at `module:attribute` or of another package's environment; search a bare module or file for the
-    one agent that it defines."""
+    """Load the agent at `module:attribute`, of another package, or the one that a module or file defines."""
     if is_foreign(path):
         return _agent(path, load_object(path, base_dir), None, grader, base_dir)
     if ":" in path:
@@ -111,10 +110,7 @@ def _backend(
     grader_class = _grader_class(grader, base_dir)
     if isinstance(target, LocalBackend):
         if grader_class is not None:
-            raise LoadError(
-                f"{path} is a LocalBackend, which brings its own grader: {grader_class.__name__} would not be used",
-                hint="leave out --grader",
-            )
+            raise LoadError(f"{path} brings its own grader, not {grader_class.__name__}", hint="leave out --grader")
         return target
     if isinstance(target, AgentWorkflow):
         target = type(target)
@@ -154,9 +150,7 @@ def _only_grader(path: str, module: ModuleType | None) -> GraderClass | None:
     graders = _own(module, Grader) if module else []
     if len(graders) > 1:
         names = ", ".join(g.__name__ for g in graders)
-        raise LoadError(
-            f"{path}: the module has several graders: {names}", hint="choose one with --grader module:Class"
-        )
+        raise LoadError(f"{path} has several graders: {names}", hint="choose one with --grader module:Class")
     return graders[0] if graders else None
 
 

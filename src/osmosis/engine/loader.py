@@ -1,4 +1,5 @@
 import difflib
+import functools
 import hashlib
 import importlib
 import importlib.util
@@ -16,15 +17,12 @@ _SKIPPED = ("site-packages", "dist-packages")
 
 
 def load_object(path: str, base_dir: Path) -> object:
-    """Return the object at `module:attribute` (or `folder/file.py:attribute`), imported with `base_dir` on the path, or
-    the backend of another package's environment."""
+    """Return the object at `module:attribute` or `folder/file.py:attribute`, or another package's backend."""
     if is_foreign(path):
         return open_foreign(path, base_dir).backend
     module_name, _, attribute = path.partition(":")
     if not module_name or not attribute:
-        raise LoadError(
-            f"{path!r} does not name an object", hint="write module:attribute, for example server:agent_loop"
-        )
+        raise LoadError(f"{path!r} does not name an object", hint="write module:attribute, such as server:agent_loop")
     target: object = load_module(module_name, base_dir)
     for part in attribute.split("."):
         if not hasattr(target, part):
@@ -94,16 +92,10 @@ def name_of(target: object) -> tuple[str, bool]:
     module = sys.modules.get(module_name)
     if owner is not target:
         name = next((key for key, value in vars(module).items() if value is target), name) if module else name
-    if module is None or module_name == "__main__" or _attribute(module, name) is not target:
+    stored: object = functools.reduce(lambda owner, part: getattr(owner, part, None), name.split("."), module)
+    if module is None or module_name == "__main__" or stored is not target:
         return name.rpartition(".")[2], False
     return f"{module_name}:{name}", True
-
-
-def _attribute(module: ModuleType, path: str) -> object:
-    target: object = module
-    for part in path.split("."):
-        target = getattr(target, part, None)
-    return target
 
 
 def source_of(target: object, base_dir: Path) -> tuple[list[Path], str]:

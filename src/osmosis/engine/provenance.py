@@ -1,6 +1,5 @@
-"""The inputs of a result as four hashes (agent code, row, sampling, score functions), and the provenance of a run
-(versions, git commit, uncommitted changes). A resume compares the hashes to decide what to reuse, grade again and run
-again. Provenance decides nothing."""
+"""The inputs of a result as four hashes (agent code, row, sampling, score functions), by which a resume decides what to
+run again; and the provenance of a run, which decides nothing."""
 
 import functools
 import hashlib

@@ -56,9 +56,7 @@ def load_reward(
         return load_scorers([target], base_dir, timeout_s=timeout_s, environ=environ)[0]
     backend = load_agent(target, base_dir).backend
     if backend is None or backend.grader is None:
-        raise LoadError(
-            f"{target} has no grader", hint="name a score function (rewards:exact), a grader, or rubric:FILE#ID"
-        )
+        raise LoadError(f"{target} has no grader", hint="name a score function (rewards:exact) or rubric:FILE#ID")
     return GraderScorer(GraderRunner(backend.grader, backend.grader_config, backend.project_path), timeout_s=timeout_s)
 
 

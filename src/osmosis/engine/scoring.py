@@ -1,9 +1,7 @@
-"""Score functions: `module:function` in the simple form (`solution_str, ground_truth, extra_info`) or the full form
-(`messages, ground_truth, metadata`), sync or async; the first parameter's name decides. The signature is checked when
-the function is loaded, before anything is spent. A function that raises, overruns or returns no finite number leaves a
-failure, never a zero. One that is no coroutine runs in a thread, so that one that hangs can be left behind. Handing
-each call over and back took a third of the CPU of a run against a stub endpoint (0.14 of 0.43 ms a rollout), so calls
-of functions that have always been quick are handed over together, one thread at a time."""
+"""Score functions, simple (`solution_str, ground_truth, extra_info`) or full (`messages, ground_truth, metadata`); the
+first parameter's name decides. One that is no coroutine runs in a thread, so that one that hangs can be left behind.
+Handing each call over took a third of the CPU of a run against a stub endpoint (0.14 of 0.43 ms a rollout), so calls of
+quick ones are handed over together."""
 
 import asyncio
 import contextvars

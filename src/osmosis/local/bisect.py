@@ -26,12 +26,10 @@ _JEFFREYS = 0.5
 
 
 def chances(versions: Sequence[str], counts: Mapping[str, Counts]) -> list[float]:
-    """Return for each version the chance that it is the first one changed; the first never is, and the last is changed.
-    Equal names are equal code, and are either changed or not wherever they are. Every version before the change has the
-    pass rates of the first, every later one those of the last, and neither is known: they are integrated out, with
-    Jeffreys' prior, once row by row and once for all rows together, half each. A version is measured where the chance
-    that it is changed is nearest to one half (M. Horstein, IEEE Transactions on Information Theory 9, 1963; R. Waeber,
-    P. Frazier and S. Henderson, SIAM Journal on Control and Optimization 51, 2013)."""
+    """Return for each version the chance that it is the first one changed; equal names are equal code. The pass rates
+    before and after are integrated out with Jeffreys' prior, by row and together, half each. A version is measured
+    where the chance is nearest to one half (M. Horstein, IEEE Transactions on Information Theory 9, 1963; R. Waeber, P.
+    Frazier and S. Henderson, SIAM Journal on Control and Optimization 51, 2013)."""
     likelihoods = [-math.inf] * len(versions)
     for first in range(1, len(versions)):
         before, after = set(versions[:first]), set(versions[first:])
@@ -194,8 +192,8 @@ class _Search:
         self.say(f"{commit.commit[:10]} {commit.subject}: {result}")
 
     def check_ends(self, budget: int) -> None:
-        """Measure the first and the last commit, with twice the attempts each time; raise ValidationError unless the
-        last is clearly worse."""
+        """Measure both ends, with twice the attempts each time; raise ValidationError unless the last is clearly
+        worse."""
         most = max(self.step, budget // 4 // len(self.rows))
         looks = [self.step * 2**i for i in range(most.bit_length()) if self.step * 2**i < most] + [most]
         verdict, p_value = "no clear difference", None

@@ -1,11 +1,6 @@
-"""The search of `osmosis optimize`: GEPA chooses, a model rewrites texts, our engine runs and scores the candidates.
-
-A search is deterministic but for its models, whose rollouts and answers are stored: run again, it takes the same way
-without paying for it, and goes on from where it was interrupted. The best candidate is compared with the seed on rows
-that the search never saw.
-
-A candidate is a copy of the rollout in which some files have other texts. The first one, the seed, is copied from the
-working tree, and every other from it, so that edits during a search change nothing."""
+"""The search of `osmosis optimize`: GEPA chooses, a model rewrites texts, our engine runs and scores the candidates. It
+is deterministic but for its models, whose rollouts and answers are stored: run again, it goes on without paying twice.
+A candidate is a copy of the first one, the seed, so that edits during a search change nothing."""
 
 import asyncio
 import hashlib
@@ -115,9 +110,8 @@ class Candidates:
     """Texts of each candidate by its name, in the order of their first use."""
 
     def open(self, texts: Texts) -> tuple[str, Path]:
-        """Return the name and the folder of a candidate; write the folder when it is new.
-
-        Files end as the seed's do: a model does not see where a file ends."""
+        """Return the name and the folder of a candidate. Files end as the seed's do: a model does not see their
+        ends."""
         ends = {file: "\n" if before.endswith("\n") else "" for file, before in self.seed.items()}
         files = {file: text.rstrip("\n") + ends[file] for file, text in texts.items()}
         is_seed = files == self.seed
@@ -181,8 +175,7 @@ class Search:
     read_rollouts: Callable[[str], Iterable[Rollout]]
     """Reads what is stored of a candidate, by name."""
     run_rows: Callable[[str, Path, Sequence[int]], str | None]
-    """Runs what these rows owe, of a candidate and its folder; returns why it ended early. Raises LoadError for code
-    that cannot be loaded."""
+    """Runs what these rows owe of a candidate; returns why it ended early, raises LoadError for broken code."""
     read_bounds: Callable[[], Mapping[str, Bounds]]
     on_progress: Callable[[Optimization, str], None]
     again: str = "the same command"

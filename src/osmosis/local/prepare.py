@@ -1,5 +1,3 @@
-"""Prepare a run, or a regrade: find every problem before the first paid call."""
-
 import itertools
 import re
 from collections.abc import Iterable, Iterator
@@ -11,18 +9,9 @@ from osmosis.base.redact import Redactor
 from osmosis.bridges.export_process import Exports
 from osmosis.datasets.keys import SelectedRows
 from osmosis.datasets.scan import DatasetFacts, check_columns, scan_dataset
+from osmosis.engine import provenance
 from osmosis.engine.journal import Journal
 from osmosis.engine.load_agent import load_scorers
-from osmosis.engine.provenance import (
-    AgentFiles,
-    LoadingScorers,
-    digest,
-    plan_hashes,
-    provenance,
-    score_files,
-    score_hash,
-    watch,
-)
 from osmosis.engine.resume import RegradePlan, ResumePlan, plan_regrade, plan_resume
 from osmosis.engine.rollout_model import REWARD
 from osmosis.engine.scoring import Scorer
@@ -53,7 +42,10 @@ def prepare(plan: EvalPlan, options: RunOptions) -> PreparedRun:
         journal.redactor = redactor
         rows, failed_only = rows_of(dataset, plan, facts), options.regrade == "failed"
         resume = plan_regrade(journal, rows, selected, failed_only=failed_only)
-        hashes = {**resume.hashes, "score": score_hash(plan.score_fns, options.base_dir, objects=options.objects(plan))}
+        hashes = {
+            **resume.hashes,
+            "score": provenance.score_hash(plan.score_fns, options.base_dir, objects=options.objects(plan)),
+        }
         return PreparedRun(plan, options, None, scorers, facts, hashes, resume, journal, redactor)
     main = _prepare(plan, options)
     others: list[PreparedRun] = []
@@ -69,7 +61,7 @@ def prepare(plan: EvalPlan, options: RunOptions) -> PreparedRun:
 
 def _prepare(plan: EvalPlan, options: RunOptions) -> PreparedRun:
     check_workers(plan, options)
-    watch(options.base_dir)
+    provenance.watch(options.base_dir)
     source = load_source(plan, options)
     scorers = load_scorers_of(plan, options)
     if options.needs_scores and not scorers and not source.brings_reward:
@@ -86,15 +78,17 @@ def _prepare(plan: EvalPlan, options: RunOptions) -> PreparedRun:
     update = {
         "score_bounds": {**declared, **plan.score_bounds},
         "dataset_hash": facts.sha256,
-        "provenance": {**provenance(options.base_dir), "rows_hash": facts.rows_hash},
+        "provenance": {**provenance.provenance(options.base_dir), "rows_hash": facts.rows_hash},
     }
     plan = plan.model_copy(update=update)
     key = key_for(plan.model, options.environ, options.api_key)
     redactor = _redactor(plan, declared_secrets(options.secrets, options.environ, key, source.server_key))
-    hashes = plan_hashes(plan, agent_files=source.files, base_dir=options.base_dir, objects=options.objects(plan))
+    hashes = provenance.plan_hashes(
+        plan, agent_files=source.files, base_dir=options.base_dir, objects=options.objects(plan)
+    )
     if options.grader:
         named = options.grader if isinstance(options.grader, str) else options.grader.__qualname__
-        hashes["agent"] = digest(hashes["agent"], named)
+        hashes["agent"] = provenance.digest(hashes["agent"], named)
     resume = ResumePlan(owed=facts.selected * plan.attempts)
     files = None
     if journal is not None:
@@ -121,15 +115,15 @@ def _scan(plan: EvalPlan, options: RunOptions, rows: SelectedRows | None) -> Dat
     return facts
 
 
-def _agent_files(plan: EvalPlan, options: RunOptions, source: RolloutSource) -> AgentFiles | None:
+def _agent_files(plan: EvalPlan, options: RunOptions, source: RolloutSource) -> provenance.AgentFiles | None:
     base = options.base_dir
     has_no_files = source.kind == "server" or (source.kind == "command" and not source.files)
     if has_no_files or (source.kind == "mcp" and "://" in source.target):
         return None
     named = Path(source.target) if source.kind == "mcp" else None
     folder = named or (source.files[0].parent if source.files else base)
-    score = score_files(plan.score_fns, base, objects=options.objects(plan))
-    return AgentFiles(base, folder, agent=source.files, score=score, others=[options.dataset(plan)])
+    score = provenance.score_files(plan.score_fns, base, objects=options.objects(plan))
+    return provenance.AgentFiles(base, folder, agent=source.files, score=score, others=[options.dataset(plan)])
 
 
 def regraded(prepared: PreparedRun) -> tuple[int, int]:
@@ -138,7 +132,7 @@ def regraded(prepared: PreparedRun) -> tuple[int, int]:
 
 
 def load_scorers_of(plan: EvalPlan, options: RunOptions) -> tuple[Scorer, ...]:
-    with LoadingScorers():
+    with provenance.LoadingScorers():
         return _scorers(plan, options)
 
 
@@ -151,8 +145,7 @@ def _scorers(plan: EvalPlan, options: RunOptions) -> tuple[Scorer, ...]:
 
 
 def _redactor(plan: EvalPlan, secrets: Iterable[str]) -> Redactor:
-    """Return a redactor that spares values in the name of the model, the agent or the run: the person wrote them there,
-    and a resume would ask another model."""
+    """Return a redactor that spares the names of model, agent and run: a resume would ask another model."""
     names = (plan.model.name, plan.agent, plan.name, *plan.score_fns)
     return Redactor(value for value in secrets if not any(value in name for name in names))
 

@@ -1,5 +1,3 @@
-"""Resume a run of this machine with more rows or attempts than it was made for, by the code that made it."""
-
 import json
 import shutil
 import signal

@@ -78,9 +78,7 @@ class Run:
         return Rollouts(Journal(self.folder))
 
     def compare(self, other: "Run | str | Path", *, score: str | None = None) -> "Comparison":
-        """Compare this run (B) with another one (A), by row and attempt; a name is looked for beside this run first.
-
-        Raise ValidationError when the two have no score or no row in common."""
+        """Compare this run (B) with another one (A); raise ValidationError without a common score or row."""
         from osmosis.metrics.compare import compare  # few runs are put beside another
 
         if isinstance(other, Run):

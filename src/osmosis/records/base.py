@@ -48,7 +48,10 @@ def _describe(model: type[BaseModel], visited: set[type[BaseModel]]) -> None:
     if model in visited:
         return
     visited.add(model)
-    texts = {name: text for kind in reversed(model.__mro__) for name, text in _docstrings(kind).items()}
+    texts: dict[str, str] = {}
+    for kind in reversed(model.__mro__):
+        if kind is not BaseModel and issubclass(kind, BaseModel):
+            texts |= _module_docstrings(inspect.getfile(kind)).get(kind.__name__, {})
     for name, field in model.model_fields.items():
         for inner in _records_in(field.annotation):
             _describe(inner, visited)
@@ -61,12 +64,6 @@ def _records_in(annotation: object) -> Iterator[type[BaseModel]]:
         yield annotation
     for part in get_args(annotation):
         yield from _records_in(part)
-
-
-def _docstrings(kind: type) -> dict[str, str]:
-    if kind is BaseModel or not issubclass(kind, BaseModel):
-        return {}
-    return _module_docstrings(inspect.getfile(kind)).get(kind.__name__, {})
 
 
 @cache

@@ -1,5 +1,4 @@
-"""Trajectories in the Agent Trajectory Interchange Format (ATIF) v1.7, made from chat messages. Rollout servers write
-them to disk, the platform offers them for download. Unknown keys and numbers that are not finite are refused."""
+"""Trajectories in the Agent Trajectory Interchange Format (ATIF) v1.7, made from chat messages."""
 
 import json
 import math
@@ -12,7 +11,7 @@ from pydantic import AfterValidator, Field, field_validator
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.records.base import Record, Strict
-from osmosis.records.run.rollout import Message, ModelCall, Rollout
+from osmosis.records.run.rollout import Message, ModelCall, Rollout, image_url
 
 SCHEMA_VERSION: Literal["ATIF-v1.7"] = "ATIF-v1.7"
 
@@ -66,15 +65,19 @@ class Observation(Strict):
     results: list[ObservationResult]
 
 
-class Metrics(Strict):
+class _CallMetrics(Record):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     cached_tokens: int | None = None
     cost_usd: float | None = None
+    """US dollars; None: unknown price, not free."""
     prompt_token_ids: list[int] | None = None
     completion_token_ids: list[int] | None = None
     logprobs: list[float] | None = None
     extra: Free | None = None
+
+
+class Metrics(_CallMetrics, Strict): ...
 
 
 class Step(Strict):
@@ -125,17 +128,8 @@ class Trajectory(Strict):
         return {**self.to_dict(), "schema_version": "ATIF-v1.8"}
 
 
-class CallUsage(Record):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    cached_tokens: int | None = None
-    cost_usd: float | None = None
-    """US dollars; None: unknown price, not free."""
-    prompt_token_ids: list[int] | None = None
-    completion_token_ids: list[int] | None = None
-    logprobs: list[float] | None = None
+class CallUsage(_CallMetrics):
     model_name: str | None = None
-    extra: Free | None = None
 
 
 class ModelUsage(Record):
@@ -178,12 +172,8 @@ def build_trajectory(
     opening: int = 0,
     osmosis: Mapping[str, object] | None = None,
 ) -> Trajectory:
-    """Build the document of one conversation; raise ValueError when it has no message, or content that the format
-    refuses.
-
-    Tool calls and their results belong to the step of the message that requested them. `version` is that of osmosis,
-    `opening` the number of initial messages, `osmosis` goes into `extra.osmosis` beside the id. Calls are put on the
-    steps when there are as many of one as of the other, else listed in `final_metrics.extra`."""
+    """Build the document of one conversation; raise ValueError when it is empty or refused. The first `opening`
+    messages were given; calls are put on the steps when there are as many, else into `final_metrics.extra`."""
     usage = usage or ModelUsage()
     steps: list[Step] = []
     for index, message in enumerate(messages):
@@ -317,16 +307,11 @@ def _observe(steps: list[Step], message: Message) -> None:
         extra.pop("tool_call_id")
     asking, content = None if step is None else str(call_id), _content(message.get("content"))
     result = ObservationResult(source_call_id=asking, content=content, extra=extra or None)
-    step = step or _unasked(steps)
+    step = step or next((step for step in reversed(steps) if step.source == "agent"), None)
+    if step is None:
+        step = Step(step_id=len(steps) + 1, source="system", message="")
+        steps.append(step)
     step.observation = Observation(results=[*(step.observation.results if step.observation else ()), result])
-
-
-def _unasked(steps: list[Step]) -> Step:
-    last = next((step for step in reversed(steps) if step.source == "agent"), None)
-    if last is None:
-        last = Step(step_id=len(steps) + 1, source="system", message="")
-        steps.append(last)
-    return last
 
 
 def _content(value: object) -> Content:
@@ -338,21 +323,13 @@ def _text(value: object) -> str | None:
 
 
 def _part(part: object) -> ContentPart:
-    if isinstance(part, dict):
-        if isinstance(part.get("text"), str):
-            return ContentPart(type="text", text=part["text"])
-        image = part.get("image_url")
-        url = image.get("url") if isinstance(image, dict) else image
-        kind = _media_type(url) if isinstance(url, str) else None
-        if kind in ("image/jpeg", "image/png", "image/gif", "image/webp"):
-            return ContentPart(type="image", source=ImageSource(media_type=kind, path=url))
+    if isinstance(part, dict) and isinstance(part.get("text"), str):
+        return ContentPart(type="text", text=part["text"])
+    url = image_url(part)
+    kind, _ = mimetypes.guess_type(url if url.startswith("data:") else urlsplit(url).path)
+    if kind in ("image/jpeg", "image/png", "image/gif", "image/webp"):
+        return ContentPart(type="image", source=ImageSource(media_type=kind, path=url))
     return ContentPart(type="text", text=_text(part) or "")
-
-
-def _media_type(url: str) -> str | None:
-    if url.startswith("data:"):
-        return url[5:].partition(",")[0].partition(";")[0]
-    return mimetypes.guess_type(urlsplit(url).path)[0]
 
 
 def _totals(usage: ModelUsage, steps: int, *, unplaced: bool) -> FinalMetrics:

@@ -61,9 +61,7 @@ def histogram(values: Sequence[float], threshold: float) -> Histogram | None:
         passed = start >= threshold or (number == BINS - 1 and high >= threshold)
         x, y = round(BINS_LEFT + number * width + 1, 1), round(BINS_TOP + BINS_HEIGHT - height, 1)
         bars.append(Bar(x, y, round(width - 2, 1), round(height, 1), title, passed, count))
-    ticks = [
-        (BINS_LEFT + BINS_WIDTH * part, f"{low + (high - low) * part:.3g}") for part in (0.0, 0.25, 0.5, 0.75, 1.0)
-    ]
+    ticks = [(BINS_LEFT + BINS_WIDTH * part, f"{low + (high - low) * part:.3g}") for part in (0, 0.25, 0.5, 0.75, 1)]
     inside = low < threshold <= high
     threshold_x = round(BINS_LEFT + BINS_WIDTH * (threshold - low) / (high - low), 1) if inside else None
     return Histogram(bars, ticks, highest, len(values), threshold_x)

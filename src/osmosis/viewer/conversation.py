@@ -1,5 +1,4 @@
-"""A conversation as turns to read: text, reasoning, tool calls with their results. A message of an unknown shape is
-shown as JSON, never dropped."""
+"""A conversation as turns to read; a message of an unknown shape is shown as JSON, never dropped."""
 
 from __future__ import annotations
 

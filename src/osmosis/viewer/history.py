@@ -1,5 +1,4 @@
-"""A row, or a figure, over several runs, and the page that plots it. A figure comes from each run's report; a row's
-attempts come from its rollouts, found by the row's key."""
+"""A row, found by its key, or a figure of the reports, over several runs, and the page that plots it."""
 
 import time
 from collections.abc import Iterator

@@ -1,6 +1,4 @@
-"""A searchable table of a run's rollouts: an SQLite file in a cache, which can be deleted at any time. One process at a
-time fills it, as far as the run has come, while others read it. Another index version, a rewritten run or another pass
-threshold has a file of its own beside it."""
+"""A searchable table of a run's rollouts: an SQLite file in a cache, which one process fills and others read."""
 
 import re
 import sqlite3
@@ -21,7 +19,7 @@ from osmosis.base import environments
 from osmosis.base.jsonable import JsonObject
 from osmosis.base.locks import lock_if_free, locked
 from osmosis.records.run.annotations import Annotation
-from osmosis.records.run.rollout import RolloutStatus, get_reasoning
+from osmosis.records.run.rollout import RolloutStatus, get_reasoning, list_functions
 from osmosis.records.run.rows import Row
 
 EXCERPT = 400
@@ -53,7 +51,7 @@ def _index(rollout: JsonObject, position: int, threshold: float) -> IndexedRollo
     failures = [rollout.get("failure"), *(score.get("failure") for score in scores.values())]
     failure: JsonObject = next((failure for failure in failures if failure), {})
     usage = rollout.get("usage") or {}
-    calls = list(_tool_calls(messages))
+    calls = [function for message in messages for function in list_functions(message)]
     prompt = next((message_text(message) for message in messages if message.get("role") == "user"), "")
     answers = (message_text(message) for message in reversed(messages) if message.get("role") == "assistant")
     columns: dict[str, Value] = {
@@ -113,14 +111,6 @@ def message_text(message: JsonObject) -> str:
         parts = (part.get("text") if isinstance(part, dict) else part for part in content)
         return "\n".join(part for part in parts if isinstance(part, str))
     return "" if content is None else str(content)
-
-
-def _tool_calls(messages: list[JsonObject]) -> Iterator[JsonObject]:
-    for message in messages:
-        for call in message.get("tool_calls") or ():
-            function = call.get("function") if isinstance(call, dict) else None
-            if isinstance(function, dict):
-                yield function
 
 
 def _extra(rollout: JsonObject, scores: JsonObject) -> str | None:

@@ -1,5 +1,4 @@
-"""Pages, documents and queries, and the templates' environment and filters. Everything is escaped by default, and an
-unknown name is an error. A missing value is an en dash, never a zero."""
+"""Pages and queries. Everything is escaped, an unknown name is an error, a missing value an en dash, never a zero."""
 
 import dataclasses
 import hashlib

@@ -8,7 +8,7 @@ from osmosis.base.jsonable import JsonObject
 from osmosis.errors import NotFound
 from osmosis.metrics.agreement import Calibrated, calibrated, verdicts
 from osmosis.records.run.annotations import LABELS
-from osmosis.records.run.rollout import Message, ModelCall, Rollout
+from osmosis.records.run.rollout import Message, ModelCall, Rollout, list_functions
 from osmosis.viewer.compare_page import Side, build_pair_page
 from osmosis.viewer.conversation import build_turns
 from osmosis.viewer.diff import diff_words
@@ -154,7 +154,8 @@ def build_timeline(rollout: Rollout) -> Sequence[Span]:
         failed = call.error is not None
         spans.append(Span("model", label, call.started_ms, call.duration_ms, *position, call, message, failed))
         now = max(now, call.started_ms + call.duration_ms)
-        tools = ", ".join(_tool_names(rollout.messages[message])) if message is not None else ""
+        functions = list_functions(rollout.messages[message]) if message is not None else []
+        tools = ", ".join(str(function.get("name")) for function in functions)
     if end - now > MIN_GAP_MS:
         spans.append(_gap(tools, now, end - now, end))
     return spans
@@ -165,12 +166,6 @@ def match_answers(messages: Sequence[Message], calls: Sequence[ModelCall]) -> di
     answers = [i for i, message in enumerate(messages) if message.get("role") == "assistant"]
     succeeded = [i for i, call in enumerate(calls) if call.error is None]
     return dict(zip(succeeded, answers, strict=True)) if len(answers) == len(succeeded) else {}
-
-
-def _tool_names(message: Message) -> list[str]:
-    calls = message.get("tool_calls")
-    functions = [call.get("function") for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
-    return [str(function.get("name")) for function in functions if isinstance(function, dict)]
 
 
 def _gap(tools: str, started_ms: float, duration_ms: float, end_ms: float) -> Span:

@@ -1,5 +1,4 @@
-"""Server-sent events for pages that follow something: one build serves all tabs with the same subject. An expensive
-piece is built less often; a connection ends by itself after a while, and the browser opens the next."""
+"""Server-sent events: one build serves all tabs with a subject, an expensive one less often."""
 
 import asyncio
 import logging

@@ -1,5 +1,4 @@
-"""`osmosis view --export`: the pages of some runs as files, for a disk or any web server. Follows the links of the
-pages from the list of runs on; what needs a server (search, forms) is left out."""
+"""`osmosis view --export`: the pages of some runs as files, without what needs a server (search, forms)."""
 
 import hashlib
 import html

@@ -1,6 +1,4 @@
-"""TOML configs of a workspace: read, checked whole, reported as `file:line: key: what (fix: ...)`, edited in place.
-Every problem of a file is found before anything is raised. Reading never changes a file. Lines of keys are for messages
-only: on anything unexpected a line is unknown."""
+"""TOML configs: every problem is reported as `file:line: key: what (fix: ...)` before anything is raised."""
 
 import re
 from collections.abc import Iterable
@@ -126,9 +124,7 @@ def _syntax(file: ConfigFile, error: Exception) -> Problem:
     line = int(position[1]) if position and position[1] else last
     column = f":{position[2]}" if position and position[2] else ""
     problem = _AT.sub("", message)
-    twice = re.match(
-        r"cannot (?:overwrite a value|declare .* twice|mutate immutable namespace.*)", problem, re.IGNORECASE
-    )
+    twice = re.match(r"(?i)cannot (?:overwrite a value|declare .* twice|mutate immutable namespace.*)", problem)
     rows = file.text.split("\n")
     row = rows[line - 1].strip() if 0 < line <= len(rows) else ""
     where = f"{file.shown}:{line}{column}"

@@ -101,9 +101,8 @@ def parse_key(kind: str, key: str) -> tuple[list[str], bool]:
     keys = [f"{t}.{f}" for t, inner in tables.items() if inner is not None for f in inner.model_fields]
     path = key.split(".")
     if len(path) == 1:
-        near = [k for k in keys if k.endswith(f".{key}")] or get_close_matches(
-            key, [k.partition(".")[2] for k in keys], 1
-        )
+        below = [k.partition(".")[2] for k in keys]
+        near = [k for k in keys if k.endswith(f".{key}")] or get_close_matches(key, below, 1)
         hint = f"did you mean {near[0]}?" if near else f"write table.key, such as {keys[-1]}"
         raise ValidationError(f"{key!r} is not of the form table.key", hint=hint)
     annotation: Any = tables.get(path[0])

@@ -1,5 +1,4 @@
-"""The git repository of a workspace, through GitPython. Reading starts no program that the repository's configuration
-names. No credential of a URL leaves this module. Paths are relative to the workspace, with `/`."""
+"""The workspace's git repository: reading starts no program that it configures; no credential of a URL leaves."""
 
 import os
 import re
@@ -230,9 +229,8 @@ def set_remote(root: Path, url: str) -> None:
 
 
 def set_credential_helper(root: Path, url: str, command: Sequence[str], environ: Mapping[str, str]) -> str:
-    """Have git ask `command` for the credential of this URL's host, and nobody else; return the key that was set.
-    `environ` holds variables the helper needs (where the login is kept). An empty first value switches the person's
-    other helpers off for this URL, so that none of them stores the token."""
+    """Have git ask `command` (with `environ`) for the credential of this URL's host, and nobody else; return the key
+    that was set. An empty first value switches other helpers off, so that none stores the token."""
     key = f"credential.{_host(url)}.helper"
     words = [f"{name}={shlex.quote(value)}" for name, value in environ.items()]
     helper = "!" + " ".join([*words, *(shlex.quote(part) for part in command)])

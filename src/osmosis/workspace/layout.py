@@ -1,5 +1,4 @@
-"""Layout of a workspace: rollouts, configs, datasets, local results. A workspace has no marker file: it is the folder
-that holds `rollouts/` and `configs/`."""
+"""Layout of a workspace: the folder that holds `rollouts/` and `configs/`, without a marker file."""
 
 import re
 from collections.abc import Iterator

@@ -1,5 +1,4 @@
-"""Problems of a workspace folder, its repository and the platform's copy, without side effects: each text once, with
-the command that fixes it, and which of them stop a submit."""
+"""Problems of a workspace, its repository and the platform's copy, and which of them stop a submit."""
 
 import ast
 import warnings
@@ -218,9 +217,8 @@ def gather(root: Path, experiment: Experiment) -> Facts:
 def check_submit(
     experiment: Experiment, facts: Facts, sync: SyncState | None, *, allow_dirty: bool = False, snapshot: bool = False
 ) -> list[Problem]:
-    """Return every problem that keeps this working tree from the intended run, errors first. `sync` None: the platform
-    was not asked, so only git is judged. `allow_dirty` turns problems that can be overruled into warnings; with
-    `snapshot` the working tree is sent, so they do not apply."""
+    """Return every problem that keeps this working tree from the intended run, errors first. `sync` None: only git is
+    judged. `allow_dirty` makes some of them warnings; with `snapshot` they do not apply."""
     if facts.source is None:
         return [*check_repository(None)]
     case = _Case(experiment, facts.source, facts, sync, f"rollouts/{experiment.rollout}")

@@ -1,5 +1,4 @@
-"""Update a workspace or rollout to the newest version of its template and keep what a person wrote. copier merges in a
-copy of the files that the template made, so it never touches others."""
+"""Update what a template made and keep what a person wrote: copier merges in a copy of the template's files."""
 
 import json
 import os

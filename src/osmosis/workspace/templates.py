@@ -1,6 +1,5 @@
-"""Templates of workspaces and rollouts, rendered with copier from the wheel or the source tree. A template is rendered
-to a scratch folder first, so that every file in the way is known before one is written. Its version and the answers are
-kept in `.template.toml`, which `template_update` reads."""
+"""Templates of workspaces and rollouts, rendered to a scratch folder first; `.template.toml` keeps version and
+answers."""
 
 import contextlib
 import json
@@ -159,7 +158,9 @@ def schema_text(kind: str) -> str:
 
 def _place(scratch: Path, made: list[str], dest: Path, *, force: bool) -> list[str]:
     in_the_way = [p for p in made if _differs(scratch / p, dest / p)]
-    blocked = sorted({b for p in made for b in _blocked(dest, p)})
+    parents = {dest / parent for name in made for parent in list(Path(name).parents)[:-1]}
+    in_their_place = (path for path in parents if path.is_symlink() or (path.exists() and not path.is_dir()))
+    blocked = sorted(path.relative_to(dest).as_posix() for path in in_their_place)
     if blocked:
         message = f"{', '.join(blocked)}: a file or link stands where a folder is needed"
         raise Conflict(message, hint=f"move {blocked[0]} away first", paths=blocked)
@@ -192,15 +193,6 @@ def _differs(new: Path, old: Path) -> bool:
     return old.exists() and old.read_bytes() != new.read_bytes()
 
 
-def _blocked(dest: Path, relative: str) -> list[str]:
-    blocked = []
-    for parent in list(Path(relative).parents)[:-1]:
-        spot = dest / parent
-        if spot.is_symlink() or (spot.exists() and not spot.is_dir()):
-            blocked.append(parent.as_posix())
-    return blocked
-
-
 @dataclass(slots=True)
 class Created:
     root: Path
@@ -211,7 +203,8 @@ class Created:
 
 
 def check_destination(dest: Path, *, here: bool) -> None:
-    inside = next((folder for folder in (dest, *dest.parents) if _is_git_folder(folder)), None)
+    parts = ("HEAD", "objects", "refs")
+    inside = next((path for path in (dest, *dest.parents) if all((path / part).exists() for part in parts)), None)
     if inside is not None:
         is_git = "is a git directory without a working tree"
         problem = is_git if inside == dest else f"is inside the git directory {inside}"
@@ -225,16 +218,11 @@ def check_destination(dest: Path, *, here: bool) -> None:
         raise Conflict(f"{dest} {kind}", hint=f"cd {dest.name} && osmosis init --here, or choose another name")
 
 
-def _is_git_folder(folder: Path) -> bool:
-    return (folder / "HEAD").is_file() and (folder / "objects").is_dir() and (folder / "refs").is_dir()
-
-
 def create_workspace(
     dest: Path, name: str, *, here: bool = False, template: str | None = None, git: bool = True, force: bool = False
 ) -> Created:
-    """Render a workspace into `dest`, with a first rollout when a template is named, and commit it. With `here` the
-    folder may hold files; existing ones are kept unless `force`. Raise before anything is written when a name, the
-    destination or a file is in the way."""
+    """Render a workspace into `dest`, with a first rollout when a template is named, and commit it; raise before
+    anything is written. With `here` the folder may hold files, which are kept unless `force`."""
     check_workspace_name(name)
     check_destination(dest, here=here)
     if template is not None:

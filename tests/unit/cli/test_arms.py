@@ -47,5 +47,5 @@ def test_an_arm_is_a_variable_only_where_the_rollout_reads_it(tmp_path: Path) ->
     (tmp_path / "main.py").write_text('TOOLS = []\nlevel = os.environ["LEVEL"]\n')
     _, arms = read_arms([], ["level=low,high"], CONFIG, tmp_path)
     assert arms["level=high"] == {"env.LEVEL": "high"}
-    with pytest.raises(UsageError, match="reads a variable TOOLS"):
+    with pytest.raises(UsageError, match="reads TOOLS"):
         read_arms([], ["tools=on,off"], CONFIG, tmp_path)

@@ -40,7 +40,7 @@ def test_it_asks_the_base_model_as_training_does() -> None:
     ("advanced", "said"),
     [
         ({"engine": "tinker", "base_url": "http://127.0.0.1:1"}, "base model on the platform"),
-        ({"method": "sft", "from_run": "a-1"}, "makes none"),
+        ({"method": "sft", "from_run": "a-1"}, "makes no rollouts"),
     ],
 )
 def test_where_there_is_nothing_to_probe_it_says_so(advanced: dict[str, Any], said: str) -> None:

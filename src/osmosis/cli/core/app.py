@@ -202,10 +202,8 @@ def usage_error(wrong: Any, path: str = "osmosis") -> UsageError:
 
 
 def takes(record: type[F], extra: Sequence[inspect.Parameter] = ()) -> Callable[[Callable[[F], R]], Callable[..., R]]:
-    """Make a command of `body(flags)`: typer sees a parameter for each field of the dataclass `record`.
-
-    A field is annotated with its type and `typer.Option` or `typer.Argument`. An option that is not given has the
-    field's default. The values of `extra` parameters are collected in the record's field `settings`."""
+    """Make a command of `body(flags)`, with a parameter for each annotated field of the dataclass `record`. The values
+    of `extra` parameters are collected in the record's field `settings`."""
     hints = get_type_hints(record, include_extras=True)
     parameters = [
         inspect.Parameter(

@@ -1,5 +1,4 @@
-"""Shell completion with the names of things that exist, here or on the platform. A platform is asked for at most two
-seconds, and any error means no suggestion. Where nothing is suggested, the shell completes file names."""
+"""Shell completion with the names of things here or on the platform; any error means no suggestion."""
 
 import contextlib
 import io
@@ -33,9 +32,7 @@ _ZSH = """\
 """
 
 
-def completion(
-    line: typer.Context, shell: Annotated[Literal["bash", "zsh", "fish"], Argument(help="Which shell")]
-) -> int:
+def completion(line: typer.Context, shell: Annotated[Literal["bash", "zsh", "fish"], Argument(help="Shell")]) -> int:
     """Print the completion script of a shell.
 
     Example:

@@ -1,6 +1,4 @@
-"""Open a platform client for a command. The workspace is `--workspace`, else that of the checkout's `origin`, else the
-active one of `workspace switch`. A login of its own counts before that for the whole platform.
-What it lists comes in pages."""
+"""Open a platform client: the workspace is `--workspace`, else that of the checkout's `origin`, else the active one."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,5 +1,4 @@
-"""The variables of a command (the process's, then those of an env file), and `--offline`. The nearest `.env` raises
-Conflict instead of changing the platform or the token that the environment names."""
+"""The variables of a command, and `--offline`. The nearest `.env` never changes the platform or its token."""
 
 import os
 import sys

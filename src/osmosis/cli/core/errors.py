@@ -1,6 +1,4 @@
-"""Unexpected exceptions: errors of the machine (permissions, full disk), and bugs. For a bug a report with versions,
-command line and traceback is written to a file. Values of variables and options with secret-looking names are redacted,
-the home folder becomes `~`, and nothing is sent."""
+"""Unexpected exceptions: of the machine, and bugs, with a report in a file without secrets that is sent nowhere."""
 
 import errno
 import platform as machine

@@ -1,5 +1,3 @@
-"""Older spellings of commands, written as today's before a line is parsed. Help and lists do not show them."""
-
 from collections.abc import Callable, Iterable, Iterator
 
 Rewrite = Callable[[list[str]], list[str]]

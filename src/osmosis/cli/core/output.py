@@ -1,5 +1,5 @@
-"""Output of commands, for people (rich), `--plain` or `--json`. Results go to stdout; errors, warnings and progress to
-stderr. Text of people or models is never interpreted as markup, and its control characters are escaped."""
+"""Output for people, `--plain` or `--json`. Text of people or models is never markup; its control characters are
+escaped."""
 
 import sys
 from collections.abc import Mapping

@@ -1,5 +1,4 @@
-"""Questions to the person at the terminal. Every question has a flag that answers it. Under `--json`, `--plain`, in CI
-or in a pipe an error names the flags."""
+"""Questions to the person at the terminal; elsewhere an error names the flags that answer them."""
 
 import sys
 from collections.abc import Callable, Sequence

@@ -114,17 +114,13 @@ def _fill_pairs(grid: Table, data: Mapping[str, object], indent: int) -> None:
             grid.add_row(Text(name), Text(", ".join(clean(v) for v in value)))
         elif isinstance(value, list):
             for i, entry in enumerate(value[:MAX_ENTRIES]):
-                grid.add_row(Text("" if i else name), Text(_scalars(entry)))
+                values = entry.values() if isinstance(entry, Mapping) else [entry]
+                scalars = (clean(v) for v in values if v is not None and not isinstance(v, (dict, list)))
+                grid.add_row(Text("" if i else name), Text("  ".join(scalars)))
             if len(value) > MAX_ENTRIES:
                 grid.add_row("", f"and {len(value) - MAX_ENTRIES} more")
         else:
             grid.add_row(Text(name), Text(clean(value)))
-
-
-def _scalars(entry: object) -> str:
-    if not isinstance(entry, Mapping):
-        return clean(entry)
-    return "  ".join(clean(v) for v in entry.values() if v is not None and not isinstance(v, (dict, list)))
 
 
 # -- figures of a run, local and platform alike ----------------------------------------------------------------------

@@ -1,5 +1,4 @@
-"""Continue a command in a rollout's own environment, when this interpreter lacks the declared requirements. The
-environment comes from the same cache as a job's. This process is replaced before any rollout code is imported."""
+"""Continue a command in a rollout's own environment, from the cache of jobs, before its code is imported."""
 
 import asyncio
 import os

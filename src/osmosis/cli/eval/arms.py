@@ -48,9 +48,8 @@ def apply_changes(config: EvalConfig, assignments: Sequence[str]) -> EvalConfig:
 def read_arms(
     words: Sequence[str], arms: Sequence[str], config: EvalConfig, folder: Path
 ) -> tuple[list[Question], dict[str, JsonObject]]:
-    """Return the questions, and the changes of each arm that they name; `folder` has the rollout. The first value of
-    each `--arm NAME=a,b`, and the model on the right of the first question about models, are what every other arm
-    differs from in one thing. Names with equal changes are one arm."""
+    """Return the questions, and the changes of each arm that they name. What the first values change is what every
+    other arm differs from in one thing; names with equal changes are one arm."""
     questions = [parse_question(word) for word in words]
     base: JsonObject = {}
     values: dict[str, JsonObject] = {}
@@ -106,16 +105,9 @@ def _find_key(name: str, values: Sequence[str], config: EvalConfig, folder: Path
         return plan_path(name)
     except UsageError:
         variable = re.sub(r"[^A-Za-z0-9]", "_", name).upper()
-        if variable in config.env or _reads(folder, variable):
+        read, files = re.compile(rf"[\"']{variable}[\"']"), folder.rglob("*.py")
+        sources = (path.read_text("utf-8", "replace") for path in files if ".venv" not in path.parts)
+        if variable in config.env or any(map(read.search, sources)):
             return f"env.{variable}"
-    message = (
-        f"--arm {name}: no key of the config or of --set, and no file of {folder.name} reads a variable {variable}"
-    )
-    raise UsageError(
-        message, hint=f'read os.environ["{variable}"] there, or --arm env.NAME=, model=, prompt=, temperature='
-    )
-
-
-def _reads(folder: Path, variable: str) -> bool:
-    files = (path for path in folder.rglob("*.py") if ".venv" not in path.parts)
-    return any(re.search(rf"[\"']{variable}[\"']", path.read_text("utf-8", "replace")) for path in files)
+    message = f"--arm {name}: no key of the config or --set, and no file of {folder.name} reads {variable}"
+    raise UsageError(message, hint=f'read os.environ["{variable}"] there, or --arm env.NAME=, model=, prompt=')

@@ -38,23 +38,17 @@ class CompareFlags:
         float,
         Option(help="With --fail-on-regression: exit with 1 unless B is shown to be at most this much worse than A."),
     ] = 0.0
-    largest_change: Annotated[
-        float | None, Option(help="The most by which a row's mean score can change: narrows graded scores.")
-    ] = None
-    until_decided: Annotated[
-        bool, Option(help="Run more rows, then more attempts, in both runs until the difference is decided.")
-    ] = False
+    largest_change: Annotated[float | None, Option(help="The most by which a row's mean score can change.")] = None
+    until_decided: Annotated[bool, Option(help="Run more rows, then more attempts, until it is decided.")] = False
     max_rollouts: Annotated[
-        int | None, Option(min=1, help="With --until-decided: run at most N more rollouts, both runs together.")
+        int | None, Option(min=1, help="With --until-decided: at most N more rollouts in both runs.")
     ] = None
-    max_cost: Annotated[
-        float | None, Option(help="With --until-decided: spend at most this many more USD, both runs together.")
-    ] = None
+    max_cost: Annotated[float | None, Option(help="With --until-decided: at most so many more USD in both runs.")] = (
+        None
+    )
     flips: Annotated[int, Option(min=0, help="Number of flips to show, with both conversations.")] = 5
     md: Annotated[bool, Option(help="Markdown, for a pull request.")] = False
-    output: Annotated[
-        Path | None, Option("--output", "-o", help="With --md: write it to this file [default: stdout].")
-    ] = None
+    output: Annotated[Path | None, Option("--output", "-o", help="With --md: the file [default: stdout].")] = None
 
     def check(self) -> None:
         if self.output is not None and not self.md:

@@ -1,10 +1,9 @@
-"""`osmosis eval decide`: questions about models and arms, answered by runs that grow until they are. What is run next
-and what it answers is `metrics/decide.py`; here are the runs, and a file with the state of the questions."""
+"""`osmosis eval decide`: the runs, and the file of the questions' state; `metrics/decide.py` says what is run next."""
 
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
@@ -22,6 +21,7 @@ from osmosis.cli.core.results import Column, ListResult, NextStep, build_columns
 from osmosis.cli.eval.arms import read_arms
 from osmosis.cli.eval.run import find_dataset
 from osmosis.cli.eval.run_sources import LocalRun
+from osmosis.cli.eval.sample_size import scores_by_row
 from osmosis.cli.eval.set import SetLine, build_command, run_process
 from osmosis.datasets.keys import SelectedRows
 from osmosis.datasets.scan import scan_dataset
@@ -36,7 +36,7 @@ from osmosis.metrics.sample_size import Pilot, pilot_of
 from osmosis.metrics.significance import ALPHA
 from osmosis.records.run.history import EvalSet, SetRun
 from osmosis.records.run.plan import Selection
-from osmosis.records.run.rollout import Rollout, RolloutStatus
+from osmosis.records.run.rollout import Rollout
 from osmosis.records.run.study import Question, Stage, Study
 from osmosis.workspace.config_file import load_eval_config
 from osmosis.workspace.layout import find_workspace, pick_config
@@ -128,9 +128,7 @@ class Deciding:
         if self._path.exists():
             study = Study.model_validate_json(self._path.read_bytes())
             if changed := [key for key, value in facts.items() if study.facts.get(key) != value]:
-                message = (
-                    f"{self._name} was begun with other words ({', '.join(changed)}), and its error rate is theirs"
-                )
+                message = f"{self._name} began with other words ({', '.join(changed)}); its error rate is theirs"
                 raise UsageError(message, hint="--name NAME begins another one")
             return study
         rows = SelectedRows()
@@ -154,7 +152,7 @@ class Deciding:
         runs = [LocalRun(file.parent) for file in files if file.parent.name not in self.run_names.values()]
         alike = [run for run in runs if run.plan.dataset_hash == sha256]
         for run in alike[:HISTORY]:
-            for row, scores in _scores(run.outcomes(), run.primary or REWARD).items():
+            for row, scores in scores_by_row(run.outcomes(), run.primary or REWARD).items():
                 passed.setdefault(row, []).extend(score >= run.pass_threshold for score in scores)
         return {row for row, tries in passed.items() if len(tries) > 1 and len(set(tries)) == 1}
 
@@ -187,7 +185,7 @@ class Deciding:
         if silent := [k for k, own in rollouts.items() if not any(score in rollout.scores for rollout in own)]:
             message = f"no rollout of {silent[0]} has a score {score}"
             raise ValidationError(message, hint=f"osmosis eval show {self.run_names[silent[0]]}")
-        scores = {label: _scores(own, score) for label, own in rollouts.items()}
+        scores = {label: scores_by_row(own, score) for label, own in rollouts.items()}
         values = [value for rows in scores.values() for row in rows.values() for value in row]
         scale = scale_of((min(values), max(values)), first.score_bounds.get(score))
         if scale is None:
@@ -210,8 +208,7 @@ class Deciding:
         return after
 
     def _grow(self, arms: Mapping[str, JsonObject], rows: Sequence[int], attempts: int) -> None:
-        """Make all attempts at all rows that are missing. `arms`: changes of the config and the plan, by name of the
-        run. Raise KeyboardInterrupt or ValidationError where it stops before."""
+        """Make all attempts that are missing; raise KeyboardInterrupt or ValidationError where it stops before."""
         max_cost, names = self._flags.max_cost, set(self.run_names.values())
         for name, changes in arms.items():
             if not self._count_missing(name, rows, attempts):
@@ -286,16 +283,6 @@ COLUMNS = [
 def _reach(pilot: Pilot, stage: Stage) -> str:
     difference = pilot.detectable(stage.rows, stage.attempts)
     return f"a difference of {difference:.2g} is decided in 4 of 5 cases" if difference else "too few rows to decide"
-
-
-def _scores(rollouts: Iterable[Rollout], score: str) -> dict[int, list[float]]:
-    """Return each row's scores, a failure as 0."""
-    rows: dict[int, list[float]] = {}
-    for rollout in rollouts:
-        if rollout.status is not RolloutStatus.SKIPPED:
-            value = rollout.scores[score].value if score in rollout.scores else None
-            rows.setdefault(rollout.row_index, []).append(value or 0.0)
-    return rows
 
 
 def _change(before: Sequence[float] | None, after: Sequence[float] | None) -> float:

@@ -1,3 +1,4 @@
+import itertools
 from pathlib import Path
 from typing import Annotated
 
@@ -30,9 +31,7 @@ def import_log(
     paths: Annotated[list[Path], Argument(metavar="PATH...", help="Logs, or folders of logs")],
     format: Annotated[
         str | None,
-        Option(
-            help=f"Format of the logs [found by content]: {', '.join(FORMATS)}", autocompletion=lambda: list(FORMATS)
-        ),
+        Option(help=f"Format of the logs [by content]: {', '.join(FORMATS)}", autocompletion=lambda: list(FORMATS)),
     ] = None,
     name: Annotated[str | None, Option(help="Name of the run; of several, the beginning of their names")] = None,
     mapping: Annotated[
@@ -60,7 +59,9 @@ def import_log(
         single = sum(other == path for other, _ in logged) == 1
         own = path.stem if single else run.name
         base = own if not name else name if len(logged) == 1 else f"{name}-{run.name}"
-        names.append(_free_name(check_name(base[:90].strip(".-_ ").replace(" ", "-"), "--name"), names, runs))
+        stem = check_name(base[:90].strip(".-_ ").replace(" ", "-"), "--name")
+        numbered = (stem if number == 1 else f"{stem}-{number}" for number in itertools.count(1))
+        names.append(next(label for label in numbered if label not in names and not (runs / label).exists()))
     if name and len(logged) == 1 and names[0] != name:
         raise UsageError(f"there is already a run named {name!r}", hint="choose another --name, or delete that run")
     imported = [
@@ -70,30 +71,13 @@ def import_log(
     items = []
     for stored in imported:
         report, primary = stored.report, stored.report.primary
-        items.append(
-            {
-                "name": stored.name,
-                "format": stored.format,
-                "rows": report.rows,
-                "attempts": report.attempts,
-                "rollouts": report.completed,
-                "score": primary.name if primary else None,
-                "mean": primary.mean if primary else None,
-                "failed": report.failed,
-            }
-        )
+        item = {"name": stored.name, "format": stored.format, "rows": report.rows, "attempts": report.attempts}
+        score = {"score": primary and primary.name, "mean": primary and primary.mean}
+        items.append({**item, "rollouts": report.completed, **score, "failed": report.failed})
     steps = [NextStep("look at it", command=f"osmosis eval show {imported[-1].name}")]
     if len(imported) > 1:
         steps.append(NextStep("compare", command=f"osmosis eval compare {imported[0].name} {imported[-1].name}"))
     return ListResult(items, COLUMNS, next_steps=steps)
-
-
-def _free_name(name: str, chosen: list[str], runs: Path) -> str:
-    number, free = 1, name
-    while free in chosen or (runs / free).exists():
-        number += 1
-        free = f"{name}-{number}"
-    return free
 
 
 def export(
@@ -102,7 +86,7 @@ def export(
         ExportFormat, Option(help="Format to write, or tool to send to", autocompletion=lambda: list(EXPORT_FORMATS))
     ] = "jsonl",
     output: Annotated[
-        Path | None, Option("--output", "-o", help="File, or folder for atif and huggingface [RUN.FORMAT]")
+        Path | None, Option("--output", "-o", help="RUN.FORMAT, or a folder for atif and huggingface")
     ] = None,
     url: Annotated[str | None, Option(help="Of a tool: its address; of tensorboard: a folder")] = None,
     project: Annotated[str, Option(help="Of a tool: its project, or experiment")] = "osmosis",

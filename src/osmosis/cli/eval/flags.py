@@ -1,6 +1,5 @@
-"""The options of a local evaluation, shared by `eval run`, `eval resume`, `eval regrade` and `osmosis test`.
-`PLAN_FLAGS` is the table of those that change the plan: flag, key of the plan, type, help. What has no flag of its own
-is set with `--set limits.cost=5`; a flag without a help text is an older spelling, which still parses."""
+"""The options of local evaluations. `PLAN_FLAGS` are those that change the plan; what has no flag is set with `--set`.
+A flag without a help text is an older spelling, which still parses."""
 
 import inspect
 from collections.abc import Collection, Mapping
@@ -98,22 +97,16 @@ def plan_parameters(
 
 Module = Annotated[str | None, Option("--module", "-m", "--agent", help="The agent: module:attribute.")]
 Mcp = Annotated[str | None, Option(help="MCP server instead of an agent: a folder or a URL.")]
-Dataset = Annotated[
-    Path | None, Option("--dataset", "-d", "--dataset-file", help="Rows: .jsonl, .json, .csv or .parquet.")
-]
+Dataset = Annotated[Path | None, Option("--dataset", "-d", "--dataset-file", help="Rows: JSONL, JSON, CSV, Parquet.")]
 EvalFn = Annotated[list[str], Option(help="Score function: module:function. Repeatable.")]
 Rubric = Annotated[list[str], Option(help="Rubric to score with: file.yaml#id. Repeatable.")]
-Model = Annotated[
-    str | None, Option("--model", help="Model: its name at --base-url, NAME@URL, provider/name, offline/...")
-]
+Model = Annotated[str | None, Option("--model", help="Its name at --base-url, NAME@URL, provider/name, offline/...")]
 BaseUrl = Annotated[str | None, Option(help="OpenAI-compatible endpoint, up to /v1; none: not the config's.")]
 ApiKey = Annotated[str | None, Option(help="API key; prefer --api-key-env.", hidden=True)]
 ApiKeyEnv = Annotated[str | None, Option(help="Environment variable with the API key.")]
 Workers = Annotated[str, Option(help="Number of processes, for code that uses much CPU, or auto.", metavar="N|auto")]
 Param = Annotated[list[str], Option(help="Any other sampling parameter: key=value (JSON). Repeatable.")]
-Classes = Annotated[
-    list[str], Argument(metavar="[CLASS]...", help="With --retry-failed: failure categories or phases.")
-]
+Classes = Annotated[list[str], Argument(metavar="[CLASS]...", help="With --retry-failed: categories or phases.")]
 RetryFailed = Annotated[bool, Option(help="Retry failed rollouts [CLASS...].")]
 OutputFile = Annotated[Path | None, Option("--output", "-o", help="Write the results as JSON to this file.")]
 FailUnder = Annotated[float | None, Option(help="Exit with 1 when the first pass rate is clearly below this.")]
@@ -164,9 +157,7 @@ class RunFlags:
     ] = field(default_factory=list)
     baseline_model: Annotated[str | None, _unused("Baseline model.")] = None
     baseline_base_url: Annotated[str | None, _unused("Its endpoint.")] = None
-    fail_on_regression: Annotated[bool, Option(help="Of a set: exit with 1 when a run is worse than its baseline.")] = (
-        False
-    )
+    fail_on_regression: Annotated[bool, Option(help="Of a set: exit 1 if one is worse than its baseline.")] = False
     workers: Workers = "1"
     param: Param = field(default_factory=list)
     pilot: Annotated[int | None, Option(help="Run N rollouts, forecast the cost of the rest, then ask.")] = None
@@ -176,9 +167,7 @@ class RunFlags:
     fresh: Annotated[bool, Option(help="Set an existing run of this name aside, start again.")] = False
     retry_failed: RetryFailed = False
     secrets_file: SecretsFile = None
-    secret: Annotated[list[str], _unused("Variable whose value is redacted in all output. Repeatable.")] = field(
-        default_factory=list
-    )
+    secret: Annotated[list[str], _unused("Variable to redact in output. Repeatable.")] = field(default_factory=list)
     output: OutputFile = None
     export: Annotated[
         list[str],
@@ -190,13 +179,9 @@ class RunFlags:
     ] = field(default_factory=list)
     fail_under: FailUnder = None
     upload: Annotated[bool, Option(help="Upload the run to the platform when it finishes")] = False
-    on: Annotated[
-        str | None, Option(help="Run a config on the platform at this URL: submit, follow, download", metavar="URL")
-    ] = None
+    on: Annotated[str | None, Option(help="Run on the platform at this URL: submit and follow", metavar="URL")] = None
     shards: Annotated[str | None, _unused("With --on: number of jobs to split the rows over, or auto.")] = None
-    debug: Annotated[bool, Option(help=f"Write what agents log with log_event to ./{DEBUG_FOLDER}.", hidden=True)] = (
-        False
-    )
+    debug: Annotated[bool, Option(help=f"Write log_event calls to ./{DEBUG_FOLDER}.", hidden=True)] = False
     quiet: NoReport = False
     verbose: Annotated[bool, Option("--verbose", hidden=True, help="The opposite of --quiet.")] = False
     rollout_port: Annotated[int | None, _unused()] = None

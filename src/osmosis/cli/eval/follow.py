@@ -43,9 +43,7 @@ COLUMNS = build_columns("timestamp=Time", "level=Level", "step=Step", "message=M
 
 
 def watch(ctx: AppContext, runs: Runs, name: str, *, news: str = "", timeout_s: float | None = None) -> RunDetail:
-    """Wait for the end of a run and return its final state, printing `news` first; raise PlatformError after a timeout.
-
-    Ctrl-C prints how to continue and is raised again."""
+    """Wait for the end of a run and return its final state; raise PlatformError after a timeout."""
     started = time.monotonic()
     try:
         if news:
@@ -186,9 +184,7 @@ def finished_result(
     judged: Judged | None = None,
     resource: Mapping[str, object] | None = None,
 ) -> OperationResult:
-    """Return the result of a finished run: exit code 1 when it failed, has no scores, or is clearly below `fail_under`.
-
-    Rows in quarantine do not count for `fail_under`."""
+    """Return the result of a finished run: exit code 1 when it failed, has no scores, or is below `fail_under`."""
     run, report, summary = detail.run, detail.report, detail.to_summary()
     head = f"run {run.name} is {run.status}"
     if detail.failure is not None and ended_by_limit(run.status, detail.failure.category):
@@ -236,9 +232,7 @@ def finished_result(
 def show_logs(
     ctx: AppContext, kind: RunKind, name: str, *, limit: int, cursor: str | None, follow: bool, debug: bool = False
 ) -> Result | None:
-    """Return lines of a run's log; with `follow`, print new lines until the run is over.
-
-    `debug` applies to people: `--json` has lines of every level."""
+    """Return lines of a run's log; with `follow`, print new lines until the run is over."""
     debug = debug or ctx.mode is not Mode.RICH
     try:
         with ctx.client() as client:

@@ -32,12 +32,8 @@ _KEYS = ("rollout", "model", "dataset", "tag")
 
 @dataclass(frozen=True)
 class HistoryFlags:
-    row: Annotated[
-        str | None, Option(help="A row: its id or key, or RUN:INDEX, its place in a local run", metavar="ROW")
-    ] = None
-    metric: Annotated[
-        str | None, Option(help="A figure: score:mean, score:pass_rate, cost, ... [default: the first]")
-    ] = None
+    row: Annotated[str | None, Option(help="Row: id or key, or RUN:INDEX, its place in a run", metavar="ROW")] = None
+    metric: Annotated[str | None, Option(help="Figure: score:mean, score:pass_rate, cost, ... [the first]")] = None
     only: Annotated[
         list[str], Option(metavar="KEY=VALUE", help="Only runs of a rollout, model, dataset or tag. Repeatable")
     ] = field(default_factory=list)

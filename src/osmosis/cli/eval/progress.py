@@ -1,5 +1,4 @@
-"""A local run in the terminal: progress, questions, Ctrl-C and the result. In a pipe, in CI and under `--json` nothing
-is drawn or asked. What user code prints goes to stderr."""
+"""A local run in the terminal. In a pipe, in CI and under `--json` nothing is drawn or asked."""
 
 import asyncio
 import contextlib
@@ -13,6 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -33,7 +33,7 @@ from osmosis.local.prepare import prepare
 from osmosis.local.prepared_run import Declined, PreparedRun
 from osmosis.local.quarantine_file import file_around, judged_by, read
 from osmosis.local.run import Run
-from osmosis.local.run_options import Confirm, RunOptions, Watcher
+from osmosis.local.run_options import RunOptions, Watcher
 from osmosis.metrics.figures import comparison_line
 from osmosis.records.run.plan import EvalPlan
 from osmosis.records.run.report import Report
@@ -63,7 +63,9 @@ def run_local(ctx: AppContext, plan: EvalPlan, options: RunOptions, ending: Endi
         if ending.output.resolve() == options.dataset(plan).resolve():
             raise ValidationError(f"-o {ending.output} would overwrite the dataset", hint="choose another file")
     terminal = Terminal(ctx.output, quiet=ending.quiet)
-    options = replace(options, watcher=terminal, confirm=answers_of(ctx))
+    options = replace(
+        options, watcher=terminal, confirm=partial(confirm, ctx) if ctx.options.yes or ctx.interactive else None
+    )
     with print_aside():
         prepared = prepare(plan, options)
         try:
@@ -86,12 +88,6 @@ def run_local(ctx: AppContext, plan: EvalPlan, options: RunOptions, ending: Endi
         if ending.output is not None:
             write_results(ending.output, _journal(prepared, run), run.plan, run.report, **more)
     return _result(ctx, prepared, run, ending, terminal.kept, more, interrupted=interrupted)
-
-
-def answers_of(ctx: AppContext) -> Confirm | None:
-    if ctx.options.yes:
-        return lambda _: True
-    return (lambda question: confirm(ctx, question)) if ctx.interactive else None
 
 
 def let_through(ctx: AppContext, prepared: PreparedRun) -> None:
@@ -254,9 +250,7 @@ def print_aside() -> Iterator[None]:
 
 
 def run_stoppable(go: Callable[[asyncio.Event], Awaitable[T]], say: Callable[[str], None]) -> tuple[T, bool]:
-    """Run `go(stop)` to its end; return its result and whether it was interrupted.
-
-    Raise KeyboardInterrupt when it was cut off."""
+    """Return the result of `go(stop)` and whether it was interrupted; raise KeyboardInterrupt when it was cut off."""
     interrupted = False
 
     over, cut_off = threading.Event(), threading.Event()
@@ -310,9 +304,7 @@ def _ended_by_code(act: str) -> OsmosisError:
 
 @contextmanager
 def _handled(loop: asyncio.AbstractEventLoop, on_signal: Callable[[], None], over: threading.Event) -> Iterator[None]:
-    """Call `on_signal` on the loop for SIGINT and SIGTERM.
-
-    The process is ended some time after the second signal, and after the first one if the loop does not come round."""
+    """Call `on_signal` on the loop for SIGINT and SIGTERM; end the process some time after the second signal."""
     signals = 0
 
     def on_any(number: int, frame: object) -> None:

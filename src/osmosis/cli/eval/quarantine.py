@@ -29,11 +29,9 @@ def quarantine(
         ),
     ] = None,
     reason: Annotated[str | None, Option(help="Why the row does not count, for whoever reads this in a month")] = None,
-    until: Annotated[
-        str | None, Option(metavar="DATE", help=f"Last day, YYYY-MM-DD, in UTC [default: in {DAYS} days]")
-    ] = None,
+    until: Annotated[str | None, Option(metavar="DATE", help=f"UTC day YYYY-MM-DD [default: in {DAYS} days]")] = None,
     dataset: Annotated[
-        str | None, Option(help="Only the row of this dataset [default: the run's with RUN:INDEX, else any]")
+        str | None, Option(help="Only of this dataset [default: the run's for RUN:INDEX, or any]")
     ] = None,
     delete: Annotated[bool, Option(help="Take the row out: it counts again")] = False,
 ) -> OperationResult | ListResult:

@@ -101,9 +101,7 @@ class Recording:
 def recording(
     ctx: AppContext, client: PlatformClient, name: str, position: tuple[int, int], secrets_file: str | None
 ) -> Iterator[Recording]:
-    """Yield the attempt with this workspace's code, fetching its recording when it is the platform's.
-
-    Raise WorkspaceRequired outside a workspace, and ValidationError without recorded answers."""
+    """Yield the attempt with this workspace's code; raise WorkspaceRequired or, without answers, ValidationError."""
     detail = client.evals.get(name)
     rollout = client.evals.rollout(detail.run.name, *position)
     if not any(message.get("role") == "assistant" for message in rollout.messages):
@@ -142,9 +140,7 @@ def recording(
 def replay_rollout(
     run: Annotated[str, Argument(help="Name of a local run or of a platform's.", autocompletion=completion.runs)],
     place: Annotated[str, Argument(metavar="ROW[/ATTEMPT]", help="Which rollout, counted from 0.")],
-    debugger: Annotated[
-        bool, Option("--pdb", help="Open the debugger where the agent or a score function raised.")
-    ] = False,
+    debugger: Annotated[bool, Option("--pdb", help="Open the debugger where agent or score function raised.")] = False,
     whole: Annotated[bool, Option(help="Do not shorten long messages.")] = False,
     secrets_file: SecretsFile = None,
 ) -> DetailResult:

@@ -37,9 +37,7 @@ DataOption = Annotated[str, Option("--data", "-d", help="JSONL file with one con
 NumberOption = Annotated[int, Option("--number", "-n", min=1, help="Judgements per conversation.")]
 OutputOption = Annotated[str | None, Option("--output", "-o", help="Write the report to this file or folder.")]
 ConcurrencyOption = Annotated[int, Option(min=1, help="Maximum number of concurrent judgements.")]
-ResumeOption = Annotated[
-    bool, Option(help="Continue from the judgements in -o FILE, and keep them when interrupted; needs -o FILE.")
-]
+ResumeOption = Annotated[bool, Option(help="Go on from the judgements in -o FILE, and keep them when interrupted.")]
 TimeoutOption = Annotated[float | None, Option(help="Time limit of one judgement, in seconds, retries included.")]
 
 
@@ -92,15 +90,11 @@ def eval_rubric(
 
 def rubric(
     data: DataOption,
-    rubric: Annotated[
-        str, Option("--rubric", "-r", help="The rubric's text, @file, or FILE.yaml#ID of a rubric file.")
-    ],
+    rubric: Annotated[str, Option("--rubric", "-r", help="The rubric's text, @file, or FILE.yaml#ID.")],
     model: Annotated[str | None, Option(help="The judge: provider/model [of FILE.yaml#ID: the file's].")] = None,
     number: NumberOption = 1,
     output: OutputOption = None,
-    api_key: Annotated[
-        str | None, Option(help="API key (visible in the process list; prefer --api-key-env).", hidden=True)
-    ] = None,
+    api_key: Annotated[str | None, Option(help="API key (others see it; prefer --api-key-env).", hidden=True)] = None,
     api_key_env: Annotated[str | None, Option(help="Environment variable with the API key.")] = None,
     base_url: Annotated[str | None, Option(help="OpenAI-compatible endpoint that serves the judge.")] = None,
     timeout: TimeoutOption = None,

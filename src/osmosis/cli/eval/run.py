@@ -1,5 +1,4 @@
-"""`osmosis eval run`: a config, a set or an agent, on this machine or with --on on a platform. Flags win over the
-config. A rollout with missing requirements is run in its own environment."""
+"""`osmosis eval run`: a config, a set or an agent, here or with --on on a platform. Flags win over the config."""
 
 import os
 from collections.abc import Mapping, Sequence

@@ -1,5 +1,4 @@
-"""The verbs that evaluation and training runs share, from one factory. A name of an evaluation is a local run's first,
-then one of the platform; `platform:NAME` is always the latter."""
+"""The verbs that evaluation and training runs share. `NAME` is a local run's first, `platform:NAME` never."""
 
 import functools
 import inspect
@@ -67,12 +66,10 @@ CHECKPOINT_COLUMNS = (
 
 EvalName = Annotated[str, Argument(help="Name or id of the run", autocompletion=completion.eval_runs)]
 AnyName = Annotated[
-    str, Argument(help="A local run, else one of the platform (platform:NAME)", autocompletion=completion.runs)
+    str, Argument(help="A local run, else the platform's (platform:NAME)", autocompletion=completion.runs)
 ]
 TrainName = Annotated[str, Argument(help="Name or id of the run", autocompletion=completion.training_runs)]
-BenchmarkRunName = Annotated[
-    str, Argument(help="Name or id of the benchmark run", autocompletion=completion.benchmark_runs)
-]
+BenchmarkRunName = Annotated[str, Argument(help="Name or id of the run", autocompletion=completion.benchmark_runs)]
 OutputFile = Annotated[Path | None, Option("--output", "-o", help="Also write it as JSON to this file")]
 Overwrite = Annotated[bool, Option(help="With -o: replace an existing file", hidden=True)]
 FailUnder = Annotated[float | None, Option(min=0, max=1, help="Exit with 1 when the pass rate is below this")]
@@ -195,9 +192,7 @@ class RunCommands:
         note: Annotated[str | None, Option(help="What to write on it; an empty text takes it away")] = None,
         rename: Annotated[str | None, Option("--name", metavar="NEW", help="Its new name")] = None,
         pin: Annotated[bool | None, Option("--pin/--unpin", help="Lists show a pinned run first")] = None,
-        priority: Annotated[
-            int | None, Option(min=-100, max=100, help="Place in the platform's queue, highest first")
-        ] = None,
+        priority: Annotated[int | None, Option(min=-100, max=100, help="Place in the queue, highest first")] = None,
     ) -> results.OperationResult:
         marking = Marking.parse(tags=tag, remove_tags=remove_tag, note=note, name=rename, pinned=pin)
         if marking is None and priority is None:
@@ -304,9 +299,7 @@ def retry(
 
 def download(
     name: EvalName,
-    output: Annotated[
-        Path | None, Option("--output", "-o", help="Folder to write to [default: .osmosis/evals/NAME]")
-    ] = None,
+    output: Annotated[Path | None, Option("--output", "-o", help="Folder [default: .osmosis/evals/NAME]")] = None,
     types: Annotated[
         str,
         Option(

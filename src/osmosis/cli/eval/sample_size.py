@@ -1,5 +1,5 @@
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from typing import Annotated
 
@@ -25,11 +25,9 @@ ATTEMPTS = (1, 2, 4, 8)
 
 
 def plan(
-    run: Annotated[
-        str, Argument(help="A run over some of the rows: its name, or a folder", autocompletion=completion.runs)
-    ],
+    run: Annotated[str, Argument(help="A run over some rows: its name or folder", autocompletion=completion.runs)],
     other: Annotated[
-        str | None, Argument(help="A second run over these rows, of the other agent", autocompletion=completion.runs)
+        str | None, Argument(help="A run of the other agent over them", autocompletion=completion.runs)
     ] = None,
     difference: Annotated[float, Option(help="The difference that matters, in points of the score.")] = 0.03,
     score: Annotated[str | None, Option(help="Score to plan for [default: the primary one].")] = None,
@@ -64,17 +62,19 @@ def plan(
     score = score or next(iter(names), "reward")
     if score not in names:
         raise ValidationError(f"{run} has no score {score}", hint=f"--score, one of: {', '.join(names) or 'none'}")
-    pilot = pilot_of([_rows_of(rollouts, score) for rollouts in sides], changes, bounds.get(score))
+    pilot = pilot_of([list(scores_by_row(rollouts, score).values()) for rollouts in sides], changes, bounds.get(score))
     data = _data_of(pilot, score, difference, sides, concurrency)
     return DetailResult(data, human=lambda console: _draw(console, ", ".join(each.name for each in stored), data))
 
 
-def _rows_of(rollouts: list[Rollout], score: str) -> list[list[float]]:
+def scores_by_row(rollouts: Iterable[Rollout], score: str) -> dict[int, list[float]]:
+    """Return each row's scores, a failure as 0."""
     rows: dict[int, list[float]] = {}
     for rollout in rollouts:
-        value = rollout.scores[score].value if score in rollout.scores else None
-        rows.setdefault(rollout.row_index, []).append(value or 0.0)
-    return list(rows.values())
+        if rollout.status is not RolloutStatus.SKIPPED:
+            value = rollout.scores[score].value if score in rollout.scores else None
+            rows.setdefault(rollout.row_index, []).append(value or 0.0)
+    return rows
 
 
 def _data_of(pilot: Pilot, score: str, difference: float, sides: list[list[Rollout]], concurrency: int) -> JsonObject:

@@ -1,5 +1,4 @@
-"""`osmosis eval run SET`: the runs of a set, one after the other, on this machine. Each is `osmosis eval run` in its
-own process, because two rollouts cannot share an interpreter."""
+"""`osmosis eval run SET`: each run is a process of its own, because two rollouts cannot share an interpreter."""
 
 import json
 import subprocess
@@ -56,12 +55,9 @@ class SetLine:
     def to_row(self) -> JsonObject:
         primary = self.report.primary if self.report else None
         between = primary.mean_interval if primary else None
+        run = self.run
         return {
-            "run": self.run.key,
-            "name": self.name,
-            "config": self.run.config,
-            "model": self.run.model,
-            "params": self.run.params,
+            **{"run": run.key, "name": self.name, "config": run.config, "model": run.model, "params": run.params},
             "completed": self.report.completed if self.report else 0,
             "total": self.report.total if self.report else None,
             "score": primary.name if primary else None,
@@ -70,9 +66,7 @@ class SetLine:
             "pass_rate": primary.pass_rate if primary else None,
             "cost_usd": self.report.usage.cost_usd if self.report else None,
             "difference": self.beside.difference if self.beside else None,
-            "p_value": self.p_value,
-            "verdict": self.verdict,
-            "error": self.error,
+            **{"p_value": self.p_value, "verdict": self.verdict, "error": self.error},
             "between": interval(between) if between else "",
         }
 
@@ -94,12 +88,15 @@ def run_set(ctx: AppContext, word: str, flags: RunFlags) -> ListResult:
     path = _file(ctx, workspace, word)
     eval_set = read_set(path)
     name = check_name(flags.name or path.stem, "--name")
-    lines = [
-        SetLine(run, check_name(f"{name}--{run.key}", "--name"), _name_of_earlier(run, name, baseline))
-        for run in eval_set.runs()
-    ]
+    lines = []
+    for run in eval_set.runs():
+        own = f"{name}--{run.first}" if run.first != run.key else None
+        before = own if baseline is None else f"{baseline}--{run.key}"
+        lines.append(SetLine(run, check_name(f"{name}--{run.key}", "--name"), before))
     for config in dict.fromkeys(line.run.config for line in lines):
-        load_eval_config(_config(ctx, workspace, config), workspace.root, to_run=True)
+        typed = workspace.root / config
+        file = typed if typed.is_file() else ctx.path(pick_config(workspace, "eval", config))
+        load_eval_config(file, workspace.root, to_run=True)
     if flags.on is not None:
         submit = SetSubmit(eval_set, [(line.name, line.run) for line in lines], name, flags.secrets_file)
         return submit_set(ctx, flags.on, submit)
@@ -111,12 +108,6 @@ def run_set(ctx: AppContext, word: str, flags: RunFlags) -> ListResult:
     failed = any(line.error or line.report is None or line.report.completed < line.report.total for line in lines)
     worse = flags.fail_on_regression and any(line.verdict == "worse" for line in lines)
     return _table(lines, 130 if interrupted else int(failed or worse))
-
-
-def _name_of_earlier(run: SetRun, name: str, baseline: str | None) -> str | None:
-    if baseline is not None:
-        return f"{baseline}--{run.key}"
-    return f"{name}--{run.first}" if run.first != run.key else None
 
 
 _OF_SET = {"words", "name", "on", "baseline", "fail_on_regression", "secrets_file", "quiet", "verbose", "settings"}
@@ -140,11 +131,6 @@ def _file(ctx: AppContext, workspace: Workspace, name: str) -> Path:
             return path
     names = ", ".join(sorted(path.stem for path in home.glob("*.toml")))
     raise NotFound(f"there is no set {name}", hint=f"one of: {names}" if names else f"write {FOLDER}/{name}.toml")
-
-
-def _config(ctx: AppContext, workspace: Workspace, name: str) -> Path:
-    typed = workspace.root / name
-    return typed if typed.is_file() else ctx.path(pick_config(workspace, "eval", name))
 
 
 def _run_all(ctx: AppContext, eval_set: EvalSet, lines: list[SetLine], runs: Path, flags: RunFlags) -> bool:

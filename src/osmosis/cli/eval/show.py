@@ -123,9 +123,7 @@ class RolloutPlace:
 def show(
     run: Annotated[
         str | None,
-        Argument(
-            help="Name of a local run or of a platform's [default: list local runs].", autocompletion=completion.runs
-        ),
+        Argument(help="A run, local or of the platform [default: list local runs].", autocompletion=completion.runs),
     ] = None,
     place: Annotated[
         str | None,

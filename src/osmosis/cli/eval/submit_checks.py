@@ -1,5 +1,3 @@
-"""Checks before a submit: checkout, code, dataset and secrets; all problems are reported at once."""
-
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, fields
@@ -85,7 +83,7 @@ class SubmitOptions:
             ("evaluation", "batch_size", "--batch-size"): self.batch_size,
             ("advanced", "params", "--param"): params,
             ("advanced", "priority", "--priority"): self.priority,
-            ("advanced", "shards", "--shards"): parse_shards(self.shards),
+            ("advanced", "shards", "--shards"): int(shards) if (shards := self.shards or "").isdigit() else self.shards,
         }
         values = {field: value for field, value in values.items() if value is not None}
         moved = isinstance(config, EvalConfig) and any((self.model, self.base_url, self.api_key_env))
@@ -111,14 +109,6 @@ class SubmitOptions:
         if not self.every_row or not rows or not isinstance(config, EvalConfig) or config.evaluation.limit:
             return config
         return config.model_copy(update={"evaluation": config.evaluation.model_copy(update={"limit": rows})})
-
-
-def parse_shards(text: str | None) -> int | str | None:
-    if text is None or text == "auto":
-        return text
-    if not text.isdigit() or not int(text):
-        raise UsageError(f"--shards {text!r}: a number of jobs, or auto")
-    return int(text)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,5 @@
-"""Download of a run's files, in parallel; no partial file is left. Files of the right size are kept; paths of the
-manifest cannot leave the folder. An upload sends rollouts, figures and provenance; never the dataset, the
-code or a key."""
+"""Download and upload of a run's files: no partial file is left, no path leaves the folder, no dataset or key is
+sent."""
 
 import hashlib
 import json
@@ -165,9 +164,7 @@ def byte_progress(ctx: AppContext, total: int, label: str) -> Iterator[Progress]
 
 
 def upload(
-    name: Annotated[
-        str, Argument(help="Name of a finished local run, or its folder", autocompletion=completion.local_runs)
-    ],
+    name: Annotated[str, Argument(help="A finished local run, or its folder", autocompletion=completion.local_runs)],
     replace: Annotated[bool, Option(help="Replace this run's earlier upload")] = False,
 ) -> OperationResult:
     """Upload a local run to the platform: rollouts, metrics, labels, tags and provenance.

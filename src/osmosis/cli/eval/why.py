@@ -23,13 +23,9 @@ from osmosis.records.run.plan import EvalPlan
 
 MOST_ROWS = 20
 _LIKELY = 3
-Rows = Annotated[
-    str | None, Option(help=f"Of two runs: row indices 3,7,10-20 [default: lost rows, at most {MOST_ROWS}].")
-]
+Rows = Annotated[str | None, Option(help=f"Of two runs: rows 3,7,10-20 [default: lost rows, at most {MOST_ROWS}].")]
 ScoreName = Annotated[str | None, Option(help="Of two runs: score to look at [default: the first in both].")]
-MaxRollouts = Annotated[
-    int | None, Option(min=1, help="Of two runs: rollouts of all steps [default: 40 times one step's].")
-]
+MaxRollouts = Annotated[int | None, Option(min=1, help="Of two runs: all rollouts [default: 40 times one step's].")]
 
 
 def eval_bisect(good: str, bad: str, rows: str | None, score: str | None, max_rollouts: int | None) -> DetailResult:
@@ -85,14 +81,9 @@ SAMPLE = 40
 
 
 def why(
-    name: Annotated[
-        str,
-        Argument(
-            help="Name of a local run, or its folder, or of a run of the platform.", autocompletion=completion.runs
-        ),
-    ],
+    name: Annotated[str, Argument(help="A local run, its folder, or the platform's.", autocompletion=completion.runs)],
     worse: Annotated[
-        str | None, Argument(metavar="[BAD]", help="A later, worse local run.", autocompletion=completion.local_runs)
+        str | None, Argument(metavar="[BAD]", help="A later, worse one.", autocompletion=completion.local_runs)
     ] = None,
     rows: Rows = None,
     score: ScoreName = None,

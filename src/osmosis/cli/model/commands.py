@@ -191,10 +191,7 @@ def delete(name: "Name") -> OperationResult:
 INFERENCE_URL = "OSMOSIS_INFERENCE_URL"
 POLL_S = 0.5
 WAIT_S = 1800.0
-Name = Annotated[
-    str,
-    Argument(help="Name of the model; a training run's name is its best checkpoint", autocompletion=completion.models),
-]
+Name = Annotated[str, Argument(help="A model; a training run: its best checkpoint", autocompletion=completion.models)]
 Wait = Annotated[bool, Option("--wait", help="Wait until the model answers")]
 
 
@@ -275,12 +272,8 @@ def _until_served(ctx: AppContext, client: PlatformClient, name: str) -> ModelRo
 
 def merge(
     name: Name,
-    new_name: Annotated[
-        str | None, Option("--name", help="Name of the new model [default: the adapter's name and -merged]")
-    ] = None,
-    dtype: Annotated[
-        Literal["auto", "fp32", "bf16"], Option(help="Type of its weights; auto is the base model's")
-    ] = "auto",
+    new_name: Annotated[str | None, Option("--name", help="Its name [default: the adapter's name and -merged]")] = None,
+    dtype: Annotated[Literal["auto", "fp32", "bf16"], Option(help="Type of its weights; auto: the base's")] = "auto",
     wait: Annotated[bool, Option("--wait/--no-wait", help="Wait until it is merged")] = True,
 ) -> OperationResult:
     """Merge an adapter into its base model. The result is a full safetensors model in the model store.

@@ -1,5 +1,4 @@
-"""A model's folder as one GGUF file, for llama.cpp, Ollama and LM Studio, with an Ollama Modelfile. Needs the extra
-`gguf`. Llama, Qwen2 and Qwen3 with byte-level BPE are read; llama.cpp's own converter knows the others."""
+"""A model's folder as one GGUF file with an Ollama Modelfile: Llama, Qwen2 and Qwen3 with byte-level BPE."""
 
 import json
 from collections.abc import Iterator

@@ -18,9 +18,7 @@ from osmosis.records.run.job import LogLine
 
 
 def serve(
-    name: Annotated[
-        str, Argument(help="A model of the platform, or the folder of a base model", autocompletion=completion.models)
-    ],
+    name: Annotated[str, Argument(help="A model, or the folder of a base model", autocompletion=completion.models)],
     adapter: Annotated[Path | None, Option(help="Folder of an adapter for the model")] = None,
     port: Annotated[int, Option(min=0, max=65535, help="Port on loopback [default: a free one]")] = 0,
 ) -> OperationResult:

@@ -123,9 +123,7 @@ Limit = Annotated[int, Option("--limit", "-n", min=1, help="Show at most N, newe
 Everywhere = Annotated[bool, Option(help="Of the whole platform; for operators")]
 Action = Annotated[str, Option(help="Only these actions: a noun such as `run`, or one action such as `run.delete`")]
 Actor = Annotated[str, Option(help="Only actions of this person")]
-Output = Annotated[
-    str | None, Option("--output", "-o", help="Write all entries to this file, one JSON object per line")
-]
+Output = Annotated[str | None, Option("--output", "-o", help="Write all entries to this file, as JSON Lines")]
 
 
 def audit_workspace(

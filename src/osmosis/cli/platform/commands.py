@@ -37,9 +37,7 @@ _PASSED_ON = (
 
 @dataclass(frozen=True)
 class StartFlags:
-    port: Annotated[int | None, Option(min=0, max=65535, help="Port to listen on [default: 7575, or a free one]")] = (
-        None
-    )
+    port: Annotated[int | None, Option(min=0, max=65535, help="Port [default: 7575, or a free one]")] = None
     host: Annotated[str, Option(help="Address to listen on")] = "127.0.0.1"
     public_url: Annotated[str | None, Option(help="URL that clients use, when it differs from host and port")] = None
     allowed_host: Annotated[
@@ -126,7 +124,7 @@ def status() -> DetailResult:
 
 
 def stop(
-    force: Annotated[bool, Option(help="Stop it immediately; runs continue when it starts again")] = False,
+    force: Annotated[bool, Option(help="Stop at once; runs continue at its next start")] = False,
 ) -> OperationResult:
     """Stop the platform gracefully. Unfinished runs continue when it starts again.
 
@@ -139,9 +137,7 @@ def stop(
     return OperationResult("platform.stop", f"platform stopped ({stopped.url})", {"stopped": True, "pid": stopped.pid})
 
 
-def open_pages(
-    no_browser: Annotated[bool, Option(help="Print the link instead of opening it")] = False,
-) -> OperationResult:
+def open_pages(no_browser: Annotated[bool, Option(help="Print the link, do not open it")] = False) -> OperationResult:
     """Open the platform's pages in a browser, logged in with a one-time link.
 
     Example:
@@ -222,11 +218,9 @@ DatabaseUrl = Annotated[str | None, Option(help="The platform's SQLAlchemy URL [
 
 
 def backup(
-    file: Annotated[
-        Path | None, Argument(help="A new file, or a folder for it; compressed when it ends in .gz")
-    ] = None,
+    file: Annotated[Path | None, Argument(help="A new file, or a folder for it; .gz compresses it")] = None,
     with_master_key: Annotated[
-        bool, Option(help="Include the key that decrypts the secrets: whoever has the file can read them")
+        bool, Option(help="Include the key that decrypts the secrets: the file reveals them")
     ] = False,
     database_url: DatabaseUrl = None,
 ) -> OperationResult:
@@ -261,7 +255,7 @@ def backup(
 def restore(
     file: Annotated[Path, Argument(help="A file that `osmosis platform backup` wrote")],
     master_key: Annotated[
-        Path | None, Option(help="The master.key of the platform that was backed up, when it is not in the file")
+        Path | None, Option(help="The master.key of that platform, when it is not in the file")
     ] = None,
     database_url: DatabaseUrl = None,
 ) -> OperationResult:

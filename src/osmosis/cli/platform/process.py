@@ -1,5 +1,4 @@
-"""Find, start and stop the platform process of this machine. A process is signalled only when its id and start time are
-the recorded ones. Concurrent starts wait for each other, and the second returns the first's process."""
+"""Find, start and stop the platform process of this machine, by its recorded id and start time."""
 
 import contextlib
 import json

@@ -104,7 +104,7 @@ def list_workspaces() -> ListResult:
 @app.command("show")
 def current_workspace(
     with_webhook: Annotated[
-        bool, Option("--webhook", help="Show the address and secret of its webhook; for owners and admins")
+        bool, Option("--webhook", help="Show its webhook's address and secret; for admins")
     ] = False,
 ) -> DetailResult:
     """Show which workspace commands use in this folder, and why.
@@ -148,7 +148,7 @@ def switch(name: Name) -> OperationResult:
 
 
 @app.command()
-def create(name: Annotated[str, Argument(help="Small letters, digits, - _ and .")]) -> OperationResult:
+def create(name: Annotated[str, Argument(help="Letters, digits, - _ .")]) -> OperationResult:
     """Create a workspace with a repository hosted by the platform.
 
     Example:
@@ -162,9 +162,7 @@ def create(name: Annotated[str, Argument(help="Small letters, digits, - _ and ."
 
 
 @app.command()
-def rename(
-    name: Name, new: Annotated[str, Argument(metavar="NEW", help="Small letters, digits, - _ and .")]
-) -> OperationResult:
+def rename(name: Name, new: Annotated[str, Argument(metavar="NEW", help="Letters, digits, - _ .")]) -> OperationResult:
     """Rename a workspace; the address of its repository stays. For owners.
 
     Example:
@@ -204,12 +202,8 @@ def delete(name: Name) -> OperationResult:
 @app.command()
 def connect(
     name: Name,
-    repository_url: Annotated[
-        str | None, Argument(help="URL of its repository [default: this folder's origin]")
-    ] = None,
-    secret: Annotated[
-        str | None, Option(help="Workspace secret used to fetch it: a token for https, a private key for ssh")
-    ] = None,
+    repository_url: Annotated[str | None, Argument(help="URL of its repository [default: the origin here]")] = None,
+    secret: Annotated[str | None, Option(help="Workspace secret to fetch it: token (https), key (ssh)")] = None,
 ) -> OperationResult:
     """Connect a workspace to a repository on another git host, or a bare one on disk.
 

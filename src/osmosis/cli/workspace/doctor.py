@@ -35,12 +35,8 @@ from osmosis.workspace.layout import FILES, FOLDERS, RolloutFolder, Workspace, f
 
 def doctor(
     path: Annotated[Path | None, Argument(help="A folder in the workspace [default: the current folder]")] = None,
-    fix: Annotated[
-        bool, Option(help="Create missing files and refresh generated ones; your own files are never overwritten.")
-    ] = False,
-    imports: Annotated[
-        bool, Option(help="Also import each entrypoint in its own environment (created when missing).")
-    ] = False,
+    fix: Annotated[bool, Option(help="Create missing files and refresh generated ones, never your own.")] = False,
+    imports: Annotated[bool, Option(help="Also import each entrypoint in its environment (made if missing).")] = False,
     platform: Annotated[bool, Option(help="Check the platform of this machine instead, from its data folder.")] = False,
 ) -> DetailResult:
     """Check the workspace, git, this machine and the platform for problems. Exits with 1 when there is an error.

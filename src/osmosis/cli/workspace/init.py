@@ -17,15 +17,7 @@ from osmosis.client import PlatformClient
 from osmosis.client.credentials import CredentialStore
 from osmosis.errors import AuthRequired, Conflict, NetworkError, OsmosisError, ValidationError
 from osmosis.records.api.workspaces import WORKSPACE_NAME, check_workspace_name
-from osmosis.workspace.git import (
-    FALLBACK_NAME,
-    identity_options,
-    push,
-    read_source,
-    set_authority,
-    set_credential_helper,
-    set_remote,
-)
+from osmosis.workspace import git
 from osmosis.workspace.templates import Created, check_destination, create_workspace, find_template
 
 _HELPER_VARIABLES = ("OSMOSIS_CONFIG_DIR", "XDG_CONFIG_HOME")
@@ -35,13 +27,11 @@ def init(
     name: Annotated[str | None, Argument(help="Name of the workspace and its folder.")] = None,
     here: Annotated[bool, Option(help="Use the current folder; existing files are kept.")] = False,
     template: Annotated[
-        str | None, Option(help="Create a first rollout from this template.", autocompletion=completion.templates)
+        str | None, Option(help="Template of a first rollout.", autocompletion=completion.templates)
     ] = None,
     platform: Annotated[
         bool | None,
-        Option(
-            "--platform/--no-platform", help="Connect it to a platform [default: if one answers and you are logged in]"
-        ),
+        Option("--platform/--no-platform", help="Connect it to a platform [default: if you are logged in to one]"),
     ] = None,
     git: Annotated[bool, Option("--git/--no-git", help="Create a git repository with a first commit.")] = True,
     force: Annotated[bool, Option("--force", "-f", help="With --here: replace existing files.")] = False,
@@ -124,7 +114,7 @@ def _check_name_on_platform(ctx: AppContext, client: PlatformClient, name: str, 
     row = client.workspaces.find(name)
     if row is None or row.identity is None:
         return
-    source = read_source(dest) if (dest / ".git").exists() else None
+    source = git.read_source(dest) if (dest / ".git").exists() else None
     origin = source.identity if source else None
     if origin == row.identity or (origin is None and _never_pushed(ctx, name)):
         return
@@ -145,7 +135,7 @@ def _never_pushed(ctx: AppContext, name: str) -> bool:
 
 
 def _connect(ctx: AppContext, client: PlatformClient, created: Created) -> dict[str, object]:
-    source = read_source(created.root)
+    source = git.read_source(created.root)
     assert source is not None
     row = client.workspaces.find(created.name) or client.workspaces.create(created.name)
     if source.remote_url and source.identity and source.identity != row.identity:
@@ -154,14 +144,14 @@ def _connect(ctx: AppContext, client: PlatformClient, created: Created) -> dict[
     url = row.repository_url or ""
     if not url:
         raise ValidationError(f"the platform gave no repository URL for {created.name}", hint="osmosis workspace list")
-    set_remote(created.root, url)
+    git.set_remote(created.root, url)
     if url.startswith(("http://", "https://")):
         environ = {key: ctx.environ[key] for key in _HELPER_VARIABLES if ctx.environ.get(key)}
-        set_credential_helper(created.root, url, [sys.executable, "-m", "osmosis.cli.git_credential"], environ)
+        git.set_credential_helper(created.root, url, [sys.executable, "-m", "osmosis.cli.git_credential"], environ)
         if trusted := CredentialStore(ctx.environ).ca_file(ctx.platform_url):
-            set_authority(created.root, url, trusted)
+            git.set_authority(created.root, url, trusted)
     if source.branch and source.commit:
-        push(created.root, source.branch)
+        git.push(created.root, source.branch)
     return {"workspace": created.name, "repository": row.identity, "url": url, "pushed": True}
 
 
@@ -190,8 +180,8 @@ def _result(
         "platform": connected and {"platform_url": ctx.platform_url, **connected},
     }
     steps = [] if folder == "." else [NextStep("go to the workspace", command=f"cd {folder}")]
-    if created.git and identity_options(created.root):
-        warning = f"git does not know your name: the first commit is by {FALLBACK_NAME}; git asks for it before yours"
+    if created.git and git.identity_options(created.root):
+        warning = f"git does not know your name: the first commit is by {git.FALLBACK_NAME}; git asks before yours"
         ctx.output.warn("NO_GIT_IDENTITY", warning)
         command = 'git config --global user.name "Your Name" && git config --global user.email you@example.com'
         steps.append(NextStep("tell git who you are", command=command))

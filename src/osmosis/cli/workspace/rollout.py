@@ -87,9 +87,7 @@ def new(
 
 @app.command("list")
 def list_rollouts(
-    branch: Annotated[
-        str | None, Option(help="Show rollouts synced from this branch [default: the default branch]")
-    ] = None,
+    branch: Annotated[str | None, Option(help="Rollouts of this branch [default: the default branch]")] = None,
     local: Annotated[bool, Option(help="List this folder only, without asking the platform.")] = False,
     limit: Limit = None,
     everything: Everything = False,

@@ -23,9 +23,7 @@ app = new_app(
 
 @app.command("show")
 def show(
-    name: Annotated[
-        str | None, Argument(help="Name of a template [default: list all]", autocompletion=completion.templates)
-    ] = None,
+    name: Annotated[str | None, Argument(help="A template [default: all]", autocompletion=completion.templates)] = None,
 ) -> DetailResult | ListResult:
     """List the rollout templates, or show one: its description, its model and the files it writes.
 
@@ -56,9 +54,7 @@ def update(
             autocompletion=completion.rollouts,
         ),
     ] = None,
-    only_check: Annotated[
-        bool, Option("--check", help="Change nothing; exit with 1 when there is a newer version, for CI.")
-    ] = False,
+    only_check: Annotated[bool, Option("--check", help="Change nothing; exit with 1 if there is a newer one.")] = False,
 ) -> OperationResult | ListResult:
     """Merge in the newest version of the templates. Your changes are kept, and git can undo the update.
 

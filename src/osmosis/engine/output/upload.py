@@ -1,6 +1,4 @@
-"""A local run as files for a platform: an index, the rollouts, the report, annotations, tokens, and a manifest of all.
-The journal's rollouts travel as they were stored, without secrets; everything else is derived from them. Refuses a run
-that is not complete."""
+"""A finished local run as files for a platform, derived from its journal, without secrets."""
 
 import hashlib
 import re
@@ -35,8 +33,7 @@ def export(journal: Journal, folder: Path) -> JsonObject:
             index.write(orjson.dumps(index_row(line, name)) + b"\n")
     if count != report.completed:
         raise Conflict(
-            f"run {plan.name} was resumed and has not finished: {count} rollouts on disk, {report.completed} in "
-            "its report",
+            f"run {plan.name} was resumed and has not finished: {count} rollouts, {report.completed} in its report",
             hint=f"osmosis eval resume {plan.name}",
         )
     for path in (journal.tokens_path, journal.annotations_path):
@@ -78,12 +75,8 @@ def _manifest(
     git = plan.provenance.get("git") or {}
     sessions = run.get("sessions") or [{}]
     rollout, entrypoint = _code(plan.agent)
-    source = {
-        "name": rollout,
-        "source_digest": (first.get("hashes") or {}).get("agent"),
-        "branch": git.get("branch"),
-        "commit_sha": git.get("commit"),
-    }
+    digest = (first.get("hashes") or {}).get("agent")
+    source = {"name": rollout, "source_digest": digest, "branch": git.get("branch"), "commit_sha": git.get("commit")}
     body: dict[str, object] = {
         "schema_version": SCHEMA,
         "local_run_id": hashlib.sha256(f"{plan.name}|{run.get('created_at')}".encode()).hexdigest()[:32],

@@ -1,5 +1,4 @@
-"""Measure what moves a judge besides quality: a plea for the best score, length, and another judge's opinion. It judges
-stored answers once as they are and once with the plea behind them. A judge that moves can be had by words."""
+"""Measure what moves a judge besides quality: a plea for the best score, length, and another judge's opinion."""
 
 import asyncio
 import math

@@ -26,21 +26,8 @@ from osmosis.records.run.report import Report
 from osmosis.records.run.rollout import Failure
 from osmosis.records.run.rows import Row
 from osmosis.records.run.status import RunStatus
+from osmosis.viewer import run_source
 from osmosis.viewer.index import RolloutFeed, RolloutIndex
-from osmosis.viewer.run_source import (
-    LEVELS,
-    CodePair,
-    CodeVersion,
-    Fact,
-    Link,
-    Origin,
-    RunCard,
-    RunContext,
-    RunSettings,
-    RunState,
-    build_card,
-    pair_code,
-)
 
 _RUN_FILES = ("run.json", "*/run.json", ".osmosis/runs/*/run.json")
 FRESH_S = 1.0
@@ -113,11 +100,11 @@ class RemoteRun(IndexedRun):
         return self._answer.detail
 
     @cached_property
-    def _state(self) -> RunState:
+    def _state(self) -> run_source.RunState:
         detail, rollouts = self._detail, self._answer.rollouts
         status = parse_status(detail)
         config = detail.config or {}
-        return RunState(
+        return run_source.RunState(
             url=f"/runs/{self.id}",
             name=self.name,
             kind="eval",
@@ -146,10 +133,10 @@ class RemoteRun(IndexedRun):
     def commit(self) -> str:
         return self._detail.commit_sha or ""
 
-    def context(self) -> RunContext:
+    def context(self) -> run_source.RunContext:
         run = self._detail.run
         marks = Marks(tags=run.tags or [], note=run.note or "", pinned=bool(run.pinned))
-        return RunContext((Link("Runs", "/"),), marks=marks)
+        return run_source.RunContext((run_source.Link("Runs", "/"),), marks=marks)
 
     def report(self) -> Report | None:
         return self._detail.report
@@ -160,29 +147,29 @@ class RemoteRun(IndexedRun):
     def quarantine(self) -> RowQuarantine:
         return self._detail.quarantine or RowQuarantine()
 
-    def origin(self) -> Origin:
+    def origin(self) -> run_source.Origin:
         detail = self._detail
         branch = f"on {detail.branch}" if detail.branch else ""
         facts = (
-            Fact("Where", "on the platform", url=detail.run.platform_url, note="only looked at here"),
-            Fact("Rollout", self.rollout_name),
-            Fact("Model", self._state.model),
-            Fact("Dataset", self.dataset),
-            Fact("Commit", self.commit[:12] or None, code=True, help=self.commit, note=branch),
-            Fact("Submitted", detail.run.created_at or None, note=f"by {detail.run.creator_name}"),
+            run_source.Fact("Where", "on the platform", url=detail.run.platform_url, note="only looked at here"),
+            run_source.Fact("Rollout", self.rollout_name),
+            run_source.Fact("Model", self._state.model),
+            run_source.Fact("Dataset", self.dataset),
+            run_source.Fact("Commit", self.commit[:12] or None, code=True, help=self.commit, note=branch),
+            run_source.Fact("Submitted", detail.run.created_at or None, note=f"by {detail.run.creator_name}"),
         )
         folder = f"rollouts/{self.rollout_name}" if self.rollout_name else ""
-        code = CodeVersion(self.commit, folder) if self.commit else None
-        return Origin(facts, detail.events, detail.snapshot, code=code)
+        code = run_source.CodeVersion(self.commit, folder) if self.commit else None
+        return run_source.Origin(facts, detail.events, detail.snapshot, code=code)
 
-    def settings(self) -> RunSettings:
+    def settings(self) -> run_source.RunSettings:
         detail = self._detail
         try:
             plan = EvalPlan.from_config(config_of(detail), name=self.evaluation.name, dataset=self.dataset)
         except PydanticError:  # of a run that was uploaded, or of another server
-            return RunSettings(detail.config or {}, "Submitted", self.origin().facts)
+            return run_source.RunSettings(detail.config or {}, "Submitted", self.origin().facts)
         tables = {**plan_tables(plan), "env": detail.env_config or {}}
-        return RunSettings(tables, "Pinned at submit", self.origin().facts)
+        return run_source.RunSettings(tables, "Pinned at submit", self.origin().facts)
 
     def feed(self) -> RolloutFeed:
         return RemoteFeed(self.evaluation, self._answer)
@@ -205,7 +192,7 @@ class RemoteRun(IndexedRun):
 
     def log(self, level: str, *, cursor: str | None = None, newer: bool = False) -> LogPage:
         page = self.evaluation.client.evals.logs(self.evaluation.name, cursor=cursor, newer=newer)
-        levels = LEVELS[LEVELS.index(level) :]
+        levels = run_source.LEVELS[run_source.LEVELS.index(level) :]
         return page.model_copy(update={"logs": [line for line in page.logs if line.level in levels]})
 
 
@@ -281,7 +268,6 @@ class LocalLibrary:
     author: str | None = None
     remote: Sequence[PlatformEvaluation] = ()
     workspace: Path | None = None
-    """The current workspace: its quarantine applies to platform runs, its repository may have their code."""
 
     def _run_folders(self) -> dict[str, Path]:
         folders: dict[str, Path] = {}
@@ -328,17 +314,17 @@ class LocalLibrary:
         ids = [*self._run_folders(), *(evaluation.id for evaluation in self.remote)]
         return ids[0] if len(ids) == 1 else None
 
-    def cards(self) -> list[RunCard]:
+    def cards(self) -> list[run_source.RunCard]:
         cards = [_card(LocalRun(id_, folder, self.cache)) for id_, folder in self._run_folders().items()]
         cards += [_card(RemoteRun(evaluation)) for evaluation in self.remote]
         return sorted(cards, key=lambda card: card.state.created_at if card.state else "", reverse=True)
 
-    def code(self, a: str, b: str) -> CodePair:
+    def code(self, a: str, b: str) -> run_source.CodePair:
         runs = self.run(a), self.run(b)
         folders = [run.folder.parent for run in runs if isinstance(run, LocalRun)]
         if self.workspace is not None:
             folders.append(self.workspace)
-        return pair_code(*runs, [Git(folder) for folder in dict.fromkeys(folders)])
+        return run_source.pair_code(*runs, [Git(folder) for folder in dict.fromkeys(folders)])
 
     def quarantine(self) -> RowQuarantine:
         files = [file_of_run(folder) for folder in self._run_folders().values()]
@@ -348,9 +334,9 @@ class LocalLibrary:
         return RowQuarantine(row=[row for number, row in enumerate(rows) if row not in rows[:number]])
 
 
-def _card(run: LocalRun | RemoteRun) -> RunCard:
+def _card(run: LocalRun | RemoteRun) -> run_source.RunCard:
     try:
         about = run.state(), run.report(), run.context().marks
-        return build_card(run.id, *about, dataset=run.dataset, rollout=run.rollout_name, commit=run.commit)
+        return run_source.build_card(run.id, *about, dataset=run.dataset, rollout=run.rollout_name, commit=run.commit)
     except OsmosisError as error:
-        return RunCard(run.id, run.name, problem=error.message)
+        return run_source.RunCard(run.id, run.name, problem=error.message)

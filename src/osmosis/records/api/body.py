@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, ClassVar, Generic, TypeVar
 
-from pydantic import AliasChoices, BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, ConfigDict, Field
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.records.base import Record
@@ -73,7 +73,3 @@ class LogPage(Body):
     logs: list[LogEntry] = Field(default_factory=list)
     next_cursor: str | None = None
     latest_cursor: str | None = None
-
-
-def spellings(*names: str) -> AliasChoices:
-    return AliasChoices(*names)

@@ -1,9 +1,9 @@
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import AliasChoices, Field
 
 from osmosis.base.jsonable import JsonObject
-from osmosis.records.api.body import Body, Moment, OrEmpty, Page, RequestBody, spellings
+from osmosis.records.api.body import Body, Moment, OrEmpty, Page, RequestBody
 
 MAX_IMPORT_PATHS = 100
 
@@ -46,7 +46,7 @@ class UploadPlan(Body):
     """Read by clients of generation 0.2 only."""
     upload_id: str | None = None
     method: str | None = None
-    presigned_url: str | None = Field(None, validation_alias=spellings("presigned_url", "presignedUrl"))
+    presigned_url: str | None = Field(None, validation_alias=AliasChoices("presigned_url", "presignedUrl"))
     upload_headers: dict[str, str] = Field(default_factory=dict)
     part_size: int | None = None
     """Bytes of every part but the last."""
@@ -96,7 +96,7 @@ class DatasetPage(Page[DatasetEntry]):
 
 
 class DatasetDownload(Body):
-    presigned_url: str = Field(validation_alias=spellings("presigned_url", "presignedUrl"))
+    presigned_url: str = Field(validation_alias=AliasChoices("presigned_url", "presignedUrl"))
     expires_in: int | None = None
     """Seconds."""
     file_name: str | None = None

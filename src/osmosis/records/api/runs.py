@@ -2,10 +2,10 @@
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
+from pydantic import AliasChoices, Field, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
 
 from osmosis.base.jsonable import JsonObject
-from osmosis.records.api.body import Body, Moment, OrEmpty, Page, RequestBody, spellings
+from osmosis.records.api.body import Body, Moment, OrEmpty, Page, RequestBody
 from osmosis.records.config.optimize import Optimization
 from osmosis.records.run.annotations import Marks
 from osmosis.records.run.quarantine import RowQuarantine
@@ -272,13 +272,13 @@ class WantedFiles(RequestBody):
 
 class FileAddress(Body):
     path: str
-    url: str | None = Field(None, validation_alias=spellings("url", "presignedUrl", "presigned_url"))
+    url: str | None = Field(None, validation_alias=AliasChoices("url", "presignedUrl", "presigned_url"))
     token: str | None = None
 
 
 class FileAddresses(Body):
     items: Annotated[list[FileAddress], OrEmpty] = Field(
-        default_factory=list, validation_alias=spellings("items", "files", "urls")
+        default_factory=list, validation_alias=AliasChoices("items", "files", "urls")
     )
     expires_in: int | None = None
     """Seconds."""

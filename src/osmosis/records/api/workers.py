@@ -1,5 +1,4 @@
-"""Messages between workers, jobs and the platform, and the registry of external rollout servers. A worker says hello
-once, then reports its jobs in rounds; each response says which jobs to end and to start."""
+"""Messages between workers, which report their jobs in rounds, jobs and the platform; and external servers."""
 
 from typing import Literal
 

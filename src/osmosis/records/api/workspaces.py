@@ -4,10 +4,10 @@ import re
 from collections.abc import Mapping
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field
+from pydantic import AliasChoices, BeforeValidator, Field
 
 from osmosis.errors import ValidationError
-from osmosis.records.api.body import Body, Moment, OrEmpty, Page, RequestBody, spellings
+from osmosis.records.api.body import Body, Moment, OrEmpty, Page, RequestBody
 from osmosis.records.run.source import FoundName, SyncState
 
 
@@ -29,7 +29,7 @@ class SyncStarted(Body):
 
 
 class SyncedRepository(Body):
-    full_name: str | None = Field(None, validation_alias=spellings("full_name", "repo_full_name"))
+    full_name: str | None = Field(None, validation_alias=AliasChoices("full_name", "repo_full_name"))
     url: str | None = None
     kind: str | None = None
     status: str | None = None
@@ -69,12 +69,12 @@ class SyncReport(Body):
     """`GET sync`: the repository, its branches as synced, the latest events."""
 
     repository: Annotated[SyncedRepository | None, BeforeValidator(_repository)] = Field(
-        None, validation_alias=spellings("repository", "repo_full_name")
+        None, validation_alias=AliasChoices("repository", "repo_full_name")
     )
     status: str | None = None
     default_branch: str | None = None
     last_synced_commit_sha: str | None = Field(
-        None, validation_alias=spellings("last_synced_commit_sha", "last_synced_commit", "commit_sha")
+        None, validation_alias=AliasChoices("last_synced_commit_sha", "last_synced_commit", "commit_sha")
     )
     last_synced_at: Moment | None = None
     branches: Annotated[list[SyncedBranch], BeforeValidator(_branches)] = Field(default_factory=list)

@@ -154,9 +154,7 @@ class Evaluation(Table):
         if (most is None) != (least is None):
             raise broken_rule("score_min and score_max are given together", "score_min = 0.0 and score_max = 1.0")
         if most is not None and least is not None and not least < most:
-            raise broken_rule(
-                f"score_max must be above score_min, got {least:g} and {most:g}", f"score_max = {least + 1:g}"
-            )
+            raise broken_rule(f"score_max must be above score_min: {least:g}, {most:g}", f"score_max = {least + 1:g}")
         return most
 
     @field_validator("reduce")

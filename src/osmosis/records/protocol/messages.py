@@ -111,28 +111,26 @@ class RolloutInit(Record):
         return None if value is None else check_url(str(info.field_name), value, info.data.get("controller_api_key"))
 
 
-class CompletionCallback(Record):
+class _End(Record):
+    rollout_id: str
+    err_message: str | None = None
+    err_category: str | None = None
+    failure: Failure | None = None
+    """The same with phase, finer category and traceback; ours, other servers leave it out."""
+
+
+class CompletionCallback(_End):
     """0.3: the workflow ended."""
 
     status: Literal["success", "failure", "cancelled"]
-    rollout_id: str
     extra_fields: JsonObject | None = None
-    err_message: str | None = None
-    err_category: str | None = None
-    failure: Failure | None = None
-    """The same with phase, finer category and traceback; ours, other servers leave it out."""
 
 
-class GraderCallback(Record):
+class GraderCallback(_End):
     """0.3: the grader ended. Ours always says why it failed."""
 
     status: Literal["success", "failure"]
-    rollout_id: str
     sample: WireSample | None = None
-    err_message: str | None = None
-    err_category: str | None = None
-    failure: Failure | None = None
-    """The same with phase, finer category and traceback; ours, other servers leave it out."""
 
 
 class RolloutAccepted(Record):
@@ -145,16 +143,11 @@ class RolloutAccepted(Record):
     polling_lease_timeout_sec: float = 120.0
 
 
-class RolloutState04(Record):
+class RolloutState04(_End):
     """0.4: `GET /rollout/{id}/result`."""
 
-    rollout_id: str
     status: RolloutState
     sample: WireSample | None = None
-    err_message: str | None = None
-    err_category: str | None = None
-    failure: Failure | None = None
-    """The same with phase, finer category and traceback; ours, other servers leave it out."""
 
 
 class CancelRequest(Record):

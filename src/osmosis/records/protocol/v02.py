@@ -1,20 +1,10 @@
-"""Generation 0.2 of the remote-rollout protocol: what a server answers to `/v1/rollout/init`, and what it sends to
-`/v1/chat/completions` and `/v1/rollout/completed`. Its request is in `loop_request`. Unknown keys are ignored, except
-for sampling parameters."""
+"""Generation 0.2 of the remote-rollout protocol, without its request (`loop_request`); unknown keys are ignored."""
 
 import json
 from enum import Enum
 from typing import Annotated, Any
 
-from pydantic import (
-    AfterValidator,
-    ConfigDict,
-    Field,
-    SerializerFunctionWrapHandler,
-    ValidationInfo,
-    field_validator,
-    model_serializer,
-)
+import pydantic
 
 from osmosis.base.jsonable import JsonObject
 from osmosis.records.base import Record
@@ -23,10 +13,10 @@ from osmosis.records.run.rollout import Failure
 
 
 class _JsonSchema(Record):
-    model_config = ConfigDict(extra="allow")
+    model_config = pydantic.ConfigDict(extra="allow")
 
-    @model_serializer(mode="wrap")
-    def _schema(self, handler: SerializerFunctionWrapHandler) -> JsonObject:
+    @pydantic.model_serializer(mode="wrap")
+    def _schema(self, handler: pydantic.SerializerFunctionWrapHandler) -> JsonObject:
         # `default: null` and `const: null` mean something in JSON Schema; an unset field of ours does not.
         dumped = handler(self)
         extra = self.__pydantic_extra__ or {}
@@ -43,10 +33,10 @@ class OpenAIFunctionPropertySchema(_JsonSchema):
 
 class OpenAIFunctionParametersSchema(_JsonSchema):
     type: str = "object"
-    properties: dict[str, OpenAIFunctionPropertySchema] = Field(default_factory=dict)
-    required: list[str] = Field(default_factory=list)
+    properties: dict[str, OpenAIFunctionPropertySchema] = pydantic.Field(default_factory=dict)
+    required: list[str] = pydantic.Field(default_factory=list)
 
-    @field_validator("properties", mode="before")
+    @pydantic.field_validator("properties", mode="before")
     @classmethod
     def _boolean_schemas(cls, value: object) -> object:
         # JSON Schema allows true (anything) and false (nothing) in place of an object.
@@ -58,7 +48,7 @@ class OpenAIFunctionParametersSchema(_JsonSchema):
 class OpenAIFunctionSchema(Record):
     name: str
     description: str = ""
-    parameters: OpenAIFunctionParametersSchema = Field(default_factory=OpenAIFunctionParametersSchema)
+    parameters: OpenAIFunctionParametersSchema = pydantic.Field(default_factory=OpenAIFunctionParametersSchema)
     strict: bool = False
 
 
@@ -67,9 +57,6 @@ class OpenAIFunctionToolSchema(Record):
 
     type: str = "function"
     function: OpenAIFunctionSchema
-
-    def to_dict(self) -> JsonObject:
-        return self.model_dump(mode="json", exclude_none=True)
 
 
 class OpenAIFunctionParsedSchema(Record):
@@ -106,7 +93,7 @@ class ToolResponse(Record):
     image: list[Any] | None = None
     video: list[Any] | None = None
 
-    @field_validator("image", "video", mode="before")
+    @pydantic.field_validator("image", "video", mode="before")
     @classmethod
     def _lists(cls, value: object) -> object:
         if value is not None and not isinstance(value, list):
@@ -122,7 +109,7 @@ class ToolResponse(Record):
 
 MessageDict = JsonObject
 SamplingParamsDict = JsonObject
-RolloutId = Annotated[str, Field(min_length=1, max_length=256), AfterValidator(check_id)]
+RolloutId = Annotated[str, pydantic.Field(min_length=1, max_length=256), pydantic.AfterValidator(check_id)]
 DEFAULT_MAX_METADATA_SIZE_BYTES = 1024 * 1024
 """Bytes of a request's `metadata` as JSON."""
 _metadata_limit = DEFAULT_MAX_METADATA_SIZE_BYTES
@@ -175,7 +162,7 @@ class RolloutRequest(Record):
     """`POST /v1/rollout/init`: one rollout to run."""
 
     rollout_id: RolloutId
-    server_url: Annotated[str, AfterValidator(lambda value: check_url("server_url", value, None))]
+    server_url: Annotated[str, pydantic.AfterValidator(lambda value: check_url("server_url", value, None))]
     """Where the trainer listens; kept verbatim."""
     messages: list[MessageDict]
     completion_params: SamplingParamsDict
@@ -183,20 +170,20 @@ class RolloutRequest(Record):
     max_turns: int = 10
     """Below 1 is accepted, and the rollout ends with an error; so is the next."""
     max_tokens_total: int = 8192
-    metadata: JsonObject = Field(default_factory=dict)
+    metadata: JsonObject = pydantic.Field(default_factory=dict)
     """The row's columns and whatever the trainer adds."""
     api_key: str | None = None
     """Bearer for calls to `server_url`."""
     idempotency_key: str | None = None
     """Absent: `rollout_id` is the key."""
 
-    @field_validator("api_key")
+    @pydantic.field_validator("api_key")
     @classmethod
-    def _key(cls, value: str | None, info: ValidationInfo) -> str | None:
+    def _key(cls, value: str | None, info: pydantic.ValidationInfo) -> str | None:
         check_url("server_url", info.data.get("server_url", "http://unknown"), value)
         return check_bearer(value)
 
-    @field_validator("metadata")
+    @pydantic.field_validator("metadata")
     @classmethod
     def _metadata(cls, value: JsonObject) -> JsonObject:
         try:
@@ -213,7 +200,7 @@ class InitResponse(Record):
     """202 of `/v1/rollout/init`: the tools the policy may call."""
 
     rollout_id: str
-    tools: list[OpenAIFunctionToolSchema] = Field(default_factory=list)
+    tools: list[OpenAIFunctionToolSchema] = pydantic.Field(default_factory=list)
 
 
 class RolloutResponse(Record):
@@ -221,12 +208,12 @@ class RolloutResponse(Record):
 
     rollout_id: str
     status: LoopStatus
-    final_messages: list[MessageDict] = Field(default_factory=list)
+    final_messages: list[MessageDict] = pydantic.Field(default_factory=list)
     finish_reason: str | None = None
     error_message: str | None = None
     reward: float | None = None
     metrics: RolloutMetrics | None = None
-    extra_fields: JsonObject = Field(default_factory=dict)
+    extra_fields: JsonObject = pydantic.Field(default_factory=dict)
     failure: Failure | None = None
     """Why it is an ERROR, with phase, category and traceback; ours, other servers leave it out."""
 
@@ -234,7 +221,7 @@ class RolloutResponse(Record):
 class CompletionsRequest(Record):
     """`POST {server_url}/v1/chat/completions`. Sampling parameters beyond the named ones travel as well."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = pydantic.ConfigDict(extra="allow")
 
     model: str = "default"
     messages: list[MessageDict]
@@ -249,7 +236,7 @@ class CompletionsRequest(Record):
 class ChatCompletionsRequest(CompletionsRequest):
     """`POST .../chat/completions` of the model proxy: any OpenAI parameter is forwarded; `n` must be 1."""
 
-    rollout_id: Annotated[str, Field(max_length=256), AfterValidator(check_id)] = ""
+    rollout_id: Annotated[str, pydantic.Field(max_length=256), pydantic.AfterValidator(check_id)] = ""
     """Only for generation 0.2, whose URL does not name the rollout."""
     tools: list[JsonObject] | None = None
     stream: bool = False

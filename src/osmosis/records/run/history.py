@@ -14,8 +14,6 @@ from osmosis.records.run.quarantine import QuarantinedRow
 
 
 class RowCount(Record):
-    """How the attempts at one row ended in one run."""
-
     row_index: int
     passed: int = 0
     missed: int = 0
@@ -35,8 +33,6 @@ class RowCount(Record):
 
 
 class PastRun(Record):
-    """One run in a history."""
-
     id: str
     name: str
     url: str = ""

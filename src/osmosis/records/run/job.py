@@ -30,8 +30,6 @@ class SyncStatus(str, Enum):
 
 
 class Stage(str, Enum):
-    """What a job is doing; shown while a run is running."""
-
     CHECKOUT = "checkout"
     ENVIRONMENT = "environment"
     START = "start"
@@ -188,8 +186,6 @@ def derive_inference_key(lease_hash: str) -> str:
 
 
 class JobResult(Record):
-    """A job's last message."""
-
     status: RunStatus
     report: Report | None = None
     failure: Failure | None = None
@@ -202,8 +198,7 @@ class JobResult(Record):
 
     @classmethod
     def ran_out(cls, reason: str, report: Report) -> "JobResult":
-        """Return the result of a run that `wall_s` ended; `reason` is the one from its report, or the number of its
-        jobs."""
+        """Return the result of a run that `wall_s` ended; `reason`: the report's, or the number of its jobs."""
         fix = "finished rollouts are kept; retry the run for the rest, or submit it with a larger wall_s or more shards"
         failure = Failure(phase=Phase.SETUP, category=Category.TIMEOUT, message=reason, fix=fix)
         return cls(status=RunStatus.STOPPED, report=report, failure=failure)
@@ -244,8 +239,6 @@ class CheckpointReport(Record):
 
 
 class MetricPoint(Record):
-    """One point of a curve."""
-
     key: str
     step: int
     value: float

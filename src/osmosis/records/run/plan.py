@@ -89,9 +89,7 @@ def split_model(text: str) -> tuple[str, str | None]:
 
 
 def choose_endpoint(config: EvalConfig, model: str | None, base_url: str | None) -> tuple[str | None, str | None]:
-    """Return base URL and key variable for another model: the config's, unless another endpoint is named.
-
-    The config's key is never sent anywhere else."""
+    """Return base URL and key variable for another model; the config's key is sent nowhere else."""
     advanced = config.advanced
     if base_url is not None:
         return (None if base_url == NO_ENDPOINT else base_url), None
@@ -178,9 +176,8 @@ class RolloutLimits(Record):
     """Messages of the conversation that would be sent."""
 
     def reached(self, calls: Sequence[ModelCall], messages: int, *, in_flight: int = 0) -> str | None:
-        """Return the finish reason of a rollout before its next call (`max_tokens`, ...); None: go on.
-
-        A call in flight counts as a turn, and reserves what the greatest call took so far, all there is without one."""
+        """Return the finish reason of a rollout before its next call; None: go on. A call in flight counts as a turn,
+        and reserves what the greatest call took so far, all there is without one."""
         if self.max_turns is not None and sum(call.error is None for call in calls) + in_flight >= self.max_turns:
             return "max_turns"
         if self.max_messages is not None and messages > self.max_messages:

@@ -8,8 +8,6 @@ Bounds = tuple[float, float]
 
 
 class Interval(Record):
-    """A confidence interval."""
-
     low: float
     high: float
     level: float = 0.95
@@ -64,8 +62,6 @@ class Distribution(Record):
 
 
 class ScoreReport(Record):
-    """The summary of one score function."""
-
     name: str
     mean: float | None = None
     """Mean over rows of the mean of their attempts, failures as 0.0."""

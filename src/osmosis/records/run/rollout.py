@@ -146,10 +146,7 @@ class Score(Record):
         parts: Mapping[str, object] | None = None,
         **more: Unpack[_ScoreFields],
     ) -> None:
-        """Accept numbers of any type for `value` and `parts`: bool (0 or 1), Decimal, Fraction, scalars of array
-        libraries.
-
-        Raise ValueError for anything else."""
+        """Accept numbers of any type (bool, Decimal, Fraction, array scalars); raise ValueError for anything else."""
         number = value if value is None or type(value) is float else as_float(value)
         fields = {"value": number, "reason": reason, **more}
         if metadata:
@@ -199,8 +196,6 @@ class Completion:
 
 
 class ModelCall(Record):
-    """One call of the model inside a rollout."""
-
     started_ms: float
     """Milliseconds after the rollout's start."""
     duration_ms: float
@@ -305,6 +300,13 @@ def get_reasoning(message: Message) -> str:
         texts = [part.get("thinking") or part.get("text") for part in reasoning if isinstance(part, dict)]
         reasoning = "\n".join(text for text in texts if isinstance(text, str)) or reasoning
     return reasoning if isinstance(reasoning, str) else json.dumps(reasoning, ensure_ascii=False, indent=2, default=str)
+
+
+def list_functions(message: Message) -> list[JsonObject]:
+    """Return the functions of the message's tool calls: name and arguments as the model wrote them."""
+    calls = message.get("tool_calls")
+    functions = [call.get("function") for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
+    return [function for function in functions if isinstance(function, dict)]
 
 
 def image_url(part: object) -> str:

@@ -105,8 +105,7 @@ class SnapshotNote(Record):
 
     @classmethod
     def of_request(cls, body: Mapping[str, object]) -> "tuple[dict[str, object], SnapshotNote | None]":
-        """Split the body of a submit into the rest and the snapshot: `snapshot`, or `advanced_config.snapshot` of
-        earlier clients. Raise pydantic's ValidationError."""
+        """Split the body of a submit into the rest and the snapshot; raise pydantic's ValidationError."""
         rest = dict(body)
         snapshot = rest.pop("snapshot", None)
         advanced = rest.get("advanced_config")
