@@ -46,6 +46,10 @@ class RunState:
     staged: bool = True
     is_search: bool = False
     """True when it improves texts: the rollouts of its candidates have steps of their own."""
+    in_flight: Mapping[str, int] = field(default_factory=dict)
+    """Number of attempts that run now, by their stage; empty where that is unknown."""
+    longest: Sequence[tuple[str, str, float]] = ()
+    """The oldest of them: name, stage and seconds in it."""
 
     @property
     def has_steps(self) -> bool:

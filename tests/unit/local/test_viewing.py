@@ -118,6 +118,11 @@ async def test_a_run_that_goes_on_is_followed(runs: Path, open_page: Callable[..
             return run["status"], run["completed"], table["total"]
 
         assert await seen() == ("running", 1, 1)
+        pulse = {"stages": {"agent": 2, "score": 1}, "longest": [["row 1 attempt 0", "agent", 7.0]]}
+        journal.pulse_path.write_text(json.dumps(pulse))
+        page = (await browser.get("/runs/going")).text
+        assert "3 in flight: 2 agent, 1 score" in page
+        assert "row 1 attempt 0 in agent for 7.0 s" in page
         journal.append(rollout(0, 1))
         with journal.rollouts_path.open("ab") as torn:
             torn.write(b'{"rollout_id": "half')

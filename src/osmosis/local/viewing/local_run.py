@@ -158,6 +158,7 @@ class LocalRun(IndexedRun):
         total = report.total if report else (self.run_file.get("rows") or 0) * plan.attempts
         completed = report.completed if report else 0
         finished = total and completed >= total
+        pulse = self.journal.pulse() if self.is_alive else {}
         return run_source.RunState(
             url=f"/runs/{self.id}",
             name=self.name,
@@ -171,6 +172,8 @@ class LocalRun(IndexedRun):
             pass_threshold=plan.pass_threshold,
             duration_ms=report.duration_ms if report else None,
             staged=False,
+            in_flight=pulse.get("stages") or {},
+            longest=[(name, stage, seconds) for name, stage, seconds in pulse.get("longest") or ()],
         )
 
     def context(self) -> run_source.RunContext:
