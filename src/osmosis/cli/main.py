@@ -63,6 +63,7 @@ On this machine, without a workspace:
         "history": _at("eval.history:show", "Show a row, or a figure, across runs"),
         "quarantine": _at("eval.quarantine:quarantine", "List, add and remove rows known to be flaky"),
         "why": _at("eval.why:why", "Explain why a run is slow, stuck, or worse than another"),
+        "share": _at("eval.share:share", "Create a link to a run for people without an account"),
         "upload": _at("eval.transfer:upload", "Upload a local run to the platform"),
         "export": _at("eval.exchange:export", "Export a local run for other tools"),
         "seal": _at("eval.seal:seal", "Seal a run in one file that anybody can verify"),

@@ -46,11 +46,7 @@ def create(
     ]
     if not name.strip() or len(name) > 200:
         raise ValidationError("the name of a token has 1 to 200 characters", field="name")
-    match = re.fullmatch(r"(\d{1,6})([mhd])", expires.strip())
-    seconds = int(match[1]) * {"m": 60, "h": 3600, "d": 86400}[match[2]] if match else 0
-    if not 60 <= seconds <= MAX_TOKEN_DAYS * 86400:
-        message = f"--expires {expires!r}: say how long the token lives, from 1m to {MAX_TOKEN_DAYS}d"
-        raise ValidationError(message, hint="for example --expires 12h or --expires 30d")
+    seconds = parse_lifetime(expires, MAX_TOKEN_DAYS)
     wish = NewToken(name=name, scopes=scopes, workspace=ctx.options.workspace, expires_in=seconds)
     with ctx.client(scoped=False) as client:
         token = client.accounts.make_token(wish)
@@ -66,6 +62,15 @@ def create(
     ]
     message = f"{summary}; it is shown this once:\n{token.token}"
     return OperationResult("token.create", message, token.to_dict(), next_steps=steps)
+
+
+def parse_lifetime(text: str, most_days: int) -> int:
+    match = re.fullmatch(r"(\d{1,6})([mhd])", text.strip())
+    seconds = int(match[1]) * {"m": 60, "h": 3600, "d": 86400}[match[2]] if match else 0
+    if not 60 <= seconds <= most_days * 86400:
+        message = f"--expires {text!r}: say how long it lives, from 1m to {most_days}d"
+        raise ValidationError(message, hint="for example --expires 12h or --expires 30d")
+    return seconds
 
 
 @app.command("list")

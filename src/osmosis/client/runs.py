@@ -70,6 +70,16 @@ class Runs(Section):
     def delete(self, name: str) -> None:
         self._call("DELETE", self._path(name))
 
+    def share(self, name: str, expires_in: int) -> run_api.ShareLink:
+        body = run_api.NewShareLink(expires_in=expires_in)
+        return self._read(run_api.ShareLink, "POST", self._path(name, "share-links"), json=body)
+
+    def share_links(self, name: str) -> list[run_api.ShareLink]:
+        return self._get(run_api.ShareLinkList, name, "share-links").links
+
+    def unshare(self, name: str, link_id: str) -> None:
+        self._call("DELETE", self._path(name, f"share-links/{link_id}"))
+
     def logs(self, name: str, *, limit: int = LOG_PAGE, cursor: str | None = None, newer: bool = False) -> LogPage:
         """Return one page, oldest first within it: the last lines, or with `newer` the first ones."""
         params = {"limit": limit, "direction": "newer" if newer else "older", "cursor": cursor}

@@ -122,6 +122,8 @@ class DatabaseRun:
             elif self._can_retry():
                 help_text = "Runs failed and missing rollouts again; keeps the others"
                 yield run_source.Action("Retry failed rollouts", f"{url}/retry", help_text)
+            help_text = "Links with which people without an account read it"
+            yield run_source.Action("Share", f"{url}/share", help_text, method="get")
         if over and policy.may(self.role, "delete"):
             question = f"Delete {run.name} and everything it produced?"
             yield run_source.Action("Delete", f"{url}/delete", question=question)
@@ -274,6 +276,25 @@ class DatabaseRun:
         levels = run_source.LEVELS[run_source.LEVELS.index(level) :]
         owner = sa.and_(tables.RunLog.run_id == self.run.id, tables.RunLog.level.in_(levels))
         return part.fetch(self.session, tables.RunLog, owner)
+
+
+@dataclass(frozen=True)
+class SharedRun(DatabaseRun):
+    """Show a run to whoever has a link: without actions, links to other pages and the log's lines of a failure."""
+
+    url: str = ""
+
+    def state(self) -> run_source.RunState:
+        failure = self._state.failure and self._state.failure.model_copy(update={"traceback": None})
+        return replace(self._state, url=self.url, failure=failure)
+
+    def context(self) -> run_source.RunContext:
+        return run_source.RunContext(tabs=("rollouts",))
+
+    def origin(self) -> run_source.Origin:
+        origin = super().origin()
+        facts = tuple(replace(fact, url=None) for fact in origin.facts)
+        return replace(origin, facts=facts, history=(), snapshot=None, web="", code=None)
 
 
 def find_run(

@@ -102,6 +102,7 @@ class Action:
     help: str = ""
     enabled: bool = True
     question: str = ""
+    method: str = "post"
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,7 +126,8 @@ def _answer(body: JsonObject, status: int, headers: Mapping[str, str] | None) ->
 
 def log_error(request: Request, error: Exception) -> OsmosisError:
     """Log what is not the caller's mistake, a bug with its traceback, and return what to show of it."""
-    about, explained = f"{request.method} {request.url.path}", error if isinstance(error, OsmosisError) else None
+    path = "/shared/..." if request.url.path.startswith("/shared/") else request.url.path  # a link is a secret
+    about, explained = f"{request.method} {path}", error if isinstance(error, OsmosisError) else None
     explained = explained or find_full_disk(error, where="the platform") or find_unavailable(error)
     if explained is None:
         log.exception("%s failed", about, exc_info=error)

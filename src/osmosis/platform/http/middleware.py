@@ -62,9 +62,10 @@ class RequestLog:
             self.measurements.answered(scope["method"], route, status, seconds)
             if self.lines:
                 client = scope.get("client")
-                fields = {"method": scope["method"], "path": scope["path"], "status": status}
+                path = route if scope["path"].startswith("/shared/") else scope["path"]  # a link is a secret
+                fields = {"method": scope["method"], "path": path, "status": status}
                 fields |= {"seconds": round(seconds, 4), "client": client[0] if client else ""}
-                log.info("%s %s: %d", scope["method"], scope["path"], status, extra={FIELDS: fields})
+                log.info("%s %s: %d", scope["method"], path, status, extra={FIELDS: fields})
 
 
 OLDEST = (0, 2, 0)

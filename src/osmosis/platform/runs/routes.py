@@ -19,7 +19,8 @@ from osmosis.platform.objects.parts import SIGNED, object_url, sign_url
 from osmosis.platform.objects.store import Content
 from osmosis.platform.paging import LogSliceDep, LongPageDep, PageDep
 from osmosis.platform.run_source import DatabaseLibrary
-from osmosis.platform.runs import benchmarks, downloads, lifecycle, retry as run_retry, rollouts, submit, views
+from osmosis.platform.runs import benchmarks, downloads, lifecycle, rollouts, share_links, submit, views
+from osmosis.platform.runs.retry import retry as retry_run
 from osmosis.platform.scheduling import worker_admin
 from osmosis.platform.workspaces import audit
 from osmosis.records.api import runs as run_api
@@ -56,6 +57,10 @@ class RunRoutes:
         router.add_api_route(f"{self.prefix}/{{name}}/logs", self.logs, methods=["GET"])
         router.add_api_route(f"{self.prefix}/{{name}}/stop", self.stop, methods=["POST"])
         router.add_api_route(f"{self.prefix}/{{name}}/priority", self.prioritize, methods=["PUT"])
+        router.add_api_route(f"{self.prefix}/{{name}}/share-links", self.list_share_links, methods=["GET"])
+        router.add_api_route(f"{self.prefix}/{{name}}/share-links", self.share, methods=["POST"])
+        path = f"{self.prefix}/{{name}}/share-links/{{link_id}}"
+        router.add_api_route(path, self.unshare, methods=["DELETE"], status_code=204)
         return router
 
     def find(self, session: Session, scope: Scope, name: str) -> tables.Run:
@@ -100,6 +105,22 @@ class RunRoutes:
             lifecycle.prioritize(session, run, body.priority, scope.user.name)
             audit.note(session, scope, "run.priority", run.name, workspace=scope.workspace, priority=body.priority)
             return body
+
+    def list_share_links(self, name: str, platform: PlatformDep, scope: ScopeDep) -> run_api.ShareLinkList:
+        with platform.db.read() as session:
+            links = share_links.list_valid(session, self.find(session, scope, name))
+            return run_api.ShareLinkList(links=[run_api.ShareLink.from_row(link) for link in links])
+
+    def share(self, name: str, body: run_api.NewShareLink, platform: PlatformDep, scope: ScopeDep) -> run_api.ShareLink:
+        with platform.db.write() as session:
+            run = self.find(session, scope, name)
+            link, url = share_links.create(session, platform.settings, scope, scope.workspace, run, body.expires_in)
+            return run_api.ShareLink.from_row(link, url=url)
+
+    def unshare(self, name: str, link_id: str, platform: PlatformDep, scope: ScopeDep) -> Response:
+        with platform.db.write() as session:
+            share_links.revoke(session, scope, scope.workspace, self.find(session, scope, name), link_id)
+        return Response(status_code=204)
 
     @slow("objects")
     def delete(self, name: str, platform: PlatformDep, scope: ScopeDep) -> Response:
@@ -149,7 +170,7 @@ def retry(
 ) -> run_api.RetriedRun:
     with platform.db.write() as session:
         run = routes.find(session, scope, name)
-        count = run_retry.retry(session, platform.vault, run, scope.user, body or run_api.RetryRun())
+        count = retry_run(session, platform.vault, run, scope.user, body or run_api.RetryRun())
         audit.note(session, scope, "run.retry", run.name, workspace=scope.workspace)
         url = platform.settings.run_url(run.id)
         return run_api.RetriedRun.from_row(run, workflow_id=run.id, retryable_samples=count, platform_url=url)

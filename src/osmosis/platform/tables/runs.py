@@ -3,6 +3,7 @@ from itertools import accumulate
 from typing import ClassVar, Literal, TypedDict
 
 import sqlalchemy as sa
+from sqlalchemy.ext.associationproxy import AssociationProxy, association_proxy
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from osmosis.datasets.row_file import RowPart
@@ -257,6 +258,19 @@ class Notice(Dated, Row):
     body: Mapped[dict[str, object]] = mapped_column(Json)
     tries: Mapped[int] = mapped_column(default=0)
     due_at: Mapped[datetime] = mapped_column(default=utc_now, index=True)
+
+
+class ShareLink(Dated, Row):
+    """A link with which anybody may read a run."""
+
+    __tablename__ = "share_links"
+
+    run_id: Mapped[str] = mapped_column(sa.ForeignKey("runs.id", ondelete="CASCADE"), index=True)
+    creator_id: Mapped[str | None] = mapped_column(sa.ForeignKey("users.id", ondelete="SET NULL"))
+    creator: Mapped[User | None] = relationship(viewonly=True)
+    creator_name: AssociationProxy[str | None] = association_proxy("creator", "name")
+    hash: Mapped[str] = mapped_column(unique=True)
+    expires_at: Mapped[datetime]
 
 
 class RunEvent(NumberedRow):

@@ -1,4 +1,5 @@
 from collections.abc import Mapping
+from datetime import datetime
 from itertools import takewhile
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -6,29 +7,31 @@ from urllib.parse import quote
 import sqlalchemy as sa
 from fastapi import Depends, Form, Request, Response
 
+from osmosis.errors import NotFound
 from osmosis.platform import tables
 from osmosis.platform.background import slow
 from osmosis.platform.datasets import ingest
 from osmosis.platform.paging import fetch_numbered
-from osmosis.platform.run_source import DatabaseLibrary, build_state, find_run
+from osmosis.platform.run_source import DatabaseLibrary, SharedRun, build_state, find_run
 from osmosis.platform.runs import (
     annotations as run_annotations,
     lifecycle,
     retry as run_retry,
     routes as run_routes,
+    share_links,
     views,
 )
 from osmosis.platform.training.service import list_latest_rewards
-from osmosis.platform.web.session import FormDep, PosterDep, Viewer, ViewerDep
-from osmosis.platform.web.templating import html, page_router, redirect, render_framed, stream_events, stream_page
+from osmosis.platform.web.session import FormDep, PosterDep, Viewer, ViewerDep, platform_of
+from osmosis.platform.web.templating import html, page, page_router, redirect, render_framed, stream_events, stream_page
 from osmosis.platform.workspaces import audit, service as workspaces
-from osmosis.records.api.runs import RetryRun
+from osmosis.records.api.runs import MAX_SHARE_DAYS, RetryRun
 from osmosis.records.run.rollout import Rollout
 from osmosis.records.run.status import RunStatus
 from osmosis.viewer import routes
 from osmosis.viewer.compare_page import code_page, parse_run_pair
 from osmosis.viewer.diff import diff_code
-from osmosis.viewer.page import Page, QueryParams
+from osmosis.viewer.page import Document, Page, QueryParams
 from osmosis.viewer.routes import next_url, parse_annotation, parse_marks
 
 router = page_router()
@@ -189,6 +192,72 @@ def code_difference(request: Request, viewer: ViewerDep, params: ParamsDep) -> R
 @router.get("/runs/{run_id}")
 def run_page(viewer: ViewerDep, params: ParamsDep, run_id: str) -> Response:
     return run_subpage(viewer, params, run_id, "")
+
+
+@router.get("/runs/{run_id}/share")
+def share_page(viewer: ViewerDep, run_id: str) -> Response:
+    return _share_page(viewer, run_id)
+
+
+def _share_page(viewer: Viewer, run_id: str, url: str = "") -> Response:
+    with viewer.platform.db.read() as session:
+        source = find_run(session, viewer.platform, viewer, run_id, "run")
+        links = share_links.list_valid(session, source.run)
+        return page(
+            "share.html", viewer, here="runs", workspace=source.workspace.name, run=source.run, links=links,
+            most=MAX_SHARE_DAYS, url=url,
+        )  # fmt: skip
+
+
+@router.post("/runs/{run_id}/share")
+def share(viewer: PosterDep, run_id: str, days: Annotated[int, Form(ge=1, le=MAX_SHARE_DAYS)] = 7) -> Response:
+    with viewer.platform.db.write() as session:
+        source = find_run(session, viewer.platform, viewer, run_id, "run")
+        owner = viewer, source.workspace, source.run
+        _, url = share_links.create(session, viewer.platform.settings, *owner, days * 86400)
+    return _share_page(viewer, run_id, url)
+
+
+@router.post("/runs/{run_id}/share/{link_id}/revoke")
+def revoke_link(viewer: PosterDep, run_id: str, link_id: str) -> Response:
+    with viewer.platform.db.write() as session:
+        source = find_run(session, viewer.platform, viewer, run_id, "run")
+        share_links.revoke(session, viewer, source.workspace, source.run, link_id)
+    return redirect(f"/runs/{run_id}/share")
+
+
+@router.get("/shared/{token}")
+def shared_page(request: Request, params: ParamsDep, token: str) -> Response:
+    return shared_subpage(request, params, token, "")
+
+
+@router.get("/shared/{token}/{path:path}")
+def shared_subpage(request: Request, params: ParamsDep, token: str, path: str) -> Response:
+    platform = platform_of(request)
+    content = params.text("of") if path == "events" else path
+    if content and content.split("/")[0] != "rollouts":
+        raise NotFound("there is no such page", hint="a link shows a run's report and rollouts")
+
+    def build(*, changes: bool) -> tuple[Page | Document, bool, datetime]:
+        with platform.db.read() as session:
+            link = share_links.find(session, token)
+            run = session.get_one(tables.Run, link.run_id)
+            workspace = session.get_one(tables.Workspace, run.workspace_id)
+            source = SharedRun(session, platform, run, workspace, url=f"/shared/{token}")
+            if changes:
+                return (*routes.build_run_changes(source, params), link.expires_at)
+            return routes.build_run_page(source, path, params), True, link.expires_at
+
+    def build_changes() -> tuple[str, bool]:
+        view, final, _ = build(changes=True)
+        return html(view) if isinstance(view, Page) else "", final
+
+    if path == "events":
+        return stream_events(request, None, build_changes)
+    answer, _, until = build(changes=False)
+    response = render_framed(answer, None, here="runs", shared_until=until)
+    response.headers.update({"Referrer-Policy": "no-referrer", "X-Robots-Tag": "noindex"})
+    return response
 
 
 @router.post("/runs/{run_id}/rollouts/{row}/{attempt}/annotate")

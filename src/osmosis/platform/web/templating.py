@@ -13,6 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
 from osmosis.errors import AuthRequired, NotFound, OsmosisError, ValidationError
+from osmosis.platform.auth.tokens import hash_token
 from osmosis.platform.db import DatabaseUnavailable
 from osmosis.platform.http.json_route import log_error
 from osmosis.platform.web.session import LoginNeeded, Viewer, authenticate_viewer, event_streams
@@ -48,20 +49,23 @@ def render_framed(view: Page | Document, viewer: Viewer | None, *, status: int =
     if viewer is not None:
         with viewer.platform.db.read() as session:
             mine = [row.name for row, _, _ in workspaces.list_workspaces(session, viewer.user)]
-    frame = {"who": viewer, "csrf": viewer.csrf if viewer else "", "mine": mine, "workspace": None, "here": ""}
+    frame = {"who": viewer, "csrf": viewer.csrf if viewer else "", "mine": mine}
+    frame |= {"workspace": None, "here": "", "shared_until": None}
     text = html(Page(view.template, {**frame, **more, **view.values}))
     return HTMLResponse(text, status_code=status, headers=headers)
 
 
-def stream_events(request: Request, viewer: Viewer, build: Build) -> Response:
+def stream_events(request: Request, viewer: Viewer | None, build: Build) -> Response:
     build()  # what there is not is said before a stream begins
 
     def rebuild() -> tuple[str, bool]:
-        authenticate_viewer(request)
+        if viewer is not None:
+            authenticate_viewer(request)
         return build()
 
     headers = {**SECURITY, "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    stream = event_streams(request.app).stream(f"{viewer.token.id} {request.url}", rebuild)
+    subject = f"{viewer.token.id} {request.url}" if viewer else hash_token(str(request.url))  # which has a secret
+    stream = event_streams(request.app).stream(subject, rebuild)
     return StreamingResponse(stream, media_type="text/event-stream", headers=headers)
 
 

@@ -27,7 +27,7 @@ class PolicyRule:
 POLICY: tuple[PolicyRule, ...] = (
     PolicyRule("read", "viewer", "see and download runs, rollouts, logs, datasets and models; clone and fetch"),
     PolicyRule(
-        "run", "member", "submit, upload, stop, retry, resume, tag, annotate runs; serve rollouts; deploy models"
+        "run", "member", "submit, upload, stop, retry, resume, tag, annotate, share runs; serve rollouts; deploy models"
     ),
     PolicyRule("data", "member", "upload datasets and models"),
     PolicyRule("delete", "member", "delete runs, datasets and models"),
@@ -51,8 +51,9 @@ def may(role: str, action: Action) -> bool:
 def markdown() -> str:
     lines = ["| to ... | " + " | ".join(ROLES) + " |", "| --- |" + " --- |" * len(ROLES)]
     for rule in POLICY:
-        cells = (rule.about, *("yes" if may(role, rule.action) else "" for role in ROLES))
-        lines.append(f"| {' | '.join(cells)} |")
+        lines.append(
+            f"| {rule.about} | " + " | ".join("yes" if may(role, rule.action) else "" for role in ROLES) + " |"
+        )
     return "\n".join(lines)
 
 

@@ -212,6 +212,25 @@ class RunDetail(Body):
         return RunSummary.from_row(figures, avg_reward=figures.score, progress=progress, dataset_rows=rows)
 
 
+MAX_SHARE_DAYS = 90
+
+
+class NewShareLink(RequestBody):
+    expires_in: int = Field(7 * 86400, ge=60, le=MAX_SHARE_DAYS * 86400)
+
+
+class ShareLink(Body):
+    id: str
+    expires_at: Moment | None = None
+    creator_name: str | None = None
+    url: str | None = None
+    """Present only in the answer that creates it."""
+
+
+class ShareLinkList(Body):
+    links: list[ShareLink] = Field(default_factory=list)
+
+
 class RunPriority(RequestBody):
     priority: int = Field(ge=-100, le=100)
 

@@ -172,7 +172,8 @@ RESERVED = {
     "device", "devices", "docs", "evals", "git", "health", "help", "history",
     "history.json", "hooks", "login",
     "logout", "metrics", "models", "openapi.json", "platform", "ready", "repository", "robots.txt", "rollouts",
-    "rollout-servers", "runs", "secrets", "servers", "settings", "static", "status", "tokens", "users", "v1", "v1beta",
+    "rollout-servers", "runs", "secrets", "servers", "settings", "shared",
+    "static", "status", "tokens", "users", "v1", "v1beta",
     "workers", "workers.json", "workspaces",
 }  # fmt: skip
 """First segments of other addresses; a workspace's pages start with its name."""
