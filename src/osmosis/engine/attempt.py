@@ -8,12 +8,14 @@ from osmosis.engine.agent import Agent
 from osmosis.engine.rollout_model import RolloutModel, build_rollout
 from osmosis.engine.scoring import Scorer
 from osmosis.engine.task import LoopUse, Task
+from osmosis.llm.cache import BranchModel
 from osmosis.llm.model import Model
 from osmosis.metrics.warnings import answer_issue
 from osmosis.records.run.plan import EvalPlan
 from osmosis.records.run.rollout import Failure, Phase, Rollout, RolloutStatus, Score, Usage, user_metrics
 from osmosis.records.run.rows import Row
 from osmosis.sdk.classify import failure_of, overrun, self_cancelled
+from osmosis.sdk.messages import changed_prompts
 from osmosis.sdk.sandbox import begin_sandbox, opening_of
 from osmosis.sdk.user_code import LimitReached, left_behind, loop_user, tool_time_limit
 
@@ -35,6 +37,9 @@ class Attempts:
     left_behind: int = 0
 
     async def run(self, task: Task) -> Rollout:
+        if self.plan.branch is not None:
+            task.row = self.plan.branch.change_row(task.row)
+            changed_prompts.set(self.plan.branch.texts)
         rollout = await self._run_once(task)
         for number in range(1, self.plan.retry.rollouts + 1):
             if rollout.failure is None or self.cutting:
@@ -57,6 +62,8 @@ class Attempts:
         sandbox = begin_sandbox(lambda: opening_of(self.plan.sandbox)())
         try:
             rollout = await self._run_agent(task)
+            if isinstance(self.model, BranchModel):
+                self.model.finish(task.rollout_id, rollout)
             if self.scorers and rollout.status is RolloutStatus.SUCCESS:
                 task.enter("score")
                 scores = await self._score(rollout, task.row)

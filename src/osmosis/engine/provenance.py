@@ -33,6 +33,7 @@ def plan_hashes(
     agent: list[object] = [plan.agent, plan.max_turns, plan.max_tokens_total, source_hash(list(agent_files))]
     for own in (plan.limits, plan.sandbox, plan.program):
         agent += [own.to_dict()] if own != type(own)() else []
+    agent += [plan.branch.to_dict()] if plan.branch is not None else []
     if objects and plan.agent in objects:
         agent.append(source_of(objects[plan.agent], base_dir)[1])
     model, kind = plan.model, plan.model.kind

@@ -2,8 +2,9 @@
 of a journal."""
 
 import hashlib
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
+from copy import deepcopy
 from pathlib import Path
 
 import orjson
@@ -12,8 +13,8 @@ from osmosis.base.files import write_bytes
 from osmosis.base.jsonable import JsonObject
 from osmosis.errors import ModelError, NotFound
 from osmosis.llm.model import ChatRequest, Completion, Model
-from osmosis.records.run.plan import ModelSpec
-from osmosis.records.run.rollout import Category, Message, Usage
+from osmosis.records.run.plan import TOOL_RESULT, Branch, ModelSpec
+from osmosis.records.run.rollout import Category, Message, Rollout, Usage, is_result
 
 _FIELDS = (
     *("message", "finish_reason", "model", "token_ids", "logprobs", "prompt_token_ids", "raw_id"),
@@ -104,14 +105,7 @@ class ReplayModel:
         answers = sum(1 for m in recorded[:position] if m.get("role") == "assistant")
         calls: list[JsonObject] = rollout.get("calls") or []
         call = calls[answers] if answers < len(calls) else {}
-        message = recorded[position]
-        return Completion(
-            message=message,
-            finish_reason=call.get("finish_reason") or ("tool_calls" if message.get("tool_calls") else "stop"),
-            usage=Usage(**{**(call.get("usage") or {}), "cost_usd": 0.0}),
-            model=call.get("model") or rollout.get("model"),
-            cached=True,
-        )
+        return recorded_completion(recorded[position], call, rollout.get("model"))
 
     async def close(self) -> None:
         self._lines.close()
@@ -126,6 +120,16 @@ def find_parting(before: Sequence[Message], after: Sequence[Message]) -> int | N
         if any((was.get(name) or None) != (now.get(name) or None) for name in _COMPARED[:3]):
             return i
     return None if len(before) == len(after) else min(len(before), len(after))
+
+
+def recorded_completion(message: Message, call: JsonObject, model: str | None) -> Completion:
+    return Completion(
+        message=message,
+        finish_reason=call.get("finish_reason") or ("tool_calls" if message.get("tool_calls") else "stop"),
+        usage=Usage(**{**(call.get("usage") or {}), "cost_usd": 0.0}),
+        model=call.get("model") or model,
+        cached=True,
+    )
 
 
 def _index(path: Path) -> dict[tuple[int, int], int]:
@@ -144,3 +148,56 @@ def _index(path: Path) -> dict[tuple[int, int], int]:
         message = f"cannot read the journal to replay, {path}: {error.strerror}"
         raise NotFound(message, hint="give the name of a run") from error
     return offsets
+
+
+class BranchModel:
+    """Gives the recorded answers of the steps before a branch, then asks `inner`, as for calls that are no step."""
+
+    def __init__(self, inner: Model, branch: Branch, recorded: Rollout) -> None:
+        self.spec, self.inner = inner.spec, inner
+        self._branch, self._recorded = branch, recorded
+        self._answers, self._calls = recorded.answers, recorded.own_calls
+        self._counts: Counter[str] = Counter()
+        self._differences: dict[str, list[int]] = {}
+
+    async def complete(self, request: ChatRequest) -> Completion:
+        if request.purpose:
+            return await self.inner.complete(request)
+        self._counts[request.rollout_id] += 1
+        step = self._counts[request.rollout_id]
+        if step <= self._branch.step:
+            self._compare(request, step)
+        request.messages = self._change(request.messages)
+        if step >= self._branch.step:
+            return await self.inner.complete(request)
+        message = deepcopy(self._recorded.messages[self._answers[step - 1]])
+        return recorded_completion(message, self._calls[step - 1].to_dict(), self._recorded.model)
+
+    async def close(self) -> None:
+        await self.inner.close()
+
+    def finish(self, rollout_id: str, rollout: Rollout) -> None:
+        """Write into the rollout where it differs from the recording before the step, and the changed tool result."""
+        steps, differences = self._counts.pop(rollout_id, 0), self._differences.pop(rollout_id, [])
+        if steps < self._branch.step:
+            differences.append(steps + 1)  # the agent ended before it
+        rollout.messages = self._change(rollout.messages)
+        rollout.info["branch"] = {"step": self._branch.step, "differs": differences}
+
+    def _compare(self, request: ChatRequest, step: int) -> None:
+        """Compare what came since the last answer, and only tool results where a text was changed."""
+        last = max((i for i, message in enumerate(request.messages) if message.get("role") == "assistant"), default=-1)
+        then = self._recorded.messages[self._answers[step - 2] + 1 if step > 1 else 0 : self._answers[step - 1]]
+        sides = [
+            [m for m in side if not self._branch.texts or is_result(m)] for side in (request.messages[last + 1 :], then)
+        ]
+        if [m.get("content") or None for m in sides[0]] != [m.get("content") or None for m in sides[1]]:
+            self._differences.setdefault(request.rollout_id, []).append(step)
+
+    def _change(self, messages: list[Message]) -> list[Message]:
+        text, position = self._branch.texts.get(TOOL_RESULT), self._recorded.find_result(self._branch.step)
+        if text is None or position is None:
+            return messages
+        call = self._recorded.messages[position].get("tool_call_id")
+        is_changed = [m.get("tool_call_id") == call if call else i == position for i, m in enumerate(messages)]
+        return [{**m, "content": text} if now else m for m, now in zip(messages, is_changed, strict=True)]

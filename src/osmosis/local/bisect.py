@@ -13,6 +13,7 @@ from osmosis.engine.provenance import digest, is_agent_file
 from osmosis.errors import ValidationError
 from osmosis.local.resume_at_commit import commit_of, folder_at
 from osmosis.local.run import stored_report
+from osmosis.metrics.fatal_step import CERTAIN, sum_of_logs
 from osmosis.metrics.significance import difference_of, levels, verdict_of
 from osmosis.records.base import utc_now
 from osmosis.records.run.plan import Selection
@@ -21,7 +22,6 @@ from osmosis.records.run.rollout import Category
 Row = int
 Counts = Mapping[Row, tuple[float, int]]
 """Sum and number of the values, each between 0 and 1, of a version's rollouts at each row."""
-CERTAIN = 0.95
 _JEFFREYS = 0.5
 
 
@@ -48,11 +48,6 @@ def next_version(versions: Sequence[str], chance: Sequence[float], excluded: Col
     return best if best is not None and 1e-9 < changed[best] < 1 - 1e-9 else None
 
 
-def sum_of_logs(values: Sequence[float]) -> float:
-    top = max(values)
-    return top if top == -math.inf else top + math.log(math.fsum(math.exp(value - top) for value in values))
-
-
 def _likelihood(group: Collection[str], counts: Mapping[str, Counts], rowwise: bool) -> float:
     sums: dict[Row, tuple[float, int]] = {}
     for version in group:
@@ -74,7 +69,7 @@ Values = dict[int, dict[int, float]]
 """Scores by row and attempt; failures of the agent as 0."""
 LEAST_ROLLOUTS = 10
 MOST_MEASUREMENTS = 40
-_NOT_THE_CODE = (
+NOT_THE_CODE = (
     Category.RATE_LIMIT, Category.AUTH, Category.MODEL_NOT_FOUND, Category.SERVER_ERROR, Category.CONNECTION,
     Category.BAD_RESPONSE, Category.CANCELLED, Category.BUDGET,
 )  # fmt: skip
@@ -298,7 +293,7 @@ def _values_of(journal: Journal, rows: Sequence[int], score: str, attempts: floa
         outcome_score = outcome.scores.get(score)
         value = outcome_score.value if outcome_score is not None else None
         failure = outcome.failure or (outcome_score.failure if outcome_score is not None else None)
-        if value is None and failure is not None and failure.category in _NOT_THE_CODE:
+        if value is None and failure is not None and failure.category in NOT_THE_CODE:
             continue
         scored = scored or value is not None
         values.setdefault(outcome.row_index, {})[outcome.attempt] = value or 0.0

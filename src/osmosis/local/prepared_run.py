@@ -10,7 +10,7 @@ from osmosis.base.redact import Redactor
 from osmosis.bridges.export_process import Exports
 from osmosis.bridges.export_stream import stored_run
 from osmosis.datasets.scan import DatasetFacts, read_rows
-from osmosis.engine.agent import Agent
+from osmosis.engine.agent import Agent, RecordedRollouts
 from osmosis.engine.evaluate import Evaluation, Observer
 from osmosis.engine.journal import Journal
 from osmosis.engine.limits import START, Limiter
@@ -20,12 +20,13 @@ from osmosis.engine.resume import ResumePlan, apply
 from osmosis.engine.scoring import Scorer
 from osmosis.errors import Conflict, InteractiveRequired, OsmosisError, UsageError, ValidationError
 from osmosis.llm import Model, Signals, open_model, probe
+from osmosis.llm.cache import BranchModel
 from osmosis.local.rollout_source import RolloutSource
 from osmosis.local.run import Run
 from osmosis.local.run_options import RunOptions
 from osmosis.local.workers import in_workers
 from osmosis.metrics.forecast import forecast
-from osmosis.records.run.plan import EvalPlan
+from osmosis.records.run.plan import RECORDING, EvalPlan
 from osmosis.records.run.report import Report
 from osmosis.records.run.rows import Row
 
@@ -96,7 +97,7 @@ class PreparedRun:
         return rows_of(self.options.dataset(self.plan), self.plan, self.facts)
 
     def open_model(self, signals: Signals | None = None) -> Model:
-        return open_model(
+        model = open_model(
             self.plan.model,
             api_key=self.key,
             retry=self.plan.retry,
@@ -104,6 +105,11 @@ class PreparedRun:
             cache_dir=cache_dir(self.options.environ) / "answers" if self.plan.cache else None,
             signals=signals,
         )
+        folder = self.options.folder(self.plan)
+        if self.plan.branch is None or folder is None:
+            return model
+        recorded = RecordedRollouts(folder / RECORDING)
+        return BranchModel(model, self.plan.branch, recorded.read(next(iter(recorded.offsets))))
 
     def open_agent(self, model: Model) -> AbstractAsyncContextManager[Agent]:
         assert self.source is not None

@@ -3,6 +3,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from pathlib import Path
 
 from osmosis.base.jsonable import JsonObject
@@ -59,6 +60,8 @@ def solution_of(messages: Sequence[Message]) -> str:
 
 
 FOLDER, SUFFIX = "prompts", ".md"
+changed_prompts: ContextVar[Mapping[str, str] | None] = ContextVar("changed_prompts", default=None)
+"""Texts by name that take the place of files, in the attempt that runs."""
 
 
 class Prompts(Mapping[str, str]):
@@ -69,6 +72,8 @@ class Prompts(Mapping[str, str]):
         self.folder = folder
 
     def __getitem__(self, name: str) -> str:
+        if (text := (changed_prompts.get() or {}).get(name)) is not None:
+            return text.strip()
         path = self.folder / f"{os.environ.get(prompt_variable(name), name)}{SUFFIX}"
         try:
             return path.read_text("utf-8").strip()

@@ -7,15 +7,16 @@ import orjson
 from osmosis.base.jsonable import JsonObject
 from osmosis.errors import NotFound
 from osmosis.metrics.agreement import Calibrated, calibrated, verdicts
+from osmosis.metrics.fatal_step import find_fatal_step
 from osmosis.records.run.annotations import LABELS
-from osmosis.records.run.rollout import Message, ModelCall, Rollout, list_functions
+from osmosis.records.run.rollout import ModelCall, Rollout, list_functions
 from osmosis.viewer.compare_page import Side, build_pair_page
 from osmosis.viewer.conversation import build_turns
 from osmosis.viewer.diff import diff_words
 from osmosis.viewer.index import message_text
 from osmosis.viewer.page import Page, QueryParams
 from osmosis.viewer.rollouts_page import carry_filter, rollout_url
-from osmosis.viewer.run_source import RunSource, RunState
+from osmosis.viewer.run_source import RunContext, RunSource, RunState
 from osmosis.viewer.search import RolloutKey, expected_answer, parse_query
 
 MAX_CALIBRATED = 400
@@ -82,7 +83,6 @@ def rollout_page(source: RunSource, row_index: int, attempt: int, params: QueryP
             if score.score_hash == record.hashes.get("score", "")
         },
     }
-    calls = sorted(record.calls, key=lambda call: call.started_ms)
     mine = [annotation for annotation in annotations if annotation.place == (record.step, *record.place)]
     own = next((annotation for annotation in mine if annotation.author == context.author), None)
     form = f"{run.url}/rollouts/{row_index}/{attempt}/annotate{params.link()}"
@@ -94,7 +94,9 @@ def rollout_page(source: RunSource, row_index: int, attempt: int, params: QueryP
         "record": record,
         "found": parts,
         "turns": build_turns(record.messages),
-        "call_of": {message: calls[number] for number, message in match_answers(record.messages, calls).items()},
+        "call_of": dict(zip(record.answers, record.own_calls, strict=False)),
+        "steps": {} if run.has_steps else {message: step for step, message in enumerate(record.answers, 1)},
+        "branched": _read_branches(record, context, run.model),
         "total": len(record.messages),
     }
     return Page("rollout.html", values, ("run", "found", "judged", "record"))
@@ -119,6 +121,15 @@ def _neighbour(run: RunState, key: RolloutKey | None, tail: str) -> dict[str, st
     return {"url": rollout_url(run, key, tail), "title": f"{step}row {key[0]}, attempt {key[1]}"}
 
 
+def _read_branches(record: Rollout, context: RunContext, model: str) -> dict[str, object] | None:
+    if context.branches is None or not record.answers:
+        return None
+    branches = context.branches(record.rollout_id)
+    plain = {each.branch.step: each for each in branches if not each.branch.texts and each.model == model}
+    counts = {step: (each.passed, each.continuations) for step, each in plain.items()}
+    return {"every": branches, "plain": plain, "fatal": find_fatal_step(len(record.answers), counts)}
+
+
 def build_calibrations(source: RunSource) -> list[Calibrated]:
     annotations = source.annotations()
     if not annotations:
@@ -141,14 +152,14 @@ def build_timeline(rollout: Rollout) -> Sequence[Span]:
     calls = sorted(rollout.calls, key=lambda call: call.started_ms)
     if not calls:
         return ()
-    answers = match_answers(rollout.messages, calls)
+    answers = dict(zip(map(id, rollout.own_calls), rollout.answers, strict=False))
     end = max(rollout.duration_ms, *(call.started_ms + call.duration_ms for call in calls)) or 1.0
     spans: list[Span] = []
     now, tools = 0.0, ""
     for number, call in enumerate(calls):
         if call.started_ms - now > MIN_GAP_MS:
             spans.append(_gap(tools, now, call.started_ms - now, end))
-        message = answers.get(number)
+        message = answers.get(id(call))
         label = f"model call {number + 1}" + (", failed" if call.error else "")
         position = _position(call.started_ms, call.duration_ms, end)
         failed = call.error is not None
@@ -159,13 +170,6 @@ def build_timeline(rollout: Rollout) -> Sequence[Span]:
     if end - now > MIN_GAP_MS:
         spans.append(_gap(tools, now, end - now, end))
     return spans
-
-
-def match_answers(messages: Sequence[Message], calls: Sequence[ModelCall]) -> dict[int, int]:
-    """Return the number of the message that each call returned; empty where the two cannot be matched."""
-    answers = [i for i, message in enumerate(messages) if message.get("role") == "assistant"]
-    succeeded = [i for i, call in enumerate(calls) if call.error is None]
-    return dict(zip(succeeded, answers, strict=True)) if len(answers) == len(succeeded) else {}
 
 
 def _gap(tools: str, started_ms: float, duration_ms: float, end_ms: float) -> Span:

@@ -1,6 +1,6 @@
 """The store of a run, as one page needs it: it shows one moment, and what is missing raises `NotFound`."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Literal, Protocol
@@ -13,7 +13,7 @@ from osmosis.records.run.annotations import Annotation, Marks
 from osmosis.records.run.history import RowCount
 from osmosis.records.run.job import MetricPoint
 from osmosis.records.run.quarantine import RowQuarantine
-from osmosis.records.run.report import Interval, Report
+from osmosis.records.run.report import Branched, Interval, Report
 from osmosis.records.run.rollout import Failure
 from osmosis.records.run.source import SnapshotNote
 from osmosis.records.run.status import RunKind, RunStatus, ended_by_limit
@@ -157,6 +157,7 @@ class RunContext:
     marks: Marks = field(default_factory=Marks)
     marks_url: str = ""
     can_add_rows: bool = False
+    branches: Callable[[str], Sequence[Branched]] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_keywords_are_the_fields_of_the_plan() -> None:
     hints = typing.get_type_hints(EvaluateOptions, include_extras=True, localns={"GraderClass": type})
     positional = {"agent", "dataset", "model", "score_fns"}
-    computed = {"dataset_hash", "provenance"}
+    computed = {"dataset_hash", "provenance", "branch"}
     of_plan = set(EvalPlan.model_fields) - positional - computed
     assert {name: hints[name] for name in of_plan} == {n: EvalPlan.model_fields[n].annotation for n in of_plan}
     of_run = {field.name for field in dataclasses.fields(RunOptions)}

@@ -20,7 +20,7 @@ from osmosis.records.sandbox import SandboxKind
 from osmosis.sdk.foreign import is_foreign
 
 _IDENTITY = ("name", "agent", "model", "dataset", "dataset_hash", "score_fns", "provenance", "max_tokens_total")
-SETTABLE = tuple(name for name in EvalPlan.model_fields if name not in _IDENTITY)
+SETTABLE = tuple(name for name in EvalPlan.model_fields if name not in (*_IDENTITY, "branch"))
 _NO_PARAMS = {
     "messages": "the agent brings them",
     "tools": "the agent brings them",

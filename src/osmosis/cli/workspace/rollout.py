@@ -9,6 +9,7 @@ from osmosis.cli.core.connect import Everything, Limit, Paging
 from osmosis.cli.core.context import AppContext, current
 from osmosis.cli.core.prompts import choose
 from osmosis.cli.core.results import Column, ListResult, NextStep, OperationResult, build_columns
+from osmosis.cli.eval.branch import branch_rollout
 from osmosis.cli.eval.replay import replay_rollout
 from osmosis.errors import AuthRequired, Forbidden, NetworkError, NotFound, ValidationError
 from osmosis.records.api.workspaces import SyncedRollout
@@ -24,6 +25,7 @@ app = new_app(
     """
 )
 DEFAULT_TEMPLATE = "empty"
+app.command("branch")(branch_rollout)
 app.command("replay")(replay_rollout)
 
 

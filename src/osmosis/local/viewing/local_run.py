@@ -2,7 +2,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from urllib.parse import quote
 
@@ -16,6 +16,7 @@ from osmosis.bridges.logs import parse_time
 from osmosis.datasets.scan import read_rows
 from osmosis.engine.journal import Journal
 from osmosis.errors import NotFound, OsmosisError
+from osmosis.local.branch import find_branches
 from osmosis.local.quarantine_file import file_of_run, read
 from osmosis.local.run import marks_of, stored_report, summary_of
 from osmosis.records.api.body import LogPage
@@ -180,7 +181,8 @@ class LocalRun(IndexedRun):
         marks_url = f"/runs/{quote(self.id)}/marks" if self.author else ""
         tabs = ("rollouts", "config")
         crumbs, marks = (run_source.Link("Runs", "/"),), marks_of(self.folder)
-        return run_source.RunContext(crumbs, (), tabs, self.author, marks, marks_url)
+        branches = partial(find_branches, self.folder.parent)
+        return run_source.RunContext(crumbs, (), tabs, self.author, marks, marks_url, branches=branches)
 
     def report(self) -> Report | None:
         return self._report

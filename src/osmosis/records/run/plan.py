@@ -1,5 +1,6 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -11,7 +12,7 @@ from osmosis.base.paths import folder_inside
 from osmosis.records.base import Record
 from osmosis.records.config.run_config import EvalConfig, TrainingConfig
 from osmosis.records.run.rollout import ModelCall
-from osmosis.records.run.rows import ReducerName
+from osmosis.records.run.rows import ReducerName, Row
 from osmosis.records.sandbox import SandboxChoice
 
 NO_MODEL = "offline/none"
@@ -226,6 +227,34 @@ class ProgramSpec(Record):
         return {key: folder_inside(base_dir, name, f"program.{key}") for key, name in names.items() if name}
 
 
+TOOL_RESULT = "tool result"
+RECORDING = "recording"
+"""Folder in that of a branch, with the journal of the rollout that it continues, as it was then."""
+
+
+class Branch(Record):
+    """The step of a stored rollout from which the rollouts of a run continue, and what is changed from there on."""
+
+    run: str
+    rollout_id: str
+    row_index: int
+    attempt: int
+    step: int = Field(ge=1)
+    """The first call that the model answers, counted from 1."""
+    texts: dict[str, str] = Field(default_factory=dict)
+    """In place of `prompts/NAME.md`, by name, of the row's (`row.system`, `row.user`), and of the last tool result."""
+
+    def change_row(self, row: Row) -> Row:
+        """Return the row with the changed system and user text, its hash and key unchanged."""
+        texts = {role: self.texts[f"row.{role}"] for role in ("system", "user") if f"row.{role}" in self.texts}
+        if row.data.get("user_prompt") is not None or not texts:
+            return replace(row, data={**row.data, **{f"{role}_prompt": text for role, text in texts.items()}})
+        messages = [message for message in row.messages() if message.get("role") not in texts]
+        for role, text in texts.items():
+            messages.insert(0 if role == "system" else len(messages), {"role": role, "content": text})
+        return replace(row, data={**row.data, "messages": messages})
+
+
 class EvalPlan(Record):
     """One evaluation, resolved."""
 
@@ -268,6 +297,8 @@ class EvalPlan(Record):
     """Where the code of agents, tools and graders runs when they ask for a sandbox."""
     program: ProgramSpec = Field(default_factory=ProgramSpec)
     """Of an agent that is a command."""
+    branch: Branch | None = None
+    """The rollout that this run continues."""
     cache: bool = False
     skip_bad_rows: bool = False
     require_ground_truth: bool = False
@@ -324,6 +355,8 @@ class EvalPlan(Record):
         yield "model", self.model.name + (f" at {self.model.base_url}" if self.model.base_url else "")
         yield "agent", self.agent
         yield "dataset", self.dataset + (f" (sha256 {self.dataset_hash[:12]})" if self.dataset_hash else "")
+        if (branch := self.branch) is not None:
+            yield "branch", f"of {branch.run} {branch.row_index}/{branch.attempt}, from step {branch.step} on"
         git = self.provenance.get("git") or {}
         if git.get("commit"):
             yield "commit", git["commit"][:12] + (" with uncommitted changes" if git.get("dirty") else "")

@@ -1,6 +1,7 @@
 from pydantic import Field
 
 from osmosis.records.base import Record
+from osmosis.records.run.plan import Branch
 from osmosis.records.run.rollout import AnswerIssue, Category, Phase, Usage
 from osmosis.records.run.rows import Spend
 
@@ -179,3 +180,17 @@ class BriefReport(Record):
     @property
     def primary(self) -> BriefScore | None:
         return self.scores[0] if self.scores else None
+
+
+class Branched(Record):
+    """The continuations of a step so far, without those that the infrastructure ended."""
+
+    run: str
+    model: str
+    branch: Branch
+    passed: int
+    continuations: int
+    interval: Interval | None
+    inexact: int
+    """Those in which a tool, or the agent, did otherwise than in the recording."""
+    differs_at_step: int | None

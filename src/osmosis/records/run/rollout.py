@@ -195,6 +195,10 @@ class Completion:
         )
 
 
+def is_result(message: Message) -> bool:
+    return message.get("role") in ("tool", "function")
+
+
 class ModelCall(Record):
     started_ms: float
     """Milliseconds after the rollout's start."""
@@ -277,6 +281,22 @@ class Rollout(Record):
         if prompt is None or completion is None:
             return None
         return Usage(prompt_tokens=int(prompt), completion_tokens=int(completion), cost_usd=cost)
+
+    @property
+    def own_calls(self) -> list[ModelCall]:
+        """Return the answered calls of the agent's own work: its steps."""
+        return [call for call in self.calls if call.error is None and call.purpose is None]
+
+    @property
+    def answers(self) -> list[int]:
+        """Return the number of the message that each of its steps left; none where the conversation lacks some."""
+        answers = [i for i, message in enumerate(self.messages) if message.get("role") == "assistant"]
+        return answers if len(answers) == len(self.own_calls) else []
+
+    def find_result(self, step: int) -> int | None:
+        """Return the number of the last tool result since the answer before a step, counted from 1."""
+        numbers = range(self.answers[step - 2] if step > 1 else 0, self.answers[step - 1])
+        return max((i for i in numbers if is_result(self.messages[i])), default=None)
 
     def value(self, name: str) -> float | None:
         score = self.scores.get(name)
