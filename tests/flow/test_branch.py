@@ -130,3 +130,5 @@ def test_another_prompt_tool_result_and_model(project: Path) -> None:
     assert run["inexact"] == 0  # what was changed on purpose is no difference
     refused = go(project, "rollout branch books 3 --from-step 1 --tool-result x")
     assert "no tool result comes between" in refused.err
+    refused = go(project, "rollout branch books 3 --from-step 1 --prompt asks=careful.md")
+    assert "there is no prompts/asks.md" in refused.err

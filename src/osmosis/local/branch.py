@@ -2,7 +2,7 @@
 the agent runs again with the recorded answers before the step, its tools run again, too, in a new sandbox, then the
 model answers. The search for the step at which a rollout was lost makes a branch at each step that it tries."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from osmosis.base.files import write_bytes
@@ -19,18 +19,20 @@ from osmosis.records.run.report import Branched
 from osmosis.records.run.rollout import Rollout, RolloutStatus
 
 
-def begin_branch(plan: EvalPlan, model: ModelSpec, recorded: Rollout, branch: Branch, n: int, runs: Path) -> EvalPlan:
-    """Write the recording into the folder of the branch's run, and return its plan, for at least `n` continuations."""
-    step, steps = branch.step, len(recorded.answers)
-    if step > steps:
+def check_step(recorded: Rollout, step: int, texts: Mapping[str, str]) -> None:
+    if step > (steps := len(recorded.answers)):
         hint = "the calls of one conversation are steps: no examples in the row, no compaction, not the agent's own"
-        hint = f"osmosis view {plan.name} numbers them" if steps else hint
+        hint = "osmosis view numbers them" if steps else hint
         raise ValidationError(f"this rollout cannot be continued from step {step}: it has {steps} steps", hint=hint)
-    if TOOL_RESULT in branch.texts and recorded.find_result(step) is None:
+    if TOOL_RESULT in texts and recorded.find_result(step) is None:
         problem = f"no tool result comes between step {step} and the one before, so --tool-result changes nothing"
         raise ValidationError(problem, hint="choose a step that follows a tool call")
+
+
+def begin_branch(plan: EvalPlan, model: ModelSpec, recorded: Rollout, branch: Branch, n: int, runs: Path) -> EvalPlan:
+    """Write the recording into the folder of the branch's run, and return its plan, for at least `n` continuations."""
     suffix = f"-{digest(branch.texts, model.to_dict())[:6]}" if branch.texts or model != plan.model else ""
-    name = f"{plan.name[:60]}-{branch.row_index}.{branch.attempt}-step{step}{suffix}"
+    name = f"{plan.name[:60]}-{branch.row_index}.{branch.attempt}-step{branch.step}{suffix}"
     if (journal := Journal(runs / name)).exists:
         n = max(n, journal.plan().attempts)
     (runs / name / RECORDING).mkdir(parents=True, exist_ok=True)

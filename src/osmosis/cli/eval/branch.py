@@ -1,4 +1,5 @@
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Annotated
 
 from rich.console import Console
@@ -18,13 +19,14 @@ from osmosis.cli.eval.run_sources import LocalRun
 from osmosis.cli.eval.show import RolloutPlace
 from osmosis.engine.journal import Journal
 from osmosis.errors import UsageError, ValidationError
-from osmosis.local.branch import begin_branch, find_branches, is_passed, read_branch, search_steps
+from osmosis.local.branch import begin_branch, check_step, find_branches, is_passed, read_branch, search_steps
 from osmosis.local.run_options import parse_model, run_folder
 from osmosis.metrics import formats
 from osmosis.metrics.fatal_step import Count
 from osmosis.records.run.plan import PLATFORM_MODEL, TOOL_RESULT, Branch, ModelSpec, split_model
 from osmosis.records.run.report import Branched
 from osmosis.records.run.rollout import Usage
+from osmosis.sdk.messages import FOLDER, SUFFIX
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,9 @@ def branch_rollout(flags: BranchFlags) -> DetailResult | int:
     plan, options = load_run(ctx, str(folder), flags.secrets_file)
     options = replace(options, must_exist=False, needs_scores=False, export=None)
     model = plan.model if flags.model is None else _choose_model(plan.model, flags.model)
-    label, texts = f"row {selector.row} attempt {selector.attempt} of {plan.name}", _read_texts(ctx, flags)
+    texts = _read_texts(ctx, flags, options.base_dir)
+    check_step(recorded, flags.from_step or 1, texts)
+    label = f"row {selector.row} attempt {selector.attempt} of {plan.name}"
     if flags.from_step is None and is_passed(recorded, plan):
         raise ValidationError(f"{label} passed: no step lost it", hint="--from-step 3 continues it all the same")
     identity: JsonObject = {"row_index": selector.row, "attempt": selector.attempt}
@@ -77,7 +81,8 @@ def branch_rollout(flags: BranchFlags) -> DetailResult | int:
         if (result if isinstance(result, int) else result.exit_code) == 130:
             raise KeyboardInterrupt
         measured[step] = read_branch(Journal(folder.parent / new.name))
-        ctx.output.say(_describe(measured[step]))
+        if flags.from_step is None:
+            ctx.output.say(_describe(measured[step]))
         return measured[step].passed, measured[step].continuations
 
     n, left = flags.n if flags.from_step else flags.max_rollouts, recorded.own_calls[(flags.from_step or 1) - 1 :]
@@ -118,8 +123,12 @@ def _choose_model(spec: ModelSpec, text: str) -> ModelSpec:
     return parse_model(text, base_url=url, api_key_env=key, params=spec.params)
 
 
-def _read_texts(ctx: AppContext, flags: BranchFlags) -> dict[str, str]:
+def _read_texts(ctx: AppContext, flags: BranchFlags, folder: Path) -> dict[str, str]:
     files, result = [text.partition("=") for text in flags.prompt or []], flags.tool_result
+    for name, _, _ in files:
+        if name not in ("row.system", "row.user") and not any(folder.rglob(f"{FOLDER}/{name}{SUFFIX}")):
+            message = f"--prompt {name}: there is no {FOLDER}/{name}{SUFFIX} in {folder}"
+            raise UsageError(message, hint="row.system=FILE and row.user=FILE change the row's own texts")
     try:
         texts = {name: ctx.path(file).read_text("utf-8") for name, _, file in files}
         if result is not None:
